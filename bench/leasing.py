@@ -35,7 +35,7 @@ from services.contracts.weights import WeightManifest, version_tag
 from services.store import Store
 from services.store.errors import NoRoom
 from services.store.keys import run_key
-from services.store.prompts import Lease
+from services.store.work.prompts import Lease
 
 STREAM_BYTES = 1 << 20
 """That Redis really has for the run."""

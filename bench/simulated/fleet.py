@@ -22,8 +22,8 @@ from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord, RunRecord, RunState, WorkerRecord
 from services.contracts.weights import WeightManifest
 from services.store import Store
-from services.store.prompts import Lease
-from services.store.trajectories import Group
+from services.store.work.prompts import Lease
+from services.store.work.trajectories import Group
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from services.contracts.evaluation import EvaluationRecord, EvaluationRequest
 from services.contracts.weights import WeightManifest, encode_manifest, parse_version_tag
 from services.evaluations import results
 from services.runtime.logs import get_logger
-from services.store.evaluations import Standing
+from services.store.work.evaluations import Standing
 
 log = get_logger(__name__)
 

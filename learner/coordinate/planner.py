@@ -22,7 +22,7 @@ from services.contracts.rows.task import TaskPosition
 from services.contracts.weights import parse_version_tag, version_tag
 from services.runtime.logs import get_logger
 from services.store import Fenced
-from services.store.trajectories import Group
+from services.store.work.trajectories import Group
 
 log = get_logger(__name__)
 

@@ -27,7 +27,7 @@ from services.evaluations import (
     write_part,
     write_result,
 )
-from services.store.evaluations import Standing
+from services.store.work.evaluations import Standing
 
 PART_ROWS = 64
 """Rows of a part, about; Redis holds the answers of hardly more."""

@@ -25,7 +25,7 @@ from services.settings import Settings
 from services.store import RedisFull, Store
 from services.store.at_start import require_durable
 from services.store.insight import lock_token
-from services.store.pools import LOCK_SECONDS
+from services.store.runs.pools import LOCK_SECONDS
 
 log = get_logger(__name__)
 

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import Store
 
 from learner.settings import RENDEZVOUS
 from learner.store.pool_lock import StoreThread
-from services.store.ranks import RankMeetings
+from services.store.runs.ranks import RankMeetings
 
 POLL_SECONDS = 0.05
 USUAL_WAIT = timedelta(minutes=30)

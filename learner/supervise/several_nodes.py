@@ -18,7 +18,7 @@ from services.settings import EXIT_SETTINGS
 from services.store import Store
 from services.store.at_start import cannot_use
 from services.store.insight import lock_token
-from services.store.ranks import LAPSE_SECONDS, Agreement, Node
+from services.store.runs.ranks import LAPSE_SECONDS, Agreement, Node
 
 log = get_logger(__name__)
 

@@ -16,7 +16,7 @@ from rollout.vllm.resume import joined, not_sampled
 from services.contracts.groups.branches import Branch
 from services.contracts.groups.sampling_mask import SamplingMask
 from services.contracts.sessions import Reward, Turn, ids, tokens_of
-from services.store.agent_sessions import Played
+from services.store.agents.sessions import Played
 
 UNPLAYED = "the session ended without a turn to train"
 IntArray = npt.NDArray[np.int64]

@@ -33,8 +33,8 @@ from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
 from services.store import Store
-from services.store.live_sessions import LiveSession
-from services.store.prompts import Lease
+from services.store.agents.live import LiveSession
+from services.store.work.prompts import Lease
 from services.volume import GatewayAway
 
 log = get_logger(__name__)

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from services.contracts.sessions import Turn
-from services.store.agent_sessions import AgentSessions
+from services.store.agents.sessions import AgentSessions
 
 MOST_BYTES = 64 << 20
 """Of what is remembered; the turns that were used longest ago are forgotten first."""

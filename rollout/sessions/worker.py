@@ -41,8 +41,8 @@ from services.contracts.sessions import Turn
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
 from services.runtime.tasks import end
-from services.store.agent_sessions import Claimed, Opened, Played
-from services.store.prompts import Lease
+from services.store.agents.sessions import Claimed, Opened, Played
+from services.store.work.prompts import Lease
 from services.volume import GatewayAway
 
 log = get_logger(__name__)

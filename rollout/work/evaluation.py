@@ -32,7 +32,7 @@ from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
 from services.runtime.tasks import end
 from services.store import Store
-from services.store.evaluations import EvaluationLeases
+from services.store.work.evaluations import EvaluationLeases
 from services.volume import DamagedFile, GatewayAway
 
 log = get_logger(__name__)

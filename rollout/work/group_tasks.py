@@ -27,7 +27,7 @@ from services.contracts.rows.curriculum import sampled as curriculum_samples
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
-from services.store.prompts import Lease
+from services.store.work.prompts import Lease
 from services.volume import GatewayAway
 
 log = get_logger(__name__)

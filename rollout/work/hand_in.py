@@ -18,7 +18,7 @@ from services.contracts.groups.trajectory import encode
 from services.contracts.weights import WeightManifest, parse_version_tag
 from services.payloads import Payloads
 from services.runtime.logs import get_logger
-from services.store.prompts import Lease, Passed
+from services.store.work.prompts import Lease, Passed
 
 log = get_logger(__name__)
 

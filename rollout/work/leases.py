@@ -20,7 +20,7 @@ from services.runtime.logs import get_logger
 from services.runtime.tasks import end
 from services.store import Store
 from services.store.errors import NoRoom
-from services.store.prompts import Lease, Passed
+from services.store.work.prompts import Lease, Passed
 
 log = get_logger(__name__)
 

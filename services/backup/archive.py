@@ -26,7 +26,7 @@ from services.contracts.schema import require_schema
 from services.recovery.recover import align
 from services.store import Store
 from services.store.client import STATE_SCHEMA
-from services.store.dumps import Dump
+from services.store.server.dumps import Dump
 from services.volume import fsync
 
 SCHEMA = 1

@@ -66,7 +66,7 @@ class Keyring:
 
     async def has_session(self, token: str) -> bool:
         """Whether a session has this token, and its key is still accepted."""
-        key = await self._store.sessions.key_of(digest(token))
+        key = await self._store.page_sessions.key_of(digest(token))
         return key is not None and await self._knows(key)
 
     async def begin_session(self, key: str) -> str | None:
@@ -74,23 +74,23 @@ class Keyring:
         is accepted."""
         given = digest(key)
         if not await self._knows(given):
-            linked = await self._store.sessions.use_login(given)
+            linked = await self._store.page_sessions.use_login(given)
             if linked is None or not await self._knows(linked):
                 return None
             given = linked
         token = secrets.token_urlsafe(32)
-        await self._store.sessions.begin("session", digest(token), given, SESSION_SECONDS)
+        await self._store.page_sessions.begin("session", digest(token), given, SESSION_SECONDS)
         return token
 
     async def login_token(self, key: str) -> str:
         """A token that begins one session for `key`, within LOGIN_SECONDS."""
         token = secrets.token_urlsafe(32)
-        await self._store.sessions.begin("login", digest(token), digest(key), LOGIN_SECONDS)
+        await self._store.page_sessions.begin("login", digest(token), digest(key), LOGIN_SECONDS)
         return token
 
     async def end_session(self, token: str) -> None:
         """Accept a session no more."""
-        await self._store.sessions.end(digest(token))
+        await self._store.page_sessions.end(digest(token))
 
     async def _knows(self, shown: str) -> bool:
         if hmac.compare_digest(shown, self._first):

@@ -28,7 +28,7 @@ from services.recovery.copies import (
 from services.recovery.key_copies import align_keys, revoke_again
 from services.recovery.lost_writes import Losses, late
 from services.store import Gone, Store
-from services.store.pools import LOCK_SECONDS
+from services.store.runs.pools import LOCK_SECONDS
 from services.volume import DamagedFile, check_file
 
 

@@ -3,7 +3,7 @@
 The gateway's first key stands in `api-key` of the data folder, the reward service's in
 `reward-key`, both readable by their owner alone, or in HEADRACE_API_KEY and HEADRACE_REWARD_KEY.
 Whoever shares the data folder (the command line, workers) finds them there. Further API keys, which
-can be revoked one by one, are the store's (`services.store.api_keys`).
+can be revoked one by one, are the store's (`services.store.access.api_keys`).
 """
 
 import hashlib

@@ -1,16 +1,14 @@
 """The only code that talks to Redis.
 
-One module per noun (`runs`, `prompts`, `trajectories`, `weights`, `evaluations`, `workers`,
-`datasets`, `api_keys`, `events`, `ledger`, `ranks`, `insight`); each change that must be atomic is
-one Lua script in `lua/`, with its invariant above it. Everything of one run carries the run's hash
-tag, so a script touches one cluster slot. Every script may be run twice with the same arguments:
-the client repeats a call whose reply was lost. Asynchronous throughout; the learner calls it
-through a blocking portal.
+A noun is a class of calls: of runs in `runs/`, of what workers lease and hand in in `work/`, of
+agents' sessions in `agents/`, of keys in `access/`; `insight` reads across them, and `server/` is
+about Redis itself. Each change that must be atomic is one Lua script in `lua/`, with its invariant
+above it. Everything of one run carries the run's hash tag, so a script touches one cluster slot.
+Every script may be run twice with the same arguments: the client repeats a call whose reply was
+lost. Asynchronous throughout; the learner calls it through a blocking portal.
 """
 
-from services.store.audit import Audit
 from services.store.client import Store
-from services.store.durability import UnsafeRedis
 from services.store.errors import (
     Fenced,
     Gone,
@@ -21,6 +19,8 @@ from services.store.errors import (
     Unplanned,
     Unreadable,
 )
+from services.store.runs.audit import Audit
+from services.store.server.durability import UnsafeRedis
 
 __all__ = [
     "Audit",

@@ -7,30 +7,30 @@ from redis.exceptions import ResponseError
 
 from services.contracts.redis_version import lua_flaw
 from services.contracts.schema import require_schema
-from services.store.agent_sessions import AgentSessions
-from services.store.api_keys import ApiKeys
-from services.store.chains import Chains
+from services.store.access.api_keys import ApiKeys
+from services.store.access.page_sessions import PageSessions
+from services.store.agents.live import LiveSessions
+from services.store.agents.policy_calls import PolicyCalls
+from services.store.agents.sessions import AgentSessions
 from services.store.connection import connect
 from services.store.datasets import Datasets
-from services.store.dumps import Dumps
-from services.store.durability import check_durability
-from services.store.evaluations import Evaluations
-from services.store.events import Events
 from services.store.insight import Insight
 from services.store.keys import SCHEMA
-from services.store.ledger import Ledger
-from services.store.live_sessions import LiveSessions
-from services.store.policy_calls import PolicyCalls
-from services.store.pools import Pools
-from services.store.prompts import Prompts
-from services.store.ranks import RankMeetings
-from services.store.recovery import Recovery
-from services.store.runs import Runs
+from services.store.runs.chains import Chains
+from services.store.runs.events import Events
+from services.store.runs.ledger import Ledger
+from services.store.runs.pools import Pools
+from services.store.runs.ranks import RankMeetings
+from services.store.runs.recovery import Recovery
+from services.store.runs.runs import Runs
 from services.store.scripts import Scripts
-from services.store.sessions import Sessions
-from services.store.trajectories import Trajectories
-from services.store.weights import Weights
-from services.store.workers import Workers
+from services.store.server.dumps import Dumps
+from services.store.server.durability import check_durability
+from services.store.work.evaluations import Evaluations
+from services.store.work.prompts import Prompts
+from services.store.work.trajectories import Trajectories
+from services.store.work.weights import Weights
+from services.store.work.workers import Workers
 
 STATE_SCHEMA = 1
 """Goes up when keys, records or scripts change so that another version would misread them."""
@@ -59,7 +59,7 @@ class Store:
         self.pools = Pools(redis, scripts, self.runs)
         self.rank_meetings = RankMeetings(redis, scripts)
         self.prompts = Prompts(redis, scripts, self.runs.fail)
-        self.sessions = Sessions(redis, scripts)
+        self.page_sessions = PageSessions(redis, scripts)
         self.trajectories = Trajectories(redis, scripts)
         self.dumps = Dumps(redis, scripts, self.runs)
         self.weights = Weights(redis, scripts)

@@ -23,15 +23,15 @@ from services.contracts.why import (
     Situation,
     seconds_since,
 )
-from services.store.audit import position
+from services.store.agents.live import LiveSessions
 from services.store.errors import Unreadable
-from services.store.events import parsed_event
 from services.store.keys import pool_key, run_key
-from services.store.live_sessions import LiveSessions
-from services.store.pools import LOCK_SECONDS
-from services.store.runs import Runs
+from services.store.runs.audit import position
+from services.store.runs.events import parsed_event
+from services.store.runs.pools import LOCK_SECONDS
+from services.store.runs.runs import Runs
 from services.store.unreadable import as_text, reading, report
-from services.store.workers import Workers
+from services.store.work.workers import Workers
 
 JUMP_SECONDS = 5.0
 """Less than this is the time that an answer of Redis may take."""

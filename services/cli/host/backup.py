@@ -74,7 +74,7 @@ def _carry_out(
     from services.contracts.schema import SchemaMismatch
     from services.launch import LaunchError, configured_redis_url, redis_of
     from services.store import Store
-    from services.store.dumps import NotEmpty, Unreadable
+    from services.store.server.dumps import NotEmpty, Unreadable
 
     say = (lambda text: None) if as_json else (lambda text: out.print(text, markup=False))
 

@@ -10,7 +10,7 @@ from services.gateway.policy.limits import OpenCalls
 from services.gateway.policy.models import Asked, worker_for
 from services.gateway.sessions.errors import SessionProblem
 from services.store import Store
-from services.store.policy_calls import KEEP_SECONDS
+from services.store.agents.policy_calls import KEEP_SECONDS
 
 READ_SECONDS = 1.0
 """For the next piece, in one read of Redis; then the client is looked after."""

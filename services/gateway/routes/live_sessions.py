@@ -15,7 +15,7 @@ from services.gateway.routes.session_groups import LeasedSession
 from services.gateway.session_admission import most_bytes, most_session_bytes, serving_versions
 from services.http import Problem, responses
 from services.runtime.api_key import digest, new_key
-from services.store.live_sessions import LiveSession
+from services.store.agents.live import LiveSession
 
 router = APIRouter(tags=["sessions"])
 

@@ -25,7 +25,7 @@ from services.gateway.session_admission import (
 )
 from services.http import Problem, responses
 from services.runtime.api_key import digest, new_key
-from services.store.agent_sessions import Opened
+from services.store.agents.sessions import Opened
 
 router = APIRouter(tags=["sessions"])
 

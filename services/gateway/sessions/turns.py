@@ -31,7 +31,7 @@ from services.gateway.sessions.requests import (
 from services.gateway.sessions.waiting import Waiting
 from services.http import CLIENT_GONE
 from services.store import Store
-from services.store.agent_sessions import AT_ONCE
+from services.store.agents.sessions import AT_ONCE
 
 LOOK_SECONDS = 5.0
 """Between two looks for a client that has left, and for an answer of which no news came."""

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 
 from services.contracts.sessions import session_id
 from services.store import Store
-from services.store.agent_sessions import Opened
+from services.store.agents.sessions import Opened
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 
 LARGEST = 128 << 10

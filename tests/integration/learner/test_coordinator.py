@@ -26,7 +26,7 @@ from services.contracts.groups.payload import Owner, PayloadFile, payload_name, 
 from services.contracts.records import WorkerRecord
 from services.settings import Settings
 from services.store import Store
-from services.store.prompts import Lease
+from services.store.work.prompts import Lease
 from services.volume import Volume, check_file
 from tests.integration.learner.conftest import Place
 from tests.integration.learner.test_runs import add_sums, rl, submit

@@ -11,7 +11,7 @@ from learner.model.loading.scratch import make_model
 from services.contracts.policy_calls import Piece, PolicyCall
 from services.contracts.records import WorkerRecord
 from services.contracts.sessions import Call
-from services.store.policy_calls import KEEP_SECONDS
+from services.store.agents.policy_calls import KEEP_SECONDS
 from tests.integration.rollout.working import MODEL, Work, Working
 from tests.integration.store.scene import RUN
 

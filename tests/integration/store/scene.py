@@ -17,8 +17,8 @@ from services.contracts.records import DatasetRecord, DatasetSegment, RunRecord,
 from services.contracts.weights import WeightFile, WeightManifest
 from services.store import Store
 from services.store.keys import run_key
-from services.store.prompts import Granted, Lease, Passed
-from services.store.trajectories import Group
+from services.store.work.prompts import Granted, Lease, Passed
+from services.store.work.trajectories import Group
 
 RUN = "r1"
 MINUTE = 60.0

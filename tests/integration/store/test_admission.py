@@ -6,7 +6,7 @@ from services.contracts.records import RunState
 from services.contracts.rows.task import TaskPosition
 from services.store.errors import NoRoom
 from services.store.keys import run_key
-from services.store.prompts import Lease
+from services.store.work.prompts import Lease
 from tests.integration.store.scene import MINUTE, Scene, record, same_ids, segment, tasks
 
 # --- admission ----------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ async def test_a_lease_whose_reply_was_lost_is_the_same_lease_when_asked_again(
     """The client repeats a call that broke after Redis ran it, with the same attempt ids."""
     await scene.start(eta=9)
     for _ in range(2):
-        monkeypatch.setattr("services.store.prompts.secrets.token_hex", same_ids())
+        monkeypatch.setattr("services.store.work.prompts.secrets.token_hex", same_ids())
         assert tasks((await scene.lease(3)).leases) == [0, 1, 2]
     assert await scene.raw.hlen(run_key("r1", "held")) == 3
     monkeypatch.undo()

@@ -4,9 +4,9 @@ import time
 
 from services.contracts.rows.dataset import Row
 from services.contracts.sessions import Call, Reward, Turn, call_id, packed
-from services.store.agent_sessions import AT_ONCE, Claimed, Opened
+from services.store.agents.sessions import AT_ONCE, Claimed, Opened
 from services.store.keys import sessions_key
-from services.store.prompts import Lease
+from services.store.work.prompts import Lease
 from tests.integration.store.scene import RUN, Scene
 
 

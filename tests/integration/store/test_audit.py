@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from services.store import Audit
-from services.store.audit import Ending, Generation, audit
 from services.store.keys import run_key
+from services.store.runs.audit import Ending, Generation, audit
 from tests.integration.gateway.servers import GatewayProcess
 from tests.integration.store.scene import RUN, Scene, record
 
@@ -220,7 +220,7 @@ def test_what_was_trained_too_stale_for_its_run_is_counted_and_named() -> None:
 async def test_a_long_ledger_is_read_page_by_page(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.store.ledger.PAGE", 2)
+    monkeypatch.setattr("services.store.runs.ledger.PAGE", 2)
     await scene.start(batch=1, eta=9)
     for step in range(1, 6):
         await scene.trained(step, 1)

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from services.backup.archive import BackupError, back_up, restore
 from services.contracts.schema import SchemaMismatch
 from services.store import Store
-from services.store.dumps import Dump, NotEmpty
+from services.store.server.dumps import Dump, NotEmpty
 from tests.integration.store.scene import RUN, Scene
 
 WEIGHTS = f"runs/{RUN}/weights/v000001-aaa.safetensors"

@@ -18,9 +18,9 @@ from services.settings import Settings
 from services.store import Store
 from services.store.at_start import cannot_use
 from services.store.keys import run_key
-from services.store.prompts import Lease
-from services.store.ranks import Agreement, Node
+from services.store.runs.ranks import Agreement, Node
 from services.store.scripts import Scripts, script_names
+from services.store.work.prompts import Lease
 from tests.evaluating import answered, request
 from tests.integration.store.scene import MINUTE, RUN, Scene, record, segment, tasks
 from tests.integration.store.servers import (

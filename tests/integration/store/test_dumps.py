@@ -6,8 +6,8 @@ from redis.asyncio import Redis
 
 from services.contracts.schema import SchemaMismatch
 from services.store import Store
-from services.store.dumps import Dump, NotEmpty, Unreadable
 from services.store.keys import POOL_PARTS, RUN_PARTS, pool_key, run_key
+from services.store.server.dumps import Dump, NotEmpty, Unreadable
 from tests.integration.store.scene import RUN, Scene, record
 
 GONE = {"learner", "workers", "heartbeats"}

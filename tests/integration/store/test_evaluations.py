@@ -7,7 +7,7 @@ import pytest
 
 from services.contracts.evaluation import EvaluationRequest
 from services.store.errors import Fenced
-from services.store.evaluations import EvaluationLeases
+from services.store.work.evaluations import EvaluationLeases
 from tests.evaluating import answered, request
 from tests.integration.store.scene import MINUTE, RUN, Scene, same_ids
 
@@ -190,7 +190,7 @@ async def test_a_lease_whose_reply_was_lost_is_the_same_lease_when_asked_again(
 ) -> None:
     await asked(scene)
     for _ in range(2):
-        monkeypatch.setattr("services.store.evaluations.secrets.token_hex", same_ids())
+        monkeypatch.setattr("services.store.work.evaluations.secrets.token_hex", same_ids())
         assert rows(await lease(scene, 2)) == [0, 1]
     monkeypatch.undo()
     assert rows(await lease(scene, 2)) == [2]

@@ -7,7 +7,7 @@ import pytest
 
 from services.contracts.records import RunRecord
 from services.store.keys import run_key
-from services.store.prompts import Lease, Passed
+from services.store.work.prompts import Lease, Passed
 from tests.integration.store.scene import RUN, Scene, record, segment
 
 ROWS = 10

@@ -62,7 +62,7 @@ async def test_a_read_that_finds_new_groups_is_one_call(scene: Scene, raw: Redis
 async def test_pending_groups_are_read_page_by_page(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("services.store.trajectories.READ", 2)
+    monkeypatch.setattr("services.store.work.trajectories.READ", 2)
     await scene.start(batch=5, eta=9)
     for lease in await scene.leased(5):
         await scene.complete(lease)

@@ -6,11 +6,11 @@ import time
 from services.contracts.groups.payload import Owner, owner_of, payload_name
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Call, Reward, live_id, session_of
-from services.store.agent_sessions import Claimed
-from services.store.audit import audit
+from services.store.agents.live import LiveCounts, LiveSession
+from services.store.agents.sessions import Claimed
 from services.store.keys import run_key, sessions_key
-from services.store.live_sessions import LiveCounts, LiveSession
-from services.store.prompts import Lease
+from services.store.runs.audit import audit
+from services.store.work.prompts import Lease
 from tests.integration.store.scene import RUN, Scene, record
 from tests.integration.store.test_agent_sessions import turn
 

@@ -12,7 +12,7 @@ from services.gateway.retention import sweep_payloads
 from services.payloads import Payloads, Place
 from services.payloads.objects import Objects
 from services.payloads.places import Files
-from services.store.prompts import Lease
+from services.store.work.prompts import Lease
 from services.volume import Volume
 from tests.integration.store.scene import RUN, Scene
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from services.store import Store
 from services.store.keys import pool_key
-from services.store.ranks import Agreement, Node
+from services.store.runs.ranks import Agreement, Node
 
 FIRST, SECOND = Node(0, 2, "a:1:1:x", ranks=4), Node(1, 2, "b:1:1:x", ranks=2)
 

@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import ALIVE_SECONDS, WorkerRecord
 from services.store.keys import DATASET_NAMES, DATASETS, pool_key
-from services.store.workers import GONE_SECONDS
+from services.store.work.workers import GONE_SECONDS
 from tests.integration.store.scene import RUN, Scene, segment
 
 

@@ -7,7 +7,7 @@ from rollout.sessions.groups import completion, shared_prompt
 from rollout.work.assembly import Origin, assemble
 from services.contracts.groups.trajectory import TrajectoryGroup, decode, encode
 from services.contracts.sessions import Reward, Turn, packed, tokens_of
-from services.store.agent_sessions import Played
+from services.store.agents.sessions import Played
 
 FIRST = [1, 7, 4]
 """What most conversations begin with."""

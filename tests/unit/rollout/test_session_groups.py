@@ -16,7 +16,7 @@ from rollout.sessions.groups import (
 from services.contracts.groups.branches import Branch, conversations
 from services.contracts.groups.sampling_mask import SamplingMask
 from services.contracts.sessions import Reward, tokens_of
-from services.store.agent_sessions import Played
+from services.store.agents.sessions import Played
 from tests.unit.rollout.session_graphs import group_of, path, random_session, turn
 
 

@@ -15,7 +15,7 @@ from services.contracts.config import parse_config
 from services.contracts.groups.branches import conversations
 from services.contracts.sessions import Call, Turn
 from services.gateway.sessions.requests import beginnings, chat_call, continued, request_digest
-from services.store.agent_sessions import Played
+from services.store.agents.sessions import Played
 from tests.unit.rollout.chat_templates import (
     CHATML,
     LLAMA,

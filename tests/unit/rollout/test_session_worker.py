@@ -17,8 +17,8 @@ from services.contracts.config import parse_config
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Call, Reward, call_id
-from services.store.agent_sessions import Claimed, Played
-from services.store.prompts import Lease
+from services.store.agents.sessions import Claimed, Played
+from services.store.work.prompts import Lease
 from tests.unit.rollout.episodes import WordTokenizer, ids
 from tests.unit.rollout.session_graphs import turn
 

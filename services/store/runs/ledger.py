@@ -7,9 +7,9 @@ from typing import Any
 import anyio.to_thread
 
 from services.contracts.weights import parse_version_tag
-from services.store.audit import Audit, Ending, Generation, audit
 from services.store.errors import Gone
 from services.store.keys import run_key
+from services.store.runs.audit import Audit, Ending, Generation, audit
 from services.store.scripts import Noun
 from services.store.unreadable import reading
 

@@ -5,7 +5,7 @@ from typing import Any
 from services.contracts.devices import LearnerDevices
 from services.contracts.records import Queue
 from services.store.keys import pool_key
-from services.store.runs import Runs
+from services.store.runs.runs import Runs
 from services.store.scripts import Noun, Scripts
 from services.store.unreadable import as_text, read_json
 

@@ -15,7 +15,7 @@ import msgspec
 
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Reward, digest_of, session_of
-from services.store.agent_sessions import MAX_BYTES
+from services.store.agents.sessions import MAX_BYTES
 from services.store.keys import run_key, sessions_key
 from services.store.scripts import Noun
 

@@ -8,7 +8,7 @@ from services.store.scripts import Noun
 Kind = Literal["session", "login"]
 
 
-class Sessions(Noun):
+class PageSessions(Noun):
     """Which API key a token was given for, both as digests. Redis forgets it in time."""
 
     async def begin(self, kind: Kind, token: str, key: str, seconds: int) -> None:

@@ -9,11 +9,9 @@ from services.contracts.strict_json import decode
 from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
 from services.store.errors import Fenced, Gone, StillRunning, Unreadable
-from services.store.evaluations import PARTS as EVALUATION_PARTS
 from services.store.keys import POOLS, RUN_PARTS, RUNS, pool_key, run_key
-from services.store.run_records import RunRecords
-from services.store.scripts import Scripts
-from services.store.submission import (
+from services.store.runs.records import RunRecords
+from services.store.runs.submission import (
     ORDER,
     EndedRun,
     RowNotes,
@@ -23,7 +21,9 @@ from services.store.submission import (
     submission,
     text_of,
 )
+from services.store.scripts import Scripts
 from services.store.unreadable import as_text, reading, report
+from services.store.work.evaluations import PARTS as EVALUATION_PARTS
 
 OLDEST_FIRST = 1e10
 """Queue score: a step of priority outweighs any difference of age (Unix seconds)."""

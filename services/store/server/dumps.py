@@ -26,7 +26,7 @@ from services.store.keys import (
     pool_key,
     run_key,
 )
-from services.store.runs import Runs, queue_score
+from services.store.runs.runs import Runs, queue_score
 from services.store.scripts import Noun, Scripts
 from services.store.unreadable import as_text
 

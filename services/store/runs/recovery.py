@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from services.contracts.rows.task import TaskPosition
 from services.store.keys import run_key
-from services.store.runs import CLOSED_PARTS
+from services.store.runs.runs import CLOSED_PARTS
+from services.store.runs.submission import ORDER
 from services.store.scripts import Noun
-from services.store.submission import ORDER
 
 
 class Recovery(Noun):

@@ -1,0 +1,1 @@
+"""Who may call the gateway: keys, and the sessions of the page."""

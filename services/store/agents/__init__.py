@@ -1,0 +1,1 @@
+"""Conversations that programs outside have with the policy."""

@@ -1,0 +1,1 @@
+"""What workers lease, serve and hand in: prompts, groups, evaluations, and the weights for them."""
