@@ -88,11 +88,11 @@ bench: setup ## the figures of docs/benchmarks.md, measured here
 
 .PHONY: bench-store
 bench-store: setup ## what a group costs in Redis, from one worker to 1,024: two minutes
-	@$(BIN)/python -m bench.control_plane
+	@$(BIN)/python -m bench.fleet.control_plane
 
 .PHONY: bench-leasing
 bench-leasing: setup ## how busy leases keep 56 workers with large groups, in simulated time: three minutes
-	@$(BIN)/python -m bench.leasing
+	@$(BIN)/python -m bench.fleet.leasing
 
 .PHONY: bench-push
 bench-push: setup ## how long a version takes to all hosts, on simulated links: a minute
@@ -100,7 +100,7 @@ bench-push: setup ## how long a version takes to all hosts, on simulated links: 
 
 .PHONY: bench-overlap
 bench-overlap: setup ## how much of generation and training overlaps, on simulated GPUs: ten minutes
-	@$(BIN)/python -m bench.overlap
+	@$(BIN)/python -m bench.runs.overlap
 
 .PHONY: bench-agents
 bench-agents: setup ## what agents' turns cost that go through gateway and worker: five minutes

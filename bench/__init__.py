@@ -1,6 +1,6 @@
 """Benchmarks: each measures this machine in one run, prints a table and keeps every figure.
 
-`training` and `generation` (`headrace bench`), `control_plane`, `overlap`, `learner`, `recipes` and
-`reward` are commands; docs/benchmarks.md and docs/recipes.md explain their figures. `simulated` has
-what stands in for GPUs, processes and networks. No process of Headrace imports this package.
+A package for each thing that is measured; `runs` has `headrace bench`. docs/benchmarks.md and
+docs/recipes.md explain the figures. `simulated` has what stands in for GPUs, processes and
+networks. No process of Headrace imports this package.
 """

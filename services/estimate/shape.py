@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.contracts.experts import expert_count
 
-if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
+if TYPE_CHECKING:  # bench.learner.one_pass runs where there is torch and transformers alone
     from services.contracts.config.model import BPETokenizer, CharacterTokenizer, ScratchModel
 
 BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")

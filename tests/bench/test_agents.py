@@ -1,6 +1,6 @@
 """The bench of agents, for a few sessions: real processes, a vLLM that sleeps."""
 
-from bench.agents import Load, measure
+from bench.agents.run import Load, measure
 
 
 def test_turns_are_measured_through_the_gateway_and_directly() -> None:

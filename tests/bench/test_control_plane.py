@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.control_plane import LOADS, TIMED_GROUPS, latency, run
+from bench.fleet.control_plane import LOADS, TIMED_GROUPS, latency, run
 
 SHORT = (0.2, 0.8)
 

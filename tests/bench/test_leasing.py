@@ -1,6 +1,6 @@
 """A fleet whose groups are large, in simulated time: it stays busy within its bytes of Redis."""
 
-from bench.leasing import Fleet, run
+from bench.fleet.leasing import Fleet, run
 
 
 def test_large_groups_keep_a_fleet_busy_within_the_bytes_of_redis() -> None:

@@ -1,6 +1,6 @@
 """The bench of overlap, for a few steps: real processes, simulated GPUs."""
 
-from bench.overlap import run
+from bench.runs.overlap import run
 
 
 def test_steps_are_measured_with_generation_and_training_at_the_same_time() -> None:

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bench.reward import measure
+from bench.reward.run import measure
 from tests.integration.reward.tiny_models import save_classifier
 
 

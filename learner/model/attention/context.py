@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from learner.model.attention.kernels import Call, attend
 from learner.model.attention.row_calls import sent
 
-if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
+if TYPE_CHECKING:  # bench.learner.one_pass runs where there is torch and transformers alone
     from learner.distributed import Context
 
 

@@ -17,7 +17,7 @@ from learner.batch.samples import OWN
 from learner.errors import RunCannotGoOn
 from services.contracts.experts import expert_count
 
-if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
+if TYPE_CHECKING:  # bench.learner.one_pass runs where there is torch and transformers alone
     from services.contracts.config.router import Balance
 
 ROUTERS = frozenset(

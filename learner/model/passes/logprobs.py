@@ -21,7 +21,7 @@ from learner.model.head.logit_scale import UnusableHead, logit_scale
 from learner.model.head.output_head import head_logprobs
 from learner.model.head.topk_logprobs import topk_logprobs
 
-if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
+if TYPE_CHECKING:  # bench.learner.one_pass runs where there is torch and transformers alone
     from learner.distributed import Context
     from learner.model.moe.routing import Routing
 

@@ -18,7 +18,7 @@ from services.contracts.experts import expert_count
 from services.estimate.devices import peak_flops
 from services.estimate.shape import ModelShape, shape_of
 
-if TYPE_CHECKING:  # bench.learner_pass runs where there is torch and transformers alone
+if TYPE_CHECKING:  # bench.learner.one_pass runs where there is torch and transformers alone
     from learner.distributed import Ranks
     from services.contracts.config.objective.algorithm import Algorithm
 

@@ -31,7 +31,7 @@ def bench(
     Exit code 1 if a part could not be measured.
     """
     from bench.results import keep
-    from bench.training import PARTS, run, text
+    from bench.runs.training import PARTS, run, text
 
     if unknown := sorted(set(only or ()) - set(PARTS)):
         raise CliError(f"there is no part {', '.join(unknown)}; there is {', '.join(PARTS)}")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench.agent_players import Played, Taken
-from bench.agents import TOKEN_SECONDS, WARNING, Counted, compared, figures, text
+from bench.agents.players import Played, Taken
+from bench.agents.run import TOKEN_SECONDS, WARNING, Counted, compared, figures, text
 
 
 def test_only_turns_that_end_between_two_counts_are_counted() -> None:

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from bench.evaluation import BESIDE, windows
-from bench.workload import BATCH
+from bench.runs.evaluation import BESIDE, windows
+from bench.runs.workload import BATCH
 
 
 def steps(count: int) -> list[dict[str, Any]]:

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from bench.generation import departures, rate
-from bench.training import TooFewSteps, steady, updates
+from bench.runs.generation import departures, rate
+from bench.runs.training import TooFewSteps, steady, updates
 
 
 def row(time: float, **changes: float) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import torch
 
-from bench import learner_pass
-from bench.learner import SidesDiffer, must_agree, one_side, parsed, sides, text
-from bench.learner_pass import make_batch, make_model, measure, padded_cuts
+from bench.learner import one_pass
+from bench.learner.one_pass import make_batch, make_model, measure, padded_cuts
+from bench.learner.run import SidesDiffer, must_agree, one_side, parsed, sides, text
 
 ROOT = Path(__file__).parents[3]
 TINY = [
@@ -107,10 +107,10 @@ def test_what_is_measured_is_made_ready_as_a_run_makes_it(
 ) -> None:
     ready: list[tuple[bool, bool]] = []
     compiled = (True, "on: training.compile is set")
-    monkeypatch.setattr(learner_pass, "compiles", lambda *_: compiled)
-    monkeypatch.setattr(learner_pass, "make_trainable", lambda _, *how: ready.append(how))
+    monkeypatch.setattr(one_pass, "compiles", lambda *_: compiled)
+    monkeypatch.setattr(one_pass, "make_trainable", lambda _, *how: ready.append(how))
     options = parsed([*TINY, "--checkpointing", "--compile=on"])
-    learner_pass.headrace(make_model(options, torch.device("cpu")), None, options)
+    one_pass.headrace(make_model(options, torch.device("cpu")), None, options)
     assert ready == [(True, True)]
     assert "blocks compiled: on: training.compile is set" in capsys.readouterr().err
 
@@ -155,7 +155,7 @@ def test_torch_and_transformers_are_all_it_needs() -> None:
     # What else Headrace is made of cannot be imported.
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({OTHERS!r}))\n"
-        "import bench.learner, bench.learner_pass\n"
+        "import bench.learner.run, bench.learner.one_pass\n"
         "print(sorted(m for m in sys.modules if m.split('.')[0] in ('services', 'learner')))"
     )
     done = subprocess.run(

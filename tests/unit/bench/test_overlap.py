@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bench.overlap import figures, requeued
+from bench.runs.overlap import figures, requeued
 from bench.simulated import gpus
 from bench.simulated.vllm import spans
 from learner.coordinate.planner import REQUEUED

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from bench.recipe_tables import BEGIN, END, KEPT, PAGE, newest, smooth, tables
-from bench.recipe_trials import (
+from bench.recipes.run import parsed as parsed_arguments
+from bench.recipes.tables import BEGIN, END, KEPT, PAGE, newest, smooth, tables
+from bench.recipes.trials import (
     ANSWERS,
     RISE,
     Outcome,
@@ -21,7 +22,6 @@ from bench.recipe_trials import (
     recipe_trials,
     staleness_trials,
 )
-from bench.recipes import parsed as parsed_arguments
 from recipes import find_recipe
 from services.contracts.config import RLConfig, parse_config
 

@@ -9,10 +9,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench.generation import engine_options, sampling
 from bench.results import keep
-from bench.training import PARTS
-from bench.workload import generation_config, model_config, run_config
+from bench.runs.generation import engine_options, sampling
+from bench.runs.training import PARTS
+from bench.runs.workload import generation_config, model_config, run_config
 from recipes import find_recipe, merged
 from rollout.vllm.options import command_line
 from services.cli.output import CliError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.scale import GB, SPARE, least_ranks, markdown, of_a_rank, shape
-from bench.sizes import MODELS
+from bench.learner.scale import GB, SPARE, least_ranks, markdown, of_a_rank, shape
+from bench.learner.sizes import MODELS
 from services.estimate.shape import shape_of
 from services.estimate.training import RUNTIME, Pass
 
@@ -31,7 +31,9 @@ def test_the_estimate_is_within_a_tenth_of_a_tracked_peak() -> None:
     """A model of two layers of Qwen3-0.6B's widths, on tensors without data. In a process of its
     own, which the ranks that do not exist belong to."""
     config = MODELS["Qwen3-0.6B"] | {"num_hidden_layers": 2, "vocab_size": 65_536}
-    code = f"from bench.tracked import tracked_peak\nprint(tracked_peak({config!r}, 4, 4096))"
+    code = (
+        f"from bench.learner.tracked import tracked_peak\nprint(tracked_peak({config!r}, 4, 4096))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT
     )

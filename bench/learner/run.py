@@ -2,7 +2,7 @@
 itself without shared prompts.
 
 Both sides take log-probabilities of one batch, forward only, and train a full step on it, each in
-a process of its own (`learner_pass`), one after the other. Needs torch and transformers alone, so
+a process of its own (`one_pass`), one after the other. Needs torch and transformers alone, so
 that it runs on a GPU host without the rest of Headrace.
 """
 
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.learner.sizes import MODELS
 from bench.results import begun, keep, table
-from bench.sizes import MODELS
 
 KNOWN = {name.lower(): config for name, config in MODELS.items()}
 AGAINST = {"plain": "plain transformers", "unshared": "each answer with its own prompt"}
@@ -33,12 +33,12 @@ class SidesDiffer(RuntimeError):
 def one_side(side: str, work: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Measure in a process of its own. Raises CalledProcessError; its stderr has been shown."""
     done = subprocess.run(
-        [sys.executable, "-m", "bench.learner_pass"],
+        [sys.executable, "-m", "bench.learner.one_pass"],
         input=json.dumps({"side": side, "work": work, "options": options}),
         stdout=subprocess.PIPE,
         text=True,
         check=True,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
     )
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
@@ -156,7 +156,3 @@ def main() -> int:
     results = run(parsed(), lambda line: print(line, file=sys.stderr, flush=True))
     print(f"{text(results)}\nall figures: {keep(results)}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

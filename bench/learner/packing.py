@@ -1,5 +1,5 @@
-"""`python -m bench.packing`: how much of packed rows stays empty, or is cropped, by best fit and by
-first-come packing, on conversations of mixed lengths.
+"""`python -m bench.learner.packing`: how much of packed rows stays empty, or is cropped, by best
+fit and by first-come packing, on conversations of mixed lengths.
 
 First-come packing takes conversations in their order: one that does not fit ends its row (`pad`),
 or loses its end (`crop`). It is best fit from a buffer of one. Lengths alone: nothing is trained.

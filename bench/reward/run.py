@@ -24,8 +24,8 @@ from typing import Any
 import httpx
 
 from bench.results import begun, table
-from bench.reward_bare import bare_code, bare_math, bare_model, rate
-from bench.reward_items import POISON, PROGRAM, TESTS, Item, conversations, math_items
+from bench.reward.bare import bare_code, bare_math, bare_model, rate
+from bench.reward.items import POISON, PROGRAM, TESTS, Item, conversations, math_items
 
 PARTS = ("math", "code")
 CONNECTIONS = {1: 64, 64: 8}
@@ -184,7 +184,3 @@ def main() -> int:
             rows.append([f"{kind}, {name}", *cells, f"{1e3 * one['p99']:.1f}", right])
     print(table(rows))
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

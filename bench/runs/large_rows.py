@@ -1,5 +1,5 @@
-"""`python -m bench.large_rows`: memory and start of a supervised run on rows that do not fit into
-memory.
+"""`python -m bench.runs.large_rows`: memory and start of a supervised run on rows that do not
+fit into memory.
 
 Generates so many GB of conversations, uploads them, and trains a small model on them twice for a
 few steps: first without tokens on the disk, then with them. Prints the most memory that each

@@ -16,7 +16,6 @@ Four parts, and what each of them is:
 import argparse
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from collections import defaultdict
@@ -27,7 +26,7 @@ from typing import Any
 import numpy as np
 from safetensors.torch import load_file
 
-from bench.push_loopback import HOSTS, WORKERS, loopback
+from bench.push.loopback import HOSTS, WORKERS, loopback
 from bench.results import begun, keep, table
 from bench.simulated.links import Links, fetched
 from bench.simulated.versions import TENSOR, step, weights, write_delta, write_full
@@ -264,7 +263,3 @@ def main() -> int:
     results = run((2 if quick else 16) * TENSOR, (2 if quick else 8) * TENSOR, 3)
     print(f"{text(results)}\nall figures: {keep(results)}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m bench.evaluation`: what an evaluation of 200 rows costs a run while it trains.
+"""`python -m bench.runs.evaluation`: what an evaluation of 200 rows costs a run while it trains.
 
 The workload of `headrace bench` at η = 1, with an evaluation of 200 held-out rows with 4 samples
 each every 8 steps: trained tokens/s in three steps before it, in the steps during it, and in three
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.installation import BenchFailed, Installation
-from bench.workload import BATCH, model_config, run_config
+from bench.runs.workload import BATCH, model_config, run_config
 from services.cli.output import CliError
 from services.launch import LaunchError
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx
 
-from bench.agent_players import AT_ONCE, GROUP, MEDIAN, Agents, Direct, Played, play
+from bench.agents.players import AT_ONCE, GROUP, MEDIAN, Agents, Direct, Played, play
 from bench.installation import (
     LOGS,
     POLL_SECONDS,
@@ -37,7 +37,7 @@ from rollout.vllm_plugin.wire import UNFINISHED
 from services.cli.output import CliError
 from services.runtime.host_load import tree
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 CONTEXT, CONVERSATION = 2048, 1536
 """Tokens of a prompt and its answer; of a conversation after its first prompt, at most."""
 STAGGER, WARMUP, SECONDS = 5.0, 10.0, 40.0
@@ -348,7 +348,3 @@ def main() -> int:
             return 1
     print(f"{text(results)}\nall figures: {keep(results)}")
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

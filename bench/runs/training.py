@@ -11,10 +11,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench import generation
 from bench.installation import BenchFailed, Installation, records
 from bench.results import begun, table
-from bench.workload import BATCH, model_config, run_config
+from bench.runs import generation
+from bench.runs.workload import BATCH, model_config, run_config
 from services.cli.output import CliError
 from services.launch import LaunchError
 

@@ -1,4 +1,4 @@
-"""`python -m bench.leasing`: how busy leases keep a large fleet whose groups are large, too.
+"""`python -m bench.fleet.leasing`: how busy leases keep a large fleet whose groups are large, too.
 
 Redis, its scripts, the worker's rules of how much to lease, and the learner's choice of batches are
 the product's own. Time is simulated: a sequence takes as long as its tokens, a step as long as
@@ -23,7 +23,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from bench.control_plane import durable_redis
+from bench.fleet.control_plane import durable_redis
 from bench.results import begun, keep, table
 from bench.simulated.fleet import COMMIT_EVERY, ENDLESS, LINEAGE, RUN, make_run
 from learner.batch.staleness import Ancestry

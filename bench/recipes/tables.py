@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
 
-from bench.recipe_trials import RISE, Outcome, Part, Trial
+from bench.recipes.trials import RISE, Outcome, Part, Trial
 from bench.results import RESULTS
 
-DOCS = Path(__file__).parents[1] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 PAGE, PLOT = DOCS / "recipes.md", DOCS / "images/staleness.png"
 KEPT = RESULTS / "recipes.kept.json"
 BEGIN, END = "<!-- python -m bench.recipes --publish writes from here -->", "<!-- to here -->"

@@ -1,4 +1,4 @@
-"""`python -m bench.overlap`: how much of generation and training happens at the same time.
+"""`python -m bench.runs.overlap`: how much of generation and training happens at the same time.
 
 Sleeps stand in for the GPUs (`bench.simulated`); every other process is the product's own.
 docs/benchmarks.md says what the figures mean.
@@ -16,6 +16,7 @@ from typing import Any
 
 from bench.installation import LOGS, BenchFailed, Installation, records
 from bench.results import begun, keep, table
+from bench.runs.training import Row, steady
 from bench.simulated.gpus import (
     GENERATING,
     LONGEST,
@@ -26,11 +27,10 @@ from bench.simulated.gpus import (
     ideal_seconds,
     synchronous_seconds_per_token,
 )
-from bench.training import Row, steady
 from services.launch.options import ALL_PARTS
 from services.runtime.process import die_with
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ETAS = (0, 1, 2, 4, 8)
 FULL, QUICK = 25, 8
 """Steps measured at each η."""

@@ -1,5 +1,5 @@
-"""`python -m bench.distillation`: how many steps the demo's student needs to reach its teacher, by
-on-policy distillation and by reinforcement learning from the same start.
+"""`python -m bench.recipes.distillation`: how many steps the demo's student needs to reach its
+teacher, by on-policy distillation and by reinforcement learning from the same start.
 
 Every process for real, as `headrace up` starts them. The start is a run of `demo_sft`, the teacher
 what `demo_grpo` makes of it. Runs that are there already are not made again: stop whenever you
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bench.installation import BenchFailed, Installation
-from bench.recipes import cancel_what_was_interrupted
+from bench.recipes.run import cancel_what_was_interrupted
 from services.cli.output import CliError
 from services.launch import LaunchError
 from services.settings import Settings
@@ -131,7 +131,9 @@ def _steps(students: list[Found], accuracy: float) -> str:
 
 def main() -> int:
     """Make the missing runs, and print the table."""
-    parser = argparse.ArgumentParser(prog="python -m bench.distillation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.recipes.distillation", description=__doc__
+    )
     parser.add_argument("--only", choices=list(STUDENTS), help="default: all")
     parser.add_argument(
         "--data", type=Path, default=Settings().data / "bench-distillation", help="to work in"

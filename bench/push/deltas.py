@@ -1,4 +1,4 @@
-"""`python -m bench.deltas`: what a version takes as a delta, and whether it is exact.
+"""`python -m bench.push.deltas`: what a version takes as a delta, and whether it is exact.
 
 A small model is trained until its weights have grown from their random start, then for 200 steps
 with AdamW at a learning rate of 1e-6, on a new batch with random advantages in each step.

@@ -1,4 +1,4 @@
-"""`python -m bench.control_plane`: the cost of a group in Redis, from one worker to 1,024.
+"""`python -m bench.fleet.control_plane`: the cost of a group in Redis, from one worker to 1,024.
 
 Redis is real and durable, as an installation starts it; so is the store's code. Workers and the
 learner are simulated (`fleet`). The worker whose calls are timed has this process to itself, with
@@ -69,7 +69,7 @@ def others(url: str, count: int, period: float) -> Iterator[int | None]:
     fleet = subprocess.Popen(
         [sys.executable, "-m", "bench.simulated.fleet", url, str(count), str(period)],
         stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[1],
+        cwd=Path(__file__).parents[2],
         preexec_fn=die_with(os.getpid()),
     )
     assert fleet.stdout is not None

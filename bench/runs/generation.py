@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.installation import BenchFailed, Installation
-from bench.workload import CONTEXT, NEW_TOKENS, PROMPTS, SAMPLES, SEQUENCES, generation_config
+from bench.runs.workload import CONTEXT, NEW_TOKENS, PROMPTS, SAMPLES, SEQUENCES, generation_config
 from rollout.settings import RolloutSettings
 from rollout.vllm.options import environment
 from rollout.vllm.response import sampling_params
@@ -118,17 +118,17 @@ async def _arrived(installation: Installation, run: str, positions: list[int]) -
 
 
 class Offline:
-    """The process of `bench.offline`. Use `close`."""
+    """The process of `bench.runs.offline`. Use `close`."""
 
     def __init__(self, weights: Path, log: Path) -> None:
         """Start it and wait until it has loaded `weights`. Raises BenchFailed."""
         self._log = log
-        inherited = {**_cores(), **os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        inherited = {**_cores(), **os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         kv_cache = RolloutSettings(_cli_parse_args=False).vllm_kv_cache_gib
         self._folder = make_server_folder()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.offline"],
+                [sys.executable, "-m", "bench.runs.offline"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,

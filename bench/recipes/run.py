@@ -16,8 +16,8 @@ from statistics import fmean
 from typing import Any
 
 from bench.installation import BenchFailed, Installation
-from bench.recipe_tables import newest, publish, tables
-from bench.recipe_trials import (
+from bench.recipes.tables import newest, publish, tables
+from bench.recipes.trials import (
     ETA,
     SEEDS,
     STEPS,
@@ -158,7 +158,3 @@ def main() -> int:
     for one in failed:
         print(f"failed: {one}", file=sys.stderr)
     return 1 if failed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,4 +1,4 @@
-"""`python -m bench.learner_pass`: one side of the learner's benchmark, in a process of its own.
+"""`python -m bench.learner.one_pass`: one side of the learner's benchmark, in a process of its own.
 
 One JSON object on stdin says what to measure, one on stdout holds the figures. Needs torch and
 transformers alone, as do the modules of `learner` that it uses.

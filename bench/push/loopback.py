@@ -15,7 +15,7 @@ from pydantic import SecretStr
 from starlette.datastructures import Headers
 from starlette.types import Message, Receive, Scope, Send
 
-from bench.control_plane import durable_redis
+from bench.fleet.control_plane import durable_redis
 from bench.simulated.versions import Bits, step, weights, write_delta, write_full
 from rollout.file_server import Files, other_hosts, serve
 from rollout.settings import RolloutSettings

@@ -1,4 +1,5 @@
-"""`python -m bench.scale`: what fits where, by the arithmetic of `services.estimate`, as a table.
+"""`python -m bench.learner.scale`: what fits where, by the arithmetic of `services.estimate`, as
+a table.
 
 With `--check` the arithmetic is compared with torch's tracker of memory: a step of a model is
 traced on tensors without data, sharded over ranks that do not exist, through the learner's own
@@ -9,7 +10,7 @@ import argparse
 import sys
 from dataclasses import replace
 
-from bench.sizes import MODELS
+from bench.learner.sizes import MODELS
 from services.contracts.config.optimizer import AdamW
 from services.estimate.shape import ModelShape, shape_of
 from services.estimate.training import (
@@ -76,7 +77,7 @@ def markdown() -> str:
 
 def compared(name: str, ranks: int, tokens: int) -> str:
     """A line with estimate and tracked peak, without what CUDA itself takes."""
-    from bench.tracked import tracked_peak
+    from bench.learner.tracked import tracked_peak
 
     how = Pass(ranks, "fsdp", half=True, tokens=tokens, checkpointing=True)
     estimate = of_a_rank(shape(name), how).total - RUNTIME
@@ -88,7 +89,7 @@ def compared(name: str, ranks: int, tokens: int) -> str:
 
 def main() -> int:
     """Print the table, or the comparison. Returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m bench.scale", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m bench.learner.scale", description=__doc__)
     parser.add_argument("--check", nargs="*", metavar="MODEL", help="compare with the tracker")
     parser.add_argument("--ranks", type=int, default=8)
     parser.add_argument("--tokens", type=int, default=TOKENS)

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.reward_items import Item
+from bench.reward.items import Item
 
 
 def rate(

@@ -1,4 +1,4 @@
-"""`python -m bench.offline`: vLLM's own `LLM.generate` in a process that stays warm.
+"""`python -m bench.runs.offline`: vLLM's own `LLM.generate` in a process that stays warm.
 
 One JSON object a line on stdin: first the arguments of `LLM`, then requests; one JSON object a line
 on stdout answers each. What vLLM prints goes to stderr. Ends with its stdin.

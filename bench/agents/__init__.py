@@ -1,0 +1,1 @@
+"""What turns of agents cost."""

@@ -1,0 +1,1 @@
+"""Redis and leases under many workers."""

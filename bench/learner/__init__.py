@@ -1,0 +1,1 @@
+"""The learner alone: its speed, its memory, and what fits where."""

@@ -1,0 +1,7 @@
+"""`python -m bench.learner`."""
+
+import sys
+
+from bench.learner.run import main
+
+sys.exit(main())

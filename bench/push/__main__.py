@@ -1,0 +1,7 @@
+"""`python -m bench.push`."""
+
+import sys
+
+from bench.push.run import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Whether recipes learn, in runs on the demo's task."""

@@ -1,0 +1,7 @@
+"""`python -m bench.recipes`."""
+
+import sys
+
+from bench.recipes.run import main
+
+sys.exit(main())

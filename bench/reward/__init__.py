@@ -1,0 +1,1 @@
+"""The reward service against its own libraries."""

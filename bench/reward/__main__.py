@@ -1,0 +1,7 @@
+"""`python -m bench.reward`."""
+
+import sys
+
+from bench.reward.run import main
+
+sys.exit(main())

@@ -1,0 +1,1 @@
+"""Whole runs on an installation, from generation to training."""
