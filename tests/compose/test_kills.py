@@ -10,7 +10,7 @@ from tests.compose.installation import Installation, until
 pytestmark = pytest.mark.timeout(3600)
 
 VICTIMS = ("rollout-cpu-1", "reward-1", "learner-cpu-1", "gateway-1", "redis-1")
-STEPS = 120
+STEPS = 300
 """More than are trained while everything is killed once."""
 
 
