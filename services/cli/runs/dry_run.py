@@ -84,7 +84,9 @@ def _show(answer: dict[str, Any]) -> None:
         out.print("[green]it fits[/]")
 
 
-def _rows(need: dict[str, Any], unknown: str = "a GPU; this pool has told of none") -> list[tuple[str, str]]:
+def _rows(
+    need: dict[str, Any], unknown: str = "a GPU; this pool has told of none"
+) -> list[tuple[str, str]]:
     # A newer gateway may know parts that this command does not.
     parts = [(WORDS.get(name, escape(name)), value) for name, value in need["parts"].items()]
     rows = [(f"  {words}", _gb(value)) for words, value in parts]
