@@ -79,7 +79,12 @@ class Evaluations:
             return
         self._reported = reported
         self.take_up()
-        self._known = {*self._open, *(one.id for one in results(self._root, self._store.run))}
+        ended = list(results(self._root, self._store.run))
+        self._known = {*self._open, *(one.id for one in ended)}
+        for record in ended:
+            # Nobody was asked for its answers, and the learner died before it was reported.
+            if record.state == "done" and record.id not in {*self._open, *reported}:
+                self._report(record)
         self._store.fenced(self._store.evaluations.let, self._config.workers)
         every = self._config.every
         if progress.step == 0:

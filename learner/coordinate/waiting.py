@@ -71,7 +71,7 @@ class Waiting:
             # Nothing is wrong: vLLM takes minutes to start, and its worker says when it gives up.
             log.info("waiting for workers to start", what=what, seconds=round(seconds))
             return
-        served = any(worker.serves(self._store.run) for worker in workers)
+        served = any(w.serves(self._store.run) and not w.evaluation_only for w in workers)
         if not troubled and self._live and served:
             # Nothing is wrong either: users bring sessions when they come.
             return

@@ -72,8 +72,9 @@ def admission_wait(
     before: dict[str, float], workers: Sequence[WorkerRecord]
 ) -> tuple[float, dict[str, float]]:
     """Mean seconds that the workers waited for admission since `before` (totals by worker id),
-    and the new totals. A worker that is new, or started again, counts from now on."""
-    now = {worker.id: worker.admission_wait_seconds for worker in workers}
+    and the new totals. A worker that is new, or started again, counts from now on; one that only
+    evaluates never."""
+    now = {one.id: one.admission_wait_seconds for one in workers if not one.evaluation_only}
     grown = [total - before[id_] for id_, total in now.items() if id_ in before]
     waits = [max(wait, 0.0) for wait in grown]
     return (sum(waits) / len(waits) if waits else 0.0), now

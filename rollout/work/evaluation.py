@@ -159,10 +159,11 @@ class Evaluator:
             self.clearing = False
             self._changed()
         except (FileNotFoundError, SchemaMismatch, DamagedFile) as error:
-            self._damaged[request.id] += isinstance(error, DamagedFile)
-            # A host without the data volume fetches its copy again at each try.
-            if 0 < self._damaged[request.id] < DAMAGED_TRIES:
-                raise CannotPin(str(error)) from error
+            if isinstance(error, DamagedFile):
+                self._damaged[request.id] += 1
+                # A host without the data volume fetches its copy again at each try.
+                if self._damaged[request.id] < DAMAGED_TRIES:
+                    raise CannotPin(str(error)) from error
             reason = f"version {request.version} cannot be loaded any more: {error}"
             run, worker = self._context.run, self._context.worker
             await self._store.evaluations.fail(run, request.id, worker, reason)

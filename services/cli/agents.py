@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
 
+from services.cli.interrupts import interruptible
 from services.cli.options import AsJson, Data, GatewayURL, Run, connect, data_folder
 from services.cli.output import FINAL, CliError, err, escape, out, print_json
 
@@ -112,12 +113,12 @@ def agents(
             f"run {record['id']} is over, it {record['state']}: there are no sessions to play"
         )
     players = Players(api, record["id"], player, data_folder(data).absolute())
-    with player.serving(), ThreadPoolExecutor(parallel) as pool:
+    with interruptible(), player.serving(), ThreadPoolExecutor(parallel) as pool:
         try:
             players.play_all(pool, parallel)
         except BaseException:
             players.stop.set()
-            players.give_back()
+            players.release()
             raise
     ended = _patiently(lambda: api.get(f"/v1/runs/{record['id']}"))
     played, failed = players.played, players.failed
@@ -203,9 +204,9 @@ class Players:
                 self._look(done)
         self._look(wait(playing).done)
 
-    def give_back(self) -> None:
-        """Give groups back that are not done: nobody plays them, and the learner would wait for
-        them until they lapse."""
+    def release(self) -> None:
+        """Release groups that are not done: nobody plays them, and the learner would wait for them
+        until they lapse."""
         for attempt in list(self._held):
             # The command ends for another reason.
             with contextlib.suppress(CliError):

@@ -35,6 +35,10 @@ KEPT_BY_EVALUATION = (
     ("sampling",),
     ("rewards",),
     ("rollout", "episode"),
+    ("model", "dtype"),
+    ("rollout", "vllm", "quantization"),
+    ("rollout", "vllm", "dtype"),
+    ("rollout", "vllm", "max_model_len"),
     ("evaluation",),
     ("training", "max_steps"),
 )

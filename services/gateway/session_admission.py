@@ -26,7 +26,11 @@ async def serving_versions(deps: Dependencies, run: RunRecord) -> list[int]:
     found = [
         worker.version
         for worker in await deps.store.workers.list(run.pool)
-        if worker.serves(run.id) and worker.lineage == run.lineage and worker.version is not None
+        if worker.serves(run.id)
+        and worker.lineage == run.lineage
+        and worker.version is not None
+        # It takes no calls of sessions.
+        and not worker.evaluation_only
     ]
     if run.state is not RunState.RUNNING:
         raise later(f"the run is {run.state}" + (f" ({run.reason})" if run.reason else ""))

@@ -7,17 +7,14 @@ right answers to find among its samples. Held-out sums appear nowhere else.
 
 import json
 import random
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from services.cli.client import Gateway
 from services.cli.host import demo_agents
+from services.cli.interrupts import interruptible
 from services.cli.output import INTERRUPTED, CliError, err
 from services.cli.runs.chains import watch_chain
 from services.launch import LaunchError, Stack, UpOptions
@@ -116,25 +113,6 @@ def run(
         return INTERRUPTED
     print(json.dumps(verdict), flush=True)
     return 0
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Have SIGTERM and SIGHUP end the block as SIGINT does: by KeyboardInterrupt."""
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    # `nohup headrace demo` ignores SIGHUP, and that is to stay so. SIGINT is taken in any case: a
-    # script's background job inherits it ignored.
-    kept = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
-    numbers = (signal.SIGINT, signal.SIGTERM, *(() if kept else (signal.SIGHUP,)))
-    before = {number: signal.signal(number, interrupt) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _in_a_stack(up: UpOptions, options: Options) -> dict[str, Any]:

@@ -142,7 +142,7 @@ async def bring(deps: Deps, run: RunDep, request: Request, brought: OwnPrompt) -
 @router.post(
     "/v1/runs/{run}/groups/{attempt}:release",
     status_code=HTTPStatus.NO_CONTENT,
-    summary="Give a leased group back",
+    summary="Release a leased group",
     responses=responses({404: "There is no such run, or no such group in it"}),
 )
 async def release(
@@ -150,9 +150,9 @@ async def release(
     run: RunDep,
     attempt: Annotated[str, Path(description="The group's `attempt`.", max_length=100)],
 ) -> None:
-    """Give back a group that nobody plays on: its sessions take no more calls, and its task is
+    """Release a group that nobody plays on: its sessions take no more calls, and its task is
     leased again at once, not after `idle_seconds`. A group that is done stays done."""
-    if not await deps.store.agent_sessions.give_back(run.id, attempt):
+    if not await deps.store.agent_sessions.release_group(run.id, attempt):
         raise Problem(
             HTTPStatus.NOT_FOUND,
             f"run {run.id} has no group {attempt!r}: send the `attempt` of a leased group, which "

@@ -356,11 +356,11 @@ class AgentSessions(Noun):
                 sessions.append(Played(turns, known))
         return sessions
 
-    async def give_back(self, run: str, attempt: str) -> bool:
+    async def release_group(self, run: str, attempt: str) -> bool:
         """A group's client plays it no more: its task is leased again. One that is done stays done.
         False: there is no such group."""
         parts = ("attempts", "held", "returned", "calls", "calls_due", "calls_ended")
-        return bool(await self._run("give_back", run, attempt, parts, [attempt]))
+        return bool(await self._run("release_group", run, attempt, parts, [attempt]))
 
     async def close(self, run: str, attempt: str, state: str) -> None:
         """A group has been worked on. Unless its attempt ended its task, which closes them with it:

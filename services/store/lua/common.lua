@@ -147,12 +147,12 @@ local function end_call(calls, due, ended, id)
   redis.call('XADD', ended, 'MAXLEN', '~', 1000, '*', 'call', id)
 end
 
--- A live session has ended: its turns in work are not recorded.
-local function end_live_calls(session, calls, due, ended, id)
-  for digest in pairs(words(redis.call('HGET', session, 'busy:0'))) do
-    end_call(calls, due, ended, id .. '/0/' .. digest)
+-- A session has ended: its turns in work are not recorded.
+local function end_busy_calls(sessions, calls, due, ended, attempt, index)
+  for digest in pairs(words(redis.call('HGET', sessions, 'busy:' .. index))) do
+    end_call(calls, due, ended, attempt .. '/' .. index .. '/' .. digest)
   end
-  redis.call('HDEL', session, 'busy:0')
+  redis.call('HDEL', sessions, 'busy:' .. index)
 end
 
 -- The name of the sessions that an attempt hands in. A live session is leased as `SESSION.TOKEN`: no two of its

@@ -17,7 +17,9 @@ local r = redis.call('HMGET', run, 'state', 'evaluation_workers')
 if not r[1] or r[1] == 'cancelling' or r[1] == 'paused' or final(r[1]) then return {} end
 
 local now, ttl = now_ms(), tonumber(ARGV[5])
-if reserved then redis.call('ZADD', seats, now + ttl, ARGV[1]) end
+-- Such a worker asks several times a second: a write for each would fill the log of Redis.
+local seat = tonumber(redis.call('ZSCORE', seats, ARGV[1]) or '0')
+if reserved and seat < now + ttl / 2 then redis.call('ZADD', seats, now + ttl, ARGV[1]) end
 if not e[1] then return {} end
 -- Where Redis' clock has gone back, no lease lasts longer for it than a minute.
 for _, key in ipairs({attempts, seats}) do

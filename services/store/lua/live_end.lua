@@ -7,6 +7,6 @@ if not s[1] then return 'gone' end
 if s[2] then return '' end
 local idle_at = redis.call('ZSCORE', open, ARGV[1])
 if not idle_at then return 'lapsed' end
-end_live_calls(session, calls, due, log, ARGV[1])
+end_busy_calls(session, calls, due, log, ARGV[1], 0)
 place_ended_session(session, open, waiting, ready, order, ARGV[1], math.min(now_ms(), tonumber(idle_at)))
 return ''

@@ -9,7 +9,7 @@ for _, from in ipairs({open, waiting}) do
   for i = 1, #found, 2 do
     local session = ARGV[1] .. found[i]
     local ended = redis.call('HGET', session, 'ended') or found[i + 1]
-    end_live_calls(session, calls, due, log, found[i])
+    end_busy_calls(session, calls, due, log, found[i], 0)
     place_ended_session(session, open, waiting, ready, order, found[i], tonumber(ended))
     done = done + 1
   end

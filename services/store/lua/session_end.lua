@@ -8,10 +8,7 @@ if redis.call('HEXISTS', sessions, 'ended:' .. index) == 1 then return '' end
 local refusal = sessions_go_on(sessions, attempts, attempt, index)
 if refusal ~= '' then return refusal end
 redis.call('HSET', sessions, 'ended:' .. index, now_ms())
-for digest in pairs(words(redis.call('HGET', sessions, 'busy:' .. index))) do
-  end_call(calls, due, ended, attempt .. '/' .. index .. '/' .. digest)
-end
-redis.call('HDEL', sessions, 'busy:' .. index)
+end_busy_calls(sessions, calls, due, ended, attempt, index)
 if redis.call('HINCRBY', sessions, 'open', -1) <= 0 then
   redis.call('HSET', sessions, 'state', 'ended')
   add_call(calls, due, asked, ARGV[3], ARGV[4], redis.call('HGET', sessions, 'worker:' .. index))

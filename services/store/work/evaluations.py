@@ -120,8 +120,8 @@ class Evaluations(Noun):
         await self._run("evaluation_release", run, names, [leaves, *attempts])
 
     async def fail(self, run: str, id: str, worker: str, reason: str) -> bool:
-        """End the open evaluation, because it cannot be answered. False: it is not open, or another
-        worker than this one has a seat for it, and may be able to."""
+        """This worker cannot load the version of the open evaluation: end it, unless another worker
+        has a seat for it that has not said so. False: it goes on, or is not open."""
         names = (*OPEN, "evaluation_seats")
         return bool(await self._run("evaluation_fail", run, names, [id, worker, reason]))
 

@@ -34,11 +34,15 @@ def test_an_evaluation_of_a_model_is_resumed_with_the_same_options(
     run = api.post("/v1/evaluations", json=asked).json()["run"]["id"]
     api.post(f"/v1/runs/{run}/cancel")
 
-    other = {"evaluation": {"samples": 2}, "training": {"max_steps": 1}}
+    other = {
+        "evaluation": {"samples": 2},
+        "training": {"max_steps": 1},
+        "model": {"dtype": "float32"},
+    }
     refused = problems(api.post("/v1/runs", json={"resume_from": run, "config": other}))
     resumed = api.post("/v1/runs", json={"resume_from": run})
 
-    assert set(refused) == {"evaluation", "training.max_steps"}
+    assert set(refused) == {"evaluation", "training.max_steps", "model.dtype"}
     assert "the answers that it has depend on: leave it, or evaluate anew" in refused["evaluation"]
     assert resumed.status_code == 201, resumed.text
     again = api.get(f"/v1/evaluations/{resumed.json()['id']}").json()["run"]

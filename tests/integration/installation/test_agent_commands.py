@@ -64,8 +64,9 @@ def test_an_agent_that_prints_nan_does_not_end_the_others(
     assert f"run {run} is over, it succeeded: there are no sessions to play" in again.stderr
 
 
-def test_agents_that_are_stopped_give_their_groups_back(
-    installation: Installation, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_agents_that_are_stopped_release_their_groups(
+    installation: Installation, tmp_path: Path, number: signal.Signals
 ) -> None:
     run = installation.submit(**CONFIG)
     program = "import time; print('plays', flush=True); time.sleep(600)"
@@ -75,7 +76,7 @@ def test_agents_that_are_stopped_give_their_groups_back(
     eventually(lambda: installation.api.get(audit)["in_flight"] > 0)
     held = installation.api.get(audit)["in_flight"]
 
-    playing.send_signal(signal.SIGINT)
+    playing.send_signal(number)
 
     assert playing.wait(timeout=60) == 130
     tasks = [installation.api.post(f"/v1/runs/{run}/groups:lease")["task"] for _ in range(held)]

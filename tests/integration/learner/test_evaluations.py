@@ -329,9 +329,26 @@ async def test_answers_are_taken_over_from_before_a_run_that_was_cancelled_in_th
     assert [one["accuracy"] for one in await evaluated.events("evaluation")] == [1.0]
 
 
-async def test_a_damaged_file_of_answers_is_not_taken_over(scene: Scene) -> None:
+async def test_an_evaluation_that_ended_without_a_worker_is_reported_by_a_successor(
+    scene: Scene,
+) -> None:
     await write_answers(scene, "before", [0, 1])
-    part_path(folder_of(scene.data, "before", "000000-test"), 1).write_bytes(b"PAR1")
+    await resuming(scene, "before")
+    # As where the learner died before it had reported.
+    successor = await resuming(scene, "before")
+    assert [one["id"] for one in await successor.events("evaluation")] == ["000000-test"] * 2
+
+
+@pytest.mark.parametrize("at", [None, 60])
+async def test_a_damaged_file_of_answers_is_not_taken_over(scene: Scene, at: int | None) -> None:
+    await write_answers(scene, "before", [0, 1])
+    part = part_path(folder_of(scene.data, "before", "000000-test"), 1)
+    content = bytearray(part.read_bytes())
+    if at is None:
+        content = bytearray(b"PAR1")
+    else:
+        content[at] ^= 255
+    part.write_bytes(content)
     evaluated = await resuming(scene, "before")
     await evaluated.answer("wrong")
     await evaluated.follow()

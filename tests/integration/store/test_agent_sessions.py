@@ -71,7 +71,7 @@ async def whole_session(scene: Scene, lease: Lease) -> None:
     await sessions.open(RUN, attempt, about, ["key"])
     assert await sessions.key_of(RUN, attempt, 0) == "key"
     assert await sessions.reopen(RUN, attempt, "mine", ["other"]) == ""
-    assert not await sessions.give_back(RUN, "another")
+    assert not await sessions.release_group(RUN, "another")
     assert await ask(scene, lease, "one") == "waiting"
     assert await sessions.answer_of(RUN, attempt, 0, "one") is None
     (claimed,) = await claim(scene)
@@ -317,15 +317,15 @@ async def test_the_first_reward_counts_and_the_last_end_asks_for_the_group(scene
     assert await scene.raw.zcard(f"headrace:{{{RUN}}}:calls_due") == 0
 
 
-async def test_a_group_that_is_given_back_is_leased_again_and_takes_no_more(scene: Scene) -> None:
+async def test_a_group_that_is_released_is_leased_again_and_takes_no_more(scene: Scene) -> None:
     lease = await opened(scene)
     sessions = scene.store.agent_sessions
     await ask(scene, lease, "one")
     (claimed,) = await claim(scene)
     await ask(scene, lease, "two", index=1)
-    assert not await sessions.give_back(RUN, "another")
+    assert not await sessions.release_group(RUN, "another")
     for _ in range(2):  # the reply may be lost
-        assert await sessions.give_back(RUN, lease.attempt)
+        assert await sessions.release_group(RUN, lease.attempt)
     assert not await answer(scene, claimed)
     assert await claim(scene) == []
     assert await scene.raw.zcard(f"headrace:{{{RUN}}}:calls_due") == 0
@@ -335,11 +335,11 @@ async def test_a_group_that_is_given_back_is_leased_again_and_takes_no_more(scen
     assert (again.position, again.attempt != lease.attempt) == (lease.position, True)
 
 
-async def test_a_group_whose_sessions_have_ended_cannot_be_given_back(scene: Scene) -> None:
+async def test_a_group_whose_sessions_have_ended_cannot_be_released(scene: Scene) -> None:
     lease = await opened(scene)
     for index in (0, 1):
         await scene.store.agent_sessions.end(RUN, lease.attempt, index)
-    assert await scene.store.agent_sessions.give_back(RUN, lease.attempt)
+    assert await scene.store.agent_sessions.release_group(RUN, lease.attempt)
     assert await scene.complete(lease)
 
 

@@ -165,6 +165,31 @@ async def test_no_worker_ends_an_evaluation_for_which_another_has_a_seat(scene: 
     assert await states(scene) == {one.id: "failed"}
 
 
+async def test_an_evaluation_ends_when_all_that_have_a_seat_cannot_load_its_version(
+    scene: Scene,
+) -> None:
+    one = await asked(scene)
+    evaluations = scene.store.evaluations
+    for worker in ("first", "second"):
+        # They keep their seats between two tries.
+        await lease(scene, 1, worker=worker, version=9, reserved=True)
+    assert not await evaluations.fail(RUN, one.id, "first", "its file is damaged")
+    assert await evaluations.fail(RUN, one.id, "second", "its file is damaged")
+    assert await states(scene) == {one.id: "failed"}
+
+
+async def test_a_seat_that_is_kept_is_written_only_when_half_of_its_time_is_over(
+    scene: Scene,
+) -> None:
+    await scene.start()
+    key = f"headrace:{{{RUN}}}:evaluation_seats"
+    scores = []
+    for ttl in (60.0, 60.0, 600.0):
+        await lease(scene, 1, worker="own", reserved=True, ttl=ttl)
+        scores.append(await scene.raw.zscore(key, "own"))
+    assert scores[0] == scores[1] < scores[2]
+
+
 async def test_answers_are_forgotten_when_they_are_in_a_file(scene: Scene) -> None:
     one = await asked(scene)
     evaluations, token = scene.store.evaluations, scene.fencing_token

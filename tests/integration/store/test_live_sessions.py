@@ -85,6 +85,13 @@ async def pass_deadline(scene: Scene, part: str, id: str, seconds: float) -> Non
         await scene.raw.hset(sessions_key(RUN, id), "ended", int(ended) - int(1000 * seconds))
 
 
+async def test_a_live_session_is_no_group_that_could_be_released(scene: Scene) -> None:
+    await start(scene)
+    await open_one(scene, "la")
+    assert not await scene.store.agent_sessions.release_group(RUN, "la")
+    await play(scene, "la")
+
+
 async def test_a_session_holds_no_task_until_its_reward_has_come(scene: Scene) -> None:
     await start(scene)
     await played(scene, "la")
