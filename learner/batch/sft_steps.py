@@ -128,7 +128,7 @@ class Steps:
             yield step
 
     def count(self) -> int:
-        """How many are left until the run's epochs are over. Afterwards none is left."""
+        """How many are left until the run's epochs are over. Uses up what is to be packed."""
         assert self._end is not None, "a run of max_steps has no end"
         blocks = (
             self._read(start, start + MANY).taken
@@ -142,7 +142,6 @@ class Steps:
             rows = 0
             while self._fit.row(following):
                 rows += 1
-        self._position = self._end
         return -(-rows // self._rows)
 
     def next(self) -> Step | None:

@@ -252,7 +252,7 @@ class Coordinator(FirstRank):
 
     def _interrupted(self) -> Callable[[], bool]:
         """Asked while groups are waited for: whether the run is to end. Meanwhile it follows open
-        evaluations, and looks after the workers."""
+        evaluations, and looks at the workers."""
         self._waiting.begin()
         waits = False
 

@@ -122,9 +122,12 @@ def last_turn(turns: Sequence[Turn]) -> Turn | None:
 def transcript(turns: Sequence[Turn], last: Turn) -> list[int]:
     """The ids of the conversation that ends with the turn `last`, from its first answer on."""
     path = [last]
-    while path[0].parent >= 0:
-        path.insert(0, turns[path[0].parent])
-    return tokens_of(path)[len(path[0].prompt) :]
+    while path[-1].parent >= 0:
+        path.append(turns[path[-1].parent])
+    path.reverse()
+    # A template that changes earlier turns may keep less than the first prompt.
+    begins = min([len(path[0].prompt), *(turn.kept for turn in path[1:])])
+    return tokens_of(path)[begins:]
 
 
 def answer_text(turn: Turn) -> str:

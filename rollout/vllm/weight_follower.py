@@ -72,7 +72,7 @@ class Follower:
         heartbeat: Callable[[], Awaitable[None]],
         distrust: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`mode`: see `PolicyClient.load`. `changed` is called when `live` or `healthy` may have
+        """`mode`: see `WeightLoader.load`. `changed` is called when `live` or `healthy` may have
         changed; `heartbeat` sends one with `files`; `distrust` reports in which way vLLM serves
         other weights, and releases all that it has sampled."""
         self._run = run

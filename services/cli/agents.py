@@ -233,7 +233,7 @@ class Players:
                 time.sleep(later.seconds)
             except CliError:
                 record = _patiently(lambda: self._api.get(f"/v1/runs/{self._run}"))
-                if record["state"] in ("cancelling", "cancelled", "succeeded", "failed"):
+                if record["state"] in (*FINAL, "cancelling"):
                     return None
                 raise
 
@@ -243,14 +243,10 @@ class Players:
         ended, reward = self._player.play(group, session, self.stop)
         if self.stop.is_set():
             return
-        problem = self._report(session["id"], reward)
-        with self._lock:
-            self._held[group["attempt"]] -= 1
-            if not self._held[group["attempt"]]:
-                del self._held[group["attempt"]]
+        problem = self._report(group["attempt"], session["id"], reward)
         self._note(group, session["id"], ended, reward, problem)
 
-    def _report(self, session: str, reward: dict[str, Any] | None) -> str:
+    def _report(self, attempt: str, session: str, reward: dict[str, Any] | None) -> str:
         """Tell the gateway. Returns why that had no effect."""
         from services.cli.client import Away
 
@@ -267,11 +263,18 @@ class Players:
                     refused = {"reward": None, "error": refusal}
                     _patiently(lambda: self._api.post(f"{base}/reward", json=refused))
             played = _patiently(lambda: self._api.post(f"{base}/end"))
+            self._ended(attempt)
         except CliError as error:
             return error.message
         # Why an agent failed says more than that it had not asked before.
         failed = reward is not None and "error" in reward
         return refusal or ("" if played["turns"] or failed else NO_TURN)
+
+    def _ended(self, attempt: str) -> None:
+        with self._lock:
+            self._held[attempt] -= 1
+            if not self._held[attempt]:
+                del self._held[attempt]
 
     def _note(
         self,

@@ -244,8 +244,9 @@ def _missing_groups(now: Situation) -> Verdict:
         return unable
     if all(worker.evaluation_only for worker in now.alive):
         return "no_worker", (
-            f"no worker samples to train on: {', '.join(worker.id for worker in now.alive)} "
-            "evaluates only (HEADRACE_EVALUATION_ONLY). Start one without it: `python -m rollout`"
+            "no worker samples to train on: HEADRACE_EVALUATION_ONLY is set for "
+            f"{', '.join(worker.id for worker in now.alive)}. Start one without it: `python -m "
+            "rollout`"
         )
     if not here or all(worker.state == "starting" for worker in here):
         return _not_ready(now)

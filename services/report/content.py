@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from services.contracts.pass_at import in_short
+from services.contracts.records import RunState
 from services.report.facts import (
     Difference,
     Facts,
@@ -89,13 +90,16 @@ def sections(facts: Facts, other: Facts | None = None) -> list[Section]:
 def _result(facts: Facts, other: Facts | None) -> Iterator[Part]:
     record = facts.record
     reason = f": {record['reason']}" if record["reason"] else ""
-    of = f" of {record['max_steps']}" if record["max_steps"] else ""
+    of = f" of {record['max_steps']:,}" if record["max_steps"] else ""
     yield Paragraph(f"State: {record['state']}{reason}.")
     before = _steps_before(facts)
     if before:
         yield Paragraph(f"It continues run {record['resume_from']} from step {before:,}.")
-    yield Paragraph(f"It trained {record['step'] - before}{of} steps{_lasted(facts)}.")
-    if record["state"] not in ("succeeded", "failed", "cancelled"):
+    trained = f"{record['step']:,}{of} steps"
+    if before:
+        trained = f"{record['step'] - before:,} steps, to step {record['step']:,}{of}"
+    yield Paragraph(f"It trained {trained}{_lasted(facts)}.")
+    if not RunState(record["state"]).final:
         yield Paragraph("It is not over: this is how it stands now.")
     rows = []
     for name in COMPARED:

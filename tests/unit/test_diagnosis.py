@@ -329,7 +329,7 @@ def test_a_run_whose_workers_only_evaluate_has_nobody_to_sample_for_it() -> None
     only = worker(evaluation_only=True, state="idle", version=5)
     cause, words = said(workers=[only], events=[step(40)])
     assert cause == "no_worker"
-    assert "w evaluates only (HEADRACE_EVALUATION_ONLY). Start one without it" in words
+    assert "HEADRACE_EVALUATION_ONLY is set for w. Start one without it" in words
     # Nor is one that evaluates an older version behind.
     both = [only, worker("v", state="waiting_admission")]
     assert said(workers=both, events=[step(40)])[0] == "rollout"

@@ -85,7 +85,7 @@ def _show(answer: dict[str, Any]) -> None:
 
 
 def _rows(
-    need: dict[str, Any], unknown: str = "a GPU; this pool has told of none"
+    need: dict[str, Any], unknown: str = "a GPU; none of this pool is known"
 ) -> list[tuple[str, str]]:
     # A newer gateway may know parts that this command does not.
     parts = [(WORDS.get(name, escape(name)), value) for name, value in need["parts"].items()]

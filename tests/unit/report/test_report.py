@@ -226,7 +226,7 @@ def test_a_run_that_continues_another_counts_its_own_steps() -> None:
     )
     said = text_of(sections(continued))
     assert "It continues run bb22 from step 10." in said
-    assert "It trained 2 of 20 steps in 1 min 30 s." in said
+    assert "It trained 2 steps, to step 12 of 20 in 1 min 30 s." in said
 
 
 def test_a_chain_has_one_report_with_each_steps_run() -> None:
