@@ -8,6 +8,7 @@ import pytest
 
 from rollout.rewards.client import ScoringRefused
 from rollout.rewards.combine import SampleScore, earned_score
+from rollout.sessions.groups import transcript
 from rollout.sessions.live import LiveSessions
 from rollout.sessions.worker import AT_ONCE, SessionWorker
 from rollout.vllm.progress import Progress
@@ -194,6 +195,15 @@ async def test_the_end_of_a_group_that_redis_has_forgotten_is_not_taken_for_ever
     worker = Finishing()
     await worker._finish(Claimed(call_id("forgotten", 0, "finish"), Call(kind="finish")))
     assert worker.closed == ["lapsed"]
+
+
+def test_a_transcript_begins_where_a_template_has_kept_less_than_the_first_prompt() -> None:
+    turns = [
+        turn(ids("4", "5"), ids("1")),
+        turn(ids("9", "2"), ids("3"), parent=0, kept=1),
+    ]
+    assert transcript(turns, turns[0]) == list(ids("1"))
+    assert transcript(turns, turns[1]) == [*ids("9", "2"), *ids("3")]
 
 
 @pytest.mark.parametrize(
