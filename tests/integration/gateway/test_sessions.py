@@ -10,6 +10,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
+from services.contracts.records import WorkerRecord
 from services.contracts.sessions import session_id
 from services.store import Store
 from services.store.agents.sessions import Opened
@@ -96,3 +97,25 @@ async def test_a_client_that_leaves_frees_its_part_of_the_budget_and_its_turn_st
         last.cancel()
         await asyncio.gather(last, return_exceptions=True)
     await redis.aclose()
+
+
+async def test_no_group_is_leased_where_workers_only_evaluate(
+    gateway: GatewayProcess, redis_server: RedisServer, submit: Any
+) -> None:
+    run = submit({"rollout": {"episode": "sessions"}, "evaluation": None}).json()["id"]
+    store = Store.from_url(redis_server.url)
+    await store.runs.set_state(run, "running", "", fencing_token=await store.runs.acquire(run, "a"))
+    worker = WorkerRecord(id="w", pool="default", host="h", pid=1, state="idle")
+    worker.run, worker.version, worker.lineage, worker.evaluation_only = run, 0, "a", True
+    async with (
+        httpx.AsyncClient(base_url=gateway.url, headers=gateway.headers, timeout=60) as http,
+        asyncio.timeout(60),
+    ):
+        await store.workers.heartbeat(worker)
+        refused = await http.post(f"/v1/runs/{run}/groups:lease")
+        worker.evaluation_only = False
+        await store.workers.heartbeat(worker)
+        leased = await http.post(f"/v1/runs/{run}/groups:lease")
+    await store.close()
+    assert (refused.status_code, "no worker serves" in refused.text) == (429, True)
+    assert leased.status_code == 201, leased.text

@@ -13,9 +13,15 @@ from learner.report.step_metrics import (
 from services.contracts.records import WorkerRecord
 
 
-def worker(id: str, waited: float) -> WorkerRecord:
+def worker(id: str, waited: float, evaluation_only: bool = False) -> WorkerRecord:
     return WorkerRecord(
-        id=id, pool="p", host="h", pid=1, state="generating", admission_wait_seconds=waited
+        id=id,
+        pool="p",
+        host="h",
+        pid=1,
+        state="generating",
+        admission_wait_seconds=waited,
+        evaluation_only=evaluation_only,
     )
 
 
@@ -33,6 +39,11 @@ def test_workers_wait_counts_from_the_last_report() -> None:
     wait, now = admission_wait({"a": 10.0, "gone": 5.0}, [worker("a", 13.0), worker("new", 99.0)])
     assert wait == 3.0
     assert now == {"a": 13.0, "new": 99.0}
+
+
+def test_a_worker_that_only_evaluates_waits_for_no_admission() -> None:
+    workers = [worker("a", 13.0), worker("evaluates", 0.0, evaluation_only=True)]
+    assert admission_wait({"a": 10.0, "evaluates": 0.0}, workers) == (3.0, {"a": 13.0})
 
 
 def test_a_worker_that_started_again_has_not_waited_yet() -> None:
