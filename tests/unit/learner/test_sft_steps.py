@@ -1,6 +1,5 @@
 """Which rows a supervised step has: lost, padded and skipped ones are counted, and it can go on."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -127,31 +126,6 @@ def test_as_many_steps_are_counted_as_there_are(
     lengths = [Lengths(tokens, first)]
 
     assert step_count(made, order, lengths, 12) == len(list(Steps(made, order, lengths, 12)))
-
-
-@pytest.mark.parametrize(
-    ("changes", "times"),
-    [({}, 5), (PACKED | {"packing": {"tokens_per_step": 1 << 19}}, 1.5)],
-    ids=["rows", "packed"],
-)
-def test_steps_are_counted_in_a_fraction_of_the_time_that_reading_them_takes(
-    changes: dict[str, Any], times: float
-) -> None:
-    """They are counted at each start of a run, before its first step."""
-    rows = 60_000
-    drawn = np.random.Generator(np.random.PCG64(0)).lognormal(6.0, 1.0, rows)
-    lengths = [Lengths(np.clip(drawn, 16, 6000).astype(np.int32), np.ones(rows, np.int32))]
-    made, order = config(**changes), Mixture([Source(rows, 0, rows)], seed=2)
-    order.block(0, rows)
-
-    started = time.process_time()
-    counted = step_count(made, order, lengths, 2048)
-    half = time.process_time()
-    read = sum(1 for _ in Steps(made, order, lengths, 2048))
-
-    assert counted == read
-    # Measured: 17 times and 3 times as fast.
-    assert (half - started) * times < time.process_time() - half
 
 
 def wasted(lengths: np.ndarray, buffer: int) -> int:
