@@ -71,7 +71,8 @@ class BestFit:
         return placed
 
     def _take(self, at: int) -> int:
-        """Position of the first of those with the length at this place."""
+        """Take the conversation that came first of those with the length `_lengths[at]`. Returns
+        its position."""
         tokens = self._lengths[at]
         same = self._of_length[tokens]
         position = same.popleft()

@@ -19,7 +19,7 @@ from services.contracts.rows.mixture import Mixture
 BLOCK = 4096
 """Positions of the order that are looked up at a time."""
 MANY = 1 << 16
-"""The same where they are only counted."""
+"""Positions that are looked up at a time to count steps."""
 ROWS_PER_STEP = 128
 
 

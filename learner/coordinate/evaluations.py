@@ -81,9 +81,10 @@ class Evaluations:
         self.take_up()
         ended = list(results(self._root, self._store.run))
         self._known = {*self._open, *(one.id for one in ended)}
+        told = {*self._open, *reported}
         for record in ended:
             # Nobody was asked for its answers, and the learner died before it was reported.
-            if record.state == "done" and record.id not in {*self._open, *reported}:
+            if record.state == "done" and record.id not in told:
                 self._report(record)
         self._store.fenced(self._store.evaluations.let, self._config.workers)
         every = self._config.every

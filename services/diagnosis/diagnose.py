@@ -7,6 +7,7 @@ while steps go on and a worker can sample; else the states of workers and tasks 
 
 from collections.abc import Iterator
 
+from services.contracts.agents import agents_lease
 from services.contracts.config.data import DAY
 from services.contracts.events import Event
 from services.contracts.records import Queue, RunRecord, RunState, RunSummary, WorkerRecord
@@ -170,9 +171,10 @@ def _measured(step: Event, now: Situation) -> Verdict:
             )
         share = float(row.get("reward/groups_filtered", 0.0))
         filtered = f", {share:.0%} of all groups were filtered" if share else ""
+        more = MORE_AGENTS if agents_lease(now.run.config) else _more_workers(now.alive)
         return "rollout", (
             f"the learner waits for groups: {took}, {waited:.1f} s of it without enough of them"
-            f"{filtered}. {MORE_AGENTS if _by_agents(now.run) else _more_workers(now.alive)}"
+            f"{filtered}. {more}"
         )
     if row.get("bottleneck") == "learner":
         waited = float(row.get("time/workers_waiting_for_admission", 0.0))
@@ -181,13 +183,6 @@ def _measured(step: Event, now: Situation) -> Verdict:
             "admission. More ranks help, or a higher rollout.max_staleness"
         )
     return "none", f"nothing holds it up: {took}, and neither side waited for the other"
-
-
-def _by_agents(run: RunRecord) -> bool:
-    """Whether agents lease the run's groups. Live traffic leases none."""
-    episode = run.config["rollout"].get("episode")
-    kind = episode.get("type") if isinstance(episode, dict) else episode
-    return kind == "sessions" and run.config.get("data", {}).get("source") != "sessions"
 
 
 def _more_workers(alive: list[WorkerRecord]) -> str:
@@ -255,7 +250,7 @@ def _missing_groups(now: Situation) -> Verdict:
             f"{flow.lapsed} leases have lapsed, and their tasks are leased again as soon as a "
             "worker has room and admission"
         )
-    by_agents = _by_agents(run)
+    by_agents = agents_lease(run.config)
     oldest, names = now.oldest, [worker.id for worker in now.alive]
     # Agents are no workers, which are heard of.
     if (

@@ -19,13 +19,6 @@ from services.estimate.learner import copied, held, trained_weights
 from services.estimate.shape import ModelShape
 from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass
 
-HOST = {
-    "moved": "state that is moved from the GPUs",
-    "asleep": "weights of a vLLM that sleeps",
-    "checkpoint": "a checkpoint while it is written",
-    "newest": "the newest version",
-}
-"""The parts, in words."""
 MOVED = ("weights", "optimizer", "copies", "published")
 """Of the learner: what it holds between two passes. Gradients are gone by then."""
 

@@ -8,9 +8,9 @@ from pydantic import BaseModel, Field
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import ScratchModel
 from services.estimate.answer import Estimate
-from services.estimate.host import HOST
 from services.estimate.inputs import Model, gigabytes, known_workers, of_half
 from services.estimate.one_gpu import division, with_share
+from services.estimate.parts import WORDS
 from services.estimate.run import CERTAIN, estimate_run
 from services.estimate.shape import scratch_shape, shape_of
 from services.gateway.dependencies import Dependencies
@@ -102,7 +102,7 @@ def refusals(estimate: Estimate | None) -> Problems:
     ]
     host = estimate.host
     if host and host.memory is not None and host.needed > CERTAIN * host.memory:
-        uses = ", ".join(f"{HOST[name]} {gigabytes(value)}" for name, value in host.parts.items())
+        uses = ", ".join(f"{WORDS[name]} {gigabytes(value)}" for name, value in host.parts.items())
         problems.append(
             ("training", f"the learner's host has too little memory ({uses}); {advice}"),
         )

@@ -5,23 +5,7 @@ from typing import Any
 import typer
 
 from services.cli.output import FAILED, duration, escape, out, print_json, table
-
-WORDS = {
-    "weights": "weights",
-    "gradients": "gradients",
-    "optimizer": "optimizer",
-    "copies": "copies (reference, lagged, critic, teacher)",
-    "published": "the version before, to publish changes",
-    "buffers": "buffers of the ranks",
-    "activations": "activations",
-    "logits": "logits",
-    "moved": "state that is moved from the GPUs",
-    "asleep": "weights of a vLLM that sleeps",
-    "checkpoint": "a checkpoint while it is written",
-    "newest": "the newest version",
-    "runtime": "CUDA and vLLM themselves",
-    "cache": "keys and values",
-}
+from services.estimate.parts import WORDS
 
 
 def show_dry_run(answer: dict[str, Any], as_json: bool) -> None:

@@ -13,6 +13,7 @@ from services.cli.runs.chains import find, follow_chain, show_chain
 from services.cli.runs.dry_run import show_chain_dry_run, show_dry_run
 from services.cli.runs.overrides import Set, overrides_from
 from services.cli.runs.runs import follow_run
+from services.contracts.agents import agents_lease
 
 DryRun = Annotated[
     bool,
@@ -183,16 +184,10 @@ def _submit(
             f"[green]queued[/] [bold]{escape(record['name'])}[/] as {record['id']}\n"
             f"[dim]follow it with: headrace watch {record['id']}[/]"
         )
-        if _waits_for_agents(record["config"]):
+        if agents_lease(record["config"]):
             out.print(f"[dim]play its sessions with: headrace agents {record['id']} -- COMMAND[/]")
         return
     follow_run(api, record["id"], as_json)
-
-
-def _waits_for_agents(config: dict[str, Any]) -> bool:
-    """Whether nothing is trained before agents lease groups. Live traffic leases none."""
-    episode = (config.get("rollout") or {}).get("episode") or {}
-    return episode.get("type") == "sessions" and config["data"].get("source") != "sessions"
 
 
 def _file(path: Path) -> dict[str, Any]:
