@@ -42,6 +42,7 @@ from services.http.served_files import open_served
 from services.models import open_below
 from services.runtime import logs
 from services.runtime.api_key import key_for, key_for_peers
+from services.runtime.children import signal_child
 from services.runtime.process import die_with, die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line
 from services.store import Store
@@ -198,7 +199,7 @@ async def _child(settings: RolloutSettings, api_key: str, listener: socket.socke
         log.warning("the process that serves files has ended, and is started again", code=code)
     finally:
         if process.returncode is None:
-            process.terminate()
+            signal_child(process, signal.SIGTERM)
             await process.wait()
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ import msgspec
 from learner.settings import RENDEZVOUS, STARTS
 from learner.supervise.nodes import Start
 from learner.supervise.requests import MAX_BYTES, Ended, Report, Request, Spawn, Terminate
+from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
 from services.runtime.process import die_with, kill_marked
 from services.runtime.threads import WAITING
@@ -80,8 +82,8 @@ class RankServer:
         """SIGTERM to all ranks; to the server, if it still imports for them."""
         if self._ready:
             self._send(Terminate())
-        elif self._process is not None and self._process.returncode is None:
-            self._process.terminate()
+        elif self._process is not None:
+            signal_child(self._process, signal.SIGTERM)
 
     async def kill_ranks(self) -> None:
         """SIGKILL to all ranks and to what they have started, but not to this server."""
@@ -93,8 +95,7 @@ class RankServer:
     async def close(self) -> None:
         """End the server. Call it when no rank runs any more."""
         if self._process is not None:
-            if self._process.returncode is None:
-                self._process.kill()
+            signal_child(self._process, signal.SIGKILL)
             await self._watch
 
     def _send(self, request: Request, files: Sequence[int] = ()) -> None:

@@ -7,6 +7,7 @@ be written is a warning among the run's events, and harms nothing else.
 
 import asyncio
 import shutil
+import signal
 import sys
 import time
 from importlib.metadata import version
@@ -24,6 +25,7 @@ from services.contracts.records import RunRecord, RunSummary
 from services.report.facts import datasets_in
 from services.report.job import Job, JobRun
 from services.report.writing import PAGE
+from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
 from services.store import Store
 from services.volume import Volume
@@ -199,7 +201,7 @@ async def _write(job: Job) -> None:
         raise ReportFailed(f"drawing took more than {MOST_SECONDS:.0f} s") from None
     finally:
         if child.returncode is None:
-            child.kill()
+            signal_child(child, signal.SIGKILL)
             await child.wait()
     if child.returncode:
         words = said.decode(errors="replace").strip().splitlines() or [f"code {child.returncode}"]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from services.launch.part import LogFile, Part, Status
+from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
 from services.runtime.process import PART, PRIVATE, RESTARTS, SUPERVISOR, die_with, kill_marked
 from services.settings import EXIT_SETTINGS
@@ -95,7 +96,7 @@ class SupervisedPart:
             await _at_most(self._rules.grace, process.wait())
             if process.returncode is None:
                 log.warning("part did not stop in time, killing it", part=self.part.name)
-                process.kill()
+                signal_child(process, signal.SIGKILL)
         await asyncio.to_thread(kill_marked, self._marker)
         await asyncio.wait({self.task}, timeout=PROBE_EVERY + 10)
         if not failed:
@@ -196,9 +197,8 @@ class SupervisedPart:
             os.close(output)
 
     def _terminate(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
+        if self._process is not None:
+            signal_child(self._process, signal.SIGTERM)
 
     def _change(self, **changes: Any) -> None:
         before = self.status
