@@ -61,6 +61,10 @@ test-gpu: setup ## the kernels of CUDA against float32, on a machine with an NVI
 test-bench: setup ## the benchmarks run, and measure what they say: three minutes
 	@$(BIN)/python -m pytest tests/bench
 
+.PHONY: test-demo-agent
+test-demo-agent: setup ## make demo-agent reaches its reward: five minutes
+	@$(BIN)/python -m pytest tests/demo
+
 .PHONY: chaos
 chaos: setup ## each kind of kill once, with a scripted generator (part of make test): three minutes
 	@$(BIN)/python -m pytest tests/chaos
