@@ -86,7 +86,9 @@ class Answering:
                         say(Piece(text=delta.text))
         message = None
         if whole:
-            message = await assistant_message(self._context, sampled, call.messages, call.tools)
+            message = await assistant_message(
+                self._context, sampled, call.messages, call.tools, call.parallel_tool_calls
+            )
         say(
             Piece(
                 message=message,
@@ -148,8 +150,8 @@ class Answering:
         if room < 1:
             raise NotAnswered(
                 HTTPStatus.BAD_REQUEST,
-                f"{param}: {prompt} tokens leave no room for an answer: prompt and answer may have "
-                f"{context.context} (rollout.vllm.max_model_len)",
+                f"{param}: the prompt is too long: {prompt} tokens leave no room for an answer: "
+                f"both may have {context.context} (rollout.vllm.max_model_len)",
                 param,
                 "context_length_exceeded",
             )

@@ -133,8 +133,9 @@ class TurnPlayer:
         left = min(sampling.max_tokens - (prompt - first), context.context - prompt)
         if left < 1:
             raise Refused(
-                f"the conversation has {prompt} tokens, {prompt - first} of them after its first "
-                f"prompt, and there is no room for an answer: a conversation may have "
+                # By these words LangChain and LiteLLM know what it is.
+                f"the prompt is too long: a conversation of {prompt} tokens, {prompt - first} of "
+                "them after its first prompt, leaves no room for an answer: it may have "
                 f"{sampling.max_tokens} (sampling.max_tokens) after its first prompt, and "
                 f"{context.context} in all (rollout.vllm.max_model_len)",
                 "context_length_exceeded",
@@ -155,7 +156,9 @@ class TurnPlayer:
         if call.kind != "chat":
             text = text_of(self._context.tokenizer, without_end(self._context, ids))
             return {"text": _before(text, stop)}
-        message = await assistant_message(self._context, ids, call.messages, call.tools)
+        message = await assistant_message(
+            self._context, ids, call.messages, call.tools, call.parallel_tool_calls
+        )
         if isinstance(message["content"], str):
             message["content"] = _before(message["content"], stop)
         return message

@@ -248,15 +248,20 @@ async def assistant_message(
     token_ids: Sequence[int],
     messages: list[dict[str, Any]],
     tools: list[dict[str, Any]],
+    parallel_tool_calls: bool = True,
 ) -> dict[str, Any]:
     """What the policy answered to `messages` as an assistant's message, by vLLM's parsers where the
     run has any. What they cannot read is text: the policy wrote it, and has to be trained on it as
-    on any other answer. Raises VLLMUnavailable."""
+    on any other answer. Without `parallel_tool_calls` its first call alone. Raises
+    VLLMUnavailable."""
     ids = without_end(context, token_ids)
     served = context.config.served
     if ids and (served.parses_tools or served.parses_reasoning):
         with contextlib.suppress(RequestRefused):
-            return {"content": None, **await context.policy.message(Parsed(ids, messages, tools))}
+            message = await context.policy.message(Parsed(ids, messages, tools))
+            if not parallel_tool_calls and message.get("tool_calls"):
+                message["tool_calls"] = message["tool_calls"][:1]
+            return {"content": None, **message}
     return {"role": "assistant", "content": text_of(context.tokenizer, ids)}
 
 

@@ -7,6 +7,7 @@ Pure.
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -18,6 +19,7 @@ import numpy.typing as npt
 FINISH = "finish"
 """In place of a turn's digest: the call that scores a group whose sessions have ended."""
 
+_REASONING = re.compile("(</?think>)")
 MOST_NESTED = 64
 """Levels of a call's arguments that are compared as JSON; deeper ones are compared as text."""
 
@@ -77,6 +79,8 @@ class Call(msgspec.Struct, kw_only=True):
     max_tokens: int | None = None
     structured: dict[str, Any] | None = None
     """What the answer has to be: vLLM's `json` (a schema) or `json_object`; None: any text."""
+    parallel_tool_calls: bool = True
+    """Without it the client gets the first of an answer's tool calls alone, as from vLLM."""
     side: bool = False
     """As of Turn."""
 
@@ -154,23 +158,27 @@ def normalized(message: dict[str, Any]) -> dict[str, Any]:
     """What of a message makes a conversation the same or another one: clients leave out empty
     fields, or add some of their own, when they send an answer back."""
     found: dict[str, Any] = {"role": message.get("role"), "content": text_of(message)}
+    if found["role"] == "assistant" and len(parts := _REASONING.split(found["content"])) > 1:
+        # Pydantic AI takes reasoning out of an answer, and puts it back between other blanks.
+        found["content"] = "".join(part.strip() for part in parts)
     if calls := message.get("tool_calls"):
         found["tool_calls"] = [
             [call.get("id"), call["function"]["name"], _read(call["function"]["arguments"])]
             for call in calls
         ]
     for name in ("name", "tool_call_id"):
-        if message.get(name) is not None:
+        # Many frameworks send an answer back with the name of the agent that asked for it.
+        if message.get(name) is not None and (name, found["role"]) != ("name", "assistant"):
             found[name] = message[name]
     return found
 
 
 def _read(arguments: str) -> Any:
     """The arguments of a call as many frameworks send them back: parsed, and written again with
-    other blanks, or with 1 for 1.0. In a list, or the text itself where it is no JSON, or nested so
-    deeply that whether it can be read depends on who reads it."""
+    other blanks, with 1 for 1.0, or with {} for none. In a list, or the text itself where it is no
+    JSON, or nested so deeply that whether it can be read depends on who reads it."""
     try:
-        found = json.loads(arguments, parse_float=_number)
+        found = json.loads(arguments or "{}", parse_float=_number)
     except (ValueError, RecursionError):
         return arguments
     level = [found]
@@ -182,7 +190,7 @@ def _read(arguments: str) -> Any:
             for inner in (one.values() if isinstance(one, dict) else one)
         ]
         if not level:
-            return [found]
+            return [{} if found is None else found]
     return arguments
 
 

@@ -21,7 +21,7 @@ from services.gateway.policy.requests import policy_call
 from services.gateway.routes.events import EventStream
 from services.gateway.routes.sessions import OpenAIAnswer, OpenAIModels
 from services.gateway.sessions.bodies import ChatRequest, CompletionsRequest
-from services.gateway.sessions.errors import OpenAIErrorDocument, SessionProblem
+from services.gateway.sessions.errors import OpenAIErrorDocument, SessionProblem, no_responses
 from services.gateway.sessions.requests import with_usage
 from services.http import CLIENT_GONE, Problem
 from services.runtime.api_key import bearer, digest
@@ -73,6 +73,12 @@ ANSWERED: dict[int | str, dict[str, Any]] = ERRORS | {
         "model": OpenAIAnswer,
     }
 }
+
+
+@router.post("/v1/responses", include_in_schema=False)
+async def responses() -> Response:
+    """Says that there is none, and what to do."""
+    raise no_responses()
 
 
 @router.get("/v1/models", summary="Policies that can be asked", responses=ERRORS)

@@ -11,7 +11,12 @@ from pydantic import BaseModel, Field
 from services.contracts.sessions import is_live, parse_session_id
 from services.gateway.dependencies import Deps
 from services.gateway.sessions.bodies import ChatRequest, CompletionsRequest, RewardRequest
-from services.gateway.sessions.errors import OpenAIErrorDocument, SessionProblem, over
+from services.gateway.sessions.errors import (
+    OpenAIErrorDocument,
+    SessionProblem,
+    no_responses,
+    over,
+)
 from services.gateway.sessions.requests import reward_of
 from services.gateway.sessions.turns import CHAT, COMPLETIONS, Place
 
@@ -122,6 +127,12 @@ async def completions(
     """OpenAI's completions, of a text or of token ids. A request continues the longest text of the
     session that its prompt begins with, or begins one."""
     return await deps.turns.answer(session, request.given(), COMPLETIONS, http.is_disconnected)
+
+
+@router.post("/v1/sessions/{session}/v1/responses", include_in_schema=False)
+async def responses() -> Response:
+    """Says that there is none, and what to do."""
+    raise no_responses()
 
 
 @router.post(

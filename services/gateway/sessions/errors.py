@@ -14,7 +14,7 @@ from services.http.problems import MEDIA_TYPE
 
 BELOW = "/v1/sessions/"
 """Paths of sessions."""
-POLICY = ("/v1/chat/", "/v1/completions", "/v1/models")
+POLICY = ("/v1/chat/", "/v1/completions", "/v1/models", "/v1/responses")
 """Paths of the policy as an endpoint."""
 MAX_MESSAGE = 2000
 ENDED = {
@@ -33,6 +33,11 @@ ENDED = {
     "data.reward_deadline, or it was given none",
     "failed": "this session has ended, and its group could not be completed",
 }
+NO_RESPONSES = (
+    "there is no Responses API here: have the client use chat completions. OpenAI Agents: "
+    "set_default_openai_api('chat_completions'); Pydantic AI: the model 'openai-chat:NAME'; "
+    "LangChain: use_responses_api=False"
+)
 WAY_OUT = (
     "; lease another group with POST /v1/runs/RUN/groups:lease, or open another session with POST "
     "/v1/runs/RUN/sessions"
@@ -85,6 +90,11 @@ class SessionProblem(Problem):
         headers = {"x-should-retry": "false"} if self.status == HTTPStatus.CONFLICT else {}
         body = json.dumps({"error": self.error})
         return Response(body, self.status, headers | dict(self.headers or {}), "application/json")
+
+
+def no_responses() -> SessionProblem:
+    """404 for OpenAI's other API of conversations, which some frameworks call by default."""
+    return SessionProblem(HTTPStatus.NOT_FOUND, NO_RESPONSES)
 
 
 def over(reason: str) -> SessionProblem:

@@ -26,8 +26,8 @@ from services.gateway.sessions.json_schemas import schema_problem
 
 UNUSED = frozenset(
     {
-        "model", "user", "metadata", "stream", "stream_options", "service_tier", "prompt_cache_key",
-        "safety_identifier",
+        "model", "user", "metadata", "store", "stream", "stream_options", "service_tier",
+        "prompt_cache_key", "prompt_cache_retention", "safety_identifier",
     }
 )  # fmt: skip
 """Options that change no token; `stream` and its options are the route's."""
@@ -44,6 +44,10 @@ MAX_MESSAGES = 16_384
 """Of a request: each is read and hashed while other requests wait."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 WHOLE = "training accounts for whole samples of the policy alone: leave it out"
+UNKNOWN = (
+    "no such option is known here. It might change what tokens are sampled from, so it is not "
+    "ignored: leave it out"
+)
 FORCED = (
     "only auto and none can be trained. vLLM forces a call by a grammar, for most parsers a JSON "
     "list, which is no call in the model's own format, and the policy would learn to write it. Ask "
@@ -56,7 +60,6 @@ NEUTRAL: dict[str, Allowed] = {
     "best_of": lambda value: value == 1,
     "echo": lambda value: value is False,
     "suffix": lambda value: value == "",
-    "store": lambda value: value is False,
     "logprobs": lambda value: value is False,
     "top_logprobs": lambda value: value == 0,
     "presence_penalty": lambda value: value == 0,
@@ -65,14 +68,17 @@ NEUTRAL: dict[str, Allowed] = {
     "min_p": lambda value: value == 0,
     "logit_bias": lambda value: value == {},
     "tool_choice": lambda value: value in ("auto", "none"),
-    "parallel_tool_calls": lambda value: value is True,
+    "modalities": lambda value: value == ["text"],
     "response_format": lambda value: value == {"type": "text"},
 }
 """Options that are taken with the value that changes nothing."""
 OF_THE_RUN = ("temperature", "top_p", "top_k")
-TAKEN = frozenset({"messages", "tools", "prompt", "stop", "seed", "max_tokens"}) | {
-    "max_completion_tokens"
-}
+TAKEN = frozenset(
+    {
+        "messages", "tools", "parallel_tool_calls", "prompt", "stop", "seed", "max_tokens",
+        "max_completion_tokens",
+    }
+)  # fmt: skip
 
 
 def refused(param: str, message: str, code: str | None = None) -> SessionProblem:
@@ -90,6 +96,10 @@ def chat_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
         raise refused("messages", f"there are {len(messages):,}, of at most {MAX_MESSAGES:,}")
     call.messages = [_message(message, at) for at, message in enumerate(messages)]
     call.tools = [] if body.get("tool_choice") == "none" else _tools(body.get("tools") or [])
+    parallel = body.get("parallel_tool_calls")
+    if parallel is not None and not isinstance(parallel, bool):
+        raise refused("parallel_tool_calls", "true or false is wanted")
+    call.parallel_tool_calls = parallel is not False
     return call
 
 
@@ -113,7 +123,8 @@ def _is_id(value: Any) -> bool:
 def request_digest(call: Call) -> str:
     """The same for the same request, of whichever connection."""
     said = [call.kind, call.messages, call.prompt, call.tools, call.stop, call.seed]
-    return digest_of([*said, call.max_tokens, call.side, call.structured])
+    options = [call.max_tokens, call.side, call.structured, call.parallel_tool_calls]
+    return digest_of([*said, *options])
 
 
 def is_side_call(call: Call, model: Any, rules: SideCalls) -> bool:
@@ -228,8 +239,10 @@ def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Ca
             run = sampling.get(name)
             if isinstance(value, bool) or value != run:
                 raise refused(name, f"the run samples with {run}: leave it out, or send {run}")
-        elif name not in NEUTRAL or not NEUTRAL[name](value):
-            raise refused(name[:100], FORCED if name == "tool_choice" else WHOLE)
+        elif name not in NEUTRAL:
+            raise refused(name[:100], UNKNOWN)
+        elif not NEUTRAL[name](value):
+            raise refused(name, FORCED if name == "tool_choice" else WHOLE)
     newer = "max_completion_tokens"
     limit = "max_tokens" if body.get(newer) is None else newer
     most = body.get(limit)
@@ -331,9 +344,5 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
         ):
             raise refused(f"tools[{at}]", "a function with a name and parameters is wanted")
         _check_schema(f"tools[{at}].function.parameters", function.get("parameters") or {})
-        if function.get("strict"):
-            raise refused(
-                f"tools[{at}].function.strict",
-                "it would change what tokens are sampled from; " + WHOLE,
-            )
+    # `strict` of a tool is not enforced: a call is sampled as any other text.
     return tools

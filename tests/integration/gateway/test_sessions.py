@@ -82,6 +82,10 @@ async def test_a_client_that_leaves_frees_its_part_of_the_budget_and_its_turn_st
         foreign = await http.post(summed, headers={"Authorization": "Bearer hr-anothers"})
         assert foreign.status_code == 401
         assert foreign.json()["error"]["message"].startswith("this is neither the key of this")
+        for other_api in (path.replace("/chat/completions", "/responses"), "/v1/responses"):
+            nothing = await http.post(other_api, json={"model": "policy", "input": "2+2"})
+            assert nothing.status_code == 404
+            assert "have the client use chat completions" in nothing.json()["error"]["message"]
         others = await http.post("/v1/prompts", json={"dataset": "d", "prompts": [turn(0)]})
         assert others.status_code == 422
 

@@ -46,7 +46,8 @@ def test_options_that_change_nothing_are_taken() -> None:
     call = chat(
         model="any", temperature=1, top_p=1.0, n=1, stream=True, stop="x", seed=3,
         max_completion_tokens=9, tools=[TOOL], tool_choice="auto", response_format={"type": "text"},
-        logprobs=False, presence_penalty=0, user="me", logit_bias=None,
+        logprobs=False, presence_penalty=0, user="me", logit_bias=None, store=True,
+        modalities=["text"], prompt_cache_retention="24h",
     )  # fmt: skip
     assert (call.stop, call.seed, call.max_tokens, call.tools) == (["x"], 3, 9, [TOOL])
     assert chat(tools=[TOOL], tool_choice="none").tools == []
@@ -64,7 +65,7 @@ def test_options_that_change_nothing_are_taken() -> None:
         ("logit_bias", {"5": 100}),
         ("response_format", {"type": "json_object"}),
         ("tool_choice", "required"),
-        ("parallel_tool_calls", False),
+        ("parallel_tool_calls", "no"),
         ("guided_json", {}),
         ("max_tokens", 0),
         ("max_tokens", "9"),
@@ -302,6 +303,8 @@ def called(arguments: str) -> dict[str, Any]:
         ('{"a": NaN}', '{"a":NaN}'),
         ('{"a": 1e999}', '{"a":Infinity}'),
         ('{"a": 1, "a": 2}', '{"a": 2}'),
+        ("null", "{}"),
+        ("", "{}"),
         ('"\\ud800"', ' "\\ud800"'),
         ("{a: 1", "{a: 1"),
         ("[" * 100_000, "[" * 100_000),
@@ -325,6 +328,7 @@ def test_arguments_that_were_parsed_and_written_again_continue_the_conversation(
         ('"4"', "4"),
         ("{a: 1", '"{a: 1"'),
         ("true", "1"),
+        ("null", "0"),
         # How much of the stack is left decides whether this can be read.
         ("[" * 500 + "]" * 500, " " + "[" * 500 + "]" * 500),
     ],

@@ -209,3 +209,30 @@ async def test_an_answer_that_no_parser_reads_is_recorded_as_text() -> None:
     assert turn.sampled.tolist() == ids
     text = tokenizer.decode(ids, skip_special_tokens=True)
     assert turn.message == {"role": "assistant", "content": text}
+
+
+class Eager(Engine):
+    """Its answers are two calls."""
+
+    async def message(self, parsed: Any) -> dict[str, Any]:
+        calls = [call("c0", "add"), call("c1", "add")]
+        return {"role": "assistant", "content": None, "tool_calls": calls}
+
+
+@pytest.mark.parametrize(("parallel", "given"), [(True, ["c0", "c1"]), (False, ["c0"])])
+async def test_of_parallel_calls_a_client_that_wants_none_gets_the_first(
+    parallel: bool, given: list[str]
+) -> None:
+    tokenizer = tokenizer_of(CHATML)
+    engine = Eager(tokenizer, random.Random(1))
+    player = TurnPlayer(Context(tokenizer, engine, "exact"))  # type: ignore[arg-type]
+    asked = Call(
+        kind="chat",
+        messages=[{"role": "user", "content": "2+2"}],
+        tools=TOOLS,
+        parallel_tool_calls=parallel,
+    )
+    turn, *_ = await player.play(asked, [], None)
+    assert [one["id"] for one in turn.message["tool_calls"]] == given
+    # All that was sampled is trained.
+    assert turn.sampled.tolist() == engine.seen[0][1]
