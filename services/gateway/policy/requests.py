@@ -9,6 +9,7 @@ from typing import Any
 from services.contracts.policy_calls import PolicyCall
 from services.gateway.sessions.requests import (
     NEUTRAL,
+    REASONS,
     TAKEN,
     UNUSED,
     chat_call,
@@ -61,7 +62,8 @@ def policy_call(
                 raise refused(name, f"{wanted} is wanted")
             sampling[name] = value
         elif name not in NEUTRAL or not NEUTRAL[name](value):
-            raise refused(name[:100], NO_FORMAT if name == "response_format" else NOT_DONE)
+            reasons = REASONS | {"response_format": NO_FORMAT}
+            raise refused(name[:100], reasons.get(name, NOT_DONE))
     rest = {name: value for name, value in body.items() if name in CONVERSATION}
     if rest.get("tool_choice") not in (None, "auto", "none"):
         raise refused("tool_choice", "only auto and none can be done: leave it out")

@@ -48,6 +48,8 @@ UNKNOWN = (
     "no such option is known here. It might change what tokens are sampled from, so it is not "
     "ignored: leave it out"
 )
+ONE = "a request has one answer here: send it again with another `seed` for another one"
+NO_LOGPROBS = "answers come without log-probabilities here: leave it out"
 FORCED = (
     "only auto and none can be trained. vLLM forces a call by a grammar, for most parsers a JSON "
     "list, which is no call in the model's own format, and the policy would learn to write it. Ask "
@@ -72,6 +74,14 @@ NEUTRAL: dict[str, Allowed] = {
     "response_format": lambda value: value == {"type": "text"},
 }
 """Options that are taken with the value that changes nothing."""
+REASONS = {
+    "n": ONE,
+    "best_of": ONE,
+    "logprobs": NO_LOGPROBS,
+    "top_logprobs": NO_LOGPROBS,
+    "tool_choice": FORCED,
+}
+"""Why no other value is taken, where it is not that training accounts for whole samples alone."""
 OF_THE_RUN = ("temperature", "top_p", "top_k")
 TAKEN = frozenset(
     {
@@ -242,7 +252,7 @@ def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Ca
         elif name not in NEUTRAL:
             raise refused(name[:100], UNKNOWN)
         elif not NEUTRAL[name](value):
-            raise refused(name, FORCED if name == "tool_choice" else WHOLE)
+            raise refused(name, REASONS.get(name, WHOLE))
     newer = "max_completion_tokens"
     limit = "max_tokens" if body.get(newer) is None else newer
     most = body.get(limit)

@@ -179,6 +179,15 @@ def test_one_call_at_a_time_is_another_request() -> None:
     assert request_digest(asked(parallel_tool_calls=False)) != request_digest(asked())
 
 
-def test_an_option_that_nobody_knows_is_refused_and_said_to_be_unknown() -> None:
-    with pytest.raises(SessionProblem, match="reasoning_effort: no such option is known here"):
-        chat_call({"messages": [ASKED], "reasoning_effort": "low"}, SAMPLING)
+@pytest.mark.parametrize(
+    ("option", "value", "said"),
+    [
+        ("reasoning_effort", "low", "no such option is known here"),
+        ("n", 2, "a request has one answer here"),
+        ("logprobs", True, "answers come without log-probabilities here"),
+        ("frequency_penalty", 0.5, "training accounts for whole samples of the policy alone"),
+    ],
+)
+def test_a_refused_option_says_why(option: str, value: Any, said: str) -> None:
+    with pytest.raises(SessionProblem, match=f"{option}: {said}"):
+        chat_call({"messages": [ASKED], option: value}, SAMPLING)
