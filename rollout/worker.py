@@ -7,7 +7,7 @@ A group's way: lease (work/leases.py) -> the task's row (work/task_rows.py) -> s
 Many groups are in flight; a finished group makes room for the next at once. The worker holds no
 state that outlives a lease: whatever happens to it, its tasks are leased again. It takes no lease
 while its weights may be wrong, and renews leases only while tokens move. Told to stop, it releases
-its leases (work/leases.py). Admission bounds staleness beforehand (store/lua/lease.lua); the
+its leases (work/leases.py). Admission bounds staleness beforehand (store/lua/work/lease.lua); the
 learner refuses what is too stale after all (learner/coordinate/batch_selection.py).
 """
 

@@ -10,18 +10,21 @@ from redis.exceptions import ResponseError
 from services.store.errors import Unreadable
 from services.store.unreadable import is_damage
 
-
-def script_text(name: str) -> str:
-    """The source of `lua/NAME.lua`, after the lines that all scripts share."""
-    folder = files("services.store") / "lua"
-    common = (folder / "common.lua").read_text()
-    return common + "\n" + (folder / f"{name}.lua").read_text()
+FOLDER = files("services.store") / "lua"
 
 
-def script_names() -> list[str]:
-    """Every script there is."""
-    folder = files("services.store") / "lua"
-    return sorted(f.name.removesuffix(".lua") for f in folder.iterdir() if f.name != "common.lua")
+def script_texts() -> dict[str, str]:
+    """The source of every script by its name, which no two scripts have: `lua/FOLDER/NAME.lua`,
+    after `lua/common.lua`, which all scripts share."""
+    common = (FOLDER / "common.lua").read_text()
+    texts: dict[str, str] = {}
+    for folder in (one for one in FOLDER.iterdir() if one.is_dir()):
+        for file in folder.iterdir():
+            name = file.name.removesuffix(".lua")
+            if name in texts:
+                raise ValueError(f"two Lua scripts are called {name}")
+            texts[name] = f"{common}\n{file.read_text()}"
+    return texts
 
 
 class Scripts:
@@ -30,11 +33,11 @@ class Scripts:
     def __init__(self, redis: Any) -> None:
         # All of them now: a file that changes under a running process must not join an older one.
         self._loaded: dict[str, AsyncScript] = {
-            name: redis.register_script(script_text(name)) for name in script_names()
+            name: redis.register_script(text) for name, text in script_texts().items()
         }
 
     async def run(self, name: str, keys: list[str], args: list[Any]) -> Any:
-        """Run `lua/NAME.lua`. Raises Unreadable where a key holds what the script cannot use."""
+        """Run the script `name`. Raises Unreadable where a key holds what the script cannot use."""
         try:
             return await self._loaded[name](keys=keys, args=args)
         except ResponseError as error:

@@ -141,11 +141,12 @@ def test_links_paths_and_scripts_in_the_text_exist(file: Path) -> None:
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
     paths = set(re.findall(rf"`((?:{PACKAGES})/(?:[\w./-]*/|[\w./-]+\.\w+|))`", text)) - MADE
     modules = re.findall(r"`(services(?:\.\w+)+)`", text)
-    paths |= {f"services/store/lua/{name}" for name in re.findall(r"`(\w+\.lua)`", text)}
+    scripts = {path.name for path in (ROOT / "services/store/lua").rglob("*.lua")}
 
     broken = [link for link in links if not leads_somewhere(file, link)]
     broken += [name for name in sorted(paths) if not (ROOT / name).exists()]
     broken += [name for name in modules if find_spec(name) is None]
+    broken += sorted(set(re.findall(r"`(\w+\.lua)`", text)) - scripts)
 
     assert broken == []
 

@@ -19,7 +19,7 @@ from services.store import Store
 from services.store.at_start import cannot_use
 from services.store.keys import run_key
 from services.store.runs.ranks import Agreement, Node
-from services.store.scripts import Scripts, script_names
+from services.store.scripts import Scripts, script_texts
 from services.store.work.prompts import Lease
 from tests.evaluating import answered, request
 from tests.integration.store.scene import MINUTE, RUN, Scene, record, segment, tasks
@@ -196,7 +196,7 @@ async def test_a_whole_life_on_three_masters_and_every_script_on_one_slot(
         slots = {key_slot(f"{{{run}}}".encode()) * 3 // 16384 for run in (RUN, "r2", "r3")}
         assert len(slots) > 1
     await raw.aclose()
-    assert set(script_names()) - touched.keys() == set(), "not run here: add them"
+    assert script_texts().keys() - touched.keys() == set(), "not run here: add them"
     assert {name for name, counts in touched.items() if counts != {1}} == set()
 
 
