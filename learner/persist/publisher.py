@@ -100,14 +100,16 @@ class Publisher(Background[Version | Again]):
         return (self._root / weights_name(self._run, 0, self._lineage)).parent
 
     def damage(self) -> str:
-        """How a file of the newest version is damaged, or ''. Reads all of them."""
+        """How a file of the newest version is damaged, or that it is gone; ''. Reads all of them."""
         if self.busy or self._newest is None:
             return ""
         for file in self._newest.files:
             try:
                 check_file(self._root / file.name, file.bytes, file.xxh3)
-            except (DamagedFile, FileNotFoundError) as error:
+            except DamagedFile as error:
                 return str(error)
+            except FileNotFoundError:
+                return f"{Path(file.name).name} is gone"
         return ""
 
     def distrusted(self, workers: Sequence[WorkerRecord]) -> bool:

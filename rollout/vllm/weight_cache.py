@@ -20,8 +20,8 @@ class WeightFiles:
         self._worker, self._store, self._volume = worker, store, volume
         self._whole: dict[Path, tuple[WeightFile, tuple[int, ...] | None]] = {}
         """Files that were found whole, and which those were."""
-        self._fetched: set[Path] = set()
-        """Copies that this worker fetched, on a host without the data volume."""
+        self._copies: set[Path] = set()
+        """Files that this worker fetched, on a host without the data volume."""
 
     def read_again(self) -> None:
         """Read every file before it is used again: vLLM has refused one."""
@@ -33,7 +33,7 @@ class WeightFiles:
         path = self._volume.path(file.name)
         found = _identity(path)
         if found is None:
-            self._fetched.add(path)
+            self._copies.add(path)
         elif self._whole.get(path) == (file, found):
             return path
         path = await self._volume.fetch(file)
@@ -45,14 +45,15 @@ class WeightFiles:
         and old copies, whole or not, of killed workers and of runs that are over."""
         own = {self._volume.path(file.name) for file in loaded.files}
         self._whole = {path: known for path, known in self._whole.items() if path in own}
-        if not self._fetched:
+        if not self._copies or self._volume.has_run(loaded.run):
+            # A file of the volume that was gone for a while is no copy.
             return
         others = [one for one in await self._store.workers.list() if one.id != self._worker]
         needed = {Path(name).name for one in others for name in one.files}
         needed |= {path.name for path in own}
-        for path in [path for path in self._fetched if path.name not in needed]:
+        for path in [path for path in self._copies if path.name not in needed]:
             path.unlink(missing_ok=True)
-            self._fetched.discard(path)
+            self._copies.discard(path)
         before = time.time() - ABANDONED_SECONDS
         for path in self._volume.root.glob("runs/*/weights/*v*.safetensors*"):
             # Another worker of this host may delete it, too.

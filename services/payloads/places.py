@@ -98,9 +98,8 @@ class Files:
         return room_of(self._volume.root)
 
     def _shared(self, name: str) -> bool:
-        """Whether this host has the volume: the gateway writes the records of runs there, and sends
-        them to nobody."""
-        return (self._volume.path(name).parents[1] / "record.json").exists()
+        """Whether this host has the volume, by the name of a payload."""
+        return self._volume.has_run(self._volume.path(name).parents[1].name)
 
     async def _tried(self, call: Callable[[httpx.AsyncClient], Awaitable[T]]) -> T:
         """The outcome of a request to the gateway, after a few tries."""

@@ -79,6 +79,11 @@ class Volume:
             raise ValueError(f"{name!r} is not a path inside the data volume")
         return self.root / relative
 
+    def has_run(self, run: str) -> bool:
+        """Whether this host has the data volume with this run: the gateway writes the record of
+        each run there, and sends it to nobody."""
+        return self.path(f"runs/{run}/record.json").exists()
+
     async def fetch(self, file: WeightFile | str) -> Path:
         """The path of a whole file, downloaded where it is not here; checked if more than its name
         is given. One process of a host downloads a file; others wait for it.

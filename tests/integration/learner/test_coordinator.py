@@ -193,6 +193,22 @@ async def test_a_file_that_a_worker_names_is_looked_at_within_seconds(scene: Sce
     assert again.startswith("the newest version is published again: ")
 
 
+async def test_a_damaged_file_that_is_removed_before_a_worker_tries_again_is_published_again(
+    scene: Scene,
+) -> None:
+    (file,) = (scene.data / "runs/r/weights").glob("v000003-*.safetensors")
+    tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+    file.unlink()
+    gone = worker("w", "generating", f"runs/r/weights/{file.name} does not exist at the gateway")
+
+    (again,) = await warned(scene, gone, seconds=6)
+
+    assert again == f"the newest version is published again: {file.name} is gone"
+    await asyncio.to_thread(scene.coordinator._publisher.wait)
+    found = load_file(file)
+    assert all(torch.equal(tensor, found[name]) for name, tensor in tensors.items())
+
+
 async def test_payloads_outside_of_redis_count_for_the_next_checkpoint(scene: Scene) -> None:
     small, large = await scene.lease(2)
     await scene.complete(small)

@@ -19,6 +19,8 @@ from services.runtime.api_key import authorization
 from services.store.keys import API_KEYS, SCHEMA
 from services.volume import DamagedFile, GatewayAway, KeyRefused, Volume
 from tests.integration.rollout.following import following
+from tests.integration.store.scene import RUN
+from tests.served import live_version
 
 NAME = "runs/r/model"
 
@@ -116,6 +118,43 @@ async def test_abandoned_copies_are_deleted_after_an_hour(
         await scene.learner.publish(0)
         await scene.until(lambda: scene.follower.healthy)
     assert sorted(path.name for path in left.iterdir()) == [lock.name, fresh.name, needed.name]
+
+
+async def test_a_damaged_file_of_the_volume_that_is_removed_is_loaded_once_it_is_there_again(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a host with the volume, which the gateway's answers cannot mend either."""
+    record = stack.data / "runs" / RUN / "record.json"
+    record.parent.mkdir(parents=True)
+    record.touch()
+    volume = Volume(stack.data, stack.gateway_url, stack.api_key)
+    async with following(stack, stack.data, volume, tmp_path, monkeypatch) as scene:
+        learner, follower = scene.learner, scene.follower
+        scene.follow()
+        await learner.publish(0)
+        await scene.until_live(0)
+        damaged = stack.data / learner.name(1)
+        manifest = await learner.publish(1, announce=False)
+        damaged.write_bytes(damaged.read_bytes()[:-1] + b"!")
+        await learner.store.weights.publish(learner.fencing_token, manifest, keep=64)
+        await scene.until(lambda: "has checksum" in follower.error)
+
+        damaged.unlink()
+
+        # The learner looks for the file's name there.
+        await scene.until(lambda: f"{damaged.name} does not exist" in follower.error)
+        assert await live_version(scene.policy.socket) == "aaa:0"
+        await learner.publish(1)
+        await scene.until_live(1)
+        await scene.until(lambda: follower.healthy)
+        # It is the volume's, no copy of this worker's.
+        old = stack.data / learner.name(0)
+        os.utime(old, (time.time() - 3700,) * 2)
+        await learner.publish(2)
+        await scene.until_live(2)
+        await scene.until(lambda: follower.healthy)
+    names = [path.name for path in sorted(damaged.parent.glob("v*.safetensors"))]
+    assert names == [f"v00000{version}-aaa.safetensors" for version in range(3)]
 
 
 async def test_a_worker_waits_for_the_gateway_and_logs_no_password(
