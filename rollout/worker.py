@@ -270,8 +270,7 @@ class RunWorker:
 
     async def _ended(self) -> bool:
         """Whether this worker is done with the run."""
-        run = await self._store.runs.get(self._context.run)
-        return run is None or run.state.ending
+        return (await self._store.runs.standing(self._context.run))[0]
 
     # --- leases in time -----------------------------------------------------------------------
 

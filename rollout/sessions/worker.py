@@ -152,9 +152,6 @@ class SessionWorker(RunWorker):
             elif not self._closing:
                 self._begin(one, claimed=False)
 
-    async def _ended(self) -> bool:
-        return (await self._store.runs.standing(self._context.run))[0]
-
     async def _work_on(self, claimed: Claimed) -> None:
         bind_contextvars(attempt=claimed.attempt, session=claimed.index)
         sessions, run = self._store.agent_sessions, self._context.run

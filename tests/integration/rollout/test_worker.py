@@ -298,6 +298,12 @@ async def test_evaluation_is_answered_beside_training_each_row_once(
     assert trained.header.tags == [newest.tag]
 
 
+async def calls(redis: Any, command: str) -> int:
+    """How often Redis has carried out a command."""
+    found = await redis.info("commandstats")
+    return int(found.get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
 async def test_a_worker_that_only_evaluates_samples_nothing_to_train_on(
     scoring: dict[str, str], tmp_path: Path
 ) -> None:
@@ -313,8 +319,13 @@ async def test_a_worker_that_only_evaluates_samples_nothing_to_train_on(
                 found = await redis.zcard(run_key(RUN, "evaluation_seats"))
                 await asyncio.sleep(0.05)
 
-        # Before there is an evaluation.
+        # Before there is an evaluation. Meanwhile it looks four times a second, at two fields of the
+        # run and not at its whole record.
         await seats(1)
+        before, whole = await calls(redis, "evalsha"), await calls(redis, "hgetall")
+        while await calls(redis, "evalsha") < before + 12:
+            await asyncio.sleep(0.05)
+        assert await calls(redis, "hgetall") < whole + 4
         newest = await one.store.weights.newest(RUN)
         assert newest is not None
         token = int(await redis.hget(run_key(RUN, "run"), "fencing_token"))
