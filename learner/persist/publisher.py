@@ -100,7 +100,7 @@ class Publisher(Background[Version | Again]):
         return (self._root / weights_name(self._run, 0, self._lineage)).parent
 
     def damage(self) -> str:
-        """How a file of the newest version is damaged, or that it is gone; ''. Reads all of them."""
+        """What is wrong with a file of the newest version, or ''. Reads all of them."""
         if self.busy or self._newest is None:
             return ""
         for file in self._newest.files:

@@ -2,13 +2,15 @@
 one, and events are a stream that survives a broken connection."""
 
 import json
+import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
+from services.cli.hints import pasted
 from services.cli.output import NO_GATEWAY, CliError
 from services.runtime.api_key import BadKeyFile, authorization, key_for
 from services.settings import EXIT_SETTINGS, Settings, redacted
@@ -34,16 +36,21 @@ class Gateway:
         url: str | None = None,
         still_there: Callable[[], None] = lambda: None,
         key: str | None = None,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         """`still_there` is called while waiting; it raises if waiting has become useless. `key`:
-        the API key; default: the one that the settings and the data folder have."""
+        the API key; default: the one that the settings and the data folder have. `variables`: with
+        which commands in other terminals find this gateway, if it is not that of the settings."""
         self._still_there = still_there
+        self._variables = variables
         settings = Settings()
         given = (url or settings.gateway_url).rstrip("/")
         if "://" not in given:
             given = f"http://{given}"
         self.url = redacted(given)
         """As it may be shown."""
+        usual = url is None or given == settings.gateway_url.rstrip("/")
+        self._option = [] if usual else ["--gateway", self.url]
         # A proxy from the environment has no business between a machine and itself.
         with self._reachable():
             parsed = httpx.URL(given)
@@ -55,6 +62,13 @@ class Gateway:
                 verify=parsed.scheme == "https",
                 headers=authorization(key or _key(settings, given)),
             )
+
+    def command(self, *words: str) -> str:
+        """`headrace WORDS`, which asks this gateway, for a user to copy."""
+        if self._variables:
+            return pasted(self._variables, *words)
+        end = words.index("--") if "--" in words else len(words)
+        return shlex.join(["headrace", *words[:end], *self._option, *words[end:]])
 
     def get(self, path: str, **params: Any) -> Any:
         """GET `path`; the decoded answer."""
@@ -112,7 +126,7 @@ class Gateway:
                 if time.monotonic() - lost > PATIENCE:
                     raise CliError(
                         f"nothing was heard for {PATIENCE:.0f} s ({error}); the run goes on "
-                        f"without being watched. Watch again with: headrace watch {run}",
+                        f"without being watched. Watch again with: {self.command('watch', run)}",
                         code=NO_GATEWAY,
                     ) from None
                 yield str(error)

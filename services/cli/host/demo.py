@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.client import Gateway
+from services.cli.hints import pasted
 from services.cli.host import demo_agents
 from services.cli.interrupts import interruptible
 from services.cli.output import INTERRUPTED, CliError, err
@@ -115,6 +116,11 @@ def run(
     return 0
 
 
+def found_by(stack: Stack) -> dict[str, str]:
+    """The variables with which `headrace` finds `stack` from another terminal."""
+    return {"HEADRACE_GATEWAY_URL": stack.gateway_url, "HEADRACE_DATA": str(stack.data)}
+
+
 def _in_a_stack(up: UpOptions, options: Options) -> dict[str, Any]:
     playing = demo_agents.Agents(up.data)
     with Stack(up) as stack:
@@ -123,7 +129,7 @@ def _in_a_stack(up: UpOptions, options: Options) -> dict[str, Any]:
             stack.check()
             playing.check()
 
-        api = Gateway(stack.gateway_url, check, stack.api_key)
+        api = Gateway(stack.gateway_url, check, stack.api_key, found_by(stack))
         if not options.as_json:
             print(f"The page, as long as the demo works: {api.login_link()}", flush=True)
         try:
@@ -144,9 +150,9 @@ def _learn(
 
     def begun(step: dict[str, Any]) -> None:
         if options.agent and step["name"] == demo_agents.PLAYED:
-            command = playing.start(api.url, key, step["run"])
+            words = playing.start(api.url, key, step["run"])
             if not options.as_json:
-                print(f"Its sessions are played by: {command}", flush=True)
+                print(f"Its sessions are played by: {api.command(*words)}", flush=True)
 
     with playing.running():
         ended = watch_chain(api, chain["id"], options.as_json, options.as_json, begun)
@@ -218,9 +224,10 @@ def _with_files(verdict: dict[str, Any], data: Path, options: Options) -> dict[s
     checkpoint, report = data / verdict["checkpoint"], data / verdict["report"]
     if not options.as_json:
         # Without its agent, and so without its tool, the other model is not what was trained.
-        chat = f"Chat with it: .venv/bin/headrace chat {checkpoint} '27+35='\n"
+        chat = f"Chat with it: {pasted({}, 'chat', str(checkpoint), '27+35=')}\n"
+        again = pasted({}, "up", "--data", str(data))
         print(
             f"Report:       {report}\nCheckpoint:   {checkpoint}\n{chat * (not options.agent)}"
-            f"Its runs, on a page and for more of them: .venv/bin/headrace up --data {data}\n"
+            f"Its runs, on a page and for more of them: {again}\n"
         )
     return {**verdict, "checkpoint": str(checkpoint), "report": str(report)}

@@ -101,12 +101,12 @@ class Agents:
                 self.process.kill()
                 self.process.wait()
 
-    def start(self, url: str, key: str | None, run: str) -> str:
-        """Play the sessions of `run`. Returns the command as a user would type it."""
-        ours = ["agents", run, "--parallel", str(PARALLEL), "--", "python", str(SCRIPT)]
+    def start(self, url: str, key: str | None, run: str) -> list[str]:
+        """Play the sessions of `run`. Returns the words after `headrace` with which a user does
+        the same."""
+        words = ["agents", run, "--parallel", str(PARALLEL), "--", sys.executable, str(SCRIPT)]
         options = ["--gateway", url, "--data", str(self._data)]
-        command = [sys.executable, "-m", "services.cli", *ours[:2], *options, *ours[2:]]
-        command[command.index("python")] = sys.executable
+        command = [sys.executable, "-m", "services.cli", *words[:2], *options, *words[2:]]
         self._log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -118,7 +118,7 @@ class Agents:
                 start_new_session=True,
                 preexec_fn=die_with(os.getpid()),
             )
-        return f"headrace {' '.join(ours)}"
+        return words
 
     def check(self) -> None:
         """Raise CliError if it has failed."""

@@ -98,7 +98,7 @@ def evaluate(
     mine = api.post("/v1/evaluations", json={**request, "model": _absolute(model)})
     other = _other(api, against, request, mine) if against else None
     if not wait:
-        _queued(mine, other, as_json)
+        _queued(api, mine, other, as_json)
         return
     ids = [one["run"]["id"] for one in (mine, other) if one is not None]
     mine, *rest = [_followed(api, id, as_json) for id in ids]
@@ -170,7 +170,9 @@ def _other(
         raise
 
 
-def _queued(mine: dict[str, Any], other: dict[str, Any] | None, as_json: bool) -> None:
+def _queued(
+    api: "Gateway", mine: dict[str, Any], other: dict[str, Any] | None, as_json: bool
+) -> None:
     if as_json:
         print_json({"evaluation": mine, "against": other})
         return
@@ -179,10 +181,10 @@ def _queued(mine: dict[str, Any], other: dict[str, Any] | None, as_json: bool) -
             out.print(
                 f"[green]queued[/] [bold]{escape(one['run']['name'])}[/] as {one['run']['id']}"
             )
-    then = f"headrace evaluations {mine['run']['id']}"
+    then = api.command("evaluations", mine["run"]["id"])
     if other is not None:
-        then = f"headrace compare {mine['run']['id']} {other['run']['id']}"
-    out.print(f"[dim]once they are done: {then}[/]")
+        then = api.command("compare", mine["run"]["id"], other["run"]["id"])
+    out.print(f"[dim]once they are done: {escape(then)}[/]", soft_wrap=True)
 
 
 def _followed(api: "Gateway", id: str, as_json: bool) -> dict[str, Any]:
@@ -199,15 +201,16 @@ def _followed(api: "Gateway", id: str, as_json: bool) -> dict[str, Any]:
                 err.print(f"[dim]{escape(line)}[/]")
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
+        look, end = api.command("evaluations", id), api.command("cancel", id)
         err.print(
-            f"[dim]it goes on; look at it with `headrace evaluations {id}`, end it with `headrace "
-            f"cancel {id}`[/]"
+            f"[dim]it goes on; look at it with `{escape(look)}`, end it with `{escape(end)}`[/]",
+            soft_wrap=True,
         )
         raise typer.Exit(INTERRUPTED) from None
     if run["state"] != "succeeded":
         raise CliError(
-            f"evaluation {run['name']} ({id}) {run['state']}: {run['reason']}; `headrace resume "
-            f"{id}` goes on with the rows that are not answered"
+            f"evaluation {run['name']} ({id}) {run['state']}: {run['reason']}; "
+            f"`{api.command('resume', id)}` goes on with the rows that are not answered"
         )
     return found
 
@@ -233,7 +236,7 @@ def _shown(
     if as_json:
         print_json({"evaluation": mine, "comparison": comparison})
         return
-    _print_evaluation(mine)
+    _print_evaluation(api, mine)
     if comparison is not None:
         _print_comparison(comparison)
 
@@ -245,7 +248,7 @@ def _with_interval(metrics: dict[str, float], name: str) -> str:
     return f"{metrics[name]:.3f}{interval}"
 
 
-def _print_evaluation(found: dict[str, Any]) -> None:
+def _print_evaluation(api: "Gateway", found: dict[str, Any]) -> None:
     run, evaluation = found["run"], found["evaluation"]
     out.print(
         f"[bold]{escape(run['name'])}[/] ({run['id']}) {state(run['state'])} "
@@ -271,7 +274,8 @@ def _print_evaluation(found: dict[str, Any]) -> None:
         out.print(f"  {name:<14}{escape(value)}")
     for name, figures in evaluation["categories"].items():
         out.print(f"  [dim]{escape(name)}[/]: {escape(_of_category(figures))}")
-    out.print(f"[dim]all answers: headrace evaluations {run['id']} {escape(evaluation['id'])}[/]")
+    answers = api.command("evaluations", run["id"], evaluation["id"])
+    out.print(f"[dim]all answers: {escape(answers)}[/]", soft_wrap=True)
 
 
 def _of_category(figures: dict[str, float]) -> str:

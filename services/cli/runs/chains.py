@@ -138,7 +138,8 @@ def submit_chain(api: "Gateway", request: dict[str, Any], follow: bool, as_json:
     steps = " → ".join(escape(step["name"]) for step in chain["steps"])
     out.print(
         f"[green]queued[/] [bold]{escape(chain['name'])}[/] as {chain['id']}: {steps}\n"
-        f"[dim]follow it with: headrace watch {chain['id']}[/]"
+        f"[dim]follow it with: {escape(api.command('watch', chain['id']))}[/]",
+        soft_wrap=True,
     )
 
 
@@ -147,7 +148,8 @@ def follow_chain(api: "Gateway", id: str, as_json: bool) -> None:
     try:
         chain = watch_chain(api, id, as_json)
     except KeyboardInterrupt:
-        err.print(f"[dim]{escape(id)} goes on; watch it again: headrace watch {escape(id)}[/]")
+        again = api.command("watch", id)
+        err.print(f"[dim]{escape(id)} goes on; watch it again: {escape(again)}[/]", soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     if not as_json:
         show_chain(chain)

@@ -182,10 +182,12 @@ def _submit(
             return
         out.print(
             f"[green]queued[/] [bold]{escape(record['name'])}[/] as {record['id']}\n"
-            f"[dim]follow it with: headrace watch {record['id']}[/]"
+            f"[dim]follow it with: {escape(api.command('watch', record['id']))}[/]",
+            soft_wrap=True,
         )
         if agents_lease(record["config"]):
-            out.print(f"[dim]play its sessions with: headrace agents {record['id']} -- COMMAND[/]")
+            played = api.command("agents", record["id"], "--", "COMMAND")
+            out.print(f"[dim]play its sessions with: {escape(played)}[/]", soft_wrap=True)
         return
     follow_run(api, record["id"], as_json)
 

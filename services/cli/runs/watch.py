@@ -29,7 +29,8 @@ def watch_run(api: Gateway, run: str, as_json: bool = False) -> int:
     try:
         return 0 if follow(api, run, as_json) == "succeeded" else FAILED
     except KeyboardInterrupt:
-        err.print(f"[dim]{escape(run)} goes on; watch it again: headrace watch {escape(run)}[/]")
+        again = api.command("watch", run)
+        err.print(f"[dim]{escape(run)} goes on; watch it again: {escape(again)}[/]", soft_wrap=True)
         return INTERRUPTED
 
 
@@ -55,7 +56,7 @@ def _lines_of_json(api: Gateway, view: RunView) -> None:
 
 def _plain(api: Gateway, view: RunView) -> None:
     # Its events tell its states, from the first on; there is none of a run that waits.
-    waits = f": queued; `headrace why {view.id}` says what it waits for"
+    waits = f": queued; `{api.command('why', view.id)}` says what it waits for"
     typer.echo(f"{view.name} ({view.id})" + waits * (view.state == "queued"))
     remark = ""
     for event in api.events(view.id):

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from services.cli.client import Gateway
+from services.cli.host.demo import found_by
+from services.launch import Stack, UpOptions
 from services.runtime.process import INSTANCE, PART, marked
 from tests.integration.installation.conftest import SCRIPTED
 from tests.integration.launch.conditions import eventually
@@ -73,6 +76,22 @@ def assert_interrupted(demo: Demo, started: list[int]) -> None:
     assert demo.said.splitlines()[-1] == (
         "interrupted: everything that the demo had started has ended"
     )
+
+
+def test_what_the_demo_says_to_copy_works_in_any_folder(tmp_path: Path) -> None:
+    data, parts = tmp_path / "a folder" / "demo", frozenset({"redis", "gateway"})
+    with Stack(UpOptions(data=data, port=0, parts=parts)) as stack:
+        api = Gateway(stack.gateway_url, key=stack.api_key, variables=found_by(stack))
+        shell = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+        done = subprocess.run(
+            ["sh", "-c", api.command("runs", "--json")],
+            cwd=tmp_path,
+            env=shell,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, json.loads(done.stdout)) == (0, []), done.stderr
 
 
 # `kill` reaches the process that it names, Ctrl-C all of a terminal's processes.

@@ -319,12 +319,14 @@ async def test_a_worker_that_only_evaluates_samples_nothing_to_train_on(
                 found = await redis.zcard(run_key(RUN, "evaluation_seats"))
                 await asyncio.sleep(0.05)
 
-        # Before there is an evaluation. Meanwhile it looks four times a second, at two fields of the
-        # run and not at its whole record.
+        # Before there is an evaluation. It looks four times a second, at two fields of the run and
+        # not at its whole record.
         await seats(1)
         before, whole = await calls(redis, "evalsha"), await calls(redis, "hgetall")
-        while await calls(redis, "evalsha") < before + 12:
+        asked = before
+        while asked < before + 12:
             await asyncio.sleep(0.05)
+            asked = await calls(redis, "evalsha")
         assert await calls(redis, "hgetall") < whole + 4
         newest = await one.store.weights.newest(RUN)
         assert newest is not None

@@ -85,3 +85,15 @@ def test_a_watcher_that_gives_up_says_how_to_come_back(monkeypatch: pytest.Monke
     assert "the run goes on without being watched" in str(raised.value)
     assert "headrace watch 9f3a" in str(raised.value)
     assert raised.value.code == NO_GATEWAY
+
+
+def test_a_command_to_copy_names_the_gateway_where_it_is_not_the_usual_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HEADRACE_GATEWAY_URL", "http://usual:1")
+    assert Gateway().command("why", "a1") == "headrace why a1"
+    assert Gateway("usual:1/").command("why", "a1") == "headrace why a1"
+    other = Gateway("http://other:2")
+    assert other.command("why", "a1") == "headrace why a1 --gateway http://other:2"
+    played = other.command("agents", "a1", "--", "COMMAND")
+    assert played == "headrace agents a1 --gateway http://other:2 -- COMMAND"
