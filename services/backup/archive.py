@@ -96,7 +96,7 @@ async def _read_store(store: Store, folder: Path) -> int:
 
 async def restore(store: Store, data: Path, source: Path, say: Say) -> Index:
     """Restore a backup into an empty store and an empty volume. The same call again continues an
-    interrupted restore. Raises BackupError, SchemaMismatch, NotEmpty, Unreadable."""
+    interrupted restore. Raises BackupError, SchemaMismatch, NotEmpty, ForeignDump."""
     data.mkdir(parents=True, exist_ok=True)
     with _folder(data, ".restore-") as staged:
         say(f"reading {source}")

@@ -6,7 +6,7 @@ from services.contracts.config import RLConfig
 from services.contracts.config.objective.terms import NoKL, RecomputeProximal
 from services.contracts.devices import LearnerDevices
 from services.estimate import sampling, training
-from services.estimate.answer import Estimate, StepTime
+from services.estimate.answer import Estimate, GPUNeed, HostNeed, StepTime
 from services.estimate.devices import bandwidth, peak_flops
 from services.estimate.host import checkpoint_bytes, host_advice, host_need, published_bytes
 from services.estimate.inputs import PROMPT, Config, Model, Worker, gigabytes, smallest
@@ -95,13 +95,9 @@ def estimate_run(
     )
 
 
-def cannot_fit(estimate: Estimate) -> bool:
-    """Whether some part needs so much more than there is that no error of the estimate explains
-    it."""
-    parts = (estimate.learner, estimate.rollout, estimate.host)
-    return any(
-        one and one.memory is not None and one.needed > CERTAIN * one.memory for one in parts
-    )
+def cannot_fit(need: GPUNeed | HostNeed) -> bool:
+    """Whether a part needs so much more than there is that no error of the estimate explains it."""
+    return need.memory is not None and need.needed > CERTAIN * need.memory
 
 
 def step_time(
@@ -169,11 +165,11 @@ def payload_files(config: Config, model: Model) -> int:
 
 
 def disk(config: Config, model: Model) -> int:
-    """Bytes of a run's checkpoints, one more than are kept while one is written, and of published
-    versions."""
+    """Bytes of a run's checkpoints and published versions. While a checkpoint is written, there is
+    one more than are kept."""
     checkpoint = checkpoint_bytes(config, model)
     if not isinstance(config, RLConfig):
-        # One more than are kept while one is written, and the one of the lowest loss.
+        # The one of the lowest loss is kept, too.
         return (config.training.keep_checkpoints + 2) * checkpoint
     published = PUBLISHED * published_bytes(config, model)
     return (config.training.keep_checkpoints + 1) * checkpoint + published

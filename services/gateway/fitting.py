@@ -11,7 +11,7 @@ from services.estimate.answer import Estimate
 from services.estimate.inputs import Model, gigabytes, known_workers, of_half
 from services.estimate.one_gpu import division, with_share
 from services.estimate.parts import WORDS
-from services.estimate.run import CERTAIN, estimate_run
+from services.estimate.run import cannot_fit, estimate_run
 from services.estimate.shape import scratch_shape, shape_of
 from services.gateway.dependencies import Dependencies
 from services.gateway.mixing import DatasetShare
@@ -98,10 +98,10 @@ def refusals(estimate: Estimate | None) -> Problems:
             f"{gigabytes(need.memory)} of {need.gpu}; {advice}",
         )
         for key, what, need in parts
-        if need and need.memory and need.needed > CERTAIN * need.memory
+        if need and need.memory and cannot_fit(need)
     ]
     host = estimate.host
-    if host and host.memory is not None and host.needed > CERTAIN * host.memory:
+    if host and cannot_fit(host):
         uses = ", ".join(f"{WORDS[name]} {gigabytes(value)}" for name, value in host.parts.items())
         problems.append(
             ("training", f"the learner's host has too little memory ({uses}); {advice}"),

@@ -41,6 +41,7 @@ def connect(url: str) -> tuple[Any, Any]:
     """A client, and what has to be closed beside it (or None). Nothing is connected yet. Raises
     ValueError for a URL that makes no sense."""
     address = redis_address.parse(url)
+    # Without a `protocol` replies have the forms of RESP2, in all versions of redis-py.
     given: dict[str, Any] = {
         "username": address.username,
         "password": address.password,

@@ -12,7 +12,8 @@ OPEN_CHAINS = "headrace:{chains}:open"
 RESTORING = "headrace:restoring"
 
 LIVE_PARTS = ("sessions_open", "sessions_waiting", "sessions_ready")
-"""What a backup leaves out: the sessions that these name expire, and no backup takes them."""
+"""Of live sessions. A backup leaves them out: the sessions that they name expire, and are in no
+backup."""
 RUN_PARTS = (
     *("run", "order", "returned", "attempts", "held", "tries", "groups", "blobs", "bytes", "plans"),
     *("lineages", "ledger", "weights", "events", "prompt_filter", "pass_rates"),

@@ -74,7 +74,7 @@ def _carry_out(
     from services.contracts.schema import SchemaMismatch
     from services.launch import LaunchError, configured_redis_url, redis_of
     from services.store import Store
-    from services.store.server.dumps import NotEmpty, Unreadable
+    from services.store.server.dumps import ForeignDump, NotEmpty
 
     say = (lambda text: None) if as_json else (lambda text: out.print(text, markup=False))
 
@@ -89,7 +89,7 @@ def _carry_out(
     try:
         with nullcontext(given) if given else redis_of(data) as url:
             index = asyncio.run(carried_out(url))
-    except (BackupError, SchemaMismatch, NotEmpty, Unreadable, LaunchError, ValueError) as error:
+    except (BackupError, SchemaMismatch, NotEmpty, ForeignDump, LaunchError, ValueError) as error:
         raise CliError(str(error)) from None
     except RedisError as error:
         raise CliError(f"Redis does not answer: {error}; name it with --redis-url") from None

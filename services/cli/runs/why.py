@@ -39,11 +39,12 @@ def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
 
 
 def _progress(found: dict[str, Any]) -> None:
-    filtered = found["flow"].pop("filtered")
-    flow = ", ".join(f"{count} {place}" for place, count in found["flow"].items() if count)
+    counts = {place: count for place, count in found["flow"].items() if count}
+    filtered = counts.pop("filtered", 0)
+    flow = ", ".join(f"{count} {place}" for place, count in counts.items())
     out.print(f"tasks in flight: {flow or 'none'}")
     if filtered:
-        out.print(f"left out for want of a signal, of the present batch: {filtered} groups")
+        out.print(f"groups filtered while the present batch was collected: {filtered}")
     if oldest := found["oldest"]:
         out.print(f"oldest in flight: {escape(_described(oldest))}", soft_wrap=True)
     if evaluation := found["evaluation"]:

@@ -3,7 +3,7 @@ ended and has its reward.
 
 A session is open until it is ended, or had no call for its idle time; then it waits for a reward,
 until its deadline; with a reward it is ready to be leased. In between it holds no task, so that
-nobody waits for it. Turns and calls are those of any session (`agent_sessions`).
+nobody waits for it. Turns and calls are those of any session (`sessions.py`).
 
 Every call may be made twice: the client repeats one whose reply was lost.
 """

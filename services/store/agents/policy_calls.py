@@ -48,11 +48,10 @@ class PolicyCalls(Noun):
         the first."""
         key = policy_key(run, "answer", id)
         found: Any = await self._redis.xread({key: after}, block=max(1, int(wait * 1000)))
-        entries = found.values() if isinstance(found, dict) else [item[1] for item in found or []]
-        flat = [entry for batch in entries for entry in _flat(batch)]
+        entries = found[0][1] if found else []
         with reading(f"the answer to call {id} of run {run}"):
-            pieces = [_piece.decode(fields[b"piece"]) for _, fields in flat]
-        return (flat[-1][0].decode() if flat else after), pieces
+            pieces = [_piece.decode(fields[b"piece"]) for _, fields in entries]
+        return (entries[-1][0].decode() if entries else after), pieces
 
     # --- workers ------------------------------------------------------------------------------
 
@@ -76,9 +75,3 @@ class PolicyCalls(Noun):
             pipe.expire(answer, CALL_SECONDS)
             pipe.exists(policy_key(run, "call", id))
             return bool((await pipe.execute())[-1])
-
-
-def _flat(batch: Any) -> list[Any]:
-    # RESP3 wraps the entries of a stream in one more list than RESP2 does.
-    nested = batch and isinstance(batch[0], list) and batch[0] and isinstance(batch[0][0], tuple)
-    return list(batch[0]) if nested else list(batch)

@@ -1,5 +1,5 @@
-"""The ledger: one row for every task's end, written by `commit`, `drop`, `release`,
-`filter_group` and `requeue`, never changed. This module only reads, and audits."""
+"""The ledger: one row for every task's end, written by the scripts that end tasks, never changed.
+This module only reads, and audits."""
 
 import json
 from typing import Any

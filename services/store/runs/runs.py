@@ -1,4 +1,4 @@
-"""Runs: submitted, changed, deleted, and held by a learner. `run_records` reads them."""
+"""Runs: submitted, changed, deleted, and held by a learner. `records.py` reads them."""
 
 import time
 from collections.abc import Collection, Sequence
@@ -9,7 +9,7 @@ from services.contracts.strict_json import decode
 from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
 from services.store.errors import Fenced, Gone, StillRunning, Unreadable
-from services.store.keys import POOLS, RUN_PARTS, RUNS, pool_key, run_key
+from services.store.keys import LIVE_PARTS, POOLS, RUN_PARTS, RUNS, pool_key, run_key
 from services.store.runs.records import RunRecords
 from services.store.runs.submission import (
     ORDER,
@@ -32,8 +32,9 @@ CLOSED_PARTS = (
     *("run", "order", "returned", "attempts", "held", "groups", "blobs", "bytes", "plans"),
     *("tries", "lineages", *EVALUATION_PARTS),
     *("calls", "calls_due", "calls_asked", "calls_ended", "calls_load"),
-    *("sessions_open", "sessions_waiting", "sessions_ready"),
+    *LIVE_PARTS,
 )
+"""The keys of a run that `close_run.lua` takes, in its order."""
 
 
 def queue_score(created: float, priority: int) -> float:

@@ -56,7 +56,7 @@ class NotEmpty(RuntimeError):
     """There is something where a backup should go."""
 
 
-class Unreadable(RuntimeError):
+class ForeignDump(RuntimeError):
     """This Redis does not take what another one has written."""
 
 
@@ -115,14 +115,14 @@ class Dumps(Noun):
 
     async def write(self, part: Dump) -> None:
         """Put back one part; the same again does no harm. Pools have to come last, so that nobody
-        begins with a run that is not there yet. Raises Unreadable."""
+        begins with a run that is not there yet. Raises ForeignDump."""
         for key, dump in part.dumps.items():
             try:
                 await self._redis.restore(key, 0, dump, replace=True)
             except ResponseError as error:
                 if "DUMP payload" not in str(error):
                     raise
-                raise Unreadable(
+                raise ForeignDump(
                     f"{key} was written by another kind of Redis than this one, or a newer one, or "
                     "is damaged: restore into the kind that it was backed up from (Redis or "
                     "Valkey), of at least its version"

@@ -59,13 +59,9 @@ class Trajectories(Noun):
             reply: Any = await self._redis.xreadgroup(
                 "learner", "rank0", streams, count=READ, block=block
             )
-        batches = reply.values() if isinstance(reply, dict) else [item[1] for item in reply or []]
-        groups = [
-            await self._group(run, entry.decode(), fields)
-            for batch in batches
-            for entry, fields in _flat(batch)
-            if fields
-        ]
+        entries = reply[0][1] if reply else []
+        # A pending entry that was deleted has no fields.
+        groups = [await self._group(run, id.decode(), fields) for id, fields in entries if fields]
         return [group for group in groups if group is not None]
 
     async def _group(self, run: str, entry: str, fields: dict[bytes, bytes]) -> Group | None:
@@ -189,9 +185,3 @@ class Trajectories(Noun):
         if acknowledged < -1:
             raise Unplanned(run, -1 - acknowledged)
         return int(acknowledged)
-
-
-def _flat(batch: Any) -> list[Any]:
-    # RESP3 wraps the entries of a stream in one more list than RESP2 does.
-    nested = batch and isinstance(batch[0], list) and batch[0] and isinstance(batch[0][0], tuple)
-    return list(batch[0]) if nested else list(batch)

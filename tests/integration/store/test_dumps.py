@@ -7,7 +7,7 @@ from redis.asyncio import Redis
 from services.contracts.schema import SchemaMismatch
 from services.store import Store
 from services.store.keys import POOL_PARTS, RUN_PARTS, pool_key, run_key
-from services.store.server.dumps import Dump, NotEmpty, Unreadable
+from services.store.server.dumps import Dump, ForeignDump, NotEmpty
 from tests.integration.store.scene import RUN, Scene, record
 
 GONE = {"learner", "workers", "heartbeats"}
@@ -133,7 +133,7 @@ async def test_an_interrupted_restore_goes_on_and_no_other_backup_comes_between(
 
 async def test_a_dump_that_this_redis_cannot_read_is_named(store: Store, raw: Redis) -> None:
     key = run_key(RUN, "run")
-    with pytest.raises(Unreadable, match="was written by another kind of Redis"):
+    with pytest.raises(ForeignDump, match="was written by another kind of Redis"):
         await store.dumps.write(Dump("run", RUN, {key: b"\x00\xff\xff" + b"0" * 8}))
 
 

@@ -59,6 +59,10 @@ THRIFTY = {"training": {"activation_checkpointing": True}}
 WASTEFUL = {"training": {"activation_checkpointing": False}}
 
 
+def refused(found: Estimate) -> bool:
+    return any(cannot_fit(one) for one in (found.learner, found.rollout, found.host) if one)
+
+
 def test_eight_billion_on_eight_gpus_of_80_gb_leaves_a_fifth() -> None:
     found = estimate(THRIFTY, learner(8, 80 * GB), worker(80 * GB))
     assert found.fits
@@ -91,7 +95,7 @@ def test_quantised_weights_leave_more_of_a_gpu_for_the_cache() -> None:
 def test_what_does_not_fit_names_the_change_that_makes_it_fit() -> None:
     found = estimate(WASTEFUL, learner(8, 80 * GB), worker(80 * GB))
     assert found.fits is False
-    assert cannot_fit(found)
+    assert refused(found)
     first, last = found.advice
     assert first == 'set training.activation_checkpointing to "auto"'
     assert last.startswith("a rank then needs ")
@@ -321,7 +325,7 @@ def test_the_share_that_a_worker_has_been_given_counts() -> None:
 def test_what_is_not_known_is_said_and_refuses_nothing() -> None:
     found = estimate({}, None)
     assert (found.fits, found.learner.memory, found.learner.fits) == (None, None, None)
-    assert not cannot_fit(found)
+    assert not refused(found)
     assert any(note.startswith("no learner of this pool") for note in found.notes)
     assert any(note.startswith("no rollout worker of this pool") for note in found.notes)
 
@@ -329,7 +333,7 @@ def test_what_is_not_known_is_said_and_refuses_nothing() -> None:
 def test_on_cpus_nothing_is_refused() -> None:
     found = estimate({}, LearnerDevices(ranks=2, gpus=[]), Worker(()))
     assert found.fits is None
-    assert not cannot_fit(found)
+    assert not refused(found)
     assert found.learner.how.startswith("ddp on 2 ranks, float32")
     assert sum("CPUs" in note for note in found.notes) == 2
 
@@ -362,13 +366,13 @@ def test_a_run_that_needs_more_than_its_learners_host_has_is_told_what_to_change
     assert on(int(1.2 * needed), 8).fits is None, "no worker is known"
     small = on(int(0.8 * needed), 8)
     assert small.fits is False
-    assert cannot_fit(small)
+    assert refused(small)
     assert small.advice[0].startswith("train adapters (model.lora)")
     assert small.advice[-1].startswith("the learner's host had 92 GB free when the learner started")
     # On the first of two hosts is half of the slices, and the whole version.
-    assert not cannot_fit(on(int(0.8 * needed), 4))
+    assert not refused(on(int(0.8 * needed), 4))
     offloaded = on(int(1.2 * needed), 8, offload=["optimizer"])
-    assert cannot_fit(offloaded)
+    assert refused(offloaded)
     assert offloaded.advice[0].startswith("name less in training.offload")
 
 
@@ -391,7 +395,7 @@ def test_what_exceeds_a_gpu_by_less_than_the_error_is_not_refused() -> None:
     needed = estimate(sharded, learner(8, 400 * GB)).learner.needed
     tight = estimate(sharded, learner(8, int(needed / 1.05)))
     assert tight.fits is False
-    assert not cannot_fit(tight)
+    assert not refused(tight)
     fits = estimate(sharded, learner(8, int(needed * 1.05)))
     assert any("is tight" in note for note in fits.notes)
 

@@ -2,7 +2,7 @@
 -- Invariants: steps only go forward; the ledger's rows that were lost are written again; every task
 -- below the cursor is in the ledger or in `returned`; no learner and no worker goes on from before
 -- (new fencing token, every attempt void).
--- Repeating it changes nothing but the token. O(lost rows + open tasks).
+-- Repeating it changes nothing. O(lost rows + open tasks).
 -- KEYS run order returned ledger lineages, then what is emptied
 -- ARGV step checkpoint note json([[field, text, ...], ...]) json({order field: text})
 --      json([open task, ...]) json([lineage:version, ...])
