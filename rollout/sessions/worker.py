@@ -41,7 +41,8 @@ from services.contracts.sessions import Turn
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
 from services.runtime.tasks import end
-from services.store.agents.sessions import Claimed, Opened, Played
+from services.store.agents.calls import Claimed
+from services.store.agents.sessions import Opened, Played
 from services.store.work.prompts import Lease
 from services.volume import GatewayAway
 
@@ -115,7 +116,7 @@ class SessionWorker(RunWorker):
         room = max(0, AT_ONCE * at_once - held)
         run, worker = self._context.run, self._context.worker
         # Also without room: it says that this worker lives, and what it holds.
-        claimed = await self._store.agent_sessions.claim(run, worker, room, held, at_once)
+        claimed = await self._store.agent_calls.claim(run, worker, room, held, at_once)
         self._full = len(claimed) == room
         for one in claimed:
             if known := self._calls.get(one.id):
@@ -146,7 +147,7 @@ class SessionWorker(RunWorker):
         if self._closing or self._refusal() or room < len(calls):
             self._wake.set()
             return
-        for one in await self._store.agent_sessions.asked(self._context.run, calls):
+        for one in await self._store.agent_calls.asked(self._context.run, calls):
             if held := self._calls.get(one.id):
                 held.again = True
             elif not self._closing:
@@ -154,7 +155,7 @@ class SessionWorker(RunWorker):
 
     async def _work_on(self, claimed: Claimed) -> None:
         bind_contextvars(attempt=claimed.attempt, session=claimed.index)
-        sessions, run = self._store.agent_sessions, self._context.run
+        calls, run = self._store.agent_calls, self._context.run
         try:
             with panics_as(RuntimeError):
                 if claimed.call.kind == "finish":
@@ -164,7 +165,7 @@ class SessionWorker(RunWorker):
         except (VLLMUnavailable, RedisError, GatewayAway) as error:
             self._status.error = str(error)
             self._tasks.pause()
-            await retry("a call", lambda: sessions.release(run, self._context.worker, [claimed.id]))
+            await retry("a call", lambda: calls.release(run, self._context.worker, [claimed.id]))
         except Exception as error:
             # Of what Redis holds of it: its lease lapses.
             log.exception("a call cannot be worked on")
@@ -175,15 +176,15 @@ class SessionWorker(RunWorker):
                 self._wake.set()
         if held and held.again:
             # Unless it is answered now, it is taken again.
-            await retry("a call", lambda: sessions.release(run, self._context.worker, [claimed.id]))
+            await retry("a call", lambda: calls.release(run, self._context.worker, [claimed.id]))
 
     async def _turn(self, claimed: Claimed) -> None:
-        sessions, run, worker = self._store.agent_sessions, self._context.run, self._context.worker
+        calls, run, worker = self._store.agent_calls, self._context.run, self._context.worker
         session = (run, claimed.attempt, claimed.index)
         before = await self._turns.of(session, claimed.call.path)
         if before is None:
             failure = {"status": 409, "message": "this session's turns are gone"}
-            await sessions.fail(run, worker, claimed, failure)
+            await calls.fail(run, worker, claimed, failure)
             return
         try:
             played = await self._player.play(claimed.call, before, await self._seed(claimed))
@@ -194,7 +195,7 @@ class SessionWorker(RunWorker):
                 "code": refused.code,
                 "param": refused.param,
             }
-            await retry("a turn", lambda: sessions.fail(run, worker, claimed, failure))
+            await retry("a turn", lambda: calls.fail(run, worker, claimed, failure))
             return
         except (VLLMUnavailable, RedisError):
             raise
@@ -202,9 +203,9 @@ class SessionWorker(RunWorker):
             log.exception("a turn failed")
             self._status.error = str(error)
             failure = {"status": 500, "message": f"the turn could not be sampled: {error}"[:500]}
-            await retry("a turn", lambda: sessions.fail(run, worker, claimed, failure))
+            await retry("a turn", lambda: calls.fail(run, worker, claimed, failure))
             return
-        recorded = partial(sessions.answer, run, worker, claimed, *played)
+        recorded = partial(calls.answer, run, worker, claimed, *played)
         number = await retry("a turn", recorded)
         if number is None:
             log.info("a turn came too late and is discarded")
@@ -315,7 +316,7 @@ class SessionWorker(RunWorker):
         if not keep:
             return
         run, worker = self._context.run, self._context.worker
-        for id in await self._store.agent_sessions.renew(run, worker, self._idle, keep):
+        for id in await self._store.agent_calls.renew(run, worker, self._idle, keep):
             if held := self._calls.get(id):
                 held.work.cancel()
 
@@ -324,13 +325,13 @@ class SessionWorker(RunWorker):
 
     async def _listen(self) -> None:
         """Begin calls when they come; the loop looks for them by itself as well, only later."""
-        sessions, run = self._store.agent_sessions, self._context.run
+        calls, run = self._store.agent_calls, self._context.run
         after = "$"
         while True:
             try:
                 if after == "$":
-                    after = await sessions.newest("asked", run)
-                after, asked = await sessions.news("asked", run, after, NEWS_SECONDS)
+                    after = await calls.newest("asked", run)
+                after, asked = await calls.news("asked", run, after, NEWS_SECONDS)
                 if any(not first for _, first in asked):
                     self._wake.set()
                 if own := [call for call, first in asked if first == self._context.worker]:
@@ -347,4 +348,4 @@ class SessionWorker(RunWorker):
         await end(held)
         if calls:
             run, worker = self._context.run, self._context.worker
-            await self._store.agent_sessions.release(run, worker, calls)
+            await self._store.agent_calls.release(run, worker, calls)

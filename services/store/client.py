@@ -9,6 +9,7 @@ from services.contracts.redis_version import lua_flaw
 from services.contracts.schema import require_schema
 from services.store.access.api_keys import ApiKeys
 from services.store.access.page_sessions import PageSessions
+from services.store.agents.calls import AgentCalls
 from services.store.agents.live import LiveSessions
 from services.store.agents.policy_calls import PolicyCalls
 from services.store.agents.sessions import AgentSessions
@@ -45,6 +46,7 @@ class Store:
         self._redis = redis
         self._beside = beside
         scripts = Scripts(redis)
+        self.agent_calls = AgentCalls(redis, scripts)
         self.agent_sessions = AgentSessions(redis, scripts)
         self.api_keys = ApiKeys(redis, scripts)
         self.chains = Chains(redis, scripts)

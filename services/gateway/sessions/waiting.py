@@ -59,13 +59,13 @@ class _Reader:
         # With Redis away, those who wait find that out themselves.
         try:
             with contextlib.suppress(RedisError):
-                after = await self._store.agent_sessions.newest("ended", self._run)
+                calls = self._store.agent_calls
+                after = await calls.newest("ended", self._run)
                 self.began.set()
                 waited = True
                 while self.waiting or waited:
                     waited = bool(self.waiting)
-                    sessions = self._store.agent_sessions
-                    after, ended = await sessions.news("ended", self._run, after, WAIT_SECONDS)
+                    after, ended = await calls.news("ended", self._run, after, WAIT_SECONDS)
                     for call, _ in ended:
                         for event in self.waiting.get(call, ()):
                             event.set()

@@ -1,26 +1,21 @@
-"""Sessions of agents: a hash per attempt with all of its sessions, and the calls of a run that wait
-for a worker.
+"""Sessions of agents: a hash per attempt with all of its sessions. Their calls, which workers
+answer, are in `calls.py`.
 
 Every call may be made twice: the client repeats one whose reply was lost.
 """
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from services.contracts.rows.dataset import Row
-from services.contracts.sessions import FINISH, Call, Reward, Turn, call_id, digest_of, is_live
-from services.store.errors import Unreadable
+from services.contracts.sessions import FINISH, Call, Reward, Turn, call_id, digest_of
+from services.store.agents.calls import held_in
 from services.store.keys import named_key, run_key, sessions_key
 from services.store.scripts import Noun
-from services.store.unreadable import as_text, reading, report
+from services.store.unreadable import as_text, reading
 
-CLAIM_SECONDS = 10.0
-"""A worker that has not prolonged a call for so long has lost it to the others."""
-HEAD_START_SECONDS = 1.0
-"""For so long a call waits for the worker that session_call.lua has chosen for it, which begins at
-once and claims its calls every quarter of a second."""
 AT_ONCE = 64
 """Calls of one session that may wait or be worked on."""
 MAX_BYTES = 1 << 30
@@ -28,18 +23,7 @@ MAX_BYTES = 1 << 30
 KEPT_SECONDS = 3600.0
 """How long Redis knows what became of sessions."""
 
-Log = Literal["asked", "ended"]
-"""Of a run's calls: those that are asked for, which workers read, and those that have ended, which
-gateways read."""
-
 _turn = msgspec.msgpack.Decoder(Turn)
-_call = msgspec.msgpack.Decoder(Call)
-
-
-def _held_in(attempt: str) -> str:
-    """The part of a run that says until when sessions are held: those of a leased attempt, or a
-    live one."""
-    return "sessions_open" if is_live(attempt) else "attempts"
 
 
 @dataclass(frozen=True)
@@ -73,29 +57,6 @@ class Known:
     """Whether this very request has an answer."""
     over: str
     """Why the session takes no more; '' while it may."""
-
-
-@dataclass(frozen=True)
-class Claimed:
-    """A call that this worker may work on."""
-
-    id: str
-    call: Call
-
-    @property
-    def attempt(self) -> str:
-        """Whose session it is."""
-        return self.id.split("/")[0]
-
-    @property
-    def index(self) -> int:
-        """Which of its sessions; of the end of a group 0."""
-        return int(self.id.split("/")[1])
-
-    @property
-    def digest(self) -> str:
-        """Of the request."""
-        return self.id.split("/")[2]
 
 
 @dataclass
@@ -197,13 +158,13 @@ class AgentSessions(Noun):
     async def call(self, run: str, attempt: str, index: int, digest: str, call: Call) -> str:
         """Ask for a turn: `waiting`, `answered`, or why not (see session_call.lua)."""
         arguments = [attempt, index, digest, AT_ONCE, msgspec.msgpack.encode(call)]
-        parts = (_held_in(attempt), "calls", "calls_due", "calls_asked", "run", "calls_load")
+        parts = (held_in(attempt), "calls", "calls_due", "calls_asked", "run", "calls_load")
         return str((await self._run("call", run, attempt, parts, arguments)).decode())
 
     async def over(self, run: str, attempt: str, index: int) -> str:
         """Why a session takes no calls any more; '' while it may."""
         arguments = [attempt, index, ""]
-        *_, reason = await self._run("look", run, attempt, (_held_in(attempt),), arguments)
+        *_, reason = await self._run("look", run, attempt, (held_in(attempt),), arguments)
         return str(reason.decode())
 
     async def answer_of(
@@ -212,7 +173,7 @@ class AgentSessions(Noun):
         """The turn that a request was answered with, or its error (an object), or why it gets none
         (a text); None: not yet."""
         arguments = [attempt, index, digest]
-        reply = await self._run("look", run, attempt, (_held_in(attempt),), arguments)
+        reply = await self._run("look", run, attempt, (held_in(attempt),), arguments)
         turn, failure, refusal = reply
         with reading(f"session {index} of attempt {attempt}"):
             if turn:
@@ -237,52 +198,6 @@ class AgentSessions(Noun):
 
     # --- workers ------------------------------------------------------------------------------
 
-    async def claim(
-        self, run: str, worker: str, count: int, held: int = 0, at_once: int = 1
-    ) -> list[Claimed]:
-        """Up to `count` calls to work on. `held`: those that the worker works on already, of
-        `at_once` that it can."""
-        parts = ("attempts", "calls", "calls_due", "calls_ended", "calls_load", "sessions_open")
-        times = [int(CLAIM_SECONDS * 1000), int(HEAD_START_SECONDS * 1000)]
-        arguments = [worker, count, *times, held, at_once]
-        keys = [run_key(run, part) for part in parts]
-        found = await self._scripts.run("session_claim", keys, arguments)
-        return await self._readable(run, list(zip(found[::2], found[1::2], strict=True)))
-
-    async def asked(self, run: str, calls: list[str]) -> list[Claimed]:
-        """Those of `calls` that have not ended, for the worker that may take them first. It does
-        not hold them yet. One read."""
-        found = await self._redis.hmget(run_key(run, "calls"), calls)
-        pairs = zip(calls, found, strict=True)
-        return await self._readable(run, [(id.encode(), call) for id, call in pairs if call])
-
-    async def _readable(self, run: str, found: list[tuple[bytes, bytes]]) -> list[Claimed]:
-        readable = []
-        for id, call in found:
-            try:
-                with reading(f"call {as_text(id)} of run {run}"):
-                    readable.append(Claimed(id.decode(), _call.decode(call)))
-            except Unreadable as error:
-                report(f"run {run}", f"{error}; it is forgotten")
-                await self._redis.hdel(run_key(run, "calls"), id, id + b":worker")
-                await self._redis.zrem(run_key(run, "calls_due"), id)
-        return readable
-
-    async def renew(self, run: str, worker: str, idle: float, calls: list[str]) -> list[str]:
-        """Prolong calls, and the leases of their attempts by `idle` seconds. Returns those that
-        this worker has lost."""
-        # All sessions of a run are live, or none.
-        held_in = _held_in(calls[0])
-        keys = [run_key(run, part) for part in (held_in, "calls", "calls_due")]
-        times = [int(CLAIM_SECONDS * 1000), int(idle * 1000)]
-        lost = await self._scripts.run("session_renew", keys, [worker, *times, *calls])
-        return [id.decode() for id in lost]
-
-    async def release(self, run: str, worker: str, calls: list[str]) -> None:
-        """Give calls up without an answer."""
-        keys = [run_key(run, part) for part in ("calls", "calls_due", "calls_asked")]
-        await self._scripts.run("session_release", keys, [worker, *calls])
-
     async def turns(
         self, run: str, attempt: str, index: int, numbers: list[int]
     ) -> list[Turn] | None:
@@ -293,40 +208,6 @@ class AgentSessions(Noun):
         found = await self._redis.hmget(sessions_key(run, attempt), names)
         with reading(f"session {index} of attempt {attempt}"):
             return None if None in found else [_turn.decode(blob) for blob in found]
-
-    async def answer(
-        self,
-        run: str,
-        worker: str,
-        claimed: Claimed,
-        turn: Turn,
-        history: str,
-        length: int | None,
-        oldest: tuple[str, int],
-    ) -> int | None:
-        """Record a turn. `history`: the digest of all that the conversation then has; `length`: of
-        its text, of /completions; `oldest`: (lineage, version) of the turn's oldest token. Returns
-        its number; −1: the call was answered before; None: it came too late."""
-        lineage, version = oldest
-        blob = msgspec.msgpack.encode(turn)
-        recorded = [blob, history, turn.parent, length or "", version, lineage]
-        done, *number = await self._answer(run, worker, claimed, recorded, b"")
-        return (number[0] if number else -1) if done else None
-
-    async def fail(self, run: str, worker: str, claimed: Claimed, error: dict[str, Any]) -> bool:
-        """Answer a call with an error. The session stays as it is."""
-        failure = msgspec.json.encode(error)
-        done = await self._answer(run, worker, claimed, [b"", "", "", "", 0, ""], failure)
-        return bool(done[0])
-
-    async def _answer(
-        self, run: str, worker: str, claimed: Claimed, recorded: list[Any], failure: bytes
-    ) -> list[int]:
-        of = [claimed.attempt, claimed.index, claimed.digest, worker]
-        parts = (_held_in(claimed.attempt), "calls", "calls_due", "calls_ended")
-        arguments = [*of, *recorded, claimed.id, failure]
-        found: list[int] = await self._run("answer", run, claimed.attempt, parts, arguments)
-        return found
 
     async def opened(self, run: str, attempt: str) -> Opened | None:
         """What is known of the sessions of an attempt; None: nothing any more."""
@@ -367,26 +248,6 @@ class AgentSessions(Noun):
         forget its sessions' turns, and remember why."""
         arguments = [call_id(attempt, 0, FINISH), state]
         await self._run("close", run, attempt, ("calls", "calls_due", "calls_ended"), arguments)
-
-    # --- who waits ----------------------------------------------------------------------------
-
-    async def newest(self, log: Log, run: str) -> str:
-        """The place in a run's log of calls after which `news` begins."""
-        found = await self._redis.xrevrange(run_key(run, f"calls_{log}"), count=1)
-        return str(found[0][0].decode()) if found else "0"
-
-    async def news(
-        self, log: Log, run: str, after: str, wait: float
-    ) -> tuple[str, list[tuple[str, str]]]:
-        """(place, [(call, of one that is asked for the worker that may take it first)]) after
-        `after`, waiting up to `wait` seconds."""
-        key = run_key(run, f"calls_{log}")
-        read = await self._redis.xread({key: after}, count=1000, block=max(1, int(wait * 1000)))
-        found = read[0][1] if read else []
-        entries = [
-            (fields[b"call"].decode(), fields.get(b"worker", b"").decode()) for _, fields in found
-        ]
-        return (found[-1][0].decode() if found else after), entries
 
     async def _run(
         self, name: str, run: str, attempt: str, parts: tuple[str, ...], arguments: list[Any]

@@ -4,7 +4,8 @@ import time
 
 from services.contracts.rows.dataset import Row
 from services.contracts.sessions import Call, Reward, Turn, call_id, packed
-from services.store.agents.sessions import AT_ONCE, Claimed, Opened
+from services.store.agents.calls import Claimed
+from services.store.agents.sessions import AT_ONCE, Opened
 from services.store.keys import sessions_key
 from services.store.work.prompts import Lease
 from tests.integration.store.scene import RUN, Scene
@@ -43,14 +44,14 @@ async def ask(
 
 
 async def claim(scene: Scene, worker: str = "w", held: int = 0) -> list[Claimed]:
-    return await scene.store.agent_sessions.claim(RUN, worker, 10, held, 8)
+    return await scene.store.agent_calls.claim(RUN, worker, 10, held, 8)
 
 
 async def answer(scene: Scene, claimed: Claimed, text: str = "hi", worker: str = "w") -> bool:
     after = f"after {claimed.digest}"
     made = turn(text, claimed.call.path[-1] if claimed.call.path else -1)
     place = (RUN, worker, claimed, made, after, None, ("aaa", 0))
-    return await scene.store.agent_sessions.answer(*place) is not None
+    return await scene.store.agent_calls.answer(*place) is not None
 
 
 async def last_turns(
@@ -75,8 +76,8 @@ async def whole_session(scene: Scene, lease: Lease) -> None:
     assert await ask(scene, lease, "one") == "waiting"
     assert await sessions.answer_of(RUN, attempt, 0, "one") is None
     (claimed,) = await claim(scene)
-    assert await sessions.renew(RUN, "w", 60, [claimed.id]) == []
-    await sessions.release(RUN, "w", [claimed.id])
+    assert await scene.store.agent_calls.renew(RUN, "w", 60, [claimed.id]) == []
+    await scene.store.agent_calls.release(RUN, "w", [claimed.id])
     (claimed,) = await claim(scene)
     assert await answer(scene, claimed)
     assert await sessions.turns(RUN, attempt, 0, [0]) == [turn("hi")]
@@ -84,22 +85,24 @@ async def whole_session(scene: Scene, lease: Lease) -> None:
     assert await sessions.lengths(RUN, attempt, 0) == []
     assert await sessions.reward(RUN, attempt, 0, Reward(reward=1.0)) == Reward(reward=1.0)
     assert await sessions.end(RUN, attempt, 0) == ""
-    assert len((await sessions.news("asked", RUN, "0", 0.01))[1]) == 3
-    assert len((await sessions.news("ended", RUN, "0", 0.01))[1]) == 1
+    assert len((await scene.store.agent_calls.news("asked", RUN, "0", 0.01))[1]) == 3
+    assert len((await scene.store.agent_calls.news("ended", RUN, "0", 0.01))[1]) == 1
     await sessions.close(RUN, attempt, "completed")
 
 
 async def test_the_logs_say_which_calls_are_asked_for_and_have_ended(scene: Scene) -> None:
     lease = await opened(scene)
-    sessions = scene.store.agent_sessions
     await ask(scene, lease, "one")
     await answer(scene, (await claim(scene))[0])
     # Whoever has sampled the last turn may begin the next one before the call is claimed.
     await ask(scene, lease, "two", (0,))
     one, two = (call_id(lease.attempt, 0, digest) for digest in ("one", "two"))
-    assert (await sessions.news("asked", RUN, "0", 0.01))[1] == [(one, ""), (two, "w")]
-    assert (await sessions.news("ended", RUN, "0", 0.01))[1] == [(one, "")]
-    assert [found.id for found in await sessions.asked(RUN, [one, two])] == [two]
+    assert (await scene.store.agent_calls.news("asked", RUN, "0", 0.01))[1] == [
+        (one, ""),
+        (two, "w"),
+    ]
+    assert (await scene.store.agent_calls.news("ended", RUN, "0", 0.01))[1] == [(one, "")]
+    assert [found.id for found in await scene.store.agent_calls.asked(RUN, [one, two])] == [two]
     assert [found.id for found in await claim(scene, "other")] == []
     assert [found.id for found in await claim(scene)] == [two]
 
@@ -174,9 +177,9 @@ async def test_only_who_has_recorded_a_turn_learns_its_number(scene: Scene) -> N
         await ask(scene, lease, digest)
         (claimed,) = await claim(scene)
         place = (RUN, "w", claimed, turn(digest), f"after {digest}", None, ("aaa", 0))
-        assert await scene.store.agent_sessions.answer(*place) == number
+        assert await scene.store.agent_calls.answer(*place) == number
         # What another worker has recorded may be another turn.
-        assert await scene.store.agent_sessions.answer(*place) == -1
+        assert await scene.store.agent_calls.answer(*place) == -1
 
 
 async def test_lengths_of_texts_are_known_once(scene: Scene) -> None:
@@ -186,7 +189,7 @@ async def test_lengths_of_texts_are_known_once(scene: Scene) -> None:
         await ask(scene, lease, digest)
         (claimed,) = await claim(scene)
         place = (RUN, "w", claimed, turn("hi"), digest, length)
-        assert await sessions.answer(*place, ("aaa", 0)) is not None
+        assert await scene.store.agent_calls.answer(*place, ("aaa", 0)) is not None
     assert await sessions.lengths(RUN, lease.attempt, 0) == [7, 12]
 
 
@@ -197,10 +200,10 @@ async def test_a_call_of_a_dead_worker_goes_to_another_and_only_one_answer_count
     await ask(scene, lease, "one")
     (lost,) = await claim(scene, "dead")
     sessions = scene.store.agent_sessions
-    assert await sessions.renew(RUN, "dead", 60, [lost.id]) == []
-    await sessions.release(RUN, "dead", [lost.id])
+    assert await scene.store.agent_calls.renew(RUN, "dead", 60, [lost.id]) == []
+    await scene.store.agent_calls.release(RUN, "dead", [lost.id])
     (taken,) = await claim(scene, "living")
-    assert await sessions.renew(RUN, "dead", 60, [lost.id]) == [lost.id]
+    assert await scene.store.agent_calls.renew(RUN, "dead", 60, [lost.id]) == [lost.id]
     assert await answer(scene, taken, "living", "living")
     await answer(scene, lost, "dead", "dead")
     found = await sessions.answer_of(RUN, lease.attempt, 0, "one")
@@ -273,7 +276,7 @@ async def test_refused_calls_are_bounded_as_turns_are(scene: Scene) -> None:
     for number in range(4):
         assert await ask(scene, lease, f"refused{number}") == "waiting"
         (claimed,) = await claim(scene)
-        assert await scene.store.agent_sessions.fail(RUN, "w", claimed, {"status": 400})
+        assert await scene.store.agent_calls.fail(RUN, "w", claimed, {"status": 400})
     assert await ask(scene, lease, "one more") == "full"
 
 
@@ -282,7 +285,7 @@ async def test_a_failed_call_is_tried_again_by_the_same_request(scene: Scene) ->
     await ask(scene, lease, "one")
     (claimed,) = await claim(scene)
     sessions = scene.store.agent_sessions
-    assert await sessions.fail(RUN, "w", claimed, {"status": 400})
+    assert await scene.store.agent_calls.fail(RUN, "w", claimed, {"status": 400})
     assert await sessions.answer_of(RUN, lease.attempt, 0, "one") == {"status": 400}
     assert await ask(scene, lease, "one") == "waiting"
     assert await sessions.answer_of(RUN, lease.attempt, 0, "one") is None

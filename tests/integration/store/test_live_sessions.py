@@ -6,8 +6,8 @@ import time
 from services.contracts.groups.payload import Owner, owner_of, payload_name
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Call, Reward, live_id, session_of
+from services.store.agents.calls import Claimed
 from services.store.agents.live import LiveCounts, LiveSession
-from services.store.agents.sessions import Claimed
 from services.store.keys import run_key, sessions_key
 from services.store.runs.audit import audit
 from services.store.work.prompts import Lease
@@ -36,16 +36,14 @@ async def play(scene: Scene, id: str) -> None:
     """One turn."""
     call = Call(kind="chat")
     assert await scene.store.agent_sessions.call(RUN, id, 0, "one", call) == "waiting"
-    (claimed,) = await scene.store.agent_sessions.claim(RUN, "w", 10)
-    assert await scene.store.agent_sessions.renew(RUN, "w", 60, [claimed.id]) == []
+    (claimed,) = await scene.store.agent_calls.claim(RUN, "w", 10)
+    assert await scene.store.agent_calls.renew(RUN, "w", 60, [claimed.id]) == []
     assert await record_turn(scene, claimed)
 
 
 async def record_turn(scene: Scene, claimed: Claimed) -> bool:
-    sessions = scene.store.agent_sessions
-    return (
-        await sessions.answer(RUN, "w", claimed, turn("hi"), "after", None, ("aaa", 0)) is not None
-    )
+    calls = scene.store.agent_calls
+    return await calls.answer(RUN, "w", claimed, turn("hi"), "after", None, ("aaa", 0)) is not None
 
 
 async def played(scene: Scene, *ids: str, reward: Reward | None = None) -> None:
@@ -232,7 +230,7 @@ async def test_an_idle_session_ends_by_itself_and_waits_for_its_reward(scene: Sc
     assert await live.reward(RUN, "lc", GOOD) == GOOD
     assert await scene.store.agent_sessions.call(RUN, "lc", 0, "x", Call(kind="chat")) == "waiting"
     assert await live.end(RUN, "lc") == ""
-    assert await scene.store.agent_sessions.claim(RUN, "w", 10) == []
+    assert await scene.store.agent_calls.claim(RUN, "w", 10) == []
     assert await now(scene) == (0, 0, 4, 0)
 
 

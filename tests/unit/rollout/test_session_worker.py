@@ -18,7 +18,8 @@ from services.contracts.config import parse_config
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Call, Reward, call_id
-from services.store.agents.sessions import Claimed, Played
+from services.store.agents.calls import Claimed
+from services.store.agents.sessions import Played
 from services.store.work.prompts import Lease
 from tests.unit.rollout.episodes import WordTokenizer, ids
 from tests.unit.rollout.session_graphs import turn
@@ -39,7 +40,7 @@ class Worker(SessionWorker):
         self._calls, self._wake, self._live = {}, asyncio.Event(), None
         self._full = self._closing = False
         self._tasks: Any = SimpleNamespace(paused=False)
-        self._store: Any = SimpleNamespace(agent_sessions=self)
+        self._store: Any = SimpleNamespace(agent_calls=self, agent_sessions=self)
         follower = SimpleNamespace(live="one", healthy=True)
         sequences = SimpleNamespace(at_once=SEQUENCES)
         self._context: Any = SimpleNamespace(
