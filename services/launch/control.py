@@ -116,7 +116,8 @@ def ask(data: Path, request: dict[str, Any], say: Say) -> dict[str, Any]:
                         say(reply["say"])
                     else:
                         return dict(reply["done"])
-        except ConnectionError:
+        except (ConnectionError, ValueError):
+            # Nothing more comes, or half a line came.
             raise LaunchError(ENDED) from None
     raise LaunchError(ENDED)
 

@@ -38,8 +38,11 @@ def export(
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CliError(f"{folder} is there already and not an empty folder: name another one")
     adapter = (checkpoint / ADAPTER_CONFIG).is_file() and not merged
-    folder.parent.mkdir(parents=True, exist_ok=True)
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CliError(f"{folder} cannot be made: {error.strerror}") from None
     try:
         if merged and (checkpoint / ADAPTER_CONFIG).is_file():
             _merge(checkpoint, beside)

@@ -1,6 +1,7 @@
 """The nodes of a pool's learner, which start and end their ranks together, and what its ranks tell
 each other before they are connected."""
 
+import secrets
 from dataclasses import dataclass
 
 from services.store.keys import pool_key
@@ -69,11 +70,8 @@ class RankMeetings(Noun):
 
     async def add(self, pool: str, field: str, amount: int) -> int:
         """Add to a number; returns the sum."""
-        async with self._redis.pipeline(transaction=True) as pipe:
-            pipe.hincrby(pool_key(pool, "ranks"), field, amount)
-            pipe.expire(pool_key(pool, "ranks"), FORGET_SECONDS)
-            total, _ = await pipe.execute()
-        return int(total)
+        arguments = [field, amount, secrets.token_hex(8), FORGET_SECONDS]
+        return int(await self._scripts.run("add_number", [pool_key(pool, "ranks")], arguments))
 
     async def get(self, pool: str, fields: list[str]) -> list[bytes | None]:
         """The value under each field; None where no rank has put one."""

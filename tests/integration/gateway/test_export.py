@@ -109,3 +109,7 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(
     assert "model /gone/base: no such folder" in merged.stderr
     assert "the adapter was not merged; nothing was written" in merged.stderr
     assert not [path for path in tmp_path.iterdir() if path.name.strip(".").startswith("out")]
+
+    (tmp_path / "file").touch()
+    below = headrace("export", run, "file/out")
+    assert below.stderr == "error: file/out cannot be made: File exists\n"

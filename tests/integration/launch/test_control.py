@@ -32,7 +32,10 @@ def test_a_folder_that_nobody_holds_has_no_headrace_up(tmp_path: Path) -> None:
         ask(tmp_path, REQUEST, print)
 
 
-def test_a_headrace_up_that_ends_during_a_request_is_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize("answer", [b"", b'{"sa'])
+def test_a_headrace_up_that_ends_during_a_request_is_reported(
+    tmp_path: Path, answer: bytes
+) -> None:
     instance = secrets.token_hex(8)
     (tmp_path / "up.json").write_text(json.dumps({"instance": instance}))
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
@@ -43,6 +46,7 @@ def test_a_headrace_up_that_ends_during_a_request_is_reported(tmp_path: Path) ->
             link, _ = server.accept()
             # The request lies unread: to the other end that is a reset, not an end.
             link.recv(1, socket.MSG_PEEK)
+            link.sendall(answer)
             link.close()
 
         ending = threading.Thread(target=hang_up)

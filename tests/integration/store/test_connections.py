@@ -300,6 +300,7 @@ async def whole_life(scene: Scene) -> None:
     met = await store.rank_meetings.join("default", node, running="", ended="", candidate="s1")
     assert met == Agreement("s1", "", (2,))
     await store.rank_meetings.put("default", "s1/a", b"address")
+    assert await store.rank_meetings.add("default", "s1/count", 1) == 1
     assert await store.rank_meetings.get("default", ["s1/a", "s1/b"]) == [b"address", None]
 
 

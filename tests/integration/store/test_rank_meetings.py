@@ -1,7 +1,10 @@
 """The nodes of a learner start and end their ranks together."""
 
 import json
+import secrets
 from typing import Any
+
+import pytest
 
 from services.store import Store
 from services.store.keys import pool_key
@@ -94,3 +97,12 @@ async def test_what_ranks_tell_each_other_is_gone_with_their_start_and_their_nod
     await join(store, SECOND, ended="s")
     await join(store, FIRST, ended="s", candidate="t")
     assert await store.rank_meetings.get("default", ["s/address", "s/count"]) == [None, None]
+
+
+async def test_a_sum_whose_reply_was_lost_is_the_same_when_asked_again(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add = store.rank_meetings.add
+    assert [await add("default", "s/joined", amount) for amount in (1, 2, 0)] == [1, 3, 3]
+    monkeypatch.setattr(secrets, "token_hex", lambda size: "the same call")
+    assert [await add("default", "s/joined", 1) for _ in range(2)] == [4, 4]
