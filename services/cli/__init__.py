@@ -1,9 +1,9 @@
 """The `headrace` command.
 
 A module for each command or family of commands; `main` lists them. `runs` has what is done with
-runs, `models` what is done with what they trained, and `host` what works on this machine; the rest
-asks the gateway over REST. A module must not import at its top what takes long (see `options`), and
-only `bench` imports this package.
+runs, `models` what is done with what they trained, `agents` what plays sessions, and `host` what
+works on this machine; the rest asks the gateway over REST. A module must not import at its top what
+takes long (see `options`), and only `bench` imports this package.
 
 Errors are one sentence, never a traceback. Exit codes: 0 done; 1 refused or failed; 2 wrong usage;
 3 no gateway, or one whose Redis is away; 130 interrupted.

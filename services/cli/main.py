@@ -7,7 +7,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from services.cli import datasets, keys
-from services.cli.agents import agents
+from services.cli.agents.agents import agents
 from services.cli.host.backup import backup, restore
 from services.cli.host.bench import bench
 from services.cli.host.logs import logs

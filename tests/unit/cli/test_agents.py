@@ -13,9 +13,15 @@ from typing import Any
 
 import pytest
 
-from services.cli import agents
-from services.cli.agent_process import KEPT, Ended, play, reward_in, reward_of
-from services.cli.agents import NO_TURN, Players, environment_of
+from services.cli.agents.command_player import (
+    KEPT,
+    Ended,
+    environment_of,
+    play,
+    reward_in,
+    reward_of,
+)
+from services.cli.agents.players import NO_TURN, Players
 from services.cli.client import Away, Later
 from services.cli.output import CliError
 
@@ -147,7 +153,7 @@ class Api:
 def test_a_reward_that_a_gateway_missed_is_not_said_to_be_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agents, "PATIENCE", 0.0)
+    monkeypatch.setattr("services.cli.agents.players.PATIENCE", 0.0)
     api: Any = Api()
     player: Any = Earning()
     players = Players(api, "run", player, tmp_path)
@@ -207,7 +213,7 @@ def test_why_there_is_no_group_for_long_is_said_once(
 
     player: Any = Earning()
     for quiet, times in ((60.0, 0), (0.0, 1)):
-        monkeypatch.setattr(agents, "QUIET", quiet)
+        monkeypatch.setattr("services.cli.agents.players.QUIET", quiet)
         api: Any = Closed()
         assert Players(api, "run", player, tmp_path)._lease() is not None
         assert capsys.readouterr().err.count("no session can be opened now") == times

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.environment_player import EnvironmentPlayer
+from services.cli.agents.environment_player import EnvironmentPlayer
 from services.cli.output import CliError
 from services.environments.playing import EnvironmentFailed, Played
 from tests.unit.environments.servers import GROUP

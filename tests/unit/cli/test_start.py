@@ -49,8 +49,8 @@ sys.argv = ["headrace", *{arguments!r}]
 from services.cli import app
 if "agents" in sys.argv:
     # It waits for a gateway that is away.
-    import services.cli.agents
-    services.cli.agents.PATIENCE = 0.0
+    import services.cli.agents.players
+    services.cli.agents.players.PATIENCE = 0.0
 try:
     app()
 except SystemExit:

@@ -1,4 +1,4 @@
-"""One agent: a command in a process group of its own, with a time limit, and what it wrote.
+"""Plays sessions with a command: each in a process group of its own, with a time limit.
 
 A thread waits for each. Its whole group is killed when the command ends, when its time is over, and
 when `headrace agents` is told to stop.
@@ -7,15 +7,19 @@ when `headrace agents` is told to stop.
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from services.cli.output import CliError
 from services.runtime.process import die_with
 
 KEPT = 256 * 1024
@@ -35,6 +39,48 @@ class Ended:
     errors: str
     problem: str
     """Why it earns nothing; '' if it ended by itself with 0."""
+
+
+class CommandPlayer:
+    """A command for each session (`players.Player`)."""
+
+    def __init__(self, command: list[str], limit: float, reward: str) -> None:
+        """`reward`: as of `reward_of`. Raises CliError without such a program."""
+        if shutil.which(command[0]) is None:
+            raise CliError(f"there is no program {command[0]!r}", code=2)
+        self._command, self._limit, self._reward = command, limit, reward
+
+    def serving(self) -> AbstractContextManager[None]:
+        """As `players.Player`."""
+        return nullcontext()
+
+    def play(
+        self, group: dict[str, Any], session: dict[str, Any], stop: threading.Event
+    ) -> tuple[Ended, dict[str, Any] | None]:
+        """As `players.Player`."""
+        with tempfile.TemporaryDirectory(prefix="headrace-agent-") as folder:
+            file = Path(folder) / "reward"
+            environment = environment_of(os.environ, group, session, file)
+            ended = play(self._command, environment, self._limit, stop)
+            return ended, reward_of(ended, self._reward, file)
+
+
+def environment_of(
+    inherited: "os._Environ[str] | dict[str, str]",
+    group: dict[str, Any],
+    session: dict[str, Any],
+    reward_file: Path,
+) -> dict[str, str]:
+    """What an agent finds in its environment: no key but its session's."""
+    names = ("prompt", "answer", "columns", "row", "task")
+    plain = {name: value for name, value in inherited.items() if not name.startswith("HEADRACE_")}
+    return plain | {
+        "OPENAI_BASE_URL": session["base_url"],
+        "OPENAI_API_KEY": session["key"],
+        "HEADRACE_ROW": json.dumps({name: group[name] for name in names}),
+        "HEADRACE_SESSION": session["id"],
+        "HEADRACE_REWARD_FILE": str(reward_file),
+    }
 
 
 def play(

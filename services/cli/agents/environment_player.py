@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from services.cli.agent_process import LOOK_SECONDS, Ended, check_sendable
+from services.cli.agents.command_player import LOOK_SECONDS, Ended, check_sendable
 from services.cli.output import CliError
 from services.environments.playing import Environment, EnvironmentFailed, NoEnvironment, Played
 
 
 class EnvironmentPlayer:
-    """A player of `headrace agents` (`agents.Player`)."""
+    """A player of `headrace agents` (`players.Player`)."""
 
     def __init__(self, environment: Environment, limit: float, verifier: bool) -> None:
         """`verifier`: the run's verifiers say what a session has earned."""
@@ -46,7 +46,7 @@ class EnvironmentPlayer:
     def play(
         self, group: dict[str, Any], session: dict[str, Any], stop: threading.Event
     ) -> tuple[Ended, dict[str, Any] | None]:
-        """As `agents.Player.play`."""
+        """As `players.Player.play`."""
         began = time.monotonic()
         playing: Future[Played] = asyncio.run_coroutine_threadsafe(
             self._limited(group, session), self._loop

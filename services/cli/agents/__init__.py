@@ -1,0 +1,1 @@
+"""`headrace agents`: the command, what plays a session, and the loop that plays them all."""

@@ -1,0 +1,201 @@
+"""Plays the sessions of a run with a player, several at once, and tells the gateway what each has
+earned."""
+
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from services.cli.output import FINAL, CliError, err, escape
+
+if TYPE_CHECKING:
+    from services.cli.agents.command_player import Ended
+    from services.cli.client import Gateway
+
+FAILURES = 16
+"""The command gives up if none of its first so many sessions earns anything."""
+PATIENCE = 60.0
+"""Seconds to repeat a call while the gateway or Redis is away."""
+QUIET = 10.0
+"""Seconds without a group after which it is said why there is none."""
+LOGS_KEPT = 1000
+"""Of sessions, the newest."""
+NO_TURN = (
+    "it asked OPENAI_BASE_URL for nothing, with OPENAI_API_KEY as its key: a session without a "
+    "turn is not trained"
+)
+
+
+class Player(Protocol):
+    """What plays one session; several threads ask it at once."""
+
+    def serving(self) -> AbstractContextManager[None]:
+        """Around all sessions."""
+
+    def play(
+        self, group: dict[str, Any], session: dict[str, Any], stop: threading.Event
+    ) -> tuple["Ended", dict[str, Any] | None]:
+        """How it went, and what it has earned (None: the run's verifiers say it). Ends early when
+        `stop` is set."""
+
+
+class Players:
+    """Plays groups of sessions of one run."""
+
+    def __init__(self, api: "Gateway", run: str, player: Player, data: Path) -> None:
+        self._api, self._run, self._player = api, run, player
+        self._folder = data / "agents" / run
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = threading.Lock()
+        self._held: dict[str, int] = {}
+        """Sessions that have not ended, by their group's attempt."""
+        self._said: set[str] = set()
+        """Why there was no group for long; each reason is said once."""
+        self.stop = threading.Event()
+        """Ends all agents."""
+        self.played = self.failed = 0
+
+    def play_all(self, pool: ThreadPoolExecutor, parallel: int) -> None:
+        """Play until the run takes no more. Raises CliError if nothing works."""
+        playing: set[Future[None]] = set()
+        while (group := self._lease()) is not None:
+            self._held[group["attempt"]] = len(group["sessions"])
+            playing |= {pool.submit(self._play, group, one) for one in group["sessions"]}
+            # A session that waits for its turn has a lease that runs.
+            while len(playing) >= parallel:
+                done, playing = wait(playing, return_when=FIRST_COMPLETED)
+                self._look(done)
+        self._look(wait(playing).done)
+
+    def release(self) -> None:
+        """Release groups that are not done: nobody plays them, and the learner would wait for them
+        until they lapse."""
+        for attempt in list(self._held):
+            # The command ends for another reason.
+            with contextlib.suppress(CliError):
+                self._api.post(f"/v1/runs/{self._run}/groups/{attempt}:release")
+
+    def _look(self, done: set[Future[None]]) -> None:
+        for one in done:
+            one.result()
+
+    def _lease(self) -> dict[str, Any] | None:
+        """The next group; None when the run has ended."""
+        from services.cli.client import Later
+
+        path = f"/v1/runs/{self._run}/groups:lease"
+        began = time.monotonic()
+        while True:
+            try:
+                group: dict[str, Any] = patiently(lambda: self._api.post(path))
+                return group
+            except Later as later:
+                if time.monotonic() - began >= QUIET and later.message not in self._said:
+                    self._said.add(later.message)
+                    err.print(f"[dim]{escape(later.message)}[/]", soft_wrap=True)
+                time.sleep(later.seconds)
+            except CliError:
+                record = patiently(lambda: self._api.get(f"/v1/runs/{self._run}"))
+                if record["state"] in (*FINAL, "cancelling"):
+                    return None
+                raise
+
+    def _play(self, group: dict[str, Any], session: dict[str, Any]) -> None:
+        if self.stop.is_set():
+            return
+        ended, reward = self._player.play(group, session, self.stop)
+        if self.stop.is_set():
+            return
+        problem = self._report(group["attempt"], session["id"], reward)
+        self._note(group, session["id"], ended, reward, problem)
+
+    def _report(self, attempt: str, session: str, reward: dict[str, Any] | None) -> str:
+        """Tell the gateway. Returns why that had no effect."""
+        from services.cli.client import Away
+
+        base, refusal = f"/v1/sessions/{session}", ""
+        try:
+            if reward is not None:
+                try:
+                    patiently(lambda: self._api.post(f"{base}/reward", json=reward))
+                except Away:
+                    # The reward is good: said to be none later, it would be lost for good.
+                    raise
+                except CliError as error:
+                    refusal = error.message
+                    refused = {"reward": None, "error": refusal}
+                    patiently(lambda: self._api.post(f"{base}/reward", json=refused))
+            played = patiently(lambda: self._api.post(f"{base}/end"))
+            self._ended(attempt)
+        except CliError as error:
+            return error.message
+        # Why an agent failed says more than that it had not asked before.
+        failed = reward is not None and "error" in reward
+        return refusal or ("" if played["turns"] or failed else NO_TURN)
+
+    def _ended(self, attempt: str) -> None:
+        with self._lock:
+            self._held[attempt] -= 1
+            if not self._held[attempt]:
+                del self._held[attempt]
+
+    def _note(
+        self,
+        group: dict[str, Any],
+        session: str,
+        ended: "Ended",
+        reward: dict[str, Any] | None,
+        problem: str,
+    ) -> None:
+        failed = problem or (reward or {}).get("error", "")
+        about = {
+            "session": session,
+            "row": group["row"],
+            "exit_code": ended.exit_code,
+            "seconds": round(ended.seconds, 3),
+            "reward": reward,
+            "problem": failed,
+        }
+        text = f"{json.dumps(about)}\n--- output\n{ended.output}\n--- errors\n{ended.errors}\n"
+        with self._lock:
+            (self._folder / f"{session}.log").write_text(text, errors="replace")
+            for old in sorted(self._folder.iterdir(), key=_written_at)[:-LOGS_KEPT]:
+                old.unlink(missing_ok=True)
+            self.played += 1
+            self.failed += bool(failed)
+            if failed:
+                err.print(f"[yellow]session {session}:[/] {escape(failed)}", soft_wrap=True)
+            if self.failed == self.played >= FAILURES:
+                last = ended.errors.strip().splitlines()[-1:]
+                said = f" ({last[0][:300]})" if last else ""
+                raise CliError(
+                    f"none of the first {self.played} sessions earned anything that is trained, "
+                    f"the last one: {failed}{said}. What they printed is in {self._folder}"
+                )
+
+
+def _written_at(file: Path) -> float:
+    """0 for one that another `headrace agents` of the run has just removed."""
+    try:
+        return file.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
+def patiently(call: Callable[[], Any]) -> Any:
+    """The result of `call`, which is repeated while the gateway or Redis is away."""
+    from services.cli.client import Away
+
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        try:
+            return call()
+        except Away:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(1)
