@@ -14,7 +14,8 @@ from services.contracts.why import (
     OpenEvaluation,
     Situation,
 )
-from services.diagnosis.diagnose import GIB, diagnose
+from services.diagnosis.diagnose import diagnose
+from services.diagnosis.workers import GIB
 from services.store.insight import lock_token, parse_hold
 
 NOW = 1_000.0

@@ -9,7 +9,7 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from services.contracts.records import RunRecord, RunState, RunSummary
-from services.diagnosis.diagnose import queued_verdict
+from services.diagnosis.queue import queued_verdict
 from services.gateway.deletion import delete_run
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, OnlyRunDep, RunDep
 from services.gateway.fitting import DryRun, refusals
