@@ -91,6 +91,21 @@ def configured_redis_url() -> str | None:
     return settings.redis_url.get_secret_value()
 
 
+@dataclass(frozen=True)
+class Addresses:
+    """Where the parts listen, and the URLs by which this machine's processes reach them."""
+
+    redis: redis.Listening
+    inner: str
+    """The address of the reward service, and of a Redis with a port."""
+    port: int
+    """The gateway's."""
+    reward_port: int
+    redis_url: str
+    gateway_url: str
+    reward_url: str
+
+
 def make_plan(
     options: UpOptions, data: Path, *, place: Place = place_here, devices: Devices = gpus_here
 ) -> Plan:
@@ -100,6 +115,40 @@ def make_plan(
     `place` divides the cores between so many rollout workers and ranks; None if a GPU does the
     work. `devices`: the GPUs that a process with this environment sees.
     """
+    at = addresses(options, data)
+    shared = _shared_environment(options, data, at)
+    environment = shared | dict(options.environment)
+    cores = place(
+        options.rollouts if options.runs("rollout") else 0,
+        options.ranks if options.runs("learner") else 0,
+    )
+    gpus = None if cores else _divided(options, data, devices)
+    locks = None if PLACED & os.environ.keys() else data / "core-locks"
+    workers = RolloutWorkers(environment, cores, gpus, locks)
+    parts: list[Part] = []
+    if options.runs("redis"):
+        parts.append(_redis_part(at.redis, data, at.redis_url))
+    if options.runs("gateway"):
+        listen = ("services.gateway", "--host", options.host, "--port", str(at.port))
+        parts.append(_service("gateway", listen, at.gateway_url, environment))
+    if options.runs("reward"):
+        listen = ("reward", "--host", at.inner, "--port", str(at.reward_port))
+        placed = gpus.reward_environment() if gpus else {}
+        parts.append(_service("reward", listen, at.reward_url, {**placed, **environment}))
+    if options.runs("rollout"):
+        workers.refuse(options.rollouts)
+        parts += [workers.part(index, options.rollouts) for index in range(options.rollouts)]
+    if options.runs("learner"):
+        parts.append(_learner_part(options, shared, cores, gpus, locks))
+    if not parts:
+        raise LaunchError("nothing to start: every part is excluded")
+    scalable = workers if "rollout" in options.parts else None
+    return Plan(tuple(parts), at.redis_url, at.gateway_url, at.reward_url, scalable)
+
+
+def addresses(options: UpOptions, data: Path) -> Addresses:
+    """Those of the parts that are started here, and the settings' of the others. LaunchError for a
+    port that cannot be had."""
     settings = Settings()
     reachable = LOOPBACK if options.host in ("0.0.0.0", "::", "") else options.host
     bracketed = f"[{reachable}]" if ":" in reachable else reachable
@@ -112,49 +161,14 @@ def make_plan(
     redis_port, port, reward_port = choose_ports(options, inner)
     if redis_port:
         at = replace(at, host=inner, port=redis_port, password=_redis_password(data))
-    redis_url = options.redis_url or (
-        at.url(inner_url) if options.runs("redis") else settings.redis_url.get_secret_value()
-    )
-    gateway_url = f"http://{bracketed}:{port}" if options.runs("gateway") else settings.gateway_url
-    reward_url = (
-        f"http://{inner_url}:{reward_port}" if options.runs("reward") else settings.reward_url
-    )
-    shared = {
-        "HEADRACE_REDIS_URL": redis_url,
-        "HEADRACE_DATA": str(data),
-        "HEADRACE_GATEWAY_URL": gateway_url,
-        "HEADRACE_REWARD_URL": reward_url,
-        "HEADRACE_POOL": options.pool,
-    }
-    if options.allow_unsafe_redis:
-        shared["HEADRACE_ALLOW_UNSAFE_REDIS"] = "true"
-    environment = shared | dict(options.environment)
-    cores = place(
-        options.rollouts if options.runs("rollout") else 0,
-        options.ranks if options.runs("learner") else 0,
-    )
-    gpus = None if cores else _divided(options, data, devices)
-    locks = None if PLACED & os.environ.keys() else data / "core-locks"
-    workers = RolloutWorkers(environment, cores, gpus, locks)
-    parts: list[Part] = []
+    redis_url = options.redis_url or settings.redis_url.get_secret_value()
     if options.runs("redis"):
-        parts.append(_redis_part(at, data, redis_url))
-    if options.runs("gateway"):
-        listen = ("services.gateway", "--host", options.host, "--port", str(port))
-        parts.append(_service("gateway", listen, gateway_url, environment))
+        redis_url = at.url(inner_url)
+    gateway_url = f"http://{bracketed}:{port}" if options.runs("gateway") else settings.gateway_url
+    reward_url = settings.reward_url
     if options.runs("reward"):
-        listen = ("reward", "--host", inner, "--port", str(reward_port))
-        placed = gpus.reward_environment() if gpus else {}
-        parts.append(_service("reward", listen, reward_url, {**placed, **environment}))
-    if options.runs("rollout"):
-        workers.refuse(options.rollouts)
-        parts += [workers.part(index, options.rollouts) for index in range(options.rollouts)]
-    if options.runs("learner"):
-        parts.append(_learner_part(options, shared, cores, gpus, locks))
-    if not parts:
-        raise LaunchError("nothing to start: every part is excluded")
-    scalable = workers if "rollout" in options.parts else None
-    return Plan(tuple(parts), redis_url, gateway_url, reward_url, scalable)
+        reward_url = f"http://{inner_url}:{reward_port}"
+    return Addresses(at, inner, port, reward_port, redis_url, gateway_url, reward_url)
 
 
 def exports(plan: Plan, data: Path, options: UpOptions) -> dict[str, str]:
@@ -194,6 +208,20 @@ def choose_ports(options: UpOptions, inner: str = LOOPBACK) -> tuple[int, int, i
     if problems:
         raise LaunchError("; and ".join(problems))
     return chosen[0], chosen[1], chosen[2]
+
+
+def _shared_environment(options: UpOptions, data: Path, at: Addresses) -> dict[str, str]:
+    """What all parts but Redis get."""
+    shared = {
+        "HEADRACE_REDIS_URL": at.redis_url,
+        "HEADRACE_DATA": str(data),
+        "HEADRACE_GATEWAY_URL": at.gateway_url,
+        "HEADRACE_REWARD_URL": at.reward_url,
+        "HEADRACE_POOL": options.pool,
+    }
+    if options.allow_unsafe_redis:
+        shared["HEADRACE_ALLOW_UNSAFE_REDIS"] = "true"
+    return shared
 
 
 def _service(name: str, command: Sequence[str], url: str, environment: Mapping[str, str]) -> Part:
