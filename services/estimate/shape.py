@@ -1,8 +1,9 @@
 """The sizes of a model, by its config.json and, where there are any, the headers of its weights."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -75,32 +76,19 @@ def shape_of(
     width = text.get("moe_intermediate_size") if experts else None
     inside = int(width or text.get("intermediate_size") or 4 * hidden)
     embedding = vocabulary * hidden
-    head = 0 if text.get("tie_word_embeddings", False) else embedding
+    tied = bool(text.get("tie_word_embeddings", False))
+    head = 0 if tied else embedding
     attention = hidden * (2 * query + 2 * key_value)
     one_expert = 3 * hidden * inside
     block = attention + max(experts, 1) * one_expert + experts * hidden + 2 * hidden
     parameters = layers * block + embedding + head + hidden
     norms = str(text.get("model_type", "")).startswith(("qwen3", "gemma3", "olmo2"))
-    if tensors:
-        head = next((prod(s) for n, s in tensors.items() if n.endswith("lm_head.weight")), 0)
-        if text.get("tie_word_embeddings"):
-            head = 0
-        parameters = sum(prod(shape) for shape in tensors.values())
-        blocks: dict[str, int] = {}
-        for name, shape in tensors.items():
-            if place := BLOCK.search(name):
-                blocks[place[1]] = blocks.get(place[1], 0) + prod(shape)
-        block = max(blocks.values(), default=block)
-        norms = any(".q_norm." in name for name in tensors)
     idle = layers * (experts - used) * one_expert if experts else 0
-    if experts and tensors:
-        every = sum(prod(shape) for name, shape in tensors.items() if ".experts." in name)
-        idle = every * (experts - used) // experts
     window = text.get("sliding_window") or 0 if text.get("use_sliding_window", True) else 0
     # Without a list of kinds all layers have the window (Mistral).
     kinds = text.get("layer_types") or ["sliding_attention"] * layers
     positions = text.get("max_position_embeddings")
-    return ModelShape(
+    shape = ModelShape(
         parameters=parameters,
         embedding=embedding,
         head=head,
@@ -118,6 +106,27 @@ def shape_of(
         positions=positions if isinstance(positions, int) else None,
         windowed=list(kinds).count("sliding_attention") if window else 0,
         window=window,
+    )
+    return _counted(shape, tensors, tied) if tensors else shape
+
+
+def _counted(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]], tied: bool) -> ModelShape:
+    """`shape` with the numbers of the weights that there are; `tied`: the embedding is the head."""
+    sizes = {name: prod(one) for name, one in tensors.items()}
+    head = next((size for name, size in sizes.items() if name.endswith("lm_head.weight")), 0)
+    blocks: Counter[str] = Counter()
+    for name, size in sizes.items():
+        if place := BLOCK.search(name):
+            blocks[place[1]] += size
+    of_experts = sum(size for name, size in sizes.items() if ".experts." in name)
+    unused = shape.experts - shape.experts_used
+    return replace(
+        shape,
+        parameters=sum(sizes.values()),
+        head=0 if tied else head,
+        block=max(blocks.values(), default=shape.block),
+        idle=of_experts * unused // shape.experts if shape.experts else 0,
+        query_norm=any(".q_norm." in name for name in tensors),
     )
 
 

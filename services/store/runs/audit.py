@@ -6,8 +6,9 @@ looked for in the ledger's rows and in the places where an open task can be.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from pydantic import BaseModel, Field
 
@@ -95,40 +96,19 @@ class Generation:
 
 
 def audit(generations: Sequence[Generation]) -> Audit:
-    """The audit of the last of `generations`, each of which continues the one before it.
-
-    Batches that an earlier run trained beyond the step at which the next one took over belong to
-    a branch that died, and do not count.
-    """
+    """The audit of the last of `generations`, each of which continues the one before it."""
     last = generations[-1]
     places: dict[int, list[str]] = defaultdict(list)
     dropped: Counter[str] = Counter()
-    staleness = trained = too_stale = 0
-    older: list[str] = []
-    for index, one in enumerate(generations):
-        until = generations[index + 1].base_step if index + 1 < len(generations) else None
-        for ending in one.endings:
-            if not ending.reason and until is not None and ending.step > until:
-                continue
-            where = f"dropped as {ending.reason}" if ending.reason else f"trained at {ending.step}"
-            for task in ending.tasks:
-                seen = places[position(task)]
-                if not seen:
-                    dropped[ending.reason] += bool(ending.reason)
-                    trained += not ending.reason
-                seen.append(where)
-            if not ending.reason:
-                ages = _staleness(ending, one.lineages)
-                staleness = max([staleness, *ages])
-                beyond = [
-                    a for a in ages if one.max_staleness is not None and a > one.max_staleness
-                ]
-                too_stale += len(beyond)
-                if beyond:
-                    older.append(
-                        f"{len(beyond)} groups of step {ending.step} of run {one.run} were up to "
-                        f"{max(beyond)} versions behind, of {one.max_staleness} allowed"
-                    )
+    trained = 0
+    for _, ending in _counted(generations):
+        where = f"dropped as {ending.reason}" if ending.reason else f"trained at {ending.step}"
+        for task in ending.tasks:
+            seen = places[position(task)]
+            if not seen:
+                dropped[ending.reason] += bool(ending.reason)
+                trained += not ending.reason
+            seen.append(where)
     ended = set(places)
     for where, tasks in (
         ("returned", last.returned),
@@ -139,6 +119,7 @@ def audit(generations: Sequence[Generation]) -> Audit:
             places[position(task)].append(where)
     lost = _lost(last, places)
     twice = _duplicated(last, places)
+    oldest, stale = _stalest(generations)
     return Audit(
         run=last.run,
         tasks=last.position,
@@ -147,12 +128,39 @@ def audit(generations: Sequence[Generation]) -> Audit:
         in_flight=len(places.keys() - ended - lost.keys()),
         lost=len(lost),
         duplicated=sum(count for count, _ in twice),
-        max_staleness_seen=staleness,
+        max_staleness_seen=oldest,
         max_staleness_allowed=last.max_staleness,
-        too_stale=too_stale,
+        too_stale=sum(count for count, _ in stale),
         unknown=[one.lost_writes for one in generations if one.lost_writes],
-        problems=[*lost.values(), *(text for _, text in twice), *older][:SHOWN],
+        problems=[text for _, text in [*lost.items(), *twice, *stale]][:SHOWN],
     )
+
+
+def _counted(generations: Sequence[Generation]) -> Iterator[tuple[Generation, Ending]]:
+    """The endings that count, each with its run. Batches that an earlier run trained beyond the
+    step at which the next one took over belong to a branch that died."""
+    for one, following in zip_longest(generations, generations[1:]):
+        for ending in one.endings:
+            if ending.reason or following is None or ending.step <= following.base_step:
+                yield one, ending
+
+
+def _stalest(generations: Sequence[Generation]) -> tuple[int, list[tuple[int, str]]]:
+    """The most versions that a trained group was behind; and for each batch with groups that were
+    older than allowed their number, and a sentence."""
+    oldest, found = 0, []
+    for one, ending in _counted(generations):
+        ages = _staleness(ending, one.lineages) if not ending.reason else []
+        oldest = max([oldest, *ages])
+        allowed = one.max_staleness
+        beyond = [age for age in ages if allowed is not None and age > allowed]
+        if beyond:
+            sentence = (
+                f"{len(beyond)} groups of step {ending.step} of run {one.run} were up to "
+                f"{max(beyond)} versions behind, of {allowed} allowed"
+            )
+            found.append((len(beyond), sentence))
+    return oldest, found
 
 
 def position(task: str) -> int:

@@ -1,7 +1,7 @@
 """What `submit.lua` writes for a new run: its fields, and the order of its tasks. Pure."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from services.contracts.config.data import Data
@@ -40,6 +40,17 @@ def is_live_run(record: RunRecord) -> bool:
     return bool(record.config["data"].get("source") == "sessions")
 
 
+@dataclass(frozen=True)
+class _Sampling:
+    """What a run that samples begins with; of a supervised run it is empty."""
+
+    order: dict[str, int] = field(default_factory=dict)
+    returned: list[str] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    lineages: list[str] = field(default_factory=list)
+    noted: RowNotes = field(default_factory=lambda: RowNotes({}, {}))
+
+
 def submission(
     record: RunRecord, rows: int, ended: EndedRun | None, noted: RowNotes | None
 ) -> list[str]:
@@ -49,53 +60,59 @@ def submission(
     fields: dict[str, Any] = record.model_dump(mode="json")
     if not record.dataset_rows:
         fields["dataset"] = config["data"]["dataset"]
-    order: dict[str, int] = {}
-    returned: list[str] = []
-    cancelled: list[str] = []
-    lineages: list[str] = []
-    notes: dict[str, str] = {}
-    rates: dict[str, str] = {}
+    begins = _Sampling()
     if record.kind == "rl":
-        batch = config["algorithm"]["prompts_per_step"]
         fields |= {name: config["rollout"][name] for name in ("max_staleness", "stream_bytes")}
-        fields["batch"] = batch
-        order = dict(zip(ORDER, (0, 0, rows, 0), strict=True))
-        if ended is not None and ended.order:
-            # Positions go on, so that they name one task of the whole lineage.
-            order["position"] = ended.order["position"]
-            lineages = ended.lineages
-            if noted is None:
-                # What was open points into rows of another dataset.
-                cancelled = ended.open
-            else:
-                order, returned = dict(ended.order), ended.open
-                notes = {row.decode(): note.decode() for row, note in noted.filters.items()}
-                rates = {row.decode(): rate.decode() for row, rate in noted.pass_rates.items()}
-        order |= {
-            "dataset_rows": rows,
-            "batch": batch,
-            "base_position": order["position"],
-            "base_step": record.committed_step,
-            "last_finished": order["position"],
-            "filtered_prompts": sum(note.endswith(":1") for note in notes.values()),
-        }
-        if record.dataset_rows:
-            order["mixed_rows"] = sum(record.dataset_rows)
-        if is_live_run(record):
-            order["live"] = 1
-        if dynamic := config["algorithm"].get("dynamic_sampling"):
-            order["filtered_limit"] = dynamic["max_filtered"] * batch
+        fields["batch"] = config["algorithm"]["prompts_per_step"]
+        begins = _sampling(record, rows, ended, noted)
     written = {name: text_of(value) for name, value in fields.items() if value is not None}
     return [
         json.dumps(written),
-        json.dumps({name: str(value) for name, value in order.items()}),
-        json.dumps(returned),
-        json.dumps(cancelled),
+        json.dumps({name: str(value) for name, value in begins.order.items()}),
+        json.dumps(begins.returned),
+        json.dumps(begins.cancelled),
         f"run {record.resume_from} used other rows",
-        json.dumps(lineages),
-        json.dumps(notes),
-        json.dumps(rates),
+        json.dumps(begins.lineages),
+        json.dumps(_decoded(begins.noted.filters)),
+        json.dumps(_decoded(begins.noted.pass_rates)),
     ]
+
+
+def _sampling(
+    record: RunRecord, rows: int, ended: EndedRun | None, noted: RowNotes | None
+) -> _Sampling:
+    """As of `submission`, for a run that samples."""
+    begins = _Sampling(dict(zip(ORDER, (0, 0, rows, 0), strict=True)))
+    if ended is not None and ended.order:
+        if noted is not None:
+            begins = _Sampling(dict(ended.order), ended.open, [], ended.lineages, noted)
+        else:
+            # Positions go on, so that they name one task of the whole lineage. What was open points
+            # into rows of another dataset.
+            order = begins.order | {"position": ended.order["position"]}
+            begins = _Sampling(order, [], ended.open, ended.lineages)
+    order, algorithm = begins.order, record.config["algorithm"]
+    batch = algorithm["prompts_per_step"]
+    filtered = (note.endswith(b":1") for note in begins.noted.filters.values())
+    order |= {
+        "dataset_rows": rows,
+        "batch": batch,
+        "base_position": order["position"],
+        "base_step": record.committed_step,
+        "last_finished": order["position"],
+        "filtered_prompts": sum(filtered),
+    }
+    if record.dataset_rows:
+        order["mixed_rows"] = sum(record.dataset_rows)
+    if is_live_run(record):
+        order["live"] = 1
+    if dynamic := algorithm.get("dynamic_sampling"):
+        order["filtered_limit"] = dynamic["max_filtered"] * batch
+    return begins
+
+
+def _decoded(notes: dict[bytes, bytes]) -> dict[str, str]:
+    return {row.decode(): note.decode() for row, note in notes.items()}
 
 
 def order_of(record: RunRecord) -> Mixture:
