@@ -31,7 +31,7 @@ from rollout.vllm.resume import mixed
 from rollout.work.failure_limit import RunCannotWork
 from rollout.work.group import Sampled, scores_of, task_seed, text_of
 from rollout.work.hand_in import HandIn
-from rollout.work.task_rows import MissingDataset, TaskRow
+from rollout.work.task_rows import MissingDataset, RowsAway, TaskRow
 from rollout.worker import RunWorker
 from services.contracts.config.episodes import Sessions
 from services.contracts.records import WorkerRecord
@@ -44,7 +44,7 @@ from services.runtime.tasks import end
 from services.store.agents.calls import Claimed
 from services.store.agents.sessions import Opened, Played
 from services.store.work.prompts import Lease
-from services.volume import GatewayAway
+from services.volume import DamagedFile, GatewayAway
 
 log = get_logger(__name__)
 
@@ -162,7 +162,7 @@ class SessionWorker(RunWorker):
                     await self._finish(claimed)
                 else:
                     await self._turn(claimed)
-        except (VLLMUnavailable, RedisError, GatewayAway) as error:
+        except (VLLMUnavailable, RedisError, GatewayAway, RowsAway) as error:
             self._status.error = str(error)
             self._tasks.pause()
             await retry("a call", lambda: calls.release(run, self._context.worker, [claimed.id]))
@@ -242,7 +242,7 @@ class SessionWorker(RunWorker):
             if sampled is not None:
                 await self._hand_in(lease, live, opened.leased_at, row, sampled)
                 self._limit.group_finished()
-        except (VLLMUnavailable, RedisError, GatewayAway):
+        except (VLLMUnavailable, RedisError, GatewayAway, RowsAway):
             raise
         except Exception as error:
             if opened.own is not None and not isinstance(error, RunCannotWork):
@@ -256,7 +256,7 @@ class SessionWorker(RunWorker):
     async def _count_rows(self, row: TaskRow) -> None:
         """Make known how many rows the dataset has: a run fails when all of them, or many, have
         failed, and agents that give rewards themselves have not had it read here."""
-        with suppress(MissingDataset, IndexError):
+        with suppress(MissingDataset, IndexError, DamagedFile, OSError):
             await row.dataset.rows.row(row.index)
 
     async def _own_failed(self, attempt: str, error: Exception) -> None:

@@ -22,7 +22,7 @@ from rollout.tools.errors import ToolsAway
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.weight_follower import CannotPin
 from rollout.work.group import RunContext, sample_and_score, text_of
-from rollout.work.task_rows import Rows
+from rollout.work.task_rows import Rows, RowsAway
 from services.contracts.config.rewards import named
 from services.contracts.evaluation import AnsweredRow, AnsweredSample, EvaluationRequest
 from services.contracts.rows.dataset import Row
@@ -43,7 +43,7 @@ BACKOFF_SECONDS = 5.0
 """After a failure that is not the evaluation's."""
 DAMAGED_TRIES = 2
 """Of an evaluation whose files are damaged, before it ends without answers."""
-AWAY = (VLLMUnavailable, ToolsAway, RedisError, GatewayAway)
+AWAY = (VLLMUnavailable, ToolsAway, RedisError, GatewayAway, RowsAway)
 
 
 class Evaluator:

@@ -22,7 +22,7 @@ from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import VerifierBroke, sample_and_score, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
-from rollout.work.task_rows import TaskRow, TaskRows
+from rollout.work.task_rows import RowsAway, TaskRow, TaskRows
 from services.contracts.rows.curriculum import sampled as curriculum_samples
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
@@ -127,10 +127,12 @@ class GroupTasks:
             with panics_as(RuntimeError):
                 await self._sample(lease, live, row)
             self._limit.group_finished()
-        except (VLLMUnavailable, ToolsAway, RedisError, GatewayAway) as error:
+        except (VLLMUnavailable, ToolsAway, RedisError, GatewayAway, RowsAway) as error:
             # The worker finds out whether vLLM is dead; more requests would not help.
             self._status.error = str(error)
             self.pause()
+            if isinstance(error, RowsAway):
+                await self._run_events.once("rows away", f"groups wait: {error}")
             await self._leases.release([lease.attempt])
         except Exception as error:
             await self.failed(lease.attempt, row, error)

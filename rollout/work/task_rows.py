@@ -1,6 +1,7 @@
 """Which dataset and row a task is, how the prompts of that dataset are worked on, and its rows on
 this host. A dataset may grow while it is read."""
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,11 +14,16 @@ from services.contracts.rows.mixture import Mixture, prompt_mixture
 from services.contracts.rows.task import TaskPosition
 from services.datasets.stored_rows import DatasetReader
 from services.store import Store
-from services.volume import Volume
+from services.volume import GatewayAway, Volume
 
 
 class MissingDataset(ValueError):
     """The run's dataset does not exist (any more)."""
+
+
+class RowsAway(OSError):
+    """The files of a dataset cannot be read on this host now: a later try may succeed, and no row
+    is to blame."""
 
 
 class Rows:
@@ -28,25 +34,42 @@ class Rows:
         self._volume = volume
         self._name = name
         self._reader: DatasetReader | None = None
-
-    @property
-    def count(self) -> int:
+        """Of segments that are here alone."""
+        self._looking = asyncio.Lock()
+        self.count = 0
         """Rows known here; the dataset may have more by now."""
-        return len(self._reader) if self._reader is not None else 0
 
     async def row(self, index: int) -> Row:
         """The row at `index`; looks for newer segments if it is beyond the known ones. Raises
-        MissingDataset, IndexError, and as `Volume.fetch`."""
-        if self._reader is None or index >= len(self._reader):
+        MissingDataset, IndexError, DamagedFile, GatewayAway, and RowsAway where a file cannot be
+        read, or is gone."""
+        try:
+            return (await self._with(index)).row(index)
+        except GatewayAway:
+            raise
+        except OSError as error:
+            # All files are looked for again.
+            self._reader = None
+            raise RowsAway(
+                f"the files of dataset {self._name} cannot be read on this host: {error}"
+            ) from error
+
+    async def _with(self, index: int) -> DatasetReader:
+        """A reader that knows the row, if the dataset has it."""
+        if self._reader is not None and index < len(self._reader):
+            return self._reader
+        # One at a time: the others find the files here, or try again themselves.
+        async with self._looking:
+            if self._reader is not None and index < len(self._reader):
+                return self._reader
             record = await self._store.datasets.find(self._name)
             if record is None:
                 raise MissingDataset(f"there is no dataset {self._name!r}")
-            if self._reader is None:
-                self._reader = DatasetReader(self._volume, record)
-            else:
-                self._reader.extend(record)
-            await self._reader.fetch()
-        return self._reader.row(index)
+            self.count = record.rows
+            reader = self._reader or DatasetReader(self._volume, record)
+            await reader.fetch(record)
+            self._reader = reader
+            return reader
 
 
 @dataclass(frozen=True)

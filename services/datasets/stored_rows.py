@@ -32,11 +32,14 @@ class DatasetReader:
         self._ends = list(accumulate(segment.rows for segment in record.segments))
         self._segments += [None] * (len(record.segments) - len(self._segments))
 
-    async def fetch(self) -> None:
-        """Fetch every segment that is not here. Raises as `Volume.fetch` does."""
-        for position, segment in enumerate(self.record.segments):
-            if self._segments[position] is None:
+    async def fetch(self, newer: DatasetRecord | None = None) -> None:
+        """Fetch every segment that is not here; those that a `newer` record has in addition before
+        `extend`, so that no row is known whose file is not here. Raises as `Volume.fetch` does."""
+        record = newer or self.record
+        for position, segment in enumerate(record.segments):
+            if position >= len(self._segments) or self._segments[position] is None:
                 await self._volume.fetch(WeightFile(segment.file, segment.bytes, segment.xxh3))
+        self.extend(record)
 
     def rows(self, indices: Iterable[int]) -> list[Row]:
         """The rows at `indices`, in their order.

@@ -1,12 +1,23 @@
 """Which dataset, row and options a task has."""
 
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from rollout.work.group import RunContext
-from rollout.work.task_rows import DatasetWork, Rows, TaskRow, TaskRows
+from rollout.work.task_rows import DatasetWork, Rows, RowsAway, TaskRow, TaskRows
 from services.contracts.config.data import Data
+from services.contracts.records import DatasetRecord
+from services.contracts.rows.dataset import Row
 from services.contracts.rows.mixture import prompt_mixture
 from services.contracts.rows.task import TaskPosition
+from services.contracts.weights import WeightFile
+from services.datasets.segments import write_segment
+from services.store import Store
+from services.volume import GatewayAway, Volume
 
 NOTHING = cast(RunContext, None)
 
@@ -40,3 +51,120 @@ def test_the_rows_of_one_dataset_are_those_of_its_order() -> None:
         str(task.row(5)),
         f"dataset row {task.row(5)}",
     )
+
+
+class Fetching:
+    """A volume that has the file of a dataset once it was fetched."""
+
+    def __init__(self, root: Path) -> None:
+        self.volume = Volume(root)
+        self.root = root
+        self.begun = asyncio.Event()
+        self.arrives = asyncio.Event()
+        self.error: Exception | None = None
+        self.fetched: list[str] = []
+
+    def path(self, name: str) -> Path:
+        return self.volume.path(name)
+
+    async def fetch(self, file: WeightFile) -> Path:
+        self.begun.set()
+        self.fetched.append(file.name)
+        await self.arrives.wait()
+        if self.error is not None:
+            raise self.error
+        path = self.path(file.name)
+        if not path.exists():
+            path.with_suffix(".there").rename(path)
+        return path
+
+
+class Dataset:
+    """A dataset of rows 'a', 'b', …, in segments whose files are not here yet."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self.record = DatasetRecord(id="d", name="d", rows=0, created=1.0, segments=[])
+
+    def add(self, *prompts: str) -> None:
+        rows = [Row(prompt=prompt, answer="") for prompt in prompts]
+        with write_segment(rows, self._root) as written:
+            segment = written.publish(self._root, "d")
+        path = self._root / segment.file
+        path.rename(path.with_suffix(".there"))
+        segments = [*self.record.segments, segment]
+        total = self.record.rows + len(prompts)
+        self.record = self.record.model_copy(update={"segments": segments, "rows": total})
+
+    async def find(self, name: str) -> DatasetRecord:
+        return self.record
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    return Dataset(tmp_path)
+
+
+@pytest.fixture
+def volume(tmp_path: Path) -> Fetching:
+    return Fetching(tmp_path)
+
+
+@pytest.fixture
+def rows(dataset: Dataset, volume: Fetching) -> Rows:
+    store = SimpleNamespace(datasets=dataset)
+    return Rows(cast(Store, store), cast(Volume, volume), "d")
+
+
+async def test_a_row_waits_for_a_file_that_another_task_fetches(
+    dataset: Dataset, volume: Fetching, rows: Rows
+) -> None:
+    dataset.add("a", "b")
+    first = asyncio.create_task(rows.row(0))
+    await volume.begun.wait()
+    second = asyncio.create_task(rows.row(1))
+    await asyncio.sleep(0.01)
+    assert not second.done()
+    volume.arrives.set()
+    assert [(await one).prompt for one in (first, second)] == ["a", "b"]
+    assert len(volume.fetched) == 1
+
+    dataset.add("c")
+    volume.arrives.clear()
+    volume.begun.clear()
+    third = asyncio.create_task(rows.row(2))
+    await volume.begun.wait()
+    assert (await rows.row(0)).prompt == "a"
+    fourth = asyncio.create_task(rows.row(2))
+    await asyncio.sleep(0.01)
+    assert not fourth.done()
+    volume.arrives.set()
+    assert [(await one).prompt for one in (third, fourth)] == ["c", "c"]
+    assert len(volume.fetched) == 2
+
+
+async def test_a_file_that_could_not_be_fetched_is_fetched_for_the_next_row(
+    dataset: Dataset, volume: Fetching, rows: Rows
+) -> None:
+    dataset.add("a", "b")
+    volume.arrives.set()
+    volume.error = GatewayAway("the gateway is started again")
+    with pytest.raises(GatewayAway):
+        await rows.row(0)
+    volume.error = None
+    assert (await rows.row(1)).prompt == "b"
+
+
+async def test_a_file_that_is_gone_for_a_moment_is_looked_for_again(
+    tmp_path: Path, dataset: Dataset, rows: Rows
+) -> None:
+    dataset.add("a", "b")
+    file = tmp_path / dataset.record.segments[0].file
+    gone = file.with_suffix(".there")
+    there = Rows(cast(Store, SimpleNamespace(datasets=dataset)), Volume(tmp_path), "d")
+    for index in range(2):
+        with pytest.raises(RowsAway, match="the files of dataset d cannot be read on this host"):
+            await there.row(index)
+    assert there.count == 2
+    gone.rename(file)
+    assert (await there.row(0)).prompt == "a"
