@@ -170,7 +170,10 @@ async def keep_serving(settings: RolloutSettings) -> None:
             log.info("files are not served here", address=settings.peer_url, reason=str(error))
             return
         with listener:
-            await _child(settings, api_key, listener)
+            try:
+                await _child(settings, api_key, listener)
+            except OSError as error:
+                log.warning("the process that serves files cannot be started", reason=str(error))
         await asyncio.sleep(TAKE_OVER_SECONDS)
 
 

@@ -130,7 +130,11 @@ class ModelProcess:
 
     async def _run_once(self, loaded: asyncio.Future[None]) -> str:
         """Start it and read its replies until it ends. Returns how it ended."""
-        connection, process = self._start()
+        try:
+            connection, process = self._start()
+        except OSError as error:
+            # Memory may be short: that may be why the last one ended.
+            return f"it cannot be started: {error}"
         self._process = process
         problem = ""
         try:
@@ -153,8 +157,10 @@ class ModelProcess:
         return problem or f"exit code {code}"
 
     def _start(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
+        """Raises OSError."""
         ours, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as failed:
+            failed.callback(ours.close)
             options = msgspec.json.encode(self.options).decode()
             process = subprocess.Popen(
                 [sys.executable, "-m", "reward.models", str(theirs.fileno()), options],
@@ -165,6 +171,7 @@ class ModelProcess:
                 start_new_session=True,
                 env={**WAITING, **os.environ, **gpu_environment(self.options.gpu)},
             )
+            failed.pop_all()
         ours.setblocking(False)
         return ours, process
 

@@ -185,8 +185,11 @@ class Pool:
             # `_restart` asks again.
             self._schedule.not_started()
             return
-        self._children.fork(self._next_worker)
-        self._next_worker += 1
+        worker, self._next_worker = self._next_worker, self._next_worker + 1
+        try:
+            self._children.fork(worker)
+        except OSError as error:
+            self.on_not_forked(worker, str(error))
 
     def _kill(self, worker: int, task: Task) -> None:
         log.warning(
@@ -250,14 +253,24 @@ class Pool:
             )
         elif not self._closing:
             log.error("the workers' parent process ended; starting another", exit_code=exit_code)
-            self._failures += 1
-            backoff = min(5.0, 0.05 * 2**self._failures)
-            asyncio.get_running_loop().call_later(backoff, self._restart)
+            self._restart_later()
+
+    def _restart_later(self) -> None:
+        self._failures += 1
+        backoff = min(5.0, 0.05 * 2**self._failures)
+        asyncio.get_running_loop().call_later(backoff, self._restart)
 
     def _restart(self) -> None:
-        if not self._closing:
+        if self._closing:
+            return
+        try:
             self._children.start_fork_server()
-            self._advance([])
+        except OSError as error:
+            # Memory may be short: that may be why the last one ended.
+            log.error("the workers' parent process cannot be started", problem=str(error))
+            self._restart_later()
+            return
+        self._advance([])
 
     def on_ready(self, worker: int) -> None:
         self._failures = 0

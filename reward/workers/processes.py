@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -124,9 +125,11 @@ class Children:
         return [link.pid for link in self._links.values() if link.pid]
 
     def start_fork_server(self) -> None:
-        """Start the workers' parent. Forks that are ordered before it is warm wait for it."""
+        """Start the workers' parent. Forks that are ordered before it is warm wait for it. Raises
+        OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
+        with theirs, ExitStack() as failed:
+            failed.callback(ours.close)
             self._fork_server = subprocess.Popen(
                 [
                     sys.executable,
@@ -144,17 +147,21 @@ class Children:
                 # The order of sets must not decide a comparison.
                 env={**os.environ, "PYTHONHASHSEED": "0"},
             )
+            failed.pop_all()
         ours.setblocking(False)
         self._control = ours
         asyncio.get_running_loop().add_reader(ours.fileno(), self._on_report)
 
     def fork(self, worker: int) -> None:
-        """Have a worker forked; `on_ready` or `on_not_forked` follows."""
+        """Have a worker forked; `on_ready` or `on_not_forked` follows. Raises OSError: then there
+        is none."""
         ours, theirs = socket.socketpair()
+        with theirs, ExitStack() as failed:
+            failed.callback(ours.close)
+            self._order(Spawn(worker), theirs.fileno())
+            failed.pop_all()
         link = _WorkerSocket(self, worker)
         self._links[worker] = link
-        with theirs:
-            self._order(Spawn(worker), theirs.fileno())
         ours.setblocking(False)
         loop = asyncio.get_running_loop()
         connecting = loop.create_task(loop.create_connection(lambda: link, sock=ours))

@@ -1,13 +1,24 @@
 """What `reward.workers.processes` reports of workers that die. Real fork server, real workers."""
 
 import asyncio
+import errno
 import os
 import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from typing import Any
 
+import pytest
+
+from reward.metrics import Metrics
 from reward.sandbox.host import SandboxOptions
-from reward.verifiers.base import Item, Step
+from reward.verifiers.base import Item, Step, Verifier
+from reward.verifiers.registry import build_registry, usable
+from reward.workers.pool import Pool
 from reward.workers.processes import Children
 from reward.workers.protocol import Answer, Job, pack_item
+from reward.workers.requests import Request, request_for
 from tests.integration.reward.conftest import alive, until
 
 
@@ -60,3 +71,71 @@ async def test_jobs_sent_to_a_worker_whose_end_is_not_yet_reported_are_unread() 
         assert events.lost == [(0, True)]
     finally:
         await children.close()
+
+
+def small_pool() -> Pool:
+    return Pool(
+        workers=1,
+        spare=1,
+        capacity=8,
+        memory_bytes=1 << 30,
+        own_verifiers=[],
+        metrics=Metrics(),
+    )
+
+
+def right_answer() -> Request:
+    registry = build_registry([])
+    verifier, params = usable(registry, "exact", {})
+    assert isinstance(verifier, Verifier)
+    return request_for(Item("exact", "", "5", "5", {}, {}), params, verifier)
+
+
+def once(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`call`, which fails the first time as where the system has nothing left to give."""
+    failed = False
+
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        nonlocal failed
+        if not failed:
+            failed = True
+            raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+        return call(*arguments, **named)
+
+    return wrapped
+
+
+async def test_a_parent_of_the_workers_that_cannot_be_started_is_started_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = small_pool()
+    await pool.start()
+    try:
+        parent = pool._children._fork_server
+        assert parent is not None
+        monkeypatch.setattr(subprocess, "Popen", once(subprocess.Popen))
+        parent.kill()
+        await until(lambda: not pool.ready, "the workers are gone")
+        async with asyncio.timeout(60):
+            (verdict,) = await pool.score([right_answer()])
+        assert verdict.reward == 1
+    finally:
+        await pool.close()
+
+
+async def test_a_worker_for_which_there_is_no_socket_is_started_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pool = small_pool()
+    await pool.start()
+    try:
+        await until(lambda: pool.ready, "a worker is up")
+        (pid,) = pool.worker_pids
+        monkeypatch.setattr(socket, "socketpair", once(socket.socketpair))
+        os.kill(pid, signal.SIGKILL)
+        await until(lambda: not pool.worker_pids, "the worker is gone")
+        async with asyncio.timeout(60):
+            (verdict,) = await pool.score([right_answer()])
+        assert verdict.reward == 1
+    finally:
+        await pool.close()

@@ -1,8 +1,57 @@
 """When a reward model's process that ended is started again."""
 
+import asyncio
+import errno
+import os
 from itertools import pairwise
 
-from reward.models.process import FIRST_PAUSE, HEALTHY, LONGEST_PAUSE, next_pause
+import pytest
+
+from reward.models import process
+from reward.models.process import (
+    FIRST_PAUSE,
+    HEALTHY,
+    LONGEST_PAUSE,
+    ModelLoadError,
+    ModelProcess,
+    next_pause,
+)
+from reward.models.wire import Options
+
+
+class Unstartable(ModelProcess):
+    """One for which the system has nothing left to give."""
+
+    def __init__(self) -> None:
+        super().__init__("small", Options(path="nowhere"))
+        self.again = asyncio.Event()
+        self._tried = False
+
+    def _start(self) -> None:  # type: ignore[override]
+        if self._tried:
+            self.again.set()
+        self._tried = True
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+
+async def test_a_process_that_cannot_be_started_again_is_started_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(process, "FIRST_PAUSE", 0.001)
+    model = Unstartable()
+    loaded = asyncio.get_running_loop().create_future()
+    loaded.set_result(None)
+    keeper = asyncio.create_task(model._keep(loaded))
+    async with asyncio.timeout(5):
+        await model.again.wait()
+    assert not keeper.done()
+    keeper.cancel()
+
+
+async def test_a_process_that_cannot_be_started_at_all_is_said() -> None:
+    async with asyncio.timeout(5):
+        with pytest.raises(ModelLoadError, match="Cannot allocate memory"):
+            await Unstartable().open()
 
 
 def test_pauses_between_restarts_double_up_to_the_longest() -> None:

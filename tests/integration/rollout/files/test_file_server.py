@@ -1,6 +1,7 @@
 """The file server of a host: whom it serves, which worker starts it, and how others find it."""
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -39,6 +40,33 @@ async def test_files_are_given_to_those_with_the_hosts_key_alone(
         assert (await api.get("/v1/files/runs/r/weights/none")).status_code == 404
         assert (await api.post(at)).status_code == 404
         assert await asyncio.to_thread(probe.ask, f"{host.url}/healthz") == (200, "")
+
+
+async def test_a_child_that_cannot_be_started_is_started_later(
+    gateway: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_server, "TAKE_OVER_SECONDS", 0.01)
+    (port,) = own_ports("127.0.0.1", 1)
+    settings = RolloutSettings(
+        peer_url=f"http://127.0.0.1:{port}", api_key=SecretStr(KEY), data=gateway.root
+    )
+    again = asyncio.Event()
+    tries = 0
+
+    async def no_memory(*_: object, **__: object) -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            again.set()
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", no_memory)
+    worker = asyncio.create_task(file_server.keep_serving(settings))
+    try:
+        async with asyncio.timeout(5):
+            await again.wait()
+    finally:
+        await end([worker])
 
 
 async def test_of_the_workers_of_a_host_one_serves_and_another_takes_over(
