@@ -15,6 +15,9 @@ from services.contracts.scores import ScoreResult
 
 Decode = Callable[[Sequence[int]], str]
 """From tokens to the text that verifiers see."""
+LONGEST_CHARACTER = 16
+"""Tokens. Where so many have made no whole character, none begins with them: they are bytes that
+mean nothing, or special tokens."""
 Part = tuple[int, float]
 """The end of a part, in characters of the text, and its reward."""
 
@@ -53,15 +56,18 @@ def text_ends(token_ids: Sequence[int], decode: Decode) -> list[int]:
     """[tokens] characters of the text up to and including each token.
 
     A token's text depends on the token before it (blanks, bytes of one character), and never on
-    tokens before the last whole character: only those since then are decoded with it.
+    tokens before the last whole character: only those since then are decoded with it, at most
+    LONGEST_CHARACTER. A policy may repeat half a character for as long as it likes.
     """
     ends: list[int] = []
     total = start = whole = 0
     for i in range(len(token_ids)):
         before, after = decode(token_ids[start:whole]), decode(token_ids[start : i + 1])
+        grown = max(0, len(after) - len(before))
         # Bytes that do not make a character yet.
-        if len(after) > len(before) and not after.endswith("\N{REPLACEMENT CHARACTER}"):
-            total += len(after) - len(before)
+        open_ = not grown or after.endswith("\N{REPLACEMENT CHARACTER}")
+        if not open_ or i + 1 - whole == LONGEST_CHARACTER:
+            total += grown
             start, whole = whole, i + 1
         ends.append(total)
     return ends

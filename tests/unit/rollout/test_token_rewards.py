@@ -10,7 +10,7 @@ from tokenizers.models import BPE
 from transformers import PreTrainedTokenizerFast
 
 from rollout.rewards.combine import combine
-from rollout.rewards.token_rewards import earned, text_ends, token_rewards
+from rollout.rewards.token_rewards import LONGEST_CHARACTER, earned, text_ends, token_rewards
 from rollout.work.assembly import assemble
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.rewards import Reward, named
@@ -112,6 +112,26 @@ def test_a_character_of_several_tokens_belongs_to_the_last_of_them() -> None:
     assert text_ends(ids, said) == [0, 1, 2, 2, 2, 3, 4]
     # Bytes that never become a character: what ends there is the last token's.
     assert token_rewards([(2, 1.0), (3, 1.0)], ids[:5], said).tolist() == [0, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("garbage", [[0x80], [0xF0, 0x9F], [0xFF]])
+def test_bytes_that_never_become_a_character_are_decoded_with_few_others(
+    garbage: list[int],
+) -> None:
+    longest = 0
+
+    def said(some: Sequence[int]) -> str:
+        nonlocal longest
+        longest = max(longest, len(some))
+        return bytes(some).decode(errors="replace")
+
+    text = "a é"
+    ids = [*text.encode(), *garbage * 500, *text.encode()]
+    ends = text_ends(ids, said)
+    assert longest <= 2 * LONGEST_CHARACTER
+    assert ends == sorted(ends)
+    assert ends[:4] == [1, 2, 2, 3]
+    assert ends[-1] == len(said(ids))
 
 
 def test_token_rewards_survive_the_wire() -> None:
