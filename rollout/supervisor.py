@@ -52,7 +52,8 @@ from services.runtime.logs import get_logger
 from services.runtime.process import RESTARTS
 from services.runtime.tasks import end
 from services.runtime.tool_servers import tool_servers, usable
-from services.store import Store
+from services.store import Store, Unreadable
+from services.store.unreadable import report
 from services.volume import Volume
 
 log = get_logger(__name__)
@@ -353,8 +354,9 @@ class Supervisor:
     async def _beat(self) -> None:
         cores = vllm_cores()
         idle = IdleCores(cores) if installed_device() == "cpu" else None
+        said = ""
         for beat in itertools.count():
-            with contextlib.suppress(RedisError, OSError):
+            try:
                 if idle is not None and beat % HOST_LOAD_EVERY == HOST_LOAD_EVERY - 1:
                     self.record.host_load = HostLoad(
                         cores=len(cores),
@@ -365,11 +367,23 @@ class Supervisor:
                 await self._heartbeat()
                 if self._settings.alive_file is not None:
                     self._settings.alive_file.touch()
+            except (RedisError, OSError):
+                pass
+            except Exception as error:
+                # A worker that is silent loses the files that it needs.
+                if repr(error) != said:
+                    said = repr(error)
+                    log.exception("a heartbeat failed")
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _heartbeat(self) -> None:
+        """Raises RedisError."""
         self._refresh()
-        await self._store.workers.heartbeat(self.record)
+        try:
+            await self._store.workers.heartbeat(self.record)
+        except Unreadable as error:
+            # Of the pool's records: no run is at fault.
+            report(f"pool {self.record.pool}", str(error))
 
     def _refresh(self) -> None:
         record, worker = self.record, self._worker
