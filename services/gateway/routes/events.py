@@ -28,7 +28,10 @@ async def events(
     record: RunDep,
     last_event_id: Annotated[
         str | None,
-        Header(pattern=r"^\d+(-\d+)?$", description="The last event seen; only later ones come."),
+        Header(
+            pattern=r"^[0-9]{1,20}(-[0-9]{1,20})?$",
+            description="The last event seen; only later ones come.",
+        ),
     ] = None,
     newest: Annotated[
         int | None,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from services.volume import run_files
-from services.volume.run_files import backwards, first_samples
+from services.volume.run_files import backwards, first_samples, read_metrics
 
 LINES = [b'{"step": 1}\n', b'{"step": 22222222222222222}\n', b"{}\n"]
 TEXT = b"".join(LINES)
@@ -41,3 +41,11 @@ def test_the_answers_of_the_first_step_are_read_from_the_beginning(tmp_path: Pat
     path.write_text("".join(lines)[:-1])
     assert [one.step for one in first_samples(path, 8)] == [3, 3]
     assert len(first_samples(path, 1)) == 1
+
+
+@pytest.mark.parametrize("start", [27, 1 << 40, 1 << 62, 1 << 63, 10**30])
+def test_nothing_comes_after_the_end_of_the_metrics(tmp_path: Path, start: int) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}\n')
+    assert read_metrics(path, set(), -1, 10, 12) == ([{"step": 2}], None)
+    assert read_metrics(path, set(), -1, 10, start) == ([], None)
