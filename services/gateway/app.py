@@ -15,6 +15,7 @@ from starlette.types import Scope
 from services.gateway import problems
 from services.gateway.authentication import Authentication, Keyring
 from services.gateway.chains.advance import keep_advancing
+from services.gateway.dataset_rows import DatasetRows
 from services.gateway.deletion import remove_deleted
 from services.gateway.dependencies import Dependencies
 from services.gateway.followers import Followers
@@ -133,6 +134,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 turns,
                 payloads,
                 OpenCalls(settings),
+                DatasetRows(Volume(settings.data)),
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
             tasks = [

@@ -12,6 +12,7 @@ from services.contracts.chains import ChainRecord
 from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, several_called
 from services.gateway.authentication import Keyring
+from services.gateway.dataset_rows import DatasetRows
 from services.gateway.followers import Followers
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.reports import Reports
@@ -42,6 +43,7 @@ class Dependencies:
     turns: Turns
     payloads: Payloads
     policy: OpenCalls
+    rows: DatasetRows
 
 
 # Without `async`, FastAPI would ask a thread for it, at each request.

@@ -15,7 +15,6 @@ from services.contracts.rows.rendering import compose
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import session_id
 from services.datasets.columns import DatasetError, check_prompt
-from services.datasets.stored_rows import DatasetReader
 from services.gateway.dependencies import Deps, RunDep
 from services.gateway.session_admission import (
     later,
@@ -296,6 +295,4 @@ async def _row(deps: Deps, dataset: str, row: int) -> Row:
     record = await deps.store.datasets.find(dataset)
     if record is None:
         raise Problem(HTTPStatus.CONFLICT, f"there is no dataset {dataset!r}")
-    reader = DatasetReader(deps.volume, record)
-    await reader.fetch()
-    return reader.row(row)
+    return await deps.rows.row(record, row)
