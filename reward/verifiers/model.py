@@ -5,6 +5,7 @@ started with a sequence classification model. This process only asks.
 """
 
 import asyncio
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -145,6 +146,9 @@ async def _ask(
     scores, cut = await model.scores(_conversation(item, answer))
     if params.label >= len(scores):
         raise ModelError(f"the model has {len(scores)} outputs; there is no label {params.label}")
+    if not math.isfinite(scores[params.label]):
+        # `min` and `max` would make the best reward of NaN.
+        raise ModelError(f"the model's score {scores[params.label]} is not finite")
     return shaped(scores[params.label], params), cut
 
 
