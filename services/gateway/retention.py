@@ -25,7 +25,7 @@ from services.gateway.settings import GatewaySettings
 from services.models.path import named_steps
 from services.payloads import Payloads
 from services.runtime.logs import get_logger
-from services.store import Store
+from services.store import Store, Unreadable
 
 log = get_logger(__name__)
 
@@ -175,16 +175,23 @@ async def sweep_payloads(store: Store, data: Path, payloads: Payloads) -> None:
     runs = await payloads.runs()
     for run, there in zip(runs, await store.runs.summaries(runs), strict=True):
         if there is not None or not (data / "runs" / run).exists():
-            await payloads.sweep(run)
+            try:
+                await payloads.sweep(run)
+            except Unreadable as error:
+                log.error("payloads of a run stay", run=run, reason=str(error))
 
 
 async def keep_pruning(store: Store, settings: GatewaySettings, payloads: Payloads) -> None:
     """Prune finished runs and sweep payloads again and again, until cancelled."""
     while True:
-        with contextlib.suppress(RedisError, OSError):
+        try:
             await prune_finished(store, settings)
+        except Unreadable as error:
+            log.error("files of finished runs stay", reason=str(error))
+        except (RedisError, OSError) as error:
+            log.debug("files of finished runs stay", reason=str(error))
         try:
             await sweep_payloads(store, settings.data, payloads)
-        except (RedisError, OSError) as error:
+        except (RedisError, OSError, Unreadable) as error:
             log.warning("payloads stay", reason=str(error))
         await asyncio.sleep(min(60, settings.keep_finished_seconds))
