@@ -34,7 +34,7 @@ LONGEST_SCORING = 10 * 3600.0
 """Seconds. The service limits each item itself: three hours at most, in up to three tries. A host
 that is gone is noticed much earlier by TCP, and a service that hangs by `/healthz`."""
 LOOK_SECONDS = 30.0
-"""Interval and time limit of health checks while a request waits."""
+"""Between two health checks while a request waits, and what each of them may take."""
 
 
 Waits = Callable[[str], Awaitable[None]]
@@ -58,6 +58,7 @@ class RewardClient:
         key: Callable[[], str | None] = lambda: None,
         longest_wait: float = 10.0,
         look_seconds: float = LOOK_SECONDS,
+        look_limit: float = LOOK_SECONDS,
     ) -> None:
         """`key` is asked before each request: the service may make its key after the worker has
         started."""
@@ -65,6 +66,7 @@ class RewardClient:
         self.url = redacted(url.rstrip("/"))
         self._longest_wait = longest_wait
         self._look_seconds = look_seconds
+        self._look_limit = look_limit
         self._http = httpx.AsyncClient(
             base_url=url,
             timeout=httpx.Timeout(10.0, read=LONGEST_SCORING),
@@ -151,7 +153,7 @@ class RewardClient:
         request = asyncio.create_task(self._http.post(path, content=body, headers=headers))
         try:
             while not (await asyncio.wait([request], timeout=self._look_seconds))[0]:
-                await self._http.get("/healthz", timeout=self._look_seconds)
+                await self._http.get("/healthz", timeout=self._look_limit)
             return request.result()
         finally:
             request.cancel()

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -61,7 +62,7 @@ async def one_sample(
             break
         if not state.running:
             continue
-        if script.hang_after is not None and state.tokens >= script.hang_after:
+        if hangs(state):
             continue
         for _ in range(min(per_step, limit - len(tokens))):
             token = reply[len(tokens)] if reply else source.randrange(script.vocabulary)
@@ -91,6 +92,12 @@ async def one_sample(
     if state.layers:
         made.experts = routed_experts(prompt + tokens, state.layers)
     return made
+
+
+def hangs(state: State) -> bool:
+    """Whether nothing is sampled at the moment."""
+    after, until = state.script.hang_after, state.script.hang_until
+    return after is not None and state.tokens >= after and not (until and Path(until).exists())
 
 
 def kept_of(script: Script, params: dict[str, Any]) -> int:

@@ -22,6 +22,8 @@ class Script:
     """Log this line and exit with code 1."""
     hang_after: int | None = None
     """Sample no more tokens once so many were sampled; go on answering everything else."""
+    hang_until: str = ""
+    """A file that ends this once it exists."""
     update_seconds: float = 0.0
     """How long a load of weights takes."""
     sequences: int = 256

@@ -151,7 +151,7 @@ async def following(
 ) -> AsyncIterator[Scene]:
     """A learner that publishes to `data`, and a follower that reads `volume`."""
     server = make_server(folder, monkeypatch, **script)
-    server.options = VLLM(startup_seconds=30, sleeps=True)
+    server.options = VLLM(startup_seconds=100, sleeps=True)
     store = Store.from_url(stack.redis_url)
     await store.runs.submit(record())
     learner = Learner(store, data, await store.runs.acquire(RUN, LINEAGE))

@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-
-import pytest
 
 from rollout.rewards.client import RewardClient
 from services.contracts.scores import ScoreItem, ScoreResponse, ScoreResult, ScoreStatus
@@ -53,39 +52,40 @@ class Server:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[tuple[Server, RewardClient]]:
+@asynccontextmanager
+async def served(look_limit: float) -> AsyncIterator[tuple[Server, RewardClient]]:
+    """The server, and a client of it that asks whether it is alive ten times a second."""
     made = Server()
     listening = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     host, port = listening.sockets[0].getsockname()
-    client = RewardClient(f"http://{host}:{port}", longest_wait=0.01, look_seconds=0.1)
+    client = RewardClient(
+        f"http://{host}:{port}", longest_wait=0.01, look_seconds=0.1, look_limit=look_limit
+    )
     yield made, client
     await client.close()
     listening.close()
 
 
-async def test_a_slow_reward_service_is_waited_for(
-    server: tuple[Server, RewardClient],
-) -> None:
-    made, client = server
-    scoring = asyncio.create_task(client.score([ITEM]))
+async def test_a_slow_reward_service_is_waited_for() -> None:
+    async with served(look_limit=60) as (made, client):
+        scoring = asyncio.create_task(client.score([ITEM]))
 
-    for _ in range(3):
-        await made.looks.acquire()
-    made.scored.set()
+        for _ in range(3):
+            await made.looks.acquire()
+        made.scored.set()
 
-    assert await scoring == [RESULT]
+        assert await scoring == [RESULT]
     assert made.scorings == 1
 
 
-async def test_a_hanging_reward_service_is_asked_again(server: tuple[Server, RewardClient]) -> None:
-    made, client = server
-    made.alive = False
-    scoring = asyncio.create_task(client.score([ITEM]))
+async def test_a_hanging_reward_service_is_asked_again() -> None:
+    async with served(look_limit=0.1) as (made, client):
+        made.alive = False
+        scoring = asyncio.create_task(client.score([ITEM]))
 
-    for _ in range(2):
-        await made.looks.acquire()
-    made.scored.set()
+        for _ in range(2):
+            await made.looks.acquire()
+        made.scored.set()
 
-    assert await scoring == [RESULT]
+        assert await scoring == [RESULT]
     assert made.scorings >= 2

@@ -31,7 +31,7 @@ def make_server(folder: Path, monkeypatch: pytest.MonkeyPatch, **script: object)
     monkeypatch.setenv("HEADRACE_SCRIPTED_VLLM", json.dumps(script))
     return VLLMServer(
         folder / "model",
-        VLLM(startup_seconds=30),
+        VLLM(startup_seconds=100),
         dtype="float32",
         device="cpu",
         log_file=folder / "vllm.log",
@@ -46,8 +46,17 @@ def snapshot(folder: Path, version: int, width: int = 4) -> WeightUpdate:
 
 
 @pytest.fixture
-async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[VLLMServer]:
-    server = make_server(tmp_path, monkeypatch, tokens_per_second=400)
+def go_on(tmp_path: Path) -> Path:
+    """The server samples 20 tokens, and no more before this file exists."""
+    return tmp_path / "go-on"
+
+
+@pytest.fixture
+async def server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, go_on: Path
+) -> AsyncIterator[VLLMServer]:
+    held = {"tokens_per_second": 400, "hang_after": 20, "hang_until": str(go_on)}
+    server = make_server(tmp_path, monkeypatch, **held)
     await (await server.start()).close()
     yield server
     await server.stop()
@@ -61,7 +70,7 @@ async def policy(server: VLLMServer) -> AsyncIterator[PolicyClient]:
 
 
 async def test_a_request_in_flight_over_an_update_shows_both_versions(
-    policy: PolicyClient, tmp_path: Path
+    policy: PolicyClient, tmp_path: Path, go_on: Path
 ) -> None:
     await policy.weights.load(snapshot(tmp_path, 1))
     params = sampling_params(Sampling(max_tokens=100, ignore_eos=True), [], 128)
@@ -70,6 +79,7 @@ async def test_a_request_in_flight_over_an_update_shows_both_versions(
         assert not request.done()
 
     await policy.weights.load(snapshot(tmp_path, 2))
+    go_on.touch()
 
     for sample in await request:
         assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]

@@ -36,9 +36,11 @@ def never() -> bool:
 async def sharing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, sleeps: bool
 ) -> AsyncIterator[tuple[VLLMServer, PolicyClient, Sleeper, Handover]]:
-    """A server, and the learner's side of its GPU; `sleeps`: whether it was started so."""
-    server = make_server(folder, monkeypatch, tokens_per_second=400)
-    server.options = VLLM(startup_seconds=30, sleeps=sleeps)
+    """A server, and the learner's side of its GPU; `sleeps`: whether it was started so. The server
+    samples 20 tokens, and no more before the file `go-on` exists."""
+    held = {"tokens_per_second": 400, "hang_after": 20, "hang_until": str(folder / "go-on")}
+    server = make_server(folder, monkeypatch, **held)
+    server.options = VLLM(startup_seconds=100, sleeps=sleeps)
     # As below an adapter. Half a second at 50 MB a second.
     with (server.model / "model.safetensors").open("w") as base:
         base.truncate(25_000_000)
@@ -101,6 +103,7 @@ async def test_what_a_sleep_cuts_off_goes_on_after_it_under_the_version_that_cam
             assert expired is not None
             assert not expired.is_set()
 
+            (tmp_path / "go-on").touch()
             learner.leave()
             await expired.wait()
         await load
