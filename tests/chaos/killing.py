@@ -145,6 +145,11 @@ class Chaos:
             assert time.monotonic() < deadline, f"not at step {step} within {within} s: {record}"
             threading.Event().wait(0.1)
 
+    def all_serve(self, run: str) -> bool:
+        """Whether the vLLM of each worker serves a version of the run."""
+        workers = self.get("/v1/workers")["workers"]
+        return all(one["run"] == run and one["version"] is not None for one in workers)
+
     def kill(self, run: str, victims: Sequence[str], chance: random.Random) -> None:
         """One process of each part, at once."""
         for victim in victims:

@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -52,11 +53,14 @@ def vllm(stack: Stack) -> list[int]:
 def that_can_hang(stack: Stack) -> list[int]:
     """Of vLLM's processes, those that it needs while it serves: not Python's tracker of shared
     memory, which is there for the end."""
-    return [
-        pid
-        for pid in vllm(stack)
-        if b"resource_tracker" not in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+    return [pid for pid in vllm(stack) if "resource_tracker" not in command_line(pid)]
+
+
+def command_line(pid: int) -> str:
+    """The arguments of a process, each with a zero byte behind it; empty of one that has ended."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
 
 
 def ranks(stack: Stack) -> list[int]:
@@ -68,7 +72,7 @@ def updating(stack: Stack) -> list[int]:
     for worker in part("rollout")(stack):
         for server in children(worker):
             try:
-                command = Path(f"/proc/{server}/cmdline").read_text().split("\0")
+                command = command_line(server).split("\0")
                 socket = command[command.index("--uds") + 1]
                 with httpx.Client(
                     transport=httpx.HTTPTransport(verify=False, uds=socket), timeout=5

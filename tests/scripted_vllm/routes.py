@@ -199,7 +199,6 @@ def build(state: State) -> FastAPI:
         # As vLLM's `EngineCore.sleep`: it pauses, which takes requests in and begins none, and then
         # only a server with the memory pool of sleep mode gives its memory back.
         await pause(mode)
-        state.sleeps += 1
         if level > 0:
             state.prefixes.clear()
             if not state.may_sleep:
@@ -215,8 +214,8 @@ def build(state: State) -> FastAPI:
         return await resume()
 
     @app.get("/is_sleeping")
-    async def is_sleeping() -> dict[str, int]:
-        return {"is_sleeping": not state.admitting or state.asleep, "sleeps": state.sleeps}
+    async def is_sleeping() -> dict[str, bool]:
+        return {"is_sleeping": not state.admitting or state.asleep}
 
     @app.get("/is_paused")
     async def is_paused() -> dict[str, bool]:

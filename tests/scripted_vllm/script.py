@@ -72,8 +72,6 @@ class State:
     """`--enable-sleep-mode`, without which it has no memory to give back."""
     asleep: bool = False
     """Whether its weights are on the host, and its cache is gone."""
-    sleeps: int = 0
-    """How often it has been put to sleep."""
     admitting: bool = True
     """Whether requests that come are begun."""
     running: bool = True

@@ -106,8 +106,9 @@ def test_sigterm_while_the_parts_start_leaves_no_process(demo: Demo) -> None:
 
 @pytest.mark.parametrize("demo", [("--quick",)], indirect=True, ids=["quick"])
 def test_ctrl_c_during_grpo_leaves_no_process(demo: Demo) -> None:
-    demo.reaches("step 1/4 ", within=120)
+    demo.reaches("The page")
     started = demo.processes()
+    demo.reaches("step 1/4 ", within=120)
 
     os.killpg(demo.process.pid, signal.SIGINT)
 

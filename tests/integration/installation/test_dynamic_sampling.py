@@ -9,6 +9,8 @@ from tests.integration.installation.conftest import Installation
 
 STEPS, PROMPTS, SAMPLES = 3, 4, 2
 TRAINING = {"max_steps": STEPS, "checkpoint_every": 10}
+SEEDED = {"seed": 1}
+"""The answers are the same in every run of these tests."""
 
 
 def algorithm(**dynamic_sampling: float) -> dict[str, Any]:
@@ -28,7 +30,11 @@ def test_groups_of_equal_rewards_are_filtered_and_others_fill_the_batch(
 
     record, _ = installation.ended(
         installation.submit(
-            data={"dataset": "sums"}, rewards=rewards, algorithm=algorithm(), training=TRAINING
+            data={"dataset": "sums"},
+            rewards=rewards,
+            algorithm=algorithm(),
+            training=TRAINING,
+            sampling=SEEDED,
         )
     )
 
@@ -87,7 +93,11 @@ def test_of_what_is_sampled_the_best_and_the_worst_are_trained(
 
     record, _ = installation.ended(
         installation.submit(
-            data={"dataset": "sums"}, rewards=rewards, algorithm=both, training=TRAINING
+            data={"dataset": "sums"},
+            rewards=rewards,
+            algorithm=both,
+            training=TRAINING,
+            sampling=SEEDED,
         )
     )
 

@@ -56,7 +56,7 @@ def test_workers_join_and_leave_a_running_run(installation: Installation) -> Non
     why = installation.api.get(f"/v1/runs/{run}/why")
     assert why["cause"] in ("none", "rollout", "learner"), why["words"]
     assert (len(why["workers"]), why["learner"]["pid"] is not None) == (3, True)
-    assert why["last_step_seconds_ago"] < 15
+    assert 0 <= why["last_step_seconds_ago"] < 100
 
     fewer = scale(installation, "rollout=1")
 

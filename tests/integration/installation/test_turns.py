@@ -4,8 +4,8 @@ turn: the run ends as it would have ended."""
 import os
 import signal
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ import httpx
 import pytest
 
 from services.launch import Stack, supervised_part
-from tests.chaos.victims import part, ranks, vllm
+from tests.chaos.victims import command_line, part, ranks, vllm
 from tests.integration.installation.conftest import Installation
 
 pytestmark = pytest.mark.timeout(600)
 
-STEPS = 12
+STEPS = 16
 FINAL = ("succeeded", "failed", "cancelled")
 
 
@@ -47,23 +47,19 @@ def sampling(stack: Stack) -> int | None:
 
 def in_turns(stack: Stack) -> list[int]:
     """A vLLM that takes turns, not the one that an earlier run has left."""
-    return [pid for pid in vllm(stack) if "--enable-sleep-mode" in arguments(pid)]
+    return [pid for pid in vllm(stack) if "--enable-sleep-mode" in command_line(pid)]
 
 
-def arguments(pid: int) -> list[str]:
-    """Those of a process; none of one that has ended."""
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-    return []
-
-
-def sleep_of(server: int) -> tuple[bool, int]:
-    """Whether it is asleep, and how often it has been put to sleep."""
-    command = arguments(server)
+def is_asleep(server: int) -> bool:
+    command = command_line(server).split("\0")
     socket = command[command.index("--uds") + 1]
     with httpx.Client(transport=httpx.HTTPTransport(verify=False, uds=socket), timeout=30) as http:
-        found = http.get("http://vllm/is_sleeping").json()
-    return found["is_sleeping"], found["sleeps"]
+        return bool(http.get("http://vllm/is_sleeping").json()["is_sleeping"])
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether SIGSTOP has stopped it: the state in proc(5)."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 class Turns:
@@ -93,11 +89,29 @@ class Turns:
         while self.record()["step"] <= before:
             threading.Event().wait(0.05)
 
+    @contextmanager
+    def stopped_in_training(self) -> Iterator[None]:
+        """The learner's rank does nothing meanwhile, and has the device."""
+        while True:
+            self.record()
+            if (rank := training(self.stack)) is None:
+                threading.Event().wait(0.002)
+                continue
+            os.kill(rank, signal.SIGSTOP)
+            try:
+                while not is_stopped(rank):
+                    pass
+                if training(self.stack) == rank:
+                    yield
+                    return
+            finally:
+                os.kill(rank, signal.SIGCONT)
+
     def kill(
         self, moment: Callable[[Stack], int | None], victims: Callable[[Stack], list[int]]
     ) -> None:
         """SIGKILL to the last of these processes, at such a moment."""
-        while True:
+        while self.record():
             self.stack.check()
             if moment(self.stack) and (found := victims(self.stack)):
                 with suppress(ProcessLookupError):
@@ -125,19 +139,13 @@ def test_vllm_sleeps_whenever_the_learner_trains_and_any_of_them_may_die_then(
     installation: Installation,
 ) -> None:
     turns = Turns(installation, staleness=0)
-    seen = 0
-    while seen < 3:
-        turns.record()
-        try:
-            server = in_turns(turns.stack)[0]
-            before, trains, after = sleep_of(server), training(turns.stack), sleep_of(server)
-        except (IndexError, ValueError, httpx.TransportError):
-            # It is being started, or has ended.
-            continue
-        if trains and before == after:
-            # No sleep began between the two looks: it was asleep all the time, or awake.
-            assert before[0]
-            seen += 1
+    for _ in range(3):
+        # The learner also has the device while it loads the model, before there is a vLLM.
+        turns.one_more_step()
+        with turns.stopped_in_training():
+            (server,) = in_turns(turns.stack)
+            assert is_asleep(server)
+    turns.one_more_step()
 
     turns.kill(training, ranks)
     turns.one_more_step()
