@@ -117,12 +117,12 @@ def test_ranks_of_two_hosts_meet_again_after_the_death_of_one_and_of_a_host(host
 
     for one in hosts.supervisors.values():
         one.terminate()
-    assert [one.wait(40) for one in hosts.supervisors.values()] == [0, 0]
+    assert [one.wait(100) for one in hosts.supervisors.values()] == [0, 0]
     assert "another node's" not in hosts.errors.read_text()
 
 
 def test_a_node_with_a_wrong_password_ends_and_says_so(hosts: Hosts) -> None:
-    assert hosts.start(0, password="wr0ng").wait(60) == EXIT_SETTINGS
+    assert hosts.start(0, password="wr0ng").wait(100) == EXIT_SETTINGS
     said = hosts.errors.read_text()
     assert "error: cannot use Redis at redis://:***@127.0.0.1" in said
     assert "invalid username-password pair" in said

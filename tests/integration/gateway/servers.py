@@ -41,7 +41,7 @@ class RedisServer:
             stdout=subprocess.DEVNULL,
         )
         retry = redis.Redis.from_url(
-            self.url, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)
+            self.url, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 2000)
         )
         with retry:
             retry.ping()
@@ -61,7 +61,7 @@ class RedisServer:
         if self._process is not None:
             self.thaw()
             self._process.terminate()
-            self._process.wait(20)
+            self._process.wait(60)
             self._process = None
 
 
@@ -139,7 +139,7 @@ class GatewayProcess:
         """End it and wait for its end. Returns its exit code."""
         self.thaw()
         self._process.send_signal(with_signal)
-        code = self._process.wait(20)
+        code = self._process.wait(60)
         self._said.close()
         return code
 

@@ -135,7 +135,7 @@ def test_no_run_is_submitted_that_needs_one_which_is_being_deleted(
     redis.set(active, run)
     with ThreadPoolExecutor(1) as pool:
         deleted = pool.submit(api.delete, f"/v1/runs/{run}")
-        eventually(lambda: redis.hexists(run_key(run, "run"), "deleting"), within=5)
+        eventually(lambda: redis.hexists(run_key(run, "run"), "deleting"))
         if need == "continues it":
             refused = submit(resume_from=run)
         else:

@@ -16,6 +16,7 @@ import pytest
 from services.launch.data_folder import DataFolder
 from services.launch.options import LaunchError
 from services.runtime.process import die_with
+from tests.chaos.victims import command_line
 from tests.integration.launch.conditions import eventually
 from tests.ports import own_ports
 
@@ -149,7 +150,7 @@ def test_one_job_at_a_time_works_on_a_folder_and_no_headrace_up_beside_it(
     eventually(lambda: lock.exists() and lock.read_text() == "Slurm job 7\n")
 
     second = Job(tmp_path / "second", job.data)
-    assert second.process.wait(30) == 2
+    assert second.process.wait(100) == 2
     assert f"{job.data} is in use by Slurm job 7" in second.log.read_text()
     with pytest.raises(LaunchError, match="is in use by Slurm job 7"), DataFolder(job.data):
         pass
@@ -173,7 +174,7 @@ def devices_of(data: Path, module: str) -> list[str]:
     return [
         variable.partition("=")[2]
         for pid, environment in environments(data).items()
-        if f"\0-m\0{module}\0" in Path(f"/proc/{pid}/cmdline").read_text()
+        if f"\0-m\0{module}\0" in command_line(pid)
         for variable in environment
         if variable.startswith("CUDA_VISIBLE_DEVICES=")
     ]

@@ -24,6 +24,7 @@ from services.runtime.process import INSTANCE, marked, started_at
 from tests.integration.gateway.servers import RedisServer
 from tests.integration.launch.conditions import eventually
 from tests.integration.launch.small_parts import CRASHING, MISCONFIGURED, OBEDIENT, STUBBORN, script
+from tests.ports import own_ports
 
 REDIS = frozenset({"redis"})
 
@@ -181,9 +182,7 @@ def test_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
 
 
 def test_a_stack_waits_until_its_parts_are_ready(tmp_path: Path) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = own_ports("127.0.0.1", 1)
     flag = tmp_path / "warm"
     seen: list[str] = []
 

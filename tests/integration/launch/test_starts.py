@@ -41,7 +41,7 @@ def start(process: str, *flags: str, **variables: str) -> subprocess.CompletedPr
         capture_output=True,
         text=True,
         check=False,
-        timeout=90,
+        timeout=200,
     )
 
 
@@ -53,7 +53,7 @@ def started(
         return start(process, **variables)
     log = folder / "rank.log"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
-    code = Learner((process,), kept | variables, log).wait(90)
+    code = Learner((process,), kept | variables, log).wait(200)
     return subprocess.CompletedProcess(process, code, "", log.read_text())
 
 
@@ -152,7 +152,7 @@ def test_a_learner_that_is_started_again_waits_for_its_redis(tmp_path: Path) -> 
         server.start()
         eventually(lambda: "learner ready" in log.read_text())
         learner.terminate()
-        assert learner.wait(30) == 0
+        assert learner.wait() == 0
         assert "Traceback" not in log.read_text()
     finally:
         learner.send_signal(signal.SIGKILL)

@@ -77,7 +77,7 @@ def test_a_signal_stops_everything_in_order(up: Starter, number: signal.Signals)
     eventually(lambda: all("up\n" in one.log(part) for part in ("redis", "gateway", "learner")))
     instance = one.instance
     one.process.send_signal(number)
-    assert one.process.wait(20) == 0, one.said
+    assert one.process.wait(100) == 0, one.said
     assert one.leaves_nothing(instance)
     assert all("TERM" in one.log(part) for part in ("redis", "gateway", "learner"))
     stops = [one.said.index(f"{part:<10} stopped") for part in ("learner", "gateway", "redis")]
@@ -91,7 +91,7 @@ def test_a_part_that_ignores_the_request_is_killed_after_the_grace(up: Starter) 
     eventually(lambda: "up\n" in one.log("learner"))
     instance = one.instance
     one.process.send_signal(signal.SIGINT)
-    assert one.process.wait(20) == 0, one.said
+    assert one.process.wait(100) == 0, one.said
     assert one.leaves_nothing(instance)
     assert "did not stop in time" in one.said
 
@@ -104,7 +104,7 @@ def test_a_second_signal_kills_headrace_up_at_once(up: Starter) -> None:
     one.process.send_signal(signal.SIGINT)
     eventually(lambda: "SIGINT: stopping" in one.said)
     one.process.send_signal(signal.SIGINT)
-    assert one.process.wait(20) == 1, one.said
+    assert one.process.wait(100) == 1, one.said
     assert one.leaves_nothing(instance)
 
 
@@ -156,7 +156,7 @@ def test_a_second_headrace_up_on_the_same_data_is_refused_with_the_pid_of_the_fi
     first = up("obedient")
     first.ready()
     second = up("stubborn")
-    assert second.process.wait(20) == 1
+    assert second.process.wait(100) == 1
     assert f"is in use by a `headrace up` (pid {first.process.pid})" in second.said
     assert "Traceback" not in second.said
     assert first.process.poll() is None
@@ -188,7 +188,7 @@ def test_headrace_up_names_a_port_in_use_in_one_sentence(tmp_path: Path) -> None
 
 def test_a_part_that_keeps_dying_ends_everything_and_shows_its_last_words(up: Starter) -> None:
     one = up("crashing")
-    assert one.process.wait(20) == 1
+    assert one.process.wait(100) == 1
     assert "learner exited with code 1 at each of its 2 starts" in one.said
     assert "    the GPU is on fire" in one.said
     assert "Traceback" not in one.said
@@ -198,7 +198,7 @@ def test_a_part_that_keeps_dying_ends_everything_and_shows_its_last_words(up: St
 
 def test_a_part_with_wrong_settings_ends_everything_at_its_first_start(up: Starter) -> None:
     one = up("misconfigured")
-    assert one.process.wait(20) == 1
+    assert one.process.wait(100) == 1
     assert "reward exited with code 2: it cannot start with these settings" in one.said
     assert "    error: --port (HEADRACE_PORT): not a port" in one.said
     assert "restarting" not in one.said

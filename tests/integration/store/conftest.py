@@ -24,7 +24,7 @@ def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         preexec_fn=die_with(os.getpid()),
     )
     url = at.url("")
-    patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)
+    patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 2000)
     with redis.Redis.from_url(url, retry=patient) as client:
         client.ping()
     yield url

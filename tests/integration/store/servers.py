@@ -3,7 +3,6 @@ three masters of a cluster. All on loopback; each dies with the test's process."
 
 import asyncio
 import os
-import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
@@ -47,7 +46,7 @@ class Server:
 
     def client(self, **options: object) -> redis.Redis:
         """A client that is patient while the server starts."""
-        patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)
+        patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 2000)
         return redis.Redis(port=self.port, retry=patient, **options)  # type: ignore[arg-type]
 
     def wait(self, **options: object) -> None:
@@ -63,28 +62,14 @@ class Server:
             self._process = None
 
 
-def cluster_ports(count: int) -> list[int]:
-    """Ports that are free, as are those 10,000 above, where the nodes talk to each other."""
-    found: list[int] = []
-    for port in range(21_000 + os.getpid() % 2000, 55_000):
-        with socket.socket() as one, socket.socket() as other:
-            try:
-                one.bind(("127.0.0.1", port))
-                other.bind(("127.0.0.1", port + 10_000))
-            except OSError:
-                continue
-        found.append(port)
-        if len(found) == count:
-            return found
-    raise RuntimeError("no free ports for a cluster")
-
-
 def start_cluster(folder: Path, count: int = 3) -> list[Server]:
-    """`count` masters that share the slots. Returns when all of them agree."""
-    options = (*DURABLE, "--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+    """`count` masters that share the slots; `cluster_agrees` says when they do."""
+    options = (*DURABLE, "--cluster-enabled", "yes", "--cluster-node-timeout", "15000")
+    # Where the nodes talk to each other.
+    ports = own_ports("127.0.0.1", count)
     servers = [
-        Server(folder / str(number), port, *options)
-        for number, port in enumerate(cluster_ports(count))
+        Server(folder / str(number), 0, *options, "--cluster-port", str(port))
+        for number, port in enumerate(ports)
     ]
     bounds = [SLOTS * number // count for number in range(count + 1)]
     for number, server in enumerate(servers):
@@ -93,7 +78,7 @@ def start_cluster(folder: Path, count: int = 3) -> list[Server]:
                 "CLUSTER", "ADDSLOTS", *range(bounds[number], bounds[number + 1])
             )
             if number:
-                client.execute_command("CLUSTER", "MEET", "127.0.0.1", servers[0].port)
+                client.execute_command("CLUSTER", "MEET", "127.0.0.1", servers[0].port, ports[0])
     return servers
 
 
