@@ -47,7 +47,7 @@ class Learner:
     def poll(self) -> int | None:
         return self._process.exitcode
 
-    def wait(self, timeout: float | None = None) -> int:
+    def wait(self, timeout: float = 100.0) -> int:
         self._process.join(timeout)
         assert self._process.exitcode is not None, f"not over after {timeout} s: {self._stacks()}"
         return self._process.exitcode

@@ -34,7 +34,7 @@ def with_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         async with stored(place) as store:
             learner = await supervised(place, store)
             learner.send_signal(signal.SIGTERM)
-            learner.wait(timeout=30)
+            learner.wait()
 
     with placed(folder) as place:
         asyncio.run(supervise(place))
@@ -97,7 +97,7 @@ async def test_a_learner_killed_on_a_checkpoints_way_loses_and_repeats_nothing(
     whole: int,
 ) -> None:
     learner = place.learner(STOPPING, killed_before, "SIGKILL")
-    assert await asyncio.to_thread(learner.wait, 100) == -signal.SIGKILL
+    assert await asyncio.to_thread(learner.wait) == -signal.SIGKILL
     record = await store.runs.get("second")
     assert record is not None
     assert record.committed_step == committed
@@ -109,7 +109,7 @@ async def test_a_learner_killed_on_a_checkpoints_way_loses_and_repeats_nothing(
     assert [began for _, began in await store.runs.lineages("second")] == [0, committed]
     await assert_nothing_lost(place, store, record)
     successor.send_signal(signal.SIGTERM)
-    assert successor.wait(timeout=30) == 0
+    assert successor.wait() == 0
 
 
 async def test_a_learner_killed_in_a_push_leaves_no_half_version_and_no_chain_of_two_lineages(
@@ -120,7 +120,7 @@ async def test_a_learner_killed_in_a_push_leaves_no_half_version_and_no_chain_of
     await submit(store, "second", config)
     async with serving(store, Volume(place.data), "second", parse_config(config)) as worker:
         learner = place.learner(STOPPING, "published?", "SIGKILL")
-        assert await asyncio.to_thread(learner.wait, 100) == -signal.SIGKILL
+        assert await asyncio.to_thread(learner.wait) == -signal.SIGKILL
         newest = await store.weights.newest("second")
         assert newest is not None
         assert newest.version == 2
@@ -138,7 +138,7 @@ async def test_a_learner_killed_in_a_push_leaves_no_half_version_and_no_chain_of
         assert newest.lineage not in {tag.partition(":")[0] for tag in list(worker.digests)[:1]}
         assert all(newest.lineage in file.name for file in newest.files)
     successor.send_signal(signal.SIGTERM)
-    assert successor.wait(timeout=30) == 0
+    assert successor.wait() == 0
 
 
 @pytest.mark.parametrize(("how", "code"), [("SIGKILL", -signal.SIGKILL), ("Redis", 1)])
@@ -146,7 +146,7 @@ async def test_every_committed_step_has_its_row_of_metrics_wherever_a_learner_di
     place: Place, store: Store, busy: TorchWorker, how: str, code: int
 ) -> None:
     learner = place.learner("tests.integration.learner.dying_learner", "3", how)
-    assert await asyncio.to_thread(learner.wait, 100) == code
+    assert await asyncio.to_thread(learner.wait) == code
     record = await store.runs.get("second")
     assert record is not None
     assert record.committed_step <= len(steps(place, "second")) == 2
@@ -155,7 +155,7 @@ async def test_every_committed_step_has_its_row_of_metrics_wherever_a_learner_di
 
     await assert_nothing_lost(place, store, await ended(store, "second"))
     successor.send_signal(signal.SIGTERM)
-    assert successor.wait(timeout=30) == 0
+    assert successor.wait() == 0
 
 
 async def test_a_learner_that_sleeps_before_its_rename_cannot_harm_its_successor(
@@ -173,7 +173,7 @@ async def test_a_learner_that_sleeps_before_its_rename_cannot_harm_its_successor
     await eventually(partial(committed, 3))
     sleeper.send_signal(signal.SIGCONT)
     # As replaced, or, where it slept for longer than a connection lasts, as without Redis.
-    assert await asyncio.to_thread(sleeper.wait, 60) in (3, 1)
+    assert await asyncio.to_thread(sleeper.wait) in (3, 1)
     record = await ended(store, "second")
     lineages = await store.runs.lineages("second")
     assert [began for _, began in lineages] == [0, 0]
@@ -181,7 +181,7 @@ async def test_a_learner_that_sleeps_before_its_rename_cannot_harm_its_successor
     assert record.checkpoint.endswith(f"step-{STEPS:06d}-{lineages[1][0]}")
     await assert_nothing_lost(place, store, record)
     successor.send_signal(signal.SIGTERM)
-    assert successor.wait(timeout=30) == 0
+    assert successor.wait() == 0
 
 
 async def test_training_goes_on_while_a_checkpoint_is_written_and_its_commit_covers_only_it(
@@ -207,7 +207,7 @@ async def test_training_goes_on_while_a_checkpoint_is_written_and_its_commit_cov
     assert made[1] >= 6
     assert made[-1] == STEPS
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0
 
 
 async def test_the_next_step_does_not_wait_for_a_version_to_be_published(
@@ -229,4 +229,4 @@ async def test_the_next_step_does_not_wait_for_a_version_to_be_published(
 
     await assert_nothing_lost(place, store, await ended(store, "second"))
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0

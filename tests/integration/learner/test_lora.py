@@ -104,4 +104,4 @@ async def test_adapters_survive_kill_9_go_on_in_another_run_and_are_started_from
         assert torch.equal(tensor, changed[name]) == ("_proj" not in name)
 
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0

@@ -42,7 +42,7 @@ async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
         await eventually(partial(reached, deaths + 1, deaths))
         learners[-1].send_signal(signal.SIGKILL)
         for learner in learners:
-            await asyncio.to_thread(learner.wait, 60)
+            await asyncio.to_thread(learner.wait)
         learners = place.ranks(ranks)
     record = await ended(store, "second")
     working.cancel()
@@ -54,7 +54,7 @@ async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
     assert found.max_staleness_seen <= 1
     for learner in learners:
         learner.terminate()
-    assert [learner.wait(timeout=30) for learner in learners] == [0, 0]
+    assert [learner.wait() for learner in learners] == [0, 0]
 
 
 async def test_a_successor_reports_the_evaluation_and_the_waiting_learner_notices_it(
@@ -108,7 +108,7 @@ async def test_a_successor_reports_the_evaluation_and_the_waiting_learner_notice
     await eventually(noticed)
     assert "another learner has taken this run over" in place.log.read_text()
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0
 
 
 async def test_a_run_whose_last_evaluation_was_interrupted_has_not_succeeded(
@@ -129,7 +129,7 @@ async def test_a_run_whose_last_evaluation_was_interrupted_has_not_succeeded(
     async with serving(store, Volume(place.data), "second", config):
         await eventually(asked)
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0
     record = await store.runs.get("second")
     assert record is not None
     assert (record.state, record.step, record.committed_step) == (RunState.RUNNING, 2, 2)
@@ -141,7 +141,7 @@ async def test_a_run_whose_last_evaluation_was_interrupted_has_not_succeeded(
     record = await ended(store, "second")
     assert (record.state, record.step) == (RunState.CANCELLED, 2)
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0
 
 
 async def test_an_evaluation_that_was_cancelled_is_resumed_and_answers_each_row_once(
@@ -178,7 +178,7 @@ async def test_an_evaluation_that_was_cancelled_is_resumed_and_answers_each_row_
     rows = measured(folder_of(place.data, "third", record.id))
     assert [one.row for one in rows] == [0, 1, 2, 3]
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0
 
 
 async def test_a_rank_that_is_killed_again_and_again_at_one_step_fails_the_run_in_words(
@@ -186,7 +186,7 @@ async def test_a_rank_that_is_killed_again_and_again_at_one_step_fails_the_run_i
 ) -> None:
     learner = await supervised(place, store)
     learner.send_signal(signal.SIGTERM)
-    learner.wait(timeout=30)
+    learner.wait()
     raw = rl(training=rl()["training"] | {"max_steps": 8, "checkpoint_every": 8})
     await submit(store, "second", raw)
     # Nine times before, as it trained step 3, which it replays here.
@@ -197,7 +197,7 @@ async def test_a_rank_that_is_killed_again_and_again_at_one_step_fails_the_run_i
 
     async with serving(store, Volume(place.data), "second", parse_config(raw)):
         learner = place.learner("tests.integration.learner.dying_learner", "3", "SIGSEGV")
-        assert await asyncio.to_thread(learner.wait, 100) == -signal.SIGSEGV
+        assert await asyncio.to_thread(learner.wait) == -signal.SIGSEGV
         learner = place.learner()
         record = await ended(store, "second")
 
@@ -206,7 +206,7 @@ async def test_a_rank_that_is_killed_again_and_again_at_one_step_fails_the_run_i
     found = await store.ledger.audit("second")
     assert (found.trained, found.problems) == (0, [])
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0
 
 
 async def _started(store: Store, times: int) -> bool:

@@ -169,7 +169,7 @@ async def make_story(place: Place) -> Story:
         third = await ended(store, "third")
         working.cancel()
         learner.send_signal(signal.SIGTERM)
-        exit_code = learner.wait(timeout=30)
+        exit_code = learner.wait()
         first = await ended(store, "first")
         devices = await store.pools.devices("default")
     return Story(place, first, second, third, before, worker.digests, exit_code, devices)
@@ -335,7 +335,7 @@ async def test_critic_and_copies_survive_kill_9_and_go_on_as_if_nothing_had_been
             assert rows[step][name] == old_rows[step][name], (step, name)
 
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0
 
 
 async def test_what_a_user_got_wrong_fails_the_run_in_words_and_the_learner_goes_on(
@@ -358,7 +358,7 @@ async def test_what_a_user_got_wrong_fails_the_run_in_words_and_the_learner_goes
         assert record.state is RunState.FAILED
         assert message in record.reason
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0
 
 
 async def test_a_checkpoint_of_another_version_pauses_the_run_and_ends_the_learner(
@@ -388,7 +388,7 @@ async def test_a_second_learner_of_a_pool_is_refused(place: Place, store: Store)
     assert await asyncio.to_thread(second.wait, 60) == 3
     assert "pool 'default' already has a learner" in place.log.read_text()
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0
 
 
 def test_without_redis_the_learner_says_so(tmp_path: Path) -> None:
@@ -421,4 +421,4 @@ async def test_two_ranks_train_a_run_together(place: Place, store: Store) -> Non
     assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in steps(place, "second"))
     for rank in ranks:
         rank.terminate()
-    assert [rank.wait(timeout=40) for rank in ranks] == [0, 0]
+    assert [rank.wait() for rank in ranks] == [0, 0]

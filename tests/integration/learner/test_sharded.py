@@ -51,7 +51,7 @@ def computed(folder: Path, ranks: int, checks: tuple[str, ...]) -> dict[str, tor
     place = Place("", folder)
     module = "tests.integration.learner.sharded_ranks"
     for rank in place.ranks(ranks, module, str(output), *checks):
-        assert rank.wait(timeout=100) == 0, place.log.read_text()[-3000:]
+        assert rank.wait() == 0, place.log.read_text()[-3000:]
     return load_file(output)
 
 
@@ -154,7 +154,7 @@ async def test_a_sharded_run_whose_rank_is_killed_goes_on_and_loses_nothing(
     assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in rows)
     for rank in ranks:
         rank.terminate()
-    assert [rank.wait(timeout=40) for rank in ranks] == [0, 0]
+    assert [rank.wait() for rank in ranks] == [0, 0]
 
 
 def content(folder: Path) -> dict[str, torch.Tensor]:
@@ -176,7 +176,7 @@ def test_a_checkpoint_goes_from_4_ranks_to_2_to_1_and_back_bit_for_bit(tmp_path:
     for ranks, *paths in zip(sizes, folders, folders[1:], trained, strict=False):
         module = "tests.integration.learner.checkpoint_ranks"
         for rank in place.ranks(ranks, module, *map(str, paths)):
-            assert rank.wait(timeout=100) == 0, place.log.read_text()[-3000:]
+            assert rank.wait() == 0, place.log.read_text()[-3000:]
     made = content(folders[1])
     # Policy, critic, both optimizers and the copy: each parameter is in all that have it.
     assert {name.partition(" ")[0].rpartition("/")[2] for name in made} == {

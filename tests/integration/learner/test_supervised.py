@@ -135,7 +135,7 @@ async def make_story(place: Place) -> Story:
         rest = await ended(store, "rest")
         events = await store.events.read("adapted", "0")
         learner.send_signal(signal.SIGTERM)
-        learner.wait(timeout=30)
+        learner.wait()
     said = [event.data["message"] for event in events if event.kind == "warning"]
     return Story(place, whole, killed, adapted, again, compared, rest, beside, said)
 
@@ -273,4 +273,4 @@ async def test_rows_that_do_not_fit_fail_the_run_and_the_next_trains_its_own_tok
     tokenizer = AutoTokenizer.from_pretrained(place.data / str(own.checkpoint))
     assert tokenizer.decode(tokenizer("12+7=")["input_ids"]) == "<bos>12+7="
     learner.send_signal(signal.SIGTERM)
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0

@@ -56,7 +56,7 @@ async def test_a_straggler_is_waited_for_or_resampled(place: Place, store: Store
         await _cancelled(worker.late)
     assert REQUEUED not in place.log.read_text()
     learner.terminate()
-    assert learner.wait(timeout=30) == 0
+    assert learner.wait() == 0
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

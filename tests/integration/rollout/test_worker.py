@@ -277,14 +277,14 @@ async def test_evaluation_is_answered_beside_training_each_row_once(
         evaluations = one.store.evaluations
         await evaluations.let(RUN, token, 1)
 
-        async def done(*names: str) -> None:
-            while [state.state for state in await evaluations.standing(RUN)] != ["done"] * len(
-                names
-            ):
+        async def done(count: int) -> None:
+            states: list[str] = []
+            while states != ["done"] * count:
                 await asyncio.sleep(0.05)
+                states = [one.state for one in await evaluations.standing(RUN)]
 
         await evaluations.ask(RUN, token, request(newest, 30, samples=2, name="a", dataset="d"))
-        await done("a")
+        await done(1)
         go_on.unlink()
         await evaluations.ask(RUN, token, request(newest, 8, samples=2, name="b", dataset="d"))
         (worker,) = await one.store.workers.list("default")
@@ -294,7 +294,7 @@ async def test_evaluation_is_answered_beside_training_each_row_once(
             (worker,) = await one.store.workers.list("default")
         os.kill(vllm_of(worker.pid), signal.SIGKILL)
         go_on.touch()
-        await done("a", "b")
+        await done(2)
         found = {n: await evaluations.answers(RUN, f"000000-{n}", 99) for n in "ab"}
         trained = await one.group(12)
     assert [row.row for row in found["a"]] == list(range(30))

@@ -141,10 +141,17 @@ async def test_scripts_that_redis_forgot_are_loaded_again(server: Server) -> Non
         assert (audit.trained, audit.lost, audit.duplicated) == (2, 0, 0)
 
 
+async def is_blocking(server: Any) -> bool:
+    """Whether a client of this server waits in a call."""
+    return int(server.info("clients")["blocked_clients"]) == 1
+
+
 async def test_a_blocking_read_outlives_a_restart(server: Server) -> None:
     async with opened(f"redis://127.0.0.1:{server.port}/0") as store:
         await Scene(store, None).start()
-        waiting = asyncio.create_task(store.events.read(RUN, "$", wait=5))
+        waiting = asyncio.create_task(store.events.read(RUN, "$", wait=100))
+        with server.client() as client:
+            await until(lambda: is_blocking(client))
         server.kill()
         with pytest.raises(ConnectionError):
             await waiting
@@ -339,7 +346,7 @@ async def test_a_failover_is_followed(tmp_path: Path) -> None:
     config = tmp_path / "sentinel.conf"
     config.write_text(
         f"sentinel monitor mine 127.0.0.1 {master.port} 1\n"
-        "sentinel down-after-milliseconds mine 500\n"
+        "sentinel down-after-milliseconds mine 3000\n"
         "sentinel failover-timeout mine 4000\n"
         "bind 127.0.0.1\n"
     )
