@@ -109,19 +109,20 @@ async def test_a_catastrophic_pattern_costs_itself_alone(client: httpx.AsyncClie
     assert [result["status"] for result in results] == ["timeout", "error", "correct"]
 
 
-async def test_other_items_are_answered_while_a_poisonous_one_runs(
-    client: httpx.AsyncClient,
+async def test_other_items_are_answered_while_all_workers_are_at_long_ones(
+    client: httpx.AsyncClient, tmp_path: Path
 ) -> None:
-    # As many poisonous items as there are workers, each for 2 × 2 s.
-    poison = [math(number, POISON, timeout=2) for number in range(2)]
-    poisoned = asyncio.create_task(score(client, *poison))
+    folder = tmp_path / "gate"
+    waiting = asyncio.create_task(score(client, gate(folder, "a"), gate(folder, "b")))
+    await until(lambda: len(arrived(folder)) == 2, "both workers are at the gate")
 
     for _ in range(10):
         results = await score(client, *[math(number, "5") for number in range(64)])
         assert {result["status"] for result in results} == {"correct"}
 
-    assert not poisoned.done()
-    assert {result["status"] for result in await poisoned} == {"timeout"}
+    assert not waiting.done()
+    (folder / "open").touch()
+    assert {result["status"] for result in await waiting} == {"correct"}
 
 
 async def test_a_poisonous_reference_is_not_the_answers_fault(client: httpx.AsyncClient) -> None:

@@ -53,7 +53,7 @@ async def test_one_bad_item_does_not_fail_its_neighbours(
         return 200, {"results": good}
 
     upstream.answer = answer
-    limits = {"attempts": 1, "timeout": 2.0}
+    limits = {"attempts": 1, "timeout": 4.0}
     try:
         items = [haiku(0, **limits), haiku(1, bad=True, **limits), haiku(2, **limits)]
         first, bad, last = await score(client, *items)
