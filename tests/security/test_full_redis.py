@@ -9,7 +9,7 @@ import httpx
 import pytest
 from redis.asyncio import Redis
 
-from services.contracts.records import RunState, WorkerRecord
+from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.launch import Stack, UpOptions
 from services.runtime.api_key import authorization
 from services.store import RedisFull, Store
@@ -98,24 +98,28 @@ async def test_the_run_pauses_with_the_reason_and_goes_on_and_headrace_up_restar
     stack = await asyncio.to_thread(Stack(options).__enter__)
     try:
         await add_sums(store, tmp_path)
-        steps = SFT["training"] | {"max_steps": 80}
-        await submit(store, "first", SFT | {"training": steps})
+        endless = SFT["training"] | {"max_steps": 100_000}
+        await submit(store, "first", SFT | {"training": endless})
 
-        async def state(wanted: RunState) -> bool:
+        async def reached(state: RunState, step: int) -> RunRecord | None:
             record = await store.runs.get("first")
-            return record is not None and record.state is wanted
+            return record if record and record.state is state and record.step >= step else None
 
-        await eventually(lambda: state(RunState.RUNNING))
+        await eventually(lambda: reached(RunState.RUNNING, 1))
         await limit(raw, 1)
-        await eventually(lambda: state(RunState.PAUSED))
+        paused = await eventually(lambda: reached(RunState.PAUSED, 1))
         headers = authorization(stack.api_key)
         async with httpx.AsyncClient(base_url=stack.gateway_url, headers=headers) as api:
             (run,) = (await api.get("/v1/runs")).json()["runs"]
         assert "Redis has no memory left: raise its limit" in run["reason"]
         stack.check()
         await limit(raw, 0)
+        await eventually(lambda: reached(RunState.RUNNING, paused.step + 1))
+        await store.runs.cancel("first")
         record = await ended(store, "first")
-        assert (record.state, record.step, record.reason) == (RunState.SUCCEEDED, 80, "")
+        assert record.state is RunState.CANCELLED
+        # Nothing is lost; supervised training reports its step once a second at most.
+        assert record.committed_step >= record.step > paused.step
         assert "crash" not in stack.log("learner").read_text()
         assert stack.processes.keys() == {"gateway", "reward", "rollout-0", "learner"}
         assert [stack.status(part).restarts for part in stack.processes] == [0] * 4

@@ -94,6 +94,6 @@ def succeeds(target: Target, place: Place) -> bool:
             run = target.json("GET", f"/v1/runs/{run['id']}")[1]
     finally:
         learner.terminate()
-        learner.wait(60)
+        learner.wait()
     assert run["state"] == "succeeded", run["reason"]
     return True

@@ -126,7 +126,7 @@ async def test_nobody_else_reaches_the_ranks_of_a_learner(place: Place) -> None:
             if os.geteuid() == 0:
                 assert b"Permission denied" in read_by_nobody(met[0])
             learner.send_signal(signal.SIGTERM)
-            assert learner.wait(90) == 0, place.log.read_text()[-3000:]
+            assert learner.wait(120) == 0, place.log.read_text()[-3000:]
         finally:
             learner.kill()
             learner.wait()

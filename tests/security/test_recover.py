@@ -16,7 +16,7 @@ from tests.integration.launch.conditions import eventually
 __all__ = ["box"]
 pytestmark = pytest.mark.timeout(300)
 
-STEPS = 10
+STEPS = 16
 
 
 def headrace(box: Box, *arguments: str) -> subprocess.CompletedProcess[str]:

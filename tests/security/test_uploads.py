@@ -64,12 +64,12 @@ def test_a_parquet_row_whose_list_expands_to_gigabytes_is_refused(refusal: Refus
 @pytest.mark.parametrize("columns", [40_000, 100_000])
 def test_a_csv_of_very_many_columns_is_refused_at_once(refusal: Refusal, columns: int) -> None:
     header = ",".join(f"c{number}" for number in range(columns))
-    began = time.monotonic()
+    began = time.process_time()
 
     said = refusal(f"{header}\n{header}\n".encode(), "wide.csv")
 
     assert f"{columns} columns" in said
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_rows_of_very_many_columns_are_refused_in_every_format(refusal: Refusal) -> None:
