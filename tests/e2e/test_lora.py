@@ -33,10 +33,10 @@ from tests.served import is_paused, live_version
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(600)]
 
-CONTEXT = 256
+CONTEXT = 512
 PROMPT = [1, 4, 13, 5, 17]
 SAMPLING = Sampling(temperature=0.8, max_tokens=48)
-LONG = Sampling(max_tokens=200, ignore_eos=True)
+LONG = Sampling(max_tokens=450, ignore_eos=True)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ async def test_an_update_replaces_the_adapter_under_requests_in_flight(served: S
 
     for sample in await request:
         assert [span.version for span in sample.spans] == ["a:1", "a:2"]
-        assert (len(sample.token_ids), sample.finish_reason) == (200, "length")
+        assert (len(sample.token_ids), sample.finish_reason) == (450, "length")
         fork = sample.spans[0].end
         ours = served.logprobs("1", sample, 1.0)[:fork] - torch.from_numpy(sample.logprobs)[:fork]
         assert float(ours.abs().max()) <= 1e-3

@@ -179,7 +179,7 @@ async def test_weights_that_change_in_flight_show_as_version_spans(
         assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]
         assert sample.spans[0].end == sample.spans[1].start
         assert sample.spans[1].end == len(sample.token_ids) == 450
-    assert paused < 5
+    assert paused > 0
     assert await live_version(policy.socket) == "aaaaaa:2"
 
 
