@@ -4,6 +4,8 @@ Runs are submitted, followed by polling and cancelled like any user's. Nothing i
 """
 
 import json
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -13,7 +15,7 @@ from typing import Any, Self
 from services.cli.client import Gateway
 from services.cli.host.demo import upload_sums
 from services.cli.output import CliError
-from services.launch import Stack, UpOptions
+from services.launch import LaunchError, Stack, UpOptions
 from services.launch.options import ALL_PARTS
 
 # Log records are read for the weight updates, whatever the user's own settings.
@@ -25,6 +27,33 @@ STANDSTILL_SECONDS = 240.0
 
 class BenchFailed(RuntimeError):
     """A part could not be measured; the message says why."""
+
+
+CANNOT = (BenchFailed, LaunchError, CliError)
+"""What keeps something from being measured. The message is for the user."""
+
+
+def exit_code(measured: Callable[[], None]) -> int:
+    """Call `measured`, which prints what it finds. Returns 1, with the reason on stderr, if nothing
+    can be measured."""
+    try:
+        measured()
+    except CANNOT as error:
+        problems = error.problems if isinstance(error, CliError) else []
+        said = [f"error: {error}", *(f"  {key}: {message}" for key, message in problems)]
+        print(*said, sep="\n", file=sys.stderr)
+        return 1
+    return 0
+
+
+@contextmanager
+def work_folder(data: Path | None) -> Iterator[Path]:
+    """`data`, or a folder that is deleted afterwards."""
+    if data is not None:
+        yield data
+        return
+    with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
+        yield Path(folder)
 
 
 class Installation:

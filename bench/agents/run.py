@@ -29,12 +29,12 @@ from bench.installation import (
     STANDSTILL_SECONDS,
     BenchFailed,
     Installation,
+    exit_code,
 )
 from bench.results import begun, keep, table
 from rollout.vllm.model_files import eos_token_ids, load_tokenizer
 from rollout.vllm.server import FOLDER_PREFIX
 from rollout.vllm_plugin.wire import UNFINISHED
-from services.cli.output import CliError
 from services.runtime.host_load import tree
 
 ROOT = Path(__file__).parents[2]
@@ -339,12 +339,11 @@ def main() -> int:
     parser.add_argument("--only", choices=PARTS, action="append", help="repeatable")
     given = parser.parse_args()
     load = Load(part=QUICK if given.quick else 1.0)
-    results = begun("agents") | {"parts": {}}
-    for name in given.only or PARTS:
-        try:
+
+    def measured() -> None:
+        results = begun("agents") | {"parts": {}}
+        for name in given.only or PARTS:
             results["parts"][name] = measure(name, load, lambda line: print(line, flush=True))
-        except CliError as error:
-            print(error, *error.problems, sep="\n", file=sys.stderr)
-            return 1
-    print(f"{text(results)}\nall figures: {keep(results)}")
-    return 0
+        print(f"{text(results)}\nall figures: {keep(results)}")
+
+    return exit_code(measured)

@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.installation import BenchFailed, Installation
+from bench.installation import Installation, exit_code
 from bench.recipes.run import cancel_what_was_interrupted
-from services.cli.output import CliError
-from services.launch import LaunchError
 from services.settings import Settings
 
 TEACHER_STEPS = 100
@@ -139,16 +137,15 @@ def main() -> int:
         "--data", type=Path, default=Settings().data / "bench-distillation", help="to work in"
     )
     given = parser.parse_args()
-    try:
+
+    def measured() -> None:
         with Installation(given.data) as installation:
             cancel_what_was_interrupted(installation)
             names = [given.only] if given.only else list(STUDENTS)
             teacher, found = students(installation, names)
-    except (LaunchError, CliError, BenchFailed) as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 1
-    print(f"\nThe teacher's accuracy is {teacher:.3f}.\n\n{table(teacher, found)}")
-    return 0
+        print(f"\nThe teacher's accuracy is {teacher:.3f}.\n\n{table(teacher, found)}")
+
+    return exit_code(measured)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.installation import BenchFailed, Installation
+from bench.installation import CANNOT, BenchFailed, Installation
 from bench.recipes.tables import newest, publish, tables
 from bench.recipes.trials import (
     ETA,
@@ -32,7 +32,6 @@ from bench.recipes.trials import (
 )
 from bench.results import RESULTS, commit
 from services.cli.output import CliError
-from services.launch import LaunchError
 from services.settings import Settings
 from services.volume import checksum
 
@@ -149,7 +148,7 @@ def main() -> int:
     failed: list[str] = []
     try:
         failed = run(trials, given.results, given.data)
-    except (BenchFailed, LaunchError, CliError) as error:
+    except CANNOT as error:
         failed = [str(error)]
     except KeyboardInterrupt:
         failed = ["interrupted"]

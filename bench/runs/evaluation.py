@@ -8,16 +8,12 @@ steps after it. Every process for real, one worker.
 import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.installation import BenchFailed, Installation
+from bench.installation import Installation, exit_code, work_folder
 from bench.runs.workload import BATCH, model_config, run_config
-from services.cli.output import CliError
-from services.launch import LaunchError
 
 EVERY, BESIDE = 8, 3
 HELD_OUT = {
@@ -72,17 +68,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--evaluations", type=int, default=3)
     parser.add_argument("--data", type=Path, help="work there, and keep what is made")
-    arguments = parser.parse_args()
-    print(f"Load average before: {os.getloadavg()[0]:.1f}", flush=True)
-    with ExitStack() as stack:
-        try:
-            data = arguments.data or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            measure(stack.enter_context(Installation(data)), arguments.evaluations)
-        except (BenchFailed, LaunchError, CliError) as error:
-            sys.stderr.write(f"error: {error}\n")
-            return 1
-    print(f"Load average after: {os.getloadavg()[0]:.1f}")
-    return 0
+    given = parser.parse_args()
+
+    def measured() -> None:
+        print(f"Load average before: {os.getloadavg()[0]:.1f}", flush=True)
+        with work_folder(given.data) as data, Installation(data) as installation:
+            measure(installation, given.evaluations)
+        print(f"Load average after: {os.getloadavg()[0]:.1f}")
+
+    return exit_code(measured)
 
 
 if __name__ == "__main__":

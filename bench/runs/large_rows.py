@@ -14,13 +14,12 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-from bench.installation import LOGS, BenchFailed, Installation
-from services.cli.output import CliError
-from services.launch import LaunchError
+from bench.installation import LOGS, Installation, exit_code
 
+PARTS = frozenset({"redis", "gateway", "reward", "learner"})
 STEPS = 3
 WORDS = 500
 """In an answer."""
@@ -54,7 +53,7 @@ def own_memory(pid: int) -> int:
 
 
 @contextmanager
-def watched(stack: "Installation") -> Iterator[dict[str, int]]:
+def watched(stack: Installation) -> Iterator[dict[str, int]]:
     """The most memory of each process during the block, by its command line."""
     most: dict[str, int] = {}
     over = threading.Event()
@@ -109,20 +108,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gigabytes", type=float, default=5.0)
     parser.add_argument("--data", type=Path, help="where to work; default: a temporary folder")
-    arguments = parser.parse_args()
-    with ExitStack() as stack:
-        try:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=arguments.data))
-            parts = frozenset({"redis", "gateway", "reward", "learner"})
-            size = int(arguments.gigabytes * 1e9)
-            # The file's last row, and what a multipart body adds.
-            environment = LOGS | {"HEADRACE_UPLOAD_LIMIT": str(size + (1 << 20))}
-            installation = Installation(Path(folder), parts=parts, environment=environment)
-            measure(stack.enter_context(installation), size)
-        except (BenchFailed, LaunchError, CliError) as error:
-            sys.stderr.write(f"error: {error}\n")
-            return 1
-    return 0
+    given = parser.parse_args()
+    size = int(given.gigabytes * 1e9)
+    # The file's last row, and what a multipart body adds.
+    environment = LOGS | {"HEADRACE_UPLOAD_LIMIT": str(size + (1 << 20))}
+
+    def measured() -> None:
+        with (
+            tempfile.TemporaryDirectory(dir=given.data) as folder,
+            Installation(Path(folder), parts=PARTS, environment=environment) as installation,
+        ):
+            measure(installation, size)
+
+    return exit_code(measured)
 
 
 if __name__ == "__main__":

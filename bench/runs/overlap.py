@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.installation import LOGS, BenchFailed, Installation, records
+from bench.installation import LOGS, BenchFailed, Installation, exit_code, records
 from bench.results import begun, keep, table
 from bench.runs.training import Row, steady
 from bench.simulated.gpus import (
@@ -194,9 +194,12 @@ def main() -> int:
     parser.add_argument("--eta", type=int, action="append", help="repeatable")
     parser.add_argument("--stragglers", choices=("wait", "resample"), default="wait")
     given = parser.parse_args()
-    results = run(given.eta or ETAS, QUICK if given.quick else FULL, given.stragglers)
-    print(f"{text(results)}\nall figures: {keep(results)}")
-    return 0
+
+    def measured() -> None:
+        results = run(given.eta or ETAS, QUICK if given.quick else FULL, given.stragglers)
+        print(f"{text(results)}\nall figures: {keep(results)}")
+
+    return exit_code(measured)
 
 
 if __name__ == "__main__":

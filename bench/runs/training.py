@@ -4,19 +4,15 @@ Only steady steps count: the first steps (empty queues, cold caches) are left ou
 cancelled after the last one, so that no step counts during which nothing was left to generate.
 """
 
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.installation import BenchFailed, Installation, records
+from bench.installation import CANNOT, BenchFailed, Installation, records, work_folder
 from bench.results import begun, table
 from bench.runs import generation
 from bench.runs.workload import BATCH, model_config, run_config
-from services.cli.output import CliError
-from services.launch import LaunchError
 
 ETAS = (0, 1, 4)
 PARTS = (*(f"eta-{eta}" for eta in ETAS), "generation")
@@ -40,11 +36,8 @@ def run(
     results = begun("training") | {"training": {}, "generation": {}, "failed": {}}
     part = "start"
     try:
-        with ExitStack() as stack:
-            if data is None:
-                data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-")))
-            say("starting every process")
-            installation = stack.enter_context(Installation(data))
+        say("starting every process")
+        with work_folder(data) as folder, Installation(folder) as installation:
             say("making the model")
             first = installation.finish(installation.submit("demo_sft", "model", model_config()))
             model, weights = f"run:{first['id']}", installation.data / first["checkpoint"]
@@ -61,7 +54,7 @@ def run(
                     say(f"{part} failed: {error}")
     except KeyboardInterrupt:
         results["failed"][part] = "interrupted"
-    except (BenchFailed, LaunchError, CliError) as error:
+    except CANNOT as error:
         results["failed"][part] = str(error)
     return results
 
