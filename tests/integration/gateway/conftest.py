@@ -1,6 +1,9 @@
 """A real Redis that tests may stop, and the real gateway over HTTP."""
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +12,14 @@ import httpx
 import pytest
 
 from services.store import Store
-from tests.integration.gateway.servers import GatewayProcess, InStore, RedisServer, upload
+from tests import forked_cli
+from tests.integration.gateway.servers import (
+    GatewayProcess,
+    Headrace,
+    InStore,
+    RedisServer,
+    upload,
+)
 
 
 @pytest.fixture(scope="package")
@@ -82,3 +92,45 @@ def submit(api: httpx.Client, model: Path, sums: None) -> Iterator[Any]:
     yield send
     for run in ids:
         api.post(f"/v1/runs/{run}/cancel")
+
+
+@pytest.fixture
+def environment(gateway: GatewayProcess) -> dict[str, str]:
+    return os.environ | {"HEADRACE_GATEWAY_URL": gateway.url, "HEADRACE_DATA": str(gateway.data)}
+
+
+@pytest.fixture
+def headrace(environment: dict[str, str], tmp_path: Path) -> Headrace:
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return forked_cli.headrace(arguments, environment, tmp_path)
+
+    return run
+
+
+@pytest.fixture
+def headrace_process(environment: dict[str, str], tmp_path: Path) -> Headrace:
+    """For commands that compute with torch, whose threads no fork has, or import what a test
+    names in PYTHONPATH."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "services.cli", *arguments],
+            env=environment | {"PYTHONPATH": os.getcwd()},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+            # Merging an adapter imports torch, on a machine that may be busy.
+            timeout=200,
+        )
+
+    return run
+
+
+@pytest.fixture
+def rows(tmp_path: Path, api: httpx.Client) -> Path:
+    """A file of rows, which the dataset `cli-sums` has, too."""
+    path = tmp_path / "cli-sums.jsonl"
+    path.write_text("".join(f'{{"question": "{n}+1", "answer": "{n + 1}"}}\n' for n in range(40)))
+    assert upload(api, "cli-sums", path.read_bytes()).is_success
+    return path

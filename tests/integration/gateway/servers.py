@@ -20,6 +20,7 @@ from tests.ports import own_ports
 UPLOAD_LIMIT = 200_000
 
 InStore = Callable[[Callable[[Store], Awaitable[object]]], None]
+Headrace = Callable[..., subprocess.CompletedProcess[str]]
 
 
 class RedisServer:
@@ -180,3 +181,11 @@ def events_of(
                 kind = line.removeprefix("event: ")
             elif line.startswith("data: "):
                 yield kind, json.loads(line.removeprefix("data: "))
+
+
+def queued(headrace: Headrace, *arguments: str) -> str:
+    """Submit a run of the dataset `cli-sums` (the fixture `rows`). Returns its id."""
+    done = headrace("submit", "grpo", "--set", "data.dataset=cli-sums", *arguments, "--json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    run: str = json.loads(done.stdout)["id"]
+    return run

@@ -15,15 +15,13 @@ from services.store import Store
 from services.store.keys import CHAINS, OPEN_CHAINS, RUNS, pool_key
 from tests.integration.gateway.servers import (
     GatewayProcess,
+    Headrace,
     InStore,
     RedisServer,
     problems,
     upload,
 )
-from tests.integration.gateway.test_cli import Headrace, environment, headrace
 from tests.integration.launch.conditions import eventually
-
-__all__ = ["environment", "headrace"]
 
 pytestmark = pytest.mark.usefixtures("sums")
 

@@ -18,11 +18,8 @@ from safetensors.numpy import save_file
 
 from services.store import Store
 from services.store.keys import RUNS, pool_key, run_key
-from tests.integration.gateway.servers import GatewayProcess, InStore, RedisServer
-from tests.integration.gateway.test_cli import Headrace, environment, headrace
+from tests.integration.gateway.servers import GatewayProcess, Headrace, InStore, RedisServer
 from tests.integration.launch.conditions import eventually
-
-__all__ = ["environment", "headrace"]
 
 pytestmark = pytest.mark.usefixtures("sums")
 

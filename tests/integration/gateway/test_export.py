@@ -9,13 +9,14 @@ import pytest
 from safetensors.numpy import save_file
 
 from services.store import Store
-from tests.integration.gateway.servers import GatewayProcess, InStore
-from tests.integration.gateway.test_cli import Headrace, environment
-from tests.integration.gateway.test_cli import headrace_process as headrace
-
-__all__ = ["environment", "headrace"]
+from tests.integration.gateway.servers import GatewayProcess, Headrace, InStore
 
 pytestmark = pytest.mark.usefixtures("sums")
+
+
+@pytest.fixture
+def headrace(headrace_process: Headrace) -> Headrace:
+    return headrace_process
 
 
 def checkpointed(gateway: GatewayProcess, in_store: InStore, run: str, *files: str) -> Path:

@@ -10,10 +10,7 @@ import pytest
 from services.contracts.evaluation import AnsweredRow, EvaluationRecord
 from services.evaluations import folder_of, part_path, write_part, write_result
 from tests.evaluating import answered
-from tests.integration.gateway.servers import GatewayProcess, problems
-from tests.integration.gateway.test_cli import Headrace, environment, headrace
-
-__all__ = ["environment", "headrace"]
+from tests.integration.gateway.servers import GatewayProcess, Headrace, problems
 
 pytestmark = pytest.mark.usefixtures("sums")
 

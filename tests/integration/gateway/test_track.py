@@ -20,14 +20,15 @@ from services.contracts.records import RunState
 from services.runtime.api_key import first_key
 from services.settings import Settings
 from services.store import Store
-from tests.integration.gateway.servers import GatewayProcess, InStore
-from tests.integration.gateway.test_cli import Headrace, environment
-from tests.integration.gateway.test_cli import headrace_process as headrace
+from tests.integration.gateway.servers import GatewayProcess, Headrace, InStore
 from tests.integration.launch.conditions import eventually
 
-__all__ = ["environment", "headrace"]
-
 pytestmark = pytest.mark.usefixtures("sums")
+
+
+@pytest.fixture
+def headrace(headrace_process: Headrace) -> Headrace:
+    return headrace_process
 
 
 @pytest.fixture(autouse=True)

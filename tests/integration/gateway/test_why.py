@@ -7,16 +7,7 @@ from pathlib import Path
 from services.contracts.records import WorkerRecord
 from services.store import Store
 from services.store.insight import lock_token
-from tests.integration.gateway.servers import InStore
-from tests.integration.gateway.test_cli import (
-    Headrace,
-    environment,
-    headrace,
-    queued,
-    rows,
-)
-
-__all__ = ["environment", "headrace", "rows"]
+from tests.integration.gateway.servers import Headrace, InStore, queued
 
 POOL = "why"
 
