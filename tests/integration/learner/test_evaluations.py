@@ -2,10 +2,8 @@
 training and no sampling."""
 
 import asyncio
-import json
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,94 +11,25 @@ import pytest
 
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
-from learner.coordinate.evaluations import Evaluations
 from learner.optim.optimizers import Optimizers
-from learner.persist.disk_retry import Disk
-from learner.persist.jsonl import MetricsFile
 from learner.state import Progress
 from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, parse_config
-from services.contracts.evaluation import EvaluationRecord
 from services.contracts.records import RunRecord
-from services.contracts.weights import WeightFile, WeightManifest, parse_version_tag
-from services.evaluations import folder_of, page, part_path, results, write_part
+from services.contracts.weights import WeightFile, WeightManifest
+from services.evaluations import folder_of, results
 from services.settings import Settings
 from services.store import Store
 from services.volume import Volume
 from tests.evaluating import answered, request
 from tests.integration.learner.conftest import Place
+from tests.integration.learner.evaluating import Evaluated, evaluations_of
 from tests.integration.learner.test_coordinator import ALONE, Scene, scene
 from tests.integration.learner.test_runs import add_sums, rl, submit
 from tests.unit.learner.policies import state_of, tiny_model
 
 __all__ = ["scene"]
-
-
-def manifest(tag: str) -> WeightManifest:
-    lineage, version = parse_version_tag(tag)
-    files = [WeightFile(f"v{version}", 1, "0")]
-    return WeightManifest("r", version, lineage, "full", files, 1, "runs/r/model")
-
-
-@dataclass
-class Evaluated:
-    """The evaluations of a scene's run: one every two of 20 steps."""
-
-    scene: Scene
-    evaluations: Evaluations
-
-    async def step(self, number: int) -> None:
-        """Step `number` is trained, and the loop looks for outcomes before the next one."""
-        state = replace(self.scene.state.progress, step=number, version=number)
-        await asyncio.to_thread(self.evaluations.after_step, state)
-        await self.follow()
-
-    async def follow(self) -> bool:
-        return await asyncio.to_thread(self.evaluations.follow)
-
-    async def unfinished(self) -> list[str]:
-        """Ids of those that are not reported."""
-        return [one.id for one in await self.scene.store.evaluations.requests("r")]
-
-    async def answer(self, *statuses: str) -> None:
-        """A worker answers rows of the open evaluation."""
-        (open,) = [one for one in await self.standing() if one.state == "open"]
-        requests = {one.id: one for one in await self.scene.store.evaluations.requests("r")}
-        leased = await self.scene.store.evaluations.lease(
-            "r", worker="w", version=requests[open.id].version, busy=False, ttl=60,
-            count=len(statuses),
-        )  # fmt: skip
-        for (attempt, row), status in zip(leased.rows, statuses, strict=True):
-            given = answered(row, status)
-            assert await self.scene.store.evaluations.complete("r", leased.id, attempt, given)
-
-    async def standing(self) -> list[Any]:
-        return await self.scene.store.evaluations.standing("r")
-
-    async def events(self, kind: str) -> list[dict[str, Any]]:
-        return [e.data for e in await self.scene.store.events.read("r", "0") if e.kind == kind]
-
-    def results(self) -> list[EvaluationRecord]:
-        return list(results(self.scene.data, "r"))
-
-    def metrics(self) -> list[dict[str, Any]]:
-        text = (self.scene.data / "runs/r/metrics.jsonl").read_text()
-        return [json.loads(line) for line in text.splitlines()]
-
-    def rows(self, id: str) -> list[int]:
-        """The answered rows in the files of an evaluation."""
-        folder = folder_of(self.scene.data, "r", id)
-        return [one.row for one in page(folder, offset=0, limit=99).rows]
-
-
-def evaluations_of(scene: Scene, **fields: Any) -> Evaluations:
-    disk = Disk(scene.data, scene.run, threading.Event())
-    file = MetricsFile(scene.data, "r", disk)
-    given = {"dataset": "sums", "name": "test", "rows": 2, "every": 2, "at_start": False}
-    config = parse_config(rl(evaluation=given | fields))
-    assert isinstance(config, RLConfig)
-    return Evaluations(config, 20, scene.run, file, scene.data, disk, manifest)
 
 
 @pytest.fixture
@@ -260,100 +189,6 @@ async def test_a_cancelled_run_keeps_the_answers_so_far(evaluated: Evaluated) ->
     assert evaluated.rows("000002-test") == [0]
     warnings = [one["message"] for one in await evaluated.events("warning")]
     assert "step 2 on test ends with 1 of 2 rows answered" in warnings[-2]
-
-
-async def resuming(scene: Scene, run: str, **fields: Any) -> Evaluated:
-    """The evaluations of run `r` where it resumes `run` and trains nothing, begun."""
-    scene.run._resumes = run
-    evaluated = Evaluated(scene, evaluations_of(scene, at_start=True, every=None, **fields))
-    evaluated.evaluations._max_steps = 0
-    start = replace(scene.state.progress, step=0, version=0)
-    await asyncio.to_thread(evaluated.evaluations.begin, start, set())
-    return evaluated
-
-
-async def write_answers(scene: Scene, run: str, rows: Sequence[int], **fields: Any) -> None:
-    """Run `run`, which has ended, and its answers to these rows, a file each."""
-    await submit(scene.store, run, rl(), **fields)
-    folder = folder_of(scene.data, run, "000000-test")
-    for part, row in enumerate(rows, 1):
-        write_part(part_path(folder, part), [answered(row, "correct")])
-
-
-async def test_an_evaluation_that_is_resumed_has_only_the_rows_answered_that_are_left(
-    scene: Scene,
-) -> None:
-    await write_answers(scene, "before", [3, 0])
-    evaluated = await resuming(scene, "before", rows=4)
-    (standing,) = await evaluated.standing()
-    assert (standing.state, standing.answered, standing.parts) == ("open", 2, 2)
-
-    (request,) = await scene.store.evaluations.requests("r")
-    leased = await scene.store.evaluations.lease(
-        "r", worker="w", version=request.version, busy=False, count=9, ttl=60
-    )
-    assert [row for _, row in leased.rows] == [1, 2]
-    for attempt, row in leased.rows:
-        await scene.store.evaluations.complete("r", leased.id, attempt, answered(row, "wrong"))
-    await evaluated.follow()
-
-    assert evaluated.rows("000000-test") == [0, 1, 2, 3]
-    (record,) = evaluated.results()
-    assert (record.state, record.metrics["accuracy"]) == ("done", 0.5)
-
-
-async def test_a_learner_that_dies_in_a_resumed_evaluation_leaves_it_whole(scene: Scene) -> None:
-    await write_answers(scene, "before", [1])
-    first = await resuming(scene, "before", rows=3)
-    await first.answer("wrong")
-
-    successor = await resuming(scene, "before", rows=3)
-    await successor.answer("wrong")
-    await successor.follow()
-
-    assert successor.rows("000000-test") == [0, 1, 2]
-    assert [one.state for one in successor.results()] == ["done"]
-
-
-async def test_answers_are_taken_over_from_before_a_run_that_was_cancelled_in_the_queue(
-    scene: Scene,
-) -> None:
-    await write_answers(scene, "first", [0, 1])
-    await scene.store.runs.cancel("first")
-    await write_answers(scene, "queued", [], resume_from="first")
-    evaluated = await resuming(scene, "queued")
-
-    # Nothing was left: it ends without a worker.
-    assert await evaluated.unfinished() == []
-    assert [(one.state, one.metrics["accuracy"]) for one in evaluated.results()] == [("done", 1.0)]
-    assert [one["accuracy"] for one in await evaluated.events("evaluation")] == [1.0]
-
-
-async def test_an_evaluation_that_ended_without_a_worker_is_reported_by_a_successor(
-    scene: Scene,
-) -> None:
-    await write_answers(scene, "before", [0, 1])
-    await resuming(scene, "before")
-    # As where the learner died before it had reported.
-    successor = await resuming(scene, "before")
-    assert [one["id"] for one in await successor.events("evaluation")] == ["000000-test"] * 2
-
-
-@pytest.mark.parametrize("at", [None, 60])
-async def test_a_damaged_file_of_answers_is_not_taken_over(scene: Scene, at: int | None) -> None:
-    await write_answers(scene, "before", [0, 1])
-    part = part_path(folder_of(scene.data, "before", "000000-test"), 1)
-    content = bytearray(part.read_bytes())
-    if at is None:
-        content = bytearray(b"PAR1")
-    else:
-        content[at] ^= 255
-    part.write_bytes(content)
-    evaluated = await resuming(scene, "before")
-    await evaluated.answer("wrong")
-    await evaluated.follow()
-    assert evaluated.rows("000000-test") == [0, 1]
-    assert [one.state for one in evaluated.results()] == ["done"]
 
 
 async def test_files_that_were_lost_make_an_evaluation_fail(evaluated: Evaluated) -> None:
