@@ -55,14 +55,20 @@ def test_cores_that_other_programs_use_are_left_to_them(
     assert loan(tmp_path, "training", 3, running=running).available() == available
 
 
-def test_a_short_pause_lends_nothing(tmp_path: Path) -> None:
-    engine = loan(tmp_path, "generating", 1, linger=0.2)
+def test_a_pause_lends_nothing_until_it_is_long(tmp_path: Path) -> None:
+    engine = loan(tmp_path, "generating", 1, linger=600)
     rank = loan(tmp_path, "training", 1)
     for _ in range(3):
         with engine.computing():
             pass
-        assert rank.available() == 0
         time.sleep(0.05)
+        assert rank.available() == 0
+
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    engine = loan(elsewhere, "generating", 1, linger=0.1)
+    rank = loan(elsewhere, "training", 1)
+    with engine.computing():
+        pass
     eventually(lambda: rank.available() == 1)
 
 
