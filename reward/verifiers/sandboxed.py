@@ -43,15 +43,17 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
         self._http = client(self._socket)
         self.notice = f"programs run in the sandbox at {self._socket}"
         try:
-            listed = (await self._http.get(f"{URL}/v1/verifiers", timeout=5)).json()
-        except (httpx.HTTPError, ValueError) as error:
+            answer = await self._http.get(f"{URL}/v1/verifiers", timeout=5)
+            listed = answer.raise_for_status().json()["verifiers"]
+            (found,) = (one for one in listed if one["name"] == self.name)
+            available, notice = bool(found["available"]), str(found["notice"])
+        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             self.notice += f", which does not answer yet ({type(error).__name__})"
             log.warning("the sandbox does not answer yet", socket=str(self._socket))
             return
-        (found,) = (one for one in listed["verifiers"] if one["name"] == self.name)
-        self.available = found["available"]
+        self.available = available
         if not self.available:
-            self.notice = f"the sandbox at {self._socket}: {found['notice']}"
+            self.notice = f"the sandbox at {self._socket}: {notice}"
             log.warning("a verifier is not available", verifier=self.name, problem=self.notice)
 
     async def close(self) -> None:
