@@ -17,7 +17,7 @@ from typing import Any
 
 import anyio.to_thread
 import msgspec
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from recipes import UnknownRecipe, find_recipe
 from services.contracts.chains import ChainRecord, viewed
@@ -28,6 +28,7 @@ from services.report.writing import PAGE
 from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
 from services.store import Store
+from services.store.unreadable import is_damage
 from services.volume import Volume
 from services.volume.run_files import METRICS
 
@@ -109,7 +110,11 @@ class Reports:
             log.warning("no report", of=ended.id, reason=str(error))
             if isinstance(ended, RunSummary):
                 words = f"the report was not written: {error}"
-                await self._store.events.add(ended.id, "warning", {"message": words})
+                try:
+                    await self._store.events.add(ended.id, "warning", {"message": words})
+                except ResponseError as wrong:
+                    if not is_damage(wrong):
+                        raise
 
     async def of_run(self, record: RunRecord) -> Path | None:
         """The page of a run's report, written where it is missing or old; None where the run has
