@@ -205,10 +205,12 @@ def _loss(
     if composed.sample_kl is not None:
         loss = loss + composed.sample_kl.sum() / sequences
     if tally is not None:
+        # Of an agent's session that branches, the first conversation counts it.
+        first = torch.tensor([sample.first for sample in samples])
         tally.add(
             {
                 "tokens": torch.ones_like(entropy),
-                "sequences": torch.ones(tokens.n, device=logprobs.device),
+                "sequences": sent(first, logprobs.device),
                 "loss": loss,
                 "kl": composed.kl,
                 "entropy": entropy,

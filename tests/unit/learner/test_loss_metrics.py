@@ -136,6 +136,14 @@ def test_a_kl_per_sample_is_summed_over_each_and_averaged_over_them() -> None:
     assert losses[1] - losses[0] == pytest.approx(0.5 * (8 / 2 - 8 / 3), rel=1e-5)
 
 
+def test_conversations_of_one_session_are_one_sample_of_the_kl() -> None:
+    goal = objective(kl={"type": "k2", "beta": 0.1, "per": "sample"})
+    samples = two_answers(goal, 1.0, 1.0, 1.0, distance=(1.0, 2.0, 0.0))
+    # A session that branches is several samples here, of which the first counts.
+    samples[1].number, samples[1].first = samples[0].number, False
+    assert measured(goal, samples)["train/kl_per_sample"] == pytest.approx(0.5 + 2, rel=1e-4)
+
+
 def test_the_loss_of_a_batch_that_ended_early_is_that_of_the_minibatches_it_has_seen() -> None:
     goal = objective(minibatches=3, early_stop_ratio=1.5)
     parts = [two_answers(goal, *ratios) for ratios in ((1, 1, 1), (1, 1, 4), (1, 1, 1))]
