@@ -16,11 +16,16 @@ from services.runtime.core_loans import core_loan
 
 
 class TrainingCores:
-    """Asks before each pass of each model how many threads it may have."""
+    """Asks before each pass of each model how many threads it may have.
+
+    Only within `computing`: passes between two batches (a version's canary) are short, and what
+    they borrowed nobody would give back, also not to the next run of this process.
+    """
 
     def __init__(self, state: TrainingState) -> None:
         self._own = torch.get_num_threads()
         self._loan = core_loan("training", self._own)
+        self._computing = False
         if self._loan is None:
             return
         copies = (state.copies.reference, state.copies.lagged)
@@ -37,10 +42,15 @@ class TrainingCores:
         if self._loan is None:
             yield
             return
-        with self._loan.computing():
-            yield
-        torch.set_num_threads(self._own)
+        self._computing = True
+        try:
+            with self._loan.computing():
+                yield
+        finally:
+            self._computing = False
+            torch.set_num_threads(self._own)
 
     def _take(self, *_: object) -> None:
         assert self._loan is not None
-        torch.set_num_threads(self._own + self._loan.available())
+        if self._computing:
+            torch.set_num_threads(self._own + self._loan.available())
