@@ -11,7 +11,7 @@ from typing import Any
 
 from learner.batch.samples import Sample
 from services.contracts.config.objective.algorithm import Algorithm
-from services.contracts.config.objective.terms import GAE, GlobalWhiten
+from services.contracts.config.objective.terms import GAE, GlobalWhiten, ReverseKL, SequenceValue
 from services.contracts.groups.sampled_answer import TEXT_LIMIT, SampledAnswer
 from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup
 from services.contracts.weights import parse_version_tag
@@ -88,8 +88,8 @@ def described(
     picked: Sequence[Picked], step: int, algorithm: Algorithm, tokenizer: Any
 ) -> list[dict[str, Any]]:
     """The rows of `samples.jsonl` for a batch that was trained."""
-    # Here `advantage` is the reward that returns are made of.
-    own = isinstance(algorithm.advantage, GlobalWhiten | GAE)
+    # Here `advantage` is the reward that advantages are made of later.
+    own = isinstance(algorithm.advantage, GlobalWhiten | GAE | SequenceValue | ReverseKL)
     # As it was sampled, not as it would be printed.
     decode = partial(
         tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False

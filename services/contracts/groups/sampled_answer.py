@@ -34,8 +34,8 @@ class SampledAnswer(BaseModel):
         description="Each component of the reward, before its weight."
     )
     advantage: float | None = Field(
-        description="The advantage of its tokens. Null: the completion is not in the loss, or each "
-        "token has its own (`gae`, `global_whiten`)."
+        description="The advantage of its tokens. Null: the completion is not in the loss, or its "
+        "reward alone does not give it (`gae`, `global_whiten`, `sequence_value`, `reverse_kl`)."
     )
     finish_reason: str = Field(description="`stop`, or why it was truncated: `length`, `deadline`.")
     versions: list[int] = Field(description="Policy versions that sampled it, oldest first.")

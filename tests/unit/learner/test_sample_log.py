@@ -7,12 +7,25 @@ from learner.batch.staleness import Ancestry
 from learner.model.loading.scratch import UNKNOWN
 from learner.report.sample_log import choose, cut, described, pick
 from services.contracts.config.objective.algorithm import Algorithm
-from services.contracts.config.objective.terms import GlobalWhiten, GroupMean
+from services.contracts.config.objective.terms import (
+    GAE,
+    Advantage,
+    GlobalWhiten,
+    GroupMean,
+    ReverseKL,
+    SequenceValue,
+)
 from services.contracts.groups.sampled_answer import SampledAnswer
 from tests.unit.learner.policies import tiny_model, trajectory_group
 
 MEAN = Algorithm(advantage=GroupMean(type="group_mean"))
-WHITENED = Algorithm(advantage=GlobalWhiten(type="global_whiten"))
+ELSEWHERE: list[Advantage] = [
+    GlobalWhiten(type="global_whiten"),
+    GAE(type="gae"),
+    SequenceValue(type="sequence_value"),
+    ReverseKL(type="reverse_kl"),
+]
+"""Those to which a sample's reward is what advantages are made of later."""
 
 
 @pytest.mark.parametrize(
@@ -90,8 +103,9 @@ def test_an_answer_without_an_advantage_of_its_own_says_so() -> None:
 
     # The one whose verifier broke is not in the loss.
     assert by_reward == {1.0: 0.5, 0.0: -0.5, None: None}
-    whitened = described(picked, 1, WHITENED, tokenizer)
-    assert [row["advantage"] for row in whitened] == [None, None, None]
+    for advantage in ELSEWHERE:
+        found = described(picked, 1, MEAN.model_copy(update={"advantage": advantage}), tokenizer)
+        assert [row["advantage"] for row in found] == [None, None, None], advantage.type
 
 
 def test_a_long_text_loses_its_middle() -> None:
