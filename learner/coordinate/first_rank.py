@@ -118,6 +118,9 @@ class FirstRank(ABC):
     def close(self) -> None:
         """End the thread. It finishes what it has begun, unless the disk takes nothing."""
         self._disk.abandon()
+        if self._captured and self._sharded:
+            # Nobody hands it over any more: the rows of its step could not be written.
+            self._writer.leave_out(self._captured)
         self._writer.close()
         for file in self._rows:
             file.close()

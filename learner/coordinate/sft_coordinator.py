@@ -10,6 +10,7 @@ from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.distributed import Ranks
 from learner.model.loading.lora import base_on_host
 from learner.model.passes.mfu import Work
+from learner.persist.disk_retry import CannotWrite
 from learner.persist.export_model import export_description
 from learner.report.sft_metrics import Speed
 from learner.report.step_metrics import peak_memory
@@ -73,7 +74,10 @@ class SFTCoordinator(FirstRank):
 
     def next_command(self) -> Command:
         """What all ranks do next."""
-        self._writer.check()
+        try:
+            self._writer.check()
+        except CannotWrite as error:
+            return self._give_up(error)
         if self._ending:
             return self._ending
         if self._state.progress.step >= self._max_steps or self._stops_early():

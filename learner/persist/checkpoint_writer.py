@@ -112,6 +112,7 @@ class CheckpointWriter(PartWriter):
         self._ledger = LedgerFile(root, store.run, disk)
         self.covers = store.committed_step
         """Step of the newest checkpoint that was handed over."""
+        self._left_out = False
 
     def submit(self, captured: Captured) -> None:
         """Hand a copy over. Blocks while an earlier one is in progress."""
@@ -119,7 +120,16 @@ class CheckpointWriter(PartWriter):
         super().submit(captured)
         self.covers = captured.progress.step
 
+    def leave_out(self, captured: Captured) -> None:
+        """Tell the other ranks, which write their parts of a copy, that none is made of it: they
+        wait for this rank's. Nothing else follows it."""
+        self._left_out = True
+        self._waiting.put(captured)
+
     def _make(self, captured: Captured) -> None:
+        if self._left_out:
+            self._ranks.gather(TOLD_TO_END)
+            return
         progress = captured.progress
         folder = (self._root / progress.path).parent
         write: Callable[[], Path] = partial(write_checkpoint, folder, captured, self._store.hold)

@@ -1,0 +1,139 @@
+"""A run that is told to end while its disk takes nothing: it ends in order, on every rank."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from learner.coordinate import first_rank, follower
+from learner.coordinate.checkpoint_schedule import CheckpointSchedule
+from learner.coordinate.crash_limit import CrashLimit
+from learner.coordinate.first_rank import FirstRank, on_rank_0
+from learner.coordinate.follower import Follower
+from learner.coordinate.ranks import next_command
+from learner.coordinate.sft_coordinator import SFTCoordinator
+from learner.distributed import Ranks
+from learner.persist import checkpoint_writer
+from learner.persist.checkpoint_parts import Written
+from learner.persist.disk_retry import CannotWrite
+from learner.slices import Part
+from learner.state import Progress, Supervised
+from learner.store.commands import Command
+from services.volume import Volume
+from tests.unit.learner.threads import Meeting, ThreadRanks
+
+PROGRESS = Progress("r", 1, 1, [("a", 0)], "base", supervised=Supervised([9]))
+
+
+@dataclass(frozen=True)
+class TalkingRanks(ThreadRanks):
+    """Threads that also hear rank 0, and whose threads beside the training meet elsewhere."""
+
+    beside: Meeting = field(default_factory=lambda: Meeting(1))
+
+    def broadcast(self, message: bytes | None) -> bytes:
+        """Rank 0's message."""
+        found: bytes = self.meeting.all(self.rank, message)[0]
+        return found
+
+    def of_threads(self) -> Ranks:
+        """The same, of those threads."""
+        return ThreadRanks(self.rank, self.size, self.device, meeting=self.beside)
+
+
+class Store:
+    """A run that a user has cancelled."""
+
+    run, committed_step = "r", 0
+
+    def cancelled(self) -> bool:
+        return True
+
+    def payload_room(self) -> None:
+        """No bound."""
+
+    def warn(self, message: str) -> None:
+        """Nobody reads it."""
+
+
+class First(FirstRank):
+    """Rank 0, whose disk takes no row of its first step."""
+
+    def next_command(self) -> Command:
+        return self._ending or Command("train", 1)
+
+    @on_rank_0
+    def report(self) -> None:
+        raise CannotWrite("no space for a row")
+
+
+def of_rank(ranks: Ranks, root: Path) -> tuple[Ranks, Any, Volume, Any, threading.Event]:
+    state: Any = SimpleNamespace(
+        loaded=SimpleNamespace(model=torch.nn.Linear(1, 1)), progress=PROGRESS
+    )
+    return ranks, Store(), Volume(root), state, threading.Event()
+
+
+def test_the_other_ranks_do_not_wait_for_a_checkpoint_that_rank_0_leaves_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (first_rank, follower):
+        monkeypatch.setattr(module, "is_sharded", lambda _: True)
+        monkeypatch.setattr(module, "part_of", lambda _, ranks: Part(ranks.rank, ranks.size))
+        monkeypatch.setattr(
+            module, "capture", lambda _, part: SimpleNamespace(progress=PROGRESS, part=part, size=1)
+        )
+    monkeypatch.setattr(checkpoint_writer, "write_part", lambda *_: Written({}))
+    committed: list[Any] = []
+    monkeypatch.setattr(checkpoint_writer, "complete", lambda *given: committed.append(given))
+    meetings = Meeting(2), Meeting(2)
+
+    def train(rank: int) -> str:
+        ranks = TalkingRanks(rank, 2, torch.device("cpu"), meeting=meetings[0], beside=meetings[1])
+        limit = CrashLimit(tmp_path / f"crashes-{rank}.json", 0)
+        one: Any
+        if ranks.first:
+            schedule = CheckpointSchedule(every=1, last_step=9, budget=1)
+            one = First(*of_rank(ranks, tmp_path), schedule, 2)
+        else:
+            config: Any = None
+            one = Follower(config, *of_rank(ranks, tmp_path))
+        try:
+            while (command := next_command(one, ranks, limit)).kind == "train":
+                one.checkpoint()
+                one.report()
+            ending: str = one.end(command, limit)
+            return ending
+        finally:
+            one.close()
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(train, range(2))) == ["cancel", "cancel"]
+    assert not committed
+
+
+def test_a_supervised_run_whose_checkpoint_cannot_be_written_ends_when_it_is_told_to(
+    tmp_path: Path,
+) -> None:
+    config: Any = SimpleNamespace(
+        training=SimpleNamespace(checkpoint_every=1, keep_checkpoints=1),
+        validation=SimpleNamespace(patience=None),
+    )
+
+    def full(_: Any) -> None:
+        raise CannotWrite("no space for a checkpoint")
+
+    given = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path)
+    one = SFTCoordinator(config, 9, *given, None)
+    one._writer._work = full
+    one._writer.submit(SimpleNamespace(progress=PROGRESS))  # type: ignore[arg-type]
+    one._writer._waiting.join()
+    command = one.next_command()
+    assert command.kind == "cancel"
+    assert one.end(command, CrashLimit(tmp_path / "crashes.json", 0)) == "cancel"
+    one.close()
