@@ -14,7 +14,7 @@ from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn, UnusableModel
 from learner.persist.checkpoint_writer import OtherRank
 from learner.persist.dataset_tokens import DatasetTokens
-from learner.persist.disk_retry import Disk
+from learner.persist.disk_retry import CannotWrite, Disk
 from learner.slices import Part
 from learner.state import Supervised, TrainingState
 from learner.store.run_store import RunStore
@@ -86,7 +86,7 @@ def open_rows(
     """The run's rows, tokenised where no earlier run has done it. On all ranks together; None
     where the run or this process is to end. `state` learns how many rows each dataset has.
 
-    Raises UnusableRow, UnusableModel, RunCannotGoOn, DamagedFile, CannotWrite.
+    Raises UnusableRow, UnusableModel, RunCannotGoOn, DamagedFile.
     """
     records = ranks.together(lambda: _records(config, store, volume))
     supervised = state.progress.supervised or Supervised(_counted(records, ranks))
@@ -97,10 +97,16 @@ def open_rows(
     disk = Disk(volume.root, store if ranks.first else OtherRank(store, ranks.rank), stop)
     part = Part(ranks.rank % ranks.local_size, ranks.local_size)
     interrupted = _interruption(ranks, store, stop)
+
+    def build() -> bool:
+        try:
+            return all(dataset.build(part, disk, interrupted) for dataset in datasets)
+        except CannotWrite as error:
+            log.error("the run ends before its rows are tokenised", reason=str(error))
+            return False
+
     try:
-        built = ranks.together(
-            lambda: all(dataset.build(part, disk, interrupted) for dataset in datasets)
-        )
+        built = ranks.together(build)
     finally:
         disk.abandon()
     if min(ranks.gather(b"1" if built else b"0")) == b"0":

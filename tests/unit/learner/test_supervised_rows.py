@@ -1,17 +1,24 @@
 """The rows of a supervised run: one that has none to train on ends with the reason."""
 
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from learner.batch.sft_steps import Lengths
+from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.persist import supervised_rows
+from learner.persist.disk_retry import CannotWrite
 from learner.persist.supervised_rows import SupervisedRows
-from learner.state import Supervised
+from learner.state import Progress, Supervised
 from services.contracts.config import SFTConfig, parse_config
+from services.contracts.records import DatasetRecord
+from services.volume import Volume
 
 
 class Tokens:
@@ -67,3 +74,27 @@ def test_a_validation_has_so_many_rows_however_large_the_dataset_is(
 ) -> None:
     rows = opened([Tokens("large", [4] * 20_000)], validation={"share": 0.25} | validation)
     assert len(rows.validation) == expected
+
+
+def test_a_run_that_is_told_to_end_while_no_tokens_can_be_written_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Unwritten:
+        """A dataset whose tokens find no room on the disk."""
+
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def build(self, *_: Any) -> bool:
+            raise CannotWrite("cannot write datasets/d/tokens/k: No space left on device")
+
+    record = DatasetRecord(id="d", name="d", rows=0, created=0.0, segments=[])
+    monkeypatch.setattr(supervised_rows, "_records", lambda *_: [record])
+    monkeypatch.setattr(supervised_rows, "DatasetTokens", Unwritten)
+    progress = Progress("r", 0, 0, [], "m", supervised=Supervised([0]))
+    state: Any = SimpleNamespace(progress=progress, loaded=SimpleNamespace(tokenizer=None))
+    ranks, stop = Ranks(0, 1, torch.device("cpu")), threading.Event()
+    config = parse_config({"type": "sft", "model": {"path": "m"}, "data": {"dataset": "d"}})
+    assert isinstance(config, SFTConfig)
+    store: Any = None
+    assert supervised_rows.open_rows(config, state, ranks, store, Volume(tmp_path), stop) is None
