@@ -1,5 +1,6 @@
 """The training state that a run starts or resumes from."""
 
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,7 @@ from services.volume import Volume
 log = get_logger(__name__)
 
 Config = RLConfig | SFTConfig
+CHECKPOINT = re.compile(r"/(runs/[^/]+/checkpoints/[^/]+)$")
 C = TypeVar("C", RLConfig, SFTConfig)
 
 
@@ -101,7 +103,8 @@ class Start:
 
     config: Config
     base: str
-    """The model that the config names; empty where the run makes one."""
+    """The model that the run's first step started from, which may be gone where there is a
+    checkpoint; empty where the run makes one."""
     own: Path
     """The run's model folder, which may not exist yet."""
     progress: Progress
@@ -116,21 +119,34 @@ def find_start(
 ) -> Start:
     """Where the run's model is, and how far the run is. Raises as `prepare` does."""
     torch.manual_seed(config.training.seed + ranks.rank)
-    base = ""
-    if isinstance(config.model, PretrainedModel):
-        base = store.model_path(config.model.path, volume)
     # All lineages, not those of the checkpoint: a start that died before its first one has left
     # groups behind, too.
     lineages = store.lineages()
     if ranks.first:
         clear(volume.path(f"runs/{record.id}/checkpoints"), lineages, store.lineage)
     folder = None if record.checkpoint is None else volume.path(record.checkpoint)
-    progress = Progress(record.id, 0, 0, lineages, base)
-    if folder is not None:
+    if folder is None:
+        base = ""
+        if isinstance(config.model, PretrainedModel):
+            base = store.model_path(config.model.path, volume)
+        progress = Progress(record.id, 0, 0, lineages, base)
+    else:
+        # What the config names may be gone by now, or be another checkpoint of that run.
         progress = gone_on(verify(folder, Part(ranks.rank, ranks.size)), record.id)
-        progress = replace(progress, lineages=lineages)
+        base = found_again(progress.base_model, volume)
+        progress = replace(progress, lineages=lineages, base_model=base)
         log.info("resuming", run=record.id, step=progress.step, checkpoint=folder.name)
     return Start(config, base, volume.path(f"runs/{record.id}/model"), progress, folder)
+
+
+def found_again(base: str, volume: Volume) -> str:
+    """The model that a run started from, by its checkpoint: another run's checkpoint is where the
+    data volume is mounted now."""
+    named = CHECKPOINT.search(base)
+    if named is None or Path(base).exists():
+        return base
+    moved = volume.path(named[1])
+    return str(moved) if moved.exists() else base
 
 
 def check_base(start: Start, ranks: Ranks) -> None:
@@ -182,11 +198,13 @@ def described(start: Start, store: RunStore, volume: Volume) -> Model | None:
     if isinstance(config, RLConfig) and (critic := config.algorithm.critic) and critic.path:
         another = critic_path(critic, start, store, volume)
     teacher = teacher_path(config, store, volume) if isinstance(config, RLConfig) else None
-    return known_model(start.base, config.model, another, teacher)
+    return known_model(str(start.folder or start.base), config.model, another, teacher)
 
 
 def critic_path(critic: CriticConfig, start: Start, store: RunStore, volume: Volume) -> str:
-    """Where a new critic starts from."""
+    """Where the critic starts from."""
+    if start.folder is not None:
+        return str(start.folder / CRITIC)
     if critic.path is None:
         return start.progress.base_model
     return store.model_path(critic.path, volume, "algorithm.critic.path")
@@ -283,7 +301,7 @@ def add_models(
         config, ranks, base, beginning, policy, compiled, teacher, state.loaded.tokenizer
     )
     if critic := config.algorithm.critic:
-        path = str(folder / CRITIC) if folder else critic_path(critic, start, store, volume)
+        path = critic_path(critic, start, store, volume)
         state.critic = prepare_critic(config, critic, ranks, state, path, plan, compiled)
         if folder:
             load_optimizer(folder, state.critic.optimizers, CRITIC_OPTIMIZER)

@@ -1,6 +1,7 @@
 """On the same recorded groups, 20 steps straight and 10, a checkpoint, and 10 more end in the same
 weights, bit for bit; with everything that a run carries from step to step."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 from learner.distributed import Ranks
+from learner.errors import RunCannotGoOn
 from learner.model.loading.saving import save_description, weight_tensors
 from learner.persist.checkpoint_parts import capture, write_checkpoint
-from learner.persist.restore import prepare
+from learner.persist.restore import Start, described, prepare
 from learner.rl import fetch, train
 from learner.state import TrainingState
 from learner.store.commands import Command, Share
@@ -112,7 +114,23 @@ def start(root: Path) -> str:
     return str(folder)
 
 
-def begun(config: RLConfig, root: Path, checkpoint: Path | None) -> TrainingState:
+class Started(Recorded):
+    """The same for a run that starts from what another one made: a folder, as long as that is
+    there."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def model_path(self, path: str, volume: Volume, key: str = "model.path") -> str:
+        if not self._folder.exists():
+            raise RunCannotGoOn(f"{key} {path}: run source has no checkpoint of step 3")
+        return str(self._folder)
+
+
+def begun(
+    config: RLConfig, root: Path, checkpoint: Path | None, store: Recorded | None = None
+) -> TrainingState:
     record = RunRecord(
         id="r",
         name="r",
@@ -124,7 +142,8 @@ def begun(config: RLConfig, root: Path, checkpoint: Path | None) -> TrainingStat
         max_steps=STEPS,
         checkpoint=str(checkpoint.relative_to(root)) if checkpoint else None,
     )
-    return prepare(record, config, ALONE, Recorded(), Volume(root))  # type: ignore[arg-type]
+    given: Any = store or Recorded()
+    return prepare(record, config, ALONE, given, Volume(root))
 
 
 def advance(state: TrainingState, config: RLConfig, steps: int) -> list[dict[str, float]]:
@@ -201,3 +220,47 @@ def test_a_start_makes_room_where_a_killed_learner_left_half_a_checkpoint(tmp_pa
     assert isinstance(config, RLConfig)
     begun(config, tmp_path, None)
     assert not left.exists()
+
+
+SOURCE = "runs/source/checkpoints/step-000003-a"
+
+
+def from_source(root: Path, **algorithm: Any) -> tuple[RLConfig, Path]:
+    """A run that started from a checkpoint of another one, and its own first checkpoint."""
+    folder = root / SOURCE
+    folder.parent.mkdir(parents=True)
+    Path(start(root)).rename(folder)
+    raw = RL | {"algorithm": algorithm, "model": {"path": "run:source@3"}}
+    config = parse_config(raw)
+    assert isinstance(config, RLConfig)
+    state = begun(config, root, None, Started(folder))
+    advance(state, config, 1)
+    folder = (root / state.progress.path).parent
+    return config, write_checkpoint(folder, capture(state), lambda: None)
+
+
+def test_a_run_goes_on_from_its_checkpoint_when_what_it_started_from_is_gone(
+    tmp_path: Path,
+) -> None:
+    gae = {"advantage": {"type": "gae"}, "critic": {"path": "run:source@3"}}
+    config, own = from_source(tmp_path, prompts_per_step=GROUPS, samples_per_prompt=3, **gae)
+    # Somebody has made room.
+    shutil.rmtree(tmp_path / SOURCE)
+    store: Any = Started(tmp_path / SOURCE)
+    state = begun(config, tmp_path, own, store)
+    assert state.progress.step == 1
+    # So does the plan of its memory on GPUs.
+    begins = Start(config, state.progress.base_model, tmp_path / "none", state.progress, own)
+    assert described(begins, store, Volume(tmp_path)) is not None
+
+
+def test_a_run_finds_its_reference_when_the_data_volume_has_moved(tmp_path: Path) -> None:
+    before, after = tmp_path / "before", tmp_path / "after"
+    before.mkdir()
+    kl = {"type": "k3", "beta": 0.1}
+    config, own = from_source(before, prompts_per_step=GROUPS, samples_per_prompt=3, kl=kl)
+    before.rename(after)
+    own = after / own.relative_to(before)
+    state = begun(config, after, own, Started(after / SOURCE))
+    assert state.copies.reference is not None
+    assert state.progress.base_model == str(after / SOURCE)
