@@ -26,6 +26,7 @@ from services.models.path import named_steps
 from services.payloads import Payloads
 from services.runtime.logs import get_logger
 from services.store import Store, Unreadable
+from services.volume.run_files import last_metric
 
 log = get_logger(__name__)
 
@@ -121,16 +122,17 @@ async def prune_finished(store: Store, settings: GatewaySettings) -> None:
     named = await _named_steps(store) if limited else set()
     for run in ended:
         steps = {step for id, step in named if id == run.id}
-        if limited and run.kind == "sft":
-            steps |= await _best_step(store, run.id)
         try:
+            if limited and run.kind == "sft":
+                steps |= await _best_step(settings.data / "runs" / run.id)
             gone = await anyio.to_thread.run_sync(
                 unneeded, settings.data, run, settings, needed, steps
             )
             if not gone or not await store.runs.free(run):
                 continue
             freed = await anyio.to_thread.run_sync(prune, gone)
-        except OSError as error:
+        except (OSError, ValueError) as error:
+            # Of a damaged row of metrics, too: then nobody knows which step was best.
             log.warning("files of a finished run stay", run=run.id, reason=str(error))
         else:
             log.info("files of a finished run deleted", run=run.id, bytes=freed)
@@ -160,10 +162,11 @@ def _steps_of_chain(chain: ChainRecord) -> set[tuple[str, int]]:
     return named
 
 
-async def _best_step(store: Store, run: str) -> set[int]:
-    """The step of a supervised run with the lowest validation loss, where it knows one."""
-    record = await store.runs.get(run)
-    best = record.metrics.get("validation/best_step") if record else None
+async def _best_step(folder: Path) -> set[int]:
+    """The step of the supervised run in `folder` with the lowest validation loss, where it knows
+    one. Of its record's metrics only those of the last step are there, which may have had no
+    validation."""
+    best = await last_metric(folder, "validation/best_step")
     return set() if best is None else {int(best)}
 
 

@@ -1,6 +1,7 @@
 """What finished runs keep on the data volume, and how much it is."""
 
 import asyncio
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -175,10 +176,14 @@ def test_the_best_checkpoint_and_those_that_others_start_from_stay(
             await store.runs.submit(supervised(run))
             token = await store.runs.acquire(run, "9f3a1c")
             checkpoint = f"runs/{run}/checkpoints/step-000003-9f3a1c"
+            # Its last step had no validation.
+            rows = [{"step": 2, "validation/best_step": best}, {"step": 3, "train/loss": 1.0}]
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            (tmp_path / f"runs/{run}/metrics.jsonl").write_text(lines)
             fields = {
                 "checkpoint": checkpoint,
                 "committed_step": 3,
-                "metrics": {"validation/best_step": best},
+                "metrics": {"train/loss": 1.0},
             }
             await store.runs.update(run, token, fields)
             await store.runs.finish(run, f"of-{run}", "succeeded", "", fencing_token=token)
