@@ -79,6 +79,7 @@ class Coordinator(FirstRank):
             store.workers,
             self._versions.deltas,
             lambda: self._evaluations.files,
+            [name for name, _ in state.progress.lineages[:-1]],
         )
         self._canary = CanaryPass(state.loaded, state.policy, config.rollout.vllm.max_model_len)
         self._newest: Version | None = None

@@ -6,7 +6,8 @@ the manifest is registered. A version exists when its manifest does. It is one f
 delta, so a learner that dies leaves no half of a version.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -30,6 +31,8 @@ KEPT_VERSIONS = 3
 """Newest versions whose files stay on disk in any case: a worker that has just read which version
 is the newest has time to register that it needs it. One that is too late starts again with the
 newest."""
+LINEAGE = re.compile(r"\.?v\d+-([^-.]+)\.")
+"""In the name of a version's file, whole or half written."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +76,13 @@ class Publisher(Background[Version | Again]):
         workers: Callable[[], Sequence[WorkerRecord]],
         deltas: Deltas | None = None,
         evaluated: Callable[[], frozenset[str]] = frozenset,
+        earlier: Collection[str] = (),
     ) -> None:
         """`register` makes a manifest known; `workers` are those that are alive; `evaluated` are
         the files of versions that evaluations still need. All are called from the thread. Without
-        `deltas` every version comes as HostWeights."""
+        `deltas` every version comes as HostWeights. `earlier`: lineages before `lineage`. A file of
+        any other is a successor's, and is not touched: a learner that was replaced while it slept
+        may wake anywhere here."""
         super().__init__("publisher", self._publish)
         self._root, self._run, self._lineage = root, run, lineage
         self._disk, self._register, self._workers = disk, register, workers
@@ -90,14 +96,20 @@ class Publisher(Background[Version | Again]):
         """The newest versions; replaced, never changed: another thread reads it."""
         self.pushed: Pushed | None = None
         """Of the newest version that is registered."""
-        # What learners that died have left half written; nobody else writes here.
-        for unfinished in self._folder.glob(".v*"):
+        self._deletes = {lineage, *earlier}
+        # What learners that died have left half written.
+        for unfinished in self._own(".v*"):
             if unfinished.suffix != ".lock":
                 unfinished.unlink(missing_ok=True)
 
     @property
     def _folder(self) -> Path:
         return (self._root / weights_name(self._run, 0, self._lineage)).parent
+
+    def _own(self, pattern: str) -> Iterator[Path]:
+        """The files of no successor whose names match."""
+        found = ((path, LINEAGE.match(path.name)) for path in self._folder.glob(pattern))
+        return (path for path, name in found if name is not None and name[1] in self._deletes)
 
     def damage(self) -> str:
         """What is wrong with a file of the newest version, or ''. Reads all of them."""
@@ -154,7 +166,7 @@ class Publisher(Background[Version | Again]):
         self._newest = manifest
         self._kept = (*self._kept, manifest)[-KEPT_VERSIONS:]
         self.pushed = Pushed(manifest.files[-1].bytes, self._chain.files[0].bytes, changed)
-        self._delete_old(workers)
+        self._delete_old()
 
     def _changed(
         self, item: ChangedWeights, workers: Sequence[WorkerRecord]
@@ -224,13 +236,13 @@ class Publisher(Background[Version | Again]):
             canary=head.canary,
         )
 
-    def _delete_old(self, workers: Sequence[WorkerRecord]) -> None:
-        """Delete files that are of none of the newest versions, and that no worker names and no
-        evaluation needs."""
+    def _delete_old(self) -> None:
+        """Delete files that are of none of the newest versions, and that no worker names by now and
+        no evaluation needs."""
         names = [file.name for manifest in self._kept for file in manifest.files]
-        names += [name for worker in workers for name in worker.files]
+        names += [name for worker in self._workers() for name in worker.files]
         kept = {Path(name).name for name in (*names, *self._evaluated())}
-        for path in self._folder.glob("v*.safetensors"):
+        for path in self._own("v*.safetensors"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)
 

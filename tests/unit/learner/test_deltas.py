@@ -64,6 +64,7 @@ class Run:
             self.registered.append,
             lambda: self.workers,
             self.versions.deltas,
+            earlier=[] if self.lineage == "a" else ["a"],
         )
 
     def publish(self) -> WeightManifest:

@@ -278,6 +278,47 @@ def test_a_version_file_goes_only_when_no_worker_needs_it_and_newer_ones_are_the
     publisher.close()
 
 
+def test_a_file_that_a_worker_names_while_a_version_is_written_stays(tmp_path: Path) -> None:
+    worker = WorkerRecord(id="w", pool="p", host="h", pid=1, state="idle")
+
+    def register(manifest: WeightManifest) -> None:
+        # Writing a large version takes long, on a full disk hours.
+        if manifest.version == 3:
+            worker.files = ["runs/r1/weights/v000000-a.safetensors"]
+
+    publisher = Publisher(
+        tmp_path, "r1", "a", whole_disk(tmp_path), register, lambda: [worker.model_copy()]
+    )
+    for version in range(4):
+        publisher.submit(host_weights(tiny_model(), version, 0.0))
+    publisher.wait()
+    publisher.close()
+    names = sorted(path.stem for path in (tmp_path / "runs/r1/weights").iterdir())
+    assert names == ["v000000-a", "v000001-a", "v000002-a", "v000003-a"]
+
+
+def test_a_learner_that_was_replaced_while_it_slept_deletes_nothing_of_its_successors(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "runs/r1/weights"
+    folder.mkdir(parents=True)
+    earlier = {"v000004-a.safetensors", ".v000005-a.safetensors.x7k2"}
+    successors = {
+        "v000004-c.safetensors",
+        "v000005-c.delta.safetensors",
+        ".v000006-c.safetensors.x",
+    }
+    for name in earlier | successors:
+        (folder / name).touch()
+    publisher = Publisher(
+        tmp_path, "r1", "b", whole_disk(tmp_path), lambda _: None, list, earlier=("a",)
+    )
+    publisher.submit(host_weights(tiny_model(), 4, 0.0))
+    publisher.wait()
+    publisher.close()
+    assert {path.name for path in folder.iterdir()} == {"v000004-b.safetensors", *successors}
+
+
 def test_a_version_whose_file_is_damaged_is_made_whole_by_publishing_it_again(
     tmp_path: Path,
 ) -> None:
@@ -317,7 +358,8 @@ def test_what_a_learner_that_died_left_half_written_goes(tmp_path: Path) -> None
     kept = {"v000002-a.safetensors", ".v000002-a.safetensors.lock"}
     for name in (".v000003-a.safetensors.x7k2", *kept):
         (folder / name).touch()
-    Publisher(tmp_path, "r1", "b", whole_disk(tmp_path), lambda _: None, list).close()
+    disk = whole_disk(tmp_path)
+    Publisher(tmp_path, "r1", "b", disk, lambda _: None, list, earlier=("a",)).close()
     assert {path.name for path in folder.iterdir()} == kept
 
 
