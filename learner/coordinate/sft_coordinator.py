@@ -64,9 +64,11 @@ class SFTCoordinator(FirstRank):
             name = f"runs/{self._store.run}/model"
             self._disk.retry(name, lambda: export_description(loaded, folder, base))
         step = self._state.progress.step
+        # First what is fenced: a learner that was replaced while it loaded its model, or its rows,
+        # leaves the rows of its successor.
+        self._store.fenced(self._store.runs.update, {"max_steps": self._max_steps})
         # A run that begins validates again, before its first step.
         self._file.begin(step if step else -1)
-        self._store.fenced(self._store.runs.update, {"max_steps": self._max_steps})
         computation = {"attention": str(loaded.attention), **self._state.computation}
         for part, words in computation.items():
             self._store.computes(part, words)

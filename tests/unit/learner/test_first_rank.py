@@ -24,6 +24,7 @@ from learner.persist.disk_retry import CannotWrite
 from learner.slices import Part
 from learner.state import Progress, Supervised
 from learner.store.commands import Command
+from services.store import Fenced
 from services.volume import Volume
 from tests.unit.learner.threads import Meeting, ThreadRanks
 
@@ -137,3 +138,35 @@ def test_a_supervised_run_whose_checkpoint_cannot_be_written_ends_when_it_is_tol
     assert command.kind == "cancel"
     assert one.end(command, CrashLimit(tmp_path / "crashes.json", 0)) == "cancel"
     one.close()
+
+
+def test_a_supervised_run_that_was_taken_over_while_it_began_leaves_its_successors_rows(
+    tmp_path: Path,
+) -> None:
+    class TakenOver(Store):
+        """A run that another learner has by now."""
+
+        def fenced(self, *_: Any) -> None:
+            raise Fenced("r")
+
+        def hold(self) -> None:
+            raise Fenced("r")
+
+        class runs:
+            update = None
+
+    config: Any = SimpleNamespace(
+        training=SimpleNamespace(checkpoint_every=1, keep_checkpoints=1),
+        validation=SimpleNamespace(patience=None),
+    )
+    ranks, _, volume, state, stop = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path)
+    state.loaded.lora = None
+    store: Any = TakenOver()
+    file = tmp_path / "runs/r/metrics.jsonl"
+    file.parent.mkdir(parents=True)
+    file.write_text('{"step": 7}\n')
+    one = SFTCoordinator(config, 9, ranks, store, volume, state, stop, None)
+    with pytest.raises(Fenced):
+        one.begin()
+    one.close()
+    assert file.read_text() == '{"step": 7}\n'
