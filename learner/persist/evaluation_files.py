@@ -59,7 +59,8 @@ class EvaluationFiles:
         while rows := self.store.call(self.store.evaluations.answers, id, PART_ROWS):
             parts += 1
             path = part_path(folder_of(self.root, self.store.run, id), parts)
-            write = partial(write_part, path, rows)
+            # A successor may have stored these answers, and others, under this number.
+            write = partial(write_part, path, rows, self.store.hold)
             self.disk.retry(str(path.relative_to(self.root)), write)
             numbers = [row.row for row in rows]
             self.store.fenced(self.store.evaluations.stored, id, parts, numbers)

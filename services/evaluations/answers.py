@@ -7,7 +7,7 @@ row groups that hold it.
 import io
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from services.contracts.evaluation import AnsweredRow, AnsweredSample
 from services.contracts.scores import ScoreStatus
 from services.runtime.logs import get_logger
-from services.volume import written_beside
+from services.volume import fsync, written_beside
 
 log = get_logger(__name__)
 
@@ -86,8 +86,11 @@ def part_path(folder: Path, number: int) -> Path:
     return folder / f"part-{number:05d}.parquet"
 
 
-def write_part(path: Path, rows: Sequence[AnsweredRow]) -> None:
-    """Write answered rows durably, in place of a file that is there."""
+def write_part(
+    path: Path, rows: Sequence[AnsweredRow], before_rename: Callable[[], None] = lambda: None
+) -> None:
+    """Write answered rows durably, in place of a file that is there. `before_rename` may raise to
+    leave that."""
     table = pa.Table.from_pylist([_columns_of(row) for row in rows], schema=COLUMNS)
     sink = io.BytesIO()
     pq.write_table(
@@ -95,6 +98,8 @@ def write_part(path: Path, rows: Sequence[AnsweredRow]) -> None:
     )
     with written_beside(path) as beside:
         beside.write_bytes(sink.getbuffer())
+        fsync(beside)
+        before_rename()
 
 
 def copy_parts(source: Path, folder: Path) -> tuple[int, list[int]]:

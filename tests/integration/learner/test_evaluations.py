@@ -20,7 +20,7 @@ from services.contracts.records import RunRecord
 from services.contracts.weights import WeightFile, WeightManifest
 from services.evaluations import folder_of, results
 from services.settings import Settings
-from services.store import Store
+from services.store import Fenced, Store
 from services.volume import Volume
 from tests.evaluating import answered, request
 from tests.integration.learner.conftest import Place
@@ -98,10 +98,13 @@ async def test_a_successor_goes_on_and_no_row_is_lost_or_repeated(evaluated: Eva
     await evaluated.step(4)
     await evaluated.answer("correct")
 
-    def die(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     stored = scene.run.fenced
+
+    def die(method: Any, *given: Any) -> None:
+        if method == scene.run.evaluations.stored:
+            raise KeyboardInterrupt
+        stored(method, *given)
+
     scene.run.fenced = die  # type: ignore[method-assign, assignment]
     (standing,) = await evaluated.standing()
     with pytest.raises(KeyboardInterrupt):
@@ -125,6 +128,38 @@ async def test_a_successor_goes_on_and_no_row_is_lost_or_repeated(evaluated: Eva
     await successor.step(4)
     assert await successor.unfinished() == []
     assert [one["step"] for one in await successor.events("evaluation")] == [4]
+
+
+async def test_a_learner_that_was_replaced_while_it_slept_leaves_the_answers_of_its_successor(
+    evaluated: Evaluated,
+) -> None:
+    """It sleeps between reading answers and writing them, and wakes when its successor has stored
+    these and others in the file of the same number."""
+    scene = evaluated.scene
+    await evaluated.step(4)
+    await evaluated.answer("correct")
+    record = await scene.store.runs.get("r")
+    assert record is not None
+    after = replace(scene, run=RunStore(scene.run._thread, record))
+    successor = Evaluated(after, evaluations_of(after))
+    files, loop = evaluated.evaluations._files, asyncio.get_running_loop()
+    retry = files.disk.retry
+
+    async def take_over() -> None:
+        await asyncio.to_thread(after.run.acquire)
+        await asyncio.to_thread(successor.evaluations.take_up)
+        await successor.answer("wrong")
+        await successor.follow()
+
+    def sleep(*given: Any) -> None:
+        asyncio.run_coroutine_threadsafe(take_over(), loop).result(30)
+        retry(*given)
+
+    files.disk.retry = sleep  # type: ignore[method-assign, assignment]
+    (standing,) = await evaluated.standing()
+    with pytest.raises(Fenced):
+        await asyncio.to_thread(files.move, standing)
+    assert evaluated.rows("000004-test") == [0, 1]
 
 
 async def test_an_evaluation_that_was_due_when_the_learner_died_is_asked_for_at_the_next_start(
@@ -227,7 +262,7 @@ def coordinator_of(
 ) -> Coordinator:
     """The coordinator of run `r` after `step`."""
     loaded = tiny_model()
-    progress = Progress("r", step, step, [(run.lineage, step)], "org/model")
+    progress = Progress("r", step, step, [("dead", 0), (run.lineage, step)], "org/model")
     state = state_of(loaded, Optimizers(loaded.model, config.optimizer), progress=progress)
     return Coordinator(config, max_steps, ALONE, run, Volume(data), state, stop)
 
