@@ -180,7 +180,7 @@ def advanced(
         waiting=step.waiting,
         tokens=progress.supervised.tokens + tokens,
         flops=progress.supervised.flops + flops,
-        smoothed=smoothed(progress.supervised.smoothed, loss),
+        smoothed=smoothed(progress.supervised.smoothed, loss, progress.step),
     )
     after = progress.step + 1
     return replace(progress, step=after, version=after, supervised=supervised)

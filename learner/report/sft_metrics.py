@@ -23,10 +23,15 @@ def losses(
     return found
 
 
-def smoothed(before: float, loss: float) -> float:
-    """The moving average of the loss, not yet divided by its weights; one that is no number does
-    not count."""
-    return SMOOTHING * before + (1 - SMOOTHING) * loss if math.isfinite(loss) else before
+def smoothed(before: float, loss: float, steps: int) -> float:
+    """The moving average of the loss after one more, not yet divided by its weights; `before`: that
+    of so many `steps`. A loss that is no number counts as the average so far."""
+    if not math.isfinite(loss):
+        loss = unbiased(before, steps) if steps else 0.0
+    elif before == 0.0:
+        # None was a number so far.
+        return loss * (1 - SMOOTHING ** (steps + 1))
+    return SMOOTHING * before + (1 - SMOOTHING) * loss
 
 
 def unbiased(average: float, steps: int) -> float:
