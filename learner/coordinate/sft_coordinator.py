@@ -124,6 +124,8 @@ class SFTCoordinator(FirstRank):
         return {"train/mfu": spent / (seconds * self._work.peak)}
 
     def _before_end(self, kind: str) -> str:
+        # Of steps that take milliseconds not each was said.
+        self._store.fenced(self._store.runs.update, {"step": self._state.progress.step})
         if kind == "finish" and (said := best_said(self._state.progress, self._max_steps)):
             self._store.warn(said)
         return kind

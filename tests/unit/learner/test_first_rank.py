@@ -2,7 +2,7 @@
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -170,3 +170,44 @@ def test_a_supervised_run_that_was_taken_over_while_it_began_leaves_its_successo
         one.begin()
     one.close()
     assert file.read_text() == '{"step": 7}\n'
+
+
+def test_a_supervised_run_that_ends_says_its_last_step_however_short_it_was(
+    tmp_path: Path,
+) -> None:
+    said: list[Any] = []
+
+    class Written(Store):
+        """A run whose record notes what it is told."""
+
+        def fenced(self, _: Any, fields: dict[str, Any]) -> None:
+            said.append(fields["step"])
+
+        def step_done(self, step: int, *_: Any, **__: Any) -> None:
+            said.append(step)
+
+        def hold(self) -> None:
+            """Nobody else has the run."""
+
+        class runs:
+            update = None
+
+    config: Any = SimpleNamespace(
+        training=SimpleNamespace(checkpoint_every=9, keep_checkpoints=1),
+        validation=SimpleNamespace(patience=None),
+    )
+    ranks, _, volume, state, stop = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path)
+    (tmp_path / "runs/r").mkdir(parents=True)
+    store: Any = Written()
+    one = SFTCoordinator(config, 9, ranks, store, volume, state, stop, None)
+    made: list[int] = []
+    one._writer._work = lambda captured: made.append(captured.progress.step)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(first_rank, "capture", lambda s, _: SimpleNamespace(progress=s.progress))
+        for step in (1, 2, 3):
+            state.progress = replace(PROGRESS, step=step)
+            one.report({}, rows=1, tokens=1)
+        assert one.end(Command("cancel"), CrashLimit(tmp_path / "crashes.json", 0)) == "cancel"
+    one.close()
+    assert made == [3]
+    assert said[-1] == 3
