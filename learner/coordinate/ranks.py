@@ -19,10 +19,11 @@ def take_over(ranks: Ranks, store: RunStore) -> RunRecord:
 
     def acquired() -> bytes:
         record = store.acquire()
-        return b"%d %b" % (store.fencing_token, record.model_dump_json().encode())
+        started = store.fencing_token, store.lineage.encode()
+        return b"%d %b %b" % (*started, record.model_dump_json().encode())
 
-    token, _, record = ranks.from_first(acquired).partition(b" ")
-    store.fencing_token = int(token)
+    token, lineage, record = ranks.from_first(acquired).split(b" ", 2)
+    store.fencing_token, store.lineage = int(token), lineage.decode()
     return RunRecord.model_validate_json(record)
 
 

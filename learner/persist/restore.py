@@ -120,8 +120,9 @@ def find_start(
     """Where the run's model is, and how far the run is. Raises as `prepare` does."""
     torch.manual_seed(config.training.seed + ranks.rank)
     # All lineages, not those of the checkpoint: a start that died before its first one has left
-    # groups behind, too.
+    # groups behind, too. One after this start's own is a successor's, whose files are not ours.
     lineages = store.lineages()
+    lineages = lineages[: [name for name, _ in lineages].index(store.lineage) + 1]
     if ranks.first:
         clear(volume.path(f"runs/{record.id}/checkpoints"), lineages, store.lineage)
     folder = None if record.checkpoint is None else volume.path(record.checkpoint)

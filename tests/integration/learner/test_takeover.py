@@ -69,8 +69,10 @@ async def test_a_disk_of_another_rank_waits_until_a_successor_takes_the_run_over
     cpu = torch.device("cpu")
     with StoreThread(settings, threading.Event()) as thread:
         second = RunStore(thread, found)
-        await asyncio.to_thread(take_over, First(0, 2, cpu), RunStore(thread, found))
+        first = RunStore(thread, found)
+        await asyncio.to_thread(take_over, First(0, 2, cpu), first)
         await asyncio.to_thread(take_over, Second(1, 2, cpu), second)
+        assert second.lineage == first.lineage
 
         assert not await asyncio.to_thread(OtherRank(second, 1).cancelled)
         await store.runs.acquire("r", "after")

@@ -264,3 +264,18 @@ def test_a_run_finds_its_reference_when_the_data_volume_has_moved(tmp_path: Path
     state = begun(config, after, own, Started(after / SOURCE))
     assert state.copies.reference is not None
     assert state.progress.base_model == str(after / SOURCE)
+
+
+def test_a_learner_that_slept_while_it_took_a_run_over_goes_by_its_own_lineage(
+    tmp_path: Path,
+) -> None:
+    class Replaced(Recorded):
+        """A run that another learner has taken over since."""
+
+        def lineages(self) -> list[tuple[str, int]]:
+            return [*super().lineages(), ("successor", 0)]
+
+    config = parse_config({**RL, "model": {"path": start(tmp_path)}})
+    assert isinstance(config, RLConfig)
+    progress = begun(config, tmp_path, None, Replaced()).progress
+    assert (progress.lineage, progress.lineages) == ("a", [("killed", 0), ("a", 0)])
