@@ -6,6 +6,7 @@ Blocks are compiled one by one, so that all of a kind share their graphs, for an
 Attention stays as it is: it reads the layout of a row, and each layout would be another graph.
 """
 
+import sys
 from functools import cache
 from typing import Literal
 
@@ -23,8 +24,12 @@ WHY, SET = "training.compile compiles", "training.compile is set"
 def compiles(
     configured: Literal["auto"] | bool, model: PreTrainedModel, device: torch.device
 ) -> tuple[bool, str]:
-    """Whether the blocks of `model` are compiled for `device`, and why, for people. Raises
-    UnusableModel where the config asks for it and it cannot be."""
+    """Whether the blocks of `model` are compiled for `device`, and why, for people. Asked once a
+    run, before anything of it is compiled: graphs of earlier runs go. Raises UnusableModel where
+    the config asks for it and it cannot be."""
+    if "torch._dynamo" in sys.modules:
+        # They would count against the few that torch keeps of a block's code, or of an optimizer's.
+        torch.compiler.reset()
     if configured is False:
         return False, f"off: {SET}"
     if configured == "auto" and (why := _not_worth(model, device)):

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounter
 from transformers import PreTrainedModel
 
 from learner.errors import UnusableModel
@@ -97,3 +99,26 @@ def test_a_model_without_blocks_to_compile_is_refused() -> None:
     model._no_split_modules = []
     with pytest.raises(UnusableModel, match=r"LlamaForCausalLM does not say .* training\.compile"):
         compile_blocks(model)
+
+
+class Widening(nn.Module):
+    """A block of a model whose sizes are its own."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """A residual."""
+        return x + self.inner(x)
+
+
+def test_what_earlier_runs_of_a_process_have_compiled_leaves_room_for_a_later_one() -> None:
+    # Torch keeps eight graphs of a block's code, and runs what comes then as it is, without a word.
+    for run in range(1, 11):
+        compiles(False, tiny_model().model, torch.device("cpu"))
+        graphs = CompileCounter()
+        block = Widening(4 * run)
+        block.compile(dynamic=True, backend=graphs)
+        block(torch.ones(2, 4 * run))
+        assert graphs.frame_count == 1, run
