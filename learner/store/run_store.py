@@ -50,8 +50,11 @@ class RunStore:
         self.fencing_token = 0
         """Of the start that trains the run, on all of its ranks; 0 before it has taken it over."""
         self._state = "starting"
+        self._paused: dict[str, str] = {}
+        """Why it is, by what takes no more: the disk, or Redis."""
         self._computation: dict[str, str] = {}
-        thread.when_full, thread.when_not_full = self.pause, self.go_on
+        thread.when_full = partial(self.pause, by="Redis")
+        thread.when_not_full = partial(self.go_on, by="Redis")
 
     def call(
         self,
@@ -97,13 +100,17 @@ class RunStore:
         self._state = state
         self._write_state(state, reason)
 
-    def pause(self, reason: str) -> None:
-        """Have no leases granted until `go_on`. Raises Fenced."""
+    def pause(self, reason: str, by: str = "disk") -> None:
+        """Have no leases granted until `go_on`, for what takes no more. Raises Fenced."""
+        self._paused[by] = reason
         self._write_state("paused", reason)
 
-    def go_on(self) -> None:
-        """End a pause: the run is again in its state before it. Raises Fenced."""
-        self._write_state(self._state, "")
+    def go_on(self, by: str = "disk") -> None:
+        """End a pause: the run is again in its state before it, unless there is another reason.
+        Raises Fenced."""
+        self._paused.pop(by, None)
+        reason = next(iter(self._paused.values()), "")
+        self._write_state("paused" if reason else self._state, reason)
 
     def _write_state(self, state: str, reason: str) -> None:
         self.call(self.runs.set_state, state, reason, fencing_token=self.fencing_token or None)
