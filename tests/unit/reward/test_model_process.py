@@ -42,14 +42,14 @@ async def test_a_process_that_cannot_be_started_again_is_started_later(
     loaded = asyncio.get_running_loop().create_future()
     loaded.set_result(None)
     keeper = asyncio.create_task(model._keep(loaded))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await model.again.wait()
     assert not keeper.done()
     keeper.cancel()
 
 
 async def test_a_process_that_cannot_be_started_at_all_is_said() -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         with pytest.raises(ModelLoadError, match="Cannot allocate memory"):
             await Unstartable().open()
 

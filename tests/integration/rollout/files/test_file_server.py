@@ -63,7 +63,7 @@ async def test_a_child_that_cannot_be_started_is_started_later(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", no_memory)
     worker = asyncio.create_task(file_server.keep_serving(settings))
     try:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await again.wait()
     finally:
         await end([worker])
