@@ -119,7 +119,10 @@ def _opened(
 ) -> SupervisedRows:
     called = zip(config.data.components, datasets, strict=False)
     components = [one.model_copy(update={"dataset": dataset.name}) for one, dataset in called]
-    longest = longest_row(config, state.loaded.max_length)
+    try:
+        longest = config.longest_row(state.loaded.max_length)
+    except ValueError as error:
+        raise RunCannotGoOn(str(error)) from error
     known = state.loaded.model.get_input_embeddings().num_embeddings
     lengths: list[Lengths] = []
     for dataset in datasets:
@@ -167,17 +170,6 @@ def _opened(
             "raise validation.share, name validation.datasets, or leave patience out"
         )
     return SupervisedRows(datasets, steps, total, validation, mixture.epoch_rows, longest)
-
-
-def longest_row(config: SFTConfig, positions: int | None) -> int | None:
-    """Tokens of the longest row for a model of so many positions. Raises RunCannotGoOn."""
-    wanted = config.data.max_seq_len
-    if wanted is not None and positions is not None and wanted > positions:
-        raise RunCannotGoOn(
-            f"data.max_seq_len {wanted} is more than the {positions} positions of the model: lower "
-            "it, or raise model.max_length of a model from scratch"
-        )
-    return wanted if wanted is not None else positions
 
 
 def _refuse_overlong(name: str, lengths: Lengths, longest: int) -> None:

@@ -116,6 +116,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 86400:.0f} d"
 
 
+def steps_done(record: dict[str, Any]) -> str:
+    """How far a run, or a chain's step, is; one that trains nothing has no steps."""
+    return "" if record["max_steps"] == 0 else f"{record['step']}/{record['max_steps'] or '?'}"
+
+
 def size(count: float) -> str:
     """Bytes in the unit that fits."""
     for unit in ("B", "KiB", "MiB", "GiB"):

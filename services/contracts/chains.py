@@ -87,6 +87,11 @@ class StepView(BaseModel):
     step: int = Field(0, description="Batches that the run has trained.")
     max_steps: int | None = Field(None, description="Batches that it trains.")
     checkpoint: str | None = Field(None, description="Its checkpoint, relative to the data volume.")
+    models: dict[str, str] = Field(
+        default_factory=dict,
+        description="The models of its config that earlier steps make, by key: `model.path`, "
+        "`step:NAME`.",
+    )
 
 
 class ChainView(BaseModel):
@@ -209,6 +214,7 @@ def _step(step: ChainStep, run: RunSummary | None) -> StepView:
             runs=step.runs[:-1],
             state="waiting",
             max_steps=known,
+            models=references(step.config),
         )
     said = {"state": run.state, "reason": run.reason, "step": run.step, "max_steps": run.max_steps}
     return StepView(
@@ -217,5 +223,6 @@ def _step(step: ChainStep, run: RunSummary | None) -> StepView:
         run=run.id,
         runs=step.runs,
         checkpoint=run.checkpoint,
+        models=references(step.config),
         **said,
     )

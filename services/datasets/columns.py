@@ -130,7 +130,12 @@ def row_from(place: str, source: Source, mapping: ColumnMapping) -> Row:
         except ValueError as error:
             raise DatasetError(f"{place} {error}") from error
         answer: Any = {name: source[name][-1] for name in PAIR}
-    elif mapping.answer == mapping.prompt and isinstance(prompt, list):
+    elif mapping.answer == mapping.prompt:
+        if not isinstance(prompt, list):
+            raise DatasetError(
+                f"{place}: column {mapping.prompt!r} is {_kind(prompt)}, and the answer is the "
+                "last turn of a chat there: make it a list of messages, or remove the row"
+            )
         if not _ends_with_answer(prompt):
             raise DatasetError(
                 f"{place}: the chat (column {mapping.prompt!r}) does not end with an assistant's "

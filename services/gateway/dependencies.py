@@ -127,7 +127,8 @@ def missing_dataset(reference: str, records: list[DatasetRecord]) -> str:
     names = sorted(record.name for record in records)
     if near := nearest(reference, names):
         return f"there is no dataset {reference!r}; did you mean {near!r}?"
-    listed = f"there is {', '.join(names[:10])}" if names else "none has been uploaded yet"
+    more = f" and {len(names) - 10:,} more" if len(names) > 10 else ""
+    listed = f"there is {', '.join(names[:10])}{more}" if names else "none has been uploaded yet"
     return f"there is no dataset {reference!r}; {listed}"
 
 

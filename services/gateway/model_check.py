@@ -148,10 +148,17 @@ def check_trust(deps: Dependencies, config: RLConfig | SFTConfig) -> Problems:
     return [] if deps.settings.trust_remote_code else asks_for_trust(config)
 
 
-def check_context(found: ModelFolder, config: RLConfig) -> Problems:
-    """A problem for a context longer than the model's positions, which vLLM would refuse."""
-    wanted = config.rollout.vllm.max_model_len
+def check_context(found: ModelFolder, config: RLConfig | SFTConfig) -> Problems:
+    """A problem for sequences longer than the model's positions, and for packed rows as long as
+    these that do not make up a step."""
     positions = _positions(found.config)
+    if isinstance(config, SFTConfig):
+        try:
+            config.longest_row(positions)
+        except ValueError as error:
+            return [("data.max_seq_len" if config.data.max_seq_len else "packing", str(error))]
+        return []
+    wanted = config.rollout.vllm.max_model_len
     if wanted is None or positions is None or wanted <= positions:
         return []
     return [

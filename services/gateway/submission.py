@@ -132,8 +132,9 @@ async def accept(
         problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
         raise refusal(problems, error.more) from None
     problems += check_trust(deps, config)
-    if isinstance(config, RLConfig) and model is not None:
+    if model is not None:
         problems += check_context(model, config)
+    if isinstance(config, RLConfig) and model is not None:
         problems += check_experts(model, config)
     if model is not None:
         problems += check_targets(model, lora_of(config.model))

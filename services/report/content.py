@@ -49,6 +49,7 @@ PLOTS = (
     ("preferences", "Chosen answers preferred", "share",
      ("train/accuracy", "validation/accuracy"), ()),
     ("teacher", "KL to the teacher", "nats per token", ("train/teacher_kl",), ()),
+    ("cut", "Tokens cropped, and room padded", "share", ("data/cropped", "data/padded"), ()),
     ("bits-per-byte", "Bits per byte", "bits", ("validation/bits_per_byte",), ()),
     ("gradient", "Norm of the gradient", "norm", ("train/grad_norm",), ()),
     ("throughput", "Throughput", "tokens per second", ("throughput/tokens_per_second",), ()),
@@ -67,6 +68,7 @@ ANSWERS = 2
 """Shown of the first step, and of the last."""
 LONGEST = 1500
 """Characters of an answer."""
+REPEAT = "How to repeat it"
 
 
 def sections(facts: Facts, other: Facts | None = None) -> list[Section]:
@@ -82,7 +84,7 @@ def sections(facts: Facts, other: Facts | None = None) -> list[Section]:
         Section("Answers before and after", list(_answers(facts))),
         Section("What became of every task", list(_tasks(facts))),
         Section("Machines and versions", list(_machines(facts))),
-        Section("How to repeat it", list(_repeat(facts))),
+        Section(REPEAT, list(_repeat(facts))),
     ]
     return [section for section in found if section.parts]
 
@@ -202,7 +204,8 @@ def _data(facts: Facts) -> Iterator[Part]:
         # How many rows a supervised run has of each, its learner alone knows.
         taken = [f"{used[i]:,} rows"] if used else []
         taken += [f"{key} {one[key]:g}" for key in ("repeats", "weight") if one.get(key)]
-        rows.append([f"of the mixture, {one.get('name') or one['dataset']}", ", ".join(taken)])
+        said = ", ".join(taken) or "each row once"
+        rows.append([f"of the mixture, {one.get('name') or one['dataset']}", said])
     rows += [["reward", _reward(reward)] for reward in config.get("rewards") or ()]
     for one in data.get("mix") or ():
         rows += [[f"reward of {one.get('name')}", _reward(r)] for r in one.get("rewards") or ()]
@@ -256,6 +259,9 @@ def _value(value: Any) -> str:
 
 
 def _curves(facts: Facts, other: Facts | None) -> Iterator[Part]:
+    if facts.record["max_steps"] == 0:
+        # It trains nothing, and one point is no curve: the tables have its figures.
+        return
     for file, title, unit, names, beginnings in PLOTS:
         runs = [(facts, "", False), *([(other, f", {other.title}", True)] if other else [])]
         curves = [
@@ -278,11 +284,11 @@ def _time(facts: Facts) -> Iterator[Part]:
     if shares := time_spent(facts):
         rows = [[one.name, duration(one.seconds), f"{one.share:.1%}"] for one in shares]
         yield Table(["part of the steps", "time", "share"], rows)
-        waits = sum(facts.series("time/workers_waiting_for_admission")[1])
-        yield Paragraph(
-            f"Meanwhile each rollout worker waited {duration(waits)} for admission: it had room, "
-            "and enough groups were in flight."
-        )
+        if waits := facts.series("time/workers_waiting_for_admission")[1]:
+            yield Paragraph(
+                f"Meanwhile each rollout worker waited {duration(sum(waits))} for admission: it "
+                "had room, and enough groups were in flight."
+            )
 
 
 def _answers(facts: Facts) -> Iterator[Part]:
@@ -347,8 +353,17 @@ def _repeat(facts: Facts) -> Iterator[Part]:
     if before:
         yield Paragraph(f"It continued run {before}, from that run's checkpoint.")
     yield Paragraph(
-        f"Save this as config.yaml and submit it with `headrace submit ./config.yaml{option}`. The "
-        "order of the prompts follows from training.seed; answers repeat only with sampling.seed "
-        "and rollout.max_staleness 0."
+        f"Save this as config.yaml and submit it with `headrace submit ./config.yaml{option}`. "
+        + order_of(facts.record)
     )
     yield Code(yaml.safe_dump(dict(facts.record["config"]), sort_keys=False, allow_unicode=True))
+
+
+def order_of(record: Row) -> str:
+    """What of a run is the same where it is repeated."""
+    if record["kind"] == "sft":
+        return "The order of the rows follows from training.seed."
+    return (
+        "The order of the prompts follows from training.seed; answers repeat only with "
+        "sampling.seed and rollout.max_staleness 0."
+    )

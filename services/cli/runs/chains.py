@@ -18,6 +18,7 @@ from services.cli.output import (
     out,
     print_json,
     state,
+    steps_done,
     table,
 )
 
@@ -94,8 +95,8 @@ def chains(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
 
 
 def _brief(step: dict[str, Any]) -> str:
-    done = f" {step['step']}/{step['max_steps'] or '?'}" if step["run"] else ""
-    return f"{escape(step['name'])} {state(step['state'])}{done}"
+    done = steps_done(step) if step["run"] else ""
+    return f"{escape(step['name'])} {state(step['state'])} {done}".rstrip()
 
 
 def show_chain(chain: dict[str, Any]) -> None:
@@ -115,7 +116,7 @@ def show_chain(chain: dict[str, Any]) -> None:
                 step["run"] or "–",
                 escape(step["kind"]),
                 state(step["state"]),
-                f"{step['step']}/{step['max_steps'] or '?'}",
+                steps_done(step),
                 escape(step["reason"]),
             )
             for step in chain["steps"]

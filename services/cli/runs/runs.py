@@ -1,12 +1,23 @@
 """`headrace runs`, `watch`, `cancel` and `rm`."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
-from services.cli.output import CliError, ago, err, escape, out, print_json, size, state, table
+from services.cli.output import (
+    CliError,
+    ago,
+    err,
+    escape,
+    out,
+    print_json,
+    size,
+    state,
+    steps_done,
+    table,
+)
 from services.cli.runs.chains import Found, find, follow_chain
 
 if TYPE_CHECKING:
@@ -30,7 +41,7 @@ def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
                 f"[bold]{escape(record['name'])}[/]",
                 record["kind"],
                 state(record["state"]),
-                _steps(record),
+                steps_done(record),
                 ago(record["created"]),
                 size(record["disk_bytes"]),
                 escape(record["reason"]),
@@ -39,11 +50,6 @@ def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
         ],
         "no runs: submit one with `headrace submit RECIPE` (see `headrace recipes`)",
     )
-
-
-def _steps(record: dict[str, Any]) -> str:
-    """How far a run is; one that trains nothing has no steps."""
-    return "" if record["max_steps"] == 0 else f"{record['step']}/{record['max_steps'] or '?'}"
 
 
 def watch(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
@@ -136,7 +142,7 @@ def _confirm(ordered: list[Found]) -> None:
         raise CliError("what is deleted is gone for good: say --yes if nobody can be asked")
     for found in ordered:
         record = found.record
-        size = f"step {_steps(record) or 0}" if found.kind == "run" else ""
+        size = f"step {steps_done(record) or 0}" if found.kind == "run" else ""
         if found.kind == "chain":
             size = f"{sum(len(step['runs']) for step in record['steps'])} runs"
         name = f"[bold]{escape(record['name'])}[/]"

@@ -7,7 +7,7 @@ from pydantic import model_validator
 from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.data import SFTData
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
-from services.contracts.config.model import Model, PretrainedModel, lora_of
+from services.contracts.config.model import Model, PretrainedModel, ScratchModel, lora_of
 from services.contracts.config.objective.supervised import DPO, Likelihood, SupervisedObjective
 from services.contracts.config.optimizer import MuonAdamW, Optimizer
 from services.contracts.config.router import Balance
@@ -39,16 +39,13 @@ class SFTConfig(Section):
 
     @model_validator(mode="after")
     def _batch(self) -> "SFTConfig":
-        packing, longest = self.packing, self.data.max_seq_len
-        if packing is None:
-            return self
         refuse_if(
-            self.training.rows_per_step is not None,
+            self.packing is not None and self.training.rows_per_step is not None,
             f"training.rows_per_step {self.training.rows_per_step} and packing.tokens_per_step "
-            f"{packing.tokens_per_step} both say how large a step is: leave one out",
+            f"{self.packing and self.packing.tokens_per_step} both say how large a step is: leave "
+            "one out",
         )
-        if longest is not None:
-            check_packed_rows(packing, longest)
+        self.longest_row(self.model.max_length if isinstance(self.model, ScratchModel) else None)
         return self
 
     @model_validator(mode="after")
@@ -95,6 +92,21 @@ class SFTConfig(Section):
             MUON_BESIDE_ADAPTERS,
         )
         return self
+
+    def longest_row(self, positions: int | None) -> int | None:
+        """Tokens of the longest row for a model of so many positions; None: any. Raises ValueError
+        where the model has fewer, and for packed rows that do not make up a step."""
+        wanted = self.data.max_seq_len
+        if wanted is not None and positions is not None:
+            refuse_if(
+                wanted > positions,
+                f"data.max_seq_len {wanted} is more than the {positions} positions of the model: "
+                "lower it, or raise model.max_length of a model from scratch",
+            )
+        longest = wanted if wanted is not None else positions
+        if self.packing is not None and longest is not None:
+            check_packed_rows(self.packing, longest)
+        return longest
 
 
 def check_packed_rows(packing: Packing, longest: int) -> int:

@@ -205,7 +205,9 @@ async def _other(
         unfinished = (await evaluations(deps, run)).evaluations
         listed = ", ".join(f"{one.id} ({one.state})" for one in unfinished) or "none"
         what = (
-            f"no evaluation {id!r}" if id else f"none on dataset {evaluation.dataset} that is over"
+            f"no evaluation {id!r}"
+            if id
+            else f"no evaluation on dataset {evaluation.dataset} that is over"
         )
         raise Problem(
             HTTPStatus.NOT_FOUND, f"run {run.name} ({run.id}) has {what}; it has {listed}"

@@ -218,6 +218,14 @@ def test_adapters_are_trained_without_muon_in_a_supervised_run_too() -> None:
             "tokens_per_step 100 is no multiple of the 64 tokens of a row .* set it to 64 or 128",
         ),
         (
+            {"packing": {"tokens_per_step": 100}},
+            "tokens_per_step 100 is no multiple of the 256 tokens of a row .* set it to 256",
+        ),
+        (
+            {"data": {"dataset": "a", "max_seq_len": 300}},
+            "max_seq_len 300 is more than the 256 positions of the model: lower it, or raise",
+        ),
+        (
             {"training": {"rows_per_step": 8}, "packing": {"tokens_per_step": 128}},
             "both say how large a step is: leave one out",
         ),

@@ -192,6 +192,14 @@ def test_the_last_turn_of_a_chat_is_the_answer_where_no_column_is() -> None:
         row_from("line 3", {"messages": [USER, {"role": "assistant", "tool_calls": []}]}, mapping)
 
 
+@pytest.mark.parametrize("value", ["hello", None, {"role": "user", "content": "hello"}])
+def test_what_is_no_chat_is_not_taken_for_its_own_answer(value: object) -> None:
+    mapping = ColumnMapping().resolved({"messages": [USER, ASSISTANT]})
+
+    with pytest.raises(DatasetError, match=r"line 2: column 'messages' is .* a list of messages"):
+        row_from("line 2", {"messages": value}, mapping)
+
+
 def test_reasoning_and_calls_of_an_answer_are_kept() -> None:
     call = {"role": "assistant", "content": None, "tool_calls": [{"name": "add"}]}
     result = {"role": "tool", "content": "4"}

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+import yaml
 
 from services.contracts.config import parse_config
 from services.report import Facts, as_html, as_markdown, chain_sections, sections
@@ -134,17 +135,21 @@ def test_a_supervised_run_says_what_it_learned_from_and_the_loss_of_each_dataset
     mix = [{"dataset": "words", "repeats": 2}]
     raw = {"model": {"path": "small"}, "data": {"dataset": "sums", "mix": mix}}
     whole = parse_config(raw | {"type": "sft"}).model_dump(mode="json")
-    row = {"train/loss": 1.5, "train/loss/sums": 1.0, "train/loss/words": 2.0}
+    row = {"train/loss": 1.5, "train/loss/sums": 1.0, "train/loss/words": 2.0, "data/padded": 0.1}
+    row |= {"time/step": 2.0, "time/training": 1.0}
     device = {"device": "8 × NVIDIA H100, PyTorch 2.9.0"}
     run = record(kind="sft", config=whole, computation=device)
     found = sections(facts(record=run, metrics=[{"step": 1, **row}], recipe=None))
     said = text_of(found)
+    assert "| of the mixture, sums | each row once |" in said
     assert "| of the mixture, words | repeats 2 |" in said
     assert "| GPU-hours of the learner | 0.20 |" in said
     assert "| learner: device | 8 × NVIDIA H100, PyTorch 2.9.0 |" in said
     assert "| validated on | 0.02 of each dataset's rows |" in said
     pictures = [part for section in found for part in section.parts if isinstance(part, Picture)]
-    assert [one.name for one in pictures] == ["loss", "dataset-loss"]
+    assert [one.name for one in pictures] == ["loss", "dataset-loss", "cut"]
+    assert "waited" not in said
+    assert "sampling.seed" not in said
     assert pictures[1].alt == "Loss by dataset: train/loss/sums, train/loss/words"
 
 
@@ -251,6 +256,32 @@ def test_a_chain_has_one_report_with_each_steps_run() -> None:
     assert {"sft: Result", "sft: Curves", "sft: How to repeat it"} < {one.title for one in found}
     pictures = [part for section in found for part in section.parts if isinstance(part, Picture)]
     assert {one.name for one in pictures} == {"sft-reward", "sft-accuracy"}
+
+
+def test_a_chain_that_is_over_says_how_to_repeat_all_of_it() -> None:
+    steps = [
+        {"name": "sft", "models": {}, "max_steps": 2},
+        {"name": "rl", "models": {"model.path": "step:sft@best"}, "max_steps": 2},
+        {"name": "test", "models": {"model.path": "step:rl"}, "max_steps": 0},
+    ]
+    ran = {"run": "aa11", "kind": "rl", "state": "succeeded", "reason": "", "step": 0}
+    chain = {"name": "sums", "state": "succeeded", "reason": "", "note": "Too few steps."}
+    trained, evaluated = facts(), facts(record=record(step=0, max_steps=0))
+    found = chain_sections(
+        chain | {"steps": [step | ran for step in steps]},
+        [("sft", trained), ("rl", trained), ("test", evaluated)],
+    )
+
+    assert found[-1].title == "How to repeat it"
+    assert not [one.title for one in found[:-1] if "How to repeat it" in one.title]
+    (code,) = [part for part in found[-1].parts if isinstance(part, Code)]
+    again = yaml.safe_load(code.text)
+    assert (again["name"], again["note"]) == ("sums", "Too few steps.")
+    paths = {step["name"]: step["config"]["model"]["path"] for step in again["steps"]}
+    assert paths == {"sft": "small", "rl": "step:sft@best", "test": "step:rl"}
+    assert "| test | aa11 | rl | succeeded | – |" in text_of(found)
+    # One point is no curve.
+    assert "test: Curves" not in [one.title for one in found]
 
 
 def test_a_run_with_a_name_of_its_own_is_compared_with_the_recipe_that_it_began_with() -> None:
