@@ -161,6 +161,18 @@ def test_an_unknown_key_or_type_is_refused_with_the_nearest_known_one(
     assert said in refusal(RL | sections)[path]
 
 
+@pytest.mark.parametrize(
+    ("raw", "key"),
+    [
+        (RL | {"rl": 1}, "rl"),
+        (SFT | {"sft": 1}, "sft"),
+        (RL | {"optimizer": {"type": "muon", "muon": 1}}, "optimizer.muon"),
+    ],
+)
+def test_an_unknown_key_that_is_called_as_a_kind_is_named(raw: dict[str, Any], key: str) -> None:
+    assert "unknown key" in refusal(raw)[key]
+
+
 def test_supervised_training_and_rl_render_prompts_with_the_same_options() -> None:
     rendering = {"system": "Add.", "template": "{prompt}=", "chat_template": "none"}
     config = parse_config(SFT | {"data": {"dataset": "sums", **rendering}})

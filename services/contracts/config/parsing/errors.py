@@ -108,13 +108,17 @@ def _walk(root: type[BaseModel], location: list[str]) -> tuple[list[str], Models
     models: Models = [root]
     others: Models = []
     path: list[str] = []
+    # A key may be called as a kind is: behind the tag of its section it is no tag.
+    chosen = True
     for part in location:
         fields = [fields_of(model)[part] for model in models if part in fields_of(model)]
         if fields:
             path.append(part)
             models, others = [m for field in fields for m in models_of(field.annotation)], []
-        elif tagged := [model for model in models if part in tags_of(model)]:
+            chosen = False
+        elif not chosen and (tagged := [model for model in models if part in tags_of(model)]):
             models, others = tagged, [model for model in models if model not in tagged]
+            chosen = True
         else:
             path.append(part)
     return path, models, others
