@@ -15,7 +15,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from services.contracts.config.data import SFTData
 from services.contracts.rows.dataset import Row
-from services.contracts.rows.rendering import Chat, chat_text, compose
+from services.contracts.rows.messages import Chat, for_template
+from services.contracts.rows.rendering import chat_text, compose
 from services.contracts.rows.template_limits import limited
 
 FIRST = ("system", "developer")
@@ -66,6 +67,7 @@ def conversation(row: Row, data: SFTData) -> Conversation | str:
     if row.answer is not None:
         turns.append(answer_turn(row.answer))
     check_roles(turns)
+    turns = for_template(turns)
     if data.train_on != "all" and all(turn["role"] != "assistant" for turn in turns):
         raise ValueError(
             "is a conversation without an assistant's turn, so it has nothing to learn: remove it, "

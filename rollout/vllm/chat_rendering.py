@@ -10,15 +10,15 @@ texts become tokens in another thread: 100,000 tokens take a tokenizer tenths of
 """
 
 import asyncio
-import json
 import re
 from collections.abc import Collection, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from rollout.vllm.model_files import TokenizerLike
-from services.contracts.rows.rendering import NO_TEMPLATE, Chat, chat_text, plain_text
-from services.contracts.sessions import digest_of, text_of
+from services.contracts.rows.messages import Chat
+from services.contracts.rows.rendering import NO_TEMPLATE, chat_text, plain_text
+from services.contracts.sessions import digest_of
 
 QUESTION, ANSWER = "a", "b"
 """Of the stand-in: texts without special tokens."""
@@ -47,7 +47,7 @@ async def opening(messages: Chat, tools: Tools, tokenizer: TokenizerLike) -> lis
         return await _rendered(messages, tools, tokenizer, True)
     if tools:
         raise ValueError(NO_TEMPLATE)
-    return await tokens(plain_text([_plain(message) for message in messages]), tokenizer)
+    return await tokens(plain_text(messages), tokenizer)
 
 
 async def added(
@@ -63,7 +63,7 @@ async def added(
     sequence. Raises ValueError if the template refuses the messages, or does not end an answer with
     such an id."""
     if not tokenizer.chat_template:
-        text = "\n\n" + plain_text([_plain(message) for message in messages[new:]])
+        text = "\n\n" + plain_text(messages[new:])
         return await tokens(text, tokenizer, add_special_tokens=False)
     question: dict[str, Any] = {"role": "user", "content": QUESTION}
     # Templates look up whose result a tool's message is; the arguments play no part.
@@ -105,8 +105,7 @@ def _shown(id: int, tokenizer: TokenizerLike) -> str:
 async def _rendered(
     messages: Chat, tools: Tools, tokenizer: TokenizerLike, follows: bool
 ) -> list[int]:
-    chat = [_for_template(message) for message in messages]
-    text = chat_text(chat, tokenizer, tools or None, follows)
+    text = chat_text(messages, tokenizer, tools or None, follows)
     # The template has written the special tokens.
     return await tokens(text, tokenizer, add_special_tokens=False)
 
@@ -151,29 +150,3 @@ async def _ends_of(
 def _ends_in(ids: list[int], ends: Collection[int]) -> list[int]:
     """Places of end-of-sequence tokens."""
     return [place for place, id in enumerate(ids) if id in ends]
-
-
-def _for_template(message: dict[str, Any]) -> dict[str, Any]:
-    """A message as templates expect it: text in one piece, arguments of calls as objects."""
-    found = {**message, "content": text_of(message)}
-    # Some templates take any list for calls, an empty one as well.
-    if calls := found.pop("tool_calls", None):
-        found["tool_calls"] = [
-            {**call, "function": {**call["function"], "arguments": _arguments(call)}}
-            for call in calls
-        ]
-    return found
-
-
-def _arguments(call: dict[str, Any]) -> Any:
-    text = call["function"]["arguments"]
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-    except RecursionError:
-        raise ValueError("the arguments of a tool call are nested too deeply") from None
-
-
-def _plain(message: dict[str, Any]) -> dict[str, Any]:
-    return {**message, "content": text_of(message)}

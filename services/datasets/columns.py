@@ -13,6 +13,7 @@ from pydantic.dataclasses import dataclass
 
 from services.contracts.nearest import did_you_mean
 from services.contracts.rows.dataset import Row
+from services.contracts.rows.messages import for_template, in_one_piece
 from services.contracts.rows.preference import PAIR, shared_prompt
 
 PROMPT_NAMES = ("prompt", "question", "problem", "instruction", "messages", "text")
@@ -143,8 +144,12 @@ def row_from(place: str, source: Source, mapping: ColumnMapping) -> Row:
             )
         *prompt, last = prompt
         # With its reasoning, or its calls, where it has some: supervised runs learn them, too.
-        answer = last if last.keys() - {"role", "content"} else last.get("content")
-        if not (last.get("content") or last.get("tool_calls")):
+        try:
+            content = in_one_piece(len(prompt) + 1, last.get("content"))
+        except ValueError as error:
+            raise DatasetError(f"{place}: the chat (column {mapping.prompt!r}): {error}") from None
+        answer = last if last.keys() - {"role", "content"} else content
+        if not (content or last.get("tool_calls")):
             raise DatasetError(
                 f"{place}: the last turn of the chat (column {mapping.prompt!r}), which is the "
                 "answer, has no content: fill it in or remove the row"
@@ -195,6 +200,10 @@ def check_prompt(place: str, prompt: Any, column: str = "prompt") -> None:
         called = message.get("content") is None and message.get("tool_calls")
         if not called and not isinstance(message.get("content"), str | list):
             raise DatasetError(f"{where}: message {number} has no content")
+    try:
+        for_template(prompt)
+    except ValueError as error:
+        raise DatasetError(f"{where}: {error}") from None
     if not any(message.get("content") for message in prompt):
         raise DatasetError(f"{where} is empty: fill it in or remove the row")
     if _ends_with_answer(prompt):

@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 from services.contracts.config.data import PromptOptions
 from services.contracts.rows.dataset import Row
+from services.contracts.rows.messages import Chat, for_template
 from services.contracts.rows.template_limits import CHARACTERS, limited
-
-Chat = list[dict[str, Any]]
 
 NO_TEMPLATE = "tools: the model has no chat template that could describe them"
 
@@ -66,6 +65,7 @@ def chat_text(
 ) -> str:
     """The chat as its template writes it, and if an answer follows the beginning of that. Raises
     ValueError for a chat that the template refuses, and for a template that exceeds the limits."""
+    chat = for_template(chat)
     try:
         with limited():
             text = tokenizer.apply_chat_template(
@@ -96,4 +96,5 @@ def plain_text(asked: str | Chat) -> str:
     """The prompt without a chat template: the messages' contents, joined by blank lines."""
     if isinstance(asked, str):
         return asked
-    return "\n\n".join(str(m["content"]) for m in asked if m.get("content") is not None)
+    said = zip(asked, for_template(asked), strict=True)
+    return "\n\n".join(str(m["content"]) for given, m in said if given.get("content") is not None)

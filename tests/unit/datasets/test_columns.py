@@ -212,6 +212,17 @@ def test_reasoning_and_calls_of_an_answer_are_kept() -> None:
     assert called.answer == call
 
 
+def test_an_answer_in_parts_is_their_text_and_one_with_an_image_is_refused() -> None:
+    parts = [{"type": "text", "text": "4"}, {"type": "text", "text": "2"}]
+    mapping = ColumnMapping().resolved({"messages": [USER, ASSISTANT]})
+    answer = {"role": "assistant", "content": parts}
+
+    assert row_from("line 1", {"messages": [USER, answer]}, mapping).answer == "42"
+    answer["content"] = [{"type": "image_url", "image_url": {"url": "x"}}]
+    with pytest.raises(DatasetError, match=r"line 2: .*message 2 has a part .*'image_url'.*remove"):
+        row_from("line 2", {"messages": [USER, answer]}, mapping)
+
+
 def test_a_column_of_texts_is_the_prompt_of_rows_without_answers() -> None:
     row = row_from("line 1", {"text": "once"}, ColumnMapping().resolved({"text": "once"}))
     assert (row.prompt, row.answer) == ("once", None)
@@ -238,6 +249,8 @@ def test_a_chat_that_shows_the_policy_its_answer_is_refused_with_the_way_out() -
         ([{"content": "hello"}], "message 1 has no role"),
         ([{"role": "user"}], "message 1 has no content"),
         ([{"role": "user", "content": ""}], "is empty"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "message 1 has a part that is no"),
+        ([{"role": "user", "content": ["hi"]}], "message 1 has a part that is no text ('hi')"),
     ],
 )
 def test_an_empty_prompt_or_one_of_another_type_is_refused(prompt: object, said: str) -> None:

@@ -141,6 +141,31 @@ def test_the_loss_on_everything_leaves_out_the_first_token_alone() -> None:
     ]
 
 
+def test_calls_and_contents_in_parts_are_written_as_in_a_session() -> None:
+    template = (
+        "{% for m in messages %}<start>{{ m['role'][0] }}\n{{ m['content'] }}"
+        "{% for c in m['tool_calls'] or [] %}{{ c['function']['arguments'] | tojson }}{% endfor %}"
+        "<end>\n{% endfor %}{% if add_generation_prompt %}<start>a\n{% endif %}"
+    )
+    call = {"type": "function", "id": "c", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    asked = [
+        {"role": "user", "content": [{"type": "text", "text": "1+"}, {"type": "text", "text": "1"}]}
+    ]
+    answer = {"role": "assistant", "content": None, "tool_calls": [call]}
+    made = byte_tokenizer(template=template)
+    row = RowTokenizer(made, SFTData(dataset="x")).row(Row(prompt=asked, answer=answer), 0)
+
+    assert made.decode(row.tokens) == '<start>u\n1+1<end>\n<start>a\n{"a": 1}<end>\n'
+    # The user's text is the row's own.
+    assert sum(size for size in row.sizes.tolist() if size > 0) == len("1+1")
+
+
+def test_a_row_with_an_image_is_refused_where_it_is_stored() -> None:
+    asked = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
+    with pytest.raises(UnusableRow, match=r"row 3: message 1 has a part that is no text"):
+        RowTokenizer(byte_tokenizer(), SFTData(dataset="x")).row(Row(prompt=asked, answer="b"), 3)
+
+
 def test_tools_and_reasoning_reach_the_template() -> None:
     template = "{% for tool in tools or [] %}{{ tool['name'] }};{% endfor %}" + FORGETFUL
     answer = {"role": "assistant", "content": "4", "reasoning_content": "2+2"}
