@@ -147,7 +147,7 @@ def train(
         "train/lr": rate,
         "train/grad_norm": norm,
         "train/loss_smoothed": unbiased(supervised.smoothed, before + 1),
-        "train/epoch": (step.position - len(step.waiting)) / rows.epoch_rows,
+        "train/epoch": step.done / rows.epoch_rows,
         "train/tokens": float(supervised.tokens),
         "train/shared_tokens": shared,
         "data/skipped_rows": float(step.skipped),

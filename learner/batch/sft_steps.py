@@ -48,6 +48,11 @@ class Step:
     waiting: list[int]
     """Positions before that which still wait to be packed."""
 
+    @property
+    def done(self) -> int:
+        """Rows of the order that are trained by now, or left out."""
+        return self.position - len(self.waiting)
+
 
 class Lengths(NamedTuple):
     """Of the rows of one dataset."""

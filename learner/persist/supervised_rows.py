@@ -145,6 +145,11 @@ def _opened(
         total = step_count(config, mixture, lengths, longest)
     except ValueError as error:
         raise RunCannotGoOn(str(error)) from error
+    if (trained := state.progress.step) > total:
+        raise RunCannotGoOn(
+            f"the run that is resumed has trained {trained:,} steps, and training.epochs "
+            f"{config.training.epochs or 1:g} make {total:,}: raise training.epochs"
+        )
     if not total:
         raise RunCannotGoOn(
             f"no row has room in data.max_seq_len {longest} with data.overlong "

@@ -143,6 +143,12 @@ def row_from(place: str, source: Source, mapping: ColumnMapping) -> Row:
                 "turn, and the last turn is the answer: give every chat one, or remove the row"
             )
         *prompt, last = prompt
+        if _ends_with_answer(prompt):
+            raise DatasetError(
+                f"{place}: the chat (column {mapping.prompt!r}) ends with two turns of the "
+                "assistant, one right after the other: make them one, or put the user's or the "
+                "tool's turn between them"
+            )
         # With its reasoning, or its calls, where it has some: supervised runs learn them, too.
         try:
             content = in_one_piece(len(prompt) + 1, last.get("content"))

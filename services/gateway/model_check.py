@@ -156,7 +156,7 @@ def check_context(found: ModelFolder, config: RLConfig | SFTConfig) -> Problems:
         try:
             config.longest_row(positions)
         except ValueError as error:
-            return [("data.max_seq_len" if config.data.max_seq_len else "packing", str(error))]
+            return [("", str(error))]
         return []
     wanted = config.rollout.vllm.max_model_len
     if wanted is None or positions is None or wanted <= positions:

@@ -119,6 +119,25 @@ def test_a_context_longer_than_the_models_positions_is_refused(submit: Any, mode
     )
 
 
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"data": {"max_seq_len": 128}}, "data.max_seq_len 128 is more than the 64 positions"),
+        ({"packing": {"tokens_per_step": 100}}, "is no multiple of the 64 tokens of a row"),
+    ],
+)
+def test_supervised_rows_longer_than_the_models_positions_are_refused(
+    api: httpx.Client, sums: None, model: Path, sections: dict[str, Any], said: str
+) -> None:
+    (model / "config.json").write_text('{"max_position_embeddings": 64}')
+    data = {"dataset": "sums", **sections.get("data", {})}
+    config = {"type": "sft", "model": {"path": str(model)}, **sections, "data": data}
+
+    refused = api.post("/v1/runs", json={"config": config})
+
+    assert any(said in one["message"] for one in refused.json()["problems"])
+
+
 def test_routers_of_a_model_without_experts_are_refused(submit: Any, model: Path) -> None:
     wanted = {"algorithm": {"router": {"replay": True}}}
     (model / "config.json").write_text('{"hidden_size": 64}')

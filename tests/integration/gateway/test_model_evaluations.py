@@ -175,7 +175,7 @@ def test_two_evaluations_are_compared_by_row(
     write_evaluation(gateway.data, mine, ["correct"] * 7 + ["wrong"])
     missing = api.get(place, params={"against": other})
     assert missing.status_code == 404
-    assert "none on dataset sums that is over" in missing.text
+    assert "no evaluation on dataset sums that is over" in missing.text
 
     write_evaluation(gateway.data, other, ["wrong"] * 6 + ["correct"] * 2)
     found = api.get(place, params={"against": "compared-9", "limit": 2}).json()

@@ -61,8 +61,8 @@ COMPARED: dict[str, Any] = {
 class Story:
     """`whole` was left alone; `killed` is the same run, whose learner was killed three times;
     `adapted` starts from an early checkpoint of `first`, and gets worse. `compared` prefers right
-    answers; `half` is the first half of the same run, and `rest` goes on from it; `beside` trains
-    adapters so."""
+    answers; `half` is the first half of the same run, and `rest` goes on from it, as does
+    `fewer`, for fewer epochs than it has had; `beside` trains adapters so."""
 
     place: Place
     whole: RunRecord
@@ -72,6 +72,7 @@ class Story:
     compared: RunRecord
     rest: RunRecord
     beside: RunRecord
+    fewer: RunRecord
     warnings: list[str]
 
 
@@ -133,11 +134,14 @@ async def make_story(place: Place) -> Story:
         compared, _, beside = [await ended(store, id) for id in ("compared", "half", "beside")]
         await submit(store, "rest", COMPARED, resume_from="half")
         rest = await ended(store, "rest")
+        fewer = COMPARED | {"training": {"rows_per_step": 8, "epochs": 0.1}}
+        await submit(store, "fewer", fewer, resume_from="half")
+        fewer_epochs = await ended(store, "fewer")
         events = await store.events.read("adapted", "0")
         learner.send_signal(signal.SIGTERM)
         learner.wait()
     said = [event.data["message"] for event in events if event.kind == "warning"]
-    return Story(place, whole, killed, adapted, again, compared, rest, beside, said)
+    return Story(place, whole, killed, adapted, again, compared, rest, beside, fewer_epochs, said)
 
 
 @pytest.fixture(scope="module")
@@ -232,12 +236,21 @@ def test_a_run_on_pairs_that_is_resumed_ends_with_the_same_weights(story: Story)
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
+def test_a_run_that_is_resumed_for_fewer_epochs_than_it_has_had_says_so(story: Story) -> None:
+    assert story.fewer.state is RunState.FAILED
+    assert story.fewer.reason == (
+        "the run that is resumed has trained 6 steps, and training.epochs 0.1 make 2: raise "
+        "training.epochs"
+    )
+
+
 def test_rows_are_tokenised_once_for_all_runs_of_one_template(story: Story) -> None:
     made = list((story.place.data / "datasets").glob("*/tokens/*/*.arrow"))
     # Of sums and products, and of the two answers of pairs.
     assert len(made) == 2 + 2
     log = [json.loads(line) for line in story.place.log.read_text().splitlines()]
-    assert not [line for line in log if line["level"] == "error"]
+    errors = [line for line in log if line["level"] == "error"]
+    assert [(line["event"], line["run"]) for line in errors] == [("run failed", "fewer")]
 
 
 async def test_rows_that_do_not_fit_fail_the_run_and_the_next_trains_its_own_tokenizer(
@@ -247,10 +260,8 @@ async def test_rows_that_do_not_fit_fail_the_run_and_the_next_trains_its_own_tok
     data = SFT["data"] | {"max_seq_len": 8}
     wrong = {
         "a": (SFT | {"data": data}, "in sums, dataset row 10 has 9 tokens, .* crop or skip"),
-        "b": (SFT | {"data": data | {"max_seq_len": 64}}, "64 is more than the 32 positions"),
-        "c": (SFT | {"training": {}, "packing": {"tokens_per_step": 100}}, "set it to 96 or 128"),
-        "d": (SFT | {"data": data | {"train_on": "last", "dataset": "no"}}, "no dataset 'no'"),
-        "e": (
+        "b": (SFT | {"data": data | {"train_on": "last", "dataset": "no"}}, "no dataset 'no'"),
+        "c": (
             SFT | {"validation": {"share": 0.001, "patience": 2}},
             r"there is no row to validate on \(validation.share 0.001 of",
         ),

@@ -188,6 +188,8 @@ def test_the_last_turn_of_a_chat_is_the_answer_where_no_column_is() -> None:
     assert (row.prompt, row.answer) == ([USER, ASSISTANT, USER], "assistant")
     with pytest.raises(DatasetError, match=r"line 2: .*does not end with an assistant's turn"):
         row_from("line 2", {"messages": [USER]}, mapping)
+    with pytest.raises(DatasetError, match=r"line 2: .* ends with two turns of the assistant"):
+        row_from("line 2", {"messages": [USER, ASSISTANT, ASSISTANT]}, mapping)
     with pytest.raises(DatasetError, match=r"line 3: the last turn .* has no content"):
         row_from("line 3", {"messages": [USER, {"role": "assistant", "tool_calls": []}]}, mapping)
 

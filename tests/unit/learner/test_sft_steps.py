@@ -125,7 +125,13 @@ def test_as_many_steps_are_counted_as_there_are(
     order = Mixture([Source(len(rows), 0, len(rows))], seed=2)
     lengths = [Lengths(tokens, first)]
 
-    assert step_count(made, order, lengths, 12) == len(list(Steps(made, order, lengths, 12)))
+    steps = list(Steps(made, order, lengths, 12))
+    assert step_count(made, order, lengths, 12) == len(steps)
+    done = 0
+    for step in steps:
+        # What waits to be packed is not trained yet.
+        done += len(step.uses) + step.skipped
+        assert step.done == done
 
 
 def wasted(lengths: np.ndarray, buffer: int) -> int:
