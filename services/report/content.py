@@ -49,7 +49,6 @@ PLOTS = (
     ("preferences", "Chosen answers preferred", "share",
      ("train/accuracy", "validation/accuracy"), ()),
     ("teacher", "KL to the teacher", "nats per token", ("train/teacher_kl",), ()),
-    ("cut", "Tokens cropped, and room padded", "share", ("data/cropped", "data/padded"), ()),
     ("bits-per-byte", "Bits per byte", "bits", ("validation/bits_per_byte",), ()),
     ("gradient", "Norm of the gradient", "norm", ("train/grad_norm",), ()),
     ("throughput", "Throughput", "tokens per second", ("throughput/tokens_per_second",), ()),
@@ -215,6 +214,11 @@ def _data(facts: Facts) -> Iterator[Part]:
     if validation := config.get("validation"):
         share = f"{validation['share']:.3g} of each dataset's rows"
         rows += [["validated on", one] for one in validation["datasets"] or [share]]
+    if skipped := facts.series("data/skipped_rows")[1]:
+        rows.append(["rows skipped, too long", f"{sum(skipped):,.0f}"])
+    for name, said in (("cropped", "tokens cropped"), ("padded", "room padded")):
+        if shares := facts.series(f"data/{name}")[1]:
+            rows.append([f"{said}, mean of the steps", f"{sum(shares) / len(shares):.2%}"])
     yield Table(["", ""], rows)
 
 

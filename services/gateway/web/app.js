@@ -101,7 +101,7 @@ function showRuns() {
 
 function entry(one) {
   const button = element("button", null, { "aria-current": one.id === shown.run?.id });
-  const step = one.state === "queued" ? "" : ` · step ${one.step}${one.max_steps ? ` of ${one.max_steps}` : ""}`;
+  const step = one.state === "queued" || one.max_steps === 0 ? "" : ` · step ${one.step}${one.max_steps ? ` of ${one.max_steps}` : ""}`;
   button.append(
     element("b", one.name),
     element("span", one.state, { class: `badge ${one.state}` }),

@@ -26,7 +26,7 @@ function steps(one, shownRun, open) {
   const list = element("ol");
   for (const step of one.steps) {
     const button = element("button", null, { "aria-current": step.run !== null && step.run === shownRun });
-    const done = step.run && step.state !== "queued" ? ` ${step.step}${step.max_steps ? `/${step.max_steps}` : ""}` : "";
+    const done = step.run && step.state !== "queued" && step.max_steps !== 0 ? ` ${step.step}${step.max_steps ? `/${step.max_steps}` : ""}` : "";
     button.append(element("b", step.name), element("span", step.state, { class: `badge ${step.state}` }), element("small", done));
     button.disabled = step.run === null;
     button.addEventListener("click", () => open(step.run));

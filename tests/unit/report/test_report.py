@@ -136,7 +136,7 @@ def test_a_supervised_run_says_what_it_learned_from_and_the_loss_of_each_dataset
     raw = {"model": {"path": "small"}, "data": {"dataset": "sums", "mix": mix}}
     whole = parse_config(raw | {"type": "sft"}).model_dump(mode="json")
     row = {"train/loss": 1.5, "train/loss/sums": 1.0, "train/loss/words": 2.0, "data/padded": 0.1}
-    row |= {"time/step": 2.0, "time/training": 1.0}
+    row |= {"time/step": 2.0, "time/training": 1.0, "data/skipped_rows": 3.0}
     device = {"device": "8 × NVIDIA H100, PyTorch 2.9.0"}
     run = record(kind="sft", config=whole, computation=device)
     found = sections(facts(record=run, metrics=[{"step": 1, **row}], recipe=None))
@@ -147,7 +147,9 @@ def test_a_supervised_run_says_what_it_learned_from_and_the_loss_of_each_dataset
     assert "| learner: device | 8 × NVIDIA H100, PyTorch 2.9.0 |" in said
     assert "| validated on | 0.02 of each dataset's rows |" in said
     pictures = [part for section in found for part in section.parts if isinstance(part, Picture)]
-    assert [one.name for one in pictures] == ["loss", "dataset-loss", "cut"]
+    assert [one.name for one in pictures] == ["loss", "dataset-loss"]
+    assert "| rows skipped, too long | 3 |" in said
+    assert "| room padded, mean of the steps | 10.00% |" in said
     assert "waited" not in said
     assert "sampling.seed" not in said
     assert pictures[1].alt == "Loss by dataset: train/loss/sums, train/loss/words"
