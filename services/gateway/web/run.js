@@ -27,7 +27,7 @@ export const over = (run) => FINAL.has(run.state);
 export let run = null; // the shown run's record, kept up to date by events
 
 let source = null; // its EventSource
-let points = new Map(); // the chosen metric by step
+let points = new Map(); // the chosen metric by step, and when it was measured
 let heldOut = new Map(); // of each evaluation by step: accuracy, or the reward where nothing says what is correct
 let heldOutName = "accuracy";
 let heldOutSet = null; // the one that the chart shows
@@ -92,7 +92,7 @@ async function loadHistory() {
       for (const row of metrics)
         if ("evaluation/step" in row)
           addEvaluation(row["evaluation/step"], row["evaluation/accuracy"], row["evaluation/reward"], row["evaluation/name"]);
-        else loaded.set(row.step, row[metric]);
+        else loaded.set(row.step, { value: row[metric], time: row.time });
     }
   } catch {
     return; // the chart goes on with events
@@ -102,10 +102,12 @@ async function loadHistory() {
   showChart();
 }
 
-// A learner that went back to its checkpoint trains the same steps again.
+// A learner that went back to its checkpoint trains the same steps again. An event that is told again
+// takes nothing away: a supervised run has events of some of its steps alone.
 function addPoint(row) {
-  for (const step of points.keys()) if (step >= row.step) points.delete(step);
-  if (Number.isFinite(row[$("metric").value])) points.set(row.step, row[$("metric").value]);
+  for (const [step, { time }] of points) if (step >= row.step && time <= row.time) points.delete(step);
+  const value = row[$("metric").value];
+  if (Number.isFinite(value) && !points.has(row.step)) points.set(row.step, { value, time: row.time });
 }
 
 // The chart shows the first of several held-out sets; the events name them all.
@@ -169,7 +171,7 @@ function showRun() {
   $("report").href = runPath(run.id, "/report");
   $("report").hidden = !run.step;
   $("cancel").hidden = over(run) || run.state === "cancelling";
-  $("resume").hidden = !(run.kind === "rl" && (run.state === "failed" || run.state === "cancelled"));
+  $("resume").hidden = run.state !== "failed" && run.state !== "cancelled";
   $("delete").hidden = !over(run);
   const share = run.max_steps ? Math.min(1, run.step / run.max_steps) : 0;
   $("bar").style.width = `${share * 100}%`;
@@ -218,7 +220,8 @@ function showChart() {
   const dots = name === REWARD || !points.size ? ordered(heldOut) : [];
   const nothing = over(run) ? "No step was trained." : "Waiting for the first step.";
   $("waiting").textContent = points.size || dots.length ? "" : nothing;
-  draw($("chart"), name, ordered(points), dots, `held-out ${heldOutName}`);
+  const line = ordered(points).map(([step, { value }]) => [step, value]);
+  draw($("chart"), name, line, dots, `held-out ${heldOutName}`);
 }
 
 $("metric").addEventListener("change", loadHistory);
