@@ -1,14 +1,15 @@
 """What a mixture of prompts takes of each dataset: fixed when its run is submitted."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pydantic import BaseModel, Field
 
-from services.contracts.config import RLConfig
+from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.base import keys_of
-from services.contracts.config.data import Data
+from services.contracts.config.data import Data, numbered
 from services.contracts.records import RunRecord
-from services.contracts.rows.mixture import prompt_mixture
+from services.contracts.rows.mixture import Source, prompt_mixture, sources
 from services.gateway.dataset_check import Datasets
 from services.gateway.model_check import Problems
 
@@ -17,8 +18,8 @@ class DatasetShare(BaseModel):
     """What an epoch takes of one dataset of a mixture."""
 
     name: str = Field(description="What the run's metrics call it.")
-    rows: int = Field(description="Rows that the run uses.")
-    per_epoch: int = Field(description="Prompts of an epoch that are its rows.")
+    rows: int = Field(description="Rows that the run trains on.")
+    per_epoch: int = Field(description="Rows of an epoch that are its.")
     share: float = Field(description="The same as a share of the epoch.")
 
 
@@ -53,13 +54,35 @@ def mixed_rows(
     except ValueError as error:
         problems.append(("data.mix", str(error)))
         return MixtureShares([], [])
-    shares = [
-        DatasetShare(
-            name=name,
-            rows=one.rows,
-            per_epoch=one.per_epoch,
-            share=one.per_epoch / mixture.epoch_rows,
-        )
-        for name, one in zip(data.names, mixture.sources, strict=True)
+    return MixtureShares(list(rows), _shares(data.names, mixture.sources))
+
+
+def supervised_shares(
+    config: SFTConfig, datasets: Datasets, problems: Problems
+) -> list[DatasetShare]:
+    """The same of a supervised run, whose learner counts the rows anew when it begins; empty: one
+    dataset."""
+    components = config.data.components
+    records = [datasets[f"{key}.dataset"] for key in keys_of("data", "mix", len(config.data.mix))]
+    names = numbered([one.name for one in records])
+    called = [
+        one.model_copy(update={"dataset": name})
+        for one, name in zip(components, names, strict=True)
     ]
-    return MixtureShares(list(rows), shares)
+    held_out = 0.0 if config.validation.datasets else config.validation.share
+    try:
+        found = sources(called, [one.rows for one in records], held_out)
+    except ValueError as error:
+        problems.append(("data", str(error)))
+        return []
+    return _shares(names, found) if config.data.mix else []
+
+
+def _shares(names: Sequence[str], found: Sequence[Source]) -> list[DatasetShare]:
+    epoch = sum(one.per_epoch for one in found)
+    return [
+        DatasetShare(
+            name=name, rows=one.trained, per_epoch=one.per_epoch, share=one.per_epoch / epoch
+        )
+        for name, one in zip(names, found, strict=True)
+    ]

@@ -32,7 +32,7 @@ from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import DryRun, fitted, refusals
 from services.gateway.held_out_check import check_held_out
 from services.gateway.lora_check import check_targets
-from services.gateway.mixing import DatasetShare, MixtureShares, mixed_rows
+from services.gateway.mixing import DatasetShare, MixtureShares, mixed_rows, supervised_shares
 from services.gateway.model_check import (
     Problems,
     Steps,
@@ -145,6 +145,9 @@ async def accept(
     mixture = MixtureShares([], [])
     if isinstance(config, RLConfig) and config.data.mix and not problems:
         mixture = mixed_rows(config, datasets, previous, problems)
+    shares = mixture.shares
+    if isinstance(config, SFTConfig) and previous is None and not problems:
+        shares = supervised_shares(config, datasets, problems)
     max_steps = _length(config, datasets.get("data.dataset"), mixture.epoch_rows, problems)
     trained_by = previous if previous is not None and previous.max_steps != 0 else None
     if trained_by and max_steps is not None and max_steps <= trained_by.committed_step:
@@ -175,7 +178,7 @@ async def accept(
         max_steps=max_steps,
         dataset_rows=mixture.rows,
     )
-    return Accepted(record, estimate, config, model, mixture.shares)
+    return Accepted(record, estimate, config, model, shares)
 
 
 def refusal(problems: Problems, more: int = 0) -> Problem:

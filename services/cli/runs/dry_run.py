@@ -36,7 +36,7 @@ def _show(answer: dict[str, Any]) -> None:
         out.print(f"[yellow]warning[/] {escape(warning)}")
     # An older gateway knows no mixtures.
     for one in answer.get("mixture") or ():
-        rows = f"{one['per_epoch']:,} of an epoch's prompts, from {one['rows']:,} rows"
+        rows = f"{one['per_epoch']:,} of an epoch's rows, from {one['rows']:,} rows"
         out.print(f"[bold]dataset[/]  {escape(one['name'])}: {one['share']:.0%}, {rows}")
     estimate = answer["estimate"]
     if estimate is None:

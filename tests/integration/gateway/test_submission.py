@@ -264,6 +264,25 @@ def test_a_mixture_of_prompts_has_names_rows_and_steps_from_its_datasets(
     assert api.delete("/v1/datasets/less").status_code == 409
 
 
+def test_a_dry_run_says_what_a_supervised_mixture_is_made_of(api: httpx.Client, sums: None) -> None:
+    rows = b"".join(b'{"question": "%d-2", "answer": "%d"}\n' % (n, n - 2) for n in range(10))
+    upload(api, "few", rows)
+    mix = [{"dataset": "few", "repeats": 2}]
+    data = {"dataset": "few", "mix": mix}
+    body = {"type": "sft", "model": {"source": "scratch"}, "data": data}
+    body |= {"validation": {"share": 0.1}}
+
+    planned = api.post("/v1/runs?dry_run=true", json={"config": body}).json()
+    mix[0]["repeats"] = 0.01
+    refused = api.post("/v1/runs?dry_run=true", json={"config": body})
+
+    assert [(one["name"], one["rows"], one["per_epoch"]) for one in planned["mixture"]] == [
+        ("few", 9, 9),
+        ("few#2", 9, 18),
+    ]
+    assert problems(refused)["data"].startswith("dataset few#2 gives 0.09 rows to an epoch: raise")
+
+
 def test_what_is_wrong_with_a_dataset_of_a_mixture_is_named_by_its_key(submit: Any) -> None:
     def said(*mix: dict[str, Any]) -> dict[str, str]:
         return problems(submit({"data": {"dataset": "sums", "mix": list(mix)}}))
