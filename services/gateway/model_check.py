@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import anyio.to_thread
 
-from services.contracts.chains import referred
+from services.contracts.chains import STEP, referred
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.lora import BESIDE_EXPERTS
 from services.contracts.config.trust import asks_for_trust
@@ -91,6 +91,11 @@ async def _checked(
     try:
         if (step := referred(path)) is not None:
             return section, _made_by(step[0], path, steps)
+        if path.startswith(STEP):
+            raise ValueError(
+                f"{path}: a step's name is followed by nothing, by @best, or by @ and the number "
+                f"of a step: {STEP}NAME@20"
+            )
         resolved, folder = await _resolved(deps, path)
         # A run's checkpoint may lie on another host's volume.
         if folder is None or not folder.is_dir():
@@ -116,7 +121,13 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
     """What `path` means, and its folder if it is here. Raises Problem or ValueError for none."""
     if (name := run_named(path)) is not None:
         step = step_named(path)
-        run = await run_with_step(await find_run(deps, name), step, deps.store.runs.get)
+        try:
+            named = await find_run(deps, name)
+        except Problem as error:
+            # A name may have an @ of its own.
+            way_out = "; after @ comes the number of a step: run:RUN@20" if "@" in name else ""
+            raise ValueError(f"{error}{way_out}") from None
+        run = await run_with_step(named, step, deps.store.runs.get)
         folder = deps.volume.path(checkpoint_of(run, deps.volume.root, step))
         if not run.state.final:
             # Its checkpoints are deleted while it goes on.

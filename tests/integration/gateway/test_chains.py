@@ -199,6 +199,8 @@ def test_a_refusal_names_step_and_key_and_queues_nothing(
     assert (
         "names no earlier step; there is sft" in problems(chain(SFT, later))["steps.rl.model.path"]
     )
+    last = changed(RL, model={"path": "step:sft@last"})
+    assert "or by @ and the number" in problems(chain(SFT, last))["steps.rl.model.path"]
     alone = changed(RL, model={"path": "step:sft@best"})
     blind = changed(SFT, validation={"share": 0})
     assert "no validation" in problems(chain(blind, alone))["steps.rl.model.path"]
@@ -209,6 +211,10 @@ def test_a_refusal_names_step_and_key_and_queues_nothing(
     assert chain(pool="Not a pool").status_code == 422
     one = {"recipe": "demo_grpo", "config": {"model": {"path": "step:sft"}}}
     assert "submit both in one chain" in problems(api.post("/v1/runs", json=one))["model.path"]
+    one["config"] = {"model": {"path": "run:none@best"}}
+    refused = problems(api.post("/v1/runs", json=one))["model.path"]
+    assert "there is no run 'none@best'" in refused
+    assert refused.endswith("after @ comes the number of a step: run:RUN@20")
     assert api.get("/v1/chains/chain-none").status_code == 404
     assert Redis.from_url(redis_server.url).zcard(RUNS) == before
 
