@@ -50,7 +50,7 @@ def opened(datasets: list[Tokens], **sections: Any) -> SupervisedRows:
         max_length=8, model=SimpleNamespace(get_input_embeddings=lambda: embeddings)
     )
     supervised = Supervised([len(one.lengths()[0].tokens) for one in datasets])
-    state = cast(Any, SimpleNamespace(loaded=loaded))
+    state = cast(Any, SimpleNamespace(loaded=loaded, progress=SimpleNamespace(step=0)))
     return supervised_rows._opened(config, state, supervised, cast(Any, datasets))
 
 
