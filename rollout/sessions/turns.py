@@ -73,10 +73,9 @@ class TurnPlayer:
             (sample,) = await self._context.policy.generate(prompt, 1, params)
             message = await self._message(call, sample)
         except RequestRefused as error:
-            # Of all that a client sends, vLLM itself judges schemas alone.
-            raise Refused(
-                str(error), param="response_format" if call.structured else None
-            ) from error
+            # Of all that a client sends, vLLM itself judges alone what the answer has to be.
+            of = "tool_choice" if "tool_choice" in (call.structured or {}) else "response_format"
+            raise Refused(str(error), param=of if call.structured else None) from error
         tags = [span.version for span in sample.spans]
         # Whether vLLM serves the version that it says: what is answered is trained.
         await self._context.follower.until_proven(tags)
@@ -147,7 +146,12 @@ class TurnPlayer:
         if call.stop:
             params |= {"stop": call.stop, "detokenize": True, "skip_special_tokens": False}
         if call.structured:
-            params["structured_outputs"] = call.structured
+            params["structured_outputs"] = {**call.structured}
+            if "tool_choice" in call.structured:
+                params["structured_outputs"] |= {
+                    "tools": call.tools,
+                    "parallel_tool_calls": call.parallel_tool_calls,
+                }
         return params
 
     async def _message(self, call: Call, sample: Sample) -> dict[str, Any]:

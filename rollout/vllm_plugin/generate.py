@@ -16,6 +16,7 @@ from vllm.inputs import tokens_input
 from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
+from rollout.vllm_plugin.tool_call_grammar import tool_call_grammar
 from rollout.vllm_plugin.wire import Answer, Capacity, Choice, Request, ids, logprobs
 
 _request = msgspec.msgpack.Decoder(Request)
@@ -94,7 +95,12 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
         params = {**request.sampling}
         constraint = params.get("structured_outputs")
         if constraint is not None:
-            params["structured_outputs"] = StructuredOutputsParams(**constraint)
+            forced = "tool_choice" in constraint
+            params["structured_outputs"] = (
+                tool_call_grammar(state.online_derenderer, **constraint)
+                if forced
+                else StructuredOutputsParams(**constraint)
+            )
         sampling = SamplingParams(
             **params, output_kind=RequestOutputKind.FINAL_ONLY, flat_logprobs=True
         )

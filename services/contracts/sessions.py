@@ -78,7 +78,8 @@ class Call(msgspec.Struct, kw_only=True):
     seed: int | None = None
     max_tokens: int | None = None
     structured: dict[str, Any] | None = None
-    """What the answer has to be: vLLM's `json` (a schema) or `json_object`; None: any text."""
+    """What the answer has to be: vLLM's `json` (a schema) or `json_object`, or a call of a tool, as
+    `tool_choice` has it; None: any text."""
     parallel_tool_calls: bool = True
     """Without it the client gets the first of an answer's tool calls alone, as from vLLM."""
     side: bool = False

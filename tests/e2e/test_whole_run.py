@@ -27,8 +27,7 @@ VLLM = {
     "max_model_len": 256,
     "max_num_seqs": 64,
     "dtype": "float32",
-    # It reads a bare JSON list.
-    "extra": {"enable-auto-tool-choice": True, "tool-call-parser": "xlam"},
+    "extra": {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"},
 }
 
 # What every step tells, whatever the objective; pass@k for groups of 4.
@@ -129,16 +128,19 @@ def test_groups_are_trained_within_the_staleness_bound(
 
 def play(session: dict[str, Any], question: str, calls: bool) -> None:
     """A turn; with `calls`, one that calls a tool, and another with the tool's result."""
-    called = [{"name": "add", "arguments": {"a": 2}}]
-    function: Any = {"name": "add", "parameters": {"type": "object"}}
+    arguments = {"const": {"a": 2}}
+    function: Any = {"name": "add", "strict": True, "parameters": arguments}
     with client_of(session) as client:
         chat: list[Any] = [{"role": "user", "content": question}]
+        more: Any = {}
         if calls:
             # So small a model would not call it by itself.
-            schema: Any = {"type": "json_schema", "json_schema": {"schema": {"const": called}}}
             tools: Any = [{"type": "function", "function": function}]
             first = client.chat.completions.create(
-                model="policy", messages=chat, tools=tools, response_format=schema
+                model="policy",
+                messages=chat,
+                tools=tools,
+                tool_choice={"type": "function", "function": {"name": "add"}},
             )
             assert first.choices[0].finish_reason == "tool_calls"
             (call,) = first.choices[0].message.tool_calls or []
@@ -146,11 +148,13 @@ def play(session: dict[str, Any], question: str, calls: bool) -> None:
             assert (call.function.name, json.loads(call.function.arguments)) == ("add", {"a": 2})
             chat += [first.choices[0].message]
             chat += [{"role": "tool", "tool_call_id": call.id, "content": "4"}]
-        more: Any = {"tools": tools} if calls else {}
+            schema: Any = {"type": "json_schema", "json_schema": {"schema": {"const": [4]}}}
+            more = {"tools": tools, "response_format": schema}
         answered = client.chat.completions.create(
             model="policy", messages=chat, max_tokens=8, **more
         )
         assert answered.choices[0].message.role == "assistant"
+        assert not calls or json.loads(answered.choices[0].message.content or "") == [4]
         deep: Any = {"id": "c", "type": "function"}
         deep["function"] = {"name": "add", "arguments": "[" * 100_000}
         chat = [{"role": "assistant", "content": "", "tool_calls": [deep]}]

@@ -50,12 +50,14 @@ UNKNOWN = (
 )
 ONE = "a request has one answer here: send it again with another `seed` for another one"
 NO_LOGPROBS = "answers come without log-probabilities here: leave it out"
-FORCED = (
-    "only auto and none can be trained. vLLM forces a call by a grammar, for most parsers a JSON "
-    "list, which is no call in the model's own format, and the policy would learn to write it. Ask "
-    "for a call in the prompt, or send a response_format"
+MASKED = (
+    "it changes what tokens are sampled from, and training accounts for that in a run with "
+    "sampling.top_k and a temperature alone, which records what each token was chosen from: submit "
+    "such a run, or leave it out"
 )
+NO_CHOICE = "auto, none, required, or an object that names a function of `tools` is wanted"
 
+UNFORCED = ("auto", "none")
 Allowed = Callable[[Any], bool]
 NEUTRAL: dict[str, Allowed] = {
     "n": lambda value: value == 1,
@@ -69,7 +71,7 @@ NEUTRAL: dict[str, Allowed] = {
     "repetition_penalty": lambda value: value == 1,
     "min_p": lambda value: value == 0,
     "logit_bias": lambda value: value == {},
-    "tool_choice": lambda value: value in ("auto", "none"),
+    "tool_choice": lambda value: value in UNFORCED,
     "modalities": lambda value: value == ["text"],
     "response_format": lambda value: value == {"type": "text"},
 }
@@ -79,7 +81,6 @@ REASONS = {
     "best_of": ONE,
     "logprobs": NO_LOGPROBS,
     "top_logprobs": NO_LOGPROBS,
-    "tool_choice": FORCED,
 }
 """Why no other value is taken, where it is not that training accounts for whole samples alone."""
 OF_THE_RUN = ("temperature", "top_p", "top_k")
@@ -98,18 +99,23 @@ def refused(param: str, message: str, code: str | None = None) -> SessionProblem
 
 def chat_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
     """The call of a chat request, as if it were the session's first. `sampling`: the run's."""
-    call = _call("chat", body, sampling)
+    choice = body.get("tool_choice")
+    call = _call("chat", {k: body[k] for k in body if k != "tool_choice"}, sampling)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
         raise refused("messages", "a list of at least one message is wanted")
     if len(messages) > MAX_MESSAGES:
         raise refused("messages", f"there are {len(messages):,}, of at most {MAX_MESSAGES:,}")
     call.messages = [_message(message, at) for at, message in enumerate(messages)]
-    call.tools = [] if body.get("tool_choice") == "none" else _tools(body.get("tools") or [])
+    call.tools = [] if choice == "none" else _tools(body.get("tools") or [])
     parallel = body.get("parallel_tool_calls")
     if parallel is not None and not isinstance(parallel, bool):
         raise refused("parallel_tool_calls", "true or false is wanted")
     call.parallel_tool_calls = parallel is not False
+    if choice is not None and choice not in UNFORCED:
+        if call.structured is not None:
+            raise refused("tool_choice", "a call has no response_format: leave one of them out")
+        call.structured = {"tool_choice": _forced(choice, call.tools, sampling)}
     return call
 
 
@@ -281,13 +287,7 @@ def _structured(format: Any, sampling: Mapping[str, Any]) -> dict[str, Any] | No
     kind = format.get("type") if isinstance(format, dict) else None
     if kind not in ("json_object", "json_schema"):
         raise refused("response_format", "a type is wanted: text, json_object or json_schema")
-    if not sampling.get("top_k") or sampling.get("temperature") == 0:
-        raise refused(
-            "response_format",
-            "it changes what tokens are sampled from, and training accounts for that in a run with "
-            "sampling.top_k and a temperature alone, which records what each token was chosen "
-            "from: submit such a run, or leave it out",
-        )
+    _check_masked("response_format", sampling)
     if kind == "json_object":
         return {"json_object": True}
     of = format.get("json_schema")
@@ -296,6 +296,26 @@ def _structured(format: Any, sampling: Mapping[str, Any]) -> dict[str, Any] | No
         raise refused("response_format", "json_schema needs a `schema`, an object")
     _check_schema("response_format", schema)
     return {"json": schema}
+
+
+def _forced(choice: Any, tools: Sequence[dict[str, Any]], sampling: Mapping[str, Any]) -> Any:
+    """The `tool_choice` of a request whose answer has to be a call, for vLLM."""
+    named = isinstance(choice, dict) and choice.get("type") == "function"
+    function = choice.get("function") if named else None
+    name = function.get("name") if isinstance(function, dict) else None
+    if choice != "required" and not isinstance(name, str):
+        raise refused("tool_choice", NO_CHOICE)
+    known = {tool["function"]["name"] for tool in tools}
+    if not known or (name is not None and name not in known):
+        wanted = "a tool" if name is None else f"the tool {name!r}"[:200]
+        raise refused("tool_choice", f"{wanted} is to be called, which `tools` does not have")
+    _check_masked("tool_choice", sampling)
+    return choice if name is None else {"type": "function", "function": {"name": name}}
+
+
+def _check_masked(param: str, sampling: Mapping[str, Any]) -> None:
+    if not sampling.get("top_k") or sampling.get("temperature") == 0:
+        raise refused(param, MASKED)
 
 
 def _check_schema(param: str, schema: dict[str, Any]) -> None:
@@ -354,5 +374,5 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
         ):
             raise refused(f"tools[{at}]", "a function with a name and parameters is wanted")
         _check_schema(f"tools[{at}].function.parameters", function.get("parameters") or {})
-    # `strict` of a tool is not enforced: a call is sampled as any other text.
+    # `strict` of a tool is enforced where a call is forced: any other is sampled as any text.
     return tools

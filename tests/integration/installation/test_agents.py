@@ -53,7 +53,7 @@ def lease(http: httpx.Client, run: str, own: dict[str, Any] | None = None) -> di
         found.update(response.json())
         return response.status_code == 201
 
-    eventually(leased)
+    eventually(leased, 250.0)  # a real vLLM may have to start
     return found
 
 

@@ -204,11 +204,38 @@ def test_a_run_that_records_sampling_masks_takes_formats(format: Any, structured
     assert (request_digest(call) == request_digest(chat())) == (structured is None)
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
-def test_a_forced_call_is_refused_with_the_reason_whatever_the_run_records(choice: Any) -> None:
-    asked = {"messages": ASKED, "tools": [TOOL], "tool_choice": choice}
-    with pytest.raises(SessionProblem, match="no call in the model's own format"):
-        chat_call(asked, SAMPLING | {"top_k": 20})
+ADD = {"type": "function", "function": {"name": "add"}}
+REQUIRED = {"messages": ASKED, "tools": [TOOL], "tool_choice": "required"}
+
+
+@pytest.mark.parametrize("choice", ["required", ADD])
+def test_a_run_that_records_sampling_masks_takes_forced_calls(choice: Any) -> None:
+    call = chat_call(REQUIRED | {"tool_choice": choice}, SAMPLING | {"top_k": 20})
+    assert (call.structured, call.tools) == ({"tool_choice": choice}, [TOOL])
+    assert request_digest(call) != request_digest(chat(tools=[TOOL]))
+
+
+@pytest.mark.parametrize(
+    ("changed", "sampling", "said"),
+    [
+        ({}, {}, "in a run with sampling.top_k"),
+        ({}, {"top_k": 20, "temperature": 0.0}, "and a temperature"),
+        ({"tools": []}, {"top_k": 20}, "a tool is to be called, which `tools` does not have"),
+        ({"tool_choice": ADD, "tools": []}, {"top_k": 20}, "the tool 'add' is to be called"),
+        ({"tool_choice": "any"}, {"top_k": 20}, "auto, none, required, or an object"),
+        ({"tool_choice": []}, {"top_k": 20}, "auto, none, required, or an object"),
+        ({"tool_choice": {"type": "function"}}, {"top_k": 20}, "auto, none, required, or an obj"),
+        ({"tool_choice": ADD | {"type": "custom"}}, {"top_k": 20}, "auto, none, required, or an"),
+        ({"tool_choice": {"function": {"name": 5}}}, {"top_k": 20}, "auto, none, required, or an"),
+        ({"response_format": {"type": "json_object"}}, {"top_k": 20}, "leave one of them out"),
+    ],
+)
+def test_a_call_that_cannot_be_forced_is_refused(
+    changed: dict[str, Any], sampling: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(SessionProblem, match=said) as refused:
+        chat_call(REQUIRED | changed, SAMPLING | sampling)
+    assert refused.value.param == "tool_choice"
 
 
 @pytest.mark.parametrize(
