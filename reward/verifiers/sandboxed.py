@@ -2,15 +2,18 @@
 a network, that listens on a Unix socket in a folder which both share.
 
 Same name, same parameters, same verdicts as `reward.verifiers.code`. Deadlines are the other
-service's: an item that waits for a worker there must not run into one here.
+service's: an item that waits for a worker there must not run into one here. Whether it hangs is
+known by its `/healthz`.
 """
 
+import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from reward.remote_endpoints import Endpoint, client
+from reward.remote_endpoints import Endpoint, PassingError, client
 from reward.verifiers.base import BadReferenceError, Item, RemoteVerifier, Verdict
 from reward.verifiers.code import CodeParams, CodeVerifier
 from services.contracts.programs import PythonOutput
@@ -23,6 +26,27 @@ URL = "http://sandbox"
 """Only for the Host header: the requests go to the socket."""
 ATTEMPTS = 10
 """For an item, with pauses of up to 10 s: a sandbox that is started again needs some seconds."""
+LOOK_SECONDS = 30.0
+"""Between two health checks while a request waits, and what each of them may take."""
+
+
+@dataclass(frozen=True)
+class _Sandbox(Endpoint):
+    """The other service. A request to it lasts as long as its items need, while it is healthy."""
+
+    async def _ask(
+        self, http: httpx.AsyncClient, path: str, body: dict[str, Any], max_reply: int
+    ) -> Any:
+        asked = asyncio.create_task(super()._ask(http, path, body, max_reply))
+        try:
+            while not (await asyncio.wait([asked], timeout=LOOK_SECONDS))[0]:
+                await http.get(f"{self.url}/healthz", timeout=LOOK_SECONDS)
+            return asked.result()
+        except httpx.HTTPError as error:
+            what = str(error) or type(error).__name__
+            raise PassingError(f"endpoint {self.name!r} hangs: {what}") from error
+        finally:
+            asked.cancel()
 
 
 class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
@@ -34,7 +58,7 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
-        self._endpoint = Endpoint("sandbox", URL)
+        self._endpoint = _Sandbox("sandbox", URL)
         self._http: httpx.AsyncClient
 
     async def open(self) -> None:
