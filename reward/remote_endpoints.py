@@ -129,8 +129,12 @@ class Endpoint:
 
 
 async def _content(response: httpx.Response, limit: int) -> bytes:
+    encoding = response.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        # A chunk may unpack to a thousand times its size, or with two codings to a million times.
+        raise EndpointError(f"the reply is compressed ({encoding[:40]}), which nobody asked for")
     content = bytearray()
-    async for chunk in response.aiter_bytes():
+    async for chunk in response.aiter_raw():
         content += chunk
         if len(content) > limit:
             raise EndpointError(f"the reply is longer than {limit} bytes")
@@ -144,5 +148,6 @@ def client(socket: Path | None = None) -> httpx.AsyncClient:
     return httpx.AsyncClient(
         timeout=httpx.Timeout(None, connect=10.0),
         transport=httpx.AsyncHTTPTransport(limits=limits, uds=str(socket) if socket else None),
+        headers={"Accept-Encoding": "identity"},
         trust_env=False,
     )
