@@ -57,6 +57,8 @@ PATIENCE_SECONDS, LOOK_SECONDS = 1.0, 0.01
 """How long a request for parts that are not there yet waits for one, and how often it looks."""
 TAKE_OVER_SECONDS = 5.0
 """Between two tries to listen, while another worker of this host does."""
+NEVER = (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT)
+"""Why an address is not to be listened at: it is another machine's, or not for this user."""
 WAY_OUT = (
     "workers show each other a key that they derive from the API key: give all hosts the same "
     "HEADRACE_API_KEY"
@@ -152,7 +154,7 @@ def spans(headers: Headers, size: int) -> list[tuple[int, int]]:
 async def keep_serving(settings: RolloutSettings) -> None:
     """Have a child serve this host's files at the address of `settings.peer_url`, for ever, unless
     it is not this machine's. If another process listens there, it is one that serves the same
-    files: try again later."""
+    files: try again later. So too where a name is not known yet, or memory is short."""
     if settings.peer_url is None:
         return
     api_key = key_for(settings)
@@ -160,15 +162,20 @@ async def keep_serving(settings: RolloutSettings) -> None:
         log.warning("files are not served: this host has no API key", way_out=WAY_OUT)
         return
     host, port = _address(settings.peer_url)
+    said = ""
     while True:
         try:
-            listener = _listen(host, port)
+            # In a thread: a name server that is away would hold up the worker.
+            listener = await asyncio.to_thread(_listen, host, port)
         except OSError as error:
-            if error.errno == errno.EADDRINUSE:
-                await asyncio.sleep(TAKE_OVER_SECONDS)
-                continue
-            log.info("files are not served here", address=settings.peer_url, reason=str(error))
-            return
+            never = not isinstance(error, socket.gaierror) and error.errno in NEVER
+            if str(error) != said and error.errno != errno.EADDRINUSE:
+                said = str(error)
+                log.info("files are not served here", address=settings.peer_url, reason=said)
+            if never:
+                return
+            await asyncio.sleep(TAKE_OVER_SECONDS)
+            continue
         with listener:
             try:
                 await _child(settings, api_key, listener)

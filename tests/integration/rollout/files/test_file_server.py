@@ -4,10 +4,12 @@ import asyncio
 import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -67,6 +69,37 @@ async def test_a_child_that_cannot_be_started_is_started_later(
             await again.wait()
     finally:
         await end([worker])
+
+
+async def test_a_host_whose_name_is_not_known_yet_serves_once_it_is(
+    gateway: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_server, "TAKE_OVER_SECONDS", 0.01)
+    (port,) = own_ports("127.0.0.1", 1)
+    settings = RolloutSettings(
+        peer_url=f"http://127.0.0.1:{port}", api_key=SecretStr(KEY), data=gateway.root
+    )
+    resolve, unknown = socket.getaddrinfo, [socket.EAI_AGAIN, socket.EAI_NONAME]
+
+    def resolved(*name: Any, **kind: Any) -> Any:
+        if unknown:
+            raise socket.gaierror(unknown.pop(), "not known")
+        return resolve(*name, **kind)
+
+    started = asyncio.Event()
+
+    async def child(*_: object) -> None:
+        started.set()
+
+    monkeypatch.setattr(socket, "getaddrinfo", resolved)
+    monkeypatch.setattr(file_server, "_child", child)
+    worker = asyncio.create_task(file_server.keep_serving(settings))
+    try:
+        async with asyncio.timeout(60):
+            await started.wait()
+    finally:
+        await end([worker])
+    assert not unknown
 
 
 async def test_of_the_workers_of_a_host_one_serves_and_another_takes_over(
