@@ -37,6 +37,10 @@ from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
+REAP_AGAIN = 0.05
+"""Seconds before an order to collect dead workers is sent again to a fork server that reads none:
+hundreds of orders fill its socket."""
+
 
 class Owner(Protocol):
     """Receives events of the child processes. A worker is identified by its number."""
@@ -108,6 +112,8 @@ class Children:
         self._argv = [str(memory_bytes), json.dumps(sandbox), *own_verifiers]
         self._links: dict[int, _WorkerSocket] = {}
         self._lost: set[int] = set()
+        self._unsent: list[Reap] = []
+        """Orders that the control socket had no room for."""
         self._connecting: set[asyncio.Task[Any]] = set()
         self._fork_server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -240,9 +246,26 @@ class Children:
             link.transport.abort()
         if link.pid and self._fork_server is not None and self._fork_server.poll() is None:
             _kill_group(link.pid)
-            self._order(Reap(link.number, link.pid))
+            self._reap(Reap(link.number, link.pid))
+
+    def _reap(self, *orders: Reap) -> None:
+        """Have dead workers collected, at once or a little later: without it they stay zombies, and
+        nobody would learn how they ended."""
+        waited = bool(self._unsent)
+        self._unsent += orders
+        if not waited:
+            self._send_unsent()
+
+    def _send_unsent(self) -> None:
+        try:
+            while self._unsent:
+                self._order(self._unsent[0])
+                self._unsent.pop(0)
+        except OSError:
+            asyncio.get_running_loop().call_later(REAP_AGAIN, self._send_unsent)
 
     def _order(self, order: Order, *fds: int) -> None:
+        """Raises OSError, e.g. where the socket is full."""
         if self._control is None:
             return
         try:
@@ -282,7 +305,7 @@ class Children:
         elif pid:
             # It was given up before its id was known.
             _kill_group(pid)
-            self._order(Reap(worker, pid))
+            self._reap(Reap(worker, pid))
         elif link is not None:
             self.kill(worker)
             self._owner.on_not_forked(worker, problem)
@@ -305,6 +328,8 @@ class Children:
             asyncio.get_running_loop().remove_reader(self._control.fileno())
             self._control.close()
             self._control = None
+            # The fork server's end collects its workers.
+            self._unsent.clear()
 
 
 def _kill_group(pid: int) -> None:

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,3 +140,30 @@ async def test_a_worker_for_which_there_is_no_socket_is_started_later(
         assert verdict.reward == 1
     finally:
         await pool.close()
+
+
+async def test_a_dead_worker_is_collected_though_its_parent_takes_no_more_orders_for_now() -> None:
+    events = Events()
+    children = Children(events, 1 << 30, [], SandboxOptions())
+    children.start_fork_server()
+    try:
+        children.fork(0)
+        await until(lambda: events.ready and children.pids, "the worker is ready")
+        (pid,) = children.pids
+        parent, control = children._fork_server, children._control
+        assert parent is not None
+        assert control is not None
+        control.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        parent.send_signal(signal.SIGSTOP)
+        for more in range(1, 100):
+            try:
+                children.fork(more)
+            except BlockingIOError:
+                break
+        else:
+            pytest.fail("the control socket takes any number of orders")
+        children.kill(0)
+        parent.send_signal(signal.SIGCONT)
+        await until(lambda: not Path(f"/proc/{pid}").exists(), "the worker is collected")
+    finally:
+        await children.close()
