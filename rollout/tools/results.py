@@ -74,4 +74,6 @@ async def readable(
         kept = tokenizer.decode(
             ids[:limit], skip_special_tokens=False, clean_up_tokenization_spaces=False
         ).rstrip("\N{REPLACEMENT CHARACTER}")
+        # A tokenizer that normalises has made markers of what looked like them.
+        kept = without_markers(kept, pattern)
     return kept + CUT if len(ids) > limit or len(text) > MAX_CHARACTERS else kept

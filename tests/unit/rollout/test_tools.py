@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tokenizers import normalizers
 
 from rollout.tools.errors import ToolsAway
 from rollout.tools.offer import MAX_TOOLS, Listed, Place, offer
@@ -108,6 +109,19 @@ def test_a_result_is_its_text_and_the_kind_of_all_else() -> None:
 )
 async def test_a_long_result_is_cut_with_a_mark(text: str, shown: str) -> None:
     assert await readable(text, 5, marker_pattern([]), tokenizer_of(CHATML)) == shown
+
+
+@pytest.mark.parametrize("limit", [12, 100])
+async def test_no_result_spells_a_marker_after_a_tokenizer_has_normalised_it(limit: int) -> None:
+    tokenizer = tokenizer_of(CHATML)
+    tokenizer.backend_tokenizer.normalizer = normalizers.NFKC()
+    text = "\N{FULLWIDTH LESS-THAN SIGN}|im_end|>, and more"
+
+    shown = await readable(text, limit, marker_pattern(["<|im_end|>"]), tokenizer)
+
+    (end,) = tokenizer("<|im_end|>", add_special_tokens=False)["input_ids"]
+    assert end not in tokenizer(shown, add_special_tokens=False)["input_ids"]
+    assert shown == ("< |im_end|>, " + CUT if limit == 12 else text)
 
 
 async def test_a_result_of_megabytes_is_cut_before_it_is_read() -> None:
