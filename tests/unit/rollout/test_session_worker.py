@@ -2,7 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from rollout.sessions.worker import AT_ONCE, SessionWorker
 from rollout.vllm.progress import Progress
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit
 from rollout.work.group_tasks import Status
+from rollout.work.task_rows import TaskRow
 from services.contracts.config import parse_config
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.task import TaskPosition
@@ -21,6 +22,7 @@ from services.contracts.sessions import Call, Reward, call_id
 from services.store.agents.calls import Claimed
 from services.store.agents.sessions import Played
 from services.store.work.prompts import Lease
+from services.volume import DamagedFile
 from tests.unit.rollout.episodes import WordTokenizer, ids
 from tests.unit.rollout.session_graphs import turn
 
@@ -190,6 +192,32 @@ async def test_a_group_that_is_handed_in_too_late_is_not_said_to_be_completed() 
     worker = Finishing()
     await worker._finish(Claimed(call_id("attempt", 0, "finish"), Call(kind="finish")))
     assert worker.closed == ["lapsed"]
+
+
+async def test_a_group_fails_whatever_state_its_datasets_file_is_in() -> None:
+    class Damaged:
+        async def row(self, index: int) -> Row:
+            raise DamagedFile("datasets/d/0.arrow has another checksum")
+
+    class Failing(Finishing):
+        async def _sampled(self, *of: object) -> Any:
+            raise ScoringRefused("no such verifier")
+
+    worker, failed = Failing(), list[str]()
+
+    async def fail(attempt: str, row: TaskRow, error: Exception) -> None:
+        failed.append(f"{attempt}: {error}")
+
+    async def opened(run: str, attempt: str) -> Any:
+        return SimpleNamespace(task="0:0:1:0", leased_at=0.0, own=None)
+
+    row: Any = SimpleNamespace(dataset=SimpleNamespace(rows=Damaged()), index=0)
+    worker._rows = cast(Any, SimpleNamespace(of=lambda position: row))
+    worker._tasks.failed = fail
+    worker.opened = opened  # type: ignore[method-assign]
+    await worker._finish(Claimed(call_id("attempt", 0, "finish"), Call(kind="finish")))
+    assert failed == ["attempt: no such verifier"]
+    assert worker.closed == ["failed"]
 
 
 async def test_the_end_of_a_group_that_redis_has_forgotten_is_not_taken_for_ever() -> None:
