@@ -16,7 +16,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from reward.errors import brief
-from services.contracts.scores import ScoreStatus
+from services.contracts.scores import MOST_REWARD, ScoreStatus, is_reward
 
 Message = dict[str, Any]
 
@@ -231,8 +231,13 @@ def checked(name: str, verdict: Any) -> Verdict:
         return broken(f"verifier {name!r} returned no valid Verdict: {brief(error)}")
     numbers = [*read.components.values(), *([] if read.reward is None else [read.reward])]
     numbers += [score for _, score in read.parts]
-    if not all(math.isfinite(number) for number in numbers):
-        return broken(f"verifier {name!r} returned a reward that is not finite")
+    for number in numbers:
+        if not math.isfinite(number):
+            return broken(f"verifier {name!r} returned a reward that is not finite")
+        if not is_reward(number):
+            return broken(
+                f"verifier {name!r} returned a reward of {number:g}; training takes {MOST_REWARD:g}"
+            )
     if (read.reward is None) != (read.status is ScoreStatus.ERROR):
         return broken(
             f"verifier {name!r} returned status {read.status!s} with reward {read.reward}: null "

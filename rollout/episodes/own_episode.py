@@ -1,6 +1,5 @@
 """Episode types of other packages: how one is found, and what is checked of what it returns."""
 
-import math
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -8,6 +7,7 @@ import numpy as np
 
 from rollout.episodes import Completion, Episode, Reward, UnusableEpisode
 from services.contracts.config.episodes import GROUP, OwnEpisode, unknown_episode
+from services.contracts.scores import MOST_REWARD, is_reward
 
 
 def load(config: OwnEpisode) -> Episode:
@@ -48,8 +48,8 @@ def checked(completions: list[Completion], n: int) -> list[Completion]:
         if completion.reward is not None and not _is_reward(completion.reward):
             raise ValueError(
                 f"the episode type returned the reward {completion.reward!r}: return "
-                "Reward(reward=NUMBER), with `components` by name if there are any, or "
-                "Reward(error=WHY) for a sample whose reward is not known"
+                f"Reward(reward=NUMBER), at most {MOST_REWARD:g}, with `components` by name if "
+                "there are any, or Reward(error=WHY) for a sample whose reward is not known"
             )
     return completions
 
@@ -60,4 +60,5 @@ def _is_reward(given: object) -> bool:
     numbers: list[Any] = [*given.components.values()] + (
         [] if given.reward is None else [given.reward]
     )
-    return all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+    # True is 1, as in Python.
+    return all(isinstance(one, bool) or is_reward(one) for one in numbers)

@@ -36,6 +36,18 @@ VERDICTS = frozenset(
 there is no accuracy."""
 
 
+MOST_REWARD = 1e12
+"""What a reward, a component or the score of a part may have, above 0 and below. The gradient is
+proportional to it. Its norm, in float32, overflows at 1.8e19, and such an update is skipped; a mean
+of such rewards would stay beyond all later ones."""
+
+
+def is_reward(value: Any) -> bool:
+    """Whether this is a number that can be trained with."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= MOST_REWARD
+
+
 class ScoreItem(BaseModel):
     """One completion to score by one verifier."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from services.contracts.config.episodes import SideCalls
+from services.contracts.scores import MOST_REWARD, is_reward
 from services.contracts.sessions import (
     Call,
     Reward,
@@ -38,6 +39,7 @@ MAX_TOOLS = 256 << 10
 """Characters of a request's tools."""
 MOST_COMPONENTS, LONGEST_NAME = 64, 100
 """Of a reward: each component becomes a metric of the run."""
+NUMBER = f"a number from {-MOST_REWARD:g} to {MOST_REWARD:g} is wanted"
 MAX_BEGINNINGS = 4096
 """Answers of a request that are looked for in its session, the last ones: no session has more."""
 MAX_MESSAGES = 16_384
@@ -199,16 +201,15 @@ def reward_of(body: Mapping[str, Any]) -> Reward:
             raise refused(
                 f"components.{name[:50]}…", f"a name has at most {LONGEST_NAME} characters"
             )
-        if not _is_number(value):
-            raise refused(f"components.{name}"[:200], "a finite number is wanted")
+        if not is_reward(value):
+            raise refused(f"components.{name}"[:200], NUMBER)
     reward, error = body.get("reward"), body.get("error") or ""
     if reward is None and components:
-        try:
-            reward = math.fsum(components.values())
-        except OverflowError:
-            raise refused("components", "their sum is beyond a 64-bit float (1.8e308)") from None
-    if reward is not None and not _is_number(reward):
-        raise refused("reward", "a finite number is wanted")
+        reward = math.fsum(components.values())
+        if not is_reward(reward):
+            raise refused("components", f"their sum is {reward:g}: {NUMBER}")
+    if reward is not None and not is_reward(reward):
+        raise refused("reward", NUMBER)
     if reward is None and not error:
         raise refused("reward", "a number is wanted, or null with an `error` that says why not")
     if not isinstance(error, str):
@@ -222,15 +223,6 @@ def with_usage(body: Mapping[str, Any]) -> bool:
     """Whether a stream ends with the number of tokens."""
     options = body.get("stream_options")
     return isinstance(options, dict) and bool(options.get("include_usage"))
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(float(value))
-    except OverflowError:
-        return False
 
 
 def _check_portable(name: str, value: Any) -> None:

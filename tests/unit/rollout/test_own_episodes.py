@@ -111,9 +111,16 @@ def test_wrong_completions_of_an_episode_are_refused(
 
 
 @pytest.mark.parametrize(
-    "reward", [1.0, Reward(reward=math.nan), Reward(reward=1.0, components={"form": math.inf})]
+    "reward",
+    [
+        1.0,
+        Reward(reward=math.nan),
+        Reward(reward=-1.7e308),
+        Reward(reward=10**400),
+        Reward(reward=1.0, components={"form": math.inf}),
+    ],
 )
-def test_a_reward_that_is_no_finite_number_is_refused(reward: Any) -> None:
+def test_a_reward_that_cannot_be_trained_with_is_refused(reward: Any) -> None:
     made = completion([True] * 3, [Span(0, 3, "a:1")])
     made.reward = reward
     with pytest.raises(ValueError, match="returned the reward"):
@@ -122,7 +129,11 @@ def test_a_reward_that_is_no_finite_number_is_refused(reward: Any) -> None:
 
 @pytest.mark.parametrize(
     "reward",
-    [Reward(reward=1, components={"form": 0.5}), Reward(error="the tool is away")],
+    [
+        Reward(reward=1, components={"form": 0.5}),
+        Reward(reward=True),
+        Reward(error="the tool is away"),
+    ],
 )
 def test_an_episode_may_say_what_a_sample_has_earned(reward: Reward) -> None:
     made = completion([True] * 3, [Span(0, 3, "a:1")])

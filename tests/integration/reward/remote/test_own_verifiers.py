@@ -56,6 +56,7 @@ async def test_a_service_that_is_away_for_a_moment_is_asked_again(
         ((200, {"results": [{"id": "0", "status": "good", "reward": 1}]}), "answers no score"),
         ((200, {"results": [{"id": "0", "status": "wrong", "reward": None}]}), "answers no score"),
         ((200, b'{"results": [{"id": "0", "status": "scored", "reward": NaN}]}'), "not finite"),
+        ((200, b'{"results": [{"id": "0", "status": "scored", "reward": -1.7e308}]}'), "reward of"),
         ((200, b" " * (5 << 20)), "longer than"),
     ],
 )
