@@ -165,7 +165,11 @@ class Supervisor:
         self, run: RunRecord, manifest: WeightManifest, run_events: RunEvents, stop: asyncio.Event
     ) -> None:
         try:
-            await self._work(run, manifest, run_events, stop)
+            try:
+                await self._work(run, manifest, run_events, stop)
+            finally:
+                # Heartbeats would go on saying what it did before it failed.
+                self._worker = None
             self._limit.failures = 0
         except WrongWeights as error:
             await self._serving.stop()
@@ -187,8 +191,6 @@ class Supervisor:
                 log.warning("work interrupted", error=str(error))
             self.record.error = str(error)
             await _wait(stop, random.uniform(0.5, 2.0))
-        finally:
-            self._worker = None
 
     def _note_redis(self, error: Exception | None) -> None:
         """Log once that Redis is away, and once that it is back."""

@@ -3,13 +3,17 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from rollout import supervisor
 from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
-from services.contracts.records import RunState, WorkerRecord
+from rollout.vllm.server import VLLMFailed
+from rollout.worker import RunWorker
+from services.contracts.records import RunRecord, RunState, WorkerRecord
+from services.contracts.weights import WeightManifest
 from services.launch import Stack, UpOptions
 from services.runtime.tasks import end
 from services.store import Store
@@ -65,6 +69,38 @@ async def test_a_run_without_one_finished_group_fails_though_another_worker_live
     run = await scene.store.runs.get(RUN)
     assert run is not None
     assert run.reason == WHY
+
+
+async def test_a_worker_whose_vllm_has_died_says_that_it_is_unhealthy_until_it_tries_again(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = RolloutSettings.model_validate({"worker": "broken", "data": tmp_path})
+    broken = supervisor.Supervisor(settings, scene.store)
+    run, heartbeats = await scene.store.runs.get(RUN), list[str]()
+    assert run is not None
+
+    async def work(*_: object) -> None:
+        broken._worker = cast(RunWorker, Sampling())
+        raise VLLMFailed("vLLM ended with signal SIGKILL")
+
+    async def heard(run: RunRecord, events: RunEvents, reason: str) -> None:
+        broken.record.state = "unhealthy"
+        await broken._heartbeat()
+        listed = await scene.store.workers.list()
+        heartbeats.extend(one.state for one in listed if one.id == "broken")
+
+    monkeypatch.setattr(broken, "_work", work)
+    monkeypatch.setattr(broken, "_failed", heard)
+    events, manifest = RunEvents(RUN, "broken", scene.store), cast(WeightManifest, None)
+    await broken._attend(run, manifest, events, asyncio.Event())
+    assert heartbeats == ["unhealthy"]
+
+
+class Sampling:
+    """A worker, as far as it describes itself."""
+
+    def describe(self, record: WorkerRecord) -> None:
+        record.state = "generating"
 
 
 async def test_heartbeats_go_on_after_one_that_failed(
