@@ -19,6 +19,7 @@ from pathlib import Path
 
 from redis.exceptions import RedisError
 
+from rollout.aio import finish
 from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.served_weights import ServedWeights
@@ -246,7 +247,9 @@ class Follower:
         await self._note_forks(manifest)
         live = self._policy.weights.live if self.live is not None else None
         try:
-            update = await asyncio.to_thread(self._staging.stage, update, live)
+            stage = asyncio.to_thread(self._staging.stage, update, live)
+            # A thread writes its file also where this is cancelled: it is cleared after that.
+            update = await finish(asyncio.create_task(stage))
             async with self._served.lock:
                 if self._pinned is not None and self._pinned.tag != manifest.tag:
                     # Pinned while this one was fetched.

@@ -1,7 +1,10 @@
 """What is ready before vLLM pauses for a version that comes as deltas."""
 
+import asyncio
 import json
+import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from rollout.vllm.staging import Staging, only_whole
+from rollout.vllm.weight_follower import Follower
 from rollout.vllm.weight_load import LoadRefused, WeightUpdate
 from tests.unit.weights.files import Weights, bits, save_delta, save_full
 
@@ -118,3 +122,46 @@ def test_a_patch_is_not_staged_for_a_model_that_vllm_cannot_patch(
     """The pause would be spent on the chain itself."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert only_whole(tmp_path) is whole
+
+
+async def test_a_file_that_is_staged_when_the_worker_stops_is_cleared_once_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun, go, done = threading.Event(), threading.Event(), list[str]()
+
+    class Slow:
+        def stage(self, update: WeightUpdate, live: str | None) -> WeightUpdate:
+            begun.set()
+            go.wait(60)
+            done.append("written")
+            return update
+
+        def clear(self) -> None:
+            done.append("cleared")
+
+    async def fetched(_: object) -> list[Path]:
+        return [Path("v1"), Path("v2")]
+
+    async def nothing(*_: object) -> None:
+        pass
+
+    policy: Any = SimpleNamespace(weights=SimpleNamespace(live="a:1"))
+    unused: Any = None
+    staging: Any = Slow()
+    follower = Follower(
+        *("run", "worker", unused, unused, policy, "keep", staging, unused),
+        lambda: None,
+        nothing,
+        nothing,
+    )
+    monkeypatch.setattr(follower, "_fetch", fetched)
+    monkeypatch.setattr(follower, "_note_forks", nothing)
+    manifest: Any = SimpleNamespace(files=[], tag="a:2", tensors=1, kind="delta")
+    applying = asyncio.create_task(follower._apply(manifest))
+    assert await asyncio.to_thread(begun.wait, 60)
+    applying.cancel()
+    await asyncio.sleep(0.1)
+    assert done == []
+    go.set()
+    await asyncio.wait([applying])
+    assert (applying.cancelled(), done) == (True, ["written", "cleared"])
