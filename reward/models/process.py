@@ -85,7 +85,9 @@ class ModelProcess:
     async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
         """See reward.verifiers.model.RewardModel.scores. Raises ModelError."""
         for attempt in (1, 2):
-            await self._up.wait()
+            # It may have ended again since it was up.
+            while not self._up.is_set():
+                await self._up.wait()
             try:
                 scored = await self._ask(messages)
             except ModelLostError:

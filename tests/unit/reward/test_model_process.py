@@ -66,3 +66,14 @@ def test_pauses_between_restarts_double_up_to_the_longest() -> None:
 
 def test_a_model_process_that_worked_for_long_is_restarted_at_once() -> None:
     assert next_pause(LONGEST_PAUSE, lived=HEALTHY + 1) == FIRST_PAUSE
+
+
+async def test_a_process_that_ends_at_once_after_it_was_loaded_is_waited_for_again() -> None:
+    model = ModelProcess("small", Options(path="nowhere"))
+    asking = asyncio.create_task(model.scores([]))
+    await asyncio.sleep(0)
+    model._up.set()
+    model._up.clear()
+    done, _ = await asyncio.wait([asking], timeout=0.1)
+    assert not done
+    asking.cancel()
