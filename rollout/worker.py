@@ -167,7 +167,8 @@ class RunWorker:
             self._wake.set()
             await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
             await end(loops)
-            with contextlib.suppress(TimeoutError):
+            # What is not released lapses. Why the work has ended must not be lost.
+            with contextlib.suppress(TimeoutError, RedisError, OSError):
                 async with asyncio.timeout(DRAIN_SECONDS):
                     await self._release_all()
         for task in done:

@@ -125,8 +125,8 @@ class PolicyClient:
             updates += not self.weights.sleeping
             if anew and updates == MOST_BEGUN:
                 raise RequestRefused(
-                    f"weights were updated {MOST_BEGUN} times before an answer with "
-                    "response_format was whole, and with rollout.update_mode abort it begins anew "
+                    f"weights were updated {MOST_BEGUN} times before an answer with a format, or a "
+                    "forced call, was whole, and with rollout.update_mode abort it begins anew "
                     "each time: let the run use keep, or ask for fewer tokens"
                 )
             if expired is not None and expired.is_set():

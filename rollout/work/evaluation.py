@@ -97,6 +97,9 @@ class Evaluator:
             except AWAY as error:
                 log.warning("evaluation waits", error=str(error))
                 pause = BACKOFF_SECONDS
+                if isinstance(error, RowsAway):
+                    waits = f"an evaluation waits: {error}"
+                    await self._run_events.once("rows of an evaluation away", waits)
             except CannotPin as error:
                 pause = BACKOFF_SECONDS
                 await self._run_events.once(f"pin {error}", f"an evaluation waits: {error}")

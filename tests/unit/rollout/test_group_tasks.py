@@ -5,14 +5,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from redis.exceptions import RedisError
 
+from rollout.vllm.server import VLLMFailed
 from rollout.work import group_tasks
 from rollout.work.evaluation import Evaluator
 from rollout.work.failure_limit import FailureLimit
 from rollout.work.group_tasks import GroupTasks, Status
 from rollout.work.task_rows import RowsAway
+from rollout.worker import RunWorker
 from services.contracts.evaluation import AnsweredRow
 from services.contracts.rows.task import TaskPosition
+from services.runtime.tasks import end
 from services.store.work.prompts import Lease
 
 AWAY = RowsAway("the files of dataset d cannot be read on this host: Input/output error")
@@ -87,3 +91,51 @@ async def test_no_answer_is_wrong_because_its_row_cannot_be_read(
     with pytest.raises(RowsAway):
         await evaluator._answer(request, "attempt", 0)
     assert not completed
+
+
+async def test_a_run_says_that_its_evaluation_waits_for_files() -> None:
+    events = Events()
+
+    class Waiting(Evaluator):
+        async def _turn(self) -> bool:
+            raise AWAY
+
+    nothing = [lambda: None] * 4
+    given: list[Any] = [SimpleNamespace(run="r", worker="w"), None, None, events, 60.0, *nothing]
+    evaluating = asyncio.create_task(Waiting(*given).run())
+    try:
+        async with asyncio.timeout(60):
+            while not events.messages:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        await end([evaluating])
+    assert events.messages == [f"an evaluation waits: {AWAY}"]
+
+
+async def test_why_the_work_has_ended_is_known_also_where_redis_is_away_by_then() -> None:
+    class Failing(RunWorker):
+        """As much of it as ends."""
+
+        def __init__(self) -> None:
+            self._closing, self._wake = False, asyncio.Event()
+            self._context: Any = SimpleNamespace(
+                follower=SimpleNamespace(follow=for_ever),
+                config=SimpleNamespace(evaluation=None),
+            )
+            self._policy_calls: Any = SimpleNamespace(run=for_ever)
+
+        async def _lease(self, stop: asyncio.Event) -> None:
+            await self._wake.wait()
+
+        async def _renew(self) -> None:
+            raise VLLMFailed("vLLM ended with signal SIGKILL")
+
+        async def _release_all(self) -> None:
+            raise RedisError("Redis is away")
+
+    with pytest.raises(VLLMFailed):
+        await Failing().work(asyncio.Event())
+
+
+async def for_ever() -> None:
+    await asyncio.Event().wait()
