@@ -187,14 +187,14 @@ class Ranks:
     def together(self, action: Callable[[], T]) -> T:
         """The result of `action`, which must not talk to other ranks, once it worked on all.
 
-        Where it raised one of USER_ERRORS on some rank, that rank raises it and the others raise
+        Where it raised one of ENDINGS on some rank, that rank raises it and the others raise
         PeerFailed with its words, so that none waits for a rank that has given up.
         """
         failure: Exception | None = None
         results: list[T] = []
         try:
             results.append(action())
-        except USER_ERRORS as error:
+        except ENDINGS as error:
             failure = error
         (failed,) = self.max([failure is not None])
         if failed:

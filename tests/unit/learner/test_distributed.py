@@ -4,6 +4,7 @@ import pytest
 
 from learner.distributed import Ranks
 from learner.errors import PeerFailed, RunCannotGoOn
+from services.store import Fenced
 from tests.unit.learner.threads import on_ranks
 
 
@@ -19,3 +20,16 @@ def test_all_ranks_know_why_one_of_them_cannot_go_on() -> None:
 
     why = "rank 1 was killed ten times"
     assert on_ranks(3, told) == [(PeerFailed, why), (RunCannotGoOn, why), (PeerFailed, why)]
+
+
+def test_no_rank_waits_for_one_whose_run_another_learner_has_taken_over() -> None:
+    def prepare(ranks: Ranks) -> None:
+        if ranks.first:
+            raise Fenced("r")
+
+    def told(ranks: Ranks) -> type[Exception]:
+        with pytest.raises((Fenced, PeerFailed)) as raised:
+            ranks.together(lambda: prepare(ranks))
+        return raised.type
+
+    assert on_ranks(3, told) == [Fenced, PeerFailed, PeerFailed]
