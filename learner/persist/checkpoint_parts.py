@@ -180,9 +180,21 @@ def complete(
     """Make what all ranks have `written` a checkpoint. Durable when this returns.
 
     `before_rename` may raise to leave nothing under the final name. A folder of that name is an
-    earlier, uncommitted try of the same learner, and is replaced.
+    earlier, uncommitted try of the same learner, and is replaced; unless nothing lies beside it:
+    then it is this one, whose rename may not be durable yet.
     """
     beside, folder = _unfinished(root, captured), root / captured.progress.directory
+    if beside.exists() or not folder.exists():
+        _list_files(beside, written)
+        before_rename()
+        shutil.rmtree(folder, ignore_errors=True)
+        beside.rename(folder)
+    fsync(root)
+    return folder
+
+
+def _list_files(beside: Path, written: Sequence[Written]) -> None:
+    """Write the manifest of a checkpoint, and the indexes of weights in parts."""
     files = {name: entry for part in written for name, entry in part.files.items()}
     for index in written[0].weights:
         places = {key: file for part in written for key, file in part.weights[index].items()}
@@ -196,11 +208,6 @@ def complete(
     manifest.write_text(json.dumps({"schema": SCHEMA, "files": listed}, indent=2) + "\n")
     fsync(manifest)
     fsync(beside)
-    before_rename()
-    shutil.rmtree(folder, ignore_errors=True)
-    beside.rename(folder)
-    fsync(root)
-    return folder
 
 
 def _unfinished(root: Path, captured: Captured) -> Path:

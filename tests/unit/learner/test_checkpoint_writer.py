@@ -7,10 +7,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from learner.persist.checkpoint_parts import Written
+import pytest
+
+from learner.optim.optimizers import Optimizers
+from learner.persist import checkpoint_parts
+from learner.persist.checkpoint_parts import Written, capture, complete, write_part
+from learner.persist.checkpoint_reader import verify
 from learner.persist.checkpoint_writer import OtherRank, PartWriter
 from learner.persist.disk_retry import Disk
 from learner.slices import Part
+from services.contracts.config.optimizer import AdamW
+from services.volume import fsync
+from tests.unit.learner.disks import Status
+from tests.unit.learner.policies import state_of, tiny_model
 
 
 class Others:
@@ -71,3 +80,27 @@ def test_a_run_that_stands_still_for_the_disk_of_another_rank_says_so(tmp_path: 
     assert warning.startswith(
         "rank 3 waits for its disk: cannot write runs/r/x: No space left on device"
     )
+
+
+def test_a_rename_of_parts_that_the_disk_has_not_taken_yet_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The parts lie under their final name by then, and are written by no rank again."""
+    loaded = tiny_model()
+    state = state_of(loaded, Optimizers(loaded.model, AdamW(type="adamw")))
+    captured = [capture(state, Part(number, 2)) for number in (0, 1)]
+    written = [write_part(tmp_path, one) for one in captured]
+    failing = [OSError(errno.EIO, "")]
+
+    def failing_fsync(path: Path) -> None:
+        if path == tmp_path and failing:
+            raise failing.pop()
+        fsync(path)
+
+    monkeypatch.setattr(checkpoint_parts, "fsync", failing_fsync)
+    disk = Disk(tmp_path, Status(), threading.Event())
+    folder = disk.retry("x", lambda: complete(tmp_path, captured[0], written, lambda: None))
+
+    assert not failing
+    assert verify(folder).run == captured[0].progress.run
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
