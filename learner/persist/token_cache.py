@@ -6,6 +6,8 @@ memory, a few at a time: a dataset may be larger than that.
 """
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -28,7 +30,10 @@ from services.contracts.records import DatasetRecord
 from services.contracts.rows.preference import Preferred
 from services.datasets import DatasetReader
 from services.runtime.file_lock import file_lock
+from services.runtime.logs import get_logger
 from services.volume import Volume, written_beside
+
+log = get_logger(__name__)
 
 ROWS = 8192
 """Of a file: seconds of work, which is what a crash repeats."""
@@ -36,7 +41,7 @@ BATCH_ROWS, BATCH_TOKENS = 1024, 1 << 22
 """Most of a record batch, which is made in memory."""
 OPEN_FILES = 32
 KEPT = 4
-"""Folders of a dataset that stay: those used last."""
+"""Folders of a dataset that stay: those used last, and those that a run reads now."""
 LARGEST = b"headrace.largest"
 """Of a record batch: its largest token, so that nobody reads all of them to know."""
 SCHEMA = pa.schema(
@@ -84,6 +89,7 @@ class TokenCache:
         self._pieces = list(_pieces(record, self._folder))
         self._starts = [piece.start for piece in self._pieces]
         self._open: OrderedDict[int, _Mapped] = OrderedDict()
+        self._held: _Held | None = None
 
     @property
     def name(self) -> str:
@@ -100,6 +106,7 @@ class TokenCache:
         """Make `part` of the files that are missing. False where it was `interrupted`, which is
         asked before each with the rows that are done and that there are. Raises UnusableRow,
         CannotWrite."""
+        self._hold()
         if not all(_usable(piece.file) for piece in self._pieces):
             self._evict()
         elif self._pieces:
@@ -112,11 +119,13 @@ class TokenCache:
             if interrupted(piece.start, self._record.rows):
                 return False
             asyncio.run(self._build(piece, tokenizer, disk))
+            self._hold()
         return True
 
     def lengths(self) -> tuple[Lengths, int]:
         """Lengths of all rows, and the largest token. Raises FileNotFoundError before all files
         are made."""
+        self._hold()
         os.utime(self._folder)
         tokens, first, largest = [], [], 0
         for piece in self._pieces:
@@ -175,10 +184,48 @@ class TokenCache:
                     writer.write_batch(_batch(rows), {LARGEST: str(largest).encode()})
                     rows, tokens = [], 0
 
+    def _hold(self) -> None:
+        """Keep the folder, once there is one, from runs of other pools, for as long as this is
+        there: files are opened at any time."""
+        while self._held is None and self._folder.exists():
+            with contextlib.suppress(FileNotFoundError):
+                held = _Held(self._folder, fcntl.LOCK_SH)
+                # It may have been deleted meanwhile, and made again.
+                if held.at(self._folder):
+                    self._held = held
+
     def _evict(self) -> None:
         folders = [path for path in self._folder.parent.glob("*") if path != self._folder]
         for path in sorted(folders, key=_used)[: max(len(folders) + 1 - KEPT, 0)]:
-            shutil.rmtree(path, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError, BlockingIOError):
+                held = _Held(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(path, ignore_errors=True)
+                del held
+
+
+class _Held:
+    """A lock on a folder, until this is gone, or its process."""
+
+    def __init__(self, folder: Path, kind: int) -> None:
+        """Raises FileNotFoundError, and BlockingIOError where `kind` does not wait."""
+        self._descriptor: int | None = None
+        self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(self._descriptor, kind)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            # A network's file system may lock no folders: then those used last stay, as ever.
+            log.debug("a folder of tokens cannot be locked", folder=str(folder), reason=str(error))
+
+    def at(self, folder: Path) -> bool:
+        """Whether it is that of `folder`."""
+        assert self._descriptor is not None
+        return os.path.samestat(os.fstat(self._descriptor), folder.stat())
+
+    def __del__(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
 
 
 class _Mapped:

@@ -1,5 +1,7 @@
 """Rows are tokenised once, by content, and whatever a crash left behind is made again."""
 
+import os
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -144,6 +146,32 @@ def test_folders_that_nobody_used_lately_are_deleted(volume: Volume) -> None:
         (volume.root / f"datasets/d/tokens/{name}").mkdir(parents=True)
     built(volume, record)
     assert len(list(volume.root.glob("datasets/d/tokens/*"))) == token_cache.KEPT
+
+
+def test_a_folder_that_another_run_reads_stays_until_that_ends(volume: Volume) -> None:
+    """A run of another pool opens its files at any time, days after it began."""
+    record = dataset(volume, ROWS)
+    key = "of-another-run"
+    reading = TokenCache(volume, record, key)
+    tokenizer = RowTokenizer(tiny_model().tokenizer, DATA)
+    disk = Disk(volume.root, Quiet(), threading.Event())  # type: ignore[arg-type]
+    reading.build(tokenizer, WHOLE, disk, lambda done, rows: False)
+    reading.lengths()
+    tokens = volume.root / "datasets/d/tokens"
+    os.utime(tokens / key, (0, 0))
+    for name in "abcd":
+        (tokens / name).mkdir()
+
+    _, made = built(volume, record)
+
+    assert made == len(ROWS)
+    assert reading.row(9).tokens.tolist() == tokenizer.row(ROWS[9], 9).tokens.tolist()
+
+    del reading
+    shutil.rmtree(tokens / cache_key(tiny_model().tokenizer, DATA))
+    os.utime(tokens / key, (0, 0))
+    built(volume, record)
+    assert not (tokens / key).exists()
 
 
 def test_a_row_that_cannot_be_learned_is_named_with_its_dataset(volume: Volume) -> None:
