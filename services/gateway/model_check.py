@@ -14,6 +14,7 @@ from services.contracts.config.lora import BESIDE_EXPERTS
 from services.contracts.config.trust import asks_for_trust
 from services.contracts.experts import expert_count
 from services.contracts.nearest import did_you_mean
+from services.contracts.records import RunRecord
 from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.dependencies import Dependencies, find_run
 from services.http import Problem
@@ -22,6 +23,7 @@ from services.models.path import (
     PREFIX,
     check_model,
     checkpoint_of,
+    needs_start,
     run_named,
     run_with_step,
     step_named,
@@ -45,12 +47,18 @@ class Models(NamedTuple):
 
 
 async def check_models(
-    deps: Dependencies, raw: dict[str, Any], problems: Problems, steps: Steps | None = None
+    deps: Dependencies,
+    raw: dict[str, Any],
+    problems: Problems,
+    steps: Steps | None = None,
+    previous: RunRecord | None = None,
 ) -> tuple[dict[str, Any], Models]:
     """`raw` with the models of policy, critic and teacher named so that they mean the same on every
-    host and for ever; and these models. `step:NAME` is one of `steps`, and stays. Adds what is
-    wrong to `problems`."""
-    model, found = await _checked(deps, raw.get("model"), "model.path", problems, steps)
+    host and for ever; and these models. `step:NAME` is one of `steps`, and stays. `previous`: the
+    run that is resumed. Adds what is wrong to `problems`."""
+    old = _goes_on_from(deps, previous)
+    own = None if needs_start(raw) else old.get("model")
+    model, found = await _checked(deps, raw.get("model"), "model.path", problems, steps, own)
     raw = raw if model is None else {**raw, "model": model}
     others: dict[str, ModelFolder | None] = {"critic": None, "teacher": None}
     for name in others:
@@ -58,12 +66,36 @@ async def check_models(
         if isinstance(algorithm, dict):
             key = f"algorithm.{name}.path"
             section = algorithm.get(name)
-            other, others[name] = await _checked(deps, section, key, problems, steps)
+            own = old.get(name)
+            other, others[name] = await _checked(deps, section, key, problems, steps, own)
             raw = raw if other is None else {**raw, "algorithm": {**algorithm, name: other}}
     teacher = others["teacher"]
     if found is not None and teacher is not None:
         problems += await anyio.to_thread.run_sync(_check_tokens, found, teacher)
     return raw, Models(found, **others)
+
+
+class Checkpointed(NamedTuple):
+    """A model that the run which is resumed has in its checkpoint."""
+
+    path: str | None
+    """What it was made from, which may be gone by now."""
+    folder: Path | None
+    """Where it is; None: that is for the learner to know."""
+
+
+def _goes_on_from(deps: Dependencies, previous: RunRecord | None) -> dict[str, Checkpointed]:
+    """The models that the resumed run `previous` has here, by their sections."""
+    if previous is None or previous.checkpoint is None:
+        return {}
+    folder = deps.volume.path(previous.checkpoint)
+    if not folder.is_dir():
+        return {}
+    critic = (previous.config.get("algorithm") or {}).get("critic") or {}
+    return {
+        "model": Checkpointed(previous.config["model"].get("path"), folder),
+        "critic": Checkpointed(critic.get("path"), None),
+    }
 
 
 def _check_tokens(policy: ModelFolder, teacher: ModelFolder) -> Problems:
@@ -81,10 +113,15 @@ def _check_tokens(policy: ModelFolder, teacher: ModelFolder) -> Problems:
 
 
 async def _checked(
-    deps: Dependencies, section: Any, key: str, problems: Problems, steps: Steps | None
+    deps: Dependencies,
+    section: Any,
+    key: str,
+    problems: Problems,
+    steps: Steps | None,
+    own: Checkpointed | None = None,
 ) -> tuple[dict[str, Any] | None, ModelFolder | None]:
     """`section` with its `path` resolved, and the model there; None where there is no path, and
-    for a model that is not here."""
+    for a model that is not here. `own`: what is trained on, whatever became of `path`."""
     path = section.get("path") if isinstance(section, dict) else None
     if not isinstance(path, str) or not path:
         return None, None
@@ -102,9 +139,21 @@ async def _checked(
             return {**section, "path": resolved}, None
         found = await anyio.to_thread.run_sync(check_model, folder)
     except (Problem, ValueError) as error:
-        problems.append((key, str(error)))
-        return None, None
+        if own is None or own.path != path:
+            problems.append((key, str(error)))
+            return None, None
+        return section, await _weights_in(own.folder)
     return {**section, "path": resolved}, found.weights
+
+
+async def _weights_in(folder: Path | None) -> ModelFolder | None:
+    if folder is None:
+        return None
+    try:
+        return (await anyio.to_thread.run_sync(check_model, folder)).weights
+    except ValueError:
+        # The learner says what is wrong with a checkpoint.
+        return None
 
 
 def _made_by(step: str, path: str, steps: Steps | None) -> ModelFolder | None:

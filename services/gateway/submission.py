@@ -123,7 +123,7 @@ async def accept(
     raw, datasets = await check_datasets(deps, raw, problems)
     goes_on_with = previous.config if previous and submission.recipe is None else None
     raw = with_defaults(raw, datasets, goes_on_with)
-    raw, models = await check_models(deps, raw, problems, steps)
+    raw, models = await check_models(deps, raw, problems, steps, previous)
     model = models.policy
     warnings = await check_verifiers(deps, raw, datasets, problems)
     try:

@@ -35,15 +35,40 @@ def starts_from(config: dict[str, Any]) -> set[str]:
     return {run for run in named if run is not None}
 
 
+def needed_runs(record: RunRecord) -> set[str]:
+    """Of `starts_from`, the runs without whose models a new run cannot begin."""
+    # An evaluation of a model goes on from its answers, and has no checkpoint.
+    goes_on = record.resume_from is not None and record.max_steps != 0
+    named = [run_named(path) for path in _model_paths(record.config, goes_on)]
+    return {run for run in named if run is not None}
+
+
+def needs_start(config: dict[str, Any]) -> bool:
+    """Whether a run that goes on from its checkpoint needs also the model that its first step
+    started from: as the reference of a KL, or of a comparison of two answers."""
+    model, algorithm, objective = (config.get(key) for key in ("model", "algorithm", "objective"))
+    if isinstance(model, dict) and model.get("lora"):
+        # The reference is the policy without its adapters.
+        return False
+    kl = algorithm.get("kl") if isinstance(algorithm, dict) else None
+    compares = isinstance(objective, dict) and objective.get("type") == "dpo"
+    return compares or (isinstance(kl, dict) and kl.get("type", "none") != "none")
+
+
 def named_steps(config: dict[str, Any]) -> set[tuple[str, int]]:
     """(run, step) of the checkpoints that such a config names by their steps."""
     paths = [(run_named(path), step_named(path)) for path in _model_paths(config)]
     return {(run, step) for run, step in paths if run is not None and step is not None}
 
 
-def _model_paths(config: dict[str, Any]) -> list[str]:
+def _model_paths(config: dict[str, Any], goes_on: bool = False) -> list[str]:
+    """`goes_on`: only of the models that a run needs which goes on from a checkpoint."""
     algorithm = config.get("algorithm") or {}
-    models = [config.get("model"), algorithm.get("critic"), algorithm.get("teacher")]
+    models = [algorithm.get("teacher")]
+    if not goes_on or needs_start(config):
+        models.append(config.get("model"))
+    if not goes_on:
+        models.append(algorithm.get("critic"))
     paths = [model.get("path") for model in models if isinstance(model, dict)]
     return [path for path in paths if isinstance(path, str)]
 

@@ -21,7 +21,7 @@ from services.gateway.submission import (
     refusal,
 )
 from services.http import Problem, responses, unless_unchanged
-from services.models.path import starts_from
+from services.models.path import needed_runs
 from services.recovery.copies import keep_copy, keep_run
 from services.runtime.logs import get_logger
 from services.store import Gone
@@ -101,7 +101,7 @@ async def _queued(deps: Dependencies, accepted: Accepted) -> RunRecord:
     if too_large := refusals(accepted.estimate):
         raise refusal(too_large)
     try:
-        await deps.store.runs.submit(record, starts_from(record.config))
+        await deps.store.runs.submit(record, needed_runs(record))
     except Gone as error:
         raise Problem(HTTPStatus.CONFLICT, f"the run was not queued: {error}") from None
     await keep_copy(keep_run, deps.volume.root, await deps.store.runs.get(record.id))
@@ -199,8 +199,8 @@ async def cancel(deps: Deps, record: RunDep) -> RunRecord:
 async def delete(deps: Deps, record: OnlyRunDep) -> None:
     """Delete a run that is over: its record, metrics, answers, checkpoints, weights, and its
     ledger. Refused (409) while another run continues it, or one that is not over starts from what
-    it made; one that is over and started from it can be read, but not resumed, without it. Its
-    dataset stays."""
+    it made; one that is over and started from it can be read without it, and resumed where it has
+    a checkpoint and no reference (KL or DPO without adapters). Its dataset stays."""
     await delete_run(deps, record)
     log.info("run deleted", run=record.id, name=record.name)
 

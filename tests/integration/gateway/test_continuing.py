@@ -1,5 +1,6 @@
 """Runs that go on from others: what may be resumed, what stays, what a run can start from."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,32 @@ def test_a_resumed_run_cannot_change_what_its_checkpoint_depends_on(
     assert "but the run that is resumed has None" in thinned["model.lora"]
     senseless = api.post("/v1/runs", json={"resume_from": run, "config": {"training": "x"}})
     assert "training" in problems(senseless)
+
+
+def test_a_run_is_resumed_though_what_it_started_from_is_gone_unless_that_is_its_reference(
+    api: httpx.Client, submit: Any, in_store: InStore, gateway: GatewayProcess, model: Path
+) -> None:
+    def with_checkpoint(path: str) -> str:
+        run: str = submit({"model": {"path": path}}).json()["id"]
+        checkpointed(in_store, run)
+        api.post(f"/v1/runs/{run}/cancel")
+        shutil.copytree(model, gateway.data / f"runs/{run}/checkpoints/step-000005")
+        return run
+
+    source = with_checkpoint(str(model))
+    run = with_checkpoint(f"run:{source}")
+    assert api.delete(f"/v1/runs/{source}").status_code == 204
+    compared = {"algorithm": {"kl": {"type": "k3", "beta": 0.1}}}
+
+    resumed = api.post("/v1/runs", json={"resume_from": run})
+    refused = problems(api.post("/v1/runs", json={"resume_from": run, "config": compared}))
+    other = {"model": {"path": "run:ffffffff"}}
+    unknown = problems(api.post("/v1/runs", json={"resume_from": run, "config": other}))
+
+    assert resumed.status_code == 201, resumed.text
+    assert resumed.json()["config"]["model"]["path"] == f"run:{source}"
+    assert (set(refused), set(unknown)) == ({"model.path"}, {"model.path"})
+    api.post(f"/v1/runs/{resumed.json()['id']}/cancel")
 
 
 def test_a_run_goes_on_in_its_own_pool_for_more_steps_than_it_has_had(
