@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,9 +52,17 @@ def read_metrics(
 
 
 async def last_metric(folder: Path, name: str) -> float | None:
-    """The newest value of a metric of the run in `folder`; None: it has none."""
-    rows, _ = await anyio.to_thread.run_sync(read_metrics, folder / METRICS, {name}, -1, 1 << 31, 0)
-    return next((float(row[name]) for row in reversed(rows) if name in row), None)
+    """The newest value of a metric of the run in `folder`; None: it has none. Raises ValueError
+    where the file is damaged."""
+    path = folder / METRICS
+    try:
+        rows, _ = await anyio.to_thread.run_sync(read_metrics, path, {name}, -1, 1 << 31, 0)
+        found = next((float(row[name]) for row in reversed(rows) if name in row), None)
+    except (AttributeError, TypeError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    if found is not None and not math.isfinite(found):
+        raise ValueError(f"{path} is damaged: {name} is {found}")
+    return found
 
 
 def read_samples(

@@ -26,7 +26,7 @@ from services.gateway.fitting import refusals
 from services.gateway.resuming import changed_by_resume
 from services.gateway.submission import RunSubmission, accept, refusal
 from services.http import Problem
-from services.models.path import PREFIX, starts_from
+from services.models.path import PREFIX, needed_runs
 from services.recovery.copies import keep_copy, keep_run
 from services.runtime.logs import get_logger
 from services.store import Gone, Unreadable
@@ -106,7 +106,7 @@ async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
     """Submit the present step's run. Returns whether to look again: it ended the chain."""
     try:
         record = await run_of(deps, chain)
-        await deps.store.runs.submit(record, starts_from(record.config))
+        await deps.store.runs.submit(record, needed_runs(record))
     except (Problem, Gone, Unreadable) as error:
         reason = _said(error)
 
@@ -194,7 +194,10 @@ async def _best_step(deps: Dependencies, run: RunRecord, named: str) -> int:
     checkpoint of it, for `named`."""
     best, at = None, run
     while best is None:
-        best = await last_metric(deps.volume.path(f"runs/{at.id}"), "validation/best_step")
+        try:
+            best = await last_metric(deps.volume.path(f"runs/{at.id}"), "validation/best_step")
+        except ValueError as error:
+            raise Problem(409, f"{named}: {error}") from error
         # A run that was resumed may have validated nothing since.
         before = await deps.store.runs.get(at.resume_from) if at.resume_from else None
         if before is None:

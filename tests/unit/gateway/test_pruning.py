@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from services.contracts.records import RunState, RunSummary
 from services.gateway import retention
+from services.gateway.settings import GatewaySettings
 from services.runtime.tasks import end
 from services.store import Unreadable
 
@@ -66,3 +68,63 @@ async def test_a_run_whose_records_cannot_be_read_keeps_only_its_own_payloads(
     payloads: Any = SimpleNamespace(runs=runs, sweep=sweep)
     await retention.sweep_payloads(store, tmp_path, payloads)
     assert swept == ["whole"]
+
+
+DAMAGED = {
+    "torn": b"\x00\x00\n",
+    "no row": b"[1]\n",
+    "no step": b'{"step": "1", "validation/best_step": 1}\n',
+    "no number": b'{"step": 1, "validation/best_step": NaN}\n',
+    "too large": b'{"step": 1, "validation/best_step": 1e999}\n',
+    "nested": b"[" * 100_000 + b"\n",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED.values(), ids=list(DAMAGED))
+async def test_a_run_with_damaged_metrics_keeps_its_files_and_the_others_lose_theirs(
+    tmp_path: Path, damage: bytes
+) -> None:
+    """Nobody knows which of its checkpoints was the best one."""
+    runs = []
+    for run in ("damaged", "whole"):
+        folder = tmp_path / "runs" / run
+        for step in (1, 2, 3):
+            (folder / f"checkpoints/step-{step:06d}-a").mkdir(parents=True)
+        (folder / "metrics.jsonl").write_bytes(b'{"step": 1, "validation/best_step": 1}\n')
+        runs.append(
+            RunSummary(
+                id=run,
+                name=run,
+                pool="default",
+                kind="sft",
+                state=RunState.SUCCEEDED,
+                created=0.0,
+                finished=1.0,
+                checkpoint=f"runs/{run}/checkpoints/step-000003-a",
+            )
+        )
+    (tmp_path / "runs/damaged/metrics.jsonl").write_bytes(damage)
+
+    async def listed(*_: object) -> list[Any]:
+        return runs
+
+    async def none(*_: object) -> list[Any]:
+        return []
+
+    async def free(_: object) -> bool:
+        return True
+
+    store: Any = SimpleNamespace(
+        runs=SimpleNamespace(all=listed, live=none, free=free),
+        workers=SimpleNamespace(list=none),
+        chains=SimpleNamespace(open=none),
+    )
+    settings = GatewaySettings(data=tmp_path, keep_finished_seconds=1, keep_finished_checkpoints=1)
+
+    await retention.prune_finished(store, settings)
+
+    def steps(run: str) -> list[str]:
+        return sorted(path.name for path in (tmp_path / "runs" / run / "checkpoints").iterdir())
+
+    assert len(steps("damaged")) == 3
+    assert steps("whole") == ["step-000001-a", "step-000003-a"]
