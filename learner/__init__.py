@@ -16,6 +16,7 @@
     batch, optim            samples; updates
     objective               tensors in, tensors out
     distributed, slices     ranks, and what each holds of a sharded weight
+    passing                 which errors may be over at the next start
     errors, listeners, settings
 
 Nothing here may talk to Redis except through `services.store`, import `rollout` or `reward`, or

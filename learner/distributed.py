@@ -17,6 +17,7 @@ from torch._C._distributed_c10d import FileStore, Store
 
 from learner.errors import PeerFailed, RunCannotGoOn
 from learner.listeners import accept_no_more
+from learner.passing import passes
 from learner.settings import RENDEZVOUS
 from services.contracts.config import ConfigError
 from services.datasets import DatasetError
@@ -196,11 +197,14 @@ class Ranks:
             results.append(action())
         except ENDINGS as error:
             failure = error
-        (failed,) = self.max([failure is not None])
+        passing = failure is not None and passes(failure)
+        failed, passed = self.max([failure is not None, passing])
         if failed:
             said = self.gather(str(failure or "").encode())
             words = next((text.decode() for text in said if text), GIVEN_UP)
-            raise failure or PeerFailed(words)
+            peer = PeerFailed(words)
+            peer.passes = bool(passed)
+            raise failure or peer
         return results[0]
 
     def _reduce(self, values: Sequence[float], operation: dist.ReduceOp.RedOpType) -> list[float]:

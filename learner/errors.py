@@ -11,6 +11,9 @@ class RunCannotGoOn(ValueError):
 class PeerFailed(RunCannotGoOn):
     """Another rank cannot go on; its own log says why."""
 
+    passes = False
+    """Whether that rank's error may be over at the next start (`learner.passing`)."""
+
 
 class UnusableModel(RunCannotGoOn):
     """The run's model cannot be trained; the message says why and what to do."""

@@ -2,7 +2,8 @@
 
 Rank 0 holds the pool's learner lock and talks to the store; the others follow what it says. A run
 that cannot be trained fails with a reason in words, and the process goes on. Anything unexpected
-ends the process: the supervisor starts all ranks again, and the run resumes from its checkpoint.
+ends the process, as does what another start may not meet again: the supervisor starts all ranks
+again, and the run resumes from its checkpoint.
 
 Exit codes: 0 told to end (SIGTERM, SIGINT), 1 crash, or Redis went away, 2 wrong settings or no
 Redis at the first start, 3 another learner serves the pool. The supervisor restarts the ranks
@@ -25,8 +26,9 @@ from structlog.contextvars import bound_contextvars
 
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import USER_ERRORS, Ranks, start_ranks, stop_ranks
-from learner.errors import RunCannotGoOn
+from learner.errors import PeerFailed, RunCannotGoOn
 from learner.model.pass_plan import gpu_of
+from learner.passing import passes
 from learner.rl import train_rl
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, STARTS, LearnerSettings
 from learner.sft import train_sft
@@ -223,6 +225,11 @@ def train_one(
         log.warning("another learner has taken this run over")
         return
     except USER_ERRORS as error:
+        if passes(error):
+            # A run of days does not end for a disk, or a hub, that is away for a minute.
+            if not isinstance(error, PeerFailed):
+                crash_limit.record(error)
+            raise
         log.error("run failed", reason=str(error))
         if ranks.first:
             store.finish("failed", str(error))
