@@ -289,7 +289,7 @@ def _block_matrices(
     model: PreTrainedModel, parameters: Iterable[nn.Parameter]
 ) -> list[nn.Parameter]:
     heads = (model.get_output_embeddings(), getattr(model, "score", None))
-    outside = {
-        id(module.weight) for module in (model.get_input_embeddings(), *heads) if module is not None
-    }
+    # GPT-2 has embeddings of positions, too.
+    embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    outside = {id(module.weight) for module in (*embeddings, *heads) if module is not None}
     return [p for p in parameters if p.ndim == 2 and id(p) not in outside]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from learner.optim.optimizers import Optimizers
 from services.contracts.config.optimizer import AdamW, MuonAdamW
@@ -81,3 +82,21 @@ def test_muon_moves_by_its_momentum_made_orthogonal() -> None:
     optimizers.step()
     second = 0.95 * first + moved * one
     torch.testing.assert_close(weight.detach(), second, rtol=0, atol=0.1 * moved)
+
+
+def test_muon_leaves_embeddings_of_positions_to_adam() -> None:
+    """Their rows are looked up, and multiplied with nothing."""
+    ends: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=2, **ends)
+    )
+    optimizers = Optimizers(model, MuonAdamW(type="muon"))
+    muon = {
+        optimizers.names[parameter]
+        for part in optimizers.parts
+        if isinstance(part, torch.optim.Muon)
+        for group in part.param_groups
+        for parameter in group["params"]
+    }
+    assert len(muon) == 4
+    assert all(name.startswith("transformer.h.0.") for name in muon)
