@@ -26,9 +26,9 @@ NUMBERS = {
 def passes(error: BaseException) -> bool:
     """Whether `error`, or what has caused it, may be over at the next start."""
     chain = list(_chain(error))
-    # Somebody has said that the hub is not to be asked.
-    away = not any(isinstance(one, OfflineModeIsEnabled) for one in chain)
-    return any(_passes(one) or (away and _hub_away(one)) for one in chain)
+    return any(map(_passes, chain)) or (
+        any(map(_hub_away, chain)) and not any(map(_hub_has_said, chain))
+    )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -52,9 +52,14 @@ def _passes(error: BaseException) -> bool:
 
 
 def _hub_away(error: BaseException) -> bool:
-    """Whether the hub did not answer, or not with what it was asked for."""
-    if isinstance(error, HfHubHTTPError):
-        return error.response.status_code == 429 or error.response.status_code >= 500
+    """Whether the hub could not be asked."""
     # Of the HTTP client, which is not the same one in all versions of the hub's library.
     client = any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
-    return client or isinstance(error, LocalEntryNotFoundError)
+    return client or isinstance(error, HfHubHTTPError | LocalEntryNotFoundError)
+
+
+def _hub_has_said(error: BaseException) -> bool:
+    """Whether the hub has answered, and will answer so again, or is not to be asked."""
+    if isinstance(error, HfHubHTTPError):
+        return error.response.status_code != 429 and error.response.status_code < 500
+    return isinstance(error, OfflineModeIsEnabled)

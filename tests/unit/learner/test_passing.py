@@ -8,7 +8,11 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.errors import (
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    OfflineModeIsEnabled,
+)
 
 from learner import rank
 from learner.distributed import Ranks
@@ -58,6 +62,16 @@ def test_a_hub_that_is_not_to_be_asked_is_not_asked_again() -> None:
     error = LocalEntryNotFoundError("cannot find the snapshot folder")
     error.__cause__ = OfflineModeIsEnabled("HF_HUB_OFFLINE")
     assert not passes(wrapped(error))
+
+
+@pytest.mark.parametrize(
+    ("status", "later"), [(403, False), (404, False), (429, True), (503, True)]
+)
+def test_what_the_hub_answers_is_final_unless_it_is_in_trouble(status: int, later: bool) -> None:
+    answer = httpx.Response(status, request=httpx.Request("GET", "https://hub"))
+    error = LocalEntryNotFoundError("cannot find the snapshot folder")
+    error.__cause__ = HfHubHTTPError("no", response=answer)  # type: ignore[arg-type]
+    assert passes(wrapped(error)) is later
 
 
 def test_a_folder_on_a_disk_that_fails_may_be_readable_later(
