@@ -37,20 +37,21 @@ class RowsFile:
         successor has replaced: a row that it adds when it wakes is nowhere."""
 
     def begin(self, step: int) -> set[str]:
-        """Go back to `step`: delete rows of later steps, and a torn line. Rows of evaluations stay:
-        their answers do, too. Returns the ids of these."""
+        """Go back to `step`: delete rows of later steps, and lines that are no rows. Rows of
+        evaluations stay: their answers do, too. Returns the ids of these."""
         kept: list[str] = []
         evaluated: set[str] = set()
         if self._file.exists():
-            for line in self._file.read_text().splitlines(keepends=True):
+            for line in self._file.read_bytes().splitlines(keepends=True):
                 try:
                     row = json.loads(line)
-                    if row.get("step", 0) <= step and line.endswith("\n"):
-                        kept.append(line)
+                    if row.get("step", 0) <= step and line.endswith(b"\n"):
+                        kept.append(line.decode())
                         if "evaluation/id" in row:
                             evaluated.add(row["evaluation/id"])
-                except json.JSONDecodeError:
-                    log.warning("a torn line is dropped", file=self._name)
+                # Whatever a damaged disk has made of it: text, but no row.
+                except (ValueError, AttributeError, TypeError, RecursionError):
+                    log.warning("a line that is no row is dropped", file=self._name)
         self.close()
         self._opened = self._disk.retry(self._name, lambda: replaced(self._file, "".join(kept)))
         return evaluated

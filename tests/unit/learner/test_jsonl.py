@@ -49,6 +49,23 @@ def test_a_run_that_goes_back_forgets_the_rows_of_later_steps_and_a_torn_one(
     ]
 
 
+@pytest.mark.parametrize(
+    "line", [b"\xff\xfe\n", b"\0\0\n", b"[1]\n", b'{"step": null}\n', b"[" * 100_000 + b"\n"]
+)
+def test_a_damaged_line_stops_no_run(tmp_path: Path, line: bytes) -> None:
+    file = tmp_path / "runs/r/metrics.jsonl"
+    rows = MetricsFile(tmp_path, "r", disk(tmp_path))
+    rows.begin(0)
+    rows.add({"step": 1})
+    with file.open("ab") as damaged:
+        damaged.write(line)
+    rows.add({"step": 2})
+
+    rows.begin(2)
+
+    assert file.read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
 def test_a_learner_that_wakes_after_its_successor_began_adds_no_row(tmp_path: Path) -> None:
     sleeper, successor = (MetricsFile(tmp_path, "r", disk(tmp_path)) for _ in range(2))
     sleeper.begin(0)
