@@ -64,9 +64,13 @@ redis://{{ .Release.Name }}-redis:6379/0
 {{ include "headrace.rewardKey" . }}
 {{- end }}
 
-{{/* Variables of a map. */}}
+{{/* Variables of a map. A number of a values file is a float to helm, which would write a large one as
+     1.073741824e+09. */}}
 {{- define "headrace.moreEnv" -}}
 {{- range $name, $value := . }}
+{{- if kindIs "float64" $value }}
+{{- $value = eq (floor $value) $value | ternary (printf "%.0f" $value) (toString $value) }}
+{{- end }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}
 {{- end }}
