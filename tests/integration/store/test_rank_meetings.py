@@ -8,7 +8,7 @@ import pytest
 
 from services.store import Store
 from services.store.keys import pool_key
-from services.store.runs.ranks import Agreement, Node
+from services.store.runs.ranks import LAPSE_SECONDS, Agreement, Node
 
 FIRST, SECOND = Node(0, 2, "a:1:1:x", ranks=4), Node(1, 2, "b:1:1:x", ranks=2)
 
@@ -56,6 +56,26 @@ async def test_a_node_that_is_silent_ends_the_ranks_of_the_others(store: Store, 
     assert await join(store, FIRST, "s") == Agreement("", "", (4, 0))
     # It only slept: it ends its ranks, too.
     assert (await join(store, SECOND, "s")).start == ""
+
+
+async def test_a_node_that_died_before_the_clock_went_back_lapses_in_its_time(
+    store: Store, raw: Any
+) -> None:
+    await running(store)
+    key, again = pool_key("default", "nodes"), Node(1, 2, "b:2:2:y", ranks=2)
+
+    async def deadline() -> float:
+        return float(json.loads(await raw.hget(key, SECOND.number))["deadline"])
+
+    async def now() -> float:
+        seconds, microseconds = await raw.time()
+        return seconds * 1000 + microseconds / 1000
+
+    record = json.loads(await raw.hget(key, SECOND.number))
+    hour = record | {"deadline": await now() + 3_600_000}
+    await raw.hset(key, SECOND.number, json.dumps(hour))
+    assert (await join(store, again)).holder == SECOND.token, "the dead one may live"
+    assert await deadline() <= await now() + LAPSE_SECONDS * 1000
 
 
 async def test_a_host_that_comes_back_starts_all_ranks_again(store: Store, raw: Any) -> None:

@@ -16,6 +16,11 @@ local fields = redis.call('HGETALL', nodes)
 for i = 1, #fields, 2 do
   if fields[i] ~= 'start' and fields[i] ~= 'members' then
     local one = cjson.decode(fields[i + 1])
+    -- Where Redis' clock has gone back, no node counts as there for longer than any other.
+    if one.deadline > now + tonumber(lapse) then
+      one.deadline = now + tonumber(lapse)
+      redis.call('HSET', nodes, fields[i], cjson.encode(one))
+    end
     if one.deadline > now then
       if one.token ~= token and (one.count ~= count or fields[i] == node) then
         return {'', one.token}
