@@ -5,7 +5,7 @@ cut, and on one whose values were changed. So `headrace up` reads what Redis app
 checksum of each block in `redis/written.json`. At the next start the blocks must be the same.
 
 Only what Redis has fsynced is recorded: it answers a ping after it has finished what it wrote
-before. So neither a power cut nor a kill can make a recorded block disappear.
+before, and nothing is read while it starts. So neither a power cut nor a kill can make a recorded block disappear.
 """
 
 import asyncio
@@ -20,10 +20,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
+import redis.asyncio
+import redis.exceptions
 import xxhash
 
 from services.launch.options import LaunchError
-from services.launch.redis import find_server, not_ready, servers_here
+from services.launch.redis import find_server, servers_here
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -178,19 +180,44 @@ def explained() -> Iterator[None]:
 
 async def watch(folder: Path, url: str) -> None:
     """Record what Redis writes, until cancelled."""
+    client = redis.asyncio.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
     readers: dict[Path, Reader] = {}
     before: dict[str, Written] = {}
+    known: str | None = None
     try:
         while True:
             with contextlib.suppress(OSError):
-                read = await asyncio.to_thread(_read, folder, readers)
-                if read != before and await not_ready(url) is None:
-                    await asyncio.to_thread(_write, folder, Record(time.time(), read))
-                    before = read
+                server = await _server(client)
+                if server is not None and server != known:
+                    # As it starts, a Redis cuts off a command that was half written: what was read
+                    # of its files before does not hold.
+                    _close(readers)
+                    known = server
+                if server is not None:
+                    read = await asyncio.to_thread(_read, folder, readers)
+                    if read != before and await _server(client) == server:
+                        await asyncio.to_thread(_write, folder, Record(time.time(), read))
+                        before = read
             await asyncio.sleep(EVERY)
     finally:
-        for reader in readers.values():
-            reader.close()
+        _close(readers)
+        await client.aclose()
+
+
+async def _server(client: redis.asyncio.Redis) -> str | None:
+    """The id of the Redis that runs, another one after each start, once it has finished what it
+    wrote before; None while it does not answer, or loads its files."""
+    try:
+        found = await client.info("server")
+        await client.ping()
+    except redis.exceptions.RedisError:
+        return None
+    return str(found["run_id"])
+
+
+def _close(readers: dict[Path, Reader]) -> None:
+    while readers:
+        readers.popitem()[1].close()
 
 
 def _read(folder: Path, readers: dict[Path, Reader]) -> dict[str, Written]:

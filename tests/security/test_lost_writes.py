@@ -285,6 +285,43 @@ async def watched(folder: Path, url: str) -> None:
     await asyncio.wait([watching])
 
 
+async def test_a_command_that_a_killed_redis_had_half_written_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Redis cuts it off as it starts, and goes on from there."""
+    monkeypatch.setattr(append_only, "EVERY", 0.01)
+    server = Server(tmp_path / "redis")
+    watching = asyncio.create_task(append_only.watch(server.folder, server.url))
+
+    def recorded() -> bool:
+        record = server.folder / append_only.RECORD
+        if not record.exists():
+            return False
+        files = json.loads(record.read_bytes())["files"]
+        name = str(server.file.relative_to(server.folder))
+        return bool(files[name]["bytes"] == server.file.stat().st_size)
+
+    async def write(key: str) -> None:
+        async with Redis.from_url(server.url) as raw:
+            await raw.set(key, key * 1000)
+        await asyncio.to_thread(eventually, recorded)
+
+    await write("a")
+    server.kill()
+    whole = server.file.stat().st_size
+    with server.file.open("ab") as file:
+        file.write(b"*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$1000\r\nbb")
+    await asyncio.sleep(1)
+    await asyncio.to_thread(server.start)
+    assert server.file.stat().st_size == whole
+    await write("c")
+    watching.cancel()
+    await asyncio.wait([watching])
+    server.kill()
+
+    append_only.check(server.folder)
+
+
 @pytest.fixture
 def folder(written: Path, tmp_path: Path) -> Path:
     files = shutil.ignore_patterns("*.sock")
