@@ -46,7 +46,7 @@ class RankServer:
         self._module = module
         self._marker = {MARKER: secrets.token_hex(16)}
         self._process: asyncio.subprocess.Process | None = None
-        self._ready = False
+        self._ready = self._ending = False
         self._ranks: dict[int, asyncio.Future[int]] = {}
 
     async def start(self) -> None:
@@ -65,7 +65,7 @@ class RankServer:
                 start_new_session=True,
                 preexec_fn=die_with(os.getpid()),
             )
-        self._ready = False
+        self._ready = self._ending = False
         self._watch = asyncio.create_task(self._listen(self._process))
 
     def spawn(self, local: int, environment: dict[str, str], files: Sequence[int]) -> None:
@@ -83,6 +83,8 @@ class RankServer:
         if self._ready:
             self._send(Terminate())
         elif self._process is not None:
+            # Once it has imported everything it ignores the signal, before it is known to be ready.
+            self._ending = True
             signal_child(self._process, signal.SIGTERM)
 
     async def kill_ranks(self) -> None:
@@ -113,6 +115,8 @@ class RankServer:
                     self._ranks[report.local].set_result(report.code)
                 else:
                     self._ready = True
+                    if self._ending:
+                        self.terminate()
         code = await process.wait()
         self._process, self._ready = None, False
         for rank in self._ranks.values():

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -151,3 +152,17 @@ async def test_ranks_that_are_not_wanted_any_more_are_not_waited_for(
     await asyncio.wait(one.running, timeout=60)
     assert one.codes == [-signal.SIGTERM] * 2
     await one.end()
+
+
+async def test_ranks_are_told_to_end_as_soon_as_they_can_be_told(
+    ranks: Callable[[], RankProcesses],
+) -> None:
+    """The server has just imported everything, and the supervisor has not heard of it."""
+    one = ranks()
+    await one.spawn(0)
+    select.select([one._server._control], [], [])
+    one.terminate()
+    await asyncio.wait(one.running, timeout=60)
+    assert one.codes == [-signal.SIGTERM] * 2
+    await one.end()
+    await one._server.close()
