@@ -185,9 +185,12 @@ def write_config(at: Listening) -> Path:
 
 def no_room(data: Path, room: int = ROOM) -> str | None:
     """Why Redis would end at once: it cannot append to its file. None if the volume of the folder
-    `data` has `room` free bytes."""
-    if shutil.disk_usage(data).free >= room:
-        return None
+    `data` is there, and has `room` free bytes."""
+    try:
+        if shutil.disk_usage(data).free >= room:
+            return None
+    except OSError as error:
+        return f"until the volume of {data} can be read: {error.strerror}"
     return f"until {room >> 20} MiB are free on the volume of {data}: make room there"
 
 

@@ -55,6 +55,11 @@ class GivenUp(Exception):
     """A part is not started again. The message says why, in words that follow its name."""
 
 
+class FailedStart(Exception):
+    """A process could not be started, or was not ready in time. The message says why, in words that
+    follow its part's name."""
+
+
 class SupervisedPart:
     """A part with its process. Used from one event loop."""
 
@@ -124,14 +129,20 @@ class SupervisedPart:
                 await _at_most(HELD_BACK_EVERY, self.leaving.wait())
                 continue
             began = clock()
-            code = await self._run()
+            try:
+                code = await self._run()
+                ended = how_it_ended(code)
+            except FailedStart as error:
+                # One that was ready before is as good as dead: what it lacks may come back.
+                if not self._was_ready:
+                    raise GivenUp(str(error)) from None
+                code, ended = None, str(error)
             if self.leaving.is_set():
                 return
             await asyncio.to_thread(kill_marked, self._marker)
             lasted = clock() - began >= STABLE_AFTER
             deaths = 1 if lasted else deaths + 1
             self._was_ready |= lasted
-            ended = how_it_ended(code)
             if not self._was_ready and code == EXIT_SETTINGS:
                 raise GivenUp(f"{ended}: it cannot start with these settings")
             if not self._was_ready and deaths >= self._rules.start_tries:
@@ -143,12 +154,11 @@ class SupervisedPart:
             await _at_most(pause, self.leaving.wait())
 
     async def _run(self) -> int:
-        """One process from its start to its end; its exit status. Raises GivenUp if it cannot be
-        started, or is not ready in time."""
+        """One process from its start to its end; its exit status. Raises FailedStart."""
         try:
             self._process = process = await self._spawn()
         except OSError as error:
-            raise GivenUp(f"cannot be started: {error}") from None
+            raise FailedStart(f"cannot be started: {error}") from None
         self._change(state="starting", pid=process.pid, detail="")
         if self.leaving.is_set():
             self._terminate()
@@ -158,7 +168,7 @@ class SupervisedPart:
         reason = await not_ready() if not_ready else None
         while reason is not None and not ended.done() and not self.leaving.is_set():
             if clock() > deadline:
-                raise GivenUp(f"{reason}, {self.part.ready_within:g} s after its start")
+                raise FailedStart(f"{reason}, {self.part.ready_within:g} s after its start")
             self._change(detail=reason)
             await _at_most(PROBE_EVERY, asyncio.shield(ended))
             reason = await not_ready() if not_ready else None

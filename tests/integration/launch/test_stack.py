@@ -260,6 +260,41 @@ def test_a_part_that_was_ready_once_is_restarted_without_end(tmp_path: Path) -> 
         stack.check()
 
 
+def test_a_part_that_was_ready_once_and_is_not_in_time_is_restarted(tmp_path: Path) -> None:
+    away = tmp_path / "away"
+
+    async def not_ready() -> str | None:
+        return "has no Redis" if away.exists() else None
+
+    part = replace(script("gateway", OBEDIENT), not_ready=not_ready, ready_within=0.5)
+    with stack_of(tmp_path, part, start_tries=1) as stack:
+        away.touch()
+        os.kill(stack.processes["gateway"], signal.SIGKILL)
+        eventually(lambda: stack.status("gateway").restarts == 2)
+        away.unlink()
+        eventually(lambda: stack.status("gateway").state == "ready")
+        stack.check()
+        assert len(marked(stack.marker)) == 1
+
+
+def test_a_part_that_was_ready_once_is_started_when_it_can_be_again(tmp_path: Path) -> None:
+    """As without memory for another process, or while the program is replaced."""
+    program = tmp_path / "python"
+    program.symlink_to(sys.executable)
+
+    async def ready() -> str | None:
+        return None
+
+    part = Part(name="gateway", argv=(str(program), "-c", OBEDIENT), stage=1, not_ready=ready)
+    with stack_of(tmp_path, part, start_tries=1) as stack:
+        program.unlink()
+        os.kill(stack.processes["gateway"], signal.SIGKILL)
+        eventually(lambda: "cannot be started" in stack.status("gateway").detail)
+        program.symlink_to(sys.executable)
+        eventually(lambda: stack.status("gateway").state == "ready")
+        stack.check()
+
+
 def test_a_part_that_keeps_crashing_ends_the_stack_with_its_last_lines(tmp_path: Path) -> None:
     other = script("gateway", OBEDIENT, stage=0)
     with stack_of(tmp_path, other, script("learner", CRASHING), start_tries=2) as stack:

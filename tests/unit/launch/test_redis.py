@@ -105,3 +105,5 @@ def test_redis_is_not_started_where_it_would_only_end_again(tmp_path: Path) -> N
     assert no_room(tmp_path, free // 2) is None
     waits = f"until {2 * free >> 20} MiB are free on the volume of {tmp_path}: make room there"
     assert no_room(tmp_path, 2 * free) == waits
+    away = tmp_path / "away"
+    assert no_room(away) == f"until the volume of {away} can be read: No such file or directory"
