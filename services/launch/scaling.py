@@ -88,6 +88,9 @@ class Scaling:
     async def answer(self, request: dict[str, Any], say: Say) -> dict[str, Any]:
         """Carry out {"scale": {"rollout": N}}; returns once the workers have joined or left."""
         wanted = number_of_workers(request, self._plan)
+        # One that joined and was given up later is none.
+        for name in self._supervisor.failures.keys() & self._supervisor.parts.keys():
+            await self._supervisor.remove(name)
         now = self._indices()
         leaving = [f"rollout-{index}" for index in sorted(now)[wanted:]]
         free = (index for index in range(MOST) if index not in now)

@@ -7,11 +7,14 @@ import pytest
 
 from services.contracts.records import RunRecord, RunState
 from services.launch import LaunchError, UpOptions
+from services.launch.control import Say
 from services.launch.cores import plan_cores
+from services.launch.part import Part
 from services.launch.plan import Plan, make_plan
 from services.launch.scaling import (
     GIB,
     HEARD_WITHIN,
+    Scaling,
     number_of_workers,
     patience,
     require_memory,
@@ -55,6 +58,39 @@ def test_a_worker_that_joins_is_started_like_the_first_on_cores_of_its_own(
     third = plan.workers.part(2, 3, [first, second])
     assert third.environment["VLLM_CPU_OMP_THREADS_BIND"] == "1,2"
     assert {**first.environment, "VLLM_CPU_OMP_THREADS_BIND": "0,2"} == second.environment
+
+
+class GivenUpLater:
+    """A supervisor whose worker 1 joined, and was given up later."""
+
+    def __init__(self, plan: Plan) -> None:
+        assert plan.workers is not None
+        self.parts = {f"rollout-{index}": plan.workers.part(index, 2, []) for index in (0, 1)}
+        self.failures = {"rollout-1": "rollout-1 exited with code 1 at each of its 5 starts"}
+        self.pids: dict[str, int] = {}
+        self.added: list[str] = []
+
+    def add(self, part: Part) -> None:
+        self.parts[part.name] = part
+        self.failures.pop(part.name, None)
+        self.added.append(part.name)
+
+    async def remove(self, name: str) -> None:
+        del self.parts[name]
+
+
+async def test_a_worker_that_was_given_up_counts_as_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def joined(self: Scaling, names: list[str], say: Say) -> None: ...
+
+    monkeypatch.setattr(Scaling, "_joined", joined)
+    plan = planned(tmp_path)
+    supervisor = GivenUpLater(plan)
+    scaling = Scaling(FREE, plan, supervisor)  # type: ignore[arg-type]
+    done = await scaling.answer({"scale": {"rollout": 2}}, print)
+    assert done == {"rollout": 2, "joined": ["rollout-1"], "left": []}
+    assert supervisor.added == ["rollout-1"]
 
 
 def test_workers_that_the_memory_does_not_hold_are_refused_with_the_figures() -> None:
