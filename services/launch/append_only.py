@@ -5,7 +5,8 @@ cut, and on one whose values were changed. So `headrace up` reads what Redis app
 checksum of each block in `redis/written.json`. At the next start the blocks must be the same.
 
 Only what Redis has fsynced is recorded: it answers a ping after it has finished what it wrote
-before, and nothing is read while it starts. So neither a power cut nor a kill can make a recorded block disappear.
+before, and nothing is read while it starts. So neither a power cut nor a kill can make a recorded
+block disappear.
 """
 
 import asyncio

@@ -136,9 +136,16 @@ def test_a_reward_service_that_loads_models_has_torch_and_gpus() -> None:
 
 def test_a_large_number_of_a_values_file_reaches_its_process_in_digits(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
-    given = {"HEADRACE_UPLOAD_LIMIT": 1 << 40, "HEADRACE_A": 3, "HEADRACE_B": 0.5, "HEADRACE_C": True}
+    given = {
+        "HEADRACE_UPLOAD_LIMIT": 1 << 40,
+        "HEADRACE_A": 3,
+        "HEADRACE_B": 0.5,
+        "HEADRACE_C": True,
+    }
     values.write_text(yaml.safe_dump({"gateway": {"env": given}}))
-    (container,) = of_kind("Deployment", values)["gateway"]["spec"]["template"]["spec"]["containers"]
+    (container,) = of_kind("Deployment", values)["gateway"]["spec"]["template"]["spec"][
+        "containers"
+    ]
     found = {name: environment(container)[name] for name in given}
     assert list(found.values()) == ["1099511627776", "3", "0.5", "true"]
 
