@@ -1,9 +1,11 @@
 """`headrace logs`: the logs of the processes on this machine."""
 
+import contextlib
+import os
 import time
 from collections import deque
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import typer
 
@@ -35,7 +37,7 @@ def logs(
     if path not in files:
         names = ", ".join(file.stem for file in files)
         raise CliError(f"there is no log of {process!r}; there is {names}")
-    with path.open(encoding="utf-8", errors="replace") as file:
+    with _opened(path) as file:
         last = [line.rstrip("\n") for line in deque(file, lines)]
         if as_json:
             print_json({"process": process, "path": str(path), "lines": last})
@@ -43,16 +45,35 @@ def logs(
         for line in last:
             typer.echo(line)
         try:
-            while follow:
-                # A rotated log starts again from its beginning.
-                if path.stat().st_size < file.tell():
-                    file.seek(0)
-                if text := file.read():
-                    typer.echo(text, nl=False)
-                else:
-                    time.sleep(0.3)
+            if follow:
+                _follow(path, file)
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+
+
+def _opened(path: Path) -> TextIO:
+    return path.open(encoding="utf-8", errors="replace")
+
+
+def _follow(path: Path, file: TextIO) -> None:
+    """Print what comes in `path`, from where its open `file` stands."""
+    while True:
+        if text := file.read():
+            typer.echo(text, nl=False)
+            continue
+        # It has been deleted, or moved, and the next one is not there yet.
+        with contextlib.suppress(FileNotFoundError):
+            now, ours = path.stat(), os.fstat(file.fileno())
+            if not os.path.samestat(now, ours):
+                after = _opened(path)
+                file.close()
+                file = after
+                continue
+            if now.st_size < file.tell():
+                # A rotated log starts again from its beginning.
+                file.seek(0)
+                continue
+        time.sleep(0.3)
 
 
 def _list_logs(files: list[Path], as_json: bool) -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from services.contracts.records import RunState
+from services.runtime.process import die_with
 from tests.integration.gateway.servers import (
     GatewayProcess,
     Headrace,
@@ -149,6 +150,28 @@ def test_logs_are_listed_and_tailed(headrace: Headrace, gateway: GatewayProcess)
     assert "learner" in headrace("logs").stdout
     assert headrace("logs", "learner", "-n", "2").stdout == "line 98\nline 99\n"
     assert "there is no log of 'lerner'; there is learner" in headrace("logs", "lerner").stderr
+
+
+def test_a_log_that_begins_anew_is_followed_into_its_new_file(tmp_path: Path) -> None:
+    """As a worker's when it starts another vLLM."""
+    log = tmp_path / "logs" / "vllm-w.log"
+    log.parent.mkdir()
+    log.write_text("the first start\nits last line\n")
+    command = [sys.executable, "-m", "services.cli", "logs", "vllm-w", "-n", "1", "--follow"]
+    with subprocess.Popen(
+        [*command, "--data", str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": os.getcwd(), "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=die_with(os.getpid()),
+    ) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "its last line\n"
+        log.rename(log.with_name("vllm-w.log.1"))
+        log.write_text("new\n")
+        assert following.stdout.readline() == "new\n"
+        following.send_signal(signal.SIGINT)
+        assert following.wait(60) == 130
 
 
 def test_a_variable_that_makes_no_sense_is_one_sentence(tmp_path: Path) -> None:
