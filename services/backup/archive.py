@@ -24,6 +24,7 @@ import msgspec
 
 from services.contracts.schema import require_schema
 from services.recovery.recover import align
+from services.runtime.file_lock import try_lock
 from services.store import Store
 from services.store.client import STATE_SCHEMA
 from services.store.server.dumps import Dump
@@ -33,6 +34,8 @@ SCHEMA = 1
 INDEX = "backup.json"
 FOLDERS = ("datasets", "runs")
 TOKENS = "tokens"
+LOCK = ".lock"
+"""In a staging folder: held by the process that has it."""
 STAYS = frozenset({".safetensors", ".arrow", ".parquet", ".group"})
 """Files that are never written to after their rename."""
 
@@ -118,16 +121,39 @@ async def restore(store: Store, data: Path, source: Path, say: Say) -> Index:
 @contextmanager
 def _folder(data: Path, prefix: str) -> Iterator[Path]:
     """A staging folder on the volume for as long as the context lasts. Deletes those of killed
-    processes."""
+    processes, whose locks the kernel has freed."""
     if not data.is_dir():
         raise BackupError(f"the data folder {data} does not exist: name it with --data")
     for left in data.glob(f"{prefix}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=prefix, dir=data))
+        with _locked(left) as ours:
+            if ours:
+                shutil.rmtree(left, ignore_errors=True)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=data))
+        try:
+            with _locked(folder) as ours:
+                # Another process may have taken it for one that was left.
+                if ours and (folder / LOCK).exists():
+                    yield folder
+                    return
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[bool]:
+    """Hold a staging folder's lock; whether it could be had. Where there are no locks, it can."""
     try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        file = (folder / LOCK).open("a")
+    except OSError:
+        yield True
+        return
+    with file:
+        try:
+            ours = try_lock(file)
+        except OSError:
+            ours = True
+        yield ours
 
 
 def _link_all(data: Path, staged: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from services.backup.archive import BackupError, back_up, restore
+from services.backup.archive import BackupError, _folder, back_up, restore
 from services.contracts.schema import SchemaMismatch
 from services.store import Store
 from services.store.server.dumps import Dump, NotEmpty
@@ -54,6 +54,19 @@ async def test_a_volume_comes_back_without_secrets_logs_and_unfinished_files(
     assert files(there) == ["datasets/d/0.arrow", METRICS, WEIGHTS]
     assert (there / METRICS).read_text() == f"{METRICS}\n"
     assert [run.id for run in await store.runs.all()] == [RUN]
+
+
+async def test_a_backup_leaves_another_one_that_is_being_made(
+    scene: Scene, store: Store, data: Path, tmp_path: Path
+) -> None:
+    await scene.start()
+    (data / ".backup-killed").mkdir()
+    with _folder(data, ".backup-") as other:
+        assert sorted(data.glob(".backup-*")) == [other]
+        (other / "store").mkdir()
+        await back_up(store, data, tmp_path / "all.tar", quiet)
+        assert (other / "store").is_dir()
+    assert not list(data.glob(".backup-*"))
 
 
 async def test_large_files_are_linked_and_growing_ones_copied(
