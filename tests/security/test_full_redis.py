@@ -13,6 +13,7 @@ from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.launch import Stack, UpOptions
 from services.runtime.api_key import authorization
 from services.store import RedisFull, Store
+from services.store.work.prompts import Passed
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 from tests.integration.installation.conftest import SCRIPTED
 from tests.integration.learner.test_runs import SFT, add_sums, ended, submit
@@ -86,6 +87,20 @@ async def test_what_keeps_and_ends_a_run_works_in_a_full_redis_and_the_rest_says
     await store.runs.delete(RUN)
     assert await store.runs.all() == []
     assert three.task == 2
+
+
+async def test_a_commit_which_makes_room_works_in_a_full_redis_also_with_a_curriculum(
+    store: Store, raw: Redis
+) -> None:
+    scene = Scene(store, raw)
+    await scene.start(batch=1)
+    (lease,) = await scene.leased(1)
+    assert await scene.complete(lease, passed=Passed("0", 0.5))
+    await scene.plan(1, await store.trajectories.read(RUN, wait=1))
+    await limit(raw, 1)
+
+    assert await scene.commit(1) == 1
+    assert await store.prompts.pass_rate(RUN, "0") == 0.5
 
 
 async def test_the_run_pauses_with_the_reason_and_goes_on_and_headrace_up_restarts_nothing(

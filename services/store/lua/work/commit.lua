@@ -21,6 +21,8 @@ if r[1] == 'rl' then
     if redis.call('HEXISTS', plans, s) == 0 then return -1 - s end
   end
 end
+-- What it frees is more than what it writes.
+also_when_full(run)
 local acknowledged = 0
 for s = committed + 1, r[1] == 'rl' and step or committed do
   local plan = cjson.decode(redis.call('HGET', plans, s))
