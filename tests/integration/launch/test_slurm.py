@@ -87,7 +87,7 @@ class Job:
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[Job]:
-    one = Job(tmp_path, tmp_path / "data")
+    one = Job(tmp_path, tmp_path / "data of a job")
     yield one
     one.process.send_signal(signal.SIGTERM)
     one.process.wait(60)
