@@ -108,11 +108,23 @@ class Players:
     def _play(self, group: dict[str, Any], session: dict[str, Any]) -> None:
         if self.stop.is_set():
             return
-        ended, reward = self._player.play(group, session, self.stop)
+        ended, reward = self._ended_and_earned(group, session)
         if self.stop.is_set():
             return
         problem = self._report(group["attempt"], session["id"], reward)
         self._note(group, session["id"], ended, reward, problem)
+
+    def _ended_and_earned(
+        self, group: dict[str, Any], session: dict[str, Any]
+    ) -> tuple["Ended", dict[str, Any] | None]:
+        """As `Player.play`, which may find no room for its files: then nothing is earned."""
+        try:
+            return self._player.play(group, session, self.stop)
+        except OSError as error:
+            from services.cli.agents.command_player import Ended
+
+            problem = f"it cannot be played here: {error}"
+            return Ended(None, 0.0, "", "", problem), {"reward": None, "error": problem}
 
     def _report(self, attempt: str, session: str, reward: dict[str, Any] | None) -> str:
         """Tell the gateway. Returns why that had no effect."""
@@ -163,9 +175,7 @@ class Players:
         }
         text = f"{json.dumps(about)}\n--- output\n{ended.output}\n--- errors\n{ended.errors}\n"
         with self._lock:
-            (self._folder / f"{session}.log").write_text(text, errors="replace")
-            for old in sorted(self._folder.iterdir(), key=_written_at)[:-LOGS_KEPT]:
-                old.unlink(missing_ok=True)
+            self._log(session, text)
             self.played += 1
             self.failed += bool(failed)
             if failed:
@@ -177,6 +187,18 @@ class Players:
                     f"none of the first {self.played} sessions earned anything that is trained, "
                     f"the last one: {failed}{said}. What they printed is in {self._folder}"
                 )
+
+    def _log(self, session: str, text: str) -> None:
+        try:
+            (self._folder / f"{session}.log").write_text(text, errors="replace")
+            for old in sorted(self._folder.iterdir(), key=_written_at)[:-LOGS_KEPT]:
+                old.unlink(missing_ok=True)
+        except OSError as error:
+            # A full disk is no reason to play no more.
+            if "log" not in self._said:
+                self._said.add("log")
+                said = f"what sessions print is not kept: {error}"
+                err.print(f"[yellow]{escape(said)}[/]", soft_wrap=True)
 
 
 def _written_at(file: Path) -> float:

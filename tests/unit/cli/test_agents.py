@@ -232,6 +232,33 @@ def test_a_log_that_another_command_has_removed_ends_nothing(
     assert (players.played, players.failed) == (1, 0)
 
 
+def test_a_disk_that_takes_no_log_ends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api: Any = Plain(2)
+    api.groups.insert(1, api.groups[0])
+    players = Players(api, "run", Earning({"reward": 0.5}), tmp_path)
+    (tmp_path / "agents" / "run").rmdir()
+    with ThreadPoolExecutor(1) as pool:
+        players.play_all(pool, 1)
+    assert (players.played, players.failed) == (2, 0)
+    assert capsys.readouterr().err.count("what sessions print is not kept") == 1
+
+
+def test_an_agent_that_finds_no_room_for_its_files_earns_nothing(tmp_path: Path) -> None:
+    class NoRoom(Earning):
+        def play(self, group: Any, session: Any, stop: Any) -> tuple[Ended, dict[str, Any]]:
+            raise OSError(28, "No space left on device")
+
+    api: Any = Plain(0)
+    players = Players(api, "run", NoRoom(), tmp_path)
+    with ThreadPoolExecutor(1) as pool:
+        players.play_all(pool, 1)
+    assert (players.played, players.failed) == (1, 1)
+    first, _, _ = (tmp_path / "agents/run/s.log").read_text().partition("\n")
+    assert "cannot be played here: [Errno 28]" in json.loads(first)["problem"]
+
+
 def test_an_agent_gets_its_sessions_key_and_no_other() -> None:
     group = {"prompt": "1+1", "answer": "2", "columns": {}, "row": 3, "task": 7}
     session = {"id": "s", "base_url": "http://h/v1", "key": "hr-session"}
