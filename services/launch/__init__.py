@@ -5,7 +5,7 @@ Nothing here knows what a process does: parts are command lines, an environment 
 address. Imports neither the processes (`learner`, `rollout`, `reward`) nor `services.cli`.
 """
 
-from services.launch.append_only import mend
+from services.launch.append_only import mend, put_back
 from services.launch.data_folder import holder_of
 from services.launch.options import ALL_PARTS, LaunchError, UpOptions, parts_named
 from services.launch.part import Status
@@ -23,6 +23,7 @@ __all__ = [
     "holder_of",
     "mend",
     "parts_named",
+    "put_back",
     "redis_of",
     "run",
 ]

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import redis.asyncio
@@ -238,9 +239,24 @@ def _write(folder: Path, record: Record) -> None:
     os.replace(beside, folder / RECORD)
 
 
-def mend(folder: Path) -> str | None:
-    """Keep of Redis' files what is whole, and all of them as they were in a folder beside. Returns
-    what was lost, in words; None if nothing is known to be. Raises LaunchError, OSError."""
+class Mended(NamedTuple):
+    """What became of Redis' files."""
+
+    lost: str
+    """In words."""
+    kept: Path
+    """A folder with all of them as they were."""
+
+
+def put_back(folder: Path, mended: Mended) -> None:
+    """Have Redis' files as they were before they were mended. Raises OSError."""
+    shutil.rmtree(folder)
+    mended.kept.rename(folder)
+
+
+def mend(folder: Path) -> Mended | None:
+    """Keep of Redis' files what is whole, and all of them as they were in a folder beside. None if
+    nothing is known to be lost. Raises LaunchError, OSError."""
     found = damage(folder)
     kept = folder.with_name(f"{folder.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}")
     shutil.copytree(folder, kept, ignore=_sockets)
@@ -259,7 +275,7 @@ def mend(folder: Path) -> str | None:
     if not lost:
         shutil.rmtree(kept)
         return None
-    return f"{'; '.join(lost)}. The files as they were are in {kept}"
+    return Mended(f"{'; '.join(lost)}. The files as they were are in {kept}", kept)
 
 
 def _sockets(folder: str, names: list[str]) -> list[str]:

@@ -364,6 +364,29 @@ def test_values_that_were_changed_are_noticed_and_what_lies_before_them_is_kept(
         assert 900 < int(client.hlen("blobs")) < 1100
 
 
+def test_whoever_does_not_accept_the_loss_has_the_files_as_they_were(
+    folder: Path, tmp_path: Path
+) -> None:
+    keep_run(tmp_path, record("lost"))
+    file = append_only.files(folder)[-1]
+    os.truncate(file, file.stat().st_size * 8 // 10)
+    before = file.read_bytes()
+    asked = subprocess.run(
+        [sys.executable, "-m", "services.cli", "recover", "--data", str(tmp_path)],
+        env={k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")},
+        input="n\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (asked.returncode, asked.stderr) == (1, "error: nothing was changed\n")
+    assert "lost: run lost (lost) has files, and no record in Redis" in asked.stdout
+    assert file.read_bytes() == before
+    assert not list(tmp_path.glob("redis.damaged-*"))
+    with pytest.raises(LaunchError, match="acknowledged writes are lost"):
+        append_only.check(folder)
+
+
 def test_files_that_redis_cannot_read_at_all_are_put_aside(folder: Path) -> None:
     (folder / append_only.RECORD).unlink()
     append_only.files(folder)[0].write_bytes(b"REDIS0009 and nothing that it could read")

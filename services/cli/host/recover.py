@@ -24,7 +24,14 @@ def recover(
 
     from redis.exceptions import RedisError
 
-    from services.launch import LaunchError, configured_redis_url, holder_of, mend, redis_of
+    from services.launch import (
+        LaunchError,
+        configured_redis_url,
+        holder_of,
+        mend,
+        put_back,
+        redis_of,
+    )
     from services.recovery.lost_writes import compare
     from services.recovery.recover import CannotRecover, note_loss
     from services.recovery.recover import recover as carry_out
@@ -35,9 +42,12 @@ def recover(
         raise CliError(f"the data folder {folder} does not exist: name it with --data")
     given = redis_url or configured_redis_url()
 
+    agreed = False
+
     async def recovered(url: str, files: str | None) -> list[str]:
         store = Store.from_url(url)
         try:
+            nonlocal agreed
             losses = await compare(store, folder)
             sentences = [*([files] if files else []), *losses.sentences()]
             if not sentences:
@@ -46,7 +56,8 @@ def recover(
                 for sentence in sentences:
                     out.print(f"lost: {sentence}", markup=False, soft_wrap=True)
             if losses and not (yes or as_json) and not typer.confirm("Go on without it?"):
-                raise CliError("nothing was changed in Redis")
+                raise CliError("nothing was changed")
+            agreed = True
             done = await carry_out(store, folder, losses) if losses else sentences
             if files:
                 await note_loss(store, files)
@@ -55,14 +66,20 @@ def recover(
             await store.close()
 
     try:
-        files = None
+        mended = None
         if given is None:
             if holder := holder_of(folder):
                 raise CliError(f"{holder} runs on the data folder {folder}: stop it first")
             if (folder / "redis").is_dir():
-                files = mend(folder / "redis")
-        with nullcontext(given) if given else redis_of(folder) as url:
-            done = asyncio.run(recovered(url, files))
+                mended = mend(folder / "redis")
+        try:
+            with nullcontext(given) if given else redis_of(folder) as url:
+                done = asyncio.run(recovered(url, mended.lost if mended else None))
+        except BaseException:
+            # The next start must find what this one has found.
+            if mended is not None and not agreed:
+                put_back(folder / "redis", mended)
+            raise
     except (LaunchError, CannotRecover, ValueError) as error:
         raise CliError(str(error)) from None
     except RedisError as error:
