@@ -5,6 +5,7 @@ A refusal lists all problems at once, each with its key path.
 
 import secrets
 import time
+from fractions import Fraction
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
 
@@ -270,7 +271,8 @@ def _length(
     epochs = config.training.epochs or 1
     batch = config.algorithm.prompts_per_step
     rows = mixed or dataset.rows
-    steps = int(epochs * rows / batch)
+    # As it is written: 0.29 · 100 / 29 is one step, and a little less as a float.
+    steps = int(Fraction(repr(epochs)) * rows / batch)
     if steps == 0:
         problems.append(
             (

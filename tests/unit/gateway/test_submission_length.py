@@ -1,0 +1,35 @@
+"""How many steps a run gets from its epochs."""
+
+from services.contracts.config import RLConfig, parse_config
+from services.contracts.records import DatasetRecord
+from services.gateway.model_check import Problems
+from services.gateway.submission import _length
+
+
+def steps(epochs: float, rows: int, prompts_per_step: int) -> tuple[int | None, Problems]:
+    config = parse_config(
+        {
+            "type": "rl",
+            "model": {"path": "org/model"},
+            "data": {"dataset": "d"},
+            "rewards": [{"verifier": "math"}],
+            "algorithm": {"prompts_per_step": prompts_per_step},
+            "training": {"epochs": epochs},
+        }
+    )
+    assert isinstance(config, RLConfig)
+    problems: Problems = []
+    record = DatasetRecord(id="d", name="d", rows=rows, created=0.0, segments=[])
+    return _length(config, record, 0, problems), problems
+
+
+def test_a_share_of_an_epoch_that_makes_whole_steps_makes_all_of_them() -> None:
+    assert steps(0.29, 100, 29) == (1, [])
+    assert steps(0.57, 100, 1) == (57, [])
+    assert steps(2.5, 10, 10) == (2, [])
+
+
+def test_a_share_of_an_epoch_that_makes_no_step_is_refused() -> None:
+    ((key, reason),) = steps(0.28, 100, 29)[1]
+    assert key == "training.epochs"
+    assert "make no step" in reason
