@@ -8,7 +8,7 @@ import anyio.to_thread
 import httpx
 
 from services.contracts.config.base import keys_of
-from services.contracts.config.data import numbered
+from services.contracts.config.data import MOST_DATASETS, numbered
 from services.contracts.config.evaluation import Evaluation
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.preference import PAIR, preferred
@@ -56,7 +56,7 @@ async def check_datasets(
     raw = _named_held_out(_named(raw, found), found)
     validation = raw.get("validation")
     named = validation.get("datasets") if isinstance(validation, dict) else None
-    if isinstance(validation, dict) and isinstance(named, list):
+    if isinstance(validation, dict) and isinstance(named, list) and len(named) <= MOST_DATASETS:
         keys = [(f"validation.datasets.{i}", name) for i, name in enumerate(named)]
         records = [
             await _dataset(deps, raw, key, name, problems) if isinstance(name, str) else None
@@ -78,6 +78,9 @@ async def _mixed(
 ) -> list[Any]:
     """Several datasets, by id; what is none stays as it is. Adds records to `found`."""
     by_id: list[Any] = []
+    # More are refused when the config is parsed, and not looked up.
+    if len(mix) > MOST_DATASETS:
+        return mix
     for i, one in enumerate(mix):
         name = one.get("dataset") if isinstance(one, dict) else None
         if isinstance(name, str):
@@ -92,12 +95,14 @@ async def _mixed(
 def _named(raw: dict[str, Any], found: Datasets) -> dict[str, Any]:
     """`raw`, in which each dataset of a mixture of prompts has a name for metrics."""
     data = raw.get("data")
-    if raw.get("type", "rl") != "rl" or not isinstance(data, dict) or not data.get("mix"):
+    if raw.get("type", "rl") != "rl" or not isinstance(data, dict):
         return raw
-    keys = [f"{key}.dataset" for key in keys_of("data", "mix", len(data["mix"]))]
+    if not (isinstance(mix := data.get("mix"), list) and mix):
+        return raw
+    keys = [f"{key}.dataset" for key in keys_of("data", "mix", len(mix))]
     if not all(key in found for key in keys):
         return raw
-    ones = [data, *data["mix"]]
+    ones = [data, *mix]
     names = numbered(
         [one.get("name") or found[key].name for key, one in zip(keys, ones, strict=True)]
     )

@@ -7,9 +7,11 @@ from pydantic import Field, model_validator
 
 from services.contracts.config.base import Section
 from services.contracts.config.episodes import Episode
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import MOST_REWARDS, Reward
 
 DAY = 86_400.0
+MOST_DATASETS = 256
+"""Of a mixture, of an evaluation, of a validation. What is checked of them is checked in pairs."""
 NO_DATASET = (
     *("dataset", "mix", "filter", "curriculum", "name", "repeats", "weight", "template", "system"),
 )
@@ -109,7 +111,7 @@ class MixedPrompts(PromptDataset):
     """Text around a text prompt; default: `data.template`."""
     chat_template: Literal["auto", "none"] | None = None
     """Default: `data.chat_template`."""
-    rewards: list[Reward] = []
+    rewards: list[Reward] = Field([], max_length=MOST_REWARDS)
     """Components of the reward of its answers; default: the run's `rewards`."""
     max_tokens: int | None = Field(None, ge=1)
     """Longest completion, in tokens; default: `sampling.max_tokens`."""
@@ -134,7 +136,7 @@ class Data(PromptOptions, PromptDataset):
     reward_deadline: float | None = Field(None, ge=1, le=30 * 86_400)
     """With `source: sessions`: seconds after a session's end by which its reward has to come. One
     without a reward by then is discarded. Default: a day."""
-    mix: list[MixedPrompts] = []
+    mix: list[MixedPrompts] = Field([], max_length=MOST_DATASETS)
     """More datasets, mixed in. A mixture has the rows that its datasets have at submission."""
     filter: DatasetFilter | None = None
     """Filter prompts that stay too hard or too easy: their later tasks end at once, as
@@ -195,11 +197,16 @@ class Data(PromptOptions, PromptDataset):
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """`names`, in which the second of a name gets `#2`, the third `#3`."""
+    """`names`, in which the second of a name gets `#2`, the third `#3`, or the next number that is
+    no other's name."""
     found: list[str] = []
     for i, name in enumerate(names):
         count = names[:i].count(name) + 1
-        found.append(name if count == 1 else f"{name}#{count}")
+        called = name if count == 1 else f"{name}#{count}"
+        while called in found or (count > 1 and called in names):
+            count += 1
+            called = f"{name}#{count}"
+        found.append(called)
     return found
 
 
@@ -207,7 +214,7 @@ class SFTData(PromptOptions, Component):
     """The rows to learn from: conversations, prompts with answers, or plain text; with objective
     dpo prompts with a `chosen` and a `rejected` answer."""
 
-    mix: list[Component] = []
+    mix: list[Component] = Field([], max_length=MOST_DATASETS)
     """More datasets, mixed in."""
     train_on: Literal["assistant", "last", "all"] = "assistant"
     """The tokens that the loss counts. `assistant`: every turn of the assistant, and its end.

@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from services.contracts.config.base import Section, refuse_if
-from services.contracts.config.data import PromptOptions
-from services.contracts.config.rewards import Reward
+from services.contracts.config.data import MOST_DATASETS, PromptOptions
+from services.contracts.config.rewards import MOST_REWARDS, Reward
 from services.contracts.config.rollout import Sampling
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -36,7 +36,7 @@ class HeldOut(Section):
     template: str | None = None
     """Text around a text prompt, with the placeholder {prompt}; default: the dataset's own, if it
     was uploaded with a mapping that brings one; else as in `data`."""
-    rewards: Annotated[list[Reward], Field(min_length=1)] | None = None
+    rewards: Annotated[list[Reward], Field(min_length=1, max_length=MOST_REWARDS)] | None = None
     """Components of its reward; default: the dataset's own, else the run's `rewards`."""
 
     @model_validator(mode="after")
@@ -49,7 +49,7 @@ class HeldOut(Section):
 class Evaluation(HeldOut):
     """Accuracy on held-out rows, each time by one version, while training goes on."""
 
-    more: list[HeldOut] = []
+    more: list[HeldOut] = Field([], max_length=MOST_DATASETS)
     """More held-out datasets. They are evaluated one after the other."""
     every: int | None = Field(None, ge=1)
     """Steps between evaluations; default: only at start and end. One that falls due while another

@@ -7,6 +7,9 @@ from pydantic import Field, field_validator, model_validator
 
 from services.contracts.config.base import Section
 
+MOST_REWARDS = 256
+"""Components of one reward."""
+
 
 class Gate(Section):
     """A condition on another component of the reward."""

@@ -18,7 +18,7 @@ from services.contracts.config.objective.terms import (
 )
 from services.contracts.config.optimizer import AdamW, Optimizer
 from services.contracts.config.placement import Placement
-from services.contracts.config.rewards import Reward, named
+from services.contracts.config.rewards import MOST_REWARDS, Reward, named
 from services.contracts.config.rollout import Rollout, Sampling
 from services.contracts.config.section_checks import (
     check_adapters,
@@ -47,7 +47,7 @@ class RLConfig(Section):
     """The policy to start from."""
     data: Data
     """The prompts."""
-    rewards: list[Reward]
+    rewards: list[Reward] = Field(max_length=MOST_REWARDS)
     """Components of the reward, which is their weighted sum. The first one decides whether an
     answer counts as correct. Where a submission names none, those of its dataset are taken, if that
     was uploaded with a named mapping; so is `data.template`. The list may be empty where agents or

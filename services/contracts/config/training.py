@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from services.contracts.config.base import Section, refuse_if
+from services.contracts.config.data import MOST_DATASETS
 
 Parallel = Literal["auto", "ddp", "fsdp"]
 Automatic = Literal["auto"] | bool
@@ -113,7 +114,7 @@ class Validation(Section):
     """Loss and bits per byte of rows that are not trained, before the first step, every few steps
     and at the end. The checkpoint with the lowest loss is kept."""
 
-    datasets: list[Annotated[str, Field(min_length=1)]] = []
+    datasets: list[Annotated[str, Field(min_length=1)]] = Field([], max_length=MOST_DATASETS)
     """Names or ids of datasets of their own; default: a share of the rows to train on is kept
     out."""
     share: float = Field(0.02, ge=0, lt=1)

@@ -83,3 +83,29 @@ def test_an_epoch_has_each_dataset_by_its_weight_and_a_dataset_without_rows_is_n
     assert sorted(places) == [*((0, row) for row in range(6)), (1, 0), (1, 1)]
     with pytest.raises(ValueError, match="dataset bees is empty"):
         prompt_mixture(data, [6, 0], seed=0)
+
+
+def test_no_two_datasets_have_one_name_also_where_a_name_has_a_number_of_its_own() -> None:
+    words = [{"dataset": "words", "name": name} for name in ("words", "words#2", "words")]
+    run = config({"name": "words", "mix": words})
+    assert list(run.datasets) == ["words", "words#3", "words#2", "words#4"]
+    assert len(run.datasets) == len(run.data.components)
+
+
+@pytest.mark.parametrize("section", ["mix", "more", "rewards", "held out rewards", "validation"])
+def test_lists_that_are_checked_in_pairs_have_an_end(section: str) -> None:
+    """A megabyte of such a list took minutes, in which the gateway answered nobody."""
+    sets = [{"dataset": f"d{n}"} for n in range(300)]
+    rewards = [{"verifier": f"v{n}"} for n in range(300)]
+    sections: dict[str, Any] = {
+        "mix": {"data": {"dataset": "d", "mix": sets}},
+        "more": {"evaluation": {"dataset": "e", "more": sets}},
+        "rewards": {"rewards": rewards},
+        "held out rewards": {"evaluation": {"dataset": "e", "rewards": rewards}},
+        "validation": {"type": "sft", "validation": {"datasets": [one["dataset"] for one in sets]}},
+    }
+    base = {"type": "rl", "model": {"path": "org/model"}, "data": {"dataset": "sums"}}
+    if section != "validation":
+        base["rewards"] = [{"verifier": "math"}]
+    with pytest.raises(ConfigError, match="at most 256"):
+        parse_config(base | sections[section])

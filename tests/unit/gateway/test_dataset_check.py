@@ -8,7 +8,8 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from services.gateway.dataset_check import check_verifiers
+from services.contracts.records import DatasetRecord
+from services.gateway.dataset_check import check_datasets, check_verifiers
 from services.gateway.dependencies import Dependencies
 from services.settings import Settings
 
@@ -54,3 +55,14 @@ def test_a_check_that_was_not_done_is_a_warning_of_the_run(
 def test_a_check_that_was_done_and_one_that_is_not_needed_are_no_warnings() -> None:
     assert warnings_of(httpx.Response(200, json={"problems": []}), RAW) == []
     assert warnings_of(httpx.ReadTimeout(""), {"rewards": []}) == []
+
+
+@pytest.mark.parametrize("mix", [5, True, "abc", {"a": 1}])
+async def test_a_mixture_that_is_no_list_is_left_to_the_check_of_its_type(mix: Any) -> None:
+    async def find(name: str) -> DatasetRecord:
+        return DatasetRecord(id="1", name=name, rows=1, created=0.0, segments=[])
+
+    deps: Any = SimpleNamespace(store=SimpleNamespace(datasets=SimpleNamespace(find=find)))
+    raw, found = await check_datasets(deps, {"data": {"dataset": "d", "mix": mix}}, [])
+    assert raw["data"] == {"dataset": "1", "mix": mix}
+    assert list(found) == ["data.dataset"]
