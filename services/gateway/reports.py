@@ -125,29 +125,45 @@ class Reports:
         async with self._one:
             page = folder / FOLDER / PAGE
             if not _stands(page, record.finished):
-                runs = [await self._run(record, "")]
-                await _write(_job(folder / FOLDER, runs))
-                if await self._store.runs.get(record.id) is None:
-                    await anyio.to_thread.run_sync(_remove, folder)
+                while True:
+                    runs = [await self._run(record, "")]
+                    await _write(_job(folder / FOLDER, runs))
+                    now = await self._store.runs.get(record.id)
+                    if now is None:
+                        await anyio.to_thread.run_sync(_remove, folder)
+                    # One that has ended meanwhile has a page that is newer than its end, and does
+                    # not say it.
+                    if now is None or now.damage or now.finished == record.finished:
+                        break
+                    record = now
             return page
 
     async def of_chain(self, chain: ChainRecord) -> Path | None:
         """The same of a chain, whose steps are in it."""
-        store, folder = self._store, self._volume.path(f"chains/{chain.id}")
-        found = [(step.name, await store.runs.get(step.run)) for step in chain.steps]
-        runs = {name: run for name, run in found if run is not None and not run.damage}
+        folder = self._volume.path(f"chains/{chain.id}")
+        runs = await self._runs_of(chain)
         if not runs:
             return None
         async with self._one:
             page = folder / FOLDER / PAGE
             if not _stands(page, chain.finished):
                 folder.mkdir(parents=True, exist_ok=True)
-                jobs = [await self._run(run, name) for name, run in runs.items()]
-                view = viewed(chain, {run.id: run for run in runs.values()})
-                await _write(_job(folder / FOLDER, jobs, view.model_dump(mode="json")))
-                if await store.chains.get(chain.id) is None:
-                    await anyio.to_thread.run_sync(_remove, folder)
+                while True:
+                    jobs = [await self._run(run, name) for name, run in runs.items()]
+                    view = viewed(chain, {run.id: run for run in runs.values()})
+                    await _write(_job(folder / FOLDER, jobs, view.model_dump(mode="json")))
+                    now = await self._store.chains.get(chain.id)
+                    if now is None:
+                        await anyio.to_thread.run_sync(_remove, folder)
+                    if now is None or now.finished == chain.finished:
+                        break
+                    chain, runs = now, await self._runs_of(now)
             return page
+
+    async def _runs_of(self, chain: ChainRecord) -> dict[str, RunRecord]:
+        """The runs of its steps that can be read, by the steps' names."""
+        found = [(step.name, await self._store.runs.get(step.run)) for step in chain.steps]
+        return {name: run for name, run in found if run is not None and not run.damage}
 
     async def _run(self, record: RunRecord, step: str) -> JobRun:
         store = self._store

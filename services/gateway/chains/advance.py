@@ -36,6 +36,8 @@ log = get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 _locks: dict[str, asyncio.Lock] = {}
+_said_of: dict[str, str] = {}
+"""By chain, why its files could not be used when it was last tried."""
 
 
 async def keep_advancing(deps: Dependencies) -> None:
@@ -44,7 +46,7 @@ async def keep_advancing(deps: Dependencies) -> None:
         try:
             for id in await deps.store.chains.open():
                 await _advance_or_log(deps, id)
-        except (RedisError, OSError) as error:
+        except RedisError as error:
             log.debug("chains wait for Redis", reason=str(error))
         await asyncio.sleep(LOOK_SECONDS)
 
@@ -53,10 +55,17 @@ async def _advance_or_log(deps: Dependencies, id: str) -> None:
     """One chain that cannot be advanced stops no other one."""
     try:
         await advance(deps, id)
-    except (RedisError, OSError):
+    except RedisError:
         raise
+    except OSError as error:
+        # A full disk, or a file of its own that is gone: it is tried again, and said once.
+        if _said_of.get(id) != str(error):
+            _said_of[id] = str(error)
+            log.warning("a chain waits for its files", chain=id, reason=str(error))
     except Exception as error:
         log.exception("a chain cannot be advanced", chain=id, reason=repr(error))
+    else:
+        _said_of.pop(id, None)
 
 
 async def advance(deps: Dependencies, id: str) -> None:
