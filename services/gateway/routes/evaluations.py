@@ -43,9 +43,11 @@ class Answers(BaseModel):
 async def evaluations(deps: Deps, record: RunDep) -> RunEvaluations:
     """All evaluations of a run: those that have ended with their figures, the open one with its
     progress, and those that wait."""
+    # First those of Redis: one that ends meanwhile has its result before it leaves Redis.
+    unfinished = await _unfinished(deps, record.id)
     ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, record.id)))
     known = {one.id for one in ended}
-    found = [*ended, *(one for one in await _unfinished(deps, record.id) if one.id not in known)]
+    found = [*ended, *(one for one in unfinished if one.id not in known)]
     found.sort(key=lambda one: (-one.step, one.asked))
     return RunEvaluations(run=record.id, evaluations=found)
 
@@ -61,7 +63,7 @@ async def _one(
         ),
     ],
 ) -> EvaluationRecord:
-    found = await anyio.to_thread.run_sync(read_result, deps.volume.root, record.id, evaluation)
+    found = await _result(deps, record.id, evaluation)
     if found is not None:
         return found
     unfinished = await _unfinished(deps, record.id)
@@ -69,6 +71,10 @@ async def _one(
         if one.id == evaluation:
             return one
     ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, record.id)))
+    # It may have ended since it was looked for.
+    for one in ended:
+        if one.id == evaluation:
+            return one
     known = ", ".join(one.id for one in [*ended, *unfinished][-10:]) or "none yet"
     raise Problem(
         HTTPStatus.NOT_FOUND, f"run {record.id} has no evaluation {evaluation!r}; it has {known}"
@@ -111,7 +117,10 @@ async def answers(
     parts = None
     if found.finished is None:
         standing = await deps.store.evaluations.standing(record.id)
-        parts = next((one.parts for one in standing if one.id == found.id), 0)
+        parts = next((one.parts for one in standing if one.id == found.id), None)
+        # One that waits has none; of one that has ended since, all count.
+        if parts is None and await _result(deps, record.id, found.id) is None:
+            parts = 0
     folder = folder_of(deps.volume.root, record.id, found.id)
     read = partial(
         page,
@@ -125,6 +134,10 @@ async def answers(
     )
     shown = await anyio.to_thread.run_sync(read)
     return Answers(evaluation=found, rows=shown.rows, total=shown.total)
+
+
+async def _result(deps: Deps, run: str, evaluation: str) -> EvaluationRecord | None:
+    return await anyio.to_thread.run_sync(read_result, deps.volume.root, run, evaluation)
 
 
 async def _unfinished(deps: Deps, run: str) -> list[EvaluationRecord]:

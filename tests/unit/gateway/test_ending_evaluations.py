@@ -1,0 +1,70 @@
+"""An evaluation that ends while somebody asks for it is there all the same."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from services.contracts.evaluation import EvaluationRequest, record_of
+from services.contracts.weights import WeightManifest
+from services.evaluations import folder_of, part_path, write_part, write_result
+from services.gateway.routes import evaluations as routes
+from services.volume import Volume
+from tests.evaluating import answered, request
+
+RUN: Any = SimpleNamespace(id="r")
+
+
+class Ending:
+    """The evaluations of a run in Redis: one, which ends `after` so many more looks at it."""
+
+    def __init__(self, root: Path, after: int) -> None:
+        manifest = WeightManifest("r", 20, "9f3a1c", "full", [], 0, "model")
+        self.asked: EvaluationRequest = request(manifest)
+        self.id = self.asked.id
+        self.deps: Any = SimpleNamespace(
+            volume=Volume(root), store=SimpleNamespace(evaluations=self)
+        )
+        self._root, self._left = root, after
+        for number in (1, 2):
+            write_part(part_path(self.folder, number), [answered(number, "correct")])
+
+    @property
+    def folder(self) -> Path:
+        return folder_of(self._root, RUN.id, self.id)
+
+    def _look(self, found: list[Any]) -> list[Any]:
+        self._left -= 1
+        if self._left == 0:
+            ended = record_of(RUN.id, self.asked, "done").model_copy(update={"finished": 2.0})
+            # The result comes before the request leaves Redis.
+            write_result(self._root, ended)
+        return found if self._left > 0 else []
+
+    async def standing(self, _: str) -> list[Any]:
+        return self._look([SimpleNamespace(id=self.id, answered=1, parts=1)])
+
+    async def requests(self, _: str) -> list[EvaluationRequest]:
+        return self._look([self.asked])
+
+
+async def test_the_list_never_lacks_one_that_ends_meanwhile(tmp_path: Path) -> None:
+    for after in (1, 2, 3):
+        root = tmp_path / str(after)
+        listed = await routes.evaluations(Ending(root, after).deps, RUN)
+        assert len(listed.evaluations) == 1
+
+
+async def test_one_that_ends_meanwhile_is_found(tmp_path: Path) -> None:
+    for after in (1, 2, 3):
+        ending = Ending(tmp_path / str(after), after)
+        assert (await routes._one(ending.deps, RUN, ending.id)).id == ending.id
+
+
+async def test_the_answers_of_one_that_ends_meanwhile_are_all_there(tmp_path: Path) -> None:
+    for after, rows in ((1, 2), (2, 1)):
+        ending = Ending(tmp_path / str(after), after)
+        found = record_of(RUN.id, ending.asked, "open")
+        shown = await routes.answers(
+            ending.deps, RUN, found, offset=0, limit=20, verdict=None, category=None, row=None
+        )
+        assert shown.total == rows
