@@ -96,18 +96,23 @@ async def list_all(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 50,
     before: Annotated[
-        str | None, Query(description="Only older ones: `next` of the answer before.")
+        str | None,
+        Query(
+            pattern=r"^[0-9]+(\.[0-9]+)?-.+$",
+            description="Only older ones: `next` of the answer before.",
+        ),
     ] = None,
 ) -> Response:
     """Chains with their steps, newest first, page by page. The answer has an `ETag`, as the list of
     runs has."""
     chains = await deps.store.chains.all()
-    ids = [chain.id for chain in chains]
-    first = ids.index(before) + 1 if before in ids else 0
-    page = chains[first : first + limit]
-    more = len(chains) > first + limit
+    if before is not None:
+        # Also of a chain that is deleted by now.
+        created, _, last = before.partition("-")
+        chains = [one for one in chains if (one.created, one.id) < (float(created), last)]
+    page = chains[:limit]
     views = [await shown(deps, chain) for chain in page]
-    following = page[-1].id if more else None
+    following = f"{page[-1].created!r}-{page[-1].id}" if len(chains) > limit else None
     return unless_unchanged(request, ChainList(chains=views, next=following))
 
 

@@ -160,6 +160,19 @@ def test_a_step_that_evaluates_goes_on_from_its_answers_unless_its_options_chang
     assert resumed(evaluation={"samples": 2})[1] is None
 
 
+def test_pages_go_on_where_the_last_chain_of_a_page_was_deleted(
+    api: httpx.Client, chain: Any
+) -> None:
+    oldest, deleted, newest = (chain(name=f"page-{n}").json()["id"] for n in range(3))
+    first = api.get("/v1/chains", params={"limit": 2}).json()
+    assert [one["id"] for one in first["chains"]] == [newest, deleted]
+    api.post(f"/v1/chains/{deleted}/cancel")
+    eventually(lambda: api.delete(f"/v1/chains/{deleted}").status_code == 204)
+    second = api.get("/v1/chains", params={"limit": 1, "before": first["next"]}).json()
+    assert [one["id"] for one in second["chains"]] == [oldest]
+    assert api.get("/v1/chains", params={"before": "no cursor"}).status_code == 422
+
+
 def test_a_cancelled_chain_begins_no_further_step(
     api: httpx.Client, chain: Any, headrace: Headrace
 ) -> None:
