@@ -65,6 +65,11 @@ class ColumnMapping:
         is not there, or where no column can be taken for the prompt.
         """
         for role, names in (("prompt", self.prompt), ("answer", self.answer), ("rest", self.keep)):
+            if len(_tuple(names)) > MAX_COLUMNS:
+                raise DatasetError(
+                    f"the mapping names {len(_tuple(names)):,} columns to take the {role} from; "
+                    f"{MAX_COLUMNS} is the most"
+                )
             for name in _tuple(names):
                 if not _has(first, name):
                     where = f"{place} has" if place else "there is"

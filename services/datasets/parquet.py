@@ -16,7 +16,13 @@ from typing import Any, BinaryIO
 import msgspec
 
 from services.contracts.strict_json import NotJSON, decode
-from services.datasets.columns import MAX_COLUMNS, MAX_ROW_BYTES, DatasetError, too_large
+from services.datasets.columns import (
+    MAX_COLUMNS,
+    MAX_ROW_BYTES,
+    DatasetError,
+    names_in,
+    too_large,
+)
 from services.runtime.process import die_with
 
 MEMORY_BYTES = 2 << 30
@@ -113,6 +119,11 @@ def main() -> int:
                     f"it has {source.metadata.num_columns} columns; {MAX_COLUMNS} is the most: "
                     "leave out those that no verifier needs"
                 )
+            names = source.schema_arrow.names
+            if twice := sorted({name for name in names if names.count(name) > 1}):
+                raise DatasetError(
+                    f"it has a column twice: {names_in(dict.fromkeys(twice))}: rename one"
+                )
             for batch in source.iter_batches(batch_size=BATCH, use_threads=False):
                 for row in batch.to_pylist():
                     number += 1
@@ -128,6 +139,11 @@ def main() -> int:
         return 2
     except (pa.ArrowException, OSError) as error:
         return refuse(f"not a whole Parquet file (after row {number}): {error}")
+    except (ValueError, OverflowError, TypeError) as error:
+        # A moment that Python has no date for, or parts of a second that it does not count.
+        return refuse(
+            f"a value after row {number} cannot be taken as JSON: {error}. Write it as text"
+        )
     return 0
 
 

@@ -260,3 +260,11 @@ def test_an_empty_prompt_or_one_of_another_type_is_refused(prompt: object, said:
         row_from("line 2", {"prompt": prompt}, ColumnMapping("prompt"))
 
     assert said in str(refused.value)
+
+
+@pytest.mark.parametrize("role", ["answer", "keep"])
+def test_a_mapping_of_very_many_columns_is_refused_at_once(role: str) -> None:
+    """They were compared in pairs: a megabyte of one name twice took minutes."""
+    mapping = ColumnMapping(prompt="prompt", **{role: ("id",) * 100_000})
+    with pytest.raises(DatasetError, match=r"100,000 columns .*; 4096 is the most"):
+        mapping.resolved(columns("prompt", "id"))

@@ -263,3 +263,31 @@ def test_any_row_of_a_segment_is_found_at_its_index(
 
     with write_segment(rows, tmp_path_factory.mktemp("volume")) as written:
         assert Segment(written.path).row(index).answer == index
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array([2**60], pa.timestamp("us")),
+        pa.array([2**30], pa.date32()),
+        pa.array([1], pa.timestamp("ns")),
+    ],
+    ids=["year 36,000", "day 2^30", "a nanosecond"],
+)
+def test_a_parquet_value_that_json_cannot_carry_is_named(imported: Import, values: Any) -> None:
+    """It was said that the memory is not enough."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"prompt": ["a"], "when": values}), sink)
+    with pytest.raises(
+        DatasetError, match=r"a value after row 0 cannot be taken.*Write it as text"
+    ):
+        imported(sink.getvalue(), "rows.parquet")
+
+
+def test_a_parquet_file_with_two_columns_of_one_name_is_refused(imported: Import) -> None:
+    """The last of them was taken, without a word."""
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["prompt", "prompt"])
+    sink = io.BytesIO()
+    pq.write_table(table, sink)
+    with pytest.raises(DatasetError, match="a column twice: 'prompt'"):
+        imported(sink.getvalue(), "rows.parquet")
