@@ -115,39 +115,53 @@ async def upload(
     filename = PurePath(file.filename or "upload").name
     chosen = name or _name_from(filename)
     columns, root = _mapping(mapping), deps.volume.root
-    imported = await anyio.to_thread.run_sync(
-        lambda: import_file(root, file.file, filename, chosen, format, columns), limiter=IMPORTS
-    )
-    record = DatasetRecord(
-        id=imported.id,
-        name=chosen,
-        rows=imported.segment.rows,
-        created=time.time(),
-        segments=[imported.segment],
-        source=source or filename,
-        defaults=columns.defaults if isinstance(columns, KnownFile) else None,
-    )
-    kept = await deps.store.datasets.add(record)
-    if kept.damage:
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"{kept.damage}: delete it first (`headrace datasets rm {kept.id}`)",
+    kept = None
+    while kept is None:
+        imported = await anyio.to_thread.run_sync(
+            lambda: import_file(root, file.file, filename, chosen, format, columns),
+            limiter=IMPORTS,
         )
-    if kept.id != record.id:
-        await anyio.to_thread.run_sync(_remove, deps, record.id)
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"there is a dataset {chosen!r} with other rows (id {kept.id}): choose another name, "
-            f"delete it first (`headrace datasets rm {chosen}`), or append to it with "
-            "POST /v1/prompts",
+        record = DatasetRecord(
+            id=imported.id,
+            name=chosen,
+            rows=imported.segment.rows,
+            created=time.time(),
+            segments=[imported.segment],
+            source=source or filename,
+            defaults=columns.defaults if isinstance(columns, KnownFile) else None,
         )
-    await keep_copy(keep_dataset, deps.volume.root, kept)
+        kept = await _added(deps, record)
     if kept.created != record.created:
         response.status_code = HTTPStatus.OK
     else:
         log.info("dataset added", dataset=record.id, name=chosen, rows=record.rows)
     used = imported.mapping.name if isinstance(imported.mapping, KnownFile) else imported.mapping
     return Uploaded(**kept.model_dump(), mapping=used, duplicates=imported.duplicates)
+
+
+async def _added(deps: Deps, record: DatasetRecord) -> DatasetRecord | None:
+    """The record that there is now; None where the same dataset was deleted since its file was
+    written, and that with it. Raises Problem 409 where another one has its name."""
+    async with deps.dataset_changes:
+        path = deps.volume.path(record.segments[0].file)
+        if not await anyio.to_thread.run_sync(path.exists):
+            return None
+        kept = await deps.store.datasets.add(record)
+        if kept.damage:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"{kept.damage}: delete it first (`headrace datasets rm {kept.id}`)",
+            )
+        if kept.id != record.id:
+            await anyio.to_thread.run_sync(_remove, deps, record.id)
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"there is a dataset {record.name!r} with other rows (id {kept.id}): choose "
+                f"another name, delete it first (`headrace datasets rm {record.name}`), or append to it "
+                "with POST /v1/prompts",
+            )
+        await keep_copy(keep_dataset, deps.volume.root, kept)
+        return kept
 
 
 @router.get("", summary="List datasets")
@@ -204,16 +218,17 @@ async def preview(
 async def delete(deps: Deps, record: DatasetDep) -> None:
     """Delete a dataset and its files. Refused (409) while a run or a chain uses it that is not
     over."""
-    users = await users_of(deps, record)
-    if users:
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"dataset {record.name!r} is used by {', '.join(users)}: cancel that or let it end "
-            "first",
-        )
-    await anyio.to_thread.run_sync(forget_dataset, deps.volume.root, record.id)
-    await deps.store.datasets.delete(record.id)
-    await anyio.to_thread.run_sync(_remove, deps, record.id)
+    async with deps.dataset_changes:
+        users = await users_of(deps, record)
+        if users:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"dataset {record.name!r} is used by {', '.join(users)}: cancel that or let it end "
+                "first",
+            )
+        await anyio.to_thread.run_sync(forget_dataset, deps.volume.root, record.id)
+        await deps.store.datasets.delete(record.id)
+        await anyio.to_thread.run_sync(_remove, deps, record.id)
     log.info("dataset deleted", dataset=record.id, name=record.name)
 
 

@@ -72,14 +72,19 @@ async def add(deps: Deps, addition: PromptAddition) -> PromptsAdded:
         raise Problem(HTTPStatus.CONFLICT, f"{record.damage}: delete it, and upload it again")
     rows = [Row(prompt=p.prompt, answer=p.answer, columns=p.columns) for p in addition.prompts]
     segment = await anyio.to_thread.run_sync(append_rows, deps.volume.root, record.id, rows)
-    try:
-        grown = await deps.store.datasets.append(record.id, segment)
-    except KeyError:
-        deps.volume.path(segment.file).unlink(missing_ok=True)
-        raise Problem(
-            HTTPStatus.NOT_FOUND, f"dataset {record.name!r} was deleted meanwhile"
-        ) from None
-    await keep_copy(keep_dataset, deps.volume.root, grown)
+    path = deps.volume.path(segment.file)
+    async with deps.dataset_changes:
+        try:
+            # It may have been deleted, and be there again.
+            if not await anyio.to_thread.run_sync(path.exists):
+                raise KeyError(record.id)
+            grown = await deps.store.datasets.append(record.id, segment)
+        except KeyError:
+            path.unlink(missing_ok=True)
+            raise Problem(
+                HTTPStatus.NOT_FOUND, f"dataset {record.name!r} was deleted meanwhile"
+            ) from None
+        await keep_copy(keep_dataset, deps.volume.root, grown)
     log.info("prompts added", dataset=record.id, rows=segment.rows)
     return PromptsAdded(
         dataset=record.id, added=segment.rows, first=grown.rows - segment.rows, rows=grown.rows

@@ -1,0 +1,127 @@
+"""A dataset that is deleted while it is uploaded, or grows: it is there whole, or gone."""
+
+import asyncio
+import io
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastapi import Response, UploadFile
+
+from services.contracts.records import DatasetRecord, DatasetSegment
+from services.gateway.routes import datasets as routes
+from services.gateway.routes import prompts
+from services.recovery.copies import keep_copy, kept_datasets
+from services.volume import Volume
+
+LINES = b'{"prompt": "1+1", "answer": "2"}\n'
+
+
+class Datasets:
+    """The records, in place of those in Redis."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, DatasetRecord] = {}
+        self.deleted: Any = None
+        """What happens between the end of a record and that of its files."""
+
+    async def add(self, record: DatasetRecord) -> DatasetRecord:
+        return self.records.setdefault(record.id, record)
+
+    async def find(self, id: str) -> DatasetRecord | None:
+        return self.records.get(id)
+
+    async def append(self, id: str, segment: DatasetSegment) -> DatasetRecord:
+        old = self.records[id]
+        changed = {"rows": old.rows + segment.rows, "segments": [*old.segments, segment]}
+        self.records[id] = old.model_copy(update=changed)
+        return self.records[id]
+
+    async def delete(self, id: str) -> None:
+        del self.records[id]
+        if self.deleted is not None:
+            await self.deleted()
+
+
+@pytest.fixture
+def deps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    async def unused(*_: object) -> list[str]:
+        return []
+
+    monkeypatch.setattr(routes, "users_of", unused)
+    return SimpleNamespace(
+        volume=Volume(tmp_path),
+        store=SimpleNamespace(datasets=Datasets()),
+        dataset_changes=asyncio.Lock(),
+    )
+
+
+async def upload(deps: Any) -> DatasetRecord:
+    file = UploadFile(io.BytesIO(LINES), filename="rows.jsonl")
+    return await routes.upload(deps, Response(), file, "rows", None, None, None)
+
+
+async def began(task: asyncio.Task[Any]) -> None:
+    """Let it come as far as it comes."""
+    await asyncio.wait([task], timeout=1)
+
+
+async def test_a_dataset_that_is_uploaded_while_it_is_deleted_has_its_file(deps: Any) -> None:
+    """The deletion removed the file of the new one, and a run on it could not read a row."""
+    record = await upload(deps)
+    uploads: list[asyncio.Task[Any]] = []
+
+    async def again() -> None:
+        uploads.append(asyncio.create_task(upload(deps)))
+        await began(uploads[0])
+
+    deps.store.datasets.deleted = again
+    await routes.delete(deps, record)
+    await uploads[0]
+    (there,) = deps.store.datasets.records.values()
+    assert deps.volume.path(there.segments[0].file).exists()
+    assert [one.id for one in kept_datasets(deps.volume.root)] == [there.id]
+
+
+@pytest.mark.parametrize("kind", ["upload", "prompts"])
+async def test_a_dataset_that_is_deleted_before_its_copy_is_written_has_none(
+    kind: str, deps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that Redis does not know is a loss, with which no gateway starts."""
+    record = await upload(deps) if kind == "prompts" else None
+    deletions: list[asyncio.Task[Any]] = []
+
+    async def late(keep: Any, root: Path, kept: DatasetRecord) -> None:
+        deletions.append(asyncio.create_task(routes.delete(deps, kept)))
+        await began(deletions[0])
+        await keep_copy(keep, root, kept)
+
+    for module in (routes, prompts):
+        monkeypatch.setattr(module, "keep_copy", late)
+    if record is None:
+        await upload(deps)
+    else:
+        row = prompts.Prompt(prompt="2+2", answer="4")
+        await prompts.add(deps, prompts.PromptAddition(dataset=record.id, prompts=[row]))
+    await deletions[0]
+    assert not deps.store.datasets.records
+    assert not list(kept_datasets(deps.volume.root))
+
+
+async def test_rows_of_a_dataset_that_was_deleted_and_uploaded_meanwhile_are_refused(
+    deps: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = await upload(deps)
+    written = prompts.append_rows
+
+    def slowly(root: Path, id: str, rows: Any) -> DatasetSegment:
+        segment = written(root, id, rows)
+        deps.volume.path(segment.file).unlink()
+        return segment
+
+    monkeypatch.setattr(prompts, "append_rows", slowly)
+    row = prompts.Prompt(prompt="2+2", answer="4")
+    with pytest.raises(prompts.Problem, match="was deleted meanwhile"):
+        await prompts.add(deps, prompts.PromptAddition(dataset=record.id, prompts=[row]))
+    assert deps.store.datasets.records[record.id].rows == 1
