@@ -24,7 +24,7 @@ async function refresh() {
     ({ chains } = await get(CHAINS));
     $("connection").textContent = "";
     askForKey(false);
-    const named = decodeURIComponent(location.hash.slice(1));
+    const named = addressed();
     if (!pinned) await (named ? show(named) : choose());
     await follow();
     showRuns();
@@ -36,6 +36,16 @@ async function refresh() {
   } catch (error) {
     if ($("key-form").hidden)
       $("connection").textContent = error instanceof TypeError ? "The gateway does not answer; trying again." : error.message;
+  }
+}
+
+// The run that the address names, as it is written where that is no encoded text.
+function addressed() {
+  const text = location.hash.slice(1);
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return text;
   }
 }
 
@@ -197,7 +207,7 @@ onClick("older", async () => {
 });
 addEventListener("hashchange", () => {
   // A login link reloads the page (api.js); its token belongs in no path.
-  if (!location.hash.startsWith("#login=")) show(decodeURIComponent(location.hash.slice(1))).catch(() => {});
+  if (!location.hash.startsWith("#login=")) show(addressed()).catch(() => {});
 });
 
 $("curl").textContent =

@@ -121,4 +121,8 @@ function answered(row) {
 }
 
 $("evaluation-verdict").addEventListener("change", () => load());
-$("evaluation-more").addEventListener("click", () => load(true));
+$("evaluation-more").addEventListener("click", async () => {
+  $("evaluation-more").disabled = true; // a second click would add the same rows again
+  await load(true);
+  $("evaluation-more").disabled = false;
+});
