@@ -9,6 +9,7 @@ from fractions import Fraction
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
 
+import anyio.to_thread
 from pydantic import BaseModel, ConfigDict, Field
 
 from recipes import UnknownRecipe, find_recipe, merged
@@ -46,6 +47,7 @@ from services.gateway.resuming import changed_by_resume, resumable
 from services.http import Problem
 from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
+from services.recovery.copies import forget_run, keep_copy, keep_run
 from services.runtime.tool_servers import tool_servers, unknown_server, usable
 
 
@@ -180,6 +182,14 @@ async def accept(
         dataset_rows=mixture.rows,
     )
     return Accepted(record, estimate, config, model, shares)
+
+
+async def keep_record(deps: Dependencies, run: str) -> None:
+    """Write the copy of a run's record on the data volume. A run that is deleted meanwhile gets
+    none: a copy that Redis does not know is a loss, with which no gateway starts."""
+    await keep_copy(keep_run, deps.volume.root, await deps.store.runs.get(run))
+    if await deps.store.runs.get(run) is None:
+        await anyio.to_thread.run_sync(forget_run, deps.volume.root, run)
 
 
 def refusal(problems: Problems, more: int = 0) -> Problem:

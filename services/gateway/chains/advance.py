@@ -24,10 +24,9 @@ from services.contracts.records import RunRecord, RunState
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import refusals
 from services.gateway.resuming import changed_by_resume
-from services.gateway.submission import RunSubmission, accept, refusal
+from services.gateway.submission import RunSubmission, accept, keep_record, refusal
 from services.http import Problem
 from services.models.path import PREFIX, needed_runs
-from services.recovery.copies import keep_copy, keep_run
 from services.runtime.logs import get_logger
 from services.store import Gone, Unreadable
 from services.volume.run_files import last_metric
@@ -127,7 +126,7 @@ async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
         await deps.store.chains.change(chain.id, end)
         log.warning("chain ended", chain=chain.id, step=chain.step.name, reason=reason)
         return True
-    await keep_copy(keep_run, deps.volume.root, await deps.store.runs.get(record.id))
+    await keep_record(deps, record.id)
     log.info("run queued", run=record.id, chain=chain.id, step=chain.step.name, kind=record.kind)
     now = await deps.store.chains.get(chain.id)
     wanted = now is not None and now.state is ChainState.RUNNING

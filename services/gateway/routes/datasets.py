@@ -157,8 +157,8 @@ async def _added(deps: Deps, record: DatasetRecord) -> DatasetRecord | None:
             raise Problem(
                 HTTPStatus.CONFLICT,
                 f"there is a dataset {record.name!r} with other rows (id {kept.id}): choose "
-                f"another name, delete it first (`headrace datasets rm {record.name}`), or append to it "
-                "with POST /v1/prompts",
+                f"another name, delete it first (`headrace datasets rm {record.name}`), or append "
+                "to it with POST /v1/prompts",
             )
         await keep_copy(keep_dataset, deps.volume.root, kept)
         return kept

@@ -18,11 +18,11 @@ from services.gateway.submission import (
     RunSubmission,
     accept,
     described_run,
+    keep_record,
     refusal,
 )
 from services.http import Problem, responses, unless_unchanged
 from services.models.path import needed_runs
-from services.recovery.copies import keep_copy, keep_run
 from services.runtime.logs import get_logger
 from services.store import Gone
 from services.volume.run_files import METRICS, read_metrics
@@ -104,7 +104,7 @@ async def _queued(deps: Dependencies, accepted: Accepted) -> RunRecord:
         await deps.store.runs.submit(record, needed_runs(record))
     except Gone as error:
         raise Problem(HTTPStatus.CONFLICT, f"the run was not queued: {error}") from None
-    await keep_copy(keep_run, deps.volume.root, await deps.store.runs.get(record.id))
+    await keep_record(deps, record.id)
     log.info("run queued", run=record.id, name=record.name, kind=record.kind, pool=record.pool)
     return (await detailed(deps, [record]))[0]
 

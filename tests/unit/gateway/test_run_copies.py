@@ -1,0 +1,34 @@
+"""The copy of a run's record."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from services.contracts.records import RunRecord, RunState
+from services.gateway.submission import keep_record
+from services.recovery.copies import kept_runs
+from services.volume import Volume
+
+RUN = RunRecord(
+    id="r", name="r", pool="p", kind="rl", state=RunState.QUEUED, config={}, created=1.0
+)
+
+
+@pytest.mark.parametrize("looks", [0, 1, 2], ids=["deleted before", "meanwhile", "not deleted"])
+async def test_a_run_that_is_deleted_while_its_copy_is_written_has_none(
+    looks: int, tmp_path: Path
+) -> None:
+    left = looks
+
+    async def get(_: str) -> RunRecord | None:
+        nonlocal left
+        left -= 1
+        return RUN if left >= 0 else None
+
+    deps: Any = SimpleNamespace(
+        volume=Volume(tmp_path), store=SimpleNamespace(runs=SimpleNamespace(get=get))
+    )
+    await keep_record(deps, RUN.id)
+    assert [one.id for one in kept_runs(tmp_path)] == ["r"] * (looks == 2)
