@@ -23,13 +23,15 @@ from services.gateway.dependencies import Deps
 router = APIRouter(tags=["operation"])
 
 NAMED = (
-    ("reward/component/", "component"),
+    ("reward/component/", "component", "reward_component"),
     *(
-        (f"dataset/{key}/", "dataset")
+        (f"dataset/{key}/", "dataset", f"dataset_{key}")
         for key in ("share", "reward", "pass_rate", "tokens", "truncated", "filtered")
     ),
+    # Without the name they are metrics of their own.
+    *((f"{stage}/loss/", "dataset", f"dataset_{stage}_loss") for stage in ("train", "validation")),
 )
-"""Metrics that end with a name of the user's, and the label that this is."""
+"""Metrics that end with a name of the user's, the label that this is, and the family's name."""
 
 WORKER_GAUGES = {
     "groups_in_flight": "Groups whose leases it holds",
@@ -86,8 +88,8 @@ class Scrape(Collector):
             if run.state is not RunState.QUEUED:
                 step.add_metric([run.id, run.name], run.step)
         yield step
-        yield from (_named(self.live, beginning, label) for beginning, label in NAMED)
-        labelled = tuple(beginning for beginning, _ in NAMED)
+        yield from (_named(self.live, *one) for one in NAMED)
+        labelled = tuple(beginning for beginning, _, _ in NAMED)
         names = {name for run in self.live for name in run.metrics if not name.startswith(labelled)}
         for name in sorted(names):
             family = GaugeMetricFamily(
@@ -125,9 +127,9 @@ class Scrape(Collector):
             yield family
 
 
-def _named(live: list[RunRecord], beginning: str, label: str) -> Metric:
+def _named(live: list[RunRecord], beginning: str, label: str, called: str) -> Metric:
     family = GaugeMetricFamily(
-        "headrace_" + beginning.rstrip("/").replace("/", "_"),
+        f"headrace_{called}",
         f"{beginning}NAME at the newest step, by {label}",
         labels=["run", "name", label],
     )

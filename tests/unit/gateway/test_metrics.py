@@ -18,6 +18,10 @@ def test_components_whose_names_differ_in_one_sign_are_told_apart() -> None:
             "reward/component/a/b": 1.0,
             "dataset/reward/a-b": 0.5,
             "dataset/reward/a_b": 0.75,
+            "train/loss": 2.0,
+            "train/loss/a-b": 1.5,
+            "train/loss/a_b": 2.5,
+            "validation/loss/a-b": 3.0,
         },
     )  # fmt: skip
     registry = CollectorRegistry(auto_describe=False)
@@ -38,6 +42,13 @@ def test_components_whose_names_differ_in_one_sign_are_told_apart() -> None:
         "a-b": 0.5,
         "a_b": 0.75,
     }
+    (losses,) = [f for f in families if f.name == "headrace_dataset_train_loss"]
+    assert {sample.labels["dataset"]: sample.value for sample in losses.samples} == {
+        "a-b": 1.5,
+        "a_b": 2.5,
+    }
+    (loss,) = [f for f in families if f.name == "headrace_train_loss"]
+    assert [sample.value for sample in loss.samples] == [2.0]
 
 
 def test_a_run_that_waits_its_turn_is_not_seen_to_stand_still() -> None:
