@@ -24,6 +24,8 @@ from services.contracts.rows.dataset import Row
 from services.datasets.columns import DatasetError
 from services.volume import checksum, fsync, opened_by_umask
 
+UNPUBLISHED = ".incoming-"
+"""How files begin that have no place yet."""
 BATCH = 1024
 """Rows per record batch."""
 SCHEMA = pa.schema(
@@ -68,7 +70,7 @@ def write_segment(rows: Iterable[Row], root: Path) -> UnpublishedSegment:
     """
     folder = root / "datasets"
     folder.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=".incoming-", suffix=".arrow", dir=folder)
+    descriptor, name = tempfile.mkstemp(prefix=UNPUBLISHED, suffix=".arrow", dir=folder)
     os.close(descriptor)
     path = Path(name)
     try:

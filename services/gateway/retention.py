@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 from services.contracts.chains import ChainRecord, references, referred
 from services.contracts.records import RunSummary
 from services.contracts.weights import DELTA
+from services.datasets.segments import UNPUBLISHED
 from services.gateway.settings import GatewaySettings
 from services.models.path import named_steps
 from services.payloads import Payloads
@@ -31,6 +32,8 @@ from services.volume.run_files import last_metric
 log = get_logger(__name__)
 
 CHECKPOINT = re.compile(r"step-(\d+)-.+")
+UNFINISHED_SECONDS = 24 * 3600.0
+"""Another gateway may be writing a file that is younger."""
 SIZE_SECONDS = 30.0
 """A measured size is used for this long."""
 
@@ -107,8 +110,18 @@ def _modified(path: Path) -> int:
     return path.stat().st_mtime_ns
 
 
+def remove_unfinished(data: Path) -> None:
+    """Delete what uploads were writing whose gateway died: nothing was written to it for long."""
+    for path in data.glob(f"datasets/{UNPUBLISHED}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - UNFINISHED_SECONDS:
+                path.unlink()
+                log.info("a file of an upload that broke off deleted", file=path.name)
+
+
 async def prune_finished(store: Store, settings: GatewaySettings) -> None:
-    """Prune every run that ended at least `keep_finished_seconds` ago."""
+    """Prune every run that ended at least `keep_finished_seconds` ago, and what uploads left."""
+    await anyio.to_thread.run_sync(remove_unfinished, settings.data)
     ended = [
         run
         for run in await store.runs.all()

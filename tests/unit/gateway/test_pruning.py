@@ -1,6 +1,8 @@
 """Pruning goes on, whatever one round of it meets."""
 
 import asyncio
+import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -128,3 +130,17 @@ async def test_a_run_with_damaged_metrics_keeps_its_files_and_the_others_lose_th
 
     assert len(steps("damaged")) == 3
     assert steps("whole") == ["step-000001-a", "step-000003-a"]
+
+
+def test_what_an_upload_left_whose_gateway_died_is_deleted_after_a_day(tmp_path: Path) -> None:
+    """A gigabyte for each of them stayed for good."""
+    folder = tmp_path / "datasets"
+    folder.mkdir()
+    names = (".incoming-old.arrow", ".incoming-new.arrow", "0123456789abcdef")
+    for name in names:
+        (folder / name).write_text("")
+    for name in (names[0], names[2]):
+        os.utime(folder / name, (1.0, time.time() - 2 * retention.UNFINISHED_SECONDS))
+    retention.remove_unfinished(tmp_path)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(names[1:])
+    retention.remove_unfinished(tmp_path / "nothing here")
