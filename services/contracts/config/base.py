@@ -21,8 +21,9 @@ class Section(BaseModel):
     @classmethod
     def _fits_64_bits(cls, value: Any) -> Any:
         # torch, numpy and Redis take no larger ones: the learner would crash on them, not here.
-        too_large = isinstance(value, int) and not -(2**63) <= value < 2**63
-        refuse_if(too_large, "is beyond 64 bits: choose a number below 9.2e18")
+        values = value if isinstance(value, list | tuple) else [value]
+        too_large = (isinstance(one, int) and not -(2**63) <= one < 2**63 for one in values)
+        refuse_if(any(too_large), "is beyond 64 bits: choose a number below 9.2e18")
         return value
 
 

@@ -10,6 +10,8 @@ from services.contracts.config.episodes import Episode
 from services.contracts.config.rewards import MOST_REWARDS, Reward
 
 DAY = 86_400.0
+MOST_PLACES = 16
+"""Of the prompt in a template."""
 MOST_DATASETS = 256
 """Of a mixture, of an evaluation, of a validation. What is checked of them is checked in pairs."""
 NO_DATASET = (
@@ -38,6 +40,11 @@ def check_template(template: str) -> None:
     """Raise ValueError where a prompt has no place in `template`."""
     if "{prompt}" not in template:
         raise ValueError(f"template {template!r} lacks the placeholder {{prompt}}")
+    # A prompt of a megabyte in a template of another would be more than any memory.
+    if (count := template.count("{prompt}")) > MOST_PLACES:
+        raise ValueError(
+            f"template has the placeholder {{prompt}} {count:,} times; {MOST_PLACES} is the most"
+        )
 
 
 class DatasetFilter(Section):

@@ -68,7 +68,7 @@ class Sessions(Section):
     of each conversation of a session after its first prompt."""
 
     type: Literal["sessions"]
-    idle_seconds: float = Field(300, ge=5)
+    idle_seconds: float = Field(300, ge=5, le=30 * 86_400)
     """Sessions of a group without a call for so long are lost, and their task is leased again. In
     place of `rollout.lease_seconds`, for them."""
     history: Literal["exact", "template"] = "exact"

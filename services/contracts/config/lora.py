@@ -1,5 +1,7 @@
 """LoRA: the model is frozen, and small matrices added to its linear layers are trained."""
 
+from typing import Annotated
+
 from pydantic import Field, field_validator
 
 from services.contracts.config.base import Section
@@ -24,7 +26,7 @@ class LoRA(Section):
     """Rows of A and columns of B. vLLM serves at most 512."""
     alpha: float = Field(32.0, gt=0)
     """Scale of the adapters, before division by `rank`."""
-    targets: list[str] | None = Field(None, min_length=1)
+    targets: list[Annotated[str, Field(min_length=1)]] | None = Field(None, min_length=1)
     """Linear layers with adapters, by the ends of their names, e.g. [q_proj, v_proj]; default: all
     except the output head."""
 

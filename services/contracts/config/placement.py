@@ -9,7 +9,7 @@ from services.contracts.config.base import Section
 
 
 def _known(place: str) -> str:
-    if not re.fullmatch(r"same|cuda:\d{1,4}", place):
+    if not re.fullmatch(r"same|cuda:[0-9]{1,4}", place):
         raise ValueError(
             f"{place!r} is no device: choose same, or cuda:0 and so on; training.offload keeps a "
             "model in host memory while it is idle"

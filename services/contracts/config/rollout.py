@@ -62,7 +62,7 @@ class Rollout(Section):
 
     max_staleness: int = Field(1, ge=0)
     """Versions between sampling a token and training on it, at most (η). 0: synchronous."""
-    lease_seconds: float = Field(60, ge=2)
+    lease_seconds: float = Field(60, ge=2, le=30 * 86_400)
     """A worker without progress for this long loses its leases to others."""
     update_mode: Literal["keep", "abort", "wait"] = "keep"
     """Requests in flight at a weight update. keep: they continue with their KV cache. abort: they
