@@ -1,4 +1,6 @@
-"""Reads the lines that a learner writes beside a run's checkpoints: metrics and sampled answers."""
+"""Reads the lines that a learner writes beside a run's checkpoints: metrics and sampled answers. A
+line that a disk has damaged is left out, and a line in the log, for whoever shows the others.
+"""
 
 import contextlib
 import json
@@ -9,8 +11,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import anyio.to_thread
+from pydantic import ValidationError
 
 from services.contracts.groups.sampled_answer import SampledAnswer
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+_reported: set[Path] = set()
 
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 PLACE = {"step", "evaluation/step", "time"}
@@ -20,10 +28,11 @@ BLOCK = 1 << 18
 
 
 def read_metrics(
-    path: Path, names: set[str], after: int, limit: int, start: int
+    path: Path, names: set[str], after: int, limit: int, start: int, strict: bool = False
 ) -> tuple[list[dict[str, Any]], int | None]:
     """Up to `limit` rows of steps after `after`, from the byte `start` on, with only the metrics
-    `names` if there are any; and where the next ones begin, None: there are none yet."""
+    `names` if there are any; and where the next ones begin, None: there are none yet. With `strict`
+    a damaged line raises ValueError."""
     rows: list[dict[str, Any]] = []
     try:
         with path.open("rb") as file:
@@ -37,7 +46,8 @@ def read_metrics(
                 # The line that is being written has no end yet.
                 if not line.endswith(b"\n"):
                     break
-                row = json.loads(line, parse_constant=lambda _: None)
+                if (row := _row(line, path, strict)) is None:
+                    continue
                 if row.get("step", row.get("evaluation/step", 0)) <= after:
                     continue
                 if names and not (names & row.keys()):
@@ -53,12 +63,12 @@ def read_metrics(
 
 async def last_metric(folder: Path, name: str) -> float | None:
     """The newest value of a metric of the run in `folder`; None: it has none. Raises ValueError
-    where the file is damaged."""
+    where the file is damaged: what cannot be read may have been it."""
     path = folder / METRICS
     try:
-        rows, _ = await anyio.to_thread.run_sync(read_metrics, path, {name}, -1, 1 << 31, 0)
+        rows, _ = await anyio.to_thread.run_sync(read_metrics, path, {name}, -1, 1 << 31, 0, True)
         found = next((float(row[name]) for row in reversed(rows) if name in row), None)
-    except (AttributeError, TypeError, ArithmeticError, RecursionError) as error:
+    except (TypeError, ArithmeticError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if found is not None and not math.isfinite(found):
         raise ValueError(f"{path} is damaged: {name} is {found}")
@@ -75,12 +85,13 @@ def read_samples(
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             for at, line in backwards(file, size if before is None else min(before, size)):
-                row = json.loads(line, parse_constant=lambda _: None)
+                if (one := _sample(line, path)) is None:
+                    continue
                 # Later lines are of later steps.
-                if step is not None and row["step"] < step:
+                if step is not None and one.step < step:
                     break
-                if step is None or row["step"] == step:
-                    found.append(SampledAnswer.model_validate(row))
+                if step is None or one.step == step:
+                    found.append(one)
                     if len(found) == limit:
                         return found, at or None
     except FileNotFoundError:
@@ -95,11 +106,45 @@ def first_samples(path: Path, limit: int) -> list[SampledAnswer]:
         for line in file:
             if not line.endswith(b"\n") or len(found) == limit:
                 break
-            one = SampledAnswer.model_validate(json.loads(line, parse_constant=lambda _: None))
+            if (one := _sample(line, path)) is None:
+                continue
             if found and one.step != found[0].step:
                 break
             found.append(one)
     return found
+
+
+def _row(line: bytes, path: Path, strict: bool = False) -> dict[str, Any] | None:
+    """The object in a line; None where it is damaged, or ValueError if `strict`."""
+    try:
+        row = json.loads(line, parse_constant=lambda _: None)
+        if not isinstance(row, dict):
+            raise ValueError("it is no object")
+        steps = [row[name] for name in ("step", "evaluation/step") if name in row]
+        if not all(isinstance(step, int | float) for step in steps):
+            raise ValueError("its step is no number")
+    except (ValueError, RecursionError) as error:
+        if strict:
+            raise ValueError(f"{path} is damaged: {error}") from None
+        _report(path, error)
+        return None
+    return row
+
+
+def _sample(line: bytes, path: Path) -> SampledAnswer | None:
+    row = _row(line, path)
+    try:
+        return None if row is None else SampledAnswer.model_validate(row)
+    except ValidationError as error:
+        _report(path, error)
+        return None
+
+
+def _report(path: Path, error: Exception) -> None:
+    """Say once of a file that a line of it is damaged: a page asks for it every few seconds."""
+    if path not in _reported:
+        _reported.add(path)
+        log.warning("a damaged line is left out", file=str(path), reason=str(error)[:200])
 
 
 def backwards(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:

@@ -205,7 +205,7 @@ async def _best_step(deps: Dependencies, run: RunRecord, named: str) -> int:
         try:
             best = await last_metric(deps.volume.path(f"runs/{at.id}"), "validation/best_step")
         except ValueError as error:
-            raise Problem(409, f"{named}: {error}") from error
+            raise Problem(409, f"{named}: {error}: name a checkpoint by its step") from error
         # A run that was resumed may have validated nothing since.
         before = await deps.store.runs.get(at.resume_from) if at.resume_from else None
         if before is None:

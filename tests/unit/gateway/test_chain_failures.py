@@ -1,13 +1,17 @@
-"""A chain that cannot go on holds up no other one."""
+"""A chain that cannot go on holds up no other one, and says why."""
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from services.gateway.chains import advance
+from services.http import Problem
 from services.runtime.tasks import end
+from services.volume import Volume
+from services.volume.run_files import METRICS
 
 
 @pytest.mark.parametrize(
@@ -35,3 +39,13 @@ async def test_a_chain_whose_files_cannot_be_read_stops_no_other_chain(
             await later.wait()
     finally:
         await end([advancing])
+
+
+async def test_a_chain_ends_where_nobody_can_say_which_checkpoint_is_best(tmp_path: Path) -> None:
+    """It was tried again each second, and said nothing."""
+    (tmp_path / "runs" / "r").mkdir(parents=True)
+    (tmp_path / "runs" / "r" / METRICS).write_text('{"validation/best_step"\n')
+    deps: Any = SimpleNamespace(volume=Volume(tmp_path))
+    run: Any = SimpleNamespace(id="r", resume_from=None)
+    with pytest.raises(Problem, match=r"model.path step:sft@best: .* is damaged"):
+        await advance._best_step(deps, run, "model.path step:sft@best")

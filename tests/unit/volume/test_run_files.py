@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 
 from services.volume import run_files
-from services.volume.run_files import backwards, first_samples, read_metrics
+from services.volume.run_files import (
+    METRICS,
+    backwards,
+    first_samples,
+    last_metric,
+    read_metrics,
+    read_samples,
+)
 
 LINES = [b'{"step": 1}\n', b'{"step": 22222222222222222}\n', b"{}\n"]
 TEXT = b"".join(LINES)
@@ -49,3 +56,34 @@ def test_nothing_comes_after_the_end_of_the_metrics(tmp_path: Path, start: int) 
     path.write_bytes(b'{"step": 1}\n{"step": 2}\n')
     assert read_metrics(path, set(), -1, 10, 12) == ([{"step": 2}], None)
     assert read_metrics(path, set(), -1, 10, start) == ([], None)
+
+
+DAMAGED = [
+    b"\0\0\0\n",
+    b'{"step": "x"}\n',
+    b'{"step":\n',
+    b"[1]\n",
+    b"\xff\n",
+    b"[" * 100_000 + b"\n",
+]
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=range(len(DAMAGED)))
+def test_a_damaged_line_hides_no_other_one(tmp_path: Path, line: bytes) -> None:
+    """All metrics of its run, its answers and its report were gone with it."""
+    path = tmp_path / METRICS
+    path.write_bytes(b'{"step": 1}\n' + line + b'{"step": 2}\n')
+    assert read_metrics(path, set(), -1, 10, 0) == ([{"step": 1}, {"step": 2}], None)
+    answer = {"task": 0, "row": 0, "prompt": "1+1", "completion": "2", "tokens": 1, "reward": 1.0}
+    answer |= {"status": "correct", "components": {}, "advantage": 0.0, "versions": [0]}
+    whole = (json.dumps({**answer, "step": 1, "finish_reason": "stop"}) + "\n").encode()
+    path.write_bytes(whole + line + whole)
+    assert len(read_samples(path, None, 10, None)[0]) == 2
+    assert len(read_samples(path, 1, 10, None)[0]) == 2
+    assert len(first_samples(path, 10)) == 2
+
+
+async def test_which_step_was_best_is_not_said_of_a_damaged_file(tmp_path: Path) -> None:
+    (tmp_path / METRICS).write_bytes(b'{"step": 1, "best": 1}\n{"step"\n')
+    with pytest.raises(ValueError, match="is damaged"):
+        await last_metric(tmp_path, "best")
