@@ -60,6 +60,15 @@ def test_the_chance_that_one_of_k_is_right_is_known_for_all_k() -> None:
     assert (found["tokens_mean"], found["truncated"]) == (25.0, 0.25)
 
 
+def test_a_reward_is_in_its_interval_also_where_verifiers_broke() -> None:
+    rows = [row(i, "correct", "error", "error", "error") for i in range(50)]
+    rows += [row(50 + i, *["wrong"] * 4) for i in range(50)]
+    found = outcome(rows, 4).metrics
+    # Half of the rows earn 1, the others 0; of the rewards that there are, a fifth is 1.
+    assert found["reward"] == 0.5
+    assert found["reward_low"] < 0.5 < found["reward_high"]
+
+
 def test_an_evaluation_knows_every_k_up_to_32_and_lists_show_a_few() -> None:
     found = outcome([row(0, *["correct"] * 3, *["wrong"] * 37)], 40).metrics
     passed = [name for name in found if name.startswith("pass_at_")]
