@@ -7,6 +7,7 @@ figures that are computed of them. Imports contracts and `services.volume`, neve
 
 from services.evaluations.answers import (
     COLUMNS,
+    DamagedAnswers,
     Measured,
     Page,
     Verdict,
@@ -21,6 +22,7 @@ from services.evaluations.results import folder_of, folders_of, read_result, res
 
 __all__ = [
     "COLUMNS",
+    "DamagedAnswers",
     "Measured",
     "Outcome",
     "Page",

@@ -8,6 +8,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -43,6 +44,10 @@ COLUMNS = pa.schema(
     ]
 )
 MEASURED = ["row", "category", "tokens", "truncated", "rewards", "statuses"]
+
+
+class DamagedAnswers(ValueError):
+    """A file of answers is no Parquet file of theirs; the message names it."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,8 @@ def page(
     for path, at in wanted:
         group = at // ROW_GROUP
         if (path, group) not in tables:
-            tables[path, group] = pq.ParquetFile(path).read_row_group(group).to_pylist()
+            with _decoding(path):
+                tables[path, group] = pq.ParquetFile(path).read_row_group(group).to_pylist()
     shown = [_row_of(tables[path, at // ROW_GROUP][at % ROW_GROUP]) for path, at in wanted]
     return Page(shown, len(found))
 
@@ -164,8 +170,21 @@ def _index(folder: Path, parts: int | None) -> list[tuple[Path, int, Measured]]:
 
 
 def _measured(path: Path) -> Iterator[Measured]:
-    for row in pq.read_table(path, columns=MEASURED).to_pylist():
+    with _decoding(path):
+        rows = pq.read_table(path, columns=MEASURED).to_pylist()
+    for row in rows:
         yield Measured(**row)
+
+
+@contextmanager
+def _decoding(path: Path) -> Iterator[None]:
+    """Raise DamagedAnswers for what is in the file; the disk's own errors have a number."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise
+        raise DamagedAnswers(f"{path.name} is damaged: {str(error)[:200]}") from None
 
 
 def _columns_of(one: AnsweredRow) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, Field
 
 from services.contracts.evaluation import AnsweredRow, EvaluationRecord, EvaluationState, record_of
-from services.evaluations import Verdict, folder_of, page, read_result, results
+from services.evaluations import DamagedAnswers, Verdict, folder_of, page, read_result, results
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.http import Problem, responses
 from services.store.unreadable import reading
@@ -95,7 +95,9 @@ async def one_evaluation(found: EvaluationDep) -> EvaluationRecord:
 @router.get(
     "/{run}/evaluations/{evaluation}/answers",
     summary="Answers of an evaluation",
-    responses=responses(PROBLEMS),
+    responses=responses(
+        PROBLEMS | {409: "The beginning of an id that several runs have, or a file is damaged"}
+    ),
 )
 async def answers(
     deps: Deps,
@@ -132,7 +134,13 @@ async def answers(
         row=row,
         parts=parts,
     )
-    shown = await anyio.to_thread.run_sync(read)
+    try:
+        shown = await anyio.to_thread.run_sync(read)
+    except DamagedAnswers as error:
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"the answers of evaluation {found.id} of run {record.id} cannot be read: {error}",
+        ) from None
     return Answers(evaluation=found, rows=shown.rows, total=shown.total)
 
 

@@ -104,7 +104,7 @@ def test_lists_that_are_checked_in_pairs_have_an_end(section: str) -> None:
         "held out rewards": {"evaluation": {"dataset": "e", "rewards": rewards}},
         "validation": {"type": "sft", "validation": {"datasets": [one["dataset"] for one in sets]}},
     }
-    base = {"type": "rl", "model": {"path": "org/model"}, "data": {"dataset": "sums"}}
+    base: dict[str, Any] = {"type": "rl", "model": {"path": "m"}, "data": {"dataset": "sums"}}
     if section != "validation":
         base["rewards"] = [{"verifier": "math"}]
     with pytest.raises(ConfigError, match="at most 256"):

@@ -10,8 +10,10 @@ import pytest
 from fastapi import Response, UploadFile
 
 from services.contracts.records import DatasetRecord, DatasetSegment
+from services.datasets import append_rows
 from services.gateway.routes import datasets as routes
 from services.gateway.routes import prompts
+from services.http import Problem
 from services.recovery.copies import keep_copy, kept_datasets
 from services.volume import Volume
 
@@ -113,15 +115,14 @@ async def test_rows_of_a_dataset_that_was_deleted_and_uploaded_meanwhile_are_ref
     deps: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = await upload(deps)
-    written = prompts.append_rows
 
     def slowly(root: Path, id: str, rows: Any) -> DatasetSegment:
-        segment = written(root, id, rows)
+        segment = append_rows(root, id, rows)
         deps.volume.path(segment.file).unlink()
         return segment
 
     monkeypatch.setattr(prompts, "append_rows", slowly)
     row = prompts.Prompt(prompt="2+2", answer="4")
-    with pytest.raises(prompts.Problem, match="was deleted meanwhile"):
+    with pytest.raises(Problem, match="was deleted meanwhile"):
         await prompts.add(deps, prompts.PromptAddition(dataset=record.id, prompts=[row]))
     assert deps.store.datasets.records[record.id].rows == 1

@@ -1,13 +1,17 @@
-"""An evaluation that ends while somebody asks for it is there all the same."""
+"""An evaluation that ends while somebody asks for it is there all the same; one
+whose file is damaged says so."""
 
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from services.contracts.evaluation import EvaluationRequest, record_of
 from services.contracts.weights import WeightManifest
 from services.evaluations import folder_of, part_path, write_part, write_result
 from services.gateway.routes import evaluations as routes
+from services.http import Problem
 from services.volume import Volume
 from tests.evaluating import answered, request
 
@@ -68,3 +72,14 @@ async def test_the_answers_of_one_that_ends_meanwhile_are_all_there(tmp_path: Pa
             ending.deps, RUN, found, offset=0, limit=20, verdict=None, category=None, row=None
         )
         assert shown.total == rows
+
+
+async def test_a_damaged_file_of_answers_is_named(tmp_path: Path) -> None:
+    ending = Ending(tmp_path, 9)
+    part_path(ending.folder, 1).write_bytes(b"PAR1 and then nothing")
+    found = record_of(RUN.id, ending.asked, "open")
+    with pytest.raises(Problem, match=r"part-00001.parquet is damaged") as refused:
+        await routes.answers(
+            ending.deps, RUN, found, offset=0, limit=20, verdict=None, category=None, row=None
+        )
+    assert refused.value.status == 409

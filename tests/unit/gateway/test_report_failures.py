@@ -12,6 +12,7 @@ from services.contracts.records import RunRecord, RunState, RunSummary
 from services.gateway import reports as module
 from services.gateway.reports import ReportFailed, Reports
 from services.report.job import Job
+from services.report.writing import PAGE
 from services.volume import Volume
 from services.volume.run_files import METRICS
 
@@ -75,7 +76,7 @@ async def test_a_page_says_how_it_ended_also_where_that_was_while_it_was_drawn(
         told.append(str((job.chain or job.runs[0].record)["state"]))
         run = record(RunState.SUCCEEDED, 2.0)
         chain = chain_record(ChainState.SUCCEEDED, 2.0)
-        page = Path(job.folder) / module.PAGE
+        page = Path(job.folder) / PAGE
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(told[-1])
 
