@@ -15,6 +15,8 @@ import httpx
 
 TURNS = 5
 """Of each session."""
+MOST_TOKENS = 6
+"""Of an answer."""
 PAUSE = 0.2
 """Seconds until a request without an answer is sent again."""
 
@@ -93,7 +95,9 @@ class Agent:
 
     def _ask(self, base: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
         """The message that answers, which both times is the same."""
-        answers = self._twice(f"{base}/v1/chat/completions", {"messages": messages})
+        # A real model may go on and on, and leave the next turn no room.
+        asked = {"messages": messages, "max_tokens": MOST_TOKENS}
+        answers = self._twice(f"{base}/v1/chat/completions", asked)
         first, second = (answer["choices"][0] for answer in answers)
         if first != second:
             print(f"two answers to one request: {first} {second}", flush=True)
