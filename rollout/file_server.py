@@ -208,9 +208,8 @@ async def _child(settings: RolloutSettings, api_key: str, listener: socket.socke
         code = await process.wait()
         log.warning("the process that serves files has ended, and is started again", code=code)
     finally:
-        if process.returncode is None:
-            signal_child(process, signal.SIGTERM)
-            await process.wait()
+        signal_child(process, signal.SIGTERM)
+        await process.wait()
 
 
 async def serve(files: ASGIApp, key: str, listener: socket.socket) -> None:

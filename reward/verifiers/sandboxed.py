@@ -6,8 +6,8 @@ service's: an item that waits for a worker there must not run into one here. Whe
 known by its `/healthz`.
 """
 
-import asyncio
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from reward.verifiers.code import CodeParams, CodeVerifier
 from services.contracts.programs import PythonOutput
 from services.contracts.scores import CheckResponse, ScoreResponse
 from services.runtime.logs import get_logger
+from services.runtime.watched import LOOK_SECONDS, while_healthy
 
 log = get_logger(__name__)
 
@@ -26,8 +27,6 @@ URL = "http://sandbox"
 """Only for the Host header: the requests go to the socket."""
 ATTEMPTS = 10
 """For an item, with pauses of up to 10 s: a sandbox that is started again needs some seconds."""
-LOOK_SECONDS = 30.0
-"""Between two health checks while a request waits, and what each of them may take."""
 
 
 @dataclass(frozen=True)
@@ -37,16 +36,13 @@ class _Sandbox(Endpoint):
     async def _ask(
         self, http: httpx.AsyncClient, path: str, body: dict[str, Any], max_reply: int
     ) -> Any:
-        asked = asyncio.create_task(super()._ask(http, path, body, max_reply))
+        request = super()._ask(http, path, body, max_reply)
+        healthy = partial(http.get, f"{self.url}/healthz", timeout=LOOK_SECONDS)
         try:
-            while not (await asyncio.wait([asked], timeout=LOOK_SECONDS))[0]:
-                await http.get(f"{self.url}/healthz", timeout=LOOK_SECONDS)
-            return asked.result()
+            return await while_healthy(request, healthy, LOOK_SECONDS)
         except httpx.HTTPError as error:
             what = str(error) or type(error).__name__
             raise PassingError(f"endpoint {self.name!r} hangs: {what}") from error
-        finally:
-            asked.cancel()
 
 
 class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):

@@ -1,8 +1,8 @@
 """Client of the reward service. If that is away, a worker waits and holds its leases: no sample
 gets a 0 because nobody could score it."""
 
-import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import httpx
 import msgspec
@@ -25,6 +25,7 @@ from services.contracts.teaching import (
 )
 from services.runtime.api_key import authorization
 from services.runtime.logs import get_logger
+from services.runtime.watched import LOOK_SECONDS, while_healthy
 from services.settings import redacted
 
 log = get_logger(__name__)
@@ -33,8 +34,6 @@ MAX_ITEMS = 4096
 LONGEST_SCORING = 10 * 3600.0
 """Seconds. The service limits each item itself: three hours at most, in up to three tries. A host
 that is gone is noticed much earlier by TCP, and a service that hangs by `/healthz`."""
-LOOK_SECONDS = 30.0
-"""Between two health checks while a request waits, and what each of them may take."""
 
 
 Waits = Callable[[str], Awaitable[None]]
@@ -150,13 +149,9 @@ class RewardClient:
     async def _answer(self, path: str, body: bytes) -> httpx.Response:
         """The answer; waits while the service is healthy. Raises TransportError."""
         headers = {"content-type": "application/json"} | authorization(self._key())
-        request = asyncio.create_task(self._http.post(path, content=body, headers=headers))
-        try:
-            while not (await asyncio.wait([request], timeout=self._look_seconds))[0]:
-                await self._http.get("/healthz", timeout=self._look_limit)
-            return request.result()
-        finally:
-            request.cancel()
+        request = self._http.post(path, content=body, headers=headers)
+        healthy = partial(self._http.get, "/healthz", timeout=self._look_limit)
+        return await while_healthy(request, healthy, self._look_seconds)
 
     def _log_wait(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None

@@ -163,10 +163,7 @@ class SessionWorker(RunWorker):
                 else:
                     await self._turn(claimed)
         except (VLLMUnavailable, RedisError, GatewayAway, RowsAway) as error:
-            self._status.error = str(error)
-            self._tasks.pause()
-            if isinstance(error, RowsAway):
-                await self._run_events.once("rows away", f"groups wait: {error}")
+            await self._tasks.away(error)
             await retry("a call", lambda: calls.release(run, self._context.worker, [claimed.id]))
         except Exception as error:
             # Of what Redis holds of it: its lease lapses.

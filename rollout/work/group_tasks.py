@@ -115,6 +115,13 @@ class GroupTasks:
         self._pause_until = time.monotonic() + PAUSE_SECONDS
         self._look()
 
+    async def away(self, error: Exception) -> None:
+        """What a task needs is away, and no task is to blame: pause, and say why."""
+        self._status.error = str(error)
+        self.pause()
+        if isinstance(error, RowsAway):
+            await self._run_events.once("rows away", f"groups wait: {error}")
+
     def begin(self, lease: Lease, live: WeightManifest) -> None:
         """Work on `lease`, which was granted for the version `live`."""
         work = asyncio.create_task(self._group(lease, live), name=f"task {lease.task}")
@@ -129,10 +136,7 @@ class GroupTasks:
             self._limit.group_finished()
         except (VLLMUnavailable, ToolsAway, RedisError, GatewayAway, RowsAway) as error:
             # The worker finds out whether vLLM is dead; more requests would not help.
-            self._status.error = str(error)
-            self.pause()
-            if isinstance(error, RowsAway):
-                await self._run_events.once("rows away", f"groups wait: {error}")
+            await self.away(error)
             await self._leases.release([lease.attempt])
         except Exception as error:
             await self.failed(lease.attempt, row, error)

@@ -7,8 +7,8 @@ from services.contracts.rows.dataset import Row
 from services.datasets import DatasetReader
 from services.volume import Volume
 
-MOST_DATASETS = 64
-"""Whose files are kept open: those that were used last."""
+KEPT_OPEN = 64
+"""Datasets whose files stay open: those that were used last."""
 
 
 class DatasetRows:
@@ -29,6 +29,6 @@ class DatasetRows:
             await reader.fetch(record)
         self._readers[record.id] = reader
         self._readers.move_to_end(record.id)
-        while len(self._readers) > MOST_DATASETS:
+        while len(self._readers) > KEPT_OPEN:
             self._readers.popitem(last=False)
         return reader.row(index)

@@ -10,10 +10,11 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio.to_thread
 import msgspec
@@ -33,6 +34,8 @@ from services.volume import Volume
 from services.volume.run_files import METRICS
 
 log = get_logger(__name__)
+
+R = TypeVar("R", bound=RunRecord | ChainRecord)
 
 LOOK_SECONDS = 15.0
 NEWEST = 86_400.0
@@ -125,39 +128,30 @@ class Reports:
         async with self._one:
             page = folder / FOLDER / PAGE
             if not _stands(page, record.finished):
-                while True:
-                    runs = [await self._run(record, "")]
-                    await _write(_job(folder / FOLDER, runs))
-                    now = await self._store.runs.get(record.id)
-                    if now is None:
-                        await anyio.to_thread.run_sync(_remove, folder)
-                    # One that has ended meanwhile has a page that is newer than its end, and does
-                    # not say it.
-                    if now is None or now.damage or now.finished == record.finished:
-                        break
-                    record = now
+
+                async def job(of: RunRecord) -> Job:
+                    return _job(folder / FOLDER, [await self._run(of, "")])
+
+                await _drawn(record, self._store.runs.get, job, folder)
             return page
 
     async def of_chain(self, chain: ChainRecord) -> Path | None:
         """The same of a chain, whose steps are in it."""
         folder = self._volume.path(f"chains/{chain.id}")
-        runs = await self._runs_of(chain)
-        if not runs:
+        if not await self._runs_of(chain):
             return None
         async with self._one:
             page = folder / FOLDER / PAGE
             if not _stands(page, chain.finished):
                 folder.mkdir(parents=True, exist_ok=True)
-                while True:
-                    jobs = [await self._run(run, name) for name, run in runs.items()]
-                    view = viewed(chain, {run.id: run for run in runs.values()})
-                    await _write(_job(folder / FOLDER, jobs, view.model_dump(mode="json")))
-                    now = await self._store.chains.get(chain.id)
-                    if now is None:
-                        await anyio.to_thread.run_sync(_remove, folder)
-                    if now is None or now.finished == chain.finished:
-                        break
-                    chain, runs = now, await self._runs_of(now)
+
+                async def job(of: ChainRecord) -> Job:
+                    found = await self._runs_of(of)
+                    jobs = [await self._run(run, name) for name, run in found.items()]
+                    view = viewed(of, {run.id: run for run in found.values()})
+                    return _job(folder / FOLDER, jobs, view.model_dump(mode="json"))
+
+                await _drawn(chain, self._store.chains.get, job, folder)
             return page
 
     async def _runs_of(self, chain: ChainRecord) -> dict[str, RunRecord]:
@@ -206,6 +200,26 @@ def _remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+async def _drawn(
+    ended: R,
+    get: Callable[[str], Awaitable[R | None]],
+    job: Callable[[R], Awaitable[Job]],
+    folder: Path,
+) -> None:
+    """Write the report of `ended`, a run or a chain; again where it has come to its end meanwhile:
+    that page is newer than its end, and does not say it. One that is deleted has none."""
+    while True:
+        await _write(await job(ended))
+        now = await get(ended.id)
+        if now is None:
+            await anyio.to_thread.run_sync(_remove, folder)
+            return
+        damaged = isinstance(now, RunRecord) and now.damage
+        if damaged or now.finished == ended.finished:
+            return
+        ended = now
+
+
 async def _write(job: Job) -> None:
     """Have a child process write a report. Raises ReportFailed."""
     child = await asyncio.create_subprocess_exec(
@@ -221,9 +235,8 @@ async def _write(job: Job) -> None:
     except TimeoutError:
         raise ReportFailed(f"drawing took more than {MOST_SECONDS:.0f} s") from None
     finally:
-        if child.returncode is None:
-            signal_child(child, signal.SIGKILL)
-            await child.wait()
+        signal_child(child, signal.SIGKILL)
+        await child.wait()
     if child.returncode:
         words = said.decode(errors="replace").strip().splitlines() or [f"code {child.returncode}"]
         raise ReportFailed(words[-1][:500])

@@ -11,6 +11,7 @@ from services.gateway.sessions.requests import (
     NEUTRAL,
     REASONS,
     TAKEN,
+    UNFORCED,
     UNUSED,
     chat_call,
     completions_call,
@@ -65,7 +66,7 @@ def policy_call(
             reasons = REASONS | {"response_format": NO_FORMAT}
             raise refused(name[:100], reasons.get(name, NOT_DONE))
     rest = {name: value for name, value in body.items() if name in CONVERSATION}
-    if rest.get("tool_choice") not in (None, "auto", "none"):
+    if rest.get("tool_choice") not in (None, *UNFORCED):
         raise refused("tool_choice", "only auto and none can be done: leave it out")
     call = (chat_call if kind == "chat" else completions_call)(rest, {})
     if call.max_tokens is not None and call.max_tokens > max_tokens:

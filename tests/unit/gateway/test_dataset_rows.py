@@ -67,7 +67,7 @@ async def test_a_damaged_file_is_refused_each_time(tmp_path: Path) -> None:
 async def test_files_of_a_few_datasets_are_kept_open(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataset_rows, "MOST_DATASETS", 2)
+    monkeypatch.setattr(dataset_rows, "KEPT_OPEN", 2)
     rows, a = DatasetRows(Volume(tmp_path)), segment(tmp_path, "a")
     for id in "abcab":
         await rows.row(record(a, id=id), 0)
