@@ -66,6 +66,17 @@ local function drop_task(ledger, tries, task, reason, detail)
     'tasks', cjson.encode({task}))
 end
 
+-- A task that has failed goes back, or ends for `reason` where that was so `limit` times for `cause`. Returns
+-- how many tasks ended.
+local function return_or_drop(returned, tries, ledger, task, cause, limit, reason, detail)
+  if failed_again(tries, task, cause) >= limit then
+    drop_task(ledger, tries, task, reason, detail)
+    return 1
+  end
+  return_task(returned, task)
+  return 0
+end
+
 -- Note the share of a row's samples that were correct, when a task of it ends that was sampled. A row's
 -- running pass rate is the mean of this share and of what the rate was before.
 local function note_passed(pass_rates, row, passed)

@@ -9,13 +9,10 @@ local attempts, held, returned, tries, ledger = unpack(KEYS)
 local cause, detail, limit, dropped = ARGV[1], ARGV[2], tonumber(ARGV[3]), 0
 for i = 4, #ARGV do
   local task = end_attempt(attempts, held, ARGV[i])
-  if task then
-    if cause ~= '' and failed_again(tries, task, cause) >= limit then
-      drop_task(ledger, tries, task, cause, detail)
-      dropped = dropped + 1
-    else
-      return_task(returned, task)
-    end
+  if task and cause == '' then
+    return_task(returned, task)
+  elseif task then
+    dropped = dropped + return_or_drop(returned, tries, ledger, task, cause, limit, cause, detail)
   end
 end
 return dropped

@@ -15,12 +15,7 @@ for i = 7, #ARGV do
     local task = entry[2][2]
     remove_group(groups, blobs, bytes, ARGV[i], task)
     redis.call('HDEL', plans, ARGV[6])
-    if failed_again(tries, task, ARGV[3]) >= limit then
-      drop_task(ledger, tries, task, ARGV[4], ARGV[5])
-      dropped = dropped + 1
-    else
-      return_task(returned, task)
-    end
+    dropped = dropped + return_or_drop(returned, tries, ledger, task, ARGV[3], limit, ARGV[4], ARGV[5])
   end
 end
 return dropped
