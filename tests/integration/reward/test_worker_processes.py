@@ -6,7 +6,8 @@ import os
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,19 @@ class Events:
     def on_ending(self, worker: int, cause: str) -> None: ...
 
 
-async def test_jobs_sent_to_a_worker_whose_end_is_not_yet_reported_are_unread() -> None:
+@asynccontextmanager
+async def started_children() -> AsyncIterator[tuple[Events, Children]]:
     events = Events()
     children = Children(events, 1 << 30, [], SandboxOptions())
     children.start_fork_server()
     try:
+        yield events, children
+    finally:
+        await children.close()
+
+
+async def test_jobs_sent_to_a_worker_whose_end_is_not_yet_reported_are_unread() -> None:
+    async with started_children() as (events, children):
         children.fork(0)
         # The worker says that it is ready, and its parent who it is: in either order.
         await until(lambda: events.ready and children.pids, "the worker is ready")
@@ -70,12 +79,11 @@ async def test_jobs_sent_to_a_worker_whose_end_is_not_yet_reported_are_unread() 
 
         await until(lambda: events.lost, "the worker's end is reported")
         assert events.lost == [(0, True)]
-    finally:
-        await children.close()
 
 
-def small_pool() -> Pool:
-    return Pool(
+@asynccontextmanager
+async def small_pool() -> AsyncIterator[Pool]:
+    pool = Pool(
         workers=1,
         spare=1,
         capacity=8,
@@ -83,6 +91,11 @@ def small_pool() -> Pool:
         own_verifiers=[],
         metrics=Metrics(),
     )
+    await pool.start()
+    try:
+        yield pool
+    finally:
+        await pool.close()
 
 
 def right_answer() -> Request:
@@ -109,9 +122,7 @@ def once(call: Callable[..., Any]) -> Callable[..., Any]:
 async def test_a_parent_of_the_workers_that_cannot_be_started_is_started_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pool = small_pool()
-    await pool.start()
-    try:
+    async with small_pool() as pool:
         parent = pool._children._fork_server
         assert parent is not None
         monkeypatch.setattr(subprocess, "Popen", once(subprocess.Popen))
@@ -120,16 +131,12 @@ async def test_a_parent_of_the_workers_that_cannot_be_started_is_started_later(
         async with asyncio.timeout(60):
             (verdict,) = await pool.score([right_answer()])
         assert verdict.reward == 1
-    finally:
-        await pool.close()
 
 
 async def test_a_worker_for_which_there_is_no_socket_is_started_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    pool = small_pool()
-    await pool.start()
-    try:
+    async with small_pool() as pool:
         await until(lambda: pool.ready, "a worker is up")
         (pid,) = pool.worker_pids
         monkeypatch.setattr(socket, "socketpair", once(socket.socketpair))
@@ -138,15 +145,10 @@ async def test_a_worker_for_which_there_is_no_socket_is_started_later(
         async with asyncio.timeout(60):
             (verdict,) = await pool.score([right_answer()])
         assert verdict.reward == 1
-    finally:
-        await pool.close()
 
 
 async def test_a_dead_worker_is_collected_though_its_parent_takes_no_more_orders_for_now() -> None:
-    events = Events()
-    children = Children(events, 1 << 30, [], SandboxOptions())
-    children.start_fork_server()
-    try:
+    async with started_children() as (events, children):
         children.fork(0)
         await until(lambda: events.ready and children.pids, "the worker is ready")
         (pid,) = children.pids
@@ -165,5 +167,3 @@ async def test_a_dead_worker_is_collected_though_its_parent_takes_no_more_orders
         children.kill(0)
         parent.send_signal(signal.SIGCONT)
         await until(lambda: not Path(f"/proc/{pid}").exists(), "the worker is collected")
-    finally:
-        await children.close()

@@ -27,6 +27,14 @@ from tests.integration.rollout.files.hosts import CONTENT, KEY, NAME, PEER_KEY, 
 from tests.ports import own_ports
 
 
+def settings_of(host: Host) -> RolloutSettings:
+    """Of a worker that serves the files of `host`, at a port of its own."""
+    (port,) = own_ports("127.0.0.1", 1)
+    return RolloutSettings(
+        peer_url=f"http://127.0.0.1:{port}", api_key=SecretStr(KEY), data=host.root
+    )
+
+
 async def test_files_are_given_to_those_with_the_hosts_key_alone(
     gateway: Host, tmp_path: Path
 ) -> None:
@@ -48,10 +56,7 @@ async def test_a_child_that_cannot_be_started_is_started_later(
     gateway: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_server, "TAKE_OVER_SECONDS", 0.01)
-    (port,) = own_ports("127.0.0.1", 1)
-    settings = RolloutSettings(
-        peer_url=f"http://127.0.0.1:{port}", api_key=SecretStr(KEY), data=gateway.root
-    )
+    settings = settings_of(gateway)
     again = asyncio.Event()
     tries = 0
 
@@ -75,10 +80,7 @@ async def test_a_host_whose_name_is_not_known_yet_serves_once_it_is(
     gateway: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_server, "TAKE_OVER_SECONDS", 0.01)
-    (port,) = own_ports("127.0.0.1", 1)
-    settings = RolloutSettings(
-        peer_url=f"http://127.0.0.1:{port}", api_key=SecretStr(KEY), data=gateway.root
-    )
+    settings = settings_of(gateway)
     resolve, unknown = socket.getaddrinfo, [socket.EAI_AGAIN, socket.EAI_NONAME]
 
     def resolved(*name: Any, **kind: Any) -> Any:
@@ -106,10 +108,7 @@ async def test_of_the_workers_of_a_host_one_serves_and_another_takes_over(
     gateway: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_server, "TAKE_OVER_SECONDS", 0.05)
-    (port,) = own_ports("127.0.0.1", 1)
-    settings = RolloutSettings(
-        peer_url=f"http://127.0.0.1:{port}", api_key=SecretStr(KEY), data=gateway.root
-    )
+    settings = settings_of(gateway)
     workers = [asyncio.create_task(file_server.keep_serving(settings)) for _ in range(2)]
     async with httpx.AsyncClient(
         base_url=str(settings.peer_url), headers=authorization(PEER_KEY)
