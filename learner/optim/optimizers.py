@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
-from learner.optim.sharded_muon import ShardedMuon
+from learner.optim.muon import Muon
 from learner.slices import WHOLE, Part, rows_of, whole
 from services.contracts.config.optimizer import AdamW, AdamW8bit, MuonAdamW
 
@@ -181,9 +181,8 @@ def momentum_at(config: MuonAdamW, batch: int) -> float:
 
 def _muon(parameters: list[nn.Parameter], config: Config) -> torch.optim.Optimizer:
     assert isinstance(config, MuonAdamW)
-    kind = ShardedMuon if isinstance(parameters[0], DTensor) else torch.optim.Muon
     rate = config.lr * config.initial_lr_fraction
-    return kind(parameters, lr=rate, momentum=config.momentum, weight_decay=config.weight_decay)
+    return Muon(parameters, lr=rate, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
 def _adamw(

@@ -87,4 +87,20 @@ class MuonAdamW(_Options):
     """Of the output head; default: weight_decay."""
 
 
+class SFTAdamW(AdamW):
+    """Adam with decoupled weight decay."""
+
+    lr: float = Field(1e-5, gt=0)
+    """Peak learning rate."""
+
+
+class SFTAdamW8bit(AdamW8bit):
+    """AdamW with moments of 8 bits, one scale per block of 256 (Dettmers et al. 2022, as in
+    torchao): 2 bytes a weight instead of 8. Weights of fewer than 4,096 entries keep 32 bits."""
+
+    lr: float = Field(1e-5, gt=0)
+    """Peak learning rate."""
+
+
 Optimizer = Annotated[AdamW | AdamW8bit | MuonAdamW, Field(discriminator="type")]
+SFTOptimizer = Annotated[SFTAdamW | SFTAdamW8bit | MuonAdamW, Field(discriminator="type")]

@@ -1,6 +1,6 @@
 """A supervised run."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import model_validator
 
@@ -9,9 +9,20 @@ from services.contracts.config.data import SFTData
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import Model, PretrainedModel, ScratchModel, lora_of
 from services.contracts.config.objective.supervised import DPO, Likelihood, SupervisedObjective
-from services.contracts.config.optimizer import MuonAdamW, Optimizer
+from services.contracts.config.optimizer import MuonAdamW, SFTAdamW, SFTOptimizer
 from services.contracts.config.router import Balance
-from services.contracts.config.training import Packing, Schedule, SFTTraining, Validation
+from services.contracts.config.training import Packing, SFTSchedule, SFTTraining, Validation
+
+
+def with_default_optimizer(raw: dict[str, Any]) -> dict[str, Any]:
+    """`raw`, a whole supervised config, with Muon as the optimizer of a model from scratch, unless
+    it names one."""
+    model, optimizer = raw.get("model"), raw.get("optimizer", {})
+    if not (isinstance(model, dict) and isinstance(optimizer, dict)):
+        return raw
+    if model.get("source") != "scratch" or "type" in optimizer:
+        return raw
+    return {**raw, "optimizer": {"type": "muon", **optimizer}}
 
 
 class SFTConfig(Section):
@@ -26,9 +37,9 @@ class SFTConfig(Section):
     """What is learned from them."""
     packing: Packing | None = None
     """Batches of a number of tokens; default: batches of `training.rows_per_step` rows."""
-    optimizer: Optimizer = MuonAdamW(type="muon")
-    """The optimizer."""
-    schedule: Schedule = Schedule(type="wsd")
+    optimizer: SFTOptimizer = SFTAdamW()
+    """The optimizer. The default of a model from scratch is `muon`."""
+    schedule: SFTSchedule = SFTSchedule()
     """Learning rate schedule."""
     router: Balance = Balance()
     """Routers of a mixture-of-experts model."""

@@ -25,6 +25,13 @@ class Schedule(Section):
     """wsd: share of the steps that the decay takes."""
 
 
+class SFTSchedule(Schedule):
+    """Learning rate of a supervised run, as a share of its peak."""
+
+    type: Literal["constant", "linear", "cosine", "wsd"] = "wsd"
+    """constant; linear to the floor; cosine to the floor; wsd: flat, then linear to the floor."""
+
+
 class Passes(Section):
     """How a rank makes its forward and backward passes."""
 

@@ -6,7 +6,7 @@ import pytest
 
 from services.contracts.config import RLConfig, SFTConfig, parse_config
 from services.contracts.config.objective.terms import NoKL, ReferenceKL
-from services.contracts.config.optimizer import AdamW, MuonAdamW
+from services.contracts.config.optimizer import AdamW, MuonAdamW, SFTAdamW, SFTAdamW8bit
 from services.contracts.config.parsing.other_names import OTHER_NAMES
 from services.contracts.config.parsing.tags import key_paths
 from tests.unit.contracts.configs import RL, SFT, refusal, rl
@@ -14,10 +14,33 @@ from tests.unit.contracts.configs import RL, SFT, refusal, rl
 
 def test_a_section_without_its_type_is_that_of_its_default() -> None:
     assert rl(optimizer={"lr": 1e-4}).optimizer == AdamW(lr=1e-4)
-    config = parse_config(SFT | {"optimizer": {"lr": 0.01}})
-    assert config.optimizer == MuonAdamW(type="muon", lr=0.01)
     assert rl(algorithm={"loss": {"epsilon_high": 0.3}}).algorithm.loss.type == "ppo"
     assert rl(algorithm={"kl": {}}).algorithm.kl == NoKL()
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "expected"),
+    [
+        ({"path": "m"}, {}, SFTAdamW(lr=1e-5)),
+        ({"path": "m"}, {"weight_decay": 0.1}, SFTAdamW(lr=1e-5, weight_decay=0.1)),
+        ({"path": "m"}, {"type": "adamw_8bit"}, SFTAdamW8bit(type="adamw_8bit", lr=1e-5)),
+        ({"path": "m"}, {"type": "muon"}, MuonAdamW(type="muon", lr=0.02)),
+        ({"source": "scratch"}, {}, MuonAdamW(type="muon", lr=0.02)),
+        ({"source": "scratch"}, {"lr": 0.01}, MuonAdamW(type="muon", lr=0.01)),
+        ({"source": "scratch"}, {"type": "adamw"}, SFTAdamW(lr=1e-5)),
+    ],
+)
+def test_only_supervised_training_from_scratch_has_muon_by_default(
+    model: dict[str, Any], optimizer: dict[str, Any], expected: Any
+) -> None:
+    config = parse_config(SFT | {"model": model, "optimizer": optimizer})
+    assert config.optimizer == expected
+    assert parse_config(config.model_dump(mode="json")) == config
+
+
+def test_a_supervised_schedule_with_warm_up_still_decays() -> None:
+    schedule = parse_config(SFT | {"schedule": {"warmup_steps": 10}}).schedule
+    assert (schedule.type, schedule.warmup_steps) == ("wsd", 10)
 
 
 def test_a_section_without_a_default_is_the_member_whose_tag_has_one() -> None:

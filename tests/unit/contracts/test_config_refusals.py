@@ -206,9 +206,10 @@ def test_a_correction_that_changes_weights_is_accepted(algorithm: dict[str, Any]
 
 
 def test_adapters_are_trained_without_muon_in_a_supervised_run_too() -> None:
-    said = refusal(SFT | {"model": {"path": "m", "lora": {}}})
+    adapters = {"path": "m", "lora": {}}
+    said = refusal(SFT | {"model": adapters, "optimizer": {"type": "muon"}})
     assert "optimizer.type muon is made for whole matrices" in said[""]
-    parse_config(SFT | {"model": {"path": "m", "lora": {}}, "optimizer": {"type": "adamw"}})
+    parse_config(SFT | {"model": adapters})
     assert "model.lora" in refusal(SFT | {"model": {"source": "scratch", "lora": {}}})
 
 

@@ -89,6 +89,7 @@ MUON = {
             {"algorithm": {"kl": {"reference": {"type": "ema", "rate": 0.01}}}},
         ),
         ("midtrain", {"data": {"mix": [{"dataset": "d"}, {"dataset": "e", "repeats": 2}]}}),
+        ("sft", {"model": {"lora": {"rank": 16}}, "optimizer": {"lr": 1e-4}}),
         ("dpo", {"model": {"path": "run:r", "lora": {"rank": 16}}}),
         ("dpo", {"training": {"offload": ["reference"]}}),
     ],
@@ -143,6 +144,14 @@ FACTS: dict[str, dict[str, Any]] = {
         "schedule.floor": 0.1,
         "sampling.max_tokens": 1536,
     },
+    "sft": {
+        "optimizer.type": "adamw",
+        "optimizer.lr": 1e-5,
+        "schedule.type": "cosine",
+        "schedule.warmup_steps": 10,
+        "data.train_on": "assistant",
+        "validation.share": 0.02,
+    },
     "midtrain": {
         "optimizer.embedding_lr": 0.2,
         "optimizer.unembedding_lr": 4e-3,
@@ -157,7 +166,7 @@ FACTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", FACTS)
-def test_a_recipe_has_the_numbers_of_its_source(name: str) -> None:
+def test_a_recipe_has_the_numbers_that_it_is_known_for(name: str) -> None:
     config = parse_config(merged(find_recipe(name).config, GIVEN))
     found = {path: attrgetter(path)(config) for path in FACTS[name]}
     assert found == FACTS[name]

@@ -16,7 +16,7 @@ from services.contracts.config.parsing.tags import (
 )
 from services.contracts.config.parsing.unknown_keys import Problem, unknown_key
 from services.contracts.config.run import RLConfig, RunConfig
-from services.contracts.config.sft import SFTConfig
+from services.contracts.config.sft import SFTConfig, with_default_optimizer
 from services.contracts.nearest import did_you_mean
 
 MOST = 50
@@ -46,7 +46,9 @@ def parse_config(raw: Any) -> RLConfig | SFTConfig:
     Raises ConfigError naming every problem."""
     if not isinstance(raw, dict):
         raise ConfigError([("", f"a run config is a mapping, not {type(raw).__name__}")])
-    root = SFTConfig if raw.get("type") == "sft" else RLConfig
+    root: type[RLConfig | SFTConfig] = RLConfig
+    if raw.get("type") == "sft":
+        root, raw = SFTConfig, with_default_optimizer(raw)
     try:
         return _ADAPTER.validate_python(with_default_tags(root, {"type": "rl", **raw}))
     except ValidationError as error:
