@@ -1,30 +1,42 @@
-"""`--set KEY=VALUE`: keys of a config, overridden on the command line."""
+"""`--set KEY=VALUE`: keys of a config, overridden on the command line.
 
-from typing import Annotated, Any
+A value is read by the type of its key in the config's models. Text stays as it is typed: YAML would
+take `####` for a comment and `Q: {prompt}` for a mapping. All other values are YAML.
+"""
+
+import re
+from pathlib import Path
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
-from services.cli.output import CliError
+from services.cli.output import CliError, err, escape
 
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
-        help="Override a config key, e.g. optimizer.lr=1e-6 or rewards.0.weight=2. Repeat.",
+        help="Override a config key, e.g. optimizer.lr=1e-6 or rewards.0.weight=2. Repeat. Text is "
+        r"taken as typed, but \n is a new line (\\n is a backslash and an n); other values are "
+        "YAML. KEY=@FILE reads the value from a file.",
     ),
 ]
+MOST_BYTES = 1 << 20
+"""Of a file that holds a value: more than the gateway takes."""
 
 
-def overrides_from(settings: list[str]) -> dict[str, Any]:
-    """`["a.b=1"]` as {"a": {"b": 1}}; values are YAML."""
+def overrides_from(settings: list[str], steps: bool = False) -> dict[str, Any]:
+    r"""`["a.b=1"]` as {"a": {"b": 1}}. With `steps`, a key begins with the name of a chain's
+    step. Raises CliError."""
     result: dict[str, Any] = {}
     for setting in settings:
         key, separator, text = setting.partition("=")
         parts = key.strip().split(".")
         if not separator or not all(parts):
             raise CliError(f"--set {setting} is not KEY=VALUE, like optimizer.lr=1e-6")
-        value = set_value(key, text)
+        value = _typed(key, parts[1:] if steps else parts, text)
         section, last = _place_of(parts, result)
         section[last] = value
     return result
@@ -32,18 +44,104 @@ def overrides_from(settings: list[str]) -> dict[str, Any]:
 
 def set_value(key: str, text: str) -> Any:
     """The YAML value of `--set KEY=TEXT`; 1e-6 is a number (YAML 1.1 has it as text). Raises
-    CliError, also for a mapping that has a key twice."""
+    CliError, also for a mapping that has a key twice, and for a comment."""
     import yaml
 
     from recipes import load_yaml
 
     try:
-        return _number(load_yaml(text))
+        value = _number(load_yaml(text))
     except yaml.YAMLError as error:
         reason = f" ({problem})" if (problem := getattr(error, "problem", None)) else ""
         raise CliError(
             f"--set {key}: {text!r} is not a YAML value{reason}; quote it twice"
         ) from None
+    if text.count("#") > repr(value).count("#"):
+        raise CliError(
+            f"--set {key}: {text!r} is a YAML value, in which # begins a comment that would be "
+            f"lost; quote it twice: --set '{key}=\"…\"'"
+        )
+    return value
+
+
+def _typed(key: str, parts: list[str], text: str) -> Any:
+    """The value of `--set KEY=TEXT` by the type of the key that `parts` lead to."""
+    read = text.startswith("@")
+    if read and not text.startswith("@@"):
+        text = _content(key, text[1:])
+    else:
+        text, read = text.removeprefix("@") if read else text, False
+    annotations = _annotations(parts)
+    if not (annotations and all(map(_is_text, annotations))):
+        return set_value(key, text)
+    if text == "null" and any(type(None) in _members(one) for one in annotations):
+        return None
+    if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
+        err.print(f"[dim]--set {escape(key)}: the quotes around the text are part of it[/]")
+    return text if read else _with_new_lines(text)
+
+
+def _content(key: str, name: str) -> str:
+    """The text of a file, without the line end that editors put behind its last line."""
+    path = Path(name).expanduser()
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            text = file.read(MOST_BYTES + 1)
+    except OSError as error:
+        raise CliError(
+            f"--set {key}: {name} cannot be read: {error.strerror}; for a text that begins with @ "
+            "write @@"
+        ) from None
+    except UnicodeDecodeError:
+        raise CliError(f"--set {key}: {name} is not UTF-8 text") from None
+    if len(text) > MOST_BYTES:
+        raise CliError(f"--set {key}: {name} has more than {MOST_BYTES >> 20} MiB")
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _with_new_lines(text: str) -> str:
+    r"""`text` with a new line for each `\n`; `\\n` is for the two characters."""
+    return re.sub(r"\\(\\n|n)", lambda found: "\n" if found[1] == "n" else "\\n", text)
+
+
+def _annotations(parts: list[str]) -> list[Any]:
+    """The types that the key may have: in a run of RL, in a supervised one, in each member of a
+    union. Empty for a key that no model has, and for what is inside a free mapping."""
+    from pydantic import BaseModel
+
+    from services.contracts.config import RLConfig, SFTConfig
+    from services.contracts.config.parsing.tags import fields_of
+
+    found: list[Any] = [RLConfig, SFTConfig]
+    for part in parts:
+        inside: list[Any] = []
+        for one in (member for annotation in found for member in _members(annotation)):
+            if isinstance(one, type) and issubclass(one, BaseModel):
+                if part in (fields := fields_of(one)):
+                    inside.append(fields[part].annotation)
+            elif get_origin(one) is list and part.isdecimal():
+                inside += get_args(one)
+        found = inside
+    return found
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The types of a union, or the type alone."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [member for inner in get_args(annotation) for member in _members(inner)]
+    return [annotation]
+
+
+def _is_text(annotation: Any) -> bool:
+    """Whether a value of this type is text, or text or null."""
+    members = [one for one in _members(annotation) if one is not type(None)]
+    return bool(members) and all(
+        one is str
+        or (get_origin(one) is Literal and all(isinstance(value, str) for value in get_args(one)))
+        for one in members
+    )
 
 
 def _place_of(parts: list[str], config: dict[str, Any]) -> tuple[Any, str | int]:

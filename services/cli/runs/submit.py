@@ -56,13 +56,14 @@ def submit(
 ) -> None:
     """Queue a run of RECIPE, some of its keys overridden; or a chain, whose keys begin with a
     step's name (`--set rl.training.max_steps=20`)."""
-    overrides = overrides_from(set_ or [])
     request: dict[str, Any] = {"priority": priority, "resume_from": resume_from}
     path = Path(recipe)
     file = _file(path) if path.suffix in (".yaml", ".yml") or path.is_file() else None
     if file is None and (chain := _chain_recipe(recipe)) is not None:
         file = chain
-    if file is not None and "steps" in file:
+    is_chain = file is not None and "steps" in file
+    overrides = overrides_from(set_ or [], is_chain)
+    if file is not None and is_chain:
         if resume_from is not None:
             raise CliError(f"{recipe} is a chain: it does not take --resume-from")
         known = {"pool": pool, "priority": priority or None, "name": name}

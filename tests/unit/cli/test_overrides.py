@@ -1,5 +1,6 @@
 """From what is typed, and from a run's config, to what is asked of others."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,6 +37,79 @@ def test_settings_nest_by_their_dots_and_are_yaml(
 def test_a_setting_that_is_not_key_and_value_is_refused_by_name(setting: str) -> None:
     with pytest.raises(CliError, match="--set"):
         overrides_from([setting])
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("data.template=Q: {prompt}", "Q: {prompt}"),
+        ("data.template={prompt} The answer comes after ####", None),
+        ("data.template=#### {prompt}", None),
+        (r"data.template={prompt}\n\nPut it in \boxed{}.", "{prompt}\n\nPut it in \\boxed{}."),
+        (r"data.template={prompt} \\n", r"{prompt} \n"),
+        ("data.template=[{prompt}]", None),
+        ("data.template=null", None),
+        ("data.system=null", {"system": None}),
+        ("data.system=off", None),
+        ("data.dataset=2024", None),
+        ("model.path=a #1", None),
+        ("evaluation.template=A: {prompt}", None),
+        ("data.mix.0.template=A: {prompt}", None),
+        ("evaluation.more.1.system=yes", None),
+        ("rewards.0.verifier=no", None),
+        ("algorithm.kl.type=none", None),
+    ],
+)
+def test_a_key_of_text_takes_its_value_as_it_is_typed(setting: str, value: Any) -> None:
+    key, _, typed = setting.partition("=")
+    *_, (_, found) = _leaves(overrides_from([setting]))
+    assert found == (None if isinstance(value, dict) else typed if value is None else value)
+    assert _leaves(overrides_from([setting]))[0][0] == key
+
+
+def _leaves(config: Any, path: str = "") -> list[tuple[str, Any]]:
+    if not isinstance(config, dict):
+        return [(path, config)]
+    return [
+        leaf for key, value in config.items() for leaf in _leaves(value, f"{path}.{key}".strip("."))
+    ]
+
+
+def test_a_key_inside_a_free_mapping_is_yaml_without_comments() -> None:
+    whole = overrides_from(["rewards.0.params.pattern='#### (.*)'", "rollout.vllm.extra={a: 1}"])
+    assert whole["rewards"]["0"]["params"] == {"pattern": "#### (.*)"}
+    assert whole["rollout"]["vllm"]["extra"] == {"a": 1}
+    for lost in ("rewards.0.params.pattern=####", "rewards.0.params={a: b} # c"):
+        with pytest.raises(CliError, match="# begins a comment that would be lost; quote it twice"):
+            overrides_from([lost])
+
+
+def test_keys_of_a_chain_are_read_by_the_type_behind_the_name_of_the_step() -> None:
+    found = overrides_from(["rl.data.template=Q: {prompt}", "rl.training.max_steps=3"], steps=True)
+    assert found == {"rl": {"data": {"template": "Q: {prompt}"}, "training": {"max_steps": 3}}}
+
+
+def test_a_value_comes_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "value"
+    file.write_text("Q: {prompt}\n\\n#### ä\n", encoding="utf-8")
+    assert overrides_from([f"data.template=@{file}"]) == {
+        "data": {"template": "Q: {prompt}\n\\n#### ä"}
+    }
+    file.write_text("- verifier: math\n  weight: 2\n")
+    assert overrides_from([f"rewards=@{file}"]) == {"rewards": [{"verifier": "math", "weight": 2}]}
+    assert overrides_from(["data.system=@@home"]) == {"data": {"system": "@home"}}
+    with pytest.raises(CliError, match=r"data\.system: /none cannot be read: .*write @@"):
+        overrides_from(["data.system=@/none"])
+    file.write_bytes(b"\xff")
+    with pytest.raises(CliError, match="is not UTF-8 text"):
+        overrides_from([f"data.system=@{file}"])
+
+
+def test_quotes_around_a_text_are_said_to_be_part_of_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert overrides_from(["data.system='Hi'"]) == {"data": {"system": "'Hi'"}}
+    assert "--set data.system: the quotes around the text are part of it" in capsys.readouterr().err
 
 
 def test_a_key_below_a_plain_value_is_refused() -> None:
