@@ -232,7 +232,7 @@ def show(
     )
     if record["defaults"]:
         verifiers = ", ".join(one["verifier"] for one in record["defaults"]["rewards"])
-        out.print(f"[dim]scored by {escape(verifiers)}, where a config names no rewards[/]")
+        out.print(f"[dim]scored by {escape(verifiers)}, unless a submission names rewards[/]")
     for row in preview:
         out.print(f"\n[dim]row {row['index']}[/]")
         for part in ("prompt", "answer", "columns"):

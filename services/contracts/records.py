@@ -79,6 +79,11 @@ class RunRecord(RunSummary):
         description="Settings that are allowed but probably a mistake, and what was not checked, "
         "each with its key.",
     )
+    from_datasets: dict[str, str] = Field(
+        default_factory=dict,
+        description="Keys that a dataset has set, with its name: `data.template`, `rewards`. The "
+        "dataset was uploaded with a named mapping, and the submission itself does not say them.",
+    )
     dataset_rows: list[int] = Field(
         default_factory=list,
         description="Of a mixture of prompts: the rows of each dataset that the run uses, in the "
@@ -124,7 +129,7 @@ class DatasetSegment(BaseModel):
 
 
 class DatasetDefaults(BaseModel):
-    """How the rows of a dataset are asked and scored where a config does not say."""
+    """How the rows of a dataset are asked and scored if a submission itself does not say."""
 
     template: str = Field("{prompt}", description="`data.template`.")
     rewards: list[Reward] = Field(description="`rewards`: the dataset's own verifier.")
@@ -141,8 +146,8 @@ class DatasetRecord(BaseModel):
     source: str = Field("", description="Where the first rows came from, e.g. the file name.")
     defaults: DatasetDefaults | None = Field(
         None,
-        description="How its rows are asked and scored where a config names neither "
-        "`data.template` nor `rewards`; null: configs have to say.",
+        description="How its rows are asked and scored if a submission itself names neither "
+        "`data.template` nor `rewards`; null: submission or recipe have to say.",
     )
     damage: str | None = Field(
         None, description="What of its record cannot be read, and why; null: all of it can be."

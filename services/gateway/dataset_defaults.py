@@ -1,7 +1,11 @@
-"""The template and the verifier that a dataset brings, for a run whose config names none. Pure."""
+"""The template and the verifier that a dataset brings. Pure.
+
+A submission's own words come first, then those of its dataset, then the recipe's.
+"""
 
 from typing import Any
 
+from recipes import merged
 from services.contracts.config.data import PromptOptions
 from services.contracts.records import DatasetDefaults
 from services.gateway.dataset_check import Datasets
@@ -10,29 +14,62 @@ OWN = ("template", "rewards")
 
 
 def with_defaults(
-    raw: dict[str, Any], datasets: Datasets, previous: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """`raw` with the template and the rewards of its datasets, where a run of RL names none.
-    `previous`: the config that a resumed run goes on with. Its datasets are asked and scored as
-    they were, also if that run is older than what they bring."""
+    raw: dict[str, Any],
+    datasets: Datasets,
+    previous: dict[str, Any] | None = None,
+    submitted: dict[str, Any] | None = None,
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """`raw` with the template and the rewards of its datasets, and by key the name of the dataset
+    that has set it.
+
+    `submitted`: what the submission itself says, over a recipe; None: all of `raw`. `previous`: the
+    config that a resumed run goes on with. Its datasets are asked and scored as they were, also if
+    that run is older than what they bring. A supervised run takes the template of its dataset,
+    unless it mixes several."""
     data = raw.get("data")
-    if raw.get("type", "rl") != "rl" or not isinstance(data, dict):
-        return raw
+    if not isinstance(data, dict):
+        return raw, {}
     trained = [one.defaults for key, one in datasets.items() if key.startswith("data.")]
     if previous is not None:
         datasets = {
             key: record for key, record in datasets.items() if _at(previous, key) != _at(raw, key)
         }
+    if submitted is None or not _at(submitted, "data.dataset"):
+        # A recipe that names its dataset has chosen how that is asked and scored.
+        submitted = raw
+    before = raw
+    defaults = _own(datasets, "data")
+    if raw.get("type", "rl") != "rl":
+        if defaults and not data.get("mix") and _at(submitted, "data.template") is None:
+            raw = {**raw, "data": {**data, "template": defaults["template"]}}
+        return raw, _sources(before, raw, datasets)
     if isinstance(mix := data.get("mix"), list):
         own = [_own(datasets, f"data.mix.{i}") for i in range(len(mix))]
         data = {**data, "mix": [_filled(one, own[i]) for i, one in enumerate(mix)]}
         raw = {**raw, "data": data}
-    defaults = _own(datasets, "data")
-    if defaults and "template" not in data:
+    if defaults and _at(submitted, "data.template") is None:
         raw = {**raw, "data": {**data, "template": defaults["template"]}}
-    if defaults and raw.get("rewards") is None:
+    rewards = submitted.get("rewards")
+    if defaults and rewards is None:
         raw = {**raw, "rewards": defaults["rewards"]}
-    return _with_held_out(raw, datasets, trained)
+    elif defaults and isinstance(rewards, dict):
+        # Places of a list, which is the dataset's.
+        raw = {**raw, **merged({"rewards": defaults["rewards"]}, {"rewards": rewards})}
+    raw = _with_held_out(raw, datasets, trained)
+    return raw, _sources(before, raw, datasets)
+
+
+def _sources(before: dict[str, Any], after: dict[str, Any], datasets: Datasets) -> dict[str, str]:
+    """The names of the datasets that have set keys of `after`, by these keys."""
+    found = {}
+    for key, record in datasets.items():
+        section = key.removesuffix(".dataset")
+        own = _own(datasets, section)
+        for name in own:
+            path = name if (section, name) == ("data", "rewards") else f"{section}.{name}"
+            if _at(before, path) != _at(after, path) == own[name]:
+                found[path] = record.name
+    return found
 
 
 def _with_held_out(

@@ -24,6 +24,7 @@ class DryRun(BaseModel):
     config: dict[str, Any] = Field(description="The run's config, defaults filled in.")
     max_steps: int | None = Field(description="Batches that it trains.")
     warnings: list[str] = Field(description="As of a run.")
+    from_datasets: dict[str, str] = Field(description="As of a run: what a dataset has set.")
     estimate: Estimate | None = Field(
         description="Null where the gateway cannot tell: the model's folder is not here, or its "
         "config.json names no widths."

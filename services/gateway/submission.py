@@ -108,6 +108,7 @@ def described_run(accepted: Accepted) -> DryRun:
         config=record.config,
         max_steps=record.max_steps,
         warnings=record.warnings,
+        from_datasets=record.from_datasets,
         estimate=estimate,
         mixture=accepted.mixture,
         refusals=[f"{key}: {reason}" for key, reason in refusals(estimate)],
@@ -125,7 +126,11 @@ async def accept(
     problems: Problems = []
     raw, datasets = await check_datasets(deps, raw, problems)
     goes_on_with = previous.config if previous and submission.recipe is None else None
-    raw = with_defaults(raw, datasets, goes_on_with)
+    submitted = submission.config if submission.recipe is not None else None
+    try:
+        raw, from_datasets = with_defaults(raw, datasets, goes_on_with, submitted)
+    except ConfigError as error:
+        raise refusal(error.problems) from None
     raw, models = await check_models(deps, raw, problems, steps, previous)
     model = models.policy
     warnings = await check_verifiers(deps, raw, datasets, problems)
@@ -176,6 +181,7 @@ async def accept(
         config=config.model_dump(mode="json"),
         recipe=submission.recipe or (previous.recipe if previous else None),
         warnings=warnings,
+        from_datasets=from_datasets,
         resume_from=previous.id if previous else None,
         created=time.time(),
         max_steps=max_steps,

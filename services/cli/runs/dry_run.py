@@ -31,9 +31,20 @@ def show_chain_dry_run(answer: dict[str, Any], as_json: bool) -> None:
         raise typer.Exit(FAILED)
 
 
-def _show(answer: dict[str, Any]) -> None:
+def show_checked(answer: dict[str, Any]) -> None:
+    """Print what the check of a submission has found, of a run or of a dry run: warnings, and what
+    its datasets have set."""
     for warning in answer["warnings"]:
         out.print(f"[yellow]warning[/] {escape(warning)}")
+    # An older gateway does not say it.
+    brought = answer.get("from_datasets") or {}
+    for dataset in dict.fromkeys(brought.values()):
+        keys = ", ".join(key for key, name in brought.items() if name == dataset)
+        out.print(f"[dim]{escape(keys)}: from dataset {escape(dataset)}[/]")
+
+
+def _show(answer: dict[str, Any]) -> None:
+    show_checked(answer)
     # An older gateway knows no mixtures.
     for one in answer.get("mixture") or ():
         rows = f"{one['per_epoch']:,} of an epoch's rows, from {one['rows']:,} rows"

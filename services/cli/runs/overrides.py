@@ -24,7 +24,7 @@ Set = Annotated[
     ),
 ]
 MOST_BYTES = 1 << 20
-"""Of a file that holds a value: more than the gateway takes."""
+"""The largest file that may hold a value. The gateway takes no larger config."""
 
 
 def overrides_from(settings: list[str], steps: bool = False) -> dict[str, Any]:

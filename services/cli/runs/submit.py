@@ -10,7 +10,7 @@ import typer
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, escape, out, print_json
 from services.cli.runs.chains import find, follow_chain, show_chain
-from services.cli.runs.dry_run import show_chain_dry_run, show_dry_run
+from services.cli.runs.dry_run import show_chain_dry_run, show_checked, show_dry_run
 from services.cli.runs.overrides import Set, overrides_from
 from services.cli.runs.runs import follow_run
 from services.contracts.agents import agents_lease
@@ -175,8 +175,7 @@ def _submit(
         return
     record = api.post("/v1/runs", json=given)
     if not as_json:
-        for warning in record["warnings"]:
-            out.print(f"[yellow]warning[/] {escape(warning)}")
+        show_checked(record)
     if not follow:
         if as_json:
             print_json(record)

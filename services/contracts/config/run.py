@@ -49,10 +49,10 @@ class RLConfig(Section):
     """The prompts."""
     rewards: list[Reward] = Field(max_length=MOST_REWARDS)
     """Components of the reward, which is their weighted sum. The first one decides whether an
-    answer counts as correct. Where a submission names none, those of its dataset are taken, if that
-    was uploaded with a named mapping; so is `data.template`. The list may be empty where agents or
-    an episode of your own say all rewards, and with advantage `reverse_kl`, which learns nothing
-    from them."""
+    answer counts as correct. If the submission itself names none, those of its dataset come before
+    the recipe's, if the dataset was uploaded with a named mapping; so does `data.template`. The
+    list may be empty where agents or an episode of your own say all rewards, and with advantage
+    `reverse_kl`, which learns nothing from them."""
     sampling: Sampling = Sampling()
     """Sampling options."""
     rollout: Rollout = Rollout()

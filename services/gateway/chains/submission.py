@@ -153,8 +153,17 @@ async def accept_chain(
         model = None
         try:
             raw, _ = merged_config(RunSubmission(recipe=given.recipe, config=given.config), None)
-            raw = _starting(raw, before)
-            for_run = RunSubmission(config=raw, pool=submission.pool, priority=submission.priority)
+            config = given.config
+            if _starts_from_step(raw, before):
+                start = {**(config.get("model") or {}), "path": f"{STEP}{before}"}
+                config = {**config, "model": start}
+                raw, _ = merged_config(RunSubmission(recipe=given.recipe, config=config), None)
+            for_run = RunSubmission(
+                recipe=given.recipe,
+                config=config,
+                pool=submission.pool,
+                priority=submission.priority,
+            )
             accepted = await accept(deps, for_run, made)
             too_large = refusals(accepted.estimate) if fitting else []
             wrong = [*too_large, *_without_best(raw, made_by), *_not_kept(raw, made_by)]
@@ -187,14 +196,13 @@ async def accept_chain(
     return AcceptedChain(record, warnings, every)
 
 
-def _starting(raw: dict[str, Any], before: str | None) -> dict[str, Any]:
-    """The config of a step that starts from the one before it unless it says something else."""
+def _starts_from_step(raw: dict[str, Any], before: str | None) -> bool:
+    """Whether a step with this config starts from the step `before` it: unless it says otherwise,
+    or is the first."""
     model = raw.get("model", {})
     if before is None or not isinstance(model, dict) or model.get("path"):
-        return raw
-    if model.get("source", "pretrained") != "pretrained":
-        return raw
-    return {**raw, "model": {**model, "path": STEP + before}}
+        return False
+    return bool(model.get("source", "pretrained") == "pretrained")
 
 
 def _makes(step: str, accepted: Accepted) -> ModelFolder | None:

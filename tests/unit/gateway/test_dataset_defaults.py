@@ -1,10 +1,21 @@
-"""Template and verifier of a run's datasets, where its config names none."""
+"""Template and verifier of a run's datasets: after the submission's own, before the recipe's."""
 
 from typing import Any
 
+import pytest
+
+from recipes import list_recipes
+from services.contracts.config import RLConfig, parse_config
 from services.contracts.records import DatasetRecord
 from services.datasets import KNOWN_FILES
-from services.gateway.dataset_defaults import with_defaults
+from services.gateway import dataset_defaults
+from services.gateway.dataset_check import Datasets
+from services.gateway.submission import RunSubmission, merged_config
+
+
+def with_defaults(raw: Any, datasets: Datasets, *more: Any) -> dict[str, Any]:
+    """The config alone."""
+    return dataset_defaults.with_defaults(raw, datasets, *more)[0]
 
 
 def brings(mapping: str) -> DatasetRecord:
@@ -31,7 +42,11 @@ def test_a_run_takes_the_template_and_rewards_of_its_dataset_where_it_names_none
     assert [one["verifier"] for one in bare["rewards"]] == ["countdown"]
     own = {"data": {"dataset": "d", "template": "{prompt}!"}, "rewards": [{"verifier": "math"}]}
     assert with_defaults(own, datasets) == own
-    supervised = {"type": "sft", "data": {"dataset": "d"}}
+    supervised: dict[str, Any] = {"type": "sft", "data": {"dataset": "d"}}
+    expected = {"type": "sft", "data": {"dataset": "d", "template": defaults.template}}
+    assert with_defaults(supervised, datasets) == expected
+    # Several datasets have one template.
+    supervised["data"]["mix"] = [{"dataset": "e"}]
     assert with_defaults(supervised, datasets) == supervised
 
 
@@ -109,3 +124,76 @@ def test_a_resumed_run_asks_and_scores_its_datasets_as_before() -> None:
     assert kept == more[0]
     assert new["template"] == template("countdown")
     assert verifiers(new) == ["countdown"]
+
+
+NEEDED: dict[str, Any] = {
+    "model": {"path": "org/model"},
+    "data": {"dataset": "d"},
+    "algorithm": {"teacher": {"path": "org/teacher"}},
+}
+FAMILIES = [one.name for one in list_recipes() if one.config["data"].get("source") != "sessions"]
+
+
+@pytest.mark.parametrize("mapping", KNOWN_FILES)
+@pytest.mark.parametrize("recipe", FAMILIES)
+def test_each_recipe_asks_and_scores_each_known_dataset_in_the_dataset_s_way(
+    recipe: str, mapping: str
+) -> None:
+    """Whatever the recipe says: its verifier would refuse the rows, its template ask them bare."""
+    submission = RunSubmission(recipe=recipe)
+    kind = merged_config(submission, None)[0]
+    needed = [*("model", "data"), *(["algorithm"] if recipe == "distillation" else [])]
+    given = {key: NEEDED[key] for key in needed}
+    if kind["model"].get("source") == "scratch":
+        del given["model"]
+    submission = RunSubmission(recipe=recipe, config=given)
+    raw, _ = merged_config(submission, None)
+    datasets = {"data.dataset": brings(mapping)}
+
+    raw, from_datasets = dataset_defaults.with_defaults(raw, datasets, None, given)
+
+    config = parse_config(raw)
+    assert config.data.template == template(mapping)
+    expected = {"data.template"} if template(mapping) != kind["data"].get("template") else set()
+    if isinstance(config, RLConfig):
+        own = KNOWN_FILES[mapping].defaults.rewards
+        assert [one.verifier for one in config.rewards] == [one.verifier for one in own]
+        assert raw["rewards"] == [one.model_dump() for one in own]
+        expected |= {"rewards"}
+    assert from_datasets == dict.fromkeys(expected, "d")
+
+
+def test_what_the_submission_says_comes_before_what_its_dataset_brings() -> None:
+    datasets = {"data.dataset": brings("mbpp")}
+
+    def submitted(config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+        raw, _ = merged_config(RunSubmission(recipe="grpo", config=config), None)
+        return dataset_defaults.with_defaults(raw, datasets, None, config)
+
+    said = {"data": {"dataset": "d", "template": "{prompt}!"}, "rewards": [{"verifier": "exact"}]}
+    raw, from_datasets = submitted(said)
+    assert (raw["data"]["template"], verifiers(raw), from_datasets) == ("{prompt}!", ["exact"], {})
+    # A place of the list is one of the dataset's list.
+    raw, from_datasets = submitted({"data": {"dataset": "d"}, "rewards": {"0": {"weight": 2.0}}})
+    assert [(one["verifier"], one["weight"]) for one in raw["rewards"]] == [("code", 2.0)]
+    assert from_datasets == {"data.template": "d"}
+
+
+def test_a_recipe_that_names_its_dataset_has_chosen_how_it_is_asked() -> None:
+    config = {"model": {"path": "org/model"}}
+    raw, _ = merged_config(RunSubmission(recipe="smollm2_gsm8k", config=config), None)
+    datasets = {"data.dataset": brings("gsm8k")}
+    assert dataset_defaults.with_defaults(raw, datasets, None, config) == (raw, {})
+
+
+def test_a_run_names_the_datasets_whose_template_and_rewards_it_has() -> None:
+    datasets = {
+        "data.dataset": brings("gsm8k"),
+        "data.mix.0.dataset": brings("mbpp"),
+        "evaluation.dataset": brings("math"),
+    }
+    data = {"dataset": "d", "mix": [{"dataset": "e"}], "template": "{prompt}!"}
+    raw = {"data": data, "evaluation": {"dataset": "f"}}
+    _, from_datasets = dataset_defaults.with_defaults(raw, datasets)
+    keys = ("rewards", "data.mix.0.template", "data.mix.0.rewards")
+    assert from_datasets == dict.fromkeys([*keys, "evaluation.template", "evaluation.rewards"], "d")
