@@ -6,7 +6,7 @@ the policy samples later. A template that is not may mark its answers itself (`{
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from services.contracts.rows.dataset import Row
 from services.contracts.rows.messages import Chat, for_template
 from services.contracts.rows.rendering import chat_text, compose
 from services.contracts.rows.template_limits import limited
+from services.contracts.rows.turn_end import ending
 
 FIRST = ("system", "developer")
 """Roles that only a chat's first turns have."""
@@ -27,6 +28,8 @@ BEFORE = {
     "tool": ("assistant", "tool"),
 }
 """Roles that may come right before each; the empty one: nothing."""
+CALLS = ("tool_calls", "function_call")
+"""Keys of a turn that calls tools; OpenAI's older one last."""
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """What stands before an answer in a template that marks them."""
 
@@ -129,9 +132,11 @@ def write(
     tokenizer: Any,
     train_on: Literal["assistant", "last", "all"],
     special: Sequence[str],
+    ends: Collection[str] = (),
 ) -> Written:
-    """The conversation by the tokenizer's chat template. `special`: the special tokens' texts.
-    Raises ValueError, in words that follow the row's number."""
+    """The conversation by the tokenizer's chat template. `special`: the special tokens' texts, of
+    which the template ends turns with `ends`. Raises ValueError, in words that follow the row's
+    number."""
     turns, tools = found.turns, found.tools
     whole = chat_text(turns, tokenizer, tools, answer_follows=False)
     answers = [i for i, turn in enumerate(turns) if turn["role"] == "assistant"]
@@ -144,14 +149,15 @@ def write(
         spans = generated_parts(turns, tokenizer, tools)
         if spans is None:
             raise ValueError(_unstable(train_on))
+        spans = [(start, _with_end(whole, end, ends)) for start, end in spans]
         spans = spans[-1:] if train_on == "last" else spans
     located = spans is not None and len(spans) == len(answers)
-    begins = (
-        {i: start for i, (start, _) in zip(answers, spans or [], strict=True)} if located else {}
-    )
+    places = dict(zip(answers, spans or [], strict=True)) if located else {}
+    begins = {i: start for i, (start, _) in places.items()}
+    _check_calls(found, tokenizer, whole)
+    _check_contents(turns, {i: whole[start:end] for i, (start, end) in places.items()})
     cut = [(start, _end(whole, start, end, special)) for start, end in spans or []]
-    last = whole.rstrip()
-    ended = turns[-1]["role"] != "assistant" or any(last.endswith(one) for one in special)
+    ended = turns[-1]["role"] != "assistant" or ending(whole, special) is not None
     return Written(whole, [span for span in cut if span[0] < span[1]], ended, begins)
 
 
@@ -179,7 +185,49 @@ def _end(whole: str, start: int, end: int, special: Sequence[str]) -> int:
     """Where a turn ends: blanks that the template writes after its last special token are no part
     of it, since sampling has ended there."""
     turn = whole[start:end].rstrip()
-    return start + len(turn) if any(turn.endswith(one) for one in special) else end
+    return start + len(turn) if ending(turn, special) else end
+
+
+def _with_end(whole: str, end: int, ends: Collection[str]) -> int:
+    """Where an answer ends that a template has marked up to `end`: the token that ends its turn
+    belongs to it, also if the marks leave it out. A policy would never learn to end its turn."""
+    following = (end + len(one) for one in ends if whole.startswith(one, end))
+    return max(following, default=end)
+
+
+def _check_calls(found: Conversation, tokenizer: Any, whole: str) -> None:
+    """Raise ValueError if the template writes the conversation, `whole`, as it does without the
+    tool calls of one of its turns."""
+    for i, turn in enumerate(found.turns):
+        calls = [key for key in CALLS if turn.get(key)]
+        if not calls:
+            continue
+        silent = {key: value for key, value in turn.items() if key not in CALLS}
+        turns = [*found.turns[:i], silent, *found.turns[i + 1 :]]
+        try:
+            is_dropped = chat_text(turns, tokenizer, found.tools, answer_follows=False) == whole
+        except ValueError:
+            # It refuses a result without a call, so it reads calls.
+            continue
+        if is_dropped:
+            raise ValueError(
+                f"has `{calls[0]}` (turn {i + 1}) that the model's chat template leaves out, so "
+                "that an empty turn would be learned: take a model whose template writes "
+                "`tool_calls`, or write the calls into the turn's content"
+            )
+
+
+def _check_contents(turns: Chat, written: Mapping[int, str]) -> None:
+    """Raise ValueError if the template leaves out the text of a turn. `written`: turns by their
+    number, as the template writes them."""
+    for i, text in written.items():
+        # Templates may leave out what comes first: reasoning.
+        lines = str(turns[i].get("content") or "").strip().splitlines()
+        if lines and lines[-1].strip() not in text:
+            raise ValueError(
+                f"has an answer (turn {i + 1}) whose text the chat template leaves out, so that an "
+                "empty turn would be learned: take a template that writes `content` as a text"
+            )
 
 
 def generated_parts(

@@ -18,6 +18,7 @@ from services.contracts.config.data import SFTData
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.preference import Preferred, preferred
 from services.contracts.rows.rendering import plain_text
+from services.contracts.rows.turn_end import special_texts, turn_ends
 
 NO_BYTES = -1
 """In place of the size of a token that spells nothing of the row's text."""
@@ -76,10 +77,7 @@ class RowTokenizer:
         self._tokenizer, self._answer = tokenizer, answer
         self._data = data.model_copy(update={"train_on": "last"}) if answer else data
         self._templated = data.chat_template == "auto" and bool(tokenizer.chat_template)
-        added = getattr(tokenizer, "added_tokens_decoder", {}).values()
-        self._special = sorted(
-            {*tokenizer.all_special_tokens, *(one.content for one in added if one.special)}
-        )
+        self._special, self._ends = special_texts(tokenizer), turn_ends(tokenizer)
 
     def row(self, row: Row, index: int) -> TokenRow:
         """Row `index` of its dataset. Raises UnusableRow, which names it: no answer, roles out of
@@ -102,14 +100,14 @@ class RowTokenizer:
         return made
 
     def _chat(self, found: Conversation) -> TokenRow:
-        train_on, eos = self._data.train_on, self._tokenizer.eos_token_id
-        written = write(found, self._tokenizer, train_on, self._special)
+        train_on = self._data.train_on
+        written = write(found, self._tokenizer, train_on, self._special, self._ends)
         own = _own(written.text, _texts(found, written.begins))
         cuts = [place for span in written.spans for place in span]
         tokens, sizes, places = self._encoded(written.text, own, cuts)
         spans = [(places[a], places[b]) for a, b in written.spans]
-        if not written.ended and eos is not None:
-            tokens, sizes = np.append(tokens, eos), np.append(sizes, np.int16(NO_BYTES))
+        if not written.ended:
+            tokens, sizes = np.append(tokens, self._eos()), np.append(sizes, np.int16(NO_BYTES))
             if spans and written.spans[-1][1] == len(written.text):
                 spans[-1] = (spans[-1][0], len(tokens))
         if train_on == "all":

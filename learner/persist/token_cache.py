@@ -50,7 +50,7 @@ SCHEMA = pa.schema(
         ("spans", pa.large_list(pa.int32())),
         ("sizes", pa.large_list(pa.int16())),
     ],
-    metadata={b"headrace.tokens": b"3"},
+    metadata={b"headrace.tokens": b"4"},
 )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from services.contracts.rows.rendering import PromptTokenizer
+from services.contracts.rows.turn_end import turn_ends
 from services.contracts.weights import MODEL_FILES, WeightFile
 from services.models import UnusableFolder
 from services.volume import Volume
@@ -64,9 +65,9 @@ def load_tokenizer(model: Path, trust_remote_code: bool = False) -> TokenizerLik
 
 
 def eos_token_ids(model: Path, tokenizer: TokenizerLike) -> list[int]:
-    """Every id that ends a completion: those of generation_config.json, else of config.json, and
-    the tokenizer's."""
-    found: set[int] = set()
+    """Every id that ends a completion: those of generation_config.json, else of config.json, the
+    tokenizer's, and those by which its chat template ends a turn."""
+    found = set(turn_ends(tokenizer).values())
     for name in ("generation_config.json", "config.json"):
         if not (model / name).exists():
             continue

@@ -36,6 +36,7 @@ from learner.model.placement.slicing import loading_slices
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.rollout import Sampling
+from services.contracts.rows.turn_end import turn_ends
 from services.models.adapter import MERGED, adapted_layers
 from services.models.description import TOKENS
 
@@ -257,7 +258,20 @@ def ready(
     _place(model, device)
     use_packed_attention(model)
     use_pass_type_experts(model)
-    return LoadedModel(model, tokenizer, dtype)
+    loaded = LoadedModel(model, tokenizer, dtype)
+    _name_ends(loaded)
+    return loaded
+
+
+def _name_ends(loaded: LoadedModel) -> None:
+    """Add the tokens by which the chat template ends a turn to the generation config, which is
+    published and exported: supervised training teaches them."""
+    generation, named = loaded.model.generation_config, end_tokens(loaded)
+    missing = [end for end in turn_ends(loaded.tokenizer).values() if end not in named]
+    if generation is not None and missing:
+        before = generation.eos_token_id
+        first = before if isinstance(before, list) else [] if before is None else [before]
+        generation.eos_token_id = [*first, *missing]
 
 
 def _place_for(

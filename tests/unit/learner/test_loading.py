@@ -21,6 +21,7 @@ from learner.model.loading.models import (
     load_critic,
     load_model,
     pass_dtype,
+    ready,
     with_dtype,
 )
 from learner.model.loading.saving import save_description, weight_tensors
@@ -76,6 +77,24 @@ def test_one_token_per_character_after_a_beginning() -> None:
     assert tokenizer.decode([5, 4, 2], skip_special_tokens=True) == "10"
     assert end_tokens(loaded) == {tokenizer.eos_token_id} == {2}
     assert endless(loaded, Sampling()) is None
+
+
+@pytest.mark.parametrize("named", [None, 2, [2], [2, 6]])
+def test_the_end_of_a_turn_in_the_chat_template_is_published_as_an_end(
+    tmp_path: Path, named: int | list[int] | None
+) -> None:
+    made = tiny_model()
+    made.tokenizer.add_special_tokens({"additional_special_tokens": ["<end>"]})
+    end = made.tokenizer.convert_tokens_to_ids("<end>")
+    made.tokenizer.chat_template = "{% for m in messages %}{{ m.content }}<end>\n{% endfor %}"
+    assert made.model.generation_config is not None
+    made.model.generation_config.eos_token_id = named
+    loaded = ready(made.model, made.tokenizer, torch.float32, "cpu")
+    save_description(loaded, tmp_path)
+    before = [] if named is None else named if isinstance(named, list) else [named]
+    found = json.loads((tmp_path / "generation_config.json").read_text())["eos_token_id"]
+    assert found == [*before, end]
+    assert end_tokens(loaded) == {2, *before, end}
 
 
 def test_a_model_without_an_end_of_sequence_is_named_with_what_ends_completions() -> None:

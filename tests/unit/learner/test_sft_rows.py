@@ -190,6 +190,12 @@ def test_a_template_that_changes_earlier_turns_is_refused_unless_it_marks_them()
     assert trained(row, byte_tokenizer(template=MARKED)) == ["2<end>", "4<end>"]
 
 
+def test_marks_that_leave_out_the_end_of_a_turn_do_not_leave_it_out_of_the_loss() -> None:
+    row = Row(prompt=turns("hi", {"content": "yes", "reasoning_content": "so"}, "go"), answer="bye")
+    marks = MARKED.replace("<end>{% endgeneration %}", "{% endgeneration %}<end>")
+    assert trained(row, byte_tokenizer(template=marks)) == ["yes<end>", "bye<end>"]
+
+
 def test_a_token_across_the_beginning_of_an_answer_is_cut_there_as_sampling_does() -> None:
     """The template ends a prompt with a line break; two of them are one token."""
     tokens = byte_tokenizer((("Ċ", "Ċ"),), CHAT)
@@ -208,8 +214,8 @@ def test_plain_text_begins_and_ends_with_the_tokens_for_that() -> None:
     assert found.spans.tolist() == [[1, 5]]
 
 
-def without(token: str) -> Any:
-    tokens = byte_tokenizer()
+def without(token: str, template: str | None = None) -> Any:
+    tokens = byte_tokenizer(template=template)
     setattr(tokens, token, None)
     tokens.backend_tokenizer.post_processor = TemplateProcessing(single="$A", special_tokens=[])
     return tokens
@@ -250,6 +256,25 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
         (Row(prompt=turns("a", "b", "c"), answer="d"), byte_tokenizer(), {}, "no chat template"),
         (Row(prompt="a"), without("bos_token"), {"train_on": "all"}, "set bos_token in"),
         (Row(prompt="a", answer="b"), without("eos_token"), {}, "set eos_token in"),
+        (Row(prompt="1", answer="2"), without("eos_token", TEMPLATE), {}, "set eos_token in"),
+        (
+            Row(prompt=turns("a", CALL)),
+            byte_tokenizer(template=CHAT),
+            {},
+            r"has `tool_calls` \(turn 2\) that the model's chat template leaves out",
+        ),
+        (
+            Row(prompt=turns("a", {"content": None, "function_call": {"name": "f"}})),
+            byte_tokenizer(template=CHAT),
+            {"train_on": "all"},
+            r"has `function_call` \(turn 2\) that the model's chat template leaves out",
+        ),
+        (
+            Row(prompt=turns("a", "b\n", "c", "d")),
+            byte_tokenizer(template=CHAT.replace("m['content']", "m['content'].strip('b')", 1)),
+            {},
+            r"has an answer \(turn 2\) whose text the chat template leaves out",
+        ),
         (
             MESSAGES,
             tokenizer("{{ raise_exception('no system message here') }}"),

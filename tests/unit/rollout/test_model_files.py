@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from rollout.vllm.model_files import PromptTooLong, eos_token_ids, room
+from tests.unit.rollout.chat_templates import CHATML, tokenizer_of
 
 
 def test_a_prompt_that_fills_the_context_is_an_error():
@@ -31,4 +32,12 @@ def test_a_prompt_that_fills_the_context_is_an_error():
 def test_every_end_of_sequence_the_model_names_ends_a_completion(tmp_path, files, expected):
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    assert eos_token_ids(tmp_path, SimpleNamespace(eos_token_id=2)) == expected
+    tokenizer = SimpleNamespace(eos_token_id=2, chat_template=None)
+    assert eos_token_ids(tmp_path, tokenizer) == expected
+
+
+def test_a_completion_ends_at_the_token_by_which_the_template_ends_a_turn(tmp_path):
+    tokenizer = tokenizer_of(CHATML)
+    tokenizer.eos_token = "<|end|>"
+    expected = sorted(map(tokenizer.convert_tokens_to_ids, ["<|end|>", "<|im_end|>"]))
+    assert eos_token_ids(tmp_path, tokenizer) == expected
