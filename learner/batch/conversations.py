@@ -134,9 +134,9 @@ def write(
     special: Sequence[str],
     ends: Collection[str] = (),
 ) -> Written:
-    """The conversation by the tokenizer's chat template. `special`: the special tokens' texts, of
-    which the template ends turns with `ends`. Raises ValueError, in words that follow the row's
-    number."""
+    """The conversation by the tokenizer's chat template. `special`: the special tokens' texts;
+    `ends`: those by which the template ends a turn. Raises ValueError, in words that follow the
+    row's number."""
     turns, tools = found.turns, found.tools
     whole = chat_text(turns, tokenizer, tools, answer_follows=False)
     answers = [i for i, turn in enumerate(turns) if turn["role"] == "assistant"]
@@ -182,15 +182,15 @@ def _by_prefixes(
 
 
 def _end(whole: str, start: int, end: int, special: Sequence[str]) -> int:
-    """Where a turn ends: blanks that the template writes after its last special token are no part
-    of it, since sampling has ended there."""
+    """Move the `end` of a turn before the blanks that follow its last special token: sampling has
+    ended there."""
     turn = whole[start:end].rstrip()
     return start + len(turn) if ending(turn, special) else end
 
 
 def _with_end(whole: str, end: int, ends: Collection[str]) -> int:
-    """Where an answer ends that a template has marked up to `end`: the token that ends its turn
-    belongs to it, also if the marks leave it out. A policy would never learn to end its turn."""
+    """Move the `end` of an answer that a template has marked behind the token that ends the turn.
+    With marks that leave this token out, a policy would never learn to end its turn."""
     following = (end + len(one) for one in ends if whole.startswith(one, end))
     return max(following, default=end)
 
