@@ -9,7 +9,7 @@
     coordinate, tools       rank 0 between batches; commands on checkpoints
     persist                 the data volume
     step, supervised        one batch
-    cores, gpu_turns        what the learner shares with vLLM on this host: cores, or the GPU
+    gpu_turns               the GPU that the learner shares with vLLM on this host
     state, store            what training changes; the run in the store
     report                  metrics
     model                   models and their passes

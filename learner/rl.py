@@ -21,7 +21,6 @@ from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.follower import Follower
 from learner.coordinate.ranks import next_command, share_gradients, take_over
-from learner.cores import TrainingCores
 from learner.distributed import Ranks
 from learner.errors import UnreadableGroups
 from learner.gpu_turns import TrainingGPU, training_gpu
@@ -88,7 +87,6 @@ def train_on(
         return "cancel" if store.cancelled() else "yield"
     state = prepare(record, config, ranks, store, volume)
     share_gradients(state, ranks)
-    cores = TrainingCores(state)
     coordinator: Coordinator | Follower
     if ranks.first:
         coordinator = Coordinator(config, max_steps, ranks, store, volume, state, stop, gpu)
@@ -105,8 +103,7 @@ def train_on(
             except UnreadableGroups as error:
                 coordinator.requeue(command.step, error.reasons)
                 continue
-            with cores.computing():
-                metrics = train(state, batch, config, ranks, max_steps)
+            metrics = train(state, batch, config, ranks, max_steps)
             coordinator.publish()
             coordinator.checkpoint()
             coordinator.report(metrics, batch.outcomes, batch.picked)

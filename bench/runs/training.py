@@ -13,6 +13,7 @@ from bench.installation import CANNOT, BenchFailed, Installation, records, work_
 from bench.results import begun, table
 from bench.runs import generation
 from bench.runs.workload import BATCH, model_config, run_config
+from learner.report.mismatch import mismatch_problem
 
 ETAS = (0, 1, 4)
 PARTS = (*(f"eta-{eta}" for eta in ETAS), "generation")
@@ -68,7 +69,12 @@ def measure(
     say(f"training at η = {eta}: {warmup} warm-up steps, {steps} measured")
     with installation.running("demo_grpo", f"eta-{eta}", run_config(model, eta)) as run:
         installation.reach(run, warmup + steps)
-    found = steady(installation.metrics(run), warmup, steps, BATCH)
+    rows = installation.metrics(run)
+    found = steady(rows, warmup, steps, BATCH)
+    for row in rows:
+        # The workload computes in float32. Figures of a wrong computation are worth nothing.
+        if problem := mismatch_problem(row, "float32", "float32", quantized=False):
+            raise BenchFailed(f"step {row['step']}: {problem}")
     # Version v is what step v made: the window's first one came from its first step.
     live = updates(records(installation.stack.log("rollout-0")), run, warmup + 1, warmup + steps)
     if "canary_median" in live:

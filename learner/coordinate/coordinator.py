@@ -4,6 +4,7 @@ what it has in common with other runs; `Follower` is what the other ranks do mea
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -26,6 +27,7 @@ from learner.persist.export_model import export_description
 from learner.persist.jsonl import RowsFile, SamplesFile
 from learner.persist.publisher import Again, Publisher
 from learner.persist.versions import Version, Versions
+from learner.report.mismatch import mismatch_problem
 from learner.report.sample_log import Picked, described
 from learner.report.step_metrics import StepTime
 from learner.state import TrainingState
@@ -115,6 +117,8 @@ class Coordinator(FirstRank):
         """Whether the samples of the last batch shared prefixes."""
         self._all_zero = False
         """Whether the last batch had no reward other than 0."""
+        self._mismatched = False
+        """Whether sampler and learner disagreed on the last batch."""
 
     def begin(self) -> None:
         """Publish what training starts from, go back to what an earlier learner had planned, and
@@ -199,6 +203,7 @@ class Coordinator(FirstRank):
             # Nothing can be learned from it, and a broken verifier looks just like this.
             self._store.warn(f"every reward of step {step} {ALL_ZERO}")
         self._all_zero = bool(row.get("reward/all_zero"))
+        self._say_mismatch(step, row)
         self._evaluations.after_step(self._state.progress)
         tokenizer = self._state.loaded.tokenizer
         self._samples.add(*described(picked, step, self._config.algorithm, tokenizer))
@@ -317,6 +322,15 @@ class Coordinator(FirstRank):
     @on_rank_0
     def _publish(self, weights: Version) -> None:
         self._publisher.submit(weights)
+
+    def _say_mismatch(self, step: int, row: dict[str, Any]) -> None:
+        """Warn once when sampler and learner begin to disagree about the same weights."""
+        vllm = self._config.rollout.vllm
+        dtype = str(self._state.loaded.publish_dtype).removeprefix("torch.")
+        problem = mismatch_problem(row, dtype, vllm.computes_in, vllm.quantization is not None)
+        if problem and not self._mismatched:
+            self._store.warn(f"step {step}: {problem}")
+        self._mismatched = bool(problem)
 
     def _say_sharing(self, share: float) -> None:
         """Where samples begin to share prefixes, or end it."""

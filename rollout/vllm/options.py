@@ -25,7 +25,6 @@ from services.contracts.config.vllm import RECORD_ROUTING, VLLM, spelled
 from services.runtime.gpus import ALONE_MEMORY, Device
 
 SERVED_NAME = "policy"
-WORKER = "rollout.vllm_plugin.cpu_worker.BorrowingCPUWorker"
 CPU_BLOCK = 32
 """Tokens of a block of the prefix cache: the fewest that vLLM's kernels for CPUs are made for. Only
 whole blocks are found again, and an agent's turn seldom fills one of vLLM's 128."""
@@ -150,7 +149,6 @@ def command_line(
         }
     if device == "cpu":
         flags["enforce-eager"] = True  # compiling takes minutes on few cores and gains little
-        flags["worker-cls"] = WORKER
         flags["block-size"] = CPU_BLOCK
     else:
         flags["gpu-memory-utilization"] = options.gpu_memory_utilization or ALONE_MEMORY

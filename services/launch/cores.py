@@ -1,4 +1,4 @@
-"""Which CPU cores generate and which train, on a machine without a GPU.
+"""Divide the CPU cores between vLLM engines and learner ranks, on a machine without a GPU.
 
 `plan_cores` is pure: ids in, ids out. Without a plan each vLLM server binds itself to the same
 cores, and torch starts a thread for every core there is.
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.runtime.core_loans import BORROWED, LOCKS
 from services.runtime.threads import WAITING
 
 Cores = tuple[int, ...]
@@ -26,34 +25,9 @@ class CorePlan:
     rollouts: tuple[Cores, ...]
     ranks: tuple[Cores, ...]
 
-    @property
-    def training(self) -> Cores:
-        """All cores that ranks have."""
-        return tuple(sorted({core for cores in self.ranks for core in cores}))
-
-    def learner_environment(self, locks: Path | None) -> dict[str, str]:
-        """For all ranks together: they have one environment. `locks`: where engines and ranks say
-        that they compute (`core_loans`); None: nobody borrows."""
-        own = {"OMP_NUM_THREADS": str(min((len(cores) for cores in self.ranks), default=1))}
-        if locks is None or not self._lends:
-            return own
-        return own | _loan(self.generating[: len(self.generating) // len(self.ranks)], locks)
-
-    def engine_environment(
-        self, cores: Cores, index: int, engines: int, locks: Path | None
-    ) -> dict[str, str]:
-        """For engine `index` of `engines`, on these cores: vLLM's engine pins a thread to each of
-        them, and to each that it may borrow. Its API server and the worker loop run on any core."""
-        if locks is None or not self._lends:
-            return bound_to(cores)
-        borrowed = _dealt(self.training, engines)[index % engines]
-        return bound_to(cores + borrowed) | _loan(borrowed, locks)
-
-    @property
-    def _lends(self) -> bool:
-        """Whether both sides are there, on different cores."""
-        both = self.generating and self.training
-        return bool(both) and not set(self.generating) & set(self.training)
+    def learner_environment(self) -> dict[str, str]:
+        """Return the variables of all ranks: the ranks share one environment."""
+        return {"OMP_NUM_THREADS": str(min((len(cores) for cores in self.ranks), default=1))}
 
     def joining(self, held: Sequence[Cores], engines: int) -> Cores:
         """Cores for one more engine, when there will be `engines`: an even share of the generating
@@ -65,7 +39,9 @@ class CorePlan:
 
 
 def bound_to(cores: Sequence[int]) -> dict[str, str]:
-    """The environment that makes vLLM's engine pin its threads to `cores`, in this order."""
+    """Return the variables by which vLLM's engine pins one thread to each of `cores`.
+
+    The number of threads is fixed from then on: vLLM computes wrongly if it changes."""
     return {"VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, cores)), **WAITING}
 
 
@@ -85,10 +61,6 @@ def plan_cores(cores: Sequence[int], rollouts: int, ranks: int) -> CorePlan:
         count = min(max(half, rollouts), len(usable) - 1)
         generating, training = usable[:count], usable[count:]
     return CorePlan(generating, _dealt(generating, rollouts), _dealt(training, ranks))
-
-
-def _loan(borrowed: Cores, locks: Path) -> dict[str, str]:
-    return {LOCKS: str(locks), BORROWED: ",".join(map(str, borrowed))}
 
 
 def _dealt(cores: Cores, parts: int) -> tuple[Cores, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.launch import redis
-from services.launch.cores import CorePlan, Cores, place_here
+from services.launch.cores import CorePlan, Cores, bound_to, place_here
 from services.launch.gpus import GPUPlan, UpGPUSettings, gpus_here, plan_gpus
 from services.launch.options import (
     LaunchError,
@@ -30,8 +30,6 @@ Place = Callable[[int, int], CorePlan | None]
 Devices = Callable[[Mapping[str, str]], Sequence[GPU]]
 
 LOOPBACK = "127.0.0.1"
-PLACED = {"OMP_NUM_THREADS", "VLLM_CPU_OMP_THREADS_BIND"}
-"""Variables by which a user places threads: nobody borrows cores then."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +41,6 @@ class RolloutWorkers:
     """As divided at the start; None if GPUs do the work."""
     gpus: GPUPlan | None = None
     """None if there are none, or if they are not known."""
-    locks: Path | None = None
-    """Where engines and ranks say that they compute; None: nobody borrows cores."""
 
     def refuse(self, engines: int) -> None:
         """Raise LaunchError if this machine has no GPUs for so many workers."""
@@ -60,7 +56,7 @@ class RolloutWorkers:
             cores = self.cores.joining([part.cores for part in running], engines)
         placed = {}
         if self.cores is not None:
-            placed = self.cores.engine_environment(cores, index, engines, self.locks)
+            placed = bound_to(cores)
         shared = self.gpus.rollout_environment(engines) if self.gpus else {}
         return Part(
             name=f"rollout-{index}",
@@ -73,7 +69,7 @@ class RolloutWorkers:
 
 @dataclass(frozen=True)
 class Plan:
-    """What will run. The URLs are as this machine's processes reach them."""
+    """The parts to start. The URLs are as this machine's processes reach them."""
 
     parts: tuple[Part, ...]
     redis_url: str
@@ -123,8 +119,7 @@ def make_plan(
         options.ranks if options.runs("learner") else 0,
     )
     gpus = None if cores else _divided(options, data, devices)
-    locks = None if PLACED & os.environ.keys() else data / "core-locks"
-    workers = RolloutWorkers(environment, cores, gpus, locks)
+    workers = RolloutWorkers(environment, cores, gpus)
     parts: list[Part] = []
     if options.runs("redis"):
         parts.append(_redis_part(at.redis, data, at.redis_url))
@@ -139,7 +134,7 @@ def make_plan(
         workers.refuse(options.rollouts)
         parts += [workers.part(index, options.rollouts) for index in range(options.rollouts)]
     if options.runs("learner"):
-        parts.append(_learner_part(options, shared, cores, gpus, locks))
+        parts.append(_learner_part(options, shared, cores, gpus))
     if not parts:
         raise LaunchError("nothing to start: every part is excluded")
     scalable = workers if "rollout" in options.parts else None
@@ -289,9 +284,8 @@ def _learner_part(
     shared: dict[str, str],
     cores: CorePlan | None,
     gpus: GPUPlan | None,
-    locks: Path | None,
 ) -> Part:
-    placed = cores.learner_environment(locks) if cores else {}
+    placed = cores.learner_environment() if cores else {}
     visible = gpus.learner_environment() if gpus else {}
     return Part(
         name="learner",

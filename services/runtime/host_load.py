@@ -6,8 +6,6 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from services.runtime.core_loans import borrowed_cores
-
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 CGROUPS = (
@@ -59,15 +57,13 @@ def tree(pid: int) -> Iterator[int]:
 
 
 def vllm_cores() -> list[int]:
-    """The cores that vLLM's engine has: those that it is bound to and does not borrow, else all of
-    this process."""
+    """Return the cores that vLLM's engine is bound to, or all of this process if it is unbound."""
     bound = os.environ.get("VLLM_CPU_OMP_THREADS_BIND", "")
     allowed = sorted(os.sched_getaffinity(0))
     if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", bound):
         return allowed
     ranges = [[int(end) for end in one.split("-")] for one in bound.split(",")]
-    cores = [core for ends in ranges for core in range(ends[0], ends[-1] + 1)]
-    return [core for core in cores if core not in borrowed_cores()] or allowed
+    return [core for ends in ranges for core in range(ends[0], ends[-1] + 1)]
 
 
 class IdleCores:

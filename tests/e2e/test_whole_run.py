@@ -44,6 +44,7 @@ ALWAYS = {
     *("time/waiting_for_groups", "time/workers_waiting_for_admission"),
 }
 COUNT = "staleness/count_"
+GAPS = ("mismatch/logprob_max", "mismatch/canary")
 TOOL = {"type": "calculator", "start": "(", "end": "=", "output_start": "", "output_end": ")"}
 
 
@@ -124,6 +125,32 @@ def test_groups_are_trained_within_the_staleness_bound(
     assert len(gaps) == STEPS or staleness > 0
     # Not bounded by being synchronous, where it need not be.
     assert any(step["staleness/max"] > 0 for step in trained) == (staleness > 0)
+
+
+@pytest.mark.timeout(400)
+def test_sampler_and_learner_agree_where_they_take_turns(api: Gateway) -> None:
+    """One side is idle while the other computes. The answers are long: the model has hardly been
+    trained."""
+    hardly_trained = {
+        "model": {"max_length": 256, "tokenizer": {"type": "bpe", "vocabulary": 512}},
+        "training": {"max_steps": 1, "rows_per_step": 32},
+    }
+    record = finished(
+        api,
+        "nanochat_grpo",
+        {
+            "model": {"path": f"run:{finished(api, 'demo_sft', hardly_trained)['id']}"},
+            "data": {"dataset": "demo-train"},
+            "algorithm": {"prompts_per_step": 8},
+            "rollout": {"episode": TOOL, "vllm": VLLM},
+            "sampling": {**SAMPLING, "max_tokens": 200},
+            "training": {"epochs": None, "max_steps": STEPS},
+        },
+    )
+    steps = api.get(f"/v1/runs/{record['id']}/metrics")["metrics"]
+    gaps = {key: [step[key] for step in steps if key in step] for key in GAPS}
+    assert all(len(values) >= STEPS - 1 for values in gaps.values()), gaps
+    assert all(max(values) <= 1e-4 for values in gaps.values()), gaps
 
 
 def play(session: dict[str, Any], question: str, calls: bool) -> None:

@@ -270,14 +270,29 @@ async def test_a_recorded_batch_whose_group_is_gone_ends_the_run_with_a_reason(
         await asyncio.to_thread(scene.coordinator._planner.begin)
 
 
-async def test_the_alarm_is_raised_where_batches_without_any_reward_begin(scene: Scene) -> None:
-    for step, rewards in enumerate(([0.0, 0.0], [0.0, 0.0], [0.0, 1.0], [0.0, 0.0]), VERSION + 1):
+async def test_an_alarm_is_raised_when_batches_without_rewards_or_with_a_mismatch_begin(
+    scene: Scene,
+) -> None:
+    """The model computes in float32."""
+    batches = (
+        ([0.0, 0.0], 1e-6),
+        ([0.0, 0.0], 0.037),
+        ([0.0, 1.0], 0.17),
+        ([0.0, 0.0], 9e-4),
+        ([0.0, 1.0], 0.002),
+    )
+    for step, (rewards, gap) in enumerate(batches, VERSION + 1):
         scene.state.progress = replace(scene.state.progress, step=step)
         sums = outcome_sums([trajectory_group(list(rewards))], 2)
-        metrics = {"train/updates": 1.0}
+        metrics = {"train/updates": 1.0, "mismatch/logprob_max": gap, "mismatch/kl": gap / 10}
         await asyncio.to_thread(scene.coordinator.report, metrics, sums, [])
 
-    assert [text.partition(":")[0] for text in await warnings(scene)] == [
+    disagree = "sampler and learner disagree about the same weights"
+    assert [text.split(": ")[:2] for text in await warnings(scene) if disagree in text] == [
+        ["step 5", disagree],
+        ["step 8", disagree],
+    ]
+    assert [text.partition(":")[0] for text in await warnings(scene) if "every" in text] == [
         "every reward of step 4 is 0",
         "every reward of step 7 is 0",
     ]

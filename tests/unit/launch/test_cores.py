@@ -1,16 +1,12 @@
 """Who gets which core. Worked out by hand for machines from one core to sixteen."""
 
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.launch.cores import CorePlan, bound_to, cores_here, plan_cores
-from services.runtime import core_loans
-
-LOCKS = Path("/data/core-locks")
 
 
 def machine(count: int) -> list[int]:
@@ -74,29 +70,8 @@ def test_engines_and_ranks_never_share_and_all_get_something(
 
 
 def test_uneven_ranks_run_with_the_threads_the_smallest_has() -> None:
-    assert plan_cores(machine(8), 1, 1).learner_environment(LOCKS)["OMP_NUM_THREADS"] == "3"
-    assert plan_cores(machine(8), 2, 2).learner_environment(LOCKS)["OMP_NUM_THREADS"] == "1"
-
-
-def test_engines_and_ranks_may_borrow_each_others_cores() -> None:
-    plan = plan_cores(machine(8), 2, 2)
-    assert (plan.rollouts, plan.ranks) == (((0, 1), (2, 3)), ((4,), (5, 6)))
-    first, second = (plan.engine_environment(plan.rollouts[i], i, 2, LOCKS) for i in range(2))
-    # An engine's own cores come first: with fewer threads it uses these.
-    assert first["VLLM_CPU_OMP_THREADS_BIND"] == "0,1,4"
-    assert second["VLLM_CPU_OMP_THREADS_BIND"] == "2,3,5,6"
-    assert (first[core_loans.BORROWED], second[core_loans.BORROWED]) == ("4", "5,6")
-    learner = plan.learner_environment(LOCKS)
-    assert learner[core_loans.BORROWED] == "0,1"
-    assert learner[core_loans.LOCKS] == first[core_loans.LOCKS] == str(LOCKS)
-
-
-def test_nobody_borrows_what_it_shares_or_has_alone() -> None:
-    for plan in (plan_cores([0], 1, 1), plan_cores(machine(4), 1, 0)):
-        environment = plan.engine_environment(plan.rollouts[0], 0, 1, LOCKS)
-        assert environment.keys() == {"VLLM_CPU_OMP_THREADS_BIND", "GOMP_SPINCOUNT"}
-    for plan in (plan_cores([0], 1, 1), plan_cores(machine(4), 0, 1)):
-        assert plan.learner_environment(LOCKS).keys() == {"OMP_NUM_THREADS"}
+    assert plan_cores(machine(8), 1, 1).learner_environment() == {"OMP_NUM_THREADS": "3"}
+    assert plan_cores(machine(8), 2, 2).learner_environment() == {"OMP_NUM_THREADS": "1"}
 
 
 def test_vllm_is_bound_to_its_cores_and_its_threads_that_wait_soon_sleep() -> None:

@@ -74,9 +74,3 @@ def test_vllm_computes_on_the_cores_that_it_is_bound_to(
 ) -> None:
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", bound)
     assert vllm_cores() == (cores or sorted(os.sched_getaffinity(0)))
-
-
-def test_cores_that_vllm_borrows_are_not_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "0,1,3")
-    monkeypatch.setenv("HEADRACE_BORROWED_CORES", "3")
-    assert vllm_cores() == [0, 1]

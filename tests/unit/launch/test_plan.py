@@ -10,7 +10,6 @@ from services.launch import LaunchError, UpOptions
 from services.launch.cores import CorePlan, plan_cores
 from services.launch.part import Part
 from services.launch.plan import Plan, exports, make_keys, make_plan
-from services.runtime.core_loans import LOCKS
 
 FREE = UpOptions(port=0, reward_port=0)
 
@@ -66,14 +65,13 @@ def test_engines_and_ranks_are_placed_on_different_cores(plan: Plan) -> None:
     engine, learner = (part(plan, name).environment for name in ("rollout-0", "learner"))
     assert engine["VLLM_CPU_OMP_THREADS_BIND"].split(",")[0] == "0"
     assert learner["OMP_NUM_THREADS"] == "1"
-    assert engine[LOCKS] == learner[LOCKS]
 
 
 def test_a_placement_the_user_made_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VLLM_CPU_OMP_THREADS_BIND", "nobind")
     plan = make_plan(FREE, tmp_path, place=on_two_cores)
     for name in ("rollout-0", "learner"):
-        assert not {"VLLM_CPU_OMP_THREADS_BIND", LOCKS} & part(plan, name).environment.keys()
+        assert "VLLM_CPU_OMP_THREADS_BIND" not in part(plan, name).environment
 
 
 def test_a_gpu_machine_is_not_placed_by_cpu_core(tmp_path: Path) -> None:

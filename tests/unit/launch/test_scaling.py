@@ -52,12 +52,11 @@ def test_a_worker_that_joins_is_started_like_the_first_on_cores_of_its_own(
     first = next(part for part in plan.parts if part.name == "rollout-0")
     second = plan.workers.part(1, 2, [first])
     assert (second.name, second.argv, second.stage) == ("rollout-1", first.argv, first.stage)
-    assert first.environment["VLLM_CPU_OMP_THREADS_BIND"] == "0,1,2"
-    # One core of its own, and one that it borrows from the learner.
-    assert second.environment["VLLM_CPU_OMP_THREADS_BIND"] == "0,2"
+    assert first.environment["VLLM_CPU_OMP_THREADS_BIND"] == "0,1"
+    assert second.environment["VLLM_CPU_OMP_THREADS_BIND"] == "0"
     third = plan.workers.part(2, 3, [first, second])
-    assert third.environment["VLLM_CPU_OMP_THREADS_BIND"] == "1,2"
-    assert {**first.environment, "VLLM_CPU_OMP_THREADS_BIND": "0,2"} == second.environment
+    assert third.environment["VLLM_CPU_OMP_THREADS_BIND"] == "1"
+    assert {**first.environment, "VLLM_CPU_OMP_THREADS_BIND": "0"} == second.environment
 
 
 class GivenUpLater:

@@ -1,0 +1,36 @@
+"""Whether sampler and learner compute the same policy where they hold the same weights. Pure.
+
+A larger difference means that one of them computes wrongly: the policy that is trained did not
+sample these answers. The run goes on, because a corrected objective tolerates it, and says so.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+EXACT_LOGPROB = 1e-3
+"""Nats of one token, if both sides compute in float32. Measured: at most 3e-5."""
+HALF_KL = 0.01
+"""Nats a token on average (`mismatch/kl`), if one side computes in bfloat16 or float16."""
+QUANTIZED_KL = 0.05
+"""The same if vLLM quantises the weights."""
+
+
+def mismatch_problem(row: Mapping[str, Any], dtype: str, sampler: str, quantized: bool) -> str:
+    """Describe a mismatch in a step's metrics that is above its bound. Return '' without one.
+
+    `dtype`: of the published weights; `sampler`: that vLLM computes in, `auto` for the same.
+    """
+    exact = dtype == "float32" and sampler in ("auto", "float32")
+    name, bound = "mismatch/kl", QUANTIZED_KL if quantized else HALF_KL
+    if exact:
+        name, bound = "mismatch/logprob_max", EXACT_LOGPROB
+    value = row.get(name)
+    # A NaN is above each bound.
+    if value is None or value <= bound:
+        return ""
+    computed = "float32" if exact else "a quantised type" if quantized else "a half type"
+    return (
+        f"sampler and learner disagree about the same weights: {name} is {value:.3g} nats, and up "
+        f"to {bound:g} is usual in {computed}. The trained policy is not the one that sampled: "
+        "look at mismatch/canary and at the workers' vLLM logs (docs/operate.md)"
+    )
