@@ -1,9 +1,11 @@
 """`headrace datasets …`: add, gym, verifiers, list, show, rm."""
 
+import contextlib
+import glob
 import json
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 
 import typer
 from rich import markup
@@ -19,15 +21,21 @@ Name = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
 
 @commands.command()
 def add(
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A .jsonl, .json, .csv, .parquet or .tar file.")
+    files: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE...",
+            help="A .jsonl, .json, .csv, .parquet or .tar file, or several, or a pattern like "
+            "'train-*.parquet': they become one dataset, in this order.",
+        ),
     ],
     name: Annotated[str | None, typer.Option(help="Default: the file's name.")] = None,
     prompt: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="COL",
-            help="Column of the prompt, or a path like extra.question. Default: guessed.",
+            help="Column of the prompt, or a path like extra.question. Repeat to join several. "
+            "Default: guessed.",
         ),
     ] = None,
     answer: Annotated[
@@ -54,13 +62,10 @@ def add(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Upload FILE as a dataset."""
-    if not file.is_file():
-        kind = "is a folder" if file.is_dir() else "does not exist"
-        raise CliError(f"{file} {kind}: name a .jsonl, .csv or .parquet file")
+    """Upload FILE, or several files, as a dataset."""
+    paths = [path for file in files for path in _paths(file)]
     form: dict[str, str] = {}
-    several = answer if answer is None or len(answer) > 1 else answer[0]
-    columns = {"prompt": prompt, "answer": several, "keep": keep}
+    columns = {"prompt": _one_or_all(prompt), "answer": _one_or_all(answer), "keep": keep}
     named = {key: column for key, column in columns.items() if column}
     if named and mapping:
         raise CliError(f"--mapping {mapping} names the columns, and so does --{next(iter(named))}")
@@ -70,15 +75,34 @@ def add(
         form["name"] = name
     if format is not None:
         form["format"] = format
-    try:
-        content = file.open("rb")
-    except OSError as error:
-        raise CliError(f"{file} cannot be read: {error.strerror}") from None
-    with content:
-        record = connect(gateway).post(
-            "/v1/datasets", data=form, files={"file": (file.name, content)}
-        )
+    with contextlib.ExitStack() as opened:
+        parts = [("file", (path.name, opened.enter_context(_open(path)))) for path in paths]
+        record = connect(gateway).post("/v1/datasets", data=form, files=parts)
     _added(record, as_json)
+
+
+def _paths(file: str) -> list[Path]:
+    """The file of this name, or those that match it, in the order of their names."""
+    path = Path(file)
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        raise CliError(f"{file} is a folder: name its files, e.g. '{path / '*.parquet'}'")
+    found = [Path(name) for name in sorted(glob.glob(file)) if Path(name).is_file()]
+    if not found:
+        raise CliError(f"{file} does not exist: name a .jsonl, .csv or .parquet file")
+    return found
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise CliError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _one_or_all(columns: list[str] | None) -> str | list[str] | None:
+    return columns[0] if columns and len(columns) == 1 else columns
 
 
 @commands.command()
@@ -97,8 +121,8 @@ def gym(
     gateway: GatewayURL = None,
 ) -> None:
     """Make the rows of a reasoning-gym task, and upload them with their own verifier."""
-    from services.datasets.columns import DatasetError
     from services.datasets.generated import MAPPING, gym_rows, gym_version
+    from services.datasets.row_checks import DatasetError
 
     config: dict[str, Any] = {}
     for assignment in set_ or []:
@@ -165,7 +189,10 @@ def _added(record: dict[str, Any], as_json: bool) -> None:
         f"[green]added[/] [bold]{escape(record['name'])}[/] ({record['rows']:,} rows, "
         f"id {record['id']})"
     )
-    out.print(f"[dim]{escape(_mapping(record['mapping']))}[/]")
+    for line in (_mapping(record["mapping"]), *_left_over(record), *record["notes"]):
+        out.print(f"[dim]{escape(line)}[/]")
+    for warning in record["warnings"]:
+        out.print(f"[yellow]warning[/] {escape(warning)}")
     if record["duplicates"]:
         out.print(
             f"[yellow]warning[/] {record['duplicates']:,} rows have the prompt and answer of an "
@@ -177,6 +204,9 @@ def _mapping(used: dict[str, Any] | str) -> str:
     if isinstance(used, str):
         return f"rows of {used}, with its template and verifier"
     prompts = f"prompts are column {used['prompt']!r}"
+    if isinstance(used["prompt"], list):
+        listed = " and ".join(map(repr, used["prompt"]))
+        prompts = f"prompts are columns {listed}, joined by a blank line"
     match used["answer"]:
         case None:
             return f"{prompts}, and no column was taken for the answer: --answer COL names one"
@@ -186,6 +216,13 @@ def _mapping(used: dict[str, Any] | str) -> str:
             return f"{prompts}; where it holds chats, the last turn of each is the answer"
         case name:
             return f"{prompts}, answers are column {name!r}"
+
+
+def _left_over(record: dict[str, Any]) -> list[str]:
+    columns = record["left_over"]
+    if not columns or isinstance(record["mapping"], str):
+        return []
+    return [f"in neither prompt nor answer: {', '.join(map(repr, columns))}"]
 
 
 @commands.command("list")

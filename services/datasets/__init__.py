@@ -1,17 +1,20 @@
 """Datasets: from an uploaded file to immutable Arrow segments, and back to rows by index.
 
-`columns` maps columns to prompt and answer, `known_files` those of well-known files, `file_formats`
-reads the formats, `segments` writes and names the files, `upload` combines them; rollout workers
-and the learner use `stored_rows`.
+`file_formats` reads the formats, `columns` maps columns to prompt and answer, `known_files` those
+of well-known files, `findings` counts probable mistakes, `segments` writes and names
+the files; `conversion` and `upload` combine them. Rollout workers and the learner use
+`stored_rows`.
 Imports neither Redis nor HTTP: callers pass records in and get records back.
 """
 
-from services.datasets.columns import ColumnMapping, DatasetError
+from services.datasets.columns import ColumnMapping
+from services.datasets.conversion import SourceFile
 from services.datasets.file_formats import Format, UnsupportedFormat, guess_format
 from services.datasets.known_files import KNOWN_FILES, KnownFile, known_file
+from services.datasets.row_checks import DatasetError
 from services.datasets.row_overlap import shared_rows
 from services.datasets.stored_rows import DatasetReader
-from services.datasets.upload import Imported, append_rows, import_file
+from services.datasets.upload import Imported, append_rows, import_files
 
 __all__ = [
     "KNOWN_FILES",
@@ -21,10 +24,11 @@ __all__ = [
     "Format",
     "Imported",
     "KnownFile",
+    "SourceFile",
     "UnsupportedFormat",
     "append_rows",
     "guess_format",
-    "import_file",
+    "import_files",
     "known_file",
     "shared_rows",
 ]

@@ -1,25 +1,42 @@
-"""From a source's columns to a `Row`: which column is the prompt, which the answer.
+"""From a source's columns to a `Row`: which columns are the prompt, which the answer.
 
 Pure: dictionaries in, rows out. Every refusal names the place, the problem and the way out.
 """
 
-import json
+import string
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
-import msgspec
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
 from services.contracts.nearest import did_you_mean
 from services.contracts.rows.dataset import Row
-from services.contracts.rows.messages import for_template, in_one_piece
+from services.contracts.rows.messages import in_one_piece
 from services.contracts.rows.preference import PAIR, shared_prompt
+from services.datasets.chats import as_messages
+from services.datasets.row_checks import (
+    MAX_COLUMNS,
+    DatasetError,
+    check_columns,
+    check_prompt,
+    ends_with_answer,
+    kind_of,
+    names_in,
+)
 
-PROMPT_NAMES = ("prompt", "question", "problem", "instruction", "messages", "text")
-ANSWER_NAMES = ("answer", "solution", "gold", "target")
+PROMPT_NAMES = (
+    "prompt", "question", "problem", "instruction", "messages", "conversations", "conversation",
+    "text",
+)  # fmt: skip
+ANSWER_NAMES = ("answer", "solution", "gold", "target", "ground_truth")
+WRITTEN_NAMES = ("output", "completion", "response")
+"""Answers for supervised runs to imitate. A column of a reference, if there is one, goes first."""
+INPUT_NAMES = ("input", "context")
+"""Columns that complete an `instruction`: Alpaca's and Dolly's."""
 Columns = str | tuple[str, ...]
-"""A column's name, a dotted path into nested columns, or several of these."""
+"""A column's name, a dotted path into nested columns, or a tuple of names."""
 Source = Mapping[str, Any]
 """One row of a source: its columns by name."""
 ANSWER_LAYOUTS: tuple[Columns, ...] = (
@@ -27,29 +44,16 @@ ANSWER_LAYOUTS: tuple[Columns, ...] = (
     ("test", "entry_point", "prompt"),  # HumanEval
     PAIR,  # preferences: TRL, UltraFeedback
 )
-MAX_OTHER_BYTES = 64 * 1024
-"""Bytes of JSON that a row's unmapped columns may take: each scored completion carries them."""
-MAX_ROW_BYTES = 16 << 20
-"""Bytes of one row of a file. A million tokens are about four million."""
-MAX_COLUMNS = 4096
 _MISSING = object()
-
-
-class DatasetError(ValueError):
-    """The input cannot become a dataset; the message names the place and the way out."""
-
-
-def too_large(place: str) -> str:
-    """The sentence for a row of more than MAX_ROW_BYTES."""
-    return f"{place} takes more than {MAX_ROW_BYTES >> 20} MiB, the most that one row may: cut it"
 
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))
 class ColumnMapping:
     """The source's columns by their role. None: guessed from well-known names."""
 
-    prompt: str | None = None
-    """The column that is the prompt, or a path like `extra.question`."""
+    prompt: Columns | None = None
+    """The column that is the prompt, or a path like `extra.question`. The texts of several columns
+    are joined by blank lines; a row may leave out some of them."""
     answer: Columns | None = None
     """The column that is the answer, or a path like `reward_model.ground_truth`; of several the
     answer is an object of them. The prompt's own column, if that holds chats: the last turn of
@@ -57,12 +61,22 @@ class ColumnMapping:
     keep: tuple[str, ...] | None = None
     """Other columns that rows keep for verifiers; null: all of them."""
 
+    @property
+    def prompts(self) -> tuple[str, ...]:
+        """The columns of the prompt."""
+        return _tuple(self.prompt)
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The columns of the prompt and of the answer."""
+        return (*self.prompts, *_tuple(self.answer))
+
     def resolved(self, first: Source, place: str | None = None) -> "ColumnMapping":
         """This mapping with the guesses made, by the `first` row of the source. `place` is that
         row's, if each row has columns of its own.
 
-        `answer` stays None where nothing looks like one. Raises DatasetError for a column that
-        is not there, or where no column can be taken for the prompt.
+        `answer` stays None if no column looks like an answer. Raises DatasetError for a column that
+        is missing, or if no column looks like the prompt.
         """
         for role, names in (("prompt", self.prompt), ("answer", self.answer), ("rest", self.keep)):
             if len(_tuple(names)) > MAX_COLUMNS:
@@ -70,8 +84,10 @@ class ColumnMapping:
                     f"the mapping names {len(_tuple(names)):,} columns to take the {role} from; "
                     f"{MAX_COLUMNS} is the most"
                 )
-            for name in _tuple(names):
-                if not _has(first, name):
+            # Another row may have what the first leaves out of a prompt of several columns.
+            optional = place and role == "prompt" and any(has(first, name) for name in self.prompts)
+            for name in () if optional else _tuple(names):
+                if not has(first, name):
                     where = f"{place} has" if place else "there is"
                     listed = "it has" if place else "columns"
                     raise DatasetError(
@@ -84,7 +100,7 @@ class ColumnMapping:
                 f"several of the answer's columns are called {', '.join(sorted(twice))}: choose one"
             )
         prompt = self.prompt or _known(PROMPT_NAMES, first)
-        if prompt is None and self.answer in (None, PAIR) and all(_has(first, n) for n in PAIR):
+        if prompt is None and self.answer in (None, PAIR) and all(has(first, n) for n in PAIR):
             # Two whole conversations: what they begin with is the prompt.
             return ColumnMapping(PAIR[0], PAIR, self.keep)
         if prompt is None:
@@ -93,17 +109,41 @@ class ColumnMapping:
                 f"{', '.join(PROMPT_NAMES)}); columns: {names_in(first)}. Name it in the mapping: "
                 '{"prompt": "COLUMN"}, or --prompt COLUMN on the command line'
             )
-        answer = self.answer or guessed_answer(first, prompt)
-        if answer is None and _ends_with_answer(_value(first, prompt)):
-            answer = prompt
+        if self.prompt is None:
+            prompt = _with_inputs(str(prompt), first, _tuple(self.answer), bool(place))
+        elif len(self.prompts) == 1:
+            prompt = self.prompts[0]
+        answer = self.answer or guessed_answer(first, _tuple(prompt))
+        try:
+            if answer is None and isinstance(prompt, str):
+                answer = prompt if ends_with_answer(_chat(first, prompt)) else None
+        except ValueError as error:
+            raise DatasetError(f"{place or 'the first row'} {error}") from None
         return ColumnMapping(prompt, answer, self.keep)
 
+    def seen(self, columns: Iterable[str]) -> "ColumnMapping":
+        """This mapping without the columns of the prompt that no row has; `columns`: those that
+        the rows have."""
+        there = set(columns)
+        left = tuple(name for name in self.prompts if name in there)
+        return replace(self, prompt=left[0] if len(left) == 1 else left)
 
-def guessed_answer(source: Source, prompt: str) -> Columns | None:
-    """The columns of `source` that look like the answer to the column `prompt`, if any do."""
-    rest = {name: value for name, value in source.items() if name != prompt}
-    layouts = (c for c in ANSWER_LAYOUTS if all(_has(source, name) for name in _tuple(c)))
-    return _known(ANSWER_NAMES, rest) or next(layouts, None)
+
+def _with_inputs(prompt: str, first: Source, answer: tuple[str, ...], own_columns: bool) -> Columns:
+    """The columns of the prompt, if an instruction may have an input. If rows have columns of
+    their own, a later row may have one."""
+    if prompt.strip().lower() != "instruction":
+        return prompt
+    names = [_known((name,), first) or (name if own_columns else None) for name in INPUT_NAMES]
+    inputs = [name for name in names if name and name not in answer]
+    return (prompt, *inputs) if inputs else prompt
+
+
+def guessed_answer(source: Source, prompts: tuple[str, ...]) -> Columns | None:
+    """The columns of `source` that look like the answer to those of the prompt, if any do."""
+    rest = [name for name in source if name not in prompts]
+    layouts = (c for c in ANSWER_LAYOUTS if all(has(source, name) for name in _tuple(c)))
+    return _known(ANSWER_NAMES, rest) or next(layouts, None) or _known(WRITTEN_NAMES, rest)
 
 
 def row_from(place: str, source: Source, mapping: ColumnMapping) -> Row:
@@ -113,15 +153,8 @@ def row_from(place: str, source: Source, mapping: ColumnMapping) -> Row:
     unmapped column `columns` is taken as the columns themselves, so that exported rows come back
     as they were. Raises DatasetError.
     """
-    assert mapping.prompt is not None
-    used = (mapping.prompt, *_tuple(mapping.answer))
-    for name in used:
-        if not _has(source, name):
-            raise DatasetError(
-                f"{place} has no column {name!r}{_nearest(name, source)}; it has: "
-                f"{names_in(source)}"
-            )
-    rest = {key: value for key, value in source.items() if key not in used}
+    _check_there(place, source, mapping)
+    rest = {key: value for key, value in source.items() if key not in mapping.used}
     inner = rest.get("columns")
     if isinstance(inner, dict):
         del rest["columns"]
@@ -129,117 +162,119 @@ def row_from(place: str, source: Source, mapping: ColumnMapping) -> Row:
     if mapping.keep is not None:
         rest = {key: value for key, value in rest.items() if key in mapping.keep}
     check_columns(place, rest)
-    prompt = _value(source, mapping.prompt)
-    if mapping.answer == PAIR and mapping.prompt == PAIR[0]:
-        try:
-            prompt = shared_prompt(*(source[name] for name in PAIR))
-        except ValueError as error:
-            raise DatasetError(f"{place} {error}") from error
-        answer: Any = {name: source[name][-1] for name in PAIR}
-    elif mapping.answer == mapping.prompt:
-        if not isinstance(prompt, list):
-            raise DatasetError(
-                f"{place}: column {mapping.prompt!r} is {_kind(prompt)}, and the answer is the "
-                "last turn of a chat there: make it a list of messages, or remove the row"
-            )
-        if not _ends_with_answer(prompt):
-            raise DatasetError(
-                f"{place}: the chat (column {mapping.prompt!r}) does not end with an assistant's "
-                "turn, and the last turn is the answer: give every chat one, or remove the row"
-            )
-        *prompt, last = prompt
-        if _ends_with_answer(prompt):
-            raise DatasetError(
-                f"{place}: the chat (column {mapping.prompt!r}) ends with two turns of the "
-                "assistant, one right after the other: make them one, or put the user's or the "
-                "tool's turn between them"
-            )
-        # With its reasoning, or its calls, where it has some: supervised runs learn them, too.
-        try:
-            content = in_one_piece(len(prompt) + 1, last.get("content"))
-        except ValueError as error:
-            raise DatasetError(f"{place}: the chat (column {mapping.prompt!r}): {error}") from None
-        answer = last if last.keys() - {"role", "content"} else content
-        if not (content or last.get("tool_calls")):
-            raise DatasetError(
-                f"{place}: the last turn of the chat (column {mapping.prompt!r}), which is the "
-                "answer, has no content: fill it in or remove the row"
-            )
-    elif isinstance(mapping.answer, tuple):
-        answer = {_leaf(name): _value(source, name) for name in mapping.answer}
-    else:
-        answer = None if mapping.answer is None else _value(source, mapping.answer)
-    check_prompt(place, prompt, mapping.prompt)
+    try:
+        prompt, answer = _prompt_and_answer(place, source, mapping)
+    except DatasetError:
+        raise
+    except ValueError as error:
+        raise DatasetError(f"{place} {error}") from error
+    check_prompt(place, prompt, " + ".join(mapping.prompts))
     return Row(prompt=prompt, answer=answer, columns=rest)
 
 
-def check_columns(place: str, columns: dict[str, Any]) -> None:
-    """Raise DatasetError for unmapped columns that are too large."""
-    size = len(msgspec.json.encode(columns))
-    if size > MAX_OTHER_BYTES:
-        largest = max(columns, key=lambda name: len(msgspec.json.encode(columns[name])))
-        raise DatasetError(
-            f"{place}: its unmapped columns take {size:,} bytes, {largest!r} most of them, and a "
-            f"row keeps {MAX_OTHER_BYTES:,} for verifiers. Of a file, name those to keep in the "
-            'mapping: {"keep": ["COLUMN"]} ([]: none), or --keep COLUMN on the command line'
-        )
-
-
-def check_prompt(place: str, prompt: Any, column: str = "prompt") -> None:
-    """Raise DatasetError unless `prompt` is text or a chat, not empty, and not ended by the
-    assistant."""
-    where = f"{place}: the prompt" + (f" (column {column!r})" if column != "prompt" else "")
-    quoted = json.dumps(column)
-    if isinstance(prompt, str):
-        if not prompt.strip():
-            raise DatasetError(f"{where} is empty: fill it in or remove the row")
-        return
-    if not isinstance(prompt, list):
-        raise DatasetError(
-            f"{where} is {_kind(prompt)}: a prompt is text, or a list of messages like "
-            '[{"role": "user", "content": "…"}]'
-        )
-    if not prompt:
-        raise DatasetError(f"{where} is a chat without messages: fill it in or remove the row")
-    for number, message in enumerate(prompt, 1):
-        if not isinstance(message, dict):
-            raise DatasetError(f"{where}: message {number} is {_kind(message)}, not an object")
-        if not isinstance(message.get("role"), str) or not message["role"]:
+def _check_there(place: str, source: Source, mapping: ColumnMapping) -> None:
+    """Raise DatasetError for a row without a mapped column, or without all those of its prompt."""
+    several = len(mapping.prompts) > 1
+    wanted = _tuple(mapping.answer) if several else mapping.used
+    if several and not any(has(source, name) for name in mapping.prompts):
+        wanted = mapping.prompts[:1]
+    for name in wanted:
+        if not has(source, name):
             raise DatasetError(
-                f"{where}: message {number} has no role (system, user, assistant or tool)"
+                f"{place} has no column {name!r}{_nearest(name, source)}; it has: "
+                f"{names_in(source)}"
             )
-        called = message.get("content") is None and message.get("tool_calls")
-        if not called and not isinstance(message.get("content"), str | list):
-            raise DatasetError(f"{where}: message {number} has no content")
-    try:
-        for_template(prompt)
-    except ValueError as error:
-        raise DatasetError(f"{where}: {error}") from None
-    if not any(message.get("content") for message in prompt):
-        raise DatasetError(f"{where} is empty: fill it in or remove the row")
-    if _ends_with_answer(prompt):
+
+
+def _prompt_and_answer(place: str, source: Source, mapping: ColumnMapping) -> tuple[Any, Any]:
+    """Raises ValueError, in words that follow the row's place, and DatasetError."""
+    if mapping.answer == PAIR and mapping.prompt == PAIR[0]:
+        chosen, rejected = (_chat(source, name) for name in PAIR)
+        return shared_prompt(chosen, rejected), {PAIR[0]: chosen[-1], PAIR[1]: rejected[-1]}
+    if len(mapping.prompts) == 1:
+        prompt = _chat(source, mapping.prompts[0])
+    else:
+        there = [name for name in mapping.prompts if has(source, name)]
+        parts = [_part(name, value_of(source, name)) for name in there]
+        prompt = "\n\n".join(part for part in parts if part.strip())
+    if mapping.answer is None:
+        return prompt, None
+    if mapping.answer == mapping.prompt:
+        return _split_chat(place, prompt, str(mapping.prompt))
+    if isinstance(mapping.answer, tuple):
+        pair = mapping.answer == PAIR
+        values = {n: _chat(source, n) if pair else value_of(source, n) for n in mapping.answer}
+        return prompt, {_leaf(name): value for name, value in values.items()}
+    return prompt, value_of(source, mapping.answer)
+
+
+def _part(name: str, value: Any) -> str:
+    """The text of one of several columns of a prompt; choices get their letters."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    texts = isinstance(value, list) and all(isinstance(choice, str) for choice in value)
+    if texts and len(value) <= len(string.ascii_uppercase):
+        letters = zip(string.ascii_uppercase, value, strict=False)
+        return "\n".join(f"{letter}. {choice}" for letter, choice in letters)
+    raise ValueError(
+        f"has {kind_of(value)} in column {name!r}, and the prompt's columns are joined as text: "
+        "make it text, or a list of choices that are text"
+    )
+
+
+def _split_chat(place: str, chat: Any, column: str) -> tuple[list[Any], Any]:
+    """The chat before its last turn, and that turn, which is the answer. Raises DatasetError."""
+    if not isinstance(chat, list):
         raise DatasetError(
-            f"{where} ends with an assistant's turn, which the policy would be shown: remove that "
-            f'turn, or take it for the answer (of a file, with the mapping {{"prompt": {quoted}, '
-            f'"answer": {quoted}}})'
+            f"{place}: column {column!r} is {kind_of(chat)}, and the answer is the "
+            "last turn of a chat there: make it a list of messages, or remove the row"
         )
+    if not ends_with_answer(chat):
+        raise DatasetError(
+            f"{place}: the chat (column {column!r}) does not end with an assistant's "
+            "turn, and the last turn is the answer: give every chat one, or remove the row"
+        )
+    *prompt, last = chat
+    if ends_with_answer(prompt):
+        raise DatasetError(
+            f"{place}: the chat (column {column!r}) ends with two turns of the "
+            "assistant, one right after the other: make them one, or put the user's or the "
+            "tool's turn between them"
+        )
+    # Reasoning and calls stay with the answer: supervised runs learn them, too.
+    try:
+        content = in_one_piece(len(prompt) + 1, last.get("content"))
+    except ValueError as error:
+        raise DatasetError(f"{place}: the chat (column {column!r}): {error}") from None
+    if not (content or last.get("tool_calls")):
+        raise DatasetError(
+            f"{place}: the last turn of the chat (column {column!r}), which is the "
+            "answer, has no content: fill it in or remove the row"
+        )
+    return prompt, last if last.keys() - {"role", "content"} else content
 
 
-def _ends_with_answer(prompt: Any) -> bool:
-    last = prompt[-1] if isinstance(prompt, list) and prompt else None
-    return isinstance(last, dict) and last.get("role") == "assistant"
+def _chat(source: Source, path: str) -> Any:
+    """The column, in the form of OpenAI's API if it is a conversation in another one."""
+    try:
+        return as_messages(value_of(source, path))
+    except ValueError as error:
+        raise ValueError(f"has a conversation (column {path!r}) whose {error}") from None
 
 
 def _tuple(names: Columns | None) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else names or ()
 
 
-def _has(source: Source, path: str) -> bool:
-    return _value(source, path) is not _MISSING
+def has(source: Source, path: str) -> bool:
+    """Whether a row has the column, or the place that a dotted path leads to."""
+    return value_of(source, path) is not _MISSING
 
 
-def _value(source: Source, path: str) -> Any:
-    """The column `path`, else what the dotted path leads to, else _MISSING."""
+def value_of(source: Source, path: str) -> Any:
+    """The column `path`, or the value at the dotted path, or _MISSING."""
     if path in source:
         return source[path]
     value: Any = source
@@ -264,19 +299,3 @@ def _nearest(name: str, source: Source) -> str:
         f"{key}.{k}" for key, value in source.items() if isinstance(value, dict) for k in value
     )
     return did_you_mean(name, [*source, *inner])
-
-
-def names_in(source: Source, most: int = 20) -> str:
-    """The names of its columns, at most `most` of them, for error messages."""
-    columns = list(source)
-    if not columns:
-        return "none"
-    more = f" and {len(columns) - most} more" if len(columns) > most else ""
-    return ", ".join(repr(name) for name in columns[:most]) + more
-
-
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    names = {bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
-    return names.get(type(value), "a list" if isinstance(value, list) else "text")

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from services.contracts.nearest import did_you_mean
-from services.datasets.columns import DatasetError
+from services.datasets.row_checks import DatasetError
 
 MAPPING = "reasoning_gym"
 """The mapping that its rows have."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from services.contracts.strict_json import NotJSON, decode
-from services.datasets.columns import MAX_ROW_BYTES, DatasetError, too_large
+from services.datasets.row_checks import MAX_ROW_BYTES, DatasetError, too_large
 
 CHUNK = 1 << 16
 BOM = b"\xef\xbb\xbf"

@@ -12,13 +12,8 @@ from services.contracts.config.rewards import Reward
 from services.contracts.nearest import did_you_mean
 from services.contracts.records import DatasetDefaults
 from services.contracts.rows.dataset import Row
-from services.datasets.columns import (
-    DatasetError,
-    Source,
-    check_columns,
-    check_prompt,
-    names_in,
-)
+from services.datasets.columns import Source
+from services.datasets.row_checks import DatasetError, check_columns, check_prompt, names_in
 
 
 @dataclass(frozen=True)

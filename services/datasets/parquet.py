@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from services.contracts.strict_json import NotJSON, decode
-from services.datasets.columns import (
+from services.datasets.row_checks import (
     MAX_COLUMNS,
     MAX_ROW_BYTES,
     DatasetError,
@@ -124,9 +124,12 @@ def main() -> int:
                 raise DatasetError(
                     f"it has a column twice: {names_in(dict.fromkeys(twice))}: rename one"
                 )
+            binary = [field.name for field in source.schema_arrow if _is_binary(field.type)]
             for batch in source.iter_batches(batch_size=BATCH, use_threads=False):
                 for row in batch.to_pylist():
                     number += 1
+                    for name in binary:
+                        row[name] = _text(row[name])
                     sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
         sys.stdout.buffer.flush()
     except DatasetError as error:
@@ -145,6 +148,21 @@ def main() -> int:
             f"a value after row {number} cannot be taken as JSON: {error}. Write it as text"
         )
     return 0
+
+
+def _is_binary(type: Any) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_binary(type) or pa.types.is_large_binary(type))
+
+
+def _text(value: bytes | None) -> Any:
+    """A value of a binary column: many writers do not mark text as such. Other bytes become an
+    object, which can be neither a prompt nor an answer by mistake."""
+    try:
+        return value if value is None else value.decode()
+    except UnicodeDecodeError:
+        return {"base64": value}
 
 
 def limit_this_process() -> None:

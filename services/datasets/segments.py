@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from services.contracts.records import DatasetSegment
 from services.contracts.rows.dataset import Row
-from services.datasets.columns import DatasetError
+from services.datasets.row_checks import DatasetError
 from services.volume import checksum, fsync, opened_by_umask
 
 UNPUBLISHED = ".incoming-"

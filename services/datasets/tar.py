@@ -13,8 +13,8 @@ from typing import IO, Any, BinaryIO
 import msgspec
 
 from services.contracts.strict_json import NotJSON, decode
-from services.datasets.columns import MAX_ROW_BYTES, DatasetError, too_large
 from services.datasets.parquet import limit_this_process, refuse, rows_of_child
+from services.datasets.row_checks import MAX_ROW_BYTES, DatasetError, too_large
 
 PATH = "path"
 """The column of the member's path, unless the row has one of this name."""

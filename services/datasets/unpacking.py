@@ -4,8 +4,8 @@ import gzip
 import zlib
 from typing import Any, BinaryIO
 
-from services.datasets.columns import DatasetError
 from services.datasets.parquet import EXPANSION, ROOM_BYTES
+from services.datasets.row_checks import DatasetError
 
 MAGIC = b"\x1f\x8b"
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from services.datasets import DatasetError, import_file
-from services.datasets.columns import MAX_ROW_BYTES
+from services.datasets import DatasetError, SourceFile, import_files
+from services.datasets.row_checks import MAX_ROW_BYTES
 
 MIB = 1 << 20
 Refusal = Callable[..., str]
@@ -24,7 +24,7 @@ def refusal(tmp_path: Path) -> Refusal:
 
     def run(content: bytes, filename: str) -> str:
         with pytest.raises(DatasetError) as refused:
-            import_file(tmp_path, io.BytesIO(content), filename, "hostile")
+            import_files(tmp_path, [SourceFile(io.BytesIO(content), filename)], "hostile")
         assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
         assert len(str(refused.value)) < 2000
         return str(refused.value)

@@ -18,9 +18,11 @@ from services.datasets import (
     DatasetReader,
     Format,
     KnownFile,
-    import_file,
+    SourceFile,
+    import_files,
     known_file,
 )
+from services.datasets.shards import stem_of_shard
 from services.gateway.dependencies import DATASET_PROBLEMS, DatasetDep, Deps, users_of
 from services.http import Problem, responses
 from services.recovery.copies import forget_dataset, keep_copy, keep_dataset
@@ -62,7 +64,12 @@ class Uploaded(DatasetRecord):
     mapping: ColumnMapping | str = Field(
         description="The columns that were used, guesses made; or the name of the mapping."
     )
+    left_over: list[str] = Field(
+        description="Columns that are in neither prompt nor answer. Rows keep them for verifiers."
+    )
     duplicates: int = Field(description="Rows with the prompt and answer of an earlier row.")
+    notes: list[str] = Field(description="Guesses about how the files were read.")
+    warnings: list[str] = Field(description="Probable mistakes, each with a count.")
 
 
 @router.post(
@@ -85,7 +92,13 @@ class Uploaded(DatasetRecord):
 async def upload(
     deps: Deps,
     response: Response,
-    file: Annotated[UploadFile, File(description="JSON lines, CSV (with a header) or Parquet.")],
+    file: Annotated[
+        list[UploadFile],
+        File(
+            description="JSON lines, CSV (with a header), Parquet, or a tar of JSON. Several files "
+            "become one dataset, in their order."
+        ),
+    ],
     name: Annotated[
         str | None,
         Form(
@@ -97,10 +110,12 @@ async def upload(
     mapping: Annotated[
         str | None,
         Form(
-            description='Columns as JSON: `{"prompt": "question", "answer": "answer"}`. Default: '
-            "the first of prompt, question, problem, instruction, messages; and of answer, "
-            "solution, gold, target, verl's and HumanEval's columns, and the last turn of a chat "
-            "that the assistant ends. Rows keep the other columns for verifiers. Or the name of "
+            description='Columns as JSON: `{"prompt": "question", "answer": "answer"}`. Several '
+            "columns of the prompt are joined by blank lines. Default: the first of prompt, "
+            "question, problem, instruction (with input and context), messages, conversations, "
+            "text; and of answer, solution, gold, target, ground_truth, verl's and HumanEval's "
+            "columns, output, completion, response, and the last turn of a chat that the assistant "
+            "ends. Rows keep the other columns for verifiers. Or the name of "
             "a well-known file: gsm8k, math, humaneval, mbpp, ifeval, countdown, reasoning_gym. "
             "The dataset then has a template and a verifier of its own (`defaults`)."
         ),
@@ -110,15 +125,15 @@ async def upload(
         Form(max_length=200, description="Where the rows come from. Default: the file's name."),
     ] = None,
 ) -> Uploaded:
-    """Convert an uploaded file into a dataset. Uploading the same again changes nothing (200);
+    """Convert uploaded files into a dataset. Uploading the same again changes nothing (200);
     another content under a name that exists is refused (409)."""
-    filename = PurePath(file.filename or "upload").name
-    chosen = name or _name_from(filename)
+    files = [SourceFile(one.file, PurePath(one.filename or "upload").name) for one in file]
+    chosen = name or _name_from([one.name for one in files])
     columns, root = _mapping(mapping), deps.volume.root
     kept = None
     while kept is None:
         imported = await anyio.to_thread.run_sync(
-            lambda: import_file(root, file.file, filename, chosen, format, columns),
+            lambda: import_files(root, files, chosen, format, columns),
             limiter=IMPORTS,
         )
         record = DatasetRecord(
@@ -127,7 +142,7 @@ async def upload(
             rows=imported.segment.rows,
             created=time.time(),
             segments=[imported.segment],
-            source=source or filename,
+            source=source or _source(files),
             defaults=columns.defaults if isinstance(columns, KnownFile) else None,
         )
         kept = await _added(deps, record)
@@ -136,7 +151,14 @@ async def upload(
     else:
         log.info("dataset added", dataset=record.id, name=chosen, rows=record.rows)
     used = imported.mapping.name if isinstance(imported.mapping, KnownFile) else imported.mapping
-    return Uploaded(**kept.model_dump(), mapping=used, duplicates=imported.duplicates)
+    return Uploaded(
+        **kept.model_dump(),
+        mapping=used,
+        left_over=imported.left_over,
+        duplicates=imported.duplicates,
+        notes=imported.notes,
+        warnings=imported.warnings,
+    )
 
 
 async def _added(deps: Deps, record: DatasetRecord) -> DatasetRecord | None:
@@ -236,8 +258,16 @@ def _remove(deps: Deps, dataset: str) -> None:
     shutil.rmtree(deps.volume.path(f"datasets/{dataset}"), ignore_errors=True)
 
 
-def _name_from(filename: str) -> str:
-    stem = filename.split(".")[0].strip()
+def _source(files: list[SourceFile]) -> str:
+    """The name of the first file, and how many more there are."""
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    return f"{files[0].name[:150]}{more}"
+
+
+def _name_from(filenames: list[str]) -> str:
+    """The first file's name without its suffix; several files are called without their numbers."""
+    stem = (stem_of_shard(filenames[0]) if len(filenames) > 1 else filenames[0]).split(".")[0]
+    stem = stem.strip()
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem)
     return kept.lstrip("._-")[:100] or "dataset"
 

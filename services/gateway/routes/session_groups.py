@@ -14,7 +14,7 @@ from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import session_id
-from services.datasets.columns import DatasetError, check_prompt
+from services.datasets.row_checks import DatasetError, check_prompt
 from services.gateway.dependencies import Deps, RunDep
 from services.gateway.session_admission import (
     later,

@@ -31,9 +31,34 @@ def test_the_columns_that_were_guessed_are_said(headrace: Headrace, tmp_path: Pa
 
     added = headrace("datasets", "add", str(file))
 
-    assert added.stdout.splitlines()[-1] == (
+    assert added.stdout.splitlines()[1] == (
         "prompts are column 'problem', and no column was taken for the answer: "
         "--answer COL names one"
+    )
+
+
+def test_files_of_a_pattern_are_added_together_with_what_was_read_of_them(
+    headrace: Headrace, tmp_path: Path
+) -> None:
+    for number in range(2):
+        text = f"instruction;input;output;level\nadd;{number}+1;{number + 1};1\n"
+        (tmp_path / f"alpaca-{number:05}-of-00003.csv").write_text(text)
+
+    added = headrace("datasets", "add", str(tmp_path / "alpaca-*.csv"))
+    missing = headrace("datasets", "add", str(tmp_path / "no-*.csv"))
+
+    assert added.returncode == 0, added.stderr
+    first, *lines = added.stdout.splitlines()
+    assert first.startswith("added alpaca (2 rows")
+    assert lines[:3] == [
+        "prompts are columns 'instruction' and 'input', joined by a blank line, answers are column "
+        "'output'",
+        "in neither prompt nor answer: 'level'",
+        "the cells are separated by semicolons",
+    ]
+    assert lines[3].startswith("warning the files alpaca-…-of-00003 are 3, and 1 of them")
+    assert missing.stderr.endswith(
+        "no-*.csv does not exist: name a .jsonl, .csv or .parquet file\n"
     )
 
 

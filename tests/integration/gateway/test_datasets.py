@@ -78,6 +78,30 @@ def test_duplicate_rows_are_counted_at_each_upload(api: httpx.Client) -> None:
     assert upload(api, "once", ROWS).json()["duplicates"] == 0
 
 
+def test_several_files_become_one_dataset_with_warnings_of_probable_mistakes(
+    api: httpx.Client,
+) -> None:
+    parts = [
+        ("file", (f"shards-{number:05}-of-00002.csv", f"question;context\n{number};x\n".encode()))
+        for number in range(2)
+    ]
+    made = api.post("/v1/datasets", files=parts)
+    refused = api.post("/v1/datasets", files=[*parts, ("file", ("b.csv", b"question\nx\n"))])
+
+    assert made.status_code == 201, made.text
+    assert {k: made.json()[k] for k in ("name", "rows", "left_over", "notes")} == {
+        "name": "shards",
+        "rows": 2,
+        "left_over": ["context"],
+        "notes": ["the cells are separated by semicolons"],
+    }
+    assert "--prompt question --prompt context" in made.json()["warnings"][0]
+    rows = api.get("/v1/datasets/shards/preview").json()["rows"]
+    assert [row["prompt"] for row in rows] == ["0", "1"]
+    assert refused.status_code == 422
+    assert "b.csv has no column 'context'" in refused.json()["detail"]
+
+
 def test_a_dataset_without_a_name_gets_that_of_its_file(api: httpx.Client) -> None:
     response = api.post("/v1/datasets", files={"file": ("my rows.v2.jsonl", ROWS)})
 

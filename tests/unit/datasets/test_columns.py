@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from services.datasets.columns import MAX_OTHER_BYTES, ColumnMapping, DatasetError, row_from
+from services.datasets.columns import ColumnMapping, row_from
+from services.datasets.row_checks import MAX_OTHER_BYTES, DatasetError
 
 USER, ASSISTANT = ({"role": role, "content": role} for role in ("user", "assistant"))
 VERL = {

@@ -21,11 +21,12 @@ from services.datasets import (
     Imported,
     UnsupportedFormat,
     append_rows,
-    import_file,
     json_array,
 )
 from services.datasets.segments import BATCH, SCHEMA, Segment, write_segment
 from services.volume import Volume
+from tests.unit.datasets import uploads
+from tests.unit.datasets.uploads import rows_of
 
 Import = Callable[..., Imported]
 
@@ -33,17 +34,9 @@ Import = Callable[..., Imported]
 @pytest.fixture
 def imported(tmp_path: Path) -> Import:
     def run(content: bytes, filename: str = "rows.jsonl", **options: Any) -> Imported:
-        options.setdefault("name", "rows")
-        return import_file(tmp_path, io.BytesIO(content), filename, **options)
+        return uploads.imported(tmp_path, (filename, content), **options)
 
     return run
-
-
-def rows_of(root: Path, result: Imported) -> list[Row]:
-    record = DatasetRecord(
-        id=result.id, name="rows", rows=result.segment.rows, created=0, segments=[result.segment]
-    )
-    return DatasetReader(Volume(root), record).rows(range(result.segment.rows))
 
 
 def parquet(table: dict[str, list[Any]]) -> bytes:

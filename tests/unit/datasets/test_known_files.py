@@ -15,7 +15,8 @@ from services.datasets import (
     DatasetError,
     DatasetReader,
     Imported,
-    import_file,
+    SourceFile,
+    import_files,
     known_file,
 )
 from services.volume import Volume
@@ -69,7 +70,9 @@ def imported(root: Path, rows: list[dict[str, Any]], name: str, packed: bool = F
     content = "".join(json.dumps(row) + "\n" for row in rows).encode()
     file = io.BytesIO(gzip.compress(content) if packed else content)
     filename = "rows.jsonl.gz" if packed else "rows.jsonl"
-    done: Imported = import_file(root, file, filename, "rows", mapping=known_file(name))
+    done: Imported = import_files(
+        root, [SourceFile(file, filename)], "rows", mapping=known_file(name)
+    )
     record = DatasetRecord(
         id=done.id, name="rows", rows=done.segment.rows, created=0, segments=[done.segment]
     )
@@ -177,10 +180,10 @@ def test_a_packed_file_is_read_as_what_it_holds(tmp_path: Path) -> None:
 def test_a_packed_file_that_is_cut_or_unpacks_to_too_much_is_refused(tmp_path: Path) -> None:
     whole = gzip.compress(json.dumps(GSM8K).encode() * 200)
     with pytest.raises(DatasetError, match="no whole gzip file"):
-        import_file(tmp_path, io.BytesIO(whole[:-20]), "x.jsonl.gz", "x")
+        import_files(tmp_path, [SourceFile(io.BytesIO(whole[:-20]), "x.jsonl.gz")], "x")
     bomb = gzip.compress(b" " * (65 << 20))
     with pytest.raises(DatasetError, match=r"16 MiB|64 MiB"):
-        import_file(tmp_path, io.BytesIO(bomb), "x.jsonl.gz", "x")
+        import_files(tmp_path, [SourceFile(io.BytesIO(bomb), "x.jsonl.gz")], "x")
     assert not list(tmp_path.glob("datasets/*"))
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
-from services.datasets import DatasetError, DatasetReader, import_file
-from services.datasets.columns import MAX_ROW_BYTES
+from services.datasets import DatasetError, DatasetReader, SourceFile, import_files
 from services.datasets.known_files import KNOWN_FILES
+from services.datasets.row_checks import MAX_ROW_BYTES
 from services.volume import Volume
 
 PROBLEM = {
@@ -38,7 +38,9 @@ def packed(files: dict[str, bytes]) -> bytes:
 
 def rows_of(root: Path, content: bytes, filename: str) -> list[Row]:
     mapping = KNOWN_FILES["math"]
-    result = import_file(root, io.BytesIO(content), filename, "math", mapping=mapping)
+    result = import_files(
+        root, [SourceFile(io.BytesIO(content), filename)], "math", mapping=mapping
+    )
     record = DatasetRecord(
         id=result.id, name="math", rows=result.segment.rows, created=0, segments=[result.segment]
     )

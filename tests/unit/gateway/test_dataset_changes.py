@@ -61,7 +61,7 @@ def deps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 async def upload(deps: Any) -> DatasetRecord:
     file = UploadFile(io.BytesIO(LINES), filename="rows.jsonl")
-    return await routes.upload(deps, Response(), file, "rows", None, None, None)
+    return await routes.upload(deps, Response(), [file], "rows", None, None, None)
 
 
 async def began(task: asyncio.Task[Any]) -> None:

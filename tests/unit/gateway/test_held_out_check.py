@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from services.contracts.records import DatasetRecord
-from services.datasets import append_rows, import_file, shared_rows
+from services.datasets import SourceFile, append_rows, import_files, shared_rows
 from services.datasets.stored_rows import DatasetReader
 from services.gateway.dataset_check import check_datasets
 from services.gateway.dependencies import Dependencies
@@ -19,7 +19,7 @@ from services.volume import Volume
 
 def dataset(root: Path, name: str, sums: range) -> DatasetRecord:
     lines = "\n".join(f'{{"question": "{n}+{n}", "answer": {2 * n}}}' for n in sums)
-    found = import_file(root, io.BytesIO(lines.encode()), f"{name}.jsonl", name)
+    found = import_files(root, [SourceFile(io.BytesIO(lines.encode()), f"{name}.jsonl")], name)
     rows = found.segment.rows
     return DatasetRecord(id=found.id, name=name, rows=rows, created=0, segments=[found.segment])
 

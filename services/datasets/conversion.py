@@ -1,0 +1,161 @@
+"""The rows of uploaded files, read one at a time, in the order of the files."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, BinaryIO, cast
+
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.preference import PAIR
+from services.datasets.columns import ColumnMapping, Source, guessed_answer, has, row_from
+from services.datasets.file_formats import Format, guess_format, read_rows
+from services.datasets.findings import Findings, same_answers
+from services.datasets.known_files import KnownFile
+from services.datasets.row_checks import DatasetError, names_in
+from services.datasets.text_lines import check_encoding
+from services.datasets.unpacking import MAGIC, Unpacked
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """An uploaded file, which can be read from its beginning again."""
+
+    file: BinaryIO
+    name: str
+
+
+class Conversion:
+    """The rows of several files, with what is found on the way."""
+
+    def __init__(
+        self,
+        files: Sequence[SourceFile],
+        format: Format | None,
+        mapping: ColumnMapping | KnownFile,
+    ) -> None:
+        self._files, self._format, self._mapping = files, format, mapping
+        self.notes: list[str] = []
+        """Guesses about how the files are read."""
+        self.findings = Findings(None)
+        self._first = ""
+        self._absent = set(mapping.prompts) if isinstance(mapping, ColumnMapping) else set()
+        """Columns of the prompt that were asked for and are in no row so far."""
+
+    @property
+    def mapping(self) -> ColumnMapping | KnownFile:
+        """What was used, guesses made."""
+        found = self.findings.resolved()
+        return self._mapping if found is None else found
+
+    def rows(self) -> Iterator[Row]:
+        """Raises DatasetError, which names the file if there are several, and the place."""
+        formats = [self._opened(one) for one in self._files]
+        first_format, first_columns = formats[0][1], None
+        for one, (file, format) in zip(self._files, formats, strict=True):
+            if format != first_format:
+                raise DatasetError(
+                    f"{self._files[0].name} is {first_format} and {one.name} is {format}: upload "
+                    "files of one format as one dataset"
+                )
+            notes: list[str] = []
+            pairs = self._placed(one.name, read_rows(file, format, notes))
+            first = next(pairs, None)
+            self.notes += [note for note in notes if note not in self.notes]
+            if first is None:
+                raise DatasetError(f"{one.name} has no rows")
+            columns = set(first[1])
+            if first_columns is None:
+                first_columns = columns
+                self._begin(first, format)
+            elif format != "jsonl" and columns != first_columns:
+                raise DatasetError(
+                    _other_columns(self._files[0].name, one.name, first_columns, columns)
+                )
+            yield from self._accepted(chain([first], pairs), format)
+        if not len(self.findings):
+            raise DatasetError(
+                "the chosen answer of every row equals the rejected one: there is nothing to learn"
+            )
+
+    def check_columns(self) -> None:
+        """Raise DatasetError for a column of the prompt that was asked for, and that no row has."""
+        if self._absent:
+            raise DatasetError(
+                f"no row has a column {names_in(sorted(self._absent))} to take the prompt from"
+            )
+
+    def _opened(self, one: SourceFile) -> tuple[BinaryIO, Format]:
+        """The file, unpacked, and its format."""
+        file, name = one.file, one.name
+        file.seek(0)
+        head = file.read(16)
+        if head.startswith(MAGIC):
+            file = cast(BinaryIO, Unpacked(file, name))
+            name = name.removesuffix(".gz")
+            head = file.read(16)
+        if not head:
+            raise DatasetError(f"{name} is empty: it has no rows")
+        check_encoding(name, head)
+        return file, self._format or guess_format(name, head)
+
+    def _placed(
+        self, name: str, pairs: Iterator[tuple[str, dict[str, Any]]]
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
+        if len(self._files) == 1:
+            yield from pairs
+            return
+        try:
+            for place, source in pairs:
+                yield f"{name}, {place}", source
+        except DatasetError as error:
+            raise DatasetError(f"{name}: {error}") from None
+
+    def _begin(self, first: tuple[str, Source], format: Format) -> None:
+        """Make the guesses of the mapping by the first row of all."""
+        self._first = first[0]
+        if isinstance(self._mapping, ColumnMapping):
+            self._mapping = self._mapping.resolved(
+                first[1], first[0] if format == "jsonl" else None
+            )
+            self.findings = Findings(self._mapping)
+
+    def _accepted(
+        self, pairs: Iterable[tuple[str, dict[str, Any]]], format: Format
+    ) -> Iterator[Row]:
+        mapping = self._mapping
+        for place, source in pairs:
+            if isinstance(mapping, KnownFile):
+                row = mapping.row(place, source)
+            else:
+                if format == "jsonl" and mapping.answer is None:
+                    _check_unanswered(place, source, mapping, self._first)
+                row = row_from(place, source, mapping)
+                self._absent -= {name for name in self._absent if has(source, name)}
+                if mapping.answer == PAIR and same_answers(row.answer):
+                    self.findings.equal_pairs += 1
+                    continue
+            self.findings.add(source, row)
+            yield row
+
+
+def _other_columns(first: str, other: str, expected: set[str], found: set[str]) -> str:
+    parts = [
+        f"has no column {names_in(sorted(expected - found))}" if expected - found else "",
+        f"has a column {names_in(sorted(found - expected))} more" if found - expected else "",
+    ]
+    return (
+        f"{other} {' and '.join(part for part in parts if part)}, compared with {first}: files of "
+        "one dataset have the same columns; upload it under another name"
+    )
+
+
+def _check_unanswered(
+    place: str, source: dict[str, Any], mapping: ColumnMapping, first: str
+) -> None:
+    """Raise DatasetError if a row has an answer but the first row, which decides the mapping, has
+    none: the answer would end up in the unmapped columns."""
+    if name := guessed_answer(source, mapping.prompts):
+        raise DatasetError(
+            f"{first} has no answer, and {place} has one (column {name!r}): give every row one, "
+            "null where there is none"
+        )

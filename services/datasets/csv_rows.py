@@ -1,0 +1,126 @@
+"""Rows of a CSV file, with whatever its cells are separated by. Values stay text: a guessed number
+would turn the answer `007` into 7. Python's csv module reads them, since it knows the line.
+"""
+
+import csv
+from collections import Counter
+from collections.abc import Iterator
+from itertools import chain, islice
+from typing import Any, BinaryIO
+
+from services.datasets.columns import ANSWER_NAMES, PROMPT_NAMES
+from services.datasets.row_checks import (
+    MAX_COLUMNS,
+    MAX_ROW_BYTES,
+    DatasetError,
+    names_in,
+    too_large,
+    too_many_columns,
+)
+from services.datasets.text_lines import text_lines
+
+DELIMITERS = (",", ";", "\t", "|")
+NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "vertical bars"}
+LOOKED_AT = 100
+"""Lines by which the delimiter is chosen."""
+LOOKED_AT_CHARS = 1 << 18
+
+
+def csv_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows with their place (`line 3`, from 1). Raises DatasetError naming it. Appends to `notes`
+    how the file is separated, unless it is by commas."""
+    csv.field_size_limit(MAX_ROW_BYTES)
+    source = (line for _, line in text_lines(file))
+    lines = _first_lines(source)
+    # Excel writes and reads this line before the header.
+    named = lines[0].rstrip("\r\n").strip('"') if lines else ""
+    before = int(named[:4].lower() == "sep=" and len(named) == 5)
+    delimiter = named[4] if before else _delimiter(lines)
+    if delimiter != ",":
+        notes.append(f"the cells are separated by {_named(delimiter)}")
+    yield from _rows(chain(lines[before:], source), delimiter, before)
+
+
+def _first_lines(source: Iterator[str]) -> list[str]:
+    """The lines by which the delimiter is chosen."""
+    found: list[str] = []
+    for line in islice(source, LOOKED_AT):
+        found.append(line)
+        if sum(map(len, found)) > LOOKED_AT_CHARS:
+            break
+    return found
+
+
+def _delimiter(lines: list[str]) -> str:
+    """The delimiter that gives all rows as many cells as the header. If several do, or none does,
+    the header decides: by names that are known, then by its number of cells."""
+    ranks = []
+    for delimiter in DELIMITERS:
+        try:
+            records = [cells for cells in csv.reader(lines, delimiter=delimiter) if cells]
+        except csv.Error:
+            continue
+        # The last record may go on behind these lines.
+        complete = records[1:-1] if len(records) > 2 else records[1:]
+        if not records or len(records[0]) < 2:
+            continue
+        header = [cell.strip().lower() for cell in records[0]]
+        fits = all(len(cells) == len(header) for cells in complete)
+        known = len({*PROMPT_NAMES, *ANSWER_NAMES} & set(header))
+        ranks.append(((fits, known, len(header)), delimiter))
+    return max(ranks, key=lambda rank: rank[0])[1] if ranks else ","
+
+
+def _rows(
+    source: Iterator[str], delimiter: str, before: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """`before`: lines of the file before these."""
+    header: list[str] = []
+    start, size = before, 0
+
+    def lines() -> Iterator[str]:
+        nonlocal size
+        for line in source:
+            size += len(line)
+            if size > MAX_ROW_BYTES:
+                raise DatasetError(too_large(f"the row from line {start + 1} on"))
+            yield line
+
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+    try:
+        for cells in reader:
+            # A quoted cell may run over lines; the row is named by the line it starts on.
+            line, start, size = start + 1, before + reader.line_num, 0
+            if not cells:
+                continue
+            if not header:
+                header = _header(cells, line)
+                continue
+            if len(cells) != len(header):
+                raise DatasetError(
+                    f"line {line} has {len(cells)} cells, the header has {len(header)} "
+                    f"({names_in(dict.fromkeys(header))}), separated by {_named(delimiter)}: put "
+                    f"cells that hold {delimiter!r} or a line break in double quotes"
+                )
+            yield f"line {line}", dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        reason = f"{error}"
+        if "new-line character" in reason:
+            reason = "its lines end with a carriage return alone; let them end with a line feed"
+        raise DatasetError(f"line {start + 1} is not CSV: {reason}") from None
+
+
+def _header(cells: list[str], line: int) -> list[str]:
+    header = [cell.strip() for cell in cells]
+    if len(header) > MAX_COLUMNS:
+        raise DatasetError(too_many_columns(f"the header (line {line})", len(header)))
+    twice = sorted(name for name, count in Counter(header).items() if count > 1)
+    if twice:
+        raise DatasetError(
+            f"the header (line {line}) names a column twice: {names_in(dict.fromkeys(twice))}"
+        )
+    return header
+
+
+def _named(delimiter: str) -> str:
+    return NAMES.get(delimiter, repr(delimiter))

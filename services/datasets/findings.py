@@ -1,0 +1,200 @@
+"""Probable mistakes in the rows of an upload, counted over all rows.
+
+Pure. A finding refuses nothing: each is right for some file.
+"""
+
+from array import array
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import xxhash
+
+from services.contracts.rows.dataset import Row
+from services.datasets.chats import KNOWN
+from services.datasets.columns import ColumnMapping, Source, value_of
+from services.datasets.row_checks import MAX_COLUMNS, names_in
+
+ASKED = frozenset(
+    {
+        "input", "inputs", "context", "contexts", "passage", "article", "document", "documents",
+        "choices", "options", "premise", "hypothesis", "sentence", "table", "story", "history",
+        "system", "system_prompt", "image", "images", "audio", "video", "starter_code", "schema",
+    }
+)  # fmt: skip
+"""Columns that a question often needs."""
+NO_VALUE = frozenset({"none", "nan", "null", "<na>", "undefined"})
+"""What programs write for a value that is missing."""
+FEW = 3
+"""Rows from which on it is worth a word that all answers are equal."""
+
+
+class Findings:
+    """Counts over the rows of one upload. `mapping`: None for a well-known file."""
+
+    def __init__(self, mapping: ColumnMapping | None) -> None:
+        self._mapping = mapping
+        self._columns: dict[str, int] = {}
+        self._texts: dict[str, int] = {}
+        self._roles: dict[str, int] = {}
+        self._prompts, self._pairs = array("Q"), array("Q")
+        self._answer: Any = None
+        self._same = self._empty = self._shown = self._written = self._whole = self._floats = (
+            self._chats
+        ) = 0
+        self.equal_pairs = 0
+        """Rows that were left out, as their chosen answer equals the rejected one."""
+
+    def add(self, source: Source, row: Row) -> None:
+        """Count one row, and what it was made of."""
+        prompt, answer = msgspec.json.encode(row.prompt), msgspec.json.encode(row.answer)
+        self._prompts.append(xxhash.xxh3_64_intdigest(prompt))
+        self._pairs.append(xxhash.xxh3_64_intdigest(b"%b\n%b" % (prompt, answer)))
+        for name, value in source.items():
+            if value not in (None, "") and (name in self._columns or not self._full):
+                self._columns[name] = self._columns.get(name, 0) + 1
+        for name in self._mapping.used if self._mapping else ():
+            value = value_of(source, name)
+            if isinstance(value, str) and value.strip().lower() in NO_VALUE:
+                self._texts[name] = self._texts.get(name, 0) + 1
+        self._count_answer(row)
+        self._count_prompt(row)
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self._prompts)
+
+    @property
+    def duplicates(self) -> int:
+        """Rows whose prompt and answer an earlier row has."""
+        return len(self._pairs) - _distinct(self._pairs)
+
+    def left_over(self) -> list[str]:
+        """Columns with values that are in neither prompt nor answer."""
+        used = self._mapping.used if self._mapping else self._columns
+        return [name for name in self._columns if name not in used]
+
+    def resolved(self) -> ColumnMapping | None:
+        """The mapping, without columns of the prompt that no row fills."""
+        if self._mapping is None or len(self._mapping.prompts) == 1:
+            return self._mapping
+        there = [name for name in self._mapping.prompts if name in self._columns or "." in name]
+        return self._mapping.seen(there)
+
+    def warnings(self) -> list[str]:
+        """A sentence for each finding."""
+        rows, said = len(self._prompts), [*self._of_columns()]
+        if self.equal_pairs:
+            said.append(
+                f"{self.equal_pairs:,} rows were left out: their chosen answer equals the rejected "
+                "one, so there is nothing to learn from them"
+            )
+        if repeated := _distinct(self._pairs) - _distinct(self._prompts):
+            said.append(
+                f"{repeated:,} rows have the prompt of an earlier row, and another answer: check "
+                "that the prompt has all columns that the answer depends on"
+            )
+        if self._mapping is None or self._mapping.answer is None:
+            return said
+        if self._empty:
+            said.append(f"{self._empty:,} of {rows:,} rows have an empty answer")
+        if self._same == rows >= FEW and not self._empty:
+            said.append(f"all rows have the same answer, {_short(self._answer)}")
+        if self._shown * 2 > rows:
+            said.append(
+                f"the prompts of {self._shown:,} of {rows:,} rows end with their answers: the "
+                "policy would be shown them"
+            )
+        if self._whole and self._whole == self._floats:
+            said.append(
+                f"{self._whole:,} answers are whole numbers written as {_short(self._answer)}: as "
+                "text they differ from numbers without a point (verifier exact)"
+            )
+        return said
+
+    @property
+    def _full(self) -> bool:
+        return len(self._columns) >= MAX_COLUMNS
+
+    def _count_answer(self, row: Row) -> None:
+        if not self._same:
+            self._answer = row.answer
+        self._same += row.answer == self._answer
+        self._empty += row.answer in (None, "", [], {}) or (
+            isinstance(row.answer, str) and not row.answer.strip()
+        )
+        if isinstance(row.answer, float):
+            self._floats += 1
+            self._whole += row.answer.is_integer()
+
+    def _count_prompt(self, row: Row) -> None:
+        text: Any = row.prompt
+        if isinstance(row.prompt, list):
+            self._chats += 1
+            for role in {turn["role"] for turn in row.prompt} - set(KNOWN):
+                if role in self._roles or len(self._roles) < MAX_COLUMNS:
+                    self._roles[role] = self._roles.get(role, 0) + 1
+            text = row.prompt[-1].get("content")
+        if not isinstance(text, str):
+            return
+        beginning = text[:40].lstrip()
+        self._written += beginning[:2] == "[{" and any(k in beginning for k in ("role", "from"))
+        if isinstance(row.answer, str | int | float) and (answer := str(row.answer).strip()):
+            before, found, _ = text.rstrip().rpartition(answer)
+            ends = bool(found) and text.rstrip().endswith(answer)
+            self._shown += ends and bool(before) and not before[-1].isalnum()
+
+    def _of_columns(self) -> list[str]:
+        if self._mapping is None:
+            return []
+        said = []
+        prompts = self._mapping.prompts
+        needed = [n for n in self.left_over() if n.strip().lower() in ASKED]
+        if needed:
+            options = " ".join(f"--prompt {name}" for name in (*prompts, *needed))
+            way_out = (
+                "write it into the chats" if self._chats else f"upload the file with {options}"
+            )
+            said.append(
+                f"the prompt has nothing of column {names_in(needed)}: if the question needs it, "
+                f"delete the dataset and {way_out}"
+            )
+        for name, count in self._texts.items():
+            said.append(
+                f"{count:,} rows have the text of a missing value, like 'None' or 'nan', in column "
+                f"{name!r}"
+            )
+        if self._written:
+            said.append(
+                f"the prompts of {self._written:,} rows are text that looks like a list of "
+                "messages: the policy would read the brackets; write them as JSON, not as text"
+            )
+        for role, count in self._roles.items():
+            said.append(
+                f"{count:,} chats have turns of {role[:60]!r}, which many chat templates leave "
+                f"out; known are {', '.join(KNOWN)}"
+            )
+        return said
+
+
+def _distinct(hashes: "array[int]") -> int:
+    return len(np.unique(np.frombuffer(hashes, np.uint64)))
+
+
+def same_answers(answer: Mapping[str, Any]) -> bool:
+    """Whether the `chosen` and the `rejected` answer of a pair have the same words."""
+    chosen, rejected = (_words(answer[which]) for which in ("chosen", "rejected"))
+    return bool(chosen == rejected)
+
+
+def _words(answer: Any) -> Any:
+    last = answer[-1] if isinstance(answer, list) and answer else answer
+    if isinstance(last, dict) and not last.get("tool_calls"):
+        last = last.get("content")
+    return last.strip() if isinstance(last, str) else last
+
+
+def _short(value: Any) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= 40 else f"{text[:40]}…"

@@ -1,0 +1,29 @@
+"""The names of files that are parts of one dataset, like train-00000-of-00003.parquet. Pure."""
+
+import re
+from collections.abc import Sequence
+
+SHARD = re.compile(r"(?P<stem>.*?)[-_.](?P<number>\d{2,8})-of-(?P<count>\d{2,8})(?=\.|$)")
+
+
+def missing_shards(names: Sequence[str]) -> list[str]:
+    """A sentence for each set of shards of which not all are among `names`."""
+    found: dict[tuple[str, int], set[int]] = {}
+    for name in names:
+        if shard := SHARD.match(name):
+            found.setdefault((shard["stem"], int(shard["count"])), set()).add(int(shard["number"]))
+    said = []
+    for (stem, count), numbers in found.items():
+        if missing := count - len(numbers):
+            one = next(number for number in range(count) if number not in numbers)
+            said.append(
+                f"the files {stem}-…-of-{count:05} are {count}, and {missing} of them are not in "
+                f"this upload, the first is number {one}: name all files in one upload"
+            )
+    return said
+
+
+def stem_of_shard(name: str) -> str:
+    """What the files of one dataset have in common in their names; of another file its name."""
+    shard = SHARD.match(name)
+    return shard["stem"] if shard and shard["stem"] else name
