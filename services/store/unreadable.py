@@ -23,7 +23,7 @@ log = get_logger(__name__)
 R = TypeVar("R", bound=RunSummary)
 M = TypeVar("M", bound=BaseModel)
 
-JSON_FIELDS = ("config", "warnings", "metrics", "computation", "dataset_rows")
+JSON_FIELDS = ("config", "warnings", "from_datasets", "metrics", "computation", "dataset_rows")
 """Fields of a run that Redis keeps as JSON."""
 MISFITS = ("WRONGTYPE", "user_script", "not an integer", "not a valid float", "Invalid stream ID")
 """What Redis' errors say where a value has another type than a call or a script expects."""
