@@ -26,9 +26,11 @@ from services.contracts.scores import (
     ScoreResult,
     ScoreStatus,
 )
+from services.contracts.thoughts import answer_of
 from services.http import Problem
 
 T = TypeVar("T")
+UNFINISHED = "the completion ends within its thoughts: nothing closes the last one"
 
 
 def _set_event() -> asyncio.Event:
@@ -138,10 +140,13 @@ def teacher_problem(teachers: Teachers, name: str | None) -> str | None:
 
 
 def _detail(item: ScoreItem, verdict: Verdict) -> str:
-    """What broke is the dataset's to repair, so its row is named."""
-    if verdict.status is not ScoreStatus.ERROR or item.row is None:
-        return verdict.detail
-    return f"dataset row {item.row}: {verdict.detail}"
+    """The verdict's reason. An error names the dataset's row, which may have to be repaired."""
+    if verdict.status is ScoreStatus.ERROR and item.row is not None:
+        return f"dataset row {item.row}: {verdict.detail}"
+    unread = verdict.status is ScoreStatus.NO_ANSWER
+    if unread and answer_of(item.completion, item.prefill) is None:
+        return UNFINISHED
+    return verdict.detail
 
 
 def _draining() -> Problem:

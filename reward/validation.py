@@ -84,7 +84,15 @@ def checked_uses(uses: list[Use], registry: Registry) -> tuple[list[UseProblem],
 def _request(verifier: AnyVerifier, params: Any, item: ScoreItem) -> Request | Call:
     """Raises ValueError and RecursionError for items that cannot be sent."""
     item.id.encode()
-    wire = Item(item.verifier, item.prompt, item.completion, item.answer, item.params, item.columns)
+    wire = Item(
+        item.verifier,
+        item.prompt,
+        item.completion,
+        item.answer,
+        item.params,
+        item.columns,
+        item.prefill,
+    )
     if isinstance(verifier, Verifier):
         return request_for(wire, params, verifier)
     # Text that is no Unicode cannot be sent to anybody either.

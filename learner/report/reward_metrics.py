@@ -9,6 +9,7 @@ from services.contracts.scores import VERDICTS, ScoreStatus
 BASIC = (
     "samples",
     "scored",
+    "unanswered",
     "reward",
     "reward_squared",
     "groups",
@@ -37,6 +38,7 @@ def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, f
         rewards = [r for r in header.rewards if r is not None]
         sums["samples"] += group.samples
         sums["scored"] += len(rewards)
+        sums["unanswered"] += header.statuses.count(ScoreStatus.NO_ANSWER)
         sums["reward"] += sum(rewards)
         sums["reward_squared"] += sum(r * r for r in rewards)
         trained = sum(rewards) / max(len(rewards), 1)
@@ -136,6 +138,7 @@ def outcome_metrics(
         "reward/all_zero": float(sums["scored"] > 0 and sums["reward_squared"] == 0),
         "reward/groups_without_variance": sums["flat_groups"] / max(sums["groups"], 1.0),
         "reward/missing": 1 - sums["scored"] / total,
+        "reward/no_answer": sums["unanswered"] / total,
         "response/tokens_mean": sums["completion_tokens"] / total,
         "response/truncated": sums["truncated"] / total,
     }

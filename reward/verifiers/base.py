@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from reward.errors import brief
 from services.contracts.scores import MOST_REWARD, ScoreStatus, is_reward
+from services.contracts.thoughts import answer_of
 
 Message = dict[str, Any]
 
@@ -31,6 +32,14 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
     params: dict[str, Any]
     columns: dict[str, Any] = {}
     """The dataset row's other columns."""
+    prefill: str = ""
+    """The beginning of the answer that the prompt already has, such as `<think>`."""
+
+    @property
+    def said(self) -> str:
+        """The completion after its thoughts. Empty if the last thought has no end: what a thought
+        holds is no answer."""
+        return answer_of(self.completion, self.prefill) or ""
 
 
 class Step(StrEnum):

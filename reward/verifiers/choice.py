@@ -22,7 +22,6 @@ from reward.verifiers.base import (
 )
 from reward.verifiers.final_answer import (
     FinalAnswer,
-    after_thinking,
     find_answer,
     last_line,
 )
@@ -77,7 +76,7 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
     def score(self, item: Item, params: ChoiceParams) -> Verdict:
         """See Verifier.score."""
         wanted = _letters(item.answer, params)
-        said = after_thinking(item.completion)
+        said = item.said
         found = find_answer(said)
         if found is None and params.extract == "any":
             found = _unmarked(said)

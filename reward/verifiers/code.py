@@ -29,7 +29,6 @@ from reward.verifiers.base import (
     failed,
 )
 from reward.verifiers.code_tests import Case, Suite, read_tests, with_body
-from reward.verifiers.final_answer import after_thinking
 from services.contracts.scores import ScoreStatus
 
 _OPENING = re.compile(r"[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[\w+-]*)")
@@ -127,7 +126,7 @@ class CodeVerifier(Verifier[CodeParams]):
     def score(self, item: Item, params: CodeParams) -> Verdict:
         """See Verifier.score."""
         tests = _with_prompt(read_tests(item.answer, item.columns), item.prompt)
-        source = find_program(item.completion, tests)
+        source = find_program(item.said, tests)
         if not source.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion holds no program")
         own = max(params.timeout - _MARGIN, params.timeout / 2)
@@ -201,14 +200,13 @@ class CodeVerifier(Verifier[CodeParams]):
         return endings
 
 
-def find_program(completion: str, tests: Suite) -> str:
-    """The program in a completion: its last block of Python after its thoughts, or all of it.
+def find_program(answer: str, tests: Suite) -> str:
+    """The program in an answer: its last block of Python, or all of it.
 
     Continues the prompt of `tests`, if that is the beginning of the function under test.
     """
-    said = after_thinking(completion)
-    blocks = [code for tag, code in _fenced(said) if tag.lower() in _PYTHON]
-    code = blocks[-1] if blocks else said
+    blocks = [code for tag, code in _fenced(answer) if tag.lower() in _PYTHON]
+    code = blocks[-1] if blocks else answer
     prompt = tests.prompt
     if not code.strip() or not _defines(tests.entry_point, prompt):
         return code

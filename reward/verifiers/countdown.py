@@ -22,7 +22,7 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.final_answer import after_thinking, find_answer
+from reward.verifiers.final_answer import find_answer
 from services.contracts.scores import ScoreStatus
 
 MAX_CHARACTERS = 1000
@@ -59,7 +59,7 @@ class CountdownVerifier(Verifier[VerifierParams]):
     def score(self, item: Item, params: VerifierParams) -> Verdict:
         """See Verifier.score."""
         puzzle = _puzzle(item)
-        text = _equation(after_thinking(item.completion))
+        text = _equation(item.said)
         if not text:
             return failed(ScoreStatus.NO_ANSWER, "the completion holds no equation")
         try:

@@ -61,12 +61,6 @@ class FinalAnswer(NamedTuple):
     form: str
 
 
-def after_thinking(text: str) -> str:
-    """The text after the last `</think>`; all of it if there is none. A thought is no answer,
-    whatever form it has."""
-    return text.rpartition("</think>")[2]
-
-
 def without_special_tokens(text: str) -> str:
     """`text` with a new line for each special token, such as those around a tool's calls, so that
     the texts on its two sides are not joined."""

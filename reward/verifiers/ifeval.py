@@ -14,7 +14,6 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.final_answer import after_thinking
 from reward.verifiers.instructions import INSTRUCTIONS
 from services.contracts.nearest import did_you_mean
 from services.contracts.scores import ScoreStatus
@@ -51,7 +50,7 @@ class IFEvalVerifier(Verifier[IFEvalParams]):
     def score(self, item: Item, params: IFEvalParams) -> Verdict:
         """See Verifier.score."""
         wanted = _instructions(item)
-        text = after_thinking(item.completion)
+        text = item.said
         if not text.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion is empty")
         readings = [text] if params.mode == "strict" else loose_readings(text)

@@ -24,7 +24,6 @@ from reward.verifiers.base import (
 from reward.verifiers.final_answer import (
     MAX_CHARS,
     FinalAnswer,
-    after_thinking,
     find_answer,
     is_expression,
     is_words,
@@ -41,6 +40,7 @@ from reward.verifiers.plain_number import (
 )
 from reward.verifiers.text import references
 from services.contracts.scores import ScoreStatus
+from services.contracts.thoughts import answer_of
 
 
 class MathParams(VerifierParams):
@@ -140,7 +140,7 @@ class MathVerifier(Verifier[MathParams]):
         if params.strictness == "math_verify":
             return _math_verify(item, params)
         golds = [read_reference(text) for text in references(item.answer)]
-        found = _find(without_special_tokens(after_thinking(item.completion)), params)
+        found = _find(without_special_tokens(item.said), params)
         if found is None or not found.text:
             return failed(ScoreStatus.NO_ANSWER, _no_answer(params, found))
         compared = f"{shown(found.text)} ({found.form}) against {shown(golds[0].text)}"
@@ -164,7 +164,7 @@ def read_reference(text: str) -> Reference:
     """
     from reward.verifiers.math_expressions import has_environment, read_expressions
 
-    text = after_thinking(text)
+    text = answer_of(text) or ""
     found = find_answer(text)
     answer = unwrapped(found.text if found else text)
     number = read_number(answer)

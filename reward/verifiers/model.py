@@ -123,7 +123,7 @@ class ModelVerifier(RemoteVerifier[ModelParams]):
     async def score(self, item: Item, params: ModelParams) -> Verdict:
         """See RemoteVerifier.score."""
         model = chosen(self._models, params.model, "model", "--reward-models")
-        answer = tagged(item.completion) if params.answer_weight else None
+        answer = tagged(item.said) if params.answer_weight else None
         try:
             texts = [item.completion] if answer is None else [item.completion, answer]
             (whole, cut), *parts = await asyncio.gather(

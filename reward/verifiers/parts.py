@@ -1,26 +1,34 @@
-"""The parts of a completion that thinks first: `<think>…</think>`, then the answer. Linear time."""
+"""The parts of a completion that thinks first: its thoughts, then the answer. Linear time."""
 
 from typing import Literal
 
+from pydantic import Field
+
+from reward.verifiers.base import Item, VerifierParams
 from reward.verifiers.final_answer import tagged
+from services.contracts.thoughts import read_thoughts
 
 Part = Literal["whole", "thinking", "answer"]
 
-_OPEN, _CLOSE = "<think>", "</think>"
+
+class PartParams(VerifierParams):
+    """Which part of the completion is looked at."""
+
+    part: Part = Field(
+        "whole",
+        description="`thinking`: the first thought, if it ends. `answer`: the <answer> tag's "
+        "content, or the text after the thoughts; a thought that has no end has no answer after "
+        "it.",
+    )
 
 
-def part_of(completion: str, part: Part) -> str | None:
-    """One part, without white space around it.
-
-    `thinking`: the text before the first `</think>`; None if there is none. `answer`: the
-    `<answer>` tag's content, else the text after the first `</think>`, else all of it.
-    """
+def part_of(item: Item, part: Part) -> str | None:
+    """One part of the completion, without white space around it; None if it has no such part."""
     if part == "whole":
-        return completion.strip()
-    thinking, closed, rest = completion.partition(_CLOSE)
-    if part == "thinking":
-        return thinking.strip().removeprefix(_OPEN).strip() if closed else None
-    content = tagged(completion)
-    if content is not None:
-        return content
-    return (rest if closed else completion).strip()
+        return item.completion.strip()
+    thoughts = read_thoughts(item.completion, item.prefill)
+    if part == "thinking" or thoughts.end is None:
+        return thoughts.first if part == "thinking" else None
+    answer = item.completion[thoughts.end :]
+    content = tagged(answer)
+    return answer.strip() if content is None else content

@@ -26,7 +26,7 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.final_answer import after_thinking, tagged
+from reward.verifiers.final_answer import tagged
 from services.contracts.nearest import did_you_mean
 from services.contracts.scores import ScoreStatus
 
@@ -85,7 +85,7 @@ class ReasoningGymVerifier(Verifier[VerifierParams]):
     def score(self, item: Item, params: VerifierParams) -> Verdict:
         """See Verifier.score."""
         entry = _entry(item)
-        said = tagged(after_thinking(item.completion))
+        said = tagged(item.said)
         if said is None or not said.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion has no <answer> tags")
         try:

@@ -120,6 +120,7 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
                 "verifier": self.name,
                 "prompt": one.item.prompt,
                 "completion": one.item.completion,
+                **({"prefill": one.item.prefill} if one.item.prefill else {}),
                 "answer": one.item.answer,
                 "columns": one.item.columns,
                 "params": one.params.model_extra or {},

@@ -105,6 +105,7 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
             "verifier": self.name,
             "prompt": item.prompt,
             "completion": item.completion,
+            "prefill": item.prefill,
             "answer": item.answer,
             "columns": item.columns,
             "params": params.model_dump(),

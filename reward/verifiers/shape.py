@@ -10,8 +10,8 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from reward.verifiers.base import Item, Verdict, Verifier, VerifierParams
-from reward.verifiers.parts import Part, part_of
+from reward.verifiers.base import Item, Verdict, Verifier
+from reward.verifiers.parts import Part, PartParams, part_of
 from services.contracts.scores import ScoreStatus
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
@@ -46,16 +46,6 @@ Script = Literal[
     "japanese",
     "korean",
 ]
-
-
-class PartParams(VerifierParams):
-    """Which part of the completion is looked at."""
-
-    part: Part = Field(
-        "whole",
-        description="`thinking`: before the first </think>. `answer`: the <answer> tag's content, "
-        "or the text after </think>, or the whole.",
-    )
 
 
 class LengthParams(PartParams):
@@ -121,7 +111,7 @@ class LengthVerifier(Verifier[LengthParams]):
 
     def score(self, item: Item, params: LengthParams) -> Verdict:
         """See Verifier.score."""
-        text = part_of(item.completion, params.part)
+        text = part_of(item, params.part)
         if text is None:
             return _scored(params.missing, f"there is no {params.part} part")
         length = len(_units(text, params.unit))
@@ -142,7 +132,7 @@ class RepetitionVerifier(Verifier[RepetitionParams]):
 
     def score(self, item: Item, params: RepetitionParams) -> Verdict:
         """See Verifier.score."""
-        text = part_of(item.completion, params.part) or ""
+        text = part_of(item, params.part) or ""
         units = _units(text.lower(), params.unit)
         n = params.ngram
         grams = len(units) - n + 1
@@ -162,7 +152,7 @@ class LanguageVerifier(Verifier[LanguageParams]):
 
     def score(self, item: Item, params: LanguageParams) -> Verdict:
         """See Verifier.score."""
-        text = part_of(item.completion, params.part) or ""
+        text = part_of(item, params.part) or ""
         if params.skip_code_and_math:
             text = _CODE_AND_MATH.sub(" ", text)
         letters = Counter(character for character in text if character.isalpha())

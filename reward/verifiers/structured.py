@@ -21,7 +21,7 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.final_answer import after_thinking, tagged
+from reward.verifiers.final_answer import tagged
 from services.contracts.scores import ScoreStatus
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -39,7 +39,7 @@ class JsonSchemaParams(VerifierParams):
     )
     extract: Literal["any", "whole"] = Field(
         "any",
-        description="`whole`: the completion is the JSON. `any`: the last <answer> tag or ``` "
+        description="`whole`: the answer is the JSON. `any`: the last <answer> tag or ``` "
         "fence is looked into first.",
     )
 
@@ -63,7 +63,7 @@ class JsonSchemaVerifier(Verifier[JsonSchemaParams]):
     def score(self, item: Item, params: JsonSchemaParams) -> Verdict:
         """See Verifier.score."""
         validator = _validator(_schema(item.answer, params))
-        text = _document(item.completion) if params.extract == "any" else item.completion
+        text = _document(item.said) if params.extract == "any" else item.said
         if not text.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion is empty")
         try:
@@ -138,11 +138,10 @@ def _resolve(resource: Any, resolver: Any) -> None:
         _resolve(inner, resolver.in_subresource(inner))
 
 
-def _document(completion: str) -> str:
+def _document(answer: str) -> str:
     """Where the JSON stands."""
-    said = after_thinking(completion)
-    content = tagged(said)
-    text = said if content is None else content
+    content = tagged(answer)
+    text = answer if content is None else content
     fenced = _FENCE.findall(text)
     return fenced[-1] if fenced else text
 

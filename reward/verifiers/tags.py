@@ -24,11 +24,6 @@ class FormatParams(VerifierParams):
     tag_reward: float = Field(
         0.25, allow_inf_nan=False, description="For each of the four tags that occurs exactly once."
     )
-    prefix: str = Field(
-        "",
-        max_length=1000,
-        description="What the chat template has already written of the answer, e.g. `<think>\\n`.",
-    )
 
 
 class XmlFormatParams(VerifierParams):
@@ -46,11 +41,6 @@ class XmlFormatParams(VerifierParams):
         le=1,
         description="Share of the reward for all elements in order with nothing outside them; the "
         "rest is shared equally by the elements that are there exactly once.",
-    )
-    prefix: str = Field(
-        "",
-        max_length=1000,
-        description="What the chat template has already written of the answer, e.g. `<think>`.",
     )
 
     @field_validator("tags")
@@ -73,7 +63,7 @@ class FormatVerifier(Verifier[FormatParams]):
 
     def score(self, item: Item, params: FormatParams) -> Verdict:
         """See Verifier.score."""
-        text = params.prefix + item.completion
+        text = item.prefill + item.completion
         single = [tag for tag in _TAGS if text.count(tag) == 1]
         whole = has_form(text)
         components = {
@@ -97,7 +87,7 @@ class XmlFormatVerifier(Verifier[XmlFormatParams]):
 
     def score(self, item: Item, params: XmlFormatParams) -> Verdict:
         """See Verifier.score."""
-        text = params.prefix + item.completion
+        text = item.prefill + item.completion
         spans = [_span(text, tag) for tag in params.tags]
         right = sum(span is not None for span in spans)
         whole = _whole(text, spans)

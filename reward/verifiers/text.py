@@ -1,5 +1,8 @@
 """Verifiers that compare text: `exact`, `contains`, `regex`. They understand no mathematics.
 
+`exact` and `contains` read the answer after the thoughts. A pattern is looked for in all of the
+completion, thoughts included, unless a thought was cut off: then there is no answer.
+
 A regular expression may take exponential time to match, and seconds to compile; that is the pool's
 business (see `reward.workers.pool`), so neither is done where parameters are checked.
 """
@@ -20,6 +23,7 @@ from reward.verifiers.base import (
     shown,
 )
 from services.contracts.scores import ScoreStatus
+from services.contracts.thoughts import answer_of
 
 
 class TextParams(VerifierParams):
@@ -71,7 +75,7 @@ class ExactVerifier(Verifier[TextParams]):
 
     def score(self, item: Item, params: TextParams) -> Verdict:
         """See Verifier.score."""
-        completion = _prepared(item.completion, params)
+        completion = _prepared(item.said, params)
         wanted = [_prepared(text, params) for text in references(item.answer)]
         if completion in wanted:
             return correct()
@@ -93,7 +97,9 @@ class ContainsVerifier(Verifier[TextParams]):
     def score(self, item: Item, params: TextParams) -> Verdict:
         """See Verifier.score."""
         self.check_reference(item, params)
-        completion = _prepared(item.completion, params)
+        completion = _prepared(item.said, params)
+        if not completion:
+            return failed(ScoreStatus.NO_ANSWER, "the completion is empty")
         for wanted in references(item.answer):
             if _prepared(wanted, params) in completion:
                 return correct(f"contains {shown(wanted)}")
@@ -114,7 +120,10 @@ class RegexVerifier(Verifier[RegexParams]):
     def score(self, item: Item, params: RegexParams) -> Verdict:
         """See Verifier.score."""
         pattern = _pattern(item.answer, params)
-        found = (pattern.fullmatch if params.whole else pattern.search)(item.completion)
+        text = item.prefill + item.completion
+        if answer_of(text) is None:
+            return failed(ScoreStatus.NO_ANSWER, "a pattern is not looked for in an open thought")
+        found = (pattern.fullmatch if params.whole else pattern.search)(text)
         if found:
             return correct(f"matched {shown(found.group())}")
         return failed(ScoreStatus.WRONG, f"{shown(pattern.pattern)} does not match")

@@ -79,13 +79,12 @@ def pack_item(item: Item) -> msgspec.Raw:
     try:
         return msgspec.Raw(msgspec.msgpack.encode(item))
     except OverflowError:
-        portable = Item(
-            item.verifier,
-            _portable(item.prompt),
-            item.completion,
-            _portable(item.answer),
-            _portable(item.params),
-            _portable(item.columns),
+        portable = msgspec.structs.replace(
+            item,
+            prompt=_portable(item.prompt),
+            answer=_portable(item.answer),
+            params=_portable(item.params),
+            columns=_portable(item.columns),
         )
         return msgspec.Raw(msgspec.msgpack.encode(portable))
 

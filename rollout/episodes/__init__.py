@@ -46,6 +46,9 @@ class Completion:
     """The tokens that each was chosen from; none for added tokens."""
     text: str | None = None
     """The text for verifiers; default: its tokens without special ones."""
+    prefill: str = ""
+    """The beginning of `text` that the tokens before it already have, such as `<think>`; default
+    without a `text`: what the prompt's tokens have."""
     experts: Experts | None = None
     """`Sample.experts` from the prompt's first token on, for `algorithm.router.replay`; `extended`
     joins those of several turns."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from rollout.episodes import Completion, Sampler, UnusableEpisode
 from rollout.episodes.arithmetic import calculate
+from rollout.vllm.answer_text import prefill
 from rollout.vllm.model_files import TokenizerLike
 from rollout.vllm.response import Sample
 from rollout.vllm.resume import begun_by, joined, not_sampled
@@ -90,6 +91,7 @@ class CalculatorEpisode:
             sampling_mask=whole.sampling_mask,
             experts=whole.experts,
             text=_answer(whole, sampler),
+            prefill=prefill(sampler.tokenizer, prompt),
         )
 
     def _next_call(

@@ -21,6 +21,7 @@ from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import Offer
 from rollout.tools.results import marker_pattern, readable, without_markers
 from rollout.tools.toolbox import RunTools, Toolbox
+from rollout.vllm.answer_text import prefill
 from rollout.vllm.chat_rendering import added
 from rollout.vllm.model_files import TokenizerLike
 from rollout.vllm.response import Sample
@@ -47,6 +48,8 @@ class _Play:
     answers: int = 1
     text: str = ""
     """Of the last answer, as verifiers read it."""
+    prefill: str = ""
+    """As of Completion."""
 
     def add(self, more: Sample, sampled: bool) -> None:
         if sampled:
@@ -142,6 +145,7 @@ class ToolsEpisode:
             sampling_mask=whole.sampling_mask,
             experts=whole.experts,
             text=play.text,
+            prefill=play.prefill,
             reward=reward,
             turns=play.answers,
         )
@@ -154,6 +158,8 @@ class ToolsEpisode:
             answer = play.whole.token_ids[play.since :].tolist()
             message = await sampler.message(answer, offered.tools)
             play.text = message.get("content") or ""
+            begun = [*prompt, *play.whole.token_ids[: play.since].tolist()]
+            play.prefill = prefill(sampler.tokenizer, begun, message)
             calls = [self._without_markers(call) for call in message.get("tool_calls") or []]
             if not calls or play.whole.finish_reason != "stop":
                 return

@@ -6,7 +6,7 @@ verifier that broke gives no reward: a sum without one part is unknown, not smal
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rollout.rewards.token_rewards import Part, earned
 from services.contracts.config.rewards import Reward
@@ -31,6 +31,14 @@ class SampleScore:
     detail: str = ""
     parts: list[Part] = field(default_factory=list)
     """Dense rewards: what parts of the text earned."""
+
+
+class Answer(NamedTuple):
+    """An answer as verifiers read it."""
+
+    text: str
+    prefill: str = ""
+    """The beginning of the answer that the prompt already has, such as `<think>`."""
 
 
 @dataclass(frozen=True)
@@ -65,17 +73,18 @@ def score_items(
     prompt: str | list[dict[str, Any]],
     row: Row,
     index: int,
-    texts: Sequence[str],
+    answers: Sequence[Answer],
     scores: Sequence[Due],
 ) -> list[ScoreItem]:
-    """The reward service's items for `scores`, in that order: completions `texts` of `row`, which
-    is row `index` of its dataset."""
+    """The reward service's items for `scores`, in that order: `answers` to `row`, which is row
+    `index` of its dataset."""
     return [
         ScoreItem(
             id=f"{one.sample}/{one.component}",
             verifier=rewards[one.component].verifier,
             prompt=prompt,
-            completion=texts[one.sample],
+            completion=answers[one.sample].text,
+            prefill=answers[one.sample].prefill,
             answer=row.answer,
             columns=row.columns,
             params=rewards[one.component].params,

@@ -119,15 +119,17 @@ def last_turn(turns: Sequence[Turn]) -> Turn | None:
     return next((turn for turn in reversed(turns) if not turn.side), None)
 
 
-def transcript(turns: Sequence[Turn], last: Turn) -> list[int]:
-    """The ids of the conversation that ends with the turn `last`, from its first answer on."""
+def transcript(turns: Sequence[Turn], last: Turn) -> tuple[list[int], list[int]]:
+    """The conversation that ends with the turn `last`: the ids before its first answer, and those
+    from there on."""
     path = [last]
     while path[-1].parent >= 0:
         path.append(turns[path[-1].parent])
     path.reverse()
     # A template that changes earlier turns may keep less than the first prompt.
     begins = min([len(path[0].prompt), *(turn.kept for turn in path[1:])])
-    return tokens_of(path)[begins:]
+    tokens = tokens_of(path)
+    return tokens[:begins], tokens[begins:]
 
 
 def answer_text(turn: Turn) -> str:

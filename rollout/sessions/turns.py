@@ -9,11 +9,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from rollout.vllm.answer_text import text_of
 from rollout.vllm.chat_rendering import added, opening, tokens
 from rollout.vllm.client import RequestRefused
 from rollout.vllm.response import Sample, sampling_params
 from rollout.work.assembly import oldest_tag
-from rollout.work.group import RunContext, assistant_message, text_of, without_end
+from rollout.work.group import RunContext, assistant_message, without_end
 from services.contracts.config.episodes import Sessions
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.sessions import (

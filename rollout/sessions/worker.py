@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.aio import retry
-from rollout.rewards.combine import earned_score
+from rollout.rewards.combine import Answer, earned_score
 from rollout.sessions.groups import (
     answer_text,
     completion,
@@ -26,10 +26,11 @@ from rollout.sessions.groups import (
 from rollout.sessions.live import LiveSessions
 from rollout.sessions.recent_turns import RecentTurns
 from rollout.sessions.turns import Refused, TurnPlayer
+from rollout.vllm.answer_text import prefill, text_of
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.resume import mixed
 from rollout.work.failure_limit import RunCannotWork
-from rollout.work.group import Sampled, scores_of, task_seed, text_of
+from rollout.work.group import Sampled, scores_of, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.task_rows import MissingDataset, RowsAway, TaskRow
 from rollout.worker import RunWorker
@@ -287,21 +288,22 @@ class SessionWorker(RunWorker):
         ]
         if scored:
             row = opened.own or await of.dataset.rows.row(of.index)
-            texts = [text for _, text in scored]
+            answers = [answer for _, answer in scored]
             asked = compose(row, config.data)
-            found = await scores_of(context, config.components, asked, row, of.index, texts)
+            found = await scores_of(context, config.components, asked, row, of.index, answers)
             for (at, _), verdict in zip(scored, found, strict=True):
                 scores[at] = verdict
         key = None if opened.own is None else ""
         own = None if opened.own is None else opened.name
         return Sampled(prompt, made, scores, ended, time.time(), key, own)
 
-    def _read(self, session: Played, last: Turn) -> str:
+    def _read(self, session: Played, last: Turn) -> Answer:
         """What the run's verifiers read of a session, whose last turn is `last`."""
-        episode = self._context.config.rollout.episode
+        episode, tokenizer = self._context.config.rollout.episode, self._context.tokenizer
         if isinstance(episode, Sessions) and episode.scored == "transcript":
-            return text_of(self._context.tokenizer, transcript(session.turns, last))
-        return answer_text(last)
+            first, tokens = transcript(session.turns, last)
+            return Answer(text_of(tokenizer, tokens), prefill(tokenizer, first))
+        return Answer(answer_text(last), prefill(tokenizer, last.prompt, last.message))
 
     # --- while calls are held -----------------------------------------------------------------
 

@@ -16,7 +16,15 @@ from typing import Any
 from rollout.episodes import Completion, DescribesTools, Episode
 from rollout.episodes.own_episode import checked
 from rollout.rewards.client import RewardClient
-from rollout.rewards.combine import SampleScore, combine, due, earned_score, score_items
+from rollout.rewards.combine import (
+    Answer,
+    SampleScore,
+    combine,
+    due,
+    earned_score,
+    score_items,
+)
+from rollout.vllm.answer_text import prefill, text_of
 from rollout.vllm.chat_rendering import QUESTION
 from rollout.vllm.client import PastDeadline, PolicyClient, RequestRefused
 from rollout.vllm.model_files import TokenizerLike, room
@@ -229,13 +237,16 @@ async def sample_and_score(
     finally:
         generated()
     sampled = Sampled(prompt_tokens, checked(completions, n), generated_at=time.time())
-    texts = [
-        text_of(context.tokenizer, one.token_ids) if one.text is None else one.text
+    begun = prefill(context.tokenizer, prompt_tokens)
+    answers = [
+        Answer(text_of(context.tokenizer, one.token_ids), begun)
+        if one.text is None
+        else Answer(one.text, one.prefill)
         for one in completions
         if one.reward is None
     ]
     components = rewards or context.config.components
-    found = iter(await scores_of(context, components, prompt, row, index, texts))
+    found = iter(await scores_of(context, components, prompt, row, index, answers))
     sampled.scores = [
         earned_score(one.reward) if one.reward else next(found) for one in completions
     ]
@@ -271,27 +282,21 @@ def without_end(context: RunContext, token_ids: Sequence[int]) -> list[int]:
     return ids[:-1] if ids and ids[-1] in context.eos else ids
 
 
-def text_of(tokenizer: TokenizerLike, token_ids: Any) -> str:
-    """The text of tokens, as verifiers see it."""
-    (text,) = tokenizer.batch_decode([token_ids], skip_special_tokens=True)
-    return text
-
-
 async def scores_of(
     context: RunContext,
     rewards: Mapping[str, Reward],
     prompt: str | list[dict[str, Any]],
     row: Row,
     index: int,
-    texts: Sequence[str],
+    answers: Sequence[Answer],
 ) -> list[SampleScore]:
-    """Scores of `texts` by `rewards`, by name: one request to the reward service, and one more for
-    each gate that waits for another reward. Raises ScoringRefused."""
+    """Scores of `answers` by `rewards`, by name: one request to the reward service, and one more
+    for each gate that waits for another reward. Raises ScoringRefused."""
     if not rewards and not isinstance(context.config.algorithm.advantage, ReverseKL):
-        return [earned_score(Earned(error=UNREWARDED)) for _ in texts]
-    results: list[dict[str, ScoreResult]] = [{} for _ in texts]
+        return [earned_score(Earned(error=UNREWARDED)) for _ in answers]
+    results: list[dict[str, ScoreResult]] = [{} for _ in answers]
     while scores := due(rewards, results):
-        items = score_items(rewards, prompt, row, index, texts, scores)
+        items = score_items(rewards, prompt, row, index, answers, scores)
         for one, result in zip(scores, await context.rewards.score(items), strict=True):
             results[one.sample][one.component] = result
     return [combine(rewards, known) for known in results]

@@ -59,6 +59,12 @@ class ScoreItem(BaseModel):
         "", description="What the policy was asked: text, or chat messages."
     )
     completion: str = Field(description="What the policy answered.")
+    prefill: str = Field(
+        "",
+        max_length=1000,
+        description="The beginning of the answer that the prompt already has, because its chat "
+        "template writes it: `<think>\\n`, or an empty thought. Not part of `completion`.",
+    )
     answer: Any = Field(None, description="The reference from the dataset row, as it stands there.")
     params: dict[str, Any] = Field(
         default_factory=dict, description="The verifier's parameters; see its JSON schema."

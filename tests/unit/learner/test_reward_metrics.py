@@ -15,7 +15,11 @@ from tests.unit.learner.policies import trajectory_group
 
 def test_rewards_and_lengths_of_two_groups() -> None:
     groups = [
-        trajectory_group([1.0, None, 0.0], finish_reasons=["stop", "stop", "length"]),
+        trajectory_group(
+            [1.0, None, 0.0],
+            finish_reasons=["stop", "stop", "length"],
+            statuses=["correct", "error", "no_answer"],
+        ),
         trajectory_group([0.0, 0.0]),
     ]
     metrics = outcome_metrics(outcome_sums(groups, 3), 3)
@@ -24,6 +28,7 @@ def test_rewards_and_lengths_of_two_groups() -> None:
     assert metrics["reward/std"] == pytest.approx(0.5)
     assert metrics["reward/groups_without_variance"] == 0.5
     assert metrics["reward/missing"] == pytest.approx(0.2)
+    assert metrics["reward/no_answer"] == pytest.approx(0.2)
     assert metrics["response/tokens_mean"] == pytest.approx((2 + 3 + 4 + 2 + 3) / 5)
     assert metrics["response/truncated"] == pytest.approx(0.2)
     assert "reward/pass_at_1" not in metrics

@@ -86,8 +86,6 @@ FUNCTION = Suite([Case(code="check(candidate)")], "f", PROMPT)
         ("```python\nx = 1\n```\nbetter:\n```python\nx = 2\n```", "x = 2\n"),
         ("```python\nx = 1\n```\nRun it:\n```bash\npython x.py\n```", "x = 1\n"),
         ("```python\nx = 1\n", "x = 1\n"),
-        ("<think>```python\nx = 1\n```</think>```python\nx = 2\n```", "x = 2\n"),
-        ("<think>```python\nx = 1\n```</think>", ""),
         ("````python\nx = '''\n```\n'''\n````", "x = '''\n```\n'''\n"),
     ],
 )

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from reward.verifiers.base import Item
 from reward.verifiers.parts import Part, part_of
 from reward.verifiers.tags import has_form
 from tests.unit.reward.scoring import score
@@ -46,7 +47,9 @@ def test_format_counts_what_the_chat_template_has_written() -> None:
     rest = GOOD.removeprefix("<think>\n")
 
     assert score("format", rest).reward == 0.75
-    assert score("format", rest, prefix="<think>\n").reward == 1.5
+    assert score("format", rest, prefill="<think>\n").reward == 1.5
+    elements = "hm</think><answer>4</answer>"
+    assert score("xml_format", elements, prefill="<think>").reward == 1.0
 
 
 def test_format_rewards_can_be_set() -> None:
@@ -115,19 +118,32 @@ def test_xml_format_takes_other_tags() -> None:
         score("xml_format", "", tags=["a", "a"])
 
 
+def thinking(completion: str, prefill: str = "") -> Item:
+    return Item("length", "", completion, None, {}, prefill=prefill)
+
+
 @pytest.mark.parametrize(
     ("part", "expected"),
     [("whole", "<think> a </think> b <answer>c</answer>"), ("thinking", "a"), ("answer", "c")],
 )
 def test_a_completion_is_split_into_thinking_and_answer(part: Part, expected: str) -> None:
-    assert part_of(" <think> a </think> b <answer>c</answer>", part) == expected
+    assert part_of(thinking(" <think> a </think> b <answer>c</answer>"), part) == expected
 
 
 def test_text_without_the_marks_of_thinking_is_all_answer() -> None:
-    assert part_of("b", "thinking") is None
-    assert part_of(" b ", "answer") == "b"
-    assert part_of("a</think> b", "thinking") == "a"
-    assert part_of("a</think> b", "answer") == "b"
+    assert part_of(thinking("b"), "thinking") is None
+    assert part_of(thinking(" b "), "answer") == "b"
+    assert part_of(thinking("a</think> b"), "thinking") == "a"
+    assert part_of(thinking("a</think> b"), "answer") == "b"
+
+
+@pytest.mark.parametrize("begun", [("<think>", ""), ("", "<think>\n")])
+def test_a_thought_that_was_cut_off_is_neither_part(begun: tuple[str, str]) -> None:
+    written, prefill = begun
+    cut = thinking(f"{written}a <answer>b</answer>", prefill)
+
+    assert part_of(cut, "thinking") is None
+    assert part_of(cut, "answer") is None
 
 
 MINIMIND_LENGTH = {"minimum": 20, "maximum": 800, "within": 0.5, "outside": -0.5}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rollout.rewards.combine import Due, SampleScore, combine, due, score_items
+from rollout.rewards.combine import Answer, Due, SampleScore, combine, due, score_items
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.rewards import Reward, named
 from services.contracts.rows.dataset import Row
@@ -31,11 +31,14 @@ def test_each_completion_is_scored_by_every_verifier_sample_by_sample() -> None:
     both = rewards({"verifier": "math"}, {"verifier": "format", "params": {"tag": "think"}})
 
     row = Row(prompt="2+2", answer=4, columns={"level": "easy"})
-    items = score_items(both, "2+2=", row, 17, ["4", "5"], due(both, [{}, {}]))
+    items = score_items(
+        both, "2+2=", row, 17, [Answer("4"), Answer("5", "<think>")], due(both, [{}, {}])
+    )
 
     assert [item.id for item in items] == ["0/math", "0/format", "1/math", "1/format"]
     assert [item.verifier for item in items] == ["math", "format"] * 2
     assert [item.completion for item in items] == ["4", "4", "5", "5"]
+    assert [item.prefill for item in items] == ["", "", "<think>", "<think>"]
     assert items[1].params == {"tag": "think"}
     assert all((item.answer, item.prompt, item.row) == (4, "2+2=", 17) for item in items)
     assert all(item.columns == {"level": "easy"} for item in items)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from rollout.rewards.client import ScoringRefused
-from rollout.rewards.combine import SampleScore, earned_score
+from rollout.rewards.combine import Answer, SampleScore, earned_score
 from rollout.sessions.groups import transcript
 from rollout.sessions.live import LiveSessions
 from rollout.sessions.worker import AT_ONCE, SessionWorker
@@ -231,8 +231,8 @@ def test_a_transcript_begins_where_a_template_has_kept_less_than_the_first_promp
         turn(ids("4", "5"), ids("1")),
         turn(ids("9", "2"), ids("3"), parent=0, kept=1),
     ]
-    assert transcript(turns, turns[0]) == list(ids("1"))
-    assert transcript(turns, turns[1]) == [*ids("9", "2"), *ids("3")]
+    assert transcript(turns, turns[0])[1] == list(ids("1"))
+    assert transcript(turns, turns[1])[1] == [*ids("9", "2"), *ids("3")]
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,7 @@ async def test_verifiers_read_the_last_answer_or_the_conversation_that_ends_with
         turn(ids("+", "2"), ids("3", "<eos>"), text="3", parent=0, kept=3),
         turn(ids("7"), ids("6"), text="6", side=True),
     ]
-    asked: list[str] = []
+    asked: list[Answer] = []
 
     async def scores(*given: Any) -> list[SampleScore]:
         asked.extend(given[-1])
@@ -270,7 +270,7 @@ async def test_verifiers_read_the_last_answer_or_the_conversation_that_ends_with
     row: Any = SimpleNamespace(dataset=SimpleNamespace(rows=SimpleNamespace(row=row_of)), index=0)
     sampled = await worker._sampled(CALL, opened, row)
     assert sampled is not None
-    assert asked == [read], "the client gave the other one its reward"
+    assert asked == [Answer(read)], "the client gave the other one its reward"
     assert [one.reward for one in sampled.scores] == [1.0, 0.5]
 
 

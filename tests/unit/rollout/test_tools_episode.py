@@ -113,6 +113,19 @@ def test_results_come_between_answers_and_do_not_train() -> None:
     assert [span.start for span in completion.spans] == [0, start]
 
 
+def test_verifiers_are_told_of_a_thought_that_the_last_answers_prompt_has_opened() -> None:
+    opening = "<|im_start|>assistant\n<think>\n"
+    tokenizer = tokenizer_of(CHATML.replace("<|im_start|>assistant\n", opening))
+    policy = Policy(f"so</think>{call('a')}{END}", f"5, but{END}")
+    policy.tokenizer = tokenizer
+    prompt = tokens(tokenizer, opening)
+    row = Row(prompt="", answer="")
+    (completion,) = asyncio.run(made(tokenizer).run(row, prompt, 1, policy))
+
+    assert tokenizer.decode(completion.token_ids).endswith(f"{opening}5, but{END}")
+    assert (completion.text, completion.prefill) == ("5, but", "<think>\n")
+
+
 def tokens_of(said: str) -> list[int]:
     return tokens(TOKENIZER, said)
 

@@ -1,0 +1,55 @@
+"""The text of an answer's tokens, as verifiers and clients read it, and of what the prompt has of
+the answer already."""
+
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from rollout.vllm.model_files import TokenizerLike
+from services.contracts.thoughts import TOKENS, prefill_of
+
+PREFILL_TOKENS = 64
+"""More than the tags of an empty thought have, if a tokenizer cuts them into characters."""
+_kept: WeakKeyDictionary[TokenizerLike, dict[int, str]] = WeakKeyDictionary()
+
+
+def text_of(tokenizer: TokenizerLike, token_ids: Any) -> str:
+    """The text of tokens without special ones. Those that begin or end a thought stay: without them
+    a thought reads like an answer."""
+    kept = _tags(tokenizer)
+    if not kept:
+        (text,) = tokenizer.batch_decode([token_ids], skip_special_tokens=True)
+        return text
+    # Between two tags the tokens are decoded together: some have no text of their own.
+    pieces = groupby(map(int, token_ids), kept.get)
+    return "".join(
+        tag * len(list(ids))
+        if tag
+        else tokenizer.batch_decode([list(ids)], skip_special_tokens=True)[0]
+        for tag, ids in pieces
+    )
+
+
+def prefill(
+    tokenizer: TokenizerLike, prompt: Sequence[int], message: Mapping[str, Any] | None = None
+) -> str:
+    """The beginning of the answer that a prompt has: the tags of a thought at its end. Empty if a
+    reasoning parser has taken the thought out of the answer's `message`."""
+    if message is not None and (message.get("reasoning") or message.get("reasoning_content")):
+        return ""
+    end = list(prompt[-PREFILL_TOKENS:])
+    text = tokenizer.decode(end, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    return prefill_of(text)
+
+
+def _tags(tokenizer: TokenizerLike) -> dict[int, str]:
+    """The special tokens that are tags of thoughts, by id."""
+    if tokenizer not in _kept:
+        added = tokenizer.get_added_vocab()
+        _kept[tokenizer] = {
+            added[tag]: tag
+            for tag in TOKENS & added.keys()
+            if not tokenizer.decode([added[tag]], skip_special_tokens=True)
+        }
+    return _kept[tokenizer]

@@ -1,0 +1,151 @@
+"""Where a completion's thoughts end and its answer begins. Pure, linear time.
+
+A thought ends at its closing tag. A thought that nothing closes was cut off, and then there is no
+answer. A tag that is only mentioned (in a block of code, in quotes, after a word of a sentence)
+opens and closes nothing. The chat template may have opened the thought: then the opening tag is
+the prompt's end, and rollout workers send it along as `prefill`.
+"""
+
+import re
+from typing import NamedTuple
+
+_NAMES = ("think", "thinking", "thought", "thoughts", "reasoning", "seed:think", "mm:think")
+TAGS = (
+    *((f"<{name}>", f"</{name}>") for name in _NAMES),
+    ("[THINK]", "[/THINK]"),  # Mistral
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),  # OpenThinker, Sky-T1
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
+    ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
+    ("◁think▷", "◁/think▷"),  # Kimi-VL
+    ("◁think▷", "◁/think▷"),  # Kimi-VL
+)
+"""Opening and closing tags of thoughts that common models are trained with."""
+_PATTERNS = (
+    *((re.escape(opening), re.escape(closing)) for opening, closing in TAGS),
+    # Gemma 4
+    (r"<\|channel>(?:thought\b)?", r"<channel\|>"),
+    # gpt-oss writes each message into a channel, and its answer into the one that is named `final`.
+    (
+        r"<\|channel\|>(?:analysis|commentary)[^<]{0,200}(?:<\|message\|>)?",
+        r"<\|channel\|>final[^<]{0,200}<\|message\|>",
+    ),
+)
+TOKENS = frozenset(
+    ["<|channel>", "<channel|>", "<|channel|>", "<|message|>", *(t for pair in TAGS for t in pair)]
+)
+"""Special tokens that are, or begin, such a tag: the text for verifiers keeps them."""
+
+_OPENINGS = "|".join(f"(?P<open{n}>{opening})" for n, (opening, _) in enumerate(_PATTERNS))
+_CLOSINGS = "|".join(f"(?P<close{n}>{closing})" for n, (_, closing) in enumerate(_PATTERNS))
+# The first character alone decides at most places of a text, which is much quicker.
+_TAGS = rf"(?=[<\[◁])(?:{_OPENINGS}|{_CLOSINGS})"
+_TAG = re.compile(_TAGS, re.IGNORECASE)
+_TOKEN = re.compile(
+    r"""(?=[\n"'`~ \t<\[◁])(?:(?P<fence>^[ \t]*(?:`{3,}|~{3,}))|(?P<line>\n+)"""
+    rf"""|(?P<quote>"+|`+|(?<!\w)'+|'+(?!\w))|{_TAGS})""",
+    re.IGNORECASE | re.MULTILINE,
+)
+_PREFILL = re.compile(rf"(?:{_OPENINGS})\s*(?:(?:{_CLOSINGS})\s*)?\Z", re.IGNORECASE)
+_PREFILL_CHARS = 400
+# A sentence or a formula about a tag: "the <think> tag", `s.split(<think>`.
+_MENTION = re.compile(
+    r"(?:\b(?:an?|and|between|in|inside|my|of|or|the|use|used|using|with|within|your)[ \t]|"
+    r"[\\=(+/^#|])\Z",
+    re.IGNORECASE,
+)
+_TAG_OF = re.compile(r"[ \t]*(?:tags?|blocks?|tokens?)\b", re.IGNORECASE)
+
+
+class Thoughts(NamedTuple):
+    """The thoughts of a completion."""
+
+    first: str | None
+    """The text of the first thought; None if no thought ends."""
+    end: int | None
+    """Where the answer begins, in characters; None if the last thought has no end."""
+
+
+def prefill_of(prompt: str) -> str:
+    """The tags that `prompt` ends with, because its chat template writes them: `<think>\\n`, or
+    both tags of an empty thought. Empty for any other prompt."""
+    found = _PREFILL.search(prompt[-_PREFILL_CHARS:])
+    return found.group() if found else ""
+
+
+def answer_of(completion: str, prefill: str = "") -> str | None:
+    """The completion after its thoughts; None if its last thought has no end."""
+    end = read_thoughts(completion, prefill).end
+    return None if end is None else completion[end:]
+
+
+def read_thoughts(completion: str, prefill: str = "") -> Thoughts:
+    """Find the thoughts of a completion. `prefill`: the beginning of it that the prompt has."""
+    text = prefill + completion
+    if not _TAG.search(text):
+        return Thoughts(None, 0)
+    scan = _Scan(text)
+    for token in _TOKEN.finditer(text):
+        scan.read(token)
+    end = None if scan.kind else max(0, scan.start - len(prefill))
+    return Thoughts(scan.first, end)
+
+
+class _Scan:
+    """The state while the tags of a text are read, from its beginning to its end."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.kind = ""
+        """Number of the open thought's tags; empty outside of thoughts."""
+        self.start = 0
+        """Where the thought or the answer begins."""
+        self.first: str | None = None
+        self.fence = ""
+        """Opens the block of code that the scan is in."""
+        self.quotes: set[str] = set()
+        """Open quotes of the line."""
+        self.mentions = 0
+        """Opening tags that were only mentioned."""
+
+    def read(self, token: re.Match[str]) -> None:
+        """Take the next token of the text."""
+        name = token.lastgroup or ""
+        if name.startswith("close"):
+            self._close(token, name.removeprefix("close"))
+        elif self.kind:
+            return
+        elif name.startswith("open"):
+            self._open(token, name.removeprefix("open"))
+        elif name == "fence":
+            mark = token.group().strip()
+            if not self.fence:
+                self.fence = mark
+            elif mark.startswith(self.fence):
+                self.fence = ""
+        elif name == "line":
+            self.quotes.clear()
+        elif len(token.group()) % 2:
+            self.quotes ^= {token.group()[0]}
+
+    def _open(self, token: re.Match[str], kind: str) -> None:
+        before = self.text[max(self.start, token.start() - 12) : token.start()]
+        mentioned = _MENTION.search(before) or _TAG_OF.match(self.text, token.end())
+        if self.fence or self.quotes or mentioned:
+            self.mentions += 1
+        else:
+            self.kind, self.start = kind, token.end()
+
+    def _close(self, token: re.Match[str], kind: str) -> None:
+        if self.kind:
+            if kind != self.kind:
+                return
+        elif self.mentions:
+            self.mentions -= 1
+            return
+        # Without an opening tag the text before is a thought too, even if it has open blocks.
+        elif self.quotes or (self.fence and self.first is not None):
+            return
+        if self.first is None:
+            self.first = self.text[self.start : token.start()].strip()
+        self.kind, self.start, self.fence = "", token.end(), ""
+        self.quotes.clear()
