@@ -6,13 +6,12 @@ from reward.verifiers.base import Item, Verdict, Verifier
 from reward.verifiers.code import CodeVerifier
 from reward.verifiers.registry import BUILT_IN, parse_params
 
-VERIFIERS: dict[str, Verifier[Any]] = {kind.name: kind() for kind in (*BUILT_IN, CodeVerifier)}
+_KINDS: tuple[type[Verifier[Any]], ...] = (*BUILT_IN, CodeVerifier)
+VERIFIERS: dict[str, Verifier[Any]] = {kind.name: kind() for kind in _KINDS}
 
 
-def score(
-    name: str, completion: str, answer: object = None, prefill: str = "", **params: object
-) -> Verdict:
-    """The verdict of the verifier `name`."""
-    verifier = VERIFIERS[name]
+def score(name: str, completion: str, answer: object = None, **params: object) -> Verdict:
+    """The verdict of the verifier `name`. `prefill`: as of Item; the rest are parameters."""
+    verifier, prefill = VERIFIERS[name], str(params.pop("prefill", ""))
     item = Item(name, "", completion, answer, params, prefill=prefill)
     return verifier.score(item, parse_params(verifier, params))
