@@ -7,12 +7,12 @@ must stop nothing but itself, so lists show what can be read of it, and `damage`
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 from pydantic import BaseModel, ValidationError
 from redis.exceptions import ResponseError
 
-from services.contracts.records import DatasetRecord, RunState, RunSummary
+from services.contracts.records import DatasetRecord, RunRecord, RunState, RunSummary
 from services.contracts.schema import SchemaMismatch
 from services.contracts.strict_json import NotJSON, decode
 from services.runtime.logs import get_logger
@@ -23,8 +23,12 @@ log = get_logger(__name__)
 R = TypeVar("R", bound=RunSummary)
 M = TypeVar("M", bound=BaseModel)
 
-JSON_FIELDS = ("config", "warnings", "from_datasets", "metrics", "computation", "dataset_rows")
-"""Fields of a run that Redis keeps as JSON."""
+JSON_FIELDS = frozenset(
+    name
+    for name, field in RunRecord.model_fields.items()
+    if get_origin(field.annotation) in (dict, list)
+)
+"""Fields of a run that Redis keeps as JSON, as `text_of` (runs/submission.py) writes them."""
 MISFITS = ("WRONGTYPE", "user_script", "not an integer", "not a valid float", "Invalid stream ID")
 """What Redis' errors say where a value has another type than a call or a script expects."""
 STATES = ("OOM", "READONLY", "MISCONF", "CLUSTERDOWN", "non local key", "LOADING")
