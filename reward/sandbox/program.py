@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 from reward.sandbox.peers import Channel, EndedError, UnsendableError
 from reward.sandbox.program_peer import ProgramPeer
+from reward.sandbox.provided_names import RECURSION, builtins_with_library
 from reward.sandbox.stand_ins import RemoteType, ask, link_of
 from reward.sandbox.test_peer import TestPeer
 from reward.sandbox.test_source import (
@@ -39,22 +40,29 @@ CHANNEL, OUTCOME = 3, 4
 
 def run(task: dict[str, Any]) -> None:
     """Run one task to its end, in a process that is good for nothing else."""
+    # Programs may read and print integers of any length, as before Python 3.11. The time that it
+    # takes is the program's.
+    sys.set_int_max_str_digits(0)
     match task["kind"]:
         case "script":
             execute(task["source"], "__main__")
         case "program":
-            serve(task["source"])
+            serve(task["source"], task["provided"])
         case "test":
             Test(task).run()
 
 
-def execute(source: str, name: str) -> dict[str, Any]:
-    """Run `source` as the module `name`, as `python solution.py` does; its names."""
+def execute(source: str, name: str, provided: bool = False) -> dict[str, Any]:
+    """Run `source` as the module `name`, as `python solution.py` does; its names. `provided`:
+    whether the program may use names of the standard library without importing them."""
     # A file's first character may be a mark that says how it is encoded.
     source = source.removeprefix("\ufeff")
     module = ModuleType(name)
     sys.modules[name] = module
     module.__dict__["__file__"] = "solution.py"
+    if provided:
+        module.__dict__["__builtins__"] = builtins_with_library(source)
+        sys.setrecursionlimit(RECURSION)
     sys.argv = ["solution.py"]
     # What tracebacks quote.
     linecache.cache["solution.py"] = (len(source), None, source.splitlines(True), "solution.py")
@@ -67,9 +75,9 @@ def execute(source: str, name: str) -> dict[str, Any]:
     return module.__dict__
 
 
-def serve(source: str) -> None:
+def serve(source: str, provided: bool) -> None:
     """Load the program, and let the test call its functions until that has ended."""
-    ProgramPeer(Channel(CHANNEL), execute(source, "solution")).serve_all()
+    ProgramPeer(Channel(CHANNEL), execute(source, "solution", provided)).serve_all()
 
 
 def _fail(error: BaseException) -> NoReturn:

@@ -3,13 +3,12 @@
 Programs run in `reward.sandbox`, each test in a fresh one. What a program is compared with never
 enters its sandbox: printed output is compared here, and the code of a test runs in a sandbox of its
 own, from which it calls the program's functions (`reward.sandbox.peers`).
+
+Of the verdict's parts, for dense rewards, there is one for each test.
 """
 
-import ast
 import json
-import re
 import time
-from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from pydantic import Field
@@ -21,7 +20,6 @@ from reward.sandbox.running import Ending, SandboxError
 from reward.verifiers.base import (
     BadReferenceError,
     Item,
-    Message,
     Verdict,
     Verifier,
     VerifierParams,
@@ -29,10 +27,10 @@ from reward.verifiers.base import (
     failed,
 )
 from reward.verifiers.code_tests import Case, Suite, read_tests, with_body
+from reward.verifiers.program_output import difference
+from reward.verifiers.program_text import find_program, with_prompt
 from services.contracts.scores import ScoreStatus
 
-_OPENING = re.compile(r"[ \t]*(?P<mark>`{3,}|~{3,})[ \t]*(?P<tag>[\w+-]*)")
-_PYTHON = ("python", "python3", "py", "")
 # The part of an item's deadline for starting a sandbox and ending a program. Seconds.
 _MARGIN = 1.0
 _STARVED = 3
@@ -93,7 +91,7 @@ class CodeVerifier(Verifier[CodeParams]):
 
     name = "code"
     description = (
-        "Correct when the Python program in the completion (its last fenced block, or all of it) "
+        "Correct when the Python program in the completion (its last block of code, or all of it) "
         "passes the tests in the answer: input and output, asserts, or a test function."
     )
     Params = CodeParams
@@ -125,8 +123,9 @@ class CodeVerifier(Verifier[CodeParams]):
 
     def score(self, item: Item, params: CodeParams) -> Verdict:
         """See Verifier.score."""
-        tests = _with_prompt(read_tests(item.answer, item.columns), item.prompt)
-        source = find_program(item.said, tests)
+        tests = with_prompt(read_tests(item.answer, item.columns), item.prompt)
+        answer = item.said
+        source, end = find_program(answer, tests)
         if not source.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion holds no program")
         own = max(params.timeout - _MARGIN, params.timeout / 2)
@@ -147,7 +146,8 @@ class CodeVerifier(Verifier[CodeParams]):
                 return broken(str(error))
             if params.credit == "all" and not results[-1].passed:
                 break
-        return _verdict(results, len(tests.cases), params)
+        end += len(item.completion) - len(answer)
+        return _verdict(results, len(tests.cases), end, params)
 
     def output(self, item: Item, params: CodeParams) -> str:
         """See Verifier.output."""
@@ -179,7 +179,8 @@ class CodeVerifier(Verifier[CodeParams]):
             "prompt": with_body(tests.prompt),
             "entry_point": tests.entry_point,
         }
-        endings = self._run([Task(test), Task({"kind": "program", "source": source})], limits)
+        program = {"kind": "program", "source": source, "provided": tests.provided}
+        endings = self._run([Task(test), Task(program)], limits)
         return _outcome(*endings)._replace(waited=endings[0].waited)
 
     def _run(self, tasks: list[Task], limits: Limits) -> list[Ending]:
@@ -200,82 +201,18 @@ class CodeVerifier(Verifier[CodeParams]):
         return endings
 
 
-def find_program(answer: str, tests: Suite) -> str:
-    """The program in an answer: its last block of Python, or all of it.
-
-    Continues the prompt of `tests`, if that is the beginning of the function under test.
-    """
-    blocks = [code for tag, code in _fenced(answer) if tag.lower() in _PYTHON]
-    code = blocks[-1] if blocks else answer
-    prompt = tests.prompt
-    if not code.strip() or not _defines(tests.entry_point, prompt):
-        return code
-    # The prompt's imports and helpers hold for a function that is written out, too.
-    return f"{with_body(prompt)}\n{code}" if _defines(tests.entry_point, code) else prompt + code
-
-
-def _fenced(text: str) -> Iterator[tuple[str, str]]:
-    """(tag, content) of blocks that three or more backticks or tildes open and the same close, or
-    nothing closes. Linear time: one look at each line."""
-    *lines, last = text.split("\n")
-    mark = tag = ""
-    content: list[str] = []
-    for line in lines:
-        if not mark:
-            if opening := _OPENING.match(line):
-                mark, tag, content = opening["mark"], opening["tag"], []
-        elif line.lstrip(" \t").startswith(mark):
-            yield tag, "".join(content)
-            mark = ""
-        else:
-            content.append(line + "\n")
-    if mark:
-        closed = last.lstrip(" \t").startswith(mark)
-        yield tag, "".join(content) + ("" if closed else last)
-
-
-def _defines(name: str, code: str) -> bool:
-    head = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(name)}\b"
-    return bool(name) and re.search(head, code, re.MULTILINE) is not None
-
-
-def _with_prompt(tests: Suite, prompt: str | list[Message]) -> Suite:
-    """`tests` with the policy's prompt (of a chat: the last message), if that is Python which
-    begins the function under test and the reference has no prompt of its own."""
-    text = prompt if isinstance(prompt, str) else prompt[-1].get("content") if prompt else ""
-    if tests.prompt or not isinstance(text, str) or not _defines(tests.entry_point, text):
-        return tests
-    try:
-        ast.parse(with_body(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return tests
-    return tests._replace(prompt=text)
-
-
 def _bytes(case: Case) -> bytes:
     return case.stdin.encode(errors="surrogatepass")
 
 
 def _compare(ending: Ending, wanted: str) -> Result:
     problem = _problem(ending)
-    if problem:
-        return Result(False, problem)
-    # Bytes that are no UTF-8 become what no text holds: they equal no character.
-    given = _lines(ending.output.decode(errors="surrogateescape"))
-    expected = _lines(wanted.encode(errors="surrogatepass").decode(errors="surrogateescape"))
-    if given == expected:
-        return Result(True)
-    pairs = zip(given, expected, strict=False)
-    at = next((n for n, (one, other) in enumerate(pairs) if one != other), None)
-    if at is None:
-        return Result(False, f"printed {len(given)} lines, not {len(expected)}")
-    return Result(False, f"printed {given[at][:80]!r} in line {at + 1}, not {expected[at][:80]!r}")
-
-
-def _lines(text: str) -> list[str]:
-    """Lines, without white space at their ends and empty lines at the end."""
-    # Not splitlines(): for it a form feed ends a line, too.
-    return [line.rstrip() for line in re.split(r"\r\n?|\n", text.rstrip())]
+    if not problem:
+        # Bytes that are no UTF-8 become what no text holds: they equal no character.
+        given = ending.output.decode(errors="surrogateescape")
+        expected = wanted.encode(errors="surrogatepass").decode(errors="surrogateescape")
+        problem = difference(given, expected)
+    return Result(not problem, problem)
 
 
 def _outcome(test: Ending, program: Ending) -> Result:
@@ -314,14 +251,19 @@ def printed(ending: Ending) -> str:
     return "\n".join(part for part in (text.rstrip("\n"), errors, f"[{how}]") if part)
 
 
-def _verdict(results: list[Result], count: int, params: CodeParams) -> Verdict:
+def _verdict(results: list[Result], count: int, end: int, params: CodeParams) -> Verdict:
+    """The verdict, with a part for each test that ran. Each judges the whole program, so all parts
+    are at its `end`, and they add up to the reward."""
     passed = sum(result.passed for result in results)
+    reward = passed / count if passed == count or params.credit == "fraction" else 0.0
+    share = reward / max(passed, 1)
+    parts = [(end, share if result.passed else 0.0) for result in results]
     if passed == count:
-        return Verdict(ScoreStatus.CORRECT, 1.0, f"passes {count} of {count} tests")
+        detail = f"passes {count} of {count} tests"
+        return Verdict(ScoreStatus.CORRECT, 1.0, detail, parts=parts)
     number = next(n for n, result in enumerate(results, 1) if not result.passed)
     detail = f"test {number} of {count}: {results[number - 1].detail}"
-    if params.credit == "all" or not passed:
-        return failed(ScoreStatus.WRONG, detail)
-    return Verdict(
-        ScoreStatus.PARTIAL, passed / count, f"passes {passed} of {count} tests; {detail}"
-    )
+    if not reward:
+        return Verdict(ScoreStatus.WRONG, 0.0, detail, parts=parts)
+    detail = f"passes {passed} of {count} tests; {detail}"
+    return Verdict(ScoreStatus.PARTIAL, reward, detail, parts=parts)

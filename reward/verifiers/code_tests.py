@@ -4,6 +4,8 @@ Reads references only; runs nothing.
 """
 
 import json
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -13,9 +15,48 @@ FORMS = (
     "give {test, entry_point} (HumanEval), {test_list} (MBPP) or a list of asserts, or "
     "{inputs, outputs} or a list of {input, output} for programs that read and print"
 )
-_PLAIN = """
+# What a function returns is made plain before it is compared: tuples are lists, and a float of a
+# class of the program's own is the number that it holds. Keys of JSON objects are text, and stand
+# for whole numbers too. Floats are equal within 1e-6, as printed ones (`program_output`).
+_JUDGE = """
+inf = float("inf")
+
+
 def plain(value):
-    return [*map(plain, value)] if isinstance(value, (list, tuple)) else value
+    if isinstance(value, (list, tuple)):
+        return [*map(plain, value)]
+    if isinstance(value, dict):
+        return {key: plain(inner) for key, inner in value.items()}
+    return float.__add__(value, 0) if isinstance(value, float) else value
+
+
+def same(given, wanted):
+    if isinstance(wanted, list):
+        same_length = isinstance(given, list) and len(given) == len(wanted)
+        return same_length and all(map(same, given, wanted))
+    if isinstance(wanted, dict):
+        if not isinstance(given, dict):
+            return False
+        if given.keys() != wanted.keys():
+            wanted = whole_keys(wanted)
+        if given.keys() != wanted.keys():
+            return False
+        return all(same(given[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, float) and type(given) in (int, float):
+        return given == wanted or abs(given - wanted) <= 1e-6 * max(1, abs(wanted))
+    return given == wanted
+
+
+def whole_keys(table):
+    try:
+        return {int(key): value for key, value in table.items()}
+    except ValueError:
+        return table
+
+
+def difference(call, given, *wanted):
+    if not any(same(given, each) for each in wanted):
+        return f"{call} returned {repr(given)[:80]}, not {repr(wanted[-1])[:80]}"
 """
 
 
@@ -43,11 +84,23 @@ class Suite(NamedTuple):
     """Python that the completion continues, or builds on."""
     setup: str = ""
     """Python that runs before each test's code."""
+    provided: bool = False
+    """Whether the program may use names of the standard library without importing them."""
 
 
 def read_tests(answer: Any, columns: Mapping[str, Any] | None = None) -> Suite:
     """The tests in a reference. The row's other `columns` provide what the reference lacks, by
     HumanEval's and MBPP's names. Raises BadReferenceError."""
+    limit = sys.get_int_max_str_digits()
+    # Tests have integers of any length, as text.
+    sys.set_int_max_str_digits(0)
+    try:
+        return _suite(answer, columns)
+    finally:
+        sys.set_int_max_str_digits(limit)
+
+
+def _suite(answer: Any, columns: Mapping[str, Any] | None) -> Suite:
     there = {key: value for key, value in (columns or {}).items() if value is not None}
     form = {key: there[key] for key in (*_TESTS, *_CONTEXT) if key in there}
     if isinstance(answer, str):
@@ -113,7 +166,10 @@ def _read(answer: Any) -> Suite:
         if inputs in answer and outputs in answer:
             pairs = _pairs(_list(answer, inputs), _list(answer, outputs))
             name = answer.get("fn_name") or ""
-            return Suite(_calls(pairs), name) if name else Suite(_printed(pairs))
+            if not name:
+                return Suite(_printed(pairs))
+            name = _text(name)
+            return Suite(_calls(name, pairs), name, provided=True)
     raise BadReferenceError(f"reference with {shown(sorted(answer))} holds no tests; {FORMS}")
 
 
@@ -154,18 +210,33 @@ def _printed(pairs: Sequence[tuple[Any, Any]]) -> list[Case]:
     return [Case(stdin=_text(given), stdout=_text(wanted)) for given, wanted in pairs]
 
 
-def _calls(pairs: Sequence[tuple[Any, Any]]) -> list[Case]:
-    """Calls of one function: arguments, and what it returns; tuples and lists are one there."""
+def _calls(name: str, pairs: Sequence[tuple[Any, Any]]) -> list[Case]:
+    """Calls of one function: arguments, and what it returns."""
     cases = []
     for given, wanted in pairs:
-        arguments = _values(given) if isinstance(given, str) else given
+        # LiveCodeBench has both sides as JSON text, APPS has values.
+        as_text = isinstance(given, str)
+        arguments = _values(given) if as_text else given
         if not isinstance(arguments, list):
             raise BadReferenceError(f"input {shown(given)} is no list of arguments")
-        # LiveCodeBench has both sides as JSON text, APPS has values.
-        result = _values(wanted)[0] if isinstance(given, str) else wanted
-        call = f"plain(candidate(*{arguments!r}))"
-        cases.append(Case(code=f"{_PLAIN}\nassert {call} == plain({result!r})"))
+        arguments = [_whole_keys(argument) for argument in arguments]
+        results = [_values(wanted)[0] if as_text else wanted]
+        if not as_text and isinstance(wanted, list) and len(wanted) == 1:
+            # Most rows of APPS have the result in a list, some have the result itself.
+            results += wanted
+        call = f"{name}({', '.join(map(repr, arguments))[:80]})"
+        wants = ", ".join(map(repr, results))
+        made = f"wrong = difference({call!r}, plain(candidate(*{arguments!r})), {wants})"
+        cases.append(Case(code=f"{_JUDGE}\n{made}\nassert not wrong, wrong\n"))
     return cases
+
+
+def _whole_keys(argument: Any) -> Any:
+    """An argument that is a dictionary with the whole numbers for which JSON has text."""
+    keys = argument.keys() if isinstance(argument, dict) else ()
+    if not keys or not all(re.fullmatch(r"-?\d{1,4000}", key) for key in keys):
+        return argument
+    return {int(key): value for key, value in argument.items()}
 
 
 def _values(text: Any) -> list[Any]:

@@ -112,4 +112,5 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
         }
         reply: Any = await self._endpoint.ask(self._http, "/v1/score", {"items": [one]}, ATTEMPTS)
         (result,) = ScoreResponse.model_validate(reply).results
-        return Verdict(result.status, result.reward, result.detail, result.components)
+        parts = [(part.end, part.score) for part in result.parts]
+        return Verdict(result.status, result.reward, result.detail, result.components, parts)

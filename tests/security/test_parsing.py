@@ -8,10 +8,10 @@ import pytest
 
 from reward.verifiers.base import Item, Verifier
 from reward.verifiers.choice import ChoiceVerifier
-from reward.verifiers.code import find_program
 from reward.verifiers.code_tests import read_tests
 from reward.verifiers.final_answer import find_answer, is_expression, last_line
 from reward.verifiers.plain_number import read_decimal_comma, read_number
+from reward.verifiers.program_text import find_program
 from reward.verifiers.shape import LanguageVerifier, LengthVerifier
 from reward.verifiers.structured import JsonSchemaVerifier
 from reward.verifiers.tags import FormatVerifier, XmlFormatVerifier
@@ -49,7 +49,7 @@ VERIFIERS: list[tuple[Verifier[Any], Any, dict[str, Any]]] = [
 ]
 TESTS = read_tests("assert f(1) == 1", {})
 READERS: dict[str, Callable[[str], object]] = {
-    "code": lambda text: find_program(text, TESTS),
+    "code": lambda text: find_program(text, TESTS).source,
     "final answer": find_answer,
     "number": lambda text: (read_number(text), read_decimal_comma(text), last_line(text)),
     "expression": is_expression,
@@ -86,4 +86,4 @@ def timed(name: str, action: Callable[[], object]) -> list[tuple[str, float]]:
 def test_a_line_of_60_000_backticks_is_no_block() -> None:
     line = "`" * 60_000
 
-    assert find_program(line, TESTS) == line
+    assert find_program(line, TESTS).source == line

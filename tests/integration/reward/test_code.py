@@ -1,5 +1,6 @@
 """The `code` verifier with its real sandbox: verdicts, and programs that want a better one."""
 
+import importlib.util
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -77,6 +78,47 @@ def test_printed_output_is_compared(score: Score) -> None:
     verdict = score("input()\nprint(3)", tests)
     assert outcome(verdict) == ("wrong", 0.0)
     assert verdict.detail == "test 2 of 2: printed '3' in line 1, not '4'"
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        "def f(a: List[int], b: Optional[Dict] = None) -> int: return sum(a)",
+        "class Solution:\n    def f(self, a: List[int]) -> int: return reduce(add, a)",
+        "def f(a): return sum(deque(Counter(a).elements()))",
+        "def f(a): heapify(a); return floor(pow(10, 0)) * sum(a[: bisect_left(a, inf)])",
+        "def f(a): return sum(a) if math and re and sys and maxsize and time(1).hour else 0",
+        "def f(a): return sum(a) if np.array(a).sum() else 0",
+        # A program's own name goes before.
+        "def gcd(a): return sum(a)\ndef f(a): return gcd(a)",
+        "def f(a, depth=3000): return sum(a) if not depth else f(a, depth - 1)",
+    ],
+)
+def test_a_program_of_a_function_test_may_use_what_its_judge_has_imported(
+    score: Score, function: str
+) -> None:
+    tests = {"fn_name": "f", "inputs": ["[1, 2, 3]"], "outputs": ["6"]}
+
+    if "np" in function and importlib.util.find_spec("numpy") is None:
+        pytest.skip("needs numpy")
+    assert outcome(score(function, tests)) == ("correct", 1.0)
+
+
+def test_other_programs_import_what_they_use(score: Score) -> None:
+    verdict = score("print(deque([1])[0])", [{"input": "", "output": "1"}])
+
+    assert verdict.detail == "test 1 of 1: NameError: name 'deque' is not defined (exit code 1)"
+
+
+def test_integers_have_any_length(score: Score) -> None:
+    long = "9" * 5000
+    printed = [{"input": long, "output": long}]
+
+    assert score("print(int(input()))", printed).reward == 1.0
+    called = {"fn_name": "f", "inputs": [long], "outputs": [f"[{long}]"]}
+    assert score("def f(x): return [int(str(x))]", called).reward == 1.0
+    assert score("def f(x): return [x + 1]", called).reward == 0.0
+    assert score("def f(): return 10**5000", ["assert len(str(f())) == 5001"]).reward == 1.0
 
 
 def test_a_program_that_prints_the_right_thing_and_fails_is_wrong(score: Score) -> None:

@@ -1,13 +1,17 @@
 """The forms in which tests of code come, and where the program stands in a completion."""
 
 import json
+import math
+import sys
 from typing import Any
 
 import pytest
 
 from reward.verifiers.base import BadReferenceError
-from reward.verifiers.code import find_program
+from reward.verifiers.code import CodeParams, Result, _verdict
 from reward.verifiers.code_tests import Case, Suite, read_tests
+from reward.verifiers.program_output import difference
+from reward.verifiers.program_text import find_program
 
 
 @pytest.mark.parametrize(
@@ -43,20 +47,150 @@ def test_imports_of_an_mbpp_row_are_read() -> None:
     assert tests.setup.strip() == "import math"
 
 
-@pytest.mark.parametrize(
-    ("answer", "call"),
-    [
-        ({"fn_name": "f", "inputs": [[1, [2]]], "outputs": [3]},
-         "candidate(*[1, [2]])) == plain(3"),
-        ({"fn_name": "f", "inputs": ["1\n[2]"], "outputs": ["3"]},
-         "candidate(*[1, [2]])) == plain(3"),
-    ],
-)  # fmt: skip
-def test_calls_of_a_named_function(answer: Any, call: str) -> None:
-    tests = read_tests(answer)
+def passes(given: Any, wanted: Any, returned: Any) -> bool:
+    """Whether a function test of this input and output passes if the function returns this."""
+    tests = read_tests({"fn_name": "f", "inputs": [given], "outputs": [wanted]})
+    assert (tests.entry_point, tests.provided) == ("f", True)
+    try:
+        exec(tests.cases[0].code, {"candidate": lambda *arguments: returned})
+    except AssertionError:
+        return False
+    return True
 
-    assert tests.entry_point == "f"
-    assert call in tests.cases[0].code
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "returned"),
+    [
+        ([1, [2]], 3, 3),
+        ("1\n[2]", "3", 3),
+        ("[1]", "[3]", [3]),
+        ([1], [3], 3),  # APPS has results in lists of one
+        ([1], [3], [3]),
+        ([1], [[1, 2]], [1, 2]),
+        ([1], [[1, 2]], (1, 2)),
+        ([1], [[]], []),
+        ([1], [True], True),
+        ([1], ["a"], "a"),
+        ([1], {"1": [0.3]}, {1: (0.1 + 0.2,)}),
+        ([1], [{"1": 2, "-3": 4}], {1: 2, -3: 4}),
+        ([1], {"a": 2}, {"a": 2}),
+        ([0.1, 0.2], [0.3], 0.1 + 0.2),
+        ([1], [[0.3333333, [2.0]]], [1 / 3, [2]]),
+        ([1], [1e30], 1e30 * (1 + 1e-9)),
+        ("1", "Infinity", math.inf),
+    ],
+)
+def test_results_are_compared_as_the_datasets_own_judges_do(
+    given: Any, wanted: Any, returned: Any
+) -> None:
+    assert passes(given, wanted, returned)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "returned"),
+    [
+        ([1], 3, 4),
+        ([1], [3], [[3]]),
+        ([1], [3, 4], 3),
+        ("[1]", "[3]", 3),  # JSON text says what it means
+        ([1], [10**6], 10**6 + 0.5),
+        ([1], [2], 2.0000001),
+        ([1], [0.3], 0.30001),
+        ([1], [0.3], "0.3"),
+        ([1], [1.0], None),
+        ([1], [[1, 2]], [1]),
+        ([1], {"1": 2}, {1: 3}),
+        ([1], {"1": 2, "a": 3}, {1: 2, "a": 3}),
+        ([1], {"1": 2}, [1]),
+        ([1], ["0.30"], "0.3"),
+    ],
+)
+def test_other_results_are_wrong(given: Any, wanted: Any, returned: Any) -> None:
+    assert not passes(given, wanted, returned)
+
+
+def test_a_failed_function_test_says_what_was_returned() -> None:
+    tests = read_tests({"fn_name": "f", "inputs": [[3, "a"]], "outputs": [[7]]})
+    with pytest.raises(AssertionError, match=r"^f\(3, 'a'\) returned 8, not 7$"):
+        exec(tests.cases[0].code, {"candidate": lambda *_: 8})
+
+
+def test_a_dictionary_that_a_function_gets_has_whole_numbers_as_keys() -> None:
+    given: list[Any] = []
+
+    def candidate(*arguments: Any) -> int:
+        given.extend(arguments)
+        return 1
+
+    tests = read_tests({"fn_name": "f", "inputs": [[{"1": 2}, {"a": 3}]], "outputs": [1]})
+    exec(tests.cases[0].code, {"candidate": candidate})
+
+    assert given == [{1: 2}, {"a": 3}]
+
+
+def test_reading_tests_leaves_the_limit_of_integers_as_it_was() -> None:
+    limit = sys.get_int_max_str_digits()
+    with pytest.raises(BadReferenceError):
+        read_tests({"fn_name": "f", "inputs": [1], "outputs": [1]})
+    assert sys.get_int_max_str_digits() == limit
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("3\n", "3"),
+        ("a \r\nb\n\n", "a\nb"),
+        ("0.333333", "0.333333333333"),
+        ("2.50", "2.5"),
+        ("2", "2.0"),
+        ("2.0", "2"),
+        (" 5", "5"),
+        ("\n  a\nb", "a\nb"),
+        ("-0.0", "0.0"),
+        ("1e3", "1000.0"),
+        ("[0.30000000000000004, 1]", "[0.3, 1]"),
+        ("x = .5, y: 1.0000001", "x = 0.5, y: 1.0"),
+        ("123456789012.3456", "123456789012.0"),
+    ],
+)
+def test_printed_numbers_with_decimals_are_equal_within_a_millionth(
+    given: str, wanted: str
+) -> None:
+    assert difference(given, wanted) == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "said"),
+    [
+        ("0.4", "0.333333333333", "printed '0.4' in line 1, not '0.333333333333'"),
+        ("1000001", "1000000", "printed '1000001' in line 1, not '1000000'"),
+        ("9" * 30 + ".0", "9" * 29 + "8", f"printed '{'9' * 30}.0' in line 1, not '{'9' * 29}8'"),
+        ("1000000.5", "1000000", "printed '1000000.5' in line 1, not '1000000'"),
+        ("007", "7", "printed '007' in line 1, not '7'"),
+        ("1.2.3.40", "1.2.3.4", "printed '1.2.3.40' in line 1, not '1.2.3.4'"),
+        ("v1.50", "v1.5", "printed 'v1.50' in line 1, not 'v1.5'"),
+        ("nan", "0.5", "printed 'nan' in line 1, not '0.5'"),
+        ("0.5 0.5", "0.5", "printed '0.5 0.5' in line 1, not '0.5'"),
+        ("0.5  1", "0.5 1", "printed '0.5  1' in line 1, not '0.5 1'"),
+        ("1e999", "1.5", "printed '1e999' in line 1, not '1.5'"),
+        ("1.0", "1.0\n2", "printed 1 lines, not 2"),
+    ],
+)
+def test_other_output_is_wrong(given: str, wanted: str, said: str) -> None:
+    assert difference(given, wanted) == said
+
+
+def test_a_part_for_each_test_adds_up_to_the_reward() -> None:
+    half = [Result(True), Result(False, "no"), Result(True), Result(False, "no")]
+
+    def parts(results: list[Result], **params: Any) -> tuple[float | None, list[Any]]:
+        verdict = _verdict(results, 4, 17, CodeParams(**params))
+        return verdict.reward, verdict.parts
+
+    quarter = (17, 0.25)
+    assert parts(half, credit="fraction") == (0.5, [quarter, (17, 0.0), quarter, (17, 0.0)])
+    assert parts(half[:2]) == (0.0, [(17, 0.0), (17, 0.0)])
+    assert parts([Result(True)] * 4) == (1.0, [quarter] * 4)
 
 
 @pytest.mark.parametrize(
@@ -83,24 +217,59 @@ FUNCTION = Suite([Case(code="check(candidate)")], "f", PROMPT)
         ("Text\n```python\nx = 1\n```\nmore", "x = 1\n"),
         ("```\nx = 1\n```\n", "x = 1\n"),
         ("~~~py\nx = 1\n~~~", "x = 1\n"),
+        ("```Python\nx = 1\n```", "x = 1\n"),
         ("```python\nx = 1\n```\nbetter:\n```python\nx = 2\n```", "x = 2\n"),
         ("```python\nx = 1\n```\nRun it:\n```bash\npython x.py\n```", "x = 1\n"),
         ("```python\nx = 1\n", "x = 1\n"),
         ("````python\nx = '''\n```\n'''\n````", "x = '''\n```\n'''\n"),
+        # A block without a tag, of output or usage, is not the program.
+        ("```python\nx = 1\n```\nIt prints:\n```\n7\n```", "x = 1\n"),
+        ("```\ndef f(): return 1\n```\nIt prints:\n```\n7\n```", "def f(): return 1\n"),
+        ("```\ndef f(): return 1\n```\nUsage:\n```\nf()\n```", "def f(): return 1\n"),
+        ("```\nx = 1\n```\nIt prints:\n```\nhello world\n```", "x = 1\n"),
+        ("```\nx = 1\n```\nbetter:\n```\nprint(2)\n```", "print(2)\n"),
+        ("```\n7\n```\n```\n8\n```", "8\n"),
+        # A fence's indentation is not the program's.
+        ("1. So:\n   ```python\n   if x:\n       y\n   ```\n", "if x:\n    y\n"),
+        ("- Use\n\n    ```python\n    x = 1\n\n  y = 2\n    ```\n", "x = 1\n\ny = 2\n"),
+        ("\t```python\n\tx = 1\n\t```", "x = 1\n"),
+        ("1. ```python\n   x = 1\n   ```\n", "x = 1\n"),
+        ("* - ```python\n    x = 1\n    ```\n", "x = 1\n"),
+        ("> ```python\n> if x:\n>     y\n> ```\n", "if x:\n    y\n"),
+        # A fence in a docstring is further in than the block's.
+        (
+            '```python\ndef f():\n    """\n    ```\n    f()\n    ```\n    """\n```\n',
+            'def f():\n    """\n    ```\n    f()\n    ```\n    """\n',
+        ),
+        # Nothing closes the first block.
+        ("```python\nx = 1\n\n```python\nx = 2\n```\n", "x = 2\n"),
+        # No block: the marks are in one line.
+        ("Use ```x = 1``` as above", "Use ```x = 1``` as above"),
+        ("```x = 1```\n", "```x = 1```\n"),
     ],
 )
 def test_the_last_block_of_python_is_the_program(completion: str, program: str) -> None:
-    assert find_program(completion, ASSERTS) == program
+    found = find_program(completion, ASSERTS)
+
+    assert found.source == program
+    assert 0 < found.end <= len(completion)
+
+
+def test_a_block_that_defines_the_function_is_the_program() -> None:
+    answer = "```python\ndef f(x): return 2 * x\n```\nUsage:\n```python\nprint(f(2))\n```\n"
+
+    found = find_program(answer, FUNCTION._replace(prompt=""))
+    assert found == ("def f(x): return 2 * x\n", answer.index("```\nUsage"))
 
 
 def test_a_completion_may_continue_the_prompt() -> None:
-    found = find_program("    return 2 * x\n", FUNCTION)
+    found = find_program("    return 2 * x\n", FUNCTION).source
 
     assert found == PROMPT + "    return 2 * x\n"
 
 
 def test_a_completion_that_writes_the_function_out_keeps_the_prompts_imports() -> None:
-    found = find_program("def f(x): return 2 * x\n", FUNCTION)
+    found = find_program("def f(x): return 2 * x\n", FUNCTION).source
 
     assert found == f"{PROMPT}\ndef f(x): return 2 * x\n"
 

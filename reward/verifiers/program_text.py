@@ -1,0 +1,135 @@
+"""The program in an answer. Pure, linear time."""
+
+import ast
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from reward.verifiers.base import Message
+from reward.verifiers.code_tests import Suite, with_body
+
+# A fence may stand in an item of a list, or in a quotation. Text between two marks in one line is
+# no block.
+_FENCE = re.compile(
+    r"(?P<indent>[ \t]*(?:(?:[-*+>]|\d{1,9}[.)])[ \t]+)*)"
+    r"(?:(?P<ticks>`{3,})(?P<info>[^`]*)|(?P<tildes>~{3,})(?P<about>.*))$"
+)
+_TAG = re.compile(r"[ \t]*([\w+-]*)")
+_PYTHON = ("python", "python3", "py")
+_MOST_INDENTED = 3
+"""Columns by which CommonMark lets a closing fence be further in than the opening one."""
+
+
+class Program(NamedTuple):
+    """A program, and where it ends in the answer, in characters."""
+
+    source: str
+    end: int
+
+
+class _Block(NamedTuple):
+    tag: str
+    source: str
+    end: int
+
+
+def find_program(answer: str, tests: Suite) -> Program:
+    """The program in an answer: its last block of Python, else its last block without a tag, else
+    all of it. If several blocks have no tag, one that only names a value or calls a function, as
+    expected output and usage do, does not replace a program.
+
+    Continues the prompt of `tests`, if that is the beginning of the function under test.
+    """
+    found = _chosen([*_blocks(answer)], tests.entry_point)
+    code, end = (found.source, found.end) if found else (answer, len(answer))
+    prompt = tests.prompt
+    if not code.strip() or not defines(tests.entry_point, prompt):
+        return Program(code, end)
+    # The prompt's imports and helpers hold for a function that is written out, too.
+    whole = f"{with_body(prompt)}\n{code}" if defines(tests.entry_point, code) else prompt + code
+    return Program(whole, end)
+
+
+def defines(name: str, code: str) -> bool:
+    """Whether `code` defines the function `name`, or a method of that name."""
+    head = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(name)}\b"
+    return bool(name) and re.search(head, code, re.MULTILINE) is not None
+
+
+def with_prompt(tests: Suite, prompt: str | list[Message]) -> Suite:
+    """`tests` with the policy's prompt (of a chat: the last message), if that is Python which
+    begins the function under test and the reference has no prompt of its own."""
+    text = prompt if isinstance(prompt, str) else prompt[-1].get("content") if prompt else ""
+    if tests.prompt or not isinstance(text, str) or not defines(tests.entry_point, text):
+        return tests
+    return tests._replace(prompt=text) if _parsed(with_body(text)) is not None else tests
+
+
+def _chosen(blocks: list[_Block], entry_point: str) -> _Block | None:
+    tagged = [block for block in blocks if block.tag in _PYTHON]
+    candidates = tagged or [block for block in blocks if not block.tag]
+    # The last one of the best kind.
+    kinds = [
+        [block for block in candidates if defines(entry_point, block.source)],
+        [] if tagged else [block for block in candidates[1:] and candidates if _acts(block.source)],
+        candidates,
+    ]
+    return next((kind[-1] for kind in kinds if kind), None)
+
+
+def _acts(code: str) -> bool:
+    """Whether `code` is Python that does more than naming values and calling functions."""
+    tree = _parsed(code)
+    return tree is not None and any(
+        not isinstance(node, ast.Expr) or _prints(node.value) for node in tree.body
+    )
+
+
+def _prints(node: ast.expr) -> bool:
+    called = node.func if isinstance(node, ast.Call) else None
+    return isinstance(called, ast.Name) and called.id == "print"
+
+
+def _parsed(code: str) -> ast.Module | None:
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _blocks(text: str) -> Iterator[_Block]:
+    """Blocks that three or more backticks or tildes open and the same close, or nothing closes. A
+    fence with a tag also closes the block before it. Lines lose the indentation of their fence."""
+    mark = indent = tag = ""
+    content: list[str] = []
+    at = 0
+    for line in re.findall(r"[^\n]*\n|[^\n]+", text):
+        fence = _FENCE.match(line.rstrip("\r\n"))
+        found = (fence["ticks"] or fence["tildes"]) if fence else ""
+        info = _TAG.match((fence["info"] or fence["about"] or "") if fence else "")
+        opening = bool(info and info[1])
+        depth = len(fence["indent"]) - len(indent) if fence else 0
+        closes = mark and found.startswith(mark) and depth <= _MOST_INDENTED
+        if closes:
+            yield _Block(tag, "".join(content), at)
+            mark = ""
+        # Nothing follows a line that was cut off.
+        opens = found and line.endswith("\n") and (opening if closes else not mark)
+        if fence and opens:
+            mark, indent, content = found, fence["indent"], []
+            tag = info[1].lower() if info else ""
+        elif mark:
+            content.append(_without(indent, line))
+        at += len(line)
+    if mark:
+        yield _Block(tag, "".join(content), at)
+
+
+def _without(indent: str, line: str) -> str:
+    """A line of a block without the indentation of the block's fence."""
+    for _ in range(indent.count(">")):
+        line = re.sub(r"^[ \t]*>[ \t]?", "", line)
+    if ">" in indent:
+        return line
+    blanks = len(line) - len(line.lstrip(" \t"))
+    return line[min(blanks, len(indent)) :]
