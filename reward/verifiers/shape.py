@@ -5,6 +5,7 @@ other rewards; none says that an answer is right. Linear time.
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Literal
 
@@ -15,6 +16,22 @@ from reward.verifiers.parts import Part, PartParams, part_of
 from services.contracts.scores import ScoreStatus
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
+# Scripts without spaces between words: Han and kana, and those of South-East Asia and Tibet.
+_IDEOGRAPHS = (
+    "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U000323af"
+)
+_UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
+# Vowel signs and the like belong to words, and are no letters to Python.
+_MARKS = "".join(c for c in map(chr, range(0x300, 0x1CFF)) if unicodedata.category(c)[0] == "M")
+_RUNS = re.compile(
+    rf"(?P<ideographs>[{_IDEOGRAPHS}]+)|(?P<unspaced>[{_UNSPACED}]+)"
+    rf"|(?P<word>(?:(?![{_IDEOGRAPHS}{_UNSPACED}])[\w{_MARKS}])+)|\S"
+)
+_WINDOWS = {"ideographs": 2, "unspaced": 5, "word": 5}
+"""Characters that stand for a word of a run without spaces."""
+_LONGEST_WORD = 40
+"""Letters. A longer run is no word of any language, but text without spaces."""
 _CODE_AND_MATH = re.compile(
     r"```.*?(?:```|\Z)|\$[^$]*\$|\\\((?:[^\\]|\\(?![()]))*\\\)|\\\[(?:[^\\]|\\(?![\[\]]))*\\\]",
     re.DOTALL,
@@ -77,7 +94,11 @@ class RepetitionParams(PartParams):
     """What counts as repeated, and the most that it costs."""
 
     part: Part = Field("answer", description=PartParams.model_fields["part"].description)
-    unit: Unit = Field("words", description="What the n-grams are made of.")
+    unit: Unit = Field(
+        "words",
+        description="What the n-grams are made of. In text without spaces (Chinese, Japanese, "
+        "Thai, …) pieces of 2 to 5 characters stand for words.",
+    )
     ngram: int = Field(3, ge=1, le=100, description="Length of the n-grams that are compared.")
     penalty: float = Field(
         0.5,
@@ -132,8 +153,10 @@ class RepetitionVerifier(Verifier[RepetitionParams]):
 
     def score(self, item: Item, params: RepetitionParams) -> Verdict:
         """See Verifier.score."""
-        text = part_of(item, params.part) or ""
-        units = _units(text.lower(), params.unit)
+        text = part_of(item, params.part)
+        # A thought that goes on for ever has no answer after it, and repeats itself most.
+        text = (item.completion if text is None else text).lower()
+        units: Sequence[str] = text if params.unit == "characters" else [*_words(text)]
         n = params.ngram
         grams = len(units) - n + 1
         if grams < 1:
@@ -169,6 +192,18 @@ class LanguageVerifier(Verifier[LanguageParams]):
 @lru_cache(maxsize=65536)
 def _name(letter: str) -> str:
     return unicodedata.name(letter, "")
+
+
+def _words(text: str) -> Iterator[str]:
+    """The words of a text in any script. In text without spaces overlapping pieces stand for words:
+    what is said again gives the same pieces again."""
+    for run in _RUNS.finditer(text):
+        kind, characters = run.lastgroup or "", run.group()
+        size = _WINDOWS.get(kind, 1)
+        if kind == "word" and (len(characters) <= _LONGEST_WORD or not characters.isalpha()):
+            size = len(characters)
+        for start in range(max(1, len(characters) - size + 1)):
+            yield characters[start : start + size]
 
 
 def _units(text: str, unit: Unit) -> list[str] | str:

@@ -178,6 +178,28 @@ def test_length_needs_a_range() -> None:
         score("length", "", minimum=2, maximum=1)
 
 
+SAID_AGAIN = [
+    "good day to you ",
+    "你好",
+    "好",
+    "你好。",
+    "你好 world ",
+    "今天天气很好，我们去公园吧！",
+    "ありがとう",
+    "カタカナで書く。",
+    "감사합니다 ",
+    "สวัสดีครับ",
+    "ค่ะ",
+    "ສະບາຍດີ",
+    "မင်္ဂလာပါ",
+    "Привет мир. ",
+    "مرحبا ",
+    "नमस्ते ",
+    "hahahahahaha",
+    "🙂",
+]
+
+
 @pytest.mark.parametrize(
     ("completion", "params", "reward"),
     [
@@ -195,6 +217,18 @@ def test_length_needs_a_range() -> None:
         # Bigrams ab ba ab: one of three.
         ("abab", {"unit": "characters", "ngram": 2}, -1 / 3),
         ("a b c a b c</think> fine", {}, 0.0),
+        # The same text five times, in any script, with spaces or without, costs as much.
+        *((text * 5, {}, -0.5) for text in SAID_AGAIN),
+        # Five pairs of characters, a comma and the pairs again: three of nine trigrams.
+        ("今天天气很好，今天天气很好", {}, -1 / 3),
+        ("今天天气很好", {}, 0.0),
+        ("我们先把两边同时乘以三，再移项，就得到答案是十二。", {}, 0.0),
+        ("สวัสดีตอนเช้าทุกคน", {}, 0.0),
+        ("नमस्ते दुनिया यह ठीक है", {}, 0.0),
+        ("Donaudampfschifffahrtsgesellschaft", {}, 0.0),
+        ("1" * 60, {}, 0.0),
+        # No answer: of < think > a b c a b c one of seven trigrams.
+        ("<think>a b c a b c", {}, -1 / 7),
         ("a b c a b c</think> fine", {"part": "thinking"}, -0.25),
     ],
 )
