@@ -1,10 +1,12 @@
-"""Events that a worker adds to a run for its followers: each once, since repeats tell nothing."""
+"""What a worker adds to a run for its followers: events, each once, since repeats tell nothing, and
+some of the answers."""
 
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from services.contracts.events import EventKind
+from services.contracts.groups.sampled_answer import SampledAnswer
 from services.runtime.logs import get_logger
 from services.store import Store
 
@@ -28,6 +30,13 @@ class RunEvents:
         """Add a `worker` event, unless the worker was in this state before."""
         data = {"worker": self._worker, "state": state, "detail": detail}
         await self._add(f"state {state}", "worker", data)
+
+    async def judged(self, answers: list[SampledAnswer]) -> None:
+        """Keep answers that were judged, for whoever looks at the run."""
+        try:
+            await self._store.judged.add(self.run, answers)
+        except (RedisError, OSError) as error:
+            log.warning("judged answers are lost", error=str(error))
 
     async def _add(self, key: str, kind: EventKind, data: dict[str, Any]) -> None:
         if key in self._added:

@@ -12,7 +12,7 @@ from typing import Any
 from learner.batch.samples import Sample
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import GAE, GlobalWhiten, ReverseKL, SequenceValue
-from services.contracts.groups.sampled_answer import TEXT_LIMIT, SampledAnswer
+from services.contracts.groups.sampled_answer import SampledAnswer, cut, extremes
 from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup
 from services.contracts.weights import parse_version_tag
 
@@ -60,15 +60,6 @@ def choose(rewards: Sequence[Rewards], step: int, count: int) -> list[tuple[int,
     return list(islice(chain(first, others), count))
 
 
-def extremes(rewards: Rewards) -> list[int]:
-    """The best and the worst of a group; one where all are the same, none where none has any."""
-    scored = [(reward, i) for i, reward in enumerate(rewards) if reward is not None]
-    if not scored:
-        return []
-    best, worst = max(scored), min(scored)
-    return [best[1]] if best[0] == worst[0] else [best[1], worst[1]]
-
-
 def _others(rewards: Sequence[Rewards], step: int) -> Iterator[tuple[int, int]]:
     """Every completion: one of each group, from the one after that of `step` on, then another."""
     for again in range(max(len(group) for group in rewards)):
@@ -106,22 +97,15 @@ def described(
             own=header.own,
             prompt=cut(decode(tokens[: one.prompt_tokens])),
             completion=cut(decode(tokens[one.prompt_tokens :])),
+            reference=header.reference,
             tokens=max(len(tokens) - one.prompt_tokens, 0),
             reward=header.rewards[i],
             status=header.statuses[i],
             components={name: values[i] for name, values in header.components.items()},
+            reasons=header.reasons[i] if header.reasons else {},
             advantage=None if own or not sample.trains else sample.advantage,
             finish_reason=header.finish_reasons[i],
             versions=one.versions,
         )
         rows.append(answer.model_dump())
     return rows
-
-
-def cut(text: str, limit: int = TEXT_LIMIT) -> str:
-    """`text`; of more than `limit` characters its first and last half as many."""
-    if len(text) <= limit:
-        return text
-    half = limit // 2
-    dropped = len(text) - 2 * half
-    return f"{text[:half]}\n[… {dropped:,} characters dropped …]\n{text[-half:]}"

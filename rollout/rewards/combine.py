@@ -14,6 +14,8 @@ from services.contracts.rows.dataset import Row
 from services.contracts.scores import ScoreItem, ScoreResult, ScoreStatus
 from services.contracts.sessions import Reward as Earned
 
+REASON_LIMIT = 300
+"""Characters of a verifier's reason that travel with a group."""
 Results = Mapping[str, ScoreResult]
 """Of one sample, by the name of the component."""
 
@@ -29,6 +31,9 @@ class SampleScore:
     """Each one before its weight, and the named parts of its verifier as `component/part`; None:
     not scored."""
     detail: str = ""
+    """The reason of the first component, or of the one that broke."""
+    reasons: dict[str, str] = field(default_factory=dict)
+    """What each verifier says, by component."""
     parts: list[Part] = field(default_factory=list)
     """Dense rewards: what parts of the text earned."""
 
@@ -117,6 +122,7 @@ def combine(rewards: Mapping[str, Reward], known: Results) -> SampleScore:
         status=deciding.status.value,
         components=components,
         detail=deciding.detail,
+        reasons={name: one.detail[:REASON_LIMIT] for name, one in known.items() if one.detail},
         parts=earned(rewards, known),
     )
 
@@ -129,4 +135,5 @@ def earned_score(reward: Earned) -> SampleScore:
         status=status.value,
         components=dict(reward.components),
         detail=reward.error,
+        reasons={"reward": reward.error[:REASON_LIMIT]} if reward.error else {},
     )

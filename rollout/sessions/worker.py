@@ -35,6 +35,7 @@ from rollout.work.hand_in import HandIn
 from rollout.work.task_rows import MissingDataset, RowsAway, TaskRow
 from rollout.worker import RunWorker
 from services.contracts.config.episodes import Sessions
+from services.contracts.groups.sampled_answer import reference_text
 from services.contracts.records import WorkerRecord
 from services.contracts.rows.rendering import compose
 from services.contracts.rows.task import TaskPosition
@@ -286,16 +287,18 @@ class SessionWorker(RunWorker):
             for at, (turn, one) in enumerate(zip(last, played, strict=True))
             if turn is not None and one.reward is None
         ]
+        reference = ""
         if scored:
             row = opened.own or await of.dataset.rows.row(of.index)
             answers = [answer for _, answer in scored]
+            reference = reference_text(row.answer)
             asked = compose(row, config.data)
             found = await scores_of(context, config.components, asked, row, of.index, answers)
             for (at, _), verdict in zip(scored, found, strict=True):
                 scores[at] = verdict
         key = None if opened.own is None else ""
         own = None if opened.own is None else opened.name
-        return Sampled(prompt, made, scores, ended, time.time(), key, own)
+        return Sampled(prompt, made, scores, ended, time.time(), key, own, reference)
 
     def _read(self, session: Played, last: Turn) -> Answer:
         """What the run's verifiers read of a session, whose last turn is `last`."""

@@ -36,6 +36,8 @@ class Origin:
     """As of GroupHeader."""
     own: str | None = None
     """As of GroupHeader."""
+    reference: str = ""
+    """As of GroupHeader."""
 
 
 def assemble(
@@ -84,6 +86,8 @@ def assemble(
             statuses=[score.status for score in scores],
             rewards=[score.reward for score in scores],
             components={name: [score.components.get(name) for score in scores] for name in names},
+            reasons=[score.reasons for score in scores],
+            reference=origin.reference,
             sampled_reward=sampled_reward,
             leased_at=origin.leased_at,
             generated_at=origin.generated_at,

@@ -3,7 +3,9 @@
 import math
 from dataclasses import dataclass
 
+from rollout.rewards.combine import REASON_LIMIT
 from rollout.vllm.sampling_mask import TIES
+from services.contracts.groups.sampled_answer import REFERENCE_LIMIT
 
 QUEUED = 1.25
 """Sequences in vLLM, for each one that it runs at once."""
@@ -85,12 +87,14 @@ def reserve_bytes(
 
     9 bytes a token (id up to 4, log-probability 4, mask 1 bit; 4 more if `taught`), 4 a prompt
     token, `routing` more for each of both; 16 a span, of which a sample has SPANS and one more for
-    each of its `calls`; a header of about 1 kB, and for each sample a status, a finish reason and
-    rewards with up to PARTS parts each. With `top_k` the sampling mask before it is deflated: a
+    each of its `calls`; a header of about 1 kB with the reference, and for each sample a status, a
+    finish reason, and of each component a reward with up to PARTS parts and a reason (up to 4 bytes
+    a character). With `top_k` the sampling mask before it is deflated: a
     count, and 3 bytes a token.
     """
     tokens = samples * min(max_tokens, context)
-    header = 1024 + samples * (48 + 16 * components * (1 + PARTS))
+    reasons = components * 4 * (REASON_LIMIT + 16)
+    header = 1024 + 4 * REFERENCE_LIMIT + samples * (48 + 16 * components * (1 + PARTS) + reasons)
     masks = tokens * (4 + 3 * (top_k + TIES)) if top_k else 0
     spans = 16 * samples * (SPANS + calls)
     return masks + (9 + 4 * taught + routing) * tokens + (4 + routing) * context + spans + header

@@ -312,6 +312,7 @@ class Evaluator:
                 reward=score.reward,
                 status=score.status,
                 components=score.components,
+                reasons=score.reasons,
             )
             for completion, score in zip(sampled.completions, sampled.scores, strict=True)
         ]

@@ -43,6 +43,7 @@ from services.contracts.config.objective.terms import ReverseKL
 from services.contracts.config.rewards import Reward
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.run import RLConfig
+from services.contracts.groups.sampled_answer import reference_text
 from services.contracts.groups.trajectory import TrajectoryGroup
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose, render
@@ -168,6 +169,8 @@ class Sampled:
     """As of GroupHeader; None: that of its dataset row."""
     own: str | None = None
     """As of GroupHeader."""
+    reference: str = ""
+    """As of GroupHeader."""
 
     @property
     def rewards(self) -> list[float | None]:
@@ -236,7 +239,12 @@ async def sample_and_score(
             completions = await episode.run(row, prompt_tokens, n, sampler)
     finally:
         generated()
-    sampled = Sampled(prompt_tokens, checked(completions, n), generated_at=time.time())
+    sampled = Sampled(
+        prompt_tokens,
+        checked(completions, n),
+        generated_at=time.time(),
+        reference=reference_text(row.answer),
+    )
     begun = prefill(context.tokenizer, prompt_tokens)
     answers = [
         Answer(text_of(context.tokenizer, one.token_ids), begun)
@@ -361,6 +369,7 @@ def to_group(
         generated_at=sampled.generated_at,
         scored_at=sampled.scored_at,
         own=sampled.own,
+        reference=sampled.reference,
     )
     dense = any(reward.dense for reward in context.config.components.values())
     if dense and any(c.text is not None for c in sampled.completions):

@@ -10,6 +10,7 @@ from redis.exceptions import RedisError
 from rollout.run_events import RunEvents
 from rollout.work.filtering import filter_reason
 from rollout.work.group import Sampled, to_group
+from rollout.work.judged import judged_answers
 from rollout.work.leases import Leases
 from rollout.work.task_rows import TaskRow
 from services.contracts.config.data import DatasetFilter
@@ -26,12 +27,18 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 15.0
 """Seconds until a payload that could not be written is written again."""
 
 
+JUDGED_SECONDS = 1.0
+"""Between two groups of which the run keeps the best and the worst answer."""
+
+
 class HandIn:
     """Hands in the groups of one run."""
 
     def __init__(self, leases: Leases, run_events: RunEvents) -> None:
         self._leases = leases
         self._run_events = run_events
+        self._next_judged = 0.0
+        """When answers are kept again (`time.monotonic`)."""
 
     async def __call__(
         self, lease: Lease, live: WeightManifest, leased_at: float, row: TaskRow, sampled: Sampled
@@ -47,6 +54,9 @@ class HandIn:
         lengths = [len(completion.token_ids) for completion in sampled.completions]
         prompt_length = len(sampled.prompt_tokens)
         context.sequences.finished(prompt_length, sum(lengths), len(lengths))
+        if time.monotonic() >= self._next_judged:
+            self._next_judged = time.monotonic() + JUDGED_SECONDS
+            await self._run_events.judged(judged_answers(context, lease.task, row, sampled))
         reward, trained = sampled.mean_reward(), sampled.trained(algorithm)
         if filter is not None:
             await self._filter_prompt(lease, row, reward, filter)

@@ -54,6 +54,10 @@ class AnsweredSample(BaseModel):
     components: dict[str, float | None] = Field(
         description="Each component of the reward, before its weight."
     )
+    reasons: dict[str, str] = Field(
+        default_factory=dict,
+        description="What each verifier says of the answer, by component: what it compared.",
+    )
 
 
 class AnsweredRow(BaseModel):

@@ -307,6 +307,8 @@ def _answers(facts: Facts) -> Iterator[Part]:
                 )
                 yield Code(_cut(one["prompt"]))
                 yield Code(_cut(one["completion"]))
+                for name, reason in one.get("reasons", {}).items():
+                    yield Paragraph(f"{name}: {reason}")
 
 
 def _place(answer: Row) -> str:

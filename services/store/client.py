@@ -19,6 +19,7 @@ from services.store.insight import Insight
 from services.store.keys import SCHEMA
 from services.store.runs.chains import Chains
 from services.store.runs.events import Events
+from services.store.runs.judged import JudgedAnswers
 from services.store.runs.ledger import Ledger
 from services.store.runs.pools import Pools
 from services.store.runs.ranks import RankMeetings
@@ -54,6 +55,7 @@ class Store:
         self.events = Events(redis, scripts)
         self.evaluations = Evaluations(redis, scripts)
         self.live_sessions = LiveSessions(redis, scripts)
+        self.judged = JudgedAnswers(redis, scripts)
         self.ledger = Ledger(redis, scripts)
         self.runs = Runs(redis, scripts, self.datasets)
         self.recovery = Recovery(redis, scripts)

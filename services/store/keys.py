@@ -17,6 +17,7 @@ backup."""
 RUN_PARTS = (
     *("run", "order", "returned", "attempts", "held", "tries", "groups", "blobs", "bytes", "plans"),
     *("lineages", "ledger", "weights", "events", "prompt_filter", "pass_rates"),
+    "judged",
     *("evaluation", "evaluation_queue", "evaluation_requests", "evaluation_ended"),
     *("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_parts"),
     *("evaluation_answers", "evaluation_seats"),

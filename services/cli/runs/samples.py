@@ -18,17 +18,18 @@ def samples(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Show some of the answers RUN was trained on, with their rewards: the newest ones, the last
-    step at the end (with --json first)."""
+    """Show some of the answers RUN was trained on, with their rewards and the verifiers' reasons:
+    the newest ones, the last step at the end (with --json first). Of a run that has failed, or has
+    not trained yet, also the newest answers that were judged."""
     found = connect(gateway).get(f"/v1/runs/{run}/samples", step=step, limit=limit)
     if as_json:
         print_json(found)
         return
-    for one in reversed(found["samples"]):
+    for one in reversed([*found["judged"], *found["samples"]]):
         show(one)
-    if not found["samples"]:
+    if not found["samples"] and not found["judged"]:
         of = f" of step {step}" if step else ""
-        out.print(f"[dim]no answers{of}: they are written down after each step[/]")
+        out.print(f"[dim]no answers{of}: they are kept when they are judged[/]")
 
 
 def show(one: dict[str, Any]) -> None:
@@ -40,15 +41,18 @@ def show(one: dict[str, Any]) -> None:
         f"version {', '.join(map(str, one['versions'])) or '–'}",
     ]
     reward = f"reward {number(one['reward'])} {one['status']}"
-    begin = one_line(f"step {one['step']}  {reward}")
+    begin = one_line(f"step {one['step']}  {reward}" if one["step"] else f"judged  {reward}")
     head = Text.assemble((begin, "bold"), "  ", one_line("  ".join(facts)))
     out.print(head, soft_wrap=True)
     if len(one["components"]) > 1:
         parts = (f"{name} {number(value)}" for name, value in one["components"].items())
         out.print(Text("  " + "  ".join(map(one_line, parts))), soft_wrap=True)
-    for name in ("prompt", "completion"):
-        out.print(Text(f"  {name}", "dim"))
-        out.print(Padding(Text(visible(one[name])), (0, 0, 0, 4)))
+    for name, reason in one["reasons"].items():
+        out.print(Text(one_line(f"  {name}: {reason}"), "italic"), soft_wrap=True)
+    for name in ("prompt", "completion", "reference"):
+        if one[name]:
+            out.print(Text(f"  {name}", "dim"))
+            out.print(Padding(Text(visible(one[name])), (0, 0, 0, 4)))
     out.print()
 
 

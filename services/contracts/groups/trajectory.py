@@ -5,7 +5,7 @@ blob. No pickle, no JSON numbers per token. A prompt is stored once for its grou
 
 Per sampled token: 2 or 4 bytes of token id (2 where the vocabulary allows), 4 bytes of sampler
 log-probability, 1 bit of loss mask, 4 bytes of reward if that is dense, 4 of a teacher's
-log-probability if a server gave it, and its sampling mask with `sampling.top_k`; plus about 1 kB
+log-probability if a server gave it, and its sampling mask with `sampling.top_k`; plus about 2 kB
 per group. Recorded expert routing takes layers × experts per token bytes more (twice that beyond
 256 experts), for the prompt once.
 """
@@ -63,6 +63,10 @@ class GroupHeader(msgspec.Struct, kw_only=True):
     components: dict[str, list[float | None]] = {}
     """The reward's components before their weights, by name, and the parts that a verifier names,
     as `component/part`. None: the sample was not scored for it."""
+    reasons: list[dict[str, str]] = []
+    """Of each sample, what the verifiers say, by component."""
+    reference: str = ""
+    """The row's reference answer as text."""
     sampled_reward: float | None = None
     """Mean reward of all completions of the prompt, if `algorithm.best_of` chose some of them."""
     leased_at: float = 0.0

@@ -1,4 +1,4 @@
-"""`/v1/runs/{run}/samples`: completions that were trained, with their rewards."""
+"""`/v1/runs/{run}/samples`: completions with their rewards and the verifiers' reasons."""
 
 from typing import Annotated
 
@@ -7,6 +7,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from services.contracts.groups.sampled_answer import SampledAnswer
+from services.contracts.records import RunState
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.http import responses
 from services.volume.run_files import SAMPLES, read_samples
@@ -19,6 +20,10 @@ class RunSamples(BaseModel):
 
     run: str = Field(description="The run's id.")
     samples: list[SampledAnswer] = Field(description="Up to four of each batch.")
+    judged: list[SampledAnswer] = Field(
+        description="The newest answers that were judged, trained or not, of a run that has failed "
+        "or has no trained ones yet."
+    )
     next: int | None = Field(
         description="Where older ones begin: `before` of the next request. Null: there are none."
     )
@@ -38,4 +43,7 @@ async def samples(
     worst of one prompt, and others. They come from the learner's first rank."""
     path = deps.volume.path(f"runs/{record.id}/{SAMPLES}")
     found, following = await anyio.to_thread.run_sync(read_samples, path, step, limit, before)
-    return RunSamples(run=record.id, samples=found, next=following)
+    judged: list[SampledAnswer] = []
+    if before is None and step is None and (not found or record.state is RunState.FAILED):
+        judged = (await deps.store.judged.newest(record.id))[:limit]
+    return RunSamples(run=record.id, samples=found, judged=judged, next=following)

@@ -2,7 +2,7 @@
 
 import { element, number } from "./dom.js";
 
-// `samples`: as GET /v1/runs/RUN/samples has them; of a step the best first.
+// `samples`: as GET /v1/runs/RUN/samples has them, judged ones with step 0; of a step the best first.
 export function showAnswers(list, samples) {
   const ordered = [...samples].sort((a, b) => b.step - a.step || (b.reward ?? -Infinity) - (a.reward ?? -Infinity));
   list.replaceChildren(...ordered.map(answer));
@@ -20,8 +20,8 @@ function answer(one) {
   head.append(
     element("b", `reward ${number(one.reward, 3) ?? "–"}`),
     element("span", one.status),
-    element("span", `step ${one.step}`),
-    element("span", `advantage ${number(one.advantage, 3) ?? "–"}`),
+    element("span", one.step ? `step ${one.step}` : "judged, not trained"),
+    ...(one.step ? [element("span", `advantage ${number(one.advantage, 3) ?? "–"}`)] : []),
     element("span", `${one.tokens} tokens, ${one.finish_reason}`),
     element("span", `${origin(one)}, task ${one.task}`),
   );
@@ -29,5 +29,7 @@ function answer(one) {
   if (parts.length > 1)
     head.append(element("span", parts.map(([name, value]) => `${name} ${number(value, 3) ?? "–"}`).join(", ")));
   item.append(head, element("pre", one.prompt, { class: "quiet" }), element("pre", one.completion));
+  for (const [name, reason] of Object.entries(one.reasons)) item.append(element("p", `${name}: ${reason}`));
+  if (one.reference) item.append(element("p", "reference"), element("pre", one.reference, { class: "quiet" }));
   return item;
 }

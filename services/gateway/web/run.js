@@ -33,7 +33,7 @@ let heldOutName = "accuracy";
 let heldOutSet = null; // the one that the chart shows
 let latest = {}; // the newest metrics by name
 let recent = []; // the newest step events, which history may not have yet
-let answered = null; // the step of the answers that are shown
+let answered = null; // the step of the answers that are shown, and whether the run was over
 
 // Show the run of this record, as GET v1/runs/RUN has it.
 export function open(record) {
@@ -72,13 +72,15 @@ export function update(summary) {
 
 export async function refreshAnswers() {
   const { id, kind, step } = run;
-  if (kind !== "rl" || answered === step || (!$("answers-box").hidden && !$("answers-box").open)) return;
-  const { samples } = await get(runPath(id, "/samples?limit=8"));
+  // A run that has failed also shows answers that were judged and not trained.
+  const seen = `${step} ${over(run)}`;
+  if (kind !== "rl" || answered === seen || (!$("answers-box").hidden && !$("answers-box").open)) return;
+  const { samples, judged } = await get(runPath(id, "/samples?limit=8"));
   if (run?.id !== id) return;
   // They are written just after the step is told of.
-  if (samples[0]?.step >= step || over(run)) answered = step;
-  $("answers-box").hidden = !samples.length;
-  showAnswers($("answers"), samples);
+  if (samples[0]?.step >= step || over(run)) answered = seen;
+  $("answers-box").hidden = !samples.length && !judged.length;
+  showAnswers($("answers"), [...samples, ...judged]);
 }
 
 async function loadHistory() {

@@ -8,9 +8,12 @@ import httpx
 import pytest
 
 from services.contracts.evaluation import AnsweredRow, EvaluationRecord
+from services.contracts.groups.sampled_answer import SampledAnswer
 from services.evaluations import folder_of, part_path, write_part, write_result
+from services.store import Store
+from services.store.keys import run_key
 from tests.evaluating import answered
-from tests.integration.gateway.servers import GatewayProcess, Headrace, problems
+from tests.integration.gateway.servers import GatewayProcess, Headrace, InStore, problems
 
 pytestmark = pytest.mark.usefixtures("sums")
 
@@ -24,10 +27,12 @@ def answer(step: int, reward: float | None, **more: Any) -> dict[str, Any]:
         "own": None,
         "prompt": "<bos>1+2=",
         "completion": "3<eos>",
+        "reference": "3",
         "tokens": 2,
         "reward": reward,
         "status": "correct",
         "components": {"math": reward, "format": 0.5},
+        "reasons": {"math": "'3' (unmarked) against '3'"},
         "advantage": -0.25,
         "finish_reason": "stop",
         "versions": [step - 1],
@@ -54,9 +59,9 @@ def test_the_newest_answers_come_first_and_older_ones_page_by_page(
     written(gateway, run, rows, torn='{"step": 4, "dr')
     path = f"/v1/runs/{run}/samples"
 
-    assert api.get(path).json() == {"run": run, "samples": rows[::-1], "next": None}
+    assert api.get(path).json() == {"run": run, "samples": rows[::-1], "judged": [], "next": None}
     assert api.get(f"{path}?step=2").json()["samples"] == [rows[3], rows[2]]
-    assert api.get(f"{path}?step=9").json() == {"run": run, "samples": [], "next": None}
+    assert api.get(f"{path}?step=9").json()["samples"] == []
     pages, before = [], ""
     while True:
         page = api.get(f"{path}?limit=4{before}").json()
@@ -67,8 +72,37 @@ def test_the_newest_answers_come_first_and_older_ones_page_by_page(
     assert pages == [rows[:1:-1], rows[1::-1]]
 
 
-def test_a_run_that_has_trained_nothing_yet_has_none(api: httpx.Client, run: str) -> None:
-    assert api.get(f"/v1/runs/{run}/samples").json() == {"run": run, "samples": [], "next": None}
+def test_a_run_that_has_trained_nothing_shows_answers_that_were_judged(
+    api: httpx.Client, run: str, gateway: GatewayProcess, in_store: InStore, headrace: Headrace
+) -> None:
+    path = f"/v1/runs/{run}/samples"
+    assert api.get(path).json() == {"run": run, "samples": [], "judged": [], "next": None}
+
+    best, worst = (answer(0, reward, advantage=None) for reward in (1.0, 0.0))
+    in_store(lambda store: store.judged.add(run, [SampledAnswer(**best), SampledAnswer(**worst)]))
+
+    assert api.get(path).json()["judged"] == [best, worst]
+    assert api.get(f"{path}?limit=1").json()["judged"] == [best]
+    assert headrace("samples", run).stdout.startswith("judged  reward 0.000 correct  advantage –")
+    # Trained answers take their place, until the run has failed.
+    written(gateway, run, [answer(1, 1.0)])
+    assert api.get(path).json()["judged"] == []
+    in_store(lambda store: store.runs.fail(run, "too little to learn from"))
+    assert api.get(path).json()["judged"] == [best, worst]
+    assert len(api.get(path).json()["samples"]) == 1
+
+
+def test_judged_answers_are_bounded_and_a_damaged_one_hides_no_other(
+    run: str, in_store: InStore
+) -> None:
+    async def add(store: Store) -> None:
+        for task in range(40):
+            await store.judged.add(run, [SampledAnswer(**answer(0, 1.0, task=task))])
+        assert [one.task for one in await store.judged.newest(run)] == list(range(39, 23, -1))
+        await store._redis.lpush(run_key(run, "judged"), b"{}")
+        assert len(await store.judged.newest(run)) == 15
+
+    in_store(add)
 
 
 def test_a_run_that_there_is_not_and_limits_out_of_bounds_are_refused(
@@ -101,10 +135,13 @@ def test_in_a_terminal_the_newest_step_stands_last_and_no_answer_commands_it(
     assert said.stdout.split("\n\n")[0].splitlines() == [
         "step 1  reward 1.000 correct  advantage -0.250  2 tokens, stop  row 7, task 10  version 0",
         "  math 1.000  format 0.500",
+        "  math: '3' (unmarked) against '3'",
         "  prompt",
         f"{'    <bos>1+2=':200}",
         "  completion",
         f"{'    3<eos>':200}",
+        "  reference",
+        f"{'    3':200}",
     ]
     assert "step 2  reward – correct  advantage –" in said.stdout
     assert "a client's prompt 'mine\\x1b[2J', task 30" in said.stdout
@@ -119,7 +156,7 @@ def test_no_answers_yet_is_said_in_words(headrace: Headrace, run: str, tmp_path:
     said = headrace("samples", run, "--step", "3")
 
     assert said.returncode == 0
-    assert said.stdout.startswith("no answers of step 3: they are written down after each step")
+    assert said.stdout.startswith("no answers of step 3: they are kept when they are judged")
     assert headrace("samples", "nobody").returncode == 1
 
 
@@ -157,7 +194,7 @@ def test_answers_of_an_evaluation_are_browsed_by_page_verdict_and_category(
     assert [row["row"] for row in found["rows"]] == [0, 1]
     assert found["rows"][1]["samples"][1] | {"components": {}} == {
         "text": "correct 1", "tokens": 11, "truncated": False, "reward": 1.0, "status": "correct",
-        "components": {},
+        "components": {}, "reasons": {},
     }  # fmt: skip
     for query, rows in (
         ("offset=2", [2]),

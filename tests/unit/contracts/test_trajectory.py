@@ -43,13 +43,13 @@ GROUP = TrajectoryGroup(
     spans=np.array([[0, 0, 1, 0], [1, 0, 1, 0]]),
 )
 
-# msgpack: de0013 a map of 19, a. a text, 9. a list, 8. a map, cb a float64, c0 nothing.
+# msgpack: de0015 a map of 21, a. a text, 9. a list, 8. a map, cb a float64, c0 nothing.
 ONE, TWO, THREE = (bytes.fromhex(f"cb {double}") for double in (
     "3ff0000000000000", "4000000000000000", "4008000000000000"
 ))  # fmt: skip
 HEADER = b"".join(
     [
-        b"\xde\x00\x13",
+        b"\xde\x00\x15",
         b"\xa3run\xa1r\xa4task\x05\xa7attempt\xa1x\xa6worker\xa1w\xa3row\x03\xa7dataset\xa0",
         b"\xaaprompt_key\xa0\xa3own\xc0",
         b"\xa7lineage\xa1a\xa4tags\x91\xa3a:1",
@@ -57,6 +57,7 @@ HEADER = b"".join(
         b"\xa8statuses\x92\xa7correct\xa5wrong",
         b"\xa7rewards\x92" + ONE + b"\xc0",
         b"\xaacomponents\x81\xa4math\x92" + ONE + b"\xc0",
+        b"\xa7reasons\x90\xa9reference\xa0",
         b"\xaesampled_reward\xc0",
         b"\xa9leased_at" + ONE + b"\xacgenerated_at" + TWO + b"\xa9scored_at" + THREE,
         b"\xa6schema\x01",
@@ -81,12 +82,12 @@ ARRAYS = bytes.fromhex(
     "c0"  # 110, and five bits of nothing
 )
 GOLDEN = (
-    bytes.fromhex("0c010000") + HEADER + bytes.fromhex("7801000000000000") + INDEX + ARRAYS
-)  # 0x10c = 268 bytes of header, 0x178 = 376 of index
+    bytes.fromhex("20010000") + HEADER + bytes.fromhex("7801000000000000") + INDEX + ARRAYS
+)  # 0x120 = 288 bytes of header, 0x178 = 376 of index
 
 
 def test_a_group_is_encoded_as_fixed_bytes() -> None:
-    assert (len(HEADER), len(INDEX), len(ARRAYS)) == (268, 376, 63)
+    assert (len(HEADER), len(INDEX), len(ARRAYS)) == (288, 376, 63)
     assert encode(GROUP) == GOLDEN
 
 

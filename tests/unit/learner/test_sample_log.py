@@ -5,7 +5,7 @@ import pytest
 from learner.batch.samples import group_samples
 from learner.batch.staleness import Ancestry
 from learner.model.loading.scratch import UNKNOWN
-from learner.report.sample_log import choose, cut, described, pick
+from learner.report.sample_log import choose, described, pick
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import (
     GAE,
@@ -57,7 +57,12 @@ def test_no_more_is_chosen_than_there_is_and_nothing_twice() -> None:
 def test_an_answer_stands_there_as_it_was_sampled_with_all_that_it_earned() -> None:
     # Prompt [1, 7]; the answers are 10 11 and 10 11 12.
     tokenizer = tiny_model().tokenizer
-    group = trajectory_group([0.25, 1.0], components={"math": [0.0, 1.0], "format": [0.5, None]})
+    group = trajectory_group(
+        [0.25, 1.0],
+        components={"math": [0.0, 1.0], "format": [0.5, None]},
+        reasons=[{"math": "4 against 5"}, {"math": "5 against 5"}],
+        reference="5",
+    )
     samples = group_samples(group, MEAN, 9, Ancestry((("a", 0),)), version=3, index=0)
 
     (best, worst) = described(pick([group], samples, 4, 2), 4, MEAN, tokenizer)
@@ -70,6 +75,8 @@ def test_an_answer_stands_there_as_it_was_sampled_with_all_that_it_earned() -> N
         row=3,
         prompt=bos + digit,
         completion="".join(answer),
+        reference="5",
+        reasons={"math": "5 against 5"},
         tokens=3,
         reward=1.0,
         status="correct",
@@ -106,8 +113,3 @@ def test_an_answer_without_an_advantage_of_its_own_says_so() -> None:
     for advantage in ELSEWHERE:
         found = described(picked, 1, MEAN.model_copy(update={"advantage": advantage}), tokenizer)
         assert [row["advantage"] for row in found] == [None, None, None], advantage.type
-
-
-def test_a_long_text_loses_its_middle() -> None:
-    assert cut("abcdefghij", 10) == "abcdefghij"
-    assert cut("abcdefghijk", 4) == "ab\n[… 7 characters dropped …]\njk"

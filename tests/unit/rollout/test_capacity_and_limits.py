@@ -47,8 +47,9 @@ def test_scoring_that_falls_behind_stops_the_leasing():
 
 def test_a_full_group_fits_its_reservation():
     # 8 samples of 64 tokens, 9 bytes each; 128 prompt tokens of 4; header; 8 spans of 16 a sample.
-    # One reward and up to 4 parts of it: 16 bytes each and sample.
-    full = 4608 + 512 + (1024 + 8 * (48 + 80)) + 1024
+    # One reward and up to 4 parts of it: 16 bytes each and sample. A reason of up to 300 characters
+    # for each sample, and a reference of up to 1,000, of 4 bytes each.
+    full = 4608 + 512 + (1024 + 8 * (48 + 80)) + 1024 + 8 * 4 * 316 + 4000
     assert reserve_bytes(8, 64, 128, components=1) == full
     # A call cuts a span in two.
     assert reserve_bytes(8, 64, 128, components=1, calls=3) == full + 8 * 3 * 16

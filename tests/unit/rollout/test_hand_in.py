@@ -8,19 +8,27 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from rollout.rewards.combine import earned_score
+from rollout.episodes import Completion
+from rollout.rewards.combine import SampleScore, earned_score
 from rollout.work import hand_in
-from rollout.work.group import Sampled
+from rollout.work.group import Sampled, VerifierBroke
 from rollout.work.hand_in import HandIn
 from services.contracts.config import parse_config
 from services.contracts.groups.group_lengths import GroupLengths
+from services.contracts.groups.sampled_answer import SampledAnswer
 from services.contracts.groups.trajectory import encode
 from services.contracts.sessions import Reward
 from tests.unit.contracts.test_trajectory import GROUP
+from tests.unit.rollout.episodes import WordTokenizer, ids, sample
 
-CONFIG = parse_config(
-    {"model": {"path": "m"}, "data": {"dataset": "d"}, "rewards": [{"verifier": "exact"}]}
-)
+RAW = {"model": {"path": "m"}, "data": {"dataset": "d"}, "rewards": [{"verifier": "exact"}]}
+CONFIG = parse_config(RAW)
+
+
+def completion(word: str) -> Completion:
+    sampled = sample([word], version="a:2")
+    mask = sampled.logprobs < 0
+    return Completion(sampled.token_ids, mask, sampled.logprobs, sampled.spans, "stop")
 
 
 async def test_the_worker_goes_on_while_a_group_is_encoded(
@@ -59,8 +67,52 @@ async def test_the_worker_goes_on_while_a_group_is_encoded(
     lease: Any = SimpleNamespace(task=5, attempt="x")
     leases: Any = SimpleNamespace(complete=complete)
 
-    assert await HandIn(leases, None)(lease, None, 0.0, row, sampled)  # type: ignore[arg-type]
+    events: Any = SimpleNamespace(judged=proven)
+    monkeypatch.setattr(hand_in, "judged_answers", lambda *_: [])
+    assert await HandIn(leases, events)(lease, None, 0.0, row, sampled)  # type: ignore[arg-type]
 
     ((attempt, version, lineage, payload, lengths, _),) = taken
     assert (attempt, version, lineage, payload) == ("x", 0, "aaa", bytes(encode(GROUP)))
     assert isinstance(lengths, GroupLengths)
+
+
+async def test_the_answers_of_a_group_that_is_not_trained_are_kept() -> None:
+    """The group is filtered, as all its rewards are equal; the next one has none at all."""
+    kept: list[SampledAnswer] = []
+
+    async def judged(answers: list[SampledAnswer]) -> None:
+        kept.extend(answers)
+
+    async def filter_group(*of_the_group: Any) -> bool:
+        return True
+
+    config = parse_config(RAW | {"algorithm": {"dynamic_sampling": {}}})
+    context: Any = SimpleNamespace(
+        config=config,
+        sequences=SimpleNamespace(finished=lambda *_: None),
+        tokenizer=WordTokenizer(),
+    )
+    row: Any = SimpleNamespace(dataset=SimpleNamespace(context=context, name="d"), index=3)
+    leases: Any = SimpleNamespace(filter_group=filter_group)
+    events: Any = SimpleNamespace(judged=judged)
+    lease: Any = SimpleNamespace(task=5, attempt="x")
+
+    def group(*scores: SampleScore) -> Sampled:
+        made = [completion(str(at)) for at in range(len(scores))]
+        return Sampled(ids("1", "+"), made, list(scores), reference="8")
+
+    wrong = SampleScore(0.0, "wrong", {"exact": 0.0}, reasons={"exact": "'0' is not '8'"})
+    hand: Any = HandIn(leases, events)
+    assert await hand(lease, None, 0.0, row, group(wrong, wrong))
+    # Another group within a second is not kept.
+    assert await hand(lease, None, 0.0, row, group(wrong, wrong))
+    (only,) = kept
+    assert (only.step, only.task, only.row, only.dataset) == (0, 5, 3, "d")
+    assert (only.prompt, only.completion, only.reference) == ("1+", "1", "8")
+    assert (only.reward, only.status, only.reasons) == (0.0, "wrong", wrong.reasons)
+    assert (only.versions, only.finish_reason, only.advantage) == ([2], "stop", None)
+
+    broken = earned_score(Reward(error="the judge is away"))
+    with pytest.raises(VerifierBroke):
+        await HandIn(leases, events)(lease, None, 0.0, row, group(broken))  # type: ignore[arg-type]
+    assert kept[-1].reasons == {"reward": "the judge is away"}
