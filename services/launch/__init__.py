@@ -5,25 +5,27 @@ Nothing here knows what a process does: parts are command lines, an environment 
 address. Imports neither the processes (`learner`, `rollout`, `reward`) nor `services.cli`.
 """
 
-from services.launch.append_only import mend, put_back
-from services.launch.data_folder import holder_of
+from services.launch.data_folder import DataFolder, holder_of
 from services.launch.options import ALL_PARTS, LaunchError, UpOptions, parts_named
 from services.launch.part import Status
 from services.launch.plan import configured_redis_url
+from services.launch.redis_files import discard_copy, redis_on_a_copy, use_copy
 from services.launch.stack import Stack, redis_of
 from services.launch.up import run
 
 __all__ = [
     "ALL_PARTS",
+    "DataFolder",
     "LaunchError",
     "Stack",
     "Status",
     "UpOptions",
     "configured_redis_url",
+    "discard_copy",
     "holder_of",
-    "mend",
     "parts_named",
-    "put_back",
     "redis_of",
+    "redis_on_a_copy",
     "run",
+    "use_copy",
 ]

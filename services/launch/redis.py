@@ -14,7 +14,8 @@ import re
 import shutil
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -32,6 +33,14 @@ ROOM = 16 << 20
 OLDEST = (6, 2)
 """What Headrace supports and is tested with; Debian 11 still ships 6.0."""
 SOCKET = "redis.sock"
+UNREADABLE = ("reading the append only file", "reading or opening the append", "loading DB", "CRC")
+"""In the log of Redis 6.2 to 7, before it ends because of its files."""
+NEWER = "RDB format version"
+"""In the log, too, if a newer server has written them."""
+WAY_OUT = (
+    "Put back the folder's files or a backup (`headrace restore`), or accept the loss: `headrace "
+    "recover` keeps what is whole and says what is lost"
+)
 FORBIDDEN = "-config +config|get -module -debug -replicaof -slaveof -acl"
 
 
@@ -192,6 +201,23 @@ def no_room(data: Path, room: int = ROOM) -> str | None:
     except OSError as error:
         return f"until the volume of {data} can be read: {error.strerror}"
     return f"until {room >> 20} MiB are free on the volume of {data}: make room there"
+
+
+def unreadable(said: str) -> bool:
+    """Whether Redis has ended because it cannot read its files, by its log. Files that a newer
+    server has written are not damaged."""
+    return NEWER not in said and any(words in said for words in UNREADABLE)
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Name the way out if Redis does not start on its files."""
+    try:
+        yield
+    except LaunchError as error:
+        if unreadable(str(error)):
+            raise LaunchError(f"{error}\nRedis cannot read its files. {WAY_OUT}") from None
+        raise
 
 
 async def not_ready(url: str) -> str | None:

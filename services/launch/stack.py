@@ -12,13 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from services.launch import append_only
 from services.launch.control import Say, ask, control
 from services.launch.data_folder import DataFolder, holder_of
 from services.launch.external_redis import check_external_redis
 from services.launch.options import LaunchError, UpOptions
 from services.launch.part import Status
 from services.launch.plan import Plan, make_keys, make_plan
+from services.launch.redis import explained
 from services.launch.scaling import Scaling
 from services.launch.supervised_part import Rules
 from services.launch.supervisor import Supervisor
@@ -51,9 +51,6 @@ async def live(
     with DataFolder(options.data) as folder:
         if options.redis_url is not None:
             await check_external_redis(options, options.redis_url)
-        redis = folder.path / "redis"
-        if options.runs("redis"):
-            await asyncio.to_thread(append_only.check, redis)
         plan = planner(options, folder.path)
         rules = Rules(
             marker=folder.marker,
@@ -74,11 +71,8 @@ async def live(
         make_keys(options, folder.path)
         prepared(running)
         stopped = asyncio.ensure_future(stop.wait())
-        watching = None
         try:
-            if options.runs("redis"):
-                watching = asyncio.create_task(append_only.watch(redis, plan.redis_url))
-            with append_only.explained():
+            with explained():
                 started = await _unless(stopped, supervisor.start())
             if started:
                 async with control(folder.instance, answer):
@@ -86,8 +80,6 @@ async def live(
                     await _unless(stopped, supervisor.failed())
         finally:
             stopped.cancel()
-            if watching is not None:
-                watching.cancel()
             await supervisor.stop()
 
 

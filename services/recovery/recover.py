@@ -37,10 +37,13 @@ class CannotRecover(RuntimeError):
 
 
 async def recover(store: Store, data: Path, losses: Losses) -> list[str]:
-    """Mend `losses`. Returns what was done, in sentences. Raises CannotRecover while a learner
-    lives, RedisError, OSError."""
+    """Write into Redis what it has lost. Return what was done, in sentences.
+
+    The volume changes last: after an error its copies still prove the loss. Raises CannotRecover
+    while a learner lives, RedisError, OSError."""
     await _require_no_learner(store, losses)
     done: list[str] = []
+    steps: dict[str, int] = {}
     for dataset in losses.datasets:
         await store.datasets.put(dataset)
         done.append(f"dataset {dataset.name} is there again, with {dataset.rows} rows")
@@ -48,9 +51,14 @@ async def recover(store: Store, data: Path, losses: Losses) -> list[str]:
         await store.api_keys.add(key.digest, key.record)
         done.append(f"API key {key.record.name} ({key.record.id}) is accepted again")
     runs = sorted(losses.runs, key=lambda one: one.created)
-    done += [await _resubmit(store, data, run) for run in runs]
-    done += [await _catch_up(store, data, run, late(run, newest)) for run, newest in losses.behind]
-    return done + await revoke_again(store, data)
+    done += [await _resubmit(store, data, run, steps) for run in runs]
+    for run, newest in losses.behind:
+        steps[run.id], sentence = await _catch_up(store, data, run, late(run, newest))
+        done.append(sentence)
+    done += await revoke_again(store, data)
+    for id, step in steps.items():
+        await anyio.to_thread.run_sync(cut_commits, data, id, step)
+    return done
 
 
 async def note_loss(store: Store, what: str) -> None:
@@ -90,8 +98,8 @@ async def _require_no_learner(store: Store, losses: Losses) -> None:
             await anyio.sleep(0.5)
 
 
-async def _resubmit(store: Store, data: Path, run: RunRecord) -> str:
-    """Write the record of a run that is gone."""
+async def _resubmit(store: Store, data: Path, run: RunRecord, steps: dict[str, int]) -> str:
+    """Write the record of a run that is gone, and note its step in `steps`."""
     try:
         if run.resume_from and (before := await store.runs.get(run.resume_from)):
             reason = f"run {run.id} continued it"
@@ -104,23 +112,22 @@ async def _resubmit(store: Store, data: Path, run: RunRecord) -> str:
     await store.runs.free(run)
     reason = "Redis had lost its record, which was rebuilt from its files"
     await store.runs.set_state(run.id, RunState.CANCELLED, reason)
-    how = await _catch_up(store, data, run, reason)
+    steps[run.id], how = await _catch_up(store, data, run, reason)
     return f"{how}. It is cancelled: `headrace resume {run.id}` continues it"
 
 
-async def _catch_up(store: Store, data: Path, run: RunSummary, loss: str) -> str:
-    """Set a run to its newest whole checkpoint."""
+async def _catch_up(store: Store, data: Path, run: RunSummary, loss: str) -> tuple[int, str]:
+    """Set a run to its newest whole checkpoint. Return its step, and what was done."""
     kept = await anyio.to_thread.run_sync(commits, data, run.id)
     later = [commit for commit in kept if commit.step > run.committed_step]
     whole = [commit for commit in reversed(later) if _is_whole(data / commit.checkpoint)][:1]
     named = f"run {run.name} ({run.id})"
     if not whole:
-        await anyio.to_thread.run_sync(cut_commits, data, run.id, run.committed_step)
         again = (
             f"; steps {run.committed_step + 1} to {later[-1].step} are done again" if later else ""
         )
         await store.recovery.note_loss(run.id, f"{loss}{again}")
-        return f"{named} goes on from step {run.committed_step}{again}"
+        return run.committed_step, f"{named} goes on from step {run.committed_step}{again}"
     (commit,) = whole
     found = datetime.now(UTC).isoformat(" ", "seconds")
     note = (
@@ -128,8 +135,8 @@ async def _catch_up(store: Store, data: Path, run: RunSummary, loss: str) -> str
         "tasks were finished or dropped after that step is not known, and they are sampled again"
     )
     await _write(store, data, run, commit, [c for c in later if c.step <= commit.step], note)
-    await anyio.to_thread.run_sync(cut_commits, data, run.id, commit.step)
-    return f"{named} goes on from step {commit.step}; what was finished after it is sampled again"
+    done = f"{named} goes on from step {commit.step}; what was finished after it is sampled again"
+    return commit.step, done
 
 
 async def _write(

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import os
-import random
-import shutil
 import subprocess
 import sys
 import threading
@@ -18,12 +16,13 @@ import pytest
 import redis
 from pydantic import SecretStr
 from redis.asyncio import Redis
+from typer.testing import CliRunner, Result
 
+from services.cli.main import root
 from services.contracts.records import ApiKeyRecord, RunRecord
 from services.contracts.rows.task import TaskPosition
-from services.launch import append_only
-from services.launch.options import LaunchError
 from services.launch.redis import Listening, find_server, servers_here, write_config
+from services.launch.redis_files import increments
 from services.recovery.copies import LEDGER, Commit, commits, keep_dataset, keep_run
 from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked, revoke_again
 from services.recovery.lost_writes import compare, lost_commit, require_complete
@@ -62,7 +61,7 @@ class Server:
     @property
     def file(self) -> Path:
         """What it appends to."""
-        return append_only.files(self.folder)[-1]
+        return increments(self.folder)[-1]
 
     @asynccontextmanager
     async def scene(self) -> AsyncIterator[Scene]:
@@ -259,149 +258,153 @@ async def test_a_restored_backup_takes_no_newer_copy_for_a_loss(tmp_path: Path) 
             await require_complete(scene.store, data)
 
 
-@pytest.fixture(scope="module")
-def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of a killed Redis, with the record of what it wrote."""
-    folder = tmp_path_factory.mktemp("written") / "redis"
-    with server(folder) as one, redis.Redis.from_url(one.url) as client:
-        chance = random.Random(7)
-        pipe = client.pipeline(transaction=False)
-        for number in range(1500):
-            pipe.hset("blobs", str(number), chance.randbytes(2000))
-        pipe.execute()
-        asyncio.run(watched(folder, one.url))
-        size = one.file.stat().st_size
-        client.set("after the record", "1")
-        one.kill()
-        assert one.file.stat().st_size > size
-    return folder
+SERVERS = [path for path in servers_here() if path.exists()]
 
 
-async def watched(folder: Path, url: str) -> None:
-    """Watch until there is a record."""
-    watching = asyncio.create_task(append_only.watch(folder, url))
-    await asyncio.to_thread(eventually, (folder / append_only.RECORD).exists)
-    watching.cancel()
-    await asyncio.wait([watching])
+@pytest.fixture(params=SERVERS, ids=lambda path: path.name)
+def installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Each server of this machine in turn."""
 
+    def only() -> list[Path]:
+        return [request.param]
 
-async def test_a_command_that_a_killed_redis_had_half_written_is_no_loss(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Redis cuts it off as it starts, and goes on from there."""
-    monkeypatch.setattr(append_only, "EVERY", 0.01)
-    server = Server(tmp_path / "redis")
-    watching = asyncio.create_task(append_only.watch(server.folder, server.url))
-
-    def recorded() -> bool:
-        record = server.folder / append_only.RECORD
-        if not record.exists():
-            return False
-        files = json.loads(record.read_bytes())["files"]
-        name = str(server.file.relative_to(server.folder))
-        return bool(files[name]["bytes"] == server.file.stat().st_size)
-
-    async def write(key: str) -> None:
-        async with Redis.from_url(server.url) as raw:
-            await raw.set(key, key * 1000)
-        await asyncio.to_thread(eventually, recorded)
-
-    await write("a")
-    server.kill()
-    whole = server.file.stat().st_size
-    with server.file.open("ab") as file:
-        file.write(b"*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$1000\r\nbb")
-    await asyncio.sleep(1)
-    await asyncio.to_thread(server.start)
-    assert server.file.stat().st_size == whole
-    await write("c")
-    watching.cancel()
-    await asyncio.wait([watching])
-    server.kill()
-
-    append_only.check(server.folder)
+    monkeypatch.setattr("services.launch.redis.servers_here", only)
+    monkeypatch.setattr("services.launch.redis_files.servers_here", only)
+    monkeypatch.setattr(sys.modules[__name__], "servers_here", only)
+    return Path(request.param)
 
 
 @pytest.fixture
-def folder(written: Path, tmp_path: Path) -> Path:
-    files = shutil.ignore_patterns("*.sock")
-    return Path(shutil.copytree(written, tmp_path / "redis", ignore=files))
+async def rewritten(tmp_path: Path, installed: Path) -> Path:
+    """A data folder with a run of two commits, whose Redis has written its file anew after the
+    first and was killed."""
+    with server(tmp_path / "redis") as one:
+        async with one.scene() as scene:
+            await scene.start(rows=7)
+            record, dataset = await scene.store.runs.get(RUN), await scene.store.datasets.find("d")
+            assert record is not None
+            assert dataset is not None
+            keep_run(tmp_path, record)
+            keep_dataset(tmp_path, dataset)
+            copied = await commit(scene, tmp_path, 1, "")
+            before = one.file
+            await scene.raw.bgrewriteaof()
+            await asyncio.to_thread(eventually, lambda: one.file != before)
+            await commit(scene, tmp_path, 2, copied)
+    return tmp_path
 
 
-def test_a_file_that_is_as_it_was_written_is_taken_also_with_a_torn_end(folder: Path) -> None:
-    append_only.check(folder)
-    file = append_only.files(folder)[-1]
-    os.truncate(file, file.stat().st_size - 5)
-    append_only.check(folder)
+def recovering(data: Path, *options: str) -> Result:
+    return CliRunner().invoke(root, ["recover", "--data", str(data), *options])
 
 
-def test_a_file_that_was_cut_is_refused_with_both_sizes(folder: Path) -> None:
-    file = append_only.files(folder)[-1]
-    size = file.stat().st_size
-    os.truncate(file, size * 8 // 10)
-    with pytest.raises(LaunchError, match=f"has {size * 8 // 10:,} bytes, and had .*recover"):
-        append_only.check(folder)
+def contents(data: Path) -> dict[str, bytes]:
+    """The files of Redis and of the ledger's copy."""
+    files = [*(data / "redis").rglob("*.aof*"), *(data / "redis").rglob("*.rdb")]
+    files += (data / "runs").rglob(LEDGER)
+    return {str(path.relative_to(data)): path.read_bytes() for path in files}
 
 
-def test_values_that_were_changed_are_noticed_and_what_lies_before_them_is_kept(
-    folder: Path, tmp_path: Path
+@contextmanager
+def recovered(data: Path) -> Iterator[redis.Redis]:
+    """The Redis of a data folder that was recovered."""
+    with server(data / "redis") as one, redis.Redis.from_url(one.url) as client:
+        yield client
+
+
+def committed(client: redis.Redis) -> int:
+    return int(client.hget(f"headrace:{{{RUN}}}:run", "committed_step") or 0)
+
+
+@pytest.mark.parametrize("options", [(), ("--yes",), ("--json",), ("--json", "--yes")])
+async def test_recover_leaves_files_that_have_lost_nothing_as_they_are(
+    rewritten: Path, options: tuple[str, ...]
 ) -> None:
-    file = append_only.files(folder)[-1]
+    before = contents(rewritten)
+    done = await asyncio.to_thread(recovering, rewritten, *options)
+    assert done.exit_code == 0, done.output
+    assert ('"done": []' if "--json" in options else "nothing is lost") in done.output
+    assert contents(rewritten) == before
+    assert not list(rewritten.glob("redis.*"))
+    with recovered(rewritten) as client:
+        assert committed(client) == 2
+
+
+async def test_recover_goes_on_from_the_newest_checkpoint_after_a_cut_in_a_rewritten_file(
+    rewritten: Path,
+) -> None:
+    snapshot = next((rewritten / "redis").rglob("*.base.*"))
+    content = snapshot.read_bytes()
+    os.truncate(increments(rewritten / "redis")[-1], 100)
+    done = await asyncio.to_thread(recovering, rewritten, "--yes")
+    assert done.exit_code == 0, done.output
+    assert f"({RUN}) goes on from step 2" in done.output
+    (kept,) = rewritten.glob("redis.damaged-*")
+    assert (kept / snapshot.relative_to(rewritten / "redis")).read_bytes() == content
+    with recovered(rewritten) as client:
+        assert committed(client) == 2
+    again = await asyncio.to_thread(recovering, rewritten)
+    assert "nothing is lost" in again.output
+
+
+@pytest.mark.parametrize(
+    ("place", "lost"),
+    [("increment", "is damaged: "), ("snapshot", "cannot be read: Redis begins empty")],
+)
+async def test_recover_keeps_what_lies_before_a_damage_and_changes_nothing_without_consent(
+    rewritten: Path, place: str, lost: str
+) -> None:
+    file = increments(rewritten / "redis")[-1]
+    if place == "snapshot":
+        file = next((rewritten / "redis").rglob("*.base.*"))
     content = bytearray(file.read_bytes())
-    chance = random.Random(3)
-    for place in chance.sample(range(2 * append_only.BLOCK, len(content)), 200):
-        content[place] ^= 1 << chance.randrange(8)
+    middle = content.index(b"\r\n*", len(content) // 2) + 2 if place == "increment" else 40
+    content[middle] ^= 0x15
     file.write_bytes(content)
-    with pytest.raises(LaunchError, match=f"from byte {2 * append_only.BLOCK:,} on"):
-        append_only.check(folder)
+    before = contents(rewritten)
 
-    assert "2,097,152" in str(append_only.mend(folder))
-
-    (kept,) = tmp_path.glob("redis.damaged-*")
-    assert append_only.files(kept)[-1].read_bytes() == content
-    append_only.check(folder)
-    with server(folder) as one, redis.Redis.from_url(one.url) as client:
-        assert 900 < int(client.hlen("blobs")) < 1100
-
-
-def test_whoever_does_not_accept_the_loss_has_the_files_as_they_were(
-    folder: Path, tmp_path: Path
-) -> None:
-    keep_run(tmp_path, record("lost"))
-    file = append_only.files(folder)[-1]
-    os.truncate(file, file.stat().st_size * 8 // 10)
-    before = file.read_bytes()
-    asked = subprocess.run(
-        [sys.executable, "-m", "services.cli", "recover", "--data", str(tmp_path)],
-        env={k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")},
-        input="n\n",
-        capture_output=True,
-        text=True,
-        check=False,
+    refused = await asyncio.to_thread(recovering, rewritten, "--json")
+    assert refused.exit_code == 1
+    assert "Nothing was changed: add --yes" in str(refused.exception)
+    asked = await asyncio.to_thread(
+        CliRunner().invoke, root, ["recover", "--data", str(rewritten)], input="n\n"
     )
-    assert (asked.returncode, asked.stderr) == (1, "error: nothing was changed\n")
-    assert "lost: run lost (lost) has files, and no record in Redis" in asked.stdout
-    assert file.read_bytes() == before
-    assert not list(tmp_path.glob("redis.damaged-*"))
-    with pytest.raises(LaunchError, match="acknowledged writes are lost"):
-        append_only.check(folder)
+    assert asked.exit_code == 1
+    assert lost in asked.output
+    assert contents(rewritten) == before
+    assert not list(rewritten.glob("redis.*"))
+
+    done = await asyncio.to_thread(recovering, rewritten, "--yes")
+    assert done.exit_code == 0, done.output
+    with recovered(rewritten) as client:
+        assert committed(client) == 2
+        if place == "increment":
+            assert lost in str(client.hget(f"headrace:{{{RUN}}}:run", "lost_writes"))
+    (kept,) = rewritten.glob("redis.damaged-*")
+    assert (kept / file.relative_to(rewritten / "redis")).read_bytes() == content
 
 
-def test_files_that_redis_cannot_read_at_all_are_put_aside(folder: Path) -> None:
-    (folder / append_only.RECORD).unlink()
-    append_only.files(folder)[0].write_bytes(b"REDIS0009 and nothing that it could read")
-    assert "Redis begins empty" in str(append_only.mend(folder))
-    with server(folder) as one, redis.Redis.from_url(one.url) as client:
-        assert client.dbsize() == 0
+async def test_recover_that_fails_half_way_has_changed_nothing(
+    rewritten: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.truncate(increments(rewritten / "redis")[-1], 100)
+    before = contents(rewritten)
+
+    async def fails(*_: object) -> None:
+        raise RuntimeError("half way")
+
+    monkeypatch.setattr("services.recovery.recover.revoke_again", fails)
+    done = await asyncio.to_thread(recovering, rewritten, "--yes")
+    assert isinstance(done.exception, RuntimeError)
+    assert contents(rewritten) == before
+    assert not list(rewritten.glob("redis.*"))
 
 
-def test_a_file_that_redis_has_written_anew_since_the_record_is_taken(folder: Path) -> None:
-    with server(folder) as one, redis.Redis.from_url(one.url) as client:
-        before = one.file.stat().st_ino, one.file.name
-        client.bgrewriteaof()
-        eventually(lambda: (one.file.stat().st_ino, one.file.name) != before)
-        one.kill()
-    append_only.check(folder)
+async def test_redis_cuts_off_a_half_written_last_command_without_a_loss(rewritten: Path) -> None:
+    with increments(rewritten / "redis")[-1].open("ab") as file:
+        file.write(b"*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$1000\r\nbb")
+    done = await asyncio.to_thread(recovering, rewritten)
+    assert "nothing is lost" in done.output
 
 
 def test_tasks_that_nobody_names_are_those_that_a_lease_would_have_made() -> None:

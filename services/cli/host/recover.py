@@ -1,6 +1,6 @@
 """`headrace recover`: go on after Redis has lost writes that it had acknowledged."""
 
-from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,73 +13,28 @@ from services.cli.output import CliError, out, print_json
 def recover(
     data: Data = None,
     redis_url: RedisURL = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Accept the loss without a question.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Go on from the newest checkpoints after Redis has lost acknowledged writes.
 
-    Stop everything first. Says what is lost, and asks. A backup (`headrace restore`) loses less.
+    Stop everything first. Says what is lost, and asks; with --json it changes nothing without
+    --yes. A backup (`headrace restore`) loses less.
     """
-    import asyncio
-
     from redis.exceptions import RedisError
 
-    from services.launch import (
-        LaunchError,
-        configured_redis_url,
-        holder_of,
-        mend,
-        put_back,
-        redis_of,
-    )
-    from services.recovery.lost_writes import compare
-    from services.recovery.recover import CannotRecover, note_loss
-    from services.recovery.recover import recover as carry_out
-    from services.store import Store
+    from services.launch import LaunchError, configured_redis_url
+    from services.recovery.recover import CannotRecover
 
     folder = data_folder(data).resolve()
     if not folder.is_dir():
         raise CliError(f"the data folder {folder} does not exist: name it with --data")
-    given = redis_url or configured_redis_url()
-
-    agreed = False
-
-    async def recovered(url: str, files: str | None) -> list[str]:
-        store = Store.from_url(url)
-        try:
-            nonlocal agreed
-            losses = await compare(store, folder)
-            sentences = [*([files] if files else []), *losses.sentences()]
-            if not sentences:
-                return []
-            if not as_json:
-                for sentence in sentences:
-                    out.print(f"lost: {sentence}", markup=False, soft_wrap=True)
-            if losses and not (yes or as_json) and not typer.confirm("Go on without it?"):
-                raise CliError("nothing was changed")
-            agreed = True
-            done = await carry_out(store, folder, losses) if losses else sentences
-            if files:
-                await note_loss(store, files)
-            return done
-        finally:
-            await store.close()
-
+    url = redis_url or configured_redis_url()
     try:
-        mended = None
-        if given is None:
-            if holder := holder_of(folder):
-                raise CliError(f"{holder} runs on the data folder {folder}: stop it first")
-            if (folder / "redis").is_dir():
-                mended = mend(folder / "redis")
-        try:
-            with nullcontext(given) if given else redis_of(folder) as url:
-                done = asyncio.run(recovered(url, mended.lost if mended else None))
-        except BaseException:
-            # The next start must find what this one has found.
-            if mended is not None and not agreed:
-                put_back(folder / "redis", mended)
-            raise
+        if url is None:
+            done = _on_a_copy(folder, yes, as_json)
+        else:
+            done = _recovered(url, folder, "", yes, as_json)
     except (LaunchError, CannotRecover, ValueError) as error:
         raise CliError(str(error)) from None
     except RedisError as error:
@@ -92,3 +47,58 @@ def recover(
     for sentence in done:
         out.print(sentence, markup=False, soft_wrap=True)
     out.print("[green]done[/]" if done else "nothing is lost")
+
+
+def _on_a_copy(folder: Path, yes: bool, as_json: bool) -> list[str]:
+    """Recover the data folder's own Redis on a copy of its files, which then takes their place."""
+    from services.launch import DataFolder, discard_copy, holder_of, redis_on_a_copy, use_copy
+
+    if holder := holder_of(folder):
+        raise CliError(f"{holder} runs on the data folder {folder}: stop it first")
+    with DataFolder(folder):
+        with redis_on_a_copy(folder) as trial:
+            done = _recovered(trial.url, folder, trial.lost, yes, as_json)
+        if not done:
+            discard_copy(folder)
+        elif kept := use_copy(folder):
+            done.append(f"Redis' files as they were are in {kept}")
+    return done
+
+
+def _recovered(url: str, folder: Path, files: str, yes: bool, as_json: bool) -> list[str]:
+    """Say what the Redis at `url` has lost, ask, and recover it. `files`: what its files have lost,
+    in a sentence, or ''. Return what was done. Raises CliError without consent."""
+    import asyncio
+
+    from services.recovery.lost_writes import compare
+    from services.recovery.recover import note_loss
+    from services.recovery.recover import recover as carry_out
+    from services.store import Store
+
+    async def recovered() -> list[str]:
+        store = Store.from_url(url)
+        try:
+            losses = await compare(store, folder)
+            lost = [*([files] if files else []), *losses.sentences()]
+            if not lost:
+                return []
+            _require_consent(lost, yes, as_json)
+            done = await carry_out(store, folder, losses)
+            if files:
+                await note_loss(store, files)
+            return done or lost
+        finally:
+            await store.close()
+
+    return asyncio.run(recovered())
+
+
+def _require_consent(lost: list[str], yes: bool, as_json: bool) -> None:
+    if as_json:
+        if yes:
+            return
+        raise CliError(f"{'; '.join(lost)}. Nothing was changed: add --yes to accept the loss")
+    for sentence in lost:
+        out.print(f"lost: {sentence}", markup=False, soft_wrap=True)
+    if not yes and not typer.confirm("Go on without it?"):
+        raise CliError("nothing was changed")

@@ -1,0 +1,138 @@
+"""Redis' append-only files after a fault: `headrace recover` tries them on a copy of their folder.
+
+Redis judges its own files: it starts on the copy, or names the damage. The folder itself stays as
+it is until the user has agreed to the loss; then the copy takes its place.
+"""
+
+import contextlib
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from services.launch.options import LaunchError, UpOptions
+from services.launch.redis import find_server, servers_here, unreadable
+from services.launch.stack import Stack
+
+COPY = "redis.recovering"
+"""The data folder of the trial, inside the real one."""
+REDIS = "redis"
+
+
+class Trial(NamedTuple):
+    """A Redis that runs on the copy."""
+
+    url: str
+    lost: str
+    """What its files have lost, in a sentence; '' if Redis has read them whole."""
+
+
+@contextlib.contextmanager
+def redis_on_a_copy(data: Path) -> Iterator[Trial]:
+    """Run Redis on a copy of the folder `data`/redis. Delete the copy if the block raises.
+
+    Redis cuts a half-written last command by itself. Where it meets other damage, the copy keeps
+    the commands before it; if Redis cannot read its snapshot either, the copy begins empty. Raises
+    LaunchError if Redis does not start for another reason, OSError if there is no room for a copy.
+    """
+    beside = data / COPY
+    shutil.rmtree(beside, ignore_errors=True)
+    folder = beside / REDIS
+    try:
+        if (data / REDIS).is_dir():
+            shutil.copytree(data / REDIS, folder, ignore=_sockets)
+        with contextlib.ExitStack() as stack:
+            url, lost = _start(stack, beside), ""
+            if not url and (lost := _cut_at_damage(folder)):
+                url = _start(stack, beside)
+            if not url:
+                _empty(folder)
+                lost = "Redis' files cannot be read: Redis begins empty"
+                url = _start(stack, beside)
+            yield Trial(url, lost)
+    except BaseException:
+        shutil.rmtree(beside, ignore_errors=True)
+        raise
+
+
+def discard_copy(data: Path) -> None:
+    """Delete the copy of an ended trial."""
+    shutil.rmtree(data / COPY)
+
+
+def use_copy(data: Path) -> Path | None:
+    """Put the copy of an ended trial in the folder's place. Return where the folder is kept, or
+    None if there was no folder. Raises OSError."""
+    kept = None
+    if (data / REDIS).exists():
+        kept = data / f"{REDIS}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
+        (data / REDIS).rename(kept)
+    (data / COPY / REDIS).rename(data / REDIS)
+    discard_copy(data)
+    return kept
+
+
+def increments(folder: Path) -> list[Path]:
+    """Return the files of commands of the Redis in `folder`, oldest first: one (Redis 6), or those
+    that the manifest names (Redis 7, Valkey)."""
+    manifest = folder / "appendonlydir" / "appendonly.aof.manifest"
+    if not manifest.exists():
+        single = folder / "appendonly.aof"
+        return [single] if single.exists() else []
+    words = [line.split() for line in manifest.read_text(errors="replace").splitlines()]
+    # file NAME seq NUMBER type b (base), i (incremental) or h (not used any more)
+    names = [line[1] for line in words if len(line) >= 6 and line[5] == "i"]
+    return [path for name in names if (path := manifest.with_name(name)).exists()]
+
+
+def _start(stack: contextlib.ExitStack, data: Path) -> str:
+    """Start Redis in `data`. Return its URL, or '' if it cannot read its files."""
+    options = UpOptions(data=data, parts=frozenset({REDIS}), start_tries=1)
+    try:
+        return stack.enter_context(Stack(options)).redis_url
+    except LaunchError as error:
+        if not unreadable(str(error)):
+            raise
+    return ""
+
+
+def _cut_at_damage(folder: Path) -> str:
+    """Cut the first damaged increment before its damage, and empty those after it. Return what was
+    cut, or '' if no increment is damaged. The snapshot is left alone: Valkey's own checker takes
+    the snapshots of Valkey 9 for damaged."""
+    cut: list[str] = []
+    for path in increments(folder):
+        size = path.stat().st_size
+        if not cut:
+            _fix(path)
+            left = path.stat().st_size
+        else:
+            path.write_bytes(b"")
+            left = 0
+        if left < size:
+            cut.append(f"Redis' file {path.name} is damaged: {left:,} of {size:,} bytes are kept")
+    return "; ".join(cut)
+
+
+def _fix(path: Path) -> None:
+    # The server's binary is the checker, too, under that name.
+    subprocess.run(
+        ["redis-check-aof", "--fix", str(path)],
+        executable=find_server(servers_here()),
+        input="y\n",
+        text=True,
+        errors="replace",
+        capture_output=True,
+        check=False,
+    )
+
+
+def _empty(folder: Path) -> None:
+    (folder / "appendonly.aof").unlink(missing_ok=True)
+    shutil.rmtree(folder / "appendonlydir", ignore_errors=True)
+
+
+def _sockets(folder: str, names: list[str]) -> list[str]:
+    return [name for name in names if Path(folder, name).is_socket()]
