@@ -50,6 +50,7 @@ def answered(row: int, *statuses: str, **fields: Any) -> AnsweredRow:
             reward={"correct": 1.0, "error": None}.get(status, 0.0),
             status=status,
             components={"exact": 1.0},
+            reasons={"exact": f"compared with {row}"},
         )
         for i, status in enumerate(statuses)
     ]

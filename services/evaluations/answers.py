@@ -40,6 +40,7 @@ COLUMNS = pa.schema(
         ("rewards", pa.list_(pa.float64())),
         ("statuses", pa.list_(pa.string())),
         ("components", pa.string()),  # JSON, a list of objects
+        ("reasons", pa.string()),  # JSON, a list of objects; older files have none
         ("error", pa.string()),
     ]
 )
@@ -199,14 +200,17 @@ def _columns_of(one: AnsweredRow) -> dict[str, Any]:
         "rewards": [sample.reward for sample in one.samples],
         "statuses": [sample.status for sample in one.samples],
         "components": json.dumps([sample.components for sample in one.samples]),
+        "reasons": json.dumps([sample.reasons for sample in one.samples]),
         "error": one.error,
     }
 
 
 def _row_of(found: dict[str, Any]) -> AnsweredRow:
     columns = ("texts", "tokens", "truncated", "rewards", "statuses")
-    lists = (*(found[name] for name in columns), json.loads(found["components"]))
-    fields = ("text", "tokens", "truncated", "reward", "status", "components")
+    components = json.loads(found["components"])
+    reasons = json.loads(found["reasons"]) if "reasons" in found else [{} for _ in components]
+    lists = (*(found[name] for name in columns), components, reasons)
+    fields = ("text", "tokens", "truncated", "reward", "status", "components", "reasons")
     return AnsweredRow(
         row=found["row"],
         category=found["category"],

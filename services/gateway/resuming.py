@@ -90,10 +90,10 @@ async def resumable(deps: Dependencies, reference: str | None) -> RunRecord | No
             f"run {run.name} ({run.id}) is {run.state}: cancel it before it is resumed, or let it "
             "go on",
         )
-    # An evaluation of a model goes on from its answers.
-    if run.checkpoint is None and run.max_steps != 0:
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"run {run.name} ({run.id}) ended without a checkpoint: submit it anew",
-        )
     return run
+
+
+def begins_anew(run: RunRecord) -> bool:
+    """Whether a run that resumes `run` starts from the beginning. An evaluation of a model goes on
+    from its answers."""
+    return run.checkpoint is None and run.max_steps != 0

@@ -43,7 +43,7 @@ from services.gateway.model_check import (
     check_models,
     check_trust,
 )
-from services.gateway.resuming import changed_by_resume, resumable
+from services.gateway.resuming import begins_anew, changed_by_resume, resumable
 from services.http import Problem
 from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
@@ -84,7 +84,7 @@ class RunSubmission(BaseModel):
         None,
         description="A run (id, beginning of the id, or name) whose checkpoint and open tasks this "
         "one takes over (of an evaluation of a model: the answers); without `recipe` its config, "
-        "too.",
+        "too. If it has no checkpoint, this run begins from the first step.",
     )
 
 
@@ -119,13 +119,14 @@ async def accept(
     deps: Dependencies, submission: RunSubmission, steps: Steps | None = None
 ) -> Accepted:
     """The record to queue. `steps`: what earlier steps of a chain will have made. Raises Problem
-    (404 for an unknown recipe or run, 409 for a run that cannot be resumed, 422 listing everything
+    (404 for an unknown recipe or run, 409 for a run that is not over, 422 listing everything
     that is wrong with the config)."""
-    previous = await resumable(deps, submission.resume_from)
-    raw, name = merged_config(submission, previous)
+    source = await resumable(deps, submission.resume_from)
+    previous = None if source is None or begins_anew(source) else source
+    raw, name = merged_config(submission, source)
     problems: Problems = []
     raw, datasets = await check_datasets(deps, raw, problems)
-    goes_on_with = previous.config if previous and submission.recipe is None else None
+    goes_on_with = source.config if source and submission.recipe is None else None
     submitted = submission.config if submission.recipe is not None else None
     try:
         raw, from_datasets = with_defaults(raw, datasets, goes_on_with, submitted)
@@ -134,6 +135,11 @@ async def accept(
     raw, models = await check_models(deps, raw, problems, steps, previous)
     model = models.policy
     warnings = await check_verifiers(deps, raw, datasets, problems)
+    if source is not None and previous is None:
+        warnings.append(
+            f"run {source.name} ({source.id}) ended without a checkpoint: this run has its config, "
+            "and begins from the first step"
+        )
     try:
         config = parse_config(raw)
     except ConfigError as error:
@@ -163,7 +169,7 @@ async def accept(
         problems.append(("training.max_steps", f"is {max_steps}, and {trained}: set it higher"))
     if problems:
         raise refusal(problems)
-    pool = submission.pool or (previous.pool if previous else "default")
+    pool = submission.pool or (source.pool if source else "default")
     # An evaluation alone trains on nothing.
     warnings += await check_held_out(deps, datasets) if max_steps != 0 else []
     if isinstance(config, RLConfig):
@@ -179,7 +185,7 @@ async def accept(
         state=RunState.QUEUED,
         priority=submission.priority,
         config=config.model_dump(mode="json"),
-        recipe=submission.recipe or (previous.recipe if previous else None),
+        recipe=submission.recipe or (source.recipe if source else None),
         warnings=warnings,
         from_datasets=from_datasets,
         resume_from=previous.id if previous else None,

@@ -146,6 +146,17 @@ def test_a_row_that_could_not_be_answered_keeps_the_reason(tmp_path: Path) -> No
     assert page(tmp_path, offset=0, limit=1, verdict="unscored").rows == [failed]
 
 
+def test_answers_of_before_verifiers_gave_reasons_are_read(tmp_path: Path) -> None:
+    path = part_path(tmp_path, 1)
+    write_part(path, [answered(0, "correct", "wrong")])
+    assert [one.reasons for one in page(tmp_path, offset=0, limit=1).rows[0].samples] == [
+        {"exact": "compared with 0"}
+    ] * 2
+
+    pq.write_table(pq.read_table(path).drop_columns("reasons"), path, write_page_checksum=True)
+    assert [one.reasons for one in page(tmp_path, offset=0, limit=1).rows[0].samples] == [{}, {}]
+
+
 def test_a_record_that_cannot_be_read_stops_only_itself(tmp_path: Path) -> None:
     record = EvaluationRecord(
         id="000002-a", run="r", name="a", dataset="a", step=2, version="aaa:2", samples=1, rows=1,

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, out, print_json, table
-from services.cli.runs.samples import number
+from services.cli.runs.samples import number, show_reasons
 from services.contracts.pass_at import in_short
 from services.runtime.terminal import one_line, visible
 
@@ -126,5 +126,6 @@ def _show(one: dict[str, Any]) -> None:
         cut = ", truncated" if sample["truncated"] else ""
         head = f"  reward {number(sample['reward'])} {sample['status']}, {sample['tokens']} tokens"
         out.print(Text(one_line(head + cut), "dim"), soft_wrap=True)
+        show_reasons(sample)
         out.print(Padding(Text(visible(sample["text"])), (0, 0, 0, 4)))
     out.print()

@@ -47,13 +47,18 @@ def show(one: dict[str, Any]) -> None:
     if len(one["components"]) > 1:
         parts = (f"{name} {number(value)}" for name, value in one["components"].items())
         out.print(Text("  " + "  ".join(map(one_line, parts))), soft_wrap=True)
-    for name, reason in one["reasons"].items():
-        out.print(Text(one_line(f"  {name}: {reason}"), "italic"), soft_wrap=True)
+    show_reasons(one)
     for name in ("prompt", "completion", "reference"):
         if one[name]:
             out.print(Text(f"  {name}", "dim"))
             out.print(Padding(Text(visible(one[name])), (0, 0, 0, 4)))
     out.print()
+
+
+def show_reasons(one: dict[str, Any]) -> None:
+    """Print what each verifier says of an answer."""
+    for name, reason in one["reasons"].items():
+        out.print(Text(one_line(f"  {name}: {reason}"), "italic"), soft_wrap=True)
 
 
 def origin(one: dict[str, Any]) -> str:

@@ -138,9 +138,10 @@ def resume(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Queue a new run that continues RUN from its last checkpoint, in the same pool; an evaluation
-    of a model goes on with the rows that are not answered. A chain goes on with the step that
-    failed; --set changes that step's config."""
+    """Queue a new run that continues RUN from its last checkpoint, in the same pool, with its
+    config and what --set changes. A run without a checkpoint begins from the first step. An
+    evaluation of a model goes on with the rows that are not answered, and a chain with the step
+    that failed."""
     overrides = overrides_from(set_ or [])
     api = connect(gateway)
     found = find(api, run)

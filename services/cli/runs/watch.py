@@ -27,7 +27,16 @@ from services.contracts.events import Event
 def watch_run(api: Gateway, run: str, as_json: bool = False) -> int:
     """Follow `run` until it is final; the exit code. Ctrl-C ends the watching, not the run."""
     try:
-        return 0 if follow(api, run, as_json) == "succeeded" else FAILED
+        state = follow(api, run, as_json)
+        if state == "failed":
+            again = api.command("resume", run, "--set", "KEY=VALUE")
+            looks = api.command("samples", run)
+            err.print(
+                f"[dim]its answers: {escape(looks)}\n"
+                f"run it again with a key changed: {escape(again)}[/]",
+                soft_wrap=True,
+            )
+        return 0 if state == "succeeded" else FAILED
     except KeyboardInterrupt:
         again = api.command("watch", run)
         err.print(f"[dim]{escape(run)} goes on; watch it again: {escape(again)}[/]", soft_wrap=True)

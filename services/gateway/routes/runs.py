@@ -65,7 +65,7 @@ class RunMetrics(BaseModel):
     responses=responses(
         {
             404: "There is no such recipe, or no such run to resume",
-            409: "The run to resume is not over, or has no checkpoint, or is being deleted",
+            409: "The run to resume is not over, or is being deleted",
             422: "The config cannot be used, or the run does not fit the pool's GPUs; `problems` "
             "lists everything that is wrong with it",
         }

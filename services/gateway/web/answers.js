@@ -14,6 +14,11 @@ function origin(one) {
   return `${one.dataset ? `${one.dataset}, ` : ""}row ${one.row}`;
 }
 
+// What each verifier says of an answer.
+export function reasons(one) {
+  return Object.entries(one.reasons).map(([name, reason]) => element("p", `${name}: ${reason}`));
+}
+
 function answer(one) {
   const item = element("li");
   const head = element("p");
@@ -29,7 +34,7 @@ function answer(one) {
   if (parts.length > 1)
     head.append(element("span", parts.map(([name, value]) => `${name} ${number(value, 3) ?? "–"}`).join(", ")));
   item.append(head, element("pre", one.prompt, { class: "quiet" }), element("pre", one.completion));
-  for (const [name, reason] of Object.entries(one.reasons)) item.append(element("p", `${name}: ${reason}`));
+  item.append(...reasons(one));
   if (one.reference) item.append(element("p", "reference"), element("pre", one.reference, { class: "quiet" }));
   return item;
 }

@@ -1,6 +1,7 @@
 // The evaluations of the shown run, and the answers of the chosen one. Prompts and answers are what
 // datasets and policies say: never anything but textContent.
 
+import { reasons } from "./answers.js";
 import { get, runPath } from "./api.js";
 import { element, number } from "./dom.js";
 
@@ -115,7 +116,7 @@ function answered(row) {
       element("span", sample.status),
       element("span", `${sample.tokens} tokens${sample.truncated ? ", truncated" : ""}`),
     );
-    item.append(said, element("pre", sample.text));
+    item.append(said, element("pre", sample.text), ...reasons(sample));
   }
   return item;
 }

@@ -17,14 +17,15 @@ from services.store.scripts import Noun, Scripts
 
 EXHAUSTED = (
     "no row of the dataset is of use: since a group was last finished every row was sampled again "
-    "and dropped, the last one as {last}. `headrace audit` counts the reasons; repair the rows, or "
-    "append others, and resume the run"
+    "and dropped, the last one as {last}. `headrace audit {run}` counts the reasons; repair the "
+    "rows, or append others, and run it again: `headrace resume {run}`"
 )
 FILTERED = (
     "too little to learn from: {filtered} groups were filtered while {finished} of the {batch} "
-    "groups of a batch were finished, the last one as {last}. Look at the verifier, its reference "
-    "answers, and whether the prompts are much too hard or too easy for the model; or raise "
-    "algorithm.dynamic_sampling.max_filtered, and resume the run"
+    "groups of a batch were finished, the last one as {last}. `headrace samples {run}` shows "
+    "answers with their references and the verifiers' reasons: are the prompts much too hard or "
+    "too easy for the model? Run it again with a key changed: `headrace resume {run} --set "
+    "KEY=VALUE`, for example algorithm.dynamic_sampling.max_filtered=2000"
 )
 
 
@@ -96,7 +97,7 @@ class Prompts(Noun):
         )
         refusal, *pairs = [part.decode() for part in reply]
         if refusal == "exhausted":
-            await self._fail(run, EXHAUSTED.format(last=await self._last_dropped(run)))
+            await self._fail(run, EXHAUSTED.format(run=run, last=await self._last_dropped(run)))
         if refusal == "filtered_group":
             await self._fail(run, await self._why_filtered(run))
         leases = [
@@ -123,7 +124,7 @@ class Prompts(Noun):
         names = ("filtered", "finished", "batch")
         found: Any = await self._redis.hmget(run_key(run, "order"), names)
         counts = {name: int(count or 0) for name, count in zip(names, found, strict=True)}
-        return FILTERED.format(**counts, last=await self._last_dropped(run))
+        return FILTERED.format(run=run, **counts, last=await self._last_dropped(run))
 
     async def renew(self, run: str, attempts: list[str], ttl: float) -> list[str]:
         """Move deadlines to `ttl` seconds from now. Returns the attempts that are lost."""

@@ -10,22 +10,40 @@ import pytest
 from safetensors.numpy import save_file
 
 from services.store import Store
-from tests.integration.gateway.servers import GatewayProcess, InStore, problems
+from tests.integration.gateway.servers import GatewayProcess, Headrace, InStore, problems
 
 pytestmark = pytest.mark.usefixtures("sums")
 
 
-def test_only_a_run_that_has_ended_with_a_checkpoint_can_be_resumed(
-    api: httpx.Client, submit: Any
-) -> None:
-    run = submit().json()["id"]
-    live = api.post("/v1/runs", json={"resume_from": run})
-    api.post(f"/v1/runs/{run}/cancel")
-    empty = api.post("/v1/runs", json={"resume_from": run})
+def test_a_run_that_is_not_over_cannot_be_resumed(api: httpx.Client, submit: Any) -> None:
+    live = api.post("/v1/runs", json={"resume_from": submit().json()["id"]})
 
-    assert live.status_code == empty.status_code == 409
+    assert live.status_code == 409
     assert "is queued: cancel it before it is resumed" in live.json()["detail"]
-    assert "without a checkpoint" in empty.json()["detail"]
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_is_run_again_with_a_key_changed(
+    submit: Any, in_store: InStore, headrace: Headrace, api: httpx.Client
+) -> None:
+    run = submit(config={"training": {"seed": 7}}).json()
+    in_store(lambda store: store.runs.fail(run["id"], "too little to learn from"))
+
+    said = headrace("resume", run["id"], "--set", "algorithm.prompts_per_step=1")
+
+    assert said.returncode == 0, said.stderr
+    warning = f"run {run['name']} ({run['id']}) ended without a checkpoint: this run has its config"
+    assert warning in " ".join(said.stdout.split())
+    again = api.get(f"/v1/runs/{run['name']}").json()
+    api.post(f"/v1/runs/{again['id']}/cancel")
+    assert again["id"] != run["id"]
+    # A key that a checkpoint would have kept.
+    assert again["config"]["algorithm"]["prompts_per_step"] == 1
+    assert again["config"]["training"]["seed"] == 7
+    assert (again["resume_from"], again["recipe"], again["pool"]) == (
+        None,
+        run["recipe"],
+        run["pool"],
+    )
 
 
 def test_an_evaluation_of_a_model_is_resumed_with_the_same_options(

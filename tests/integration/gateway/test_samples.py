@@ -194,7 +194,7 @@ def test_answers_of_an_evaluation_are_browsed_by_page_verdict_and_category(
     assert [row["row"] for row in found["rows"]] == [0, 1]
     assert found["rows"][1]["samples"][1] | {"components": {}} == {
         "text": "correct 1", "tokens": 11, "truncated": False, "reward": 1.0, "status": "correct",
-        "components": {}, "reasons": {},
+        "components": {}, "reasons": {"exact": "compared with 1"},
     }  # fmt: skip
     for query, rows in (
         ("offset=2", [2]),
@@ -228,6 +228,7 @@ def test_a_terminal_shows_evaluations_and_their_answers(
     assert "prompt 1" in told.stdout
     assert "correct 1" in told.stdout
     assert "correct 0" not in told.stdout
+    assert "  exact: compared with 1\n" in told.stdout
     listed = headrace("evaluations", run)
     assert listed.stdout.startswith("000002-test  step 2  3/3 rows  accuracy 0.500")
     assert "easy" in listed.stdout

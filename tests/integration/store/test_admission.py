@@ -317,7 +317,9 @@ async def test_a_run_whose_groups_are_filtered_fails_with_the_reason(scene: Scen
     assert run.reason.startswith(
         "too little to learn from: 5 groups were filtered while 1 of the 2 groups of a batch were "
         "finished, the last one as filtered_group: dataset row 5: all its rewards are 0. "
+        "`headrace samples r1` shows answers"
     )
+    assert "`headrace resume r1 --set KEY=VALUE`" in run.reason
     assert (await scene.lease(1)).refusal == "state"
 
 
