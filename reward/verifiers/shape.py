@@ -163,7 +163,7 @@ class RepetitionVerifier(Verifier[RepetitionParams]):
             return _scored(0.0, f"shorter than {n} {params.unit}")
         again = grams - len(set(zip(*(units[start:] for start in range(n)), strict=False)))
         taken = min(params.penalty, 2 * params.penalty * again / grams)
-        return _scored(-taken, f"{again} of {grams} {n}-grams occur again")
+        return _scored(0.0 - taken, f"{again} of {grams} {n}-grams occur again")
 
 
 class LanguageVerifier(Verifier[LanguageParams]):

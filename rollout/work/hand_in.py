@@ -27,8 +27,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 15.0
 """Seconds until a payload that could not be written is written again."""
 
 
-JUDGED_SECONDS = 1.0
-"""Between two groups of which the run keeps the best and the worst answer."""
+JUDGED_SECONDS, JUDGED_AT_ONCE = 1.0, 8
+"""Between two groups of which the run keeps the best and the worst answer, after the first ones."""
 
 
 class HandIn:
@@ -37,6 +37,7 @@ class HandIn:
     def __init__(self, leases: Leases, run_events: RunEvents) -> None:
         self._leases = leases
         self._run_events = run_events
+        self._judged = 0
         self._next_judged = 0.0
         """When answers are kept again (`time.monotonic`)."""
 
@@ -54,7 +55,8 @@ class HandIn:
         lengths = [len(completion.token_ids) for completion in sampled.completions]
         prompt_length = len(sampled.prompt_tokens)
         context.sequences.finished(prompt_length, sum(lengths), len(lengths))
-        if time.monotonic() >= self._next_judged:
+        if self._judged < JUDGED_AT_ONCE or time.monotonic() >= self._next_judged:
+            self._judged += 1
             self._next_judged = time.monotonic() + JUDGED_SECONDS
             await self._run_events.judged(judged_answers(context, lease.task, row, sampled))
         reward, trained = sampled.mean_reward(), sampled.trained(algorithm)

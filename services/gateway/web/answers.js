@@ -33,8 +33,7 @@ function answer(one) {
   const parts = Object.entries(one.components);
   if (parts.length > 1)
     head.append(element("span", parts.map(([name, value]) => `${name} ${number(value, 3) ?? "–"}`).join(", ")));
-  item.append(head, element("pre", one.prompt, { class: "quiet" }), element("pre", one.completion));
-  item.append(...reasons(one));
+  item.append(head, element("pre", one.prompt, { class: "quiet" }), element("pre", one.completion), ...reasons(one));
   if (one.reference) item.append(element("p", "reference"), element("pre", one.reference, { class: "quiet" }));
   return item;
 }

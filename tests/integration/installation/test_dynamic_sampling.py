@@ -73,7 +73,15 @@ def test_a_run_whose_groups_are_all_filtered_ends_with_the_reason(
         in (record["reason"])
     )
     assert "as filtered_group: dataset row " in record["reason"]
-    assert ": all its rewards are 0. Look at the verifier" in record["reason"]
+    assert f": all its rewards are 0. `headrace samples {record['id']}` shows" in record["reason"]
+    # What the policy answered instead, and why that earned nothing.
+    found = installation.api.get(f"/v1/runs/{record['id']}/samples")
+    assert (found["samples"], found["next"]) == ([], None)
+    assert found["judged"]
+    for one in found["judged"]:
+        assert (one["status"], one["reward"], one["step"]) == ("wrong", 0.0, 0)
+        assert one["reference"] == str(one["row"] + 1)
+        assert one["reasons"] == {"regex": "'never' does not match"}
     assert events[-1].data == {"state": "failed", "reason": record["reason"]}
     audit = installation.api.get(f"/v1/runs/{record['id']}/audit")
     assert audit["dropped"]["filtered_group"] > 3 * PROMPTS
