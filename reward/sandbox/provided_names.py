@@ -7,8 +7,8 @@ import re
 from contextlib import suppress
 from typing import Any
 
-# Of a name that two modules have, the later module's counts: `Counter` is collections', not
-# typing's. Built-in functions keep their names, and modules theirs (`copy`, `random`).
+# If two modules have a name, the later module wins: `Counter` is collections', not typing's.
+# Built-in functions keep their names, and modules theirs (`copy`, `random`).
 _STARRED = (
     "sys", "typing", "string", "re", "datetime", "random", "statistics", "operator", "io", "json",
     "copy", "fractions", "decimal", "heapq", "bisect", "math", "itertools", "functools",
@@ -19,7 +19,7 @@ RECURSION = 50_000
 
 
 def builtins_with_library(source: str) -> dict[str, Any]:
-    """What `__builtins__` is for the program `source`. What the program defines goes before."""
+    """Make `__builtins__` for the program `source`. The program's own names win over these."""
     names: dict[str, Any] = {}
     for module in map(importlib.import_module, _STARRED):
         listed = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]

@@ -4,7 +4,7 @@ Programs run in `reward.sandbox`, each test in a fresh one. What a program is co
 enters its sandbox: printed output is compared here, and the code of a test runs in a sandbox of its
 own, from which it calls the program's functions (`reward.sandbox.peers`).
 
-Of the verdict's parts, for dense rewards, there is one for each test.
+The verdict has a part for each test, for dense rewards.
 """
 
 import json

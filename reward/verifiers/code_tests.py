@@ -15,8 +15,8 @@ FORMS = (
     "give {test, entry_point} (HumanEval), {test_list} (MBPP) or a list of asserts, or "
     "{inputs, outputs} or a list of {input, output} for programs that read and print"
 )
-# What a function returns is made plain before it is compared: tuples are lists, and a float of a
-# class of the program's own is the number that it holds. Keys of JSON objects are text, and stand
+# A result is made plain before it is compared: tuples become lists, and a float of a class of the
+# program's own becomes the number that it holds. Keys of JSON objects are text, and stand
 # for whole numbers too. Floats are equal within 1e-6, as printed ones (`program_output`).
 _JUDGE = """
 inf = float("inf")

@@ -12,7 +12,7 @@ Part = Literal["whole", "thinking", "answer"]
 
 
 class PartParams(VerifierParams):
-    """Which part of the completion is looked at."""
+    """Choose the part of the completion that is looked at."""
 
     part: Part = Field(
         "whole",

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from reward.verifiers.base import Message
 from reward.verifiers.code_tests import Suite, with_body
 
-# A fence may stand in an item of a list, or in a quotation. Text between two marks in one line is
-# no block.
+# A fence may stand in an item of a list, or in a quotation. Two marks in one line make no block.
 _FENCE = re.compile(
     r"(?P<indent>[ \t]*(?:(?:[-*+>]|\d{1,9}[.)])[ \t]+)*)"
     r"(?:(?P<ticks>`{3,})(?P<info>[^`]*)|(?P<tildes>~{3,})(?P<about>.*))$"
@@ -21,7 +20,7 @@ _MOST_INDENTED = 3
 
 
 class Program(NamedTuple):
-    """A program, and where it ends in the answer, in characters."""
+    """A program, and its end in the answer, in characters."""
 
     source: str
     end: int

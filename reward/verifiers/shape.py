@@ -31,7 +31,7 @@ _RUNS = re.compile(
 _WINDOWS = {"ideographs": 2, "unspaced": 5, "word": 5}
 """Characters that stand for a word of a run without spaces."""
 _LONGEST_WORD = 40
-"""Letters. A longer run is no word of any language, but text without spaces."""
+"""Letters. A longer run is text without spaces."""
 _CODE_AND_MATH = re.compile(
     r"```.*?(?:```|\Z)|\$[^$]*\$|\\\((?:[^\\]|\\(?![()]))*\\\)|\\\[(?:[^\\]|\\(?![\[\]]))*\\\]",
     re.DOTALL,
@@ -196,7 +196,7 @@ def _name(letter: str) -> str:
 
 def _words(text: str) -> Iterator[str]:
     """The words of a text in any script. In text without spaces overlapping pieces stand for words:
-    what is said again gives the same pieces again."""
+    a repeated text gives the same pieces again."""
     for run in _RUNS.finditer(text):
         kind, characters = run.lastgroup or "", run.group()
         size = _WINDOWS.get(kind, 1)

@@ -1,7 +1,7 @@
-"""Where a completion's thoughts end and its answer begins. Pure, linear time.
+"""Finds the end of a completion's thoughts, where its answer begins. Pure, linear time.
 
-A thought ends at its closing tag. A thought that nothing closes was cut off, and then there is no
-answer. A tag that is only mentioned (in a block of code, in quotes, after a word of a sentence)
+A thought ends at its closing tag. A thought without a closing tag was cut off, and has no answer
+after it. A tag that is only mentioned (in a block of code, in quotes, after a word of a sentence)
 opens and closes nothing. The chat template may have opened the thought: then the opening tag is
 the prompt's end, and rollout workers send it along as `prefill`.
 """
@@ -45,6 +45,7 @@ _TOKEN = re.compile(
     rf"""|(?P<quote>"+|`+|(?<!\w)'+|'+(?!\w))|{_TAGS})""",
     re.IGNORECASE | re.MULTILINE,
 )
+_LONG_QUOTES = {'"""', "'''"}
 _PREFILL = re.compile(rf"(?:{_OPENINGS})\s*(?:(?:{_CLOSINGS})\s*)?\Z", re.IGNORECASE)
 _PREFILL_CHARS = 400
 # A sentence or a formula about a tag: "the <think> tag", `s.split(<think>`.
@@ -79,7 +80,7 @@ def answer_of(completion: str, prefill: str = "") -> str | None:
 
 
 def read_thoughts(completion: str, prefill: str = "") -> Thoughts:
-    """Find the thoughts of a completion. `prefill`: the beginning of it that the prompt has."""
+    """Find the thoughts of a completion. `prefill`: its beginning, if the prompt has that."""
     text = prefill + completion
     if not _TAG.search(text):
         return Thoughts(None, 0)
@@ -103,7 +104,7 @@ class _Scan:
         self.fence = ""
         """Opens the block of code that the scan is in."""
         self.quotes: set[str] = set()
-        """Open quotes of the line."""
+        """Open quotes of the line, and open triple quotes."""
         self.mentions = 0
         """Opening tags that were only mentioned."""
 
@@ -123,9 +124,10 @@ class _Scan:
             elif mark.startswith(self.fence):
                 self.fence = ""
         elif name == "line":
-            self.quotes.clear()
+            self.quotes &= _LONG_QUOTES
         elif len(token.group()) % 2:
-            self.quotes ^= {token.group()[0]}
+            long = token.group()[:3] in _LONG_QUOTES
+            self.quotes ^= {token.group()[: 3 if long else 1]}
 
     def _open(self, token: re.Match[str], kind: str) -> None:
         before = self.text[max(self.start, token.start() - 12) : token.start()]

@@ -7,6 +7,7 @@ import pytest
 from services.contracts.thoughts import Thoughts, answer_of, prefill_of, read_thoughts
 
 FENCED = "```python\ns = '<think>'\nt = '''\n<think>\n'''\nprint(s)\n```\n"
+QUOTED = "s = '''\n<think>\n'''\nprint(s)\n"
 UNFENCED = "import re\nprint(re.sub(r'<think>.*</think>', '', s))\n"
 
 
@@ -83,6 +84,7 @@ def test_the_prompt_may_have_opened_the_thought(
     [
         FENCED,
         UNFENCED,
+        QUOTED,
         "~~~\n<think>\n~~~\n5",
         "I used the <think> tag and </think>. It is 5.",
         "Wrap it in `<think>`: 5",
