@@ -30,6 +30,7 @@ from learner.model.passes.microbatches import backward_rows, forward_rows
 from learner.model.passes.moe_balance import RouterTally, balance, routing_of
 from learner.model.placement.offload import present
 from learner.optim.schedules import lr_share
+from learner.persist.read_ahead import ReadAhead
 from learner.persist.restore import prepare
 from learner.persist.supervised_rows import SupervisedRows, open_rows
 from learner.report.sft_metrics import Laps, smoothed, unbiased
@@ -77,6 +78,7 @@ def train_sft(
         )
     else:
         coordinator = Follower(config, ranks, store, volume, state, stop)
+    ahead = ReadAhead(rows, lambda uses: dealt(uses, cost, ranks))
     try:
         coordinator.begin()
         if rows.validation and not state.progress.step:
@@ -86,13 +88,12 @@ def train_sft(
             if command.kind != "train":
                 break
             laps = Laps()
-            step = rows.steps.next()
-            assert step is not None
-            examples = rows.examples(dealt(step.uses, cost, ranks))
+            step, examples = ahead.next(is_last=state.progress.step + 1 >= rows.max_steps)
             laps.lap("rows")
             metrics = train(state, step, examples, rows, config, ranks, work)
             laps.lap("training")
             if rows.validation and validates(config, state.progress, rows.max_steps):
+                ahead.wait()
                 metrics |= validate(state, rows, config, ranks, cost)
                 laps.lap("validation")
             coordinator.checkpoint()
@@ -101,6 +102,7 @@ def train_sft(
             coordinator.report(metrics | laps.metrics(), len(step.uses), tokens)
         return coordinator.end(command, crash_limit)
     finally:
+        ahead.close()
         coordinator.close()
 
 
@@ -226,7 +228,7 @@ def validate(
     cost: SequenceCost,
 ) -> dict[str, float]:
     """Loss per token in nats, and bits per byte of the rows' text; of two answers what is measured
-    in training. `state` learns whether this is the lowest loss so far.
+    in training. `state` learns whether this is the best validation so far.
 
     Tokens that spell none of the text (end of sequence, special tokens, the chat template's) have
     no bytes, and their nats are not in the bits either: as in nanochat.
@@ -237,18 +239,22 @@ def validate(
         sums = sums + validation_sums(config, state, examples, len(rows.names), ranks)
     assert isinstance(sums, torch.Tensor)
     metrics = validation_metrics(config, rows.names, sums, ranks)
-    state.progress = judged(state.progress, metrics["validation/loss"])
+    best = config.validation.best
+    state.progress = judged(state.progress, metrics[f"validation/{best}"])
     supervised = state.progress.supervised
     assert supervised is not None
     if supervised.best_loss is not None and supervised.best_step is not None:
-        metrics["validation/best_loss"] = supervised.best_loss
+        if best == "loss":
+            metrics["validation/best_loss"] = supervised.best_loss
+        else:
+            metrics["validation/best_bits_per_byte"] = supervised.best_loss
         metrics["validation/best_step"] = float(supervised.best_step)
     return metrics
 
 
 def judged(progress: Progress, loss: float) -> Progress:
-    """The progress after a validation with this `loss`. One that is no number is no best one: it
-    would stay the lowest for ever."""
+    """The progress after a validation with this `loss`, or bits per byte. What is no number is
+    never the best: it would stay the lowest for ever."""
     found = progress.supervised
     assert found is not None
     best = found.best_loss

@@ -31,8 +31,9 @@ class Supervised:
     smoothed: float = 0.0
     """The loss's moving average, before it is divided by the weights so far."""
     best_step: int | None = None
-    """The step with the lowest validation loss."""
+    """The step with the best validation."""
     best_loss: float | None = None
+    """Its loss, or its bits per byte (`validation.best`)."""
     since_best: int = 0
     """Validations since that one."""
 

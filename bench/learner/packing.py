@@ -12,11 +12,16 @@ from itertools import count
 import numpy as np
 import numpy.typing as npt
 
-from learner.batch.best_fit import BestFit
+from learner.batch.best_fit import BestFit, Crop
 
 ROW = 2048
 BUFFERS = (1, 100, 1000)
 SEED = 0
+KINDS: dict[str, Crop | None] = {
+    "empty": None,
+    "shortest cropped": "shortest",
+    "first cropped": "first",
+}
 Lengths = npt.NDArray[np.int64]
 
 
@@ -32,7 +37,7 @@ def mixtures(conversations: int) -> Iterator[tuple[str, Lengths]]:
     yield "uniform, 2 to 2,048", random.integers(2, ROW + 1, conversations)
 
 
-def wasted(lengths: Lengths, buffer: int, crop: bool) -> float:
+def wasted(lengths: Lengths, buffer: int, crop: Crop | None) -> float:
     """The share of room that stays empty; with `crop` the share of tokens that no row has."""
     following = zip(count(), lengths.tolist(), strict=False)
     packing = BestFit(ROW, buffer, crop)
@@ -49,10 +54,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--conversations", type=int, default=50_000)
     conversations = parser.parse_args().conversations
-    heads = [f"{kind}, {buffer:,}" for kind in ("empty", "cropped") for buffer in BUFFERS]
+    heads = [f"{kind}, {buffer:,}" for kind in KINDS for buffer in BUFFERS]
     print(f"| Lengths | {' | '.join(heads)} |\n| --- |{' ---: |' * len(heads)}")
     for name, lengths in mixtures(conversations):
-        found = [wasted(lengths, buffer, crop) for crop in (False, True) for buffer in BUFFERS]
+        found = [wasted(lengths, buffer, crop) for crop in KINDS.values() for buffer in BUFFERS]
         print(f"| {name} | {' | '.join(f'{share:.2%}' for share in found)} |")
 
 

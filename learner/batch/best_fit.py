@@ -1,15 +1,18 @@
 """Which conversations share a packed row: best fit, from a buffer of those that come next. Pure.
 
 As nanochat's data loaders fill rows: the longest conversation that still fits whole comes next, the
-first of several as long; where none fits, the rest of the row stays empty (`pad`), or the shortest
-one fills it and loses its end (`crop`).
+first of several as long. If none fits, the rest of the row stays empty (`pad`), or a conversation
+fills it and loses its end (`crop`): the shortest one, or the one that came first.
 """
 
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Literal, NamedTuple
+
+Crop = Literal["shortest", "first"]
+"""Which buffered conversation is cropped."""
 
 
 class Placed(NamedTuple):
@@ -26,7 +29,8 @@ class Placed(NamedTuple):
 class BestFit:
     """Fills rows of `length` tokens, none of whose conversations is longer."""
 
-    def __init__(self, length: int, buffer: int, crop: bool) -> None:
+    def __init__(self, length: int, buffer: int, crop: Crop | None) -> None:
+        """`crop` None: the rest of a row stays empty."""
         self._length, self._buffer, self._crop = length, buffer, crop
         self._of_length: dict[int, deque[int]] = {}
         """Positions of the buffered conversations by their tokens, in the order in which they
@@ -63,12 +67,17 @@ class BestFit:
                 tokens = self._lengths[fits]
                 placed.append(Placed(self._take(fits), tokens))
             elif self._crop:
-                lost = self._lengths[0] - room
-                placed.append(Placed(self._take(0), room, lost))
+                at = 0 if self._crop == "shortest" else self._first()
+                lost = self._lengths[at] - room
+                placed.append(Placed(self._take(at), room, lost))
             else:
                 break
             room -= placed[-1].tokens
         return placed
+
+    def _first(self) -> int:
+        """The place in `_lengths` of the conversation that came first."""
+        return min(range(len(self._lengths)), key=lambda at: self._of_length[self._lengths[at]][0])
 
     def _take(self, at: int) -> int:
         """Take the conversation that came first of those with the length `_lengths[at]`. Returns

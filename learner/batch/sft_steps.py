@@ -120,7 +120,7 @@ class Steps:
                     "set data.max_seq_len"
                 )
             self._rows = check_packed_rows(packing, longest)
-            self._fit = BestFit(longest, packing.buffer, packing.when_none_fits == "crop")
+            self._fit = BestFit(longest, packing.buffer, packing.cropped)
             self._fit.put((at, self._taken(at)[0]) for at in waiting)
 
     @property

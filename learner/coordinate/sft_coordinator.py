@@ -43,6 +43,7 @@ class SFTCoordinator(FirstRank):
         keep = config.training.keep_checkpoints
         super().__init__(ranks, store, volume, state, stop, schedule, keep)
         self._patience, self._max_steps = config.validation.patience, max_steps
+        self._measure = config.validation.best
         self._speed, self._work, self._flops = Speed(), work, self._supervised.flops
         self._said = 0.0
 
@@ -126,7 +127,8 @@ class SFTCoordinator(FirstRank):
     def _before_end(self, kind: str) -> str:
         # Of steps that take milliseconds not each was said.
         self._store.fenced(self._store.runs.update, {"step": self._state.progress.step})
-        if kind == "finish" and (said := best_said(self._state.progress, self._max_steps)):
+        said = best_said(self._state.progress, self._max_steps, self._measure)
+        if kind == "finish" and said:
             self._store.warn(said)
         return kind
 
@@ -139,19 +141,20 @@ class SFTCoordinator(FirstRank):
         return super()._checkpoint_due()
 
 
-def best_said(progress: Progress, max_steps: int) -> str | None:
-    """Where the validation loss of a run that ends was lowest; None: at its last step, or nowhere.
-    There is no checkpoint of step 0."""
+def best_said(progress: Progress, max_steps: int, measure: str = "loss") -> str | None:
+    """Say at which step the `measure` of a run's validations was lowest. Return None if that is
+    its last step, or if there was no validation. There is no checkpoint of step 0."""
+    called = {"loss": "validation loss was", "bits_per_byte": "bits per byte were"}[measure]
     found, step = progress.supervised, progress.step
     if found is None or found.best_step is None or found.best_step >= step:
         return None
     early = "the run ends early, and " if step < max_steps else ""
     if not found.best_step:
         return (
-            f"{early}training has not improved the model: the validation loss was lowest before "
+            f"{early}training has not improved the model: the {called} lowest before "
             f"the first step ({found.best_loss:.4g})"
         )
     return (
-        f"{early}the validation loss was lowest at step {found.best_step} "
+        f"{early}the {called} lowest at step {found.best_step} "
         f"({found.best_loss:.4g}): run:{progress.run}@{found.best_step} starts from there"
     )

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import cycle
 
 import numpy as np
 
@@ -161,13 +162,12 @@ def _opened(
             len(components) if own else 0, len(datasets) if own else len(components)
         )
     }
-    validation = [
-        use
-        for number, rows in held.items()
-        for use in _validated(
-            number, _spread(rows, config.validation.rows), lengths, config, longest
-        )
+    limits = [one.rows or config.validation.rows for one in own] or [config.validation.rows]
+    sets = [
+        list(_validated(number, _spread(found, most), lengths, config, longest))
+        for (number, found), most in zip(held.items(), cycle(limits), strict=False)
     ]
+    validation = _within(sets, config.validation.tokens)
     if not validation and config.validation.patience is not None:
         raise RunCannotGoOn(
             f"validation.patience {config.validation.patience} counts validations, and there is no "
@@ -224,6 +224,19 @@ def _validated(
             yield Use(number, row, tokens)
 
 
+def _within(sets: list[list[Use]], tokens: int | None) -> list[Use]:
+    """The rows of all `sets`, or of each the same share, so that they have about `tokens`. A set
+    keeps one row at least."""
+    total = sum(use.tokens for uses in sets for use in uses)
+    share = 1.0 if tokens is None else min(1.0, tokens / max(total, 1))
+    counts = [max(round(share * len(uses)), 1) for uses in sets]
+    return [
+        uses[at * len(uses) // count]
+        for uses, count in zip(sets, counts, strict=True)
+        for at in range(count if uses else 0)
+    ]
+
+
 def _spread(rows: np.ndarray, most: int | None) -> np.ndarray:
     """At most so many of `rows`, evenly spaced."""
     if most is None or len(rows) <= most:
@@ -233,7 +246,8 @@ def _spread(rows: np.ndarray, most: int | None) -> np.ndarray:
 
 def _records(config: SFTConfig, store: RunStore, volume: Volume) -> list[DatasetRecord]:
     """The datasets to train on and to validate on, all of their files here."""
-    names = [one.dataset for one in config.data.components] + config.validation.datasets
+    names = [one.dataset for one in config.data.components]
+    names += [one.dataset for one in config.validation.datasets]
     # Each is looked up once: one that is there twice and grows meanwhile would have two splits.
     found = {name: store.dataset(name, volume).record for name in dict.fromkeys(names)}
     return [found[name] for name in names]

@@ -33,6 +33,16 @@ QUIET = {
     # setproctitle would overwrite the environment that the marker is read from.
     "SPT_NOENV": "1",
 }
+ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+"""Names of torch's setting for GPU memory, the one that counts first."""
+EXPANDABLE = {ALLOCATOR[-1]: "expandable_segments:True"}
+"""Micro-batches of many sizes leave less memory unusable. Not for vLLM, which sleeps in a pool that
+must not grow."""
+
+
+def _allocation() -> dict[str, str]:
+    """Torch's setting for GPU memory, unless the user has one."""
+    return {} if any(name in os.environ for name in ALLOCATOR) else EXPANDABLE
 
 
 class RankServer:
@@ -59,7 +69,7 @@ class RankServer:
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "learner.supervise.rank_server", str(control.fileno())),
                 *self._module,
-                env=WAITING | os.environ | QUIET | self._marker,
+                env=WAITING | _allocation() | os.environ | QUIET | self._marker,
                 pass_fds=[control.fileno()],
                 # Ctrl-C is for the supervisor.
                 start_new_session=True,

@@ -56,15 +56,10 @@ async def check_datasets(
     raw = _named_held_out(_named(raw, found), found)
     validation = raw.get("validation")
     named = validation.get("datasets") if isinstance(validation, dict) else None
-    if isinstance(validation, dict) and isinstance(named, list) and len(named) <= MOST_DATASETS:
-        keys = [(f"validation.datasets.{i}", name) for i, name in enumerate(named)]
-        records = [
-            await _dataset(deps, raw, key, name, problems) if isinstance(name, str) else None
-            for key, name in keys
-        ]
-        found |= {key: one for (key, _), one in zip(keys, records, strict=True) if one}
-        ids = [one.id if one else name for one, name in zip(records, named, strict=True)]
-        raw = {**raw, "validation": {**validation, "datasets": ids}}
+    if isinstance(validation, dict) and isinstance(named, list):
+        sets = [{"dataset": one} if isinstance(one, str) else one for one in named]
+        by_id = await _mixed(deps, raw, "validation.datasets", sets, problems, found)
+        raw = {**raw, "validation": {**validation, "datasets": by_id}}
     return raw, found
 
 

@@ -214,4 +214,6 @@ def datasets_of(config: dict[str, Any]) -> Iterator[str]:
         more = [*(section.get("mix") or []), *(section.get("more") or [])]
         mix = [one.get("dataset") for one in more if isinstance(one, dict)]
         yield from (name for name in (section.get("dataset"), *mix) if isinstance(name, str))
-    yield from (config.get("validation") or {}).get("datasets") or []
+    for one in (config.get("validation") or {}).get("datasets") or []:
+        # Configs of before have the name alone.
+        yield one["dataset"] if isinstance(one, dict) else one

@@ -3,6 +3,7 @@
 from http import HTTPStatus
 from typing import Any
 
+from services.contracts.config import ConfigError, parse_config
 from services.contracts.records import RunRecord
 from services.gateway.dependencies import Dependencies, find_run
 from services.gateway.model_check import Problems
@@ -10,6 +11,7 @@ from services.http import Problem
 
 KEPT_BY_RESUME = (
     ("type",),
+    ("data", "source"),
     ("model", "path"),
     ("model", "lora"),
     ("training", "seed"),
@@ -19,8 +21,6 @@ KEPT_BY_RESUME = (
     ("algorithm", "critic", "optimizer", "type"),
 )
 """What a checkpoint holds, and what a task and a step mean: a run that goes on cannot change it."""
-SOURCE = ("data", "source")
-"""Runs of before have no such key, and had datasets."""
 KEPT_BY_SUPERVISED = (
     ("data",),
     ("objective", "type"),
@@ -47,13 +47,12 @@ KEPT_BY_EVALUATION = (
 
 def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Problems:
     """Keys of a whole config that differ from the resumed run's and must not."""
+    config, previous = _complete(config), _complete(previous)
     problems: Problems = []
     supervised = KEPT_BY_SUPERVISED if config.get("type") == "sft" else ()
     evaluates = _at(previous, ("training", "max_steps")) == 0
-    for path in (*KEPT_BY_RESUME, SOURCE, *supervised, *(KEPT_BY_EVALUATION if evaluates else ())):
+    for path in (*KEPT_BY_RESUME, *supervised, *(KEPT_BY_EVALUATION if evaluates else ())):
         new, old = _at(config, path), _at(previous, path)
-        if path == SOURCE:
-            new, old = new or "dataset", old or "dataset"
         if new != old:
             problems.append(
                 (
@@ -68,6 +67,14 @@ def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Probl
                 )
             )
     return problems
+
+
+def _complete(config: dict[str, Any]) -> dict[str, Any]:
+    """`config` with the keys that are newer than its run, as their defaults."""
+    try:
+        return parse_config(config).model_dump(mode="json")
+    except ConfigError:
+        return config
 
 
 def _at(config: dict[str, Any], path: tuple[str, ...]) -> Any:

@@ -213,7 +213,8 @@ def _data(facts: Facts) -> Iterator[Part]:
         rows += [["held-out dataset", str(one.get("dataset"))] for one in sets]
     if validation := config.get("validation"):
         share = f"{validation['share']:.3g} of each dataset's rows"
-        rows += [["validated on", one] for one in validation["datasets"] or [share]]
+        sets = [one["dataset"] if isinstance(one, dict) else one for one in validation["datasets"]]
+        rows += [["validated on", one] for one in sets or [share]]
     if skipped := facts.series("data/skipped_rows")[1]:
         rows.append(["rows skipped, too long", f"{sum(skipped):,.0f}"])
     for name, said in (("cropped", "tokens cropped"), ("padded", "room padded")):

@@ -75,6 +75,11 @@ class SFTConfig(Section):
             "scratch has random weights: train it on answers first, and set model.path run:RUN",
         )
         refuse_if(
+            self.validation.best == "bits_per_byte",
+            "validation.best bits_per_byte and objective.type dpo: two answers are compared, and "
+            "no text is measured: set it to loss, or leave it out",
+        )
+        refuse_if(
             self.packing is not None,
             "packing and objective.type dpo: the two answers of a row belong to one step: leave "
             "packing out, and set training.rows_per_step",

@@ -1,8 +1,8 @@
 """Length, micro-batches and checkpoints of a run."""
 
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.data import MOST_DATASETS
@@ -111,19 +111,45 @@ class Packing(Section):
     tokens_per_step: int = Field(ge=8)
     """Tokens of each step, padding included: a multiple of `data.max_seq_len`."""
     when_none_fits: Literal["pad", "crop"] = "pad"
-    """What fills the rest of a row into which no waiting conversation fits. `pad`: nothing, which
-    costs no computation. `crop`: the beginning of the shortest one; its end is lost."""
+    """The rest of a row into which no waiting conversation fits. `pad` leaves it empty, which costs
+    no computation. `crop` fills it with the beginning of a conversation, whose end is lost."""
+    crop: Literal["shortest", "first"] = "shortest"
+    """The conversation that `when_none_fits: crop` cuts: the shortest one, of which least is lost,
+    or the one that has waited longest."""
     buffer: int = Field(1000, ge=1, le=100_000)
     """Conversations among which the one that fits best is chosen."""
+
+    @property
+    def cropped(self) -> Literal["shortest", "first"] | None:
+        """`crop`, if anything is cropped."""
+        return self.crop if self.when_none_fits == "crop" else None
+
+    @model_validator(mode="after")
+    def _crop(self) -> "Packing":
+        refuse_if(
+            self.crop != "shortest" and self.when_none_fits == "pad",
+            f"crop {self.crop} says which conversation is cut, and when_none_fits pad cuts none: "
+            "set when_none_fits to crop, or leave crop out",
+        )
+        return self
+
+
+class ValidationSet(Section):
+    """A dataset to validate on; its name alone is enough."""
+
+    dataset: str = Field(min_length=1)
+    """Name or id of an uploaded dataset."""
+    rows: int | None = Field(None, ge=1)
+    """At most this many of its rows, evenly spaced; default: `validation.rows`."""
 
 
 class Validation(Section):
     """Loss and bits per byte of rows that are not trained, before the first step, every few steps
-    and at the end. The checkpoint with the lowest loss is kept."""
+    and at the end. The best checkpoint is kept."""
 
-    datasets: list[Annotated[str, Field(min_length=1)]] = Field([], max_length=MOST_DATASETS)
-    """Names or ids of datasets of their own; default: a share of the rows to train on is kept
-    out."""
+    datasets: list[ValidationSet] = Field([], max_length=MOST_DATASETS)
+    """Datasets of their own, or the names of these; default: a share of the rows to train on is
+    kept out."""
     share: float = Field(0.02, ge=0, lt=1)
     """Share of each dataset's rows that is kept out, unless there are `datasets`; 0: no
     validation."""
@@ -132,9 +158,21 @@ class Validation(Section):
     rows: int | None = Field(2000, ge=1)
     """At most this many rows of each dataset, evenly spaced; null: all. The first step waits for
     them, too."""
+    tokens: int | None = Field(None, ge=1)
+    """About this many tokens in all: each dataset gives the same share of its rows, evenly spaced.
+    Default: all tokens of these rows."""
+    best: Literal["loss", "bits_per_byte"] = "loss"
+    """The checkpoint that is kept has the lowest loss per token, or the fewest bits per byte."""
     patience: int | None = Field(None, ge=1)
-    """End the run after so many validations in a row without a new minimum of the loss; default:
+    """End the run after this many validations in a row without a new minimum of `best`; default:
     never."""
+
+    @field_validator("datasets", mode="before")
+    @classmethod
+    def _named(cls, datasets: Any) -> Any:
+        if not isinstance(datasets, list):
+            return datasets
+        return [{"dataset": one} if isinstance(one, str) else one for one in datasets]
 
     @model_validator(mode="after")
     def _patience(self) -> "Validation":

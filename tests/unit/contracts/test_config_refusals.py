@@ -248,6 +248,18 @@ def test_adapters_are_trained_without_muon_in_a_supervised_run_too() -> None:
             {"training": {"rows_per_step": 8}, "packing": {"tokens_per_step": 128}},
             "both say how large a step is: leave one out",
         ),
+        (
+            {"packing": {"tokens_per_step": 256, "crop": "first"}},
+            "crop first says which conversation is cut, and when_none_fits pad cuts none",
+        ),
+        (
+            {
+                "model": {"path": "m"},
+                "objective": {"type": "dpo"},
+                "validation": {"best": "bits_per_byte"},
+            },
+            "no text is measured: set it to loss, or leave it out",
+        ),
         ({"training": {"offload": ["critic"]}}, "offload critic is a model that a supervised run"),
     ],
 )

@@ -44,8 +44,8 @@ def test_a_supervised_run_that_validates_on_trained_rows_gives_a_warning(tmp_pat
     raw = {"type": "sft", "data": {"dataset": "a"}, "validation": {"datasets": ["b", "a"]}}
     (warning,) = warnings_of(tmp_path, raw, train, held)
     assert warning.startswith(
-        "validation.datasets.1: the run also trains on 3 of the 3 rows of a (data.dataset is a), "
-        "so the loss will look lower than it is"
+        "validation.datasets.1.dataset: the run also trains on 3 of the 3 rows of a (data.dataset "
+        "is a), so the loss will look lower than it is"
     )
 
 

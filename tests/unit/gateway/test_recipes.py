@@ -89,6 +89,10 @@ MUON = {
             {"algorithm": {"kl": {"reference": {"type": "ema", "rate": 0.01}}}},
         ),
         ("midtrain", {"data": {"mix": [{"dataset": "d"}, {"dataset": "e", "repeats": 2}]}}),
+        (
+            "midtrain",
+            {"validation": {"datasets": [{"dataset": "d"}, {"dataset": "e", "rows": 5200}]}},
+        ),
         ("sft", {"model": {"lora": {"rank": 16}}, "optimizer": {"lr": 1e-4}}),
         ("dpo", {"model": {"path": "run:r", "lora": {"rank": 16}}}),
         ("dpo", {"training": {"offload": ["reference"]}}),
@@ -161,6 +165,11 @@ FACTS: dict[str, dict[str, Any]] = {
         "optimizer.momentum_start": 0.85,
         "schedule.decay_share": 0.2,
         "packing.tokens_per_step": 524_288,
+        "packing.cropped": "first",
+        "packing.buffer": 100,
+        "validation.tokens": 20 * 524_288,
+        "validation.every": 150,
+        "validation.best": "bits_per_byte",
     },
 }
 

@@ -1,15 +1,46 @@
 """What a resumed run cannot change."""
 
+from typing import Any
+
+import pytest
+
+from recipes import find_recipe, merged
+from services.contracts.config import parse_config
 from services.gateway.resuming import changed_by_resume
+
+LIVE = merged(find_recipe("live").config, {"model": {"path": "m"}})
+RL = LIVE | {"rollout": {}, "rewards": [{"verifier": "math"}]}
+ROWS = RL | {"data": {"source": "dataset", "dataset": "train"}}
+SFT: dict[str, Any] = {
+    "type": "sft",
+    "model": {"path": "m"},
+    "data": {"dataset": "d", "max_seq_len": 8},
+    "packing": {"tokens_per_step": 16},
+    "validation": {"datasets": ["held"]},
+}
 
 
 def test_a_resumed_run_keeps_where_its_prompts_come_from() -> None:
-    before = {"type": "rl", "data": {"dataset": "train"}}
-    rows = {"type": "rl", "data": {"source": "dataset", "dataset": "train"}}
-    live = {"type": "rl", "data": {"source": "sessions"}}
+    before = RL | {"data": {"dataset": "train"}}
 
-    assert changed_by_resume(rows, before) == []
-    assert changed_by_resume(live, live) == []
+    assert changed_by_resume(ROWS, before) == []
+    assert changed_by_resume(LIVE, LIVE) == []
     assert changed_by_resume({"type": "sft", "data": []}, {"type": "sft", "data": []}) == []
-    assert [path for path, _ in changed_by_resume(live, before)] == ["data.source"]
-    assert [path for path, _ in changed_by_resume(rows, live)] == ["data.source"]
+    assert [path for path, _ in changed_by_resume(LIVE, before)] == ["data.source"]
+    assert [path for path, _ in changed_by_resume(ROWS, LIVE)] == ["data.source"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, []),
+        ({"validation": {"datasets": [{"dataset": "held"}]}}, []),
+        ({"validation": {"datasets": [{"dataset": "held", "rows": 5}]}}, ["validation.datasets"]),
+        ({"packing": SFT["packing"] | {"when_none_fits": "crop"}}, ["packing"]),
+    ],
+)
+def test_keys_that_are_newer_than_a_run_do_not_keep_it_from_being_resumed(
+    changes: dict[str, Any], expected: list[str]
+) -> None:
+    now = parse_config(SFT | changes).model_dump(mode="json")
+    assert [path for path, _ in changed_by_resume(now, SFT)] == expected

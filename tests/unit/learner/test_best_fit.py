@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.batch.best_fit import BestFit, Placed
+from learner.batch.best_fit import BestFit, Crop, Placed
 
 
-def filled(lengths: list[int], room: int, buffer: int, crop: bool) -> list[list[Placed]]:
+def filled(lengths: list[int], room: int, buffer: int, crop: Crop | None) -> list[list[Placed]]:
     fit, following = BestFit(room, buffer, crop), iter(enumerate(lengths))
     rows = []
     while row := fit.row(following):
@@ -17,8 +17,9 @@ def filled(lengths: list[int], room: int, buffer: int, crop: bool) -> list[list[
     return rows
 
 
-def nanochat(lengths: list[int], room: int, buffer: int, crop: bool) -> list[list[Placed]]:
-    """The loops of nanochat's dataloader.py and chat_sft.py, over a list that ends."""
+def nanochat(lengths: list[int], room: int, buffer: int, crop: Crop | None) -> list[list[Placed]]:
+    """The loops of nanochat, over a list that ends: dataloader.py (shortest), mid_train.py (first)
+    and chat_sft.py (None)."""
     rest = list(enumerate(lengths))
     waiting: list[tuple[int, int]] = []
     rows: list[list[Placed]] = []
@@ -39,7 +40,7 @@ def nanochat(lengths: list[int], room: int, buffer: int, crop: bool) -> list[lis
                 position += length
             elif crop and waiting:
                 shortest = min(range(len(waiting)), key=lambda i: waiting[i][1])
-                at, length = waiting.pop(shortest)
+                at, length = waiting.pop(shortest if crop == "shortest" else 0)
                 row.append(Placed(at, remaining, length - remaining))
                 position += remaining
             else:
@@ -53,10 +54,10 @@ def nanochat(lengths: list[int], room: int, buffer: int, crop: bool) -> list[lis
 @given(
     lengths=st.lists(st.integers(1, 20), max_size=40),
     buffer=st.integers(1, 8),
-    crop=st.booleans(),
+    crop=st.sampled_from([None, "shortest", "first"]),
 )
 def test_rows_are_filled_as_nanochat_fills_them_and_every_token_is_accounted_for(
-    lengths: list[int], buffer: int, crop: bool
+    lengths: list[int], buffer: int, crop: Crop | None
 ) -> None:
     rows = filled(lengths, 20, buffer, crop)
 
@@ -68,28 +69,33 @@ def test_rows_are_filled_as_nanochat_fills_them_and_every_token_is_accounted_for
         assert all(one.lost == 0 for row in rows for one in row)
 
 
-def test_the_longest_that_fits_comes_first_and_then_the_shortest_is_cut() -> None:
-    assert filled([4, 7, 3, 6, 5], 10, 5, crop=False) == [
+def test_the_longest_that_fits_comes_first_and_then_the_shortest_or_the_first_is_cut() -> None:
+    assert filled([4, 7, 3, 6, 5], 10, 5, crop=None) == [
         [Placed(1, 7), Placed(2, 3)],
         [Placed(3, 6), Placed(0, 4)],
         [Placed(4, 5)],
     ]
     # Into the last 2 tokens of the first row nothing fits: of the shortest, 3 tokens are lost.
-    assert filled([8, 6, 5], 10, 3, crop=True) == [
+    assert filled([8, 6, 5], 10, 3, crop="shortest") == [
         [Placed(0, 8), Placed(2, 2, 3)],
         [Placed(1, 6)],
+    ]
+    # The one that came first has 6, of which 4 are lost.
+    assert filled([8, 6, 5], 10, 3, crop="first") == [
+        [Placed(0, 8), Placed(1, 2, 4)],
+        [Placed(2, 5)],
     ]
 
 
 @pytest.mark.parametrize("after", [1, 3])
 def test_filling_goes_on_from_what_was_waiting(after: int) -> None:
     lengths = [5, 9, 2, 7, 3, 8, 1, 6, 4, 4]
-    whole = filled(lengths, 10, 4, crop=False)
-    fit, taken = BestFit(10, 4, False), count()
+    whole = filled(lengths, 10, 4, crop=None)
+    fit, taken = BestFit(10, 4, None), count()
     following = zip(taken, lengths, strict=False)
 
     rows = [fit.row(following) for _ in range(after)]
-    again = BestFit(10, 4, False)
+    again = BestFit(10, 4, None)
     again.put((at, lengths[at]) for at in fit.waiting)
     rest = iter([(at, lengths[at]) for at in range(next(taken), len(lengths))])
     while row := again.row(rest):

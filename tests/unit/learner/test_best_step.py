@@ -34,6 +34,11 @@ def test_a_run_that_was_best_before_its_first_step_says_that_nothing_improved(
     assert (said or "") in (message or "")
 
 
+def test_the_fewest_bits_per_byte_are_called_so() -> None:
+    said = "the bits per byte were lowest at step 4 (0.5): run:r@4 starts from there"
+    assert best_said(RUN, 10, "bits_per_byte") == said
+
+
 def record(id: str, committed: int, before: str | None = None) -> RunRecord:
     return RunRecord(
         id=id,

@@ -123,7 +123,7 @@ def test_a_supervised_run_whose_checkpoint_cannot_be_written_ends_when_it_is_tol
 ) -> None:
     config: Any = SimpleNamespace(
         training=SimpleNamespace(checkpoint_every=1, keep_checkpoints=1),
-        validation=SimpleNamespace(patience=None),
+        validation=SimpleNamespace(patience=None, best="loss"),
     )
 
     def full(_: Any) -> None:
@@ -157,7 +157,7 @@ def test_a_supervised_run_that_was_taken_over_while_it_began_leaves_its_successo
 
     config: Any = SimpleNamespace(
         training=SimpleNamespace(checkpoint_every=1, keep_checkpoints=1),
-        validation=SimpleNamespace(patience=None),
+        validation=SimpleNamespace(patience=None, best="loss"),
     )
     ranks, _, volume, state, stop = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path)
     state.loaded.lora = None
@@ -194,7 +194,7 @@ def test_a_supervised_run_that_ends_says_its_last_step_however_short_it_was(
 
     config: Any = SimpleNamespace(
         training=SimpleNamespace(checkpoint_every=9, keep_checkpoints=1),
-        validation=SimpleNamespace(patience=None),
+        validation=SimpleNamespace(patience=None, best="loss"),
     )
     ranks, _, volume, state, stop = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path)
     (tmp_path / "runs/r").mkdir(parents=True)

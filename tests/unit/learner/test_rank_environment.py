@@ -12,17 +12,27 @@ TELLS = """
 import os
 from pathlib import Path
 def main():
-    Path(os.environ["TELL"]).write_text(os.environ["GOMP_SPINCOUNT"] + os.environ["RANK"])
+    names = ("RANK", "GOMP_SPINCOUNT", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    Path(os.environ["TELL"]).write_text(" ".join(os.environ.get(name, "-") for name in names))
 """
 
 
-@pytest.mark.parametrize(("own", "given"), [(None, "1000"), ("77", "77")])
-def test_threads_that_wait_soon_sleep_unless_the_user_says_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str | None, given: str
+@pytest.mark.parametrize(
+    ("own", "given"),
+    [
+        ({}, "3 1000 - expandable_segments:True"),
+        ({"GOMP_SPINCOUNT": "77"}, "3 77 - expandable_segments:True"),
+        ({"PYTORCH_ALLOC_CONF": "backend:native"}, "3 1000 - backend:native"),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, "3 1000 backend:native -"),
+    ],
+)
+def test_threads_soon_sleep_and_segments_expand_unless_the_user_says_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], given: str
 ) -> None:
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    if own is not None:
-        monkeypatch.setenv("GOMP_SPINCOUNT", own)
+    for name in ("GOMP_SPINCOUNT", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
     (tmp_path / "telling_rank.py").write_text(TELLS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     told = {"TELL": str(tmp_path / "told")}
@@ -36,4 +46,4 @@ def test_threads_that_wait_soon_sleep_unless_the_user_says_otherwise(
 
     asyncio.run(run())
     assert ranks.codes == [0]
-    assert (tmp_path / "told").read_text() == given + "3"
+    assert (tmp_path / "told").read_text() == given

@@ -136,7 +136,7 @@ def test_as_many_steps_are_counted_as_there_are(
 
 def wasted(lengths: np.ndarray, buffer: int) -> int:
     """Room that nothing fills in packed rows of 2,048 tokens."""
-    rows, fit, following = 0, BestFit(2048, buffer, crop=False), iter(enumerate(lengths.tolist()))
+    rows, fit, following = 0, BestFit(2048, buffer, crop=None), iter(enumerate(lengths.tolist()))
     while fit.row(following):
         rows += 1
     return rows * 2048 - int(lengths.sum())

@@ -1,6 +1,7 @@
 """The rows of a supervised run: one that has none to train on ends with the reason."""
 
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -31,8 +32,10 @@ class Tokens:
         return Lengths(self._tokens, self._tokens // 2), 1
 
 
-def opened(datasets: list[Tokens], **sections: Any) -> SupervisedRows:
-    """The rows of a run on `datasets` by a model of 8 positions."""
+def opened(
+    datasets: list[Tokens], held_out: Sequence[Tokens] = (), **sections: Any
+) -> SupervisedRows:
+    """The rows of a run on `datasets`, validated on `held_out`, by a model of 8 positions."""
     first, *others = ({"dataset": one.name} for one in datasets)
     config = parse_config(
         {
@@ -49,6 +52,7 @@ def opened(datasets: list[Tokens], **sections: Any) -> SupervisedRows:
     loaded = SimpleNamespace(
         max_length=8, model=SimpleNamespace(get_input_embeddings=lambda: embeddings)
     )
+    datasets = [*datasets, *held_out]
     supervised = Supervised([len(one.lengths()[0].tokens) for one in datasets])
     state = cast(Any, SimpleNamespace(loaded=loaded, progress=SimpleNamespace(step=0)))
     return supervised_rows._opened(config, state, supervised, cast(Any, datasets))
@@ -74,6 +78,27 @@ def test_a_validation_has_so_many_rows_however_large_the_dataset_is(
 ) -> None:
     rows = opened([Tokens("large", [4] * 20_000)], validation={"share": 0.25} | validation)
     assert len(rows.validation) == expected
+
+
+@pytest.mark.parametrize(
+    ("validation", "first", "others"),
+    [
+        # The first set's own limit, and the one of all sets.
+        ({"rows": 10}, [0, 5, 10, 15], 10),
+        # 4 rows of 4 tokens and 10 of 6 have 76; half of them are 2 rows and 5.
+        ({"rows": 10, "tokens": 38}, [0, 10], 5),
+        ({"rows": 10, "tokens": 1000}, [0, 5, 10, 15], 10),
+        ({"rows": 10, "tokens": 1}, [0], 1),
+    ],
+)
+def test_a_set_to_validate_on_has_its_own_number_of_rows_and_all_share_the_tokens(
+    validation: dict[str, Any], first: list[int], others: int
+) -> None:
+    sets = {"datasets": [{"dataset": "a", "rows": 4}, "b"]}
+    held_out = [Tokens("a", [4] * 20), Tokens("b", [6] * 20)]
+    rows = opened([Tokens("d", [4] * 8)], held_out, validation=sets | validation)
+    assert [use.row for use in rows.validation if use.component == 1] == first
+    assert sum(use.component == 2 for use in rows.validation) == others
 
 
 def test_a_run_that_is_told_to_end_while_no_tokens_can_be_written_ends(

@@ -1,0 +1,46 @@
+"""The rows of the next step, read by a thread while a step is trained.
+
+What comes next does not depend on training, and a checkpoint holds the place of the step that is
+trained: a run that was killed reads the same rows again.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from learner.batch.sft_rows import Example
+from learner.batch.sft_steps import Step, Use
+from learner.persist.supervised_rows import SupervisedRows
+
+Read = tuple[Step, list[Example]]
+
+
+class ReadAhead:
+    """Reads the steps of `rows`, one ahead. Close it: its thread must not outlive the run."""
+
+    def __init__(self, rows: SupervisedRows, dealt: Callable[[list[Use]], list[Use]]) -> None:
+        """`dealt` chooses this rank's part of a step's rows."""
+        self._rows, self._dealt = rows, dealt
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="rows")
+        self._reading: Future[Read] | None = None
+
+    def next(self, is_last: bool) -> Read:
+        """The next step, and this rank's part of its rows. Unless it `is_last`, the thread begins
+        to read the one after it. Raises as `SupervisedRows.examples`."""
+        found = self._read() if self._reading is None else self._reading.result()
+        self._reading = None if is_last else self._thread.submit(self._read)
+        return found
+
+    def wait(self) -> None:
+        """Wait until the thread reads nothing: files of tokens are mapped for one reader. What goes
+        wrong there is raised by `next`."""
+        if self._reading is not None:
+            self._reading.exception()
+
+    def close(self) -> None:
+        """Wait for the thread, and end it."""
+        self._thread.shutdown()
+
+    def _read(self) -> Read:
+        step = self._rows.steps.next()
+        assert step is not None
+        return step, self._rows.examples(self._dealt(step.uses))
