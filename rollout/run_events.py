@@ -1,6 +1,7 @@
-"""What a worker adds to a run for its followers: events, each once, since repeats tell nothing, and
-some of the answers."""
+"""What a worker adds to a run for its followers: events, each once, since repeats tell nothing but
+their number, and some of the answers."""
 
+from collections import Counter
 from typing import Any
 
 from redis.exceptions import RedisError
@@ -21,10 +22,20 @@ class RunEvents:
         self._worker = worker
         self._store = store
         self._added: set[str] = set()
+        self._counts: Counter[str] = Counter()
 
     async def once(self, kind: str, message: str) -> None:
         """Add a `warning` event, unless one of this kind was added before."""
         await self._add(kind, "warning", {"message": message})
+
+    async def counted(self, kind: str, message: str) -> None:
+        """Count one more of this kind. Add a `warning` event for the first, the 10th, the 100th, …
+        of them."""
+        self._counts[kind] += 1
+        count = self._counts[kind]
+        if 10 ** (len(str(count)) - 1) == count:
+            so_far = f" ({count:,} so far)" if count > 1 else ""
+            await self.once(f"{kind} {count}", message + so_far)
 
     async def state(self, state: str, detail: str) -> None:
         """Add a `worker` event, unless the worker was in this state before."""

@@ -23,6 +23,7 @@ from rollout.vllm.answer_text import text_of
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.weight_follower import CannotPin
 from rollout.work.group import RunContext, sample_and_score
+from rollout.work.long_prompts import cut_said
 from rollout.work.task_rows import Rows, RowsAway
 from services.contracts.config.rewards import named
 from services.contracts.evaluation import AnsweredRow, AnsweredSample, EvaluationRequest
@@ -301,6 +302,10 @@ class Evaluator:
             prompt_options=held_out.prompt,
             rewards=named(held_out.rewards),
         )
+        if sampled.prompt_cut:
+            place = f"row {answered.row} of an evaluation"
+            said = cut_said(place, sampled.prompt_cut, len(sampled.prompt_tokens))
+            await self._run_events.counted("cut in an evaluation", said)
         await self._context.follower.until_proven([request.version])
         answered.samples = [
             AnsweredSample(

@@ -36,6 +36,7 @@ from rollout.vllm_plugin.wire import Parsed
 from rollout.work.assembly import Origin, assemble, oldest_tag
 from rollout.work.capacity import Sequences
 from rollout.work.filtering import chosen
+from rollout.work.long_prompts import rendered
 from rollout.work.teacher import Teacher
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.objective.algorithm import Algorithm
@@ -46,7 +47,7 @@ from services.contracts.config.run import RLConfig
 from services.contracts.groups.sampled_answer import reference_text
 from services.contracts.groups.trajectory import TrajectoryGroup
 from services.contracts.rows.dataset import Row
-from services.contracts.rows.rendering import compose, render
+from services.contracts.rows.rendering import compose
 from services.contracts.scores import VERDICTS, ScoreResult, ScoreStatus
 from services.contracts.sessions import Reward as Earned
 from services.contracts.weights import WeightManifest
@@ -171,6 +172,8 @@ class Sampled:
     """As of GroupHeader."""
     reference: str = ""
     """As of GroupHeader."""
+    prompt_cut: int = 0
+    """Tokens that the prompt has lost (`data.long_prompts`)."""
 
     @property
     def rewards(self) -> list[float | None]:
@@ -230,8 +233,10 @@ async def sample_and_score(
     prompt = compose(row, options)
     episode = context.episode
     tools = await episode.described() if isinstance(episode, DescribesTools) else None
-    prompt_tokens = render(prompt, options, context.tokenizer, tools)
-    room(prompt_tokens, context.context)
+    cuts = context.config.data.long_prompts == "cut"
+    longest = max(context.context - sampling.max_tokens, 1) if cuts else None
+    asked = rendered(prompt, options, context.tokenizer, tools, context.context, longest)
+    prompt_tokens = asked.tokens
     try:
         at_deadline = context.config.rollout.at_deadline
         async with deadline_of(at_deadline, deadline, context.policy.weights) as expired:
@@ -244,6 +249,7 @@ async def sample_and_score(
         checked(completions, n),
         generated_at=time.time(),
         reference=reference_text(row.answer),
+        prompt_cut=asked.lost,
     )
     begun = prefill(context.tokenizer, prompt_tokens)
     answers = [

@@ -22,6 +22,7 @@ from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import VerifierBroke, sample_and_score, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
+from rollout.work.long_prompts import cut_said
 from rollout.work.task_rows import RowsAway, TaskRow, TaskRows
 from services.contracts.rows.curriculum import sampled as curriculum_samples
 from services.contracts.weights import WeightManifest
@@ -64,7 +65,7 @@ FAILURES = (
         PromptTooLong,
         "too_long",
         "every prompt tried is too long",
-        "a row is dropped, as is any other like it",
+        "a row is dropped, as is any other like it (data.long_prompts cut would shorten it)",
     ),
     Failure(
         VerifierBroke,
@@ -166,6 +167,9 @@ class GroupTasks:
             lambda: self._leases.generated(lease.attempt),
             config.rollout.straggler_deadline,
         )
+        if sampled.prompt_cut:
+            said = cut_said(str(row), sampled.prompt_cut, len(sampled.prompt_tokens))
+            await self._run_events.counted("cut", said)
         await self._hand_in(lease, live, leased_at, row, sampled)
 
     async def failed(self, attempt: str, row: TaskRow, error: Exception) -> None:
@@ -190,4 +194,4 @@ class GroupTasks:
         if self._limit.reason:
             self._look()
         if kind.event:
-            await self._run_events.once(kind.cause, f"{kind.event}: {detail}")
+            await self._run_events.counted(kind.cause, f"{kind.event}: {detail}")

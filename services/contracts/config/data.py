@@ -16,6 +16,7 @@ MOST_DATASETS = 256
 """Of a mixture, of an evaluation, of a validation. What is checked of them is checked in pairs."""
 NO_DATASET = (
     *("dataset", "mix", "filter", "curriculum", "name", "repeats", "weight", "template", "system"),
+    "long_prompts",
 )
 """Keys of `data` that mean nothing where there is no dataset."""
 
@@ -145,6 +146,10 @@ class Data(PromptOptions, PromptDataset):
     without a reward by then is discarded. Default: a day."""
     mix: list[MixedPrompts] = Field([], max_length=MOST_DATASETS)
     """More datasets, mixed in. A mixture has the rows that its datasets have at submission."""
+    long_prompts: Literal["drop", "cut"] = "drop"
+    """What happens with long prompts. `drop`: the row of a prompt that fills
+    `rollout.vllm.max_model_len` is not trained. `cut`: the longest text of a prompt loses its
+    beginning, so that `max_tokens` of an answer fit behind it. Events of the run count them."""
     filter: DatasetFilter | None = None
     """Filter prompts that stay too hard or too easy: their later tasks end at once, as
     `filtered_prompt`, and other prompts take their place."""

@@ -155,7 +155,9 @@ def test_rows_that_are_too_long_are_filtered_and_said(installation: Installation
     assert [
         said
         for said in warnings(events)
-        if said.startswith("a row is dropped, as is any other like it: dataset row 0: ")
+        if said.startswith(
+            "a row is dropped, as is any other like it (data.long_prompts cut would shorten it): "
+        )
     ]
 
 

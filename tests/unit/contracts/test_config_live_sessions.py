@@ -23,6 +23,10 @@ def live(**changes: Any) -> dict[str, Any]:
     ("changes", "said"),
     [
         ({"data": {"source": "sessions", "dataset": "d"}}, "dataset is for the rows of a dataset"),
+        (
+            {"data": {"source": "sessions", "long_prompts": "cut"}},
+            "long_prompts is for the rows of a dataset",
+        ),
         ({"data": {"source": "sessions", "template": "{prompt}="}}, "template is for the rows"),
         ({"data": {"source": "sessions", "mix": [{"dataset": "d"}]}}, "mix is for the rows"),
         ({"data": {"source": "sessions", "curriculum": {}}}, "curriculum is for the rows"),

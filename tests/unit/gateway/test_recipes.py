@@ -69,6 +69,7 @@ MUON = {
         ("nanochat_grpo", {"optimizer": MUON}),
         ("torchtune_ppo", {"sampling": {"stop_token_ids": [28723]}}),
         ("minimind_ppo", {"algorithm": {"kl": {"type": "k1"}}}),
+        ("minimind_ppo", {"rollout": {"vllm": {"max_model_len": 1602}}}),
         (
             "areal_ppo_code",
             {
@@ -147,6 +148,9 @@ FACTS: dict[str, dict[str, Any]] = {
         "algorithm.loss.epsilon_low": 0.1,
         "schedule.floor": 0.1,
         "sampling.max_tokens": 1536,
+        "data.long_prompts": "cut",
+        "training.epochs": 1.0,
+        "training.checkpoint_every": 10,
     },
     "sft": {
         "optimizer.type": "adamw",

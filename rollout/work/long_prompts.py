@@ -1,0 +1,85 @@
+"""Prompts that leave too little room for an answer, and what is cut off them (`data.long_prompts`).
+Pure, except for the tokenizer.
+
+The longest text of a prompt loses its beginning, since questions mostly come last. The chat
+template is rendered around the rest: a prompt that is cut as tokens would begin within a message.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rollout.vllm.model_files import PromptTooLong, TokenizerLike, room
+from services.contracts.config.data import PromptOptions
+from services.contracts.rows.messages import Chat, for_template
+from services.contracts.rows.rendering import render
+
+TRIES = 8
+"""Renderings of a shortened prompt: a text that is cut may have a few more tokens than its part."""
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """A prompt in tokens."""
+
+    tokens: list[int]
+    lost: int = 0
+    """Tokens that were cut off."""
+
+
+def rendered(
+    prompt: str | Chat,
+    options: PromptOptions,
+    tokenizer: TokenizerLike,
+    tools: list[dict[str, Any]] | None,
+    context: int,
+    longest: int | None,
+) -> Rendered:
+    """`prompt` in tokens, cut to `longest` of them (None: never). Raises PromptTooLong if it leaves
+    no room in `context`, or if what cannot be cut is too long; and ValueError as `render`."""
+    tokens = render(prompt, options, tokenizer, tools)
+    whole = len(tokens)
+    if longest is not None:
+        for _ in range(TRIES):
+            if len(tokens) <= longest:
+                break
+            shorter = without_beginning(prompt, len(tokens) - longest, tokenizer)
+            if shorter is None:
+                break
+            prompt = shorter
+            tokens = render(prompt, options, tokenizer, tools)
+        if len(tokens) > longest:
+            raise PromptTooLong(
+                f"the prompt has {whole} tokens, and {len(tokens)} after it was cut: the most that "
+                f"leaves room for an answer is {longest} (rollout.vllm.max_model_len less "
+                "max_tokens)"
+            )
+    room(tokens, context)
+    return Rendered(tokens, whole - len(tokens))
+
+
+def cut_said(row: str, lost: int, left: int) -> str:
+    """An event for a prompt that has lost `lost` tokens, and has `left` tokens."""
+    return (
+        f"a prompt is cut (data.long_prompts): {row} has lost {lost:,} tokens at the beginning of "
+        f"its longest text, and has {left:,} left"
+    )
+
+
+def without_beginning(
+    prompt: str | Chat, tokens: int, tokenizer: TokenizerLike
+) -> str | Chat | None:
+    """`prompt`, whose longest text has lost its first `tokens`. Return None if it has no more."""
+    if isinstance(prompt, str):
+        return _shortened(prompt, tokens, tokenizer)
+    messages = for_template(prompt)
+    texts = [str(message.get("content") or "") for message in messages]
+    at = max(range(len(texts)), key=lambda number: len(texts[number]))
+    text = _shortened(texts[at], tokens, tokenizer)
+    if text is None:
+        return None
+    return [*messages[:at], {**messages[at], "content": text}, *messages[at + 1 :]]
+
+
+def _shortened(text: str, tokens: int, tokenizer: TokenizerLike) -> str | None:
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return tokenizer.decode(ids[tokens:]) if len(ids) > tokens else None
