@@ -12,7 +12,13 @@ from learner.distributed import Ranks
 from learner.errors import UnusableModel
 from learner.model.compiling import compiles, make_trainable
 from learner.model.loading.lora import base_of, check_files, load_policy
-from learner.model.loading.models import LoadedModel, load_critic, unfit, with_dtype
+from learner.model.loading.models import (
+    LoadedModel,
+    load_critic,
+    name_ends,
+    unfit,
+    with_dtype,
+)
 from learner.model.loading.scratch import make_model, train_merges
 from learner.model.moe.routing import policy_routing
 from learner.model.pass_plan import PassPlan, agreed_plan, known_model
@@ -227,6 +233,7 @@ def assemble(
     sharded = plan.sharded
     loaded = load_trained(start, ranks, sharded)
     check_sharing(loaded.model, ranks)
+    name_ends(loaded)
     compiled, why = compiles(config.training.compile, loaded.model, ranks.device)
     make_trainable(loaded.model, plan.checkpointing, compiled)
     check_optimizer(config.optimizer, "optimizer", ranks, sharded)

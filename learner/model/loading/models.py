@@ -198,12 +198,27 @@ def load_critic(
 
 
 def end_tokens(loaded: LoadedModel) -> set[int]:
-    """Ids that end a completion: the tokenizer's and the generation config's."""
-    ends = {loaded.tokenizer.eos_token_id}
+    """Ids that end a completion: the tokenizer's, the generation config's, and those by which the
+    chat template ends a turn."""
+    ends = {loaded.tokenizer.eos_token_id, *turn_ends(loaded.tokenizer).values()}
+    return {int(end) for end in (*ends, *_named_ends(loaded)) if end is not None}
+
+
+def name_ends(loaded: LoadedModel) -> None:
+    """Add the tokens by which the chat template ends a turn to the generation config, which is
+    published and exported: supervised training teaches them."""
+    named = _named_ends(loaded)
+    ends = [end for end in turn_ends(loaded.tokenizer).values() if end not in named]
+    generation = loaded.model.generation_config
+    if generation is not None and ends:
+        generation.eos_token_id = [*named, *ends]
+
+
+def _named_ends(loaded: LoadedModel) -> list[int]:
+    """The ids of the generation config that end a completion."""
     generation = loaded.model.generation_config
     named = generation.eos_token_id if generation is not None else None
-    ends |= set(named) if isinstance(named, list | tuple) else {named}
-    return {int(end) for end in ends if end is not None}
+    return list(named) if isinstance(named, list | tuple) else [] if named is None else [named]
 
 
 def endless(loaded: LoadedModel, sampling: Sampling) -> str | None:
@@ -258,20 +273,7 @@ def ready(
     _place(model, device)
     use_packed_attention(model)
     use_pass_type_experts(model)
-    loaded = LoadedModel(model, tokenizer, dtype)
-    _name_ends(loaded)
-    return loaded
-
-
-def _name_ends(loaded: LoadedModel) -> None:
-    """Add the tokens by which the chat template ends a turn to the generation config, which is
-    published and exported: supervised training teaches them."""
-    generation, named = loaded.model.generation_config, end_tokens(loaded)
-    missing = [end for end in turn_ends(loaded.tokenizer).values() if end not in named]
-    if generation is not None and missing:
-        before = generation.eos_token_id
-        first = before if isinstance(before, list) else [] if before is None else [before]
-        generation.eos_token_id = [*first, *missing]
+    return LoadedModel(model, tokenizer, dtype)
 
 
 def _place_for(
