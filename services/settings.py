@@ -23,10 +23,13 @@ from pydantic_settings import (
 
 from services.contracts import redis_address
 from services.contracts.redis_address import redacted
+from services.variables import places, unread
 
 __all__ = ["EXIT_SETTINGS", "Settings", "complaints", "from_command_line", "redacted"]
 
 POOL_NAME = r"^[a-z0-9][a-z0-9-]{0,62}$"
+SHORTEST_KEY = 16
+"""Characters of a key in a file. A file with fewer is damaged, or its key is easily guessed."""
 EXIT_SETTINGS = 2
 """Exit code of a process whose flags or variables make no sense, or whose Redis cannot be used."""
 
@@ -41,8 +44,8 @@ FILE_BANDWIDTH: Any = Field(
 
 
 class SecretFiles(PydanticBaseSettingsSource):
-    """Secrets out of files: `HEADRACE_API_KEY_FILE` names the one that holds the secret `api_key`.
-    Raises SettingsError for a file that cannot be read."""
+    """Secrets in files: `HEADRACE_API_KEY_FILE` names the file that holds the secret `api_key`.
+    Raises SettingsError for a file that cannot be read or whose key is too short."""
 
     def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
         """The content of the file without white space around it, or None."""
@@ -55,6 +58,11 @@ class SecretFiles(PydanticBaseSettingsSource):
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no text"
             raise SettingsError(f"{variable}: {path} cannot be read: {reason}") from None
+        if field_name in ("api_key", "reward_key") and len(text) < SHORTEST_KEY:
+            raise SettingsError(
+                f"{variable}: {path} holds {len(text)} characters: a key has at least "
+                f"{SHORTEST_KEY}"
+            )
         return text, field_name, self.field_is_complex(field)
 
     def __call__(self) -> dict[str, Any]:
@@ -194,8 +202,10 @@ S = TypeVar("S", bound=Settings)
 
 
 def from_command_line(kind: type[S]) -> S:
-    """The settings of a process, from its flags and variables. Where one makes no sense, says so
-    on stderr and ends the process with code 2."""
+    """The settings of a process, from its flags and variables. Warn on stderr of each variable that
+    nothing reads. A value that makes no sense ends the process with code 2 and says so."""
+    for warning in unread(places()):
+        sys.stderr.write(f"warning: {warning}\n")
     try:
         return CliApp.run(kind)
     except (ValidationError, SettingsError) as error:

@@ -6,14 +6,16 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
 
 from services.cli.hints import pasted
 from services.cli.output import NO_GATEWAY, CliError
-from services.runtime.api_key import BadKeyFile, authorization, key_for
+from services.runtime.api_key import API_KEY, BadKeyFile, authorization, key_for
 from services.settings import EXIT_SETTINGS, Settings, redacted
+from services.variables import named_by
 
 if TYPE_CHECKING:
     from services.contracts.events import Event
@@ -37,13 +39,15 @@ class Gateway:
         still_there: Callable[[], None] = lambda: None,
         key: str | None = None,
         variables: Mapping[str, str] | None = None,
+        data: Path | None = None,
     ) -> None:
         """`still_there` is called while waiting; it raises if waiting has become useless. `key`:
         the API key; default: the one that the settings and the data folder have. `variables`: with
-        which commands in other terminals find this gateway, if it is not that of the settings."""
+        which commands in other terminals find this gateway, if it is not that of the settings.
+        `data`: the data folder; default: the settings'."""
         self._still_there = still_there
         self._variables = variables
-        settings = Settings()
+        settings = Settings() if data is None else Settings(data=data)
         given = (url or settings.gateway_url).rstrip("/")
         if "://" not in given:
             given = f"http://{given}"
@@ -51,6 +55,9 @@ class Gateway:
         """As it may be shown."""
         usual = url is None or given == settings.gateway_url.rstrip("/")
         self._option = [] if usual else ["--gateway", self.url]
+        self._url_source = named_by("gateway_url") if url is None else None
+        self._data_source = named_by("data") if data is None else None
+        self._settings, self._own_key = settings, key is None
         # A proxy from the environment has no business between a machine and itself.
         with self._reachable():
             parsed = httpx.URL(given)
@@ -143,7 +150,7 @@ class Gateway:
         ):
             if response.is_error:
                 response.read()
-                raise _refusal(response)
+                raise self._refusal(response)
             for line in response.iter_lines():
                 if line.startswith("data: {"):
                     document = json.loads(line.removeprefix("data: "))
@@ -162,7 +169,7 @@ class Gateway:
                     raise _Broken(_detail(response))
                 if response.is_error:
                     response.read()
-                    raise _refusal(response)
+                    raise self._refusal(response)
                 yield from _parsed(response.iter_lines())
         except httpx.TransportError:
             raise _Broken(f"lost the gateway at {self.url}; trying again") from None
@@ -183,8 +190,27 @@ class Gateway:
         with self._reachable(read):
             response = self._client.request(method, path, timeout=timeout, **request)
         if response.is_error:
-            raise _refusal(response)
+            raise self._refusal(response)
         return response
+
+    def _refusal(self, response: httpx.Response) -> CliError:
+        error = _refusal(response)
+        if response.status_code != httpx.codes.UNAUTHORIZED or not self._own_key:
+            return error
+        return CliError(f"{error.message}. {self._key_source()}", error.problems)
+
+    def _key_source(self) -> str:
+        """Which key this command shows the gateway, and what named it, in a sentence."""
+        for variable in ("api_key", "api_key_file"):
+            if source := named_by(variable):
+                return f"This command showed the key of {source}"
+        file = self._settings.data.absolute() / API_KEY
+        which = f"; {self._data_source} names the folder" if self._data_source else ""
+        if "Authorization" in self._client.headers:
+            return f"This command showed the key in {file}{which}"
+        if file.exists():
+            return f"The key in {file} is shown to the gateway of HEADRACE_GATEWAY_URL alone"
+        return f"This command found no key in {file}{which}"
 
     @contextmanager
     def _reachable(self, read: float = ANSWER) -> Iterator[None]:
@@ -196,9 +222,10 @@ class Gateway:
                 "much to do; see its log, or try again"
             ) from None
         except (httpx.ConnectError, httpx.ConnectTimeout):
+            named = f", which {self._url_source} names" if self._url_source else ""
             raise Away(
-                f"no gateway at {self.url}: start one with `headrace up`, or name another with "
-                "--gateway URL"
+                f"no gateway at {self.url}{named}: start one with `headrace up`, or name another "
+                "with --gateway URL"
             ) from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol):
             raise CliError(f"{self.url!r} is not a URL like http://127.0.0.1:8000") from None

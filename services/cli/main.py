@@ -18,7 +18,7 @@ from services.cli.models.chat import chat
 from services.cli.models.evaluate import compare, evaluate
 from services.cli.models.evaluations import evaluations
 from services.cli.models.export import export
-from services.cli.output import INTERRUPTED, CliError, err, show_error
+from services.cli.output import INTERRUPTED, CliError, err, escape, show_error
 from services.cli.recipes import recipes
 from services.cli.runs.audit import audit
 from services.cli.runs.chains import chains
@@ -30,6 +30,7 @@ from services.cli.runs.track import track
 from services.cli.runs.why import why
 from services.cli.workers import workers
 from services.runtime.terminal import escape_output
+from services.variables import places, unread
 
 root = typer.Typer(
     name="headrace",
@@ -74,6 +75,8 @@ root.add_typer(keys.commands, name="keys")
 def main() -> None:
     """Run the command that the arguments name."""
     escape_output()
+    for warning in unread(places()):
+        err.print(f"[yellow]warning:[/] {escape(warning)}", soft_wrap=True)
     try:
         root()
     except CliError as error:

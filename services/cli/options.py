@@ -25,11 +25,12 @@ Run = Annotated[
 ]
 
 
-def connect(url: str | None) -> "Gateway":
-    """The gateway at `url`, or the one that the settings name."""
+def connect(url: str | None, data: Path | None = None) -> "Gateway":
+    """The gateway at `url`, or the one that the settings name, asked with the API key in `data`, or
+    in the folder that the settings name."""
     from services.cli.client import Gateway
 
-    return Gateway(url)
+    return Gateway(url, data=data)
 
 
 def data_folder(data: Path | None) -> Path:
@@ -37,3 +38,11 @@ def data_folder(data: Path | None) -> Path:
     from services.settings import Settings
 
     return data or Settings().data
+
+
+def folder_source(data: Path | None) -> str:
+    """`, which HEADRACE_DATA in … names` if a variable chose the data folder; else empty."""
+    from services.variables import named_by
+
+    source = named_by("data") if data is None else None
+    return f", which {source} names" if source else ""

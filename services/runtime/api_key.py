@@ -16,7 +16,7 @@ from pathlib import Path
 
 import httpx
 
-from services.settings import Settings
+from services.settings import SHORTEST_KEY, Settings
 
 API_KEY = "api-key"
 REWARD_KEY = "reward-key"
@@ -47,8 +47,11 @@ def read_key(path: Path) -> str | None:
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise BadKeyFile(f"the key file {path} cannot be read: {error}") from None
-    if not text or any(c.isspace() for c in text) or not text.isascii():
-        raise BadKeyFile(f"the key file {path} holds no key: one line of ASCII is wanted")
+    if len(text) < SHORTEST_KEY or any(c.isspace() for c in text) or not text.isascii():
+        raise BadKeyFile(
+            f"the key file {path} holds no key: write one word of at least {SHORTEST_KEY} ASCII "
+            "characters into it, or delete the file, and `headrace up` makes a key"
+        )
     return text
 
 

@@ -34,7 +34,9 @@ def test_a_key_that_was_set_is_taken_and_written_nowhere(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b" \n", b"two words\n", b"\xff\xfe", "ключ".encode()])
+@pytest.mark.parametrize(
+    "content", [b"", b" \n", b"two words\n", b"\xff\xfe", b"h\n", "ключ".encode()]
+)
 def test_a_file_without_a_key_is_named(tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "api-key"
     file.write_bytes(content)
@@ -56,9 +58,9 @@ def test_a_file_without_a_key_is_named(tmp_path: Path, content: bytes) -> None:
 def test_the_key_of_the_data_folder_goes_to_its_own_gateway_only(
     tmp_path: Path, gateway: str | None, shown: bool
 ) -> None:
-    (tmp_path / "api-key").write_text("hr-own\n")
+    (tmp_path / "api-key").write_text("hr-own-0123456789\n")
     own = settings(tmp_path, gateway_url="http://box:8000")
-    assert key_for(own, gateway) == ("hr-own" if shown else None)
+    assert key_for(own, gateway) == ("hr-own-0123456789" if shown else None)
     given = settings(tmp_path, gateway_url="http://box:8000", api_key="hr-given")
     assert key_for(given, gateway) == "hr-given"
 

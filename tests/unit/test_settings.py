@@ -1,17 +1,24 @@
 """Settings that come from more than one place: secrets in files."""
 
+import re
 from pathlib import Path
 
 import pytest
 from pydantic_settings import SettingsError
 
+from learner.settings import LearnerSettings
 from reward.settings import RewardSettings
-from services.settings import Settings, complaints
+from rollout.settings import RolloutSettings
+from services.gateway.settings import GatewaySettings
+from services.settings import Settings, complaints, from_command_line
+from services.variables import OTHERS, SETTINGS, places, unread
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_secrets_may_lie_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "password").write_text("s3cr/t\n")
-    (tmp_path / "key").write_text("hr-first\n")
+    (tmp_path / "key").write_text("hr-first-0123456789\n")
     monkeypatch.setenv("HEADRACE_REDIS_URL", "redis://box:6379/0")
     monkeypatch.setenv("HEADRACE_REDIS_PASSWORD_FILE", str(tmp_path / "password"))
     monkeypatch.setenv("HEADRACE_API_KEY_FILE", str(tmp_path / "key"))
@@ -20,7 +27,7 @@ def test_secrets_may_lie_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert settings.redis_url.get_secret_value() == "redis://:s3cr%2Ft@box:6379/0"
     assert settings.api_key is not None
-    assert settings.api_key.get_secret_value() == "hr-first"
+    assert settings.api_key.get_secret_value() == "hr-first-0123456789"
 
 
 def test_keys_of_those_the_reward_service_asks_may_lie_in_a_file(
@@ -58,6 +65,49 @@ def test_a_secret_that_cannot_be_read_is_named_by_its_variable(
     assert complaints(error.value) == [
         f"HEADRACE_API_KEY_FILE: {path} cannot be read: No such file or directory"
     ]
+
+
+def test_the_list_of_variables_has_every_variable_of_the_source() -> None:
+    kinds = (GatewaySettings, LearnerSettings, RewardSettings, RolloutSettings)
+    fields = {f"HEADRACE_{name.upper()}" for kind in kinds for name in kind.model_fields}
+    folders = ("services", "rollout", "reward", "learner", "recipes", "bench", "deploy")
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files += [ROOT / "Makefile", ROOT / "docker-compose.yml", ROOT / "docs" / "reliability.md"]
+    texts = [path.read_text(errors="ignore") for path in files if path.suffix != ".pyc"]
+    named = {name for text in texts for name in re.findall(r"HEADRACE_[A-Z_]*[A-Z]", text)}
+    of_files = {f"{name}_FILE" for name in fields}
+
+    assert fields == SETTINGS
+    assert named - fields - of_files - {"HEADRACE_SESSION_API_KEY"} <= OTHERS
+
+
+def test_a_variable_that_nothing_reads_is_named_with_the_nearest_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".env").write_text("# ours\nHEADRACE_GATEWEY_URL=http://box:8000\n")
+    monkeypatch.setenv("HEADRACE_VERIFERS", "[]")
+    monkeypatch.setenv("HEADRACE_API_KEY_FILE", "")
+    monkeypatch.setenv("HEADRACE_GATEWAY_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setattr("sys.argv", ["python -m reward"])
+
+    from_command_line(RewardSettings)
+
+    assert capsys.readouterr().err.splitlines() == [
+        f"warning: nothing reads HEADRACE_GATEWEY_URL, which is set in {tmp_path / '.env'} "
+        "(did you mean HEADRACE_GATEWAY_URL?)",
+        "warning: nothing reads HEADRACE_VERIFERS, which is set in the environment "
+        "(did you mean HEADRACE_VERIFIERS?)",
+    ]
+    assert unread(dict.fromkeys(places().keys() & SETTINGS, "the environment")) == []
+
+
+def test_a_key_file_of_one_byte_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "key").write_text("h")
+    monkeypatch.setenv("HEADRACE_API_KEY_FILE", str(tmp_path / "key"))
+
+    with pytest.raises(SettingsError, match="holds 1 characters: a key has at least 16"):
+        Settings()
 
 
 def test_a_list_that_is_not_json_is_named_with_its_variable_and_the_format(

@@ -87,7 +87,7 @@ def agents(
         by_verifier = reward is RewardFrom.VERIFIER
         played_by = chosen(verifiers, openenv, environment, config, turns)
         player = EnvironmentPlayer(played_by, limit, by_verifier)
-    api = connect(gateway)
+    api = connect(gateway, data)
     record = patiently(lambda: api.get(f"/v1/runs/{run}"))
     if record["state"] in FINAL:
         raise CliError(

@@ -9,7 +9,7 @@ from typing import Annotated, TextIO
 
 import typer
 
-from services.cli.options import AsJson, Data, data_folder
+from services.cli.options import AsJson, Data, data_folder, folder_source
 from services.cli.output import INTERRUPTED, CliError, escape, out, print_json, size, table
 
 
@@ -28,7 +28,8 @@ def logs(
     files = sorted(folder.glob("*.log"))
     if not files:
         raise CliError(
-            f"there are no logs in {folder}: is --data (HEADRACE_DATA) the folder of `headrace up`?"
+            f"there are no logs in {folder}{folder_source(data)}: name the folder of `headrace up` "
+            "with --data or HEADRACE_DATA"
         )
     if process is None:
         _list_logs(files, as_json)

@@ -62,7 +62,7 @@ def chat(
     options: list[str] = []
     path = _model_folder(model)
     if path is None:
-        api = connect(gateway)
+        api = connect(gateway, data)
         reference, step = run_and_step(model)
         record: dict[str, Any] = api.get(f"/v1/runs/{reference}")
         options = prompt_options(record["config"]["data"], no_template)

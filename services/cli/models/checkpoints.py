@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from services.cli.options import data_folder
+from services.cli.options import data_folder, folder_source
 from services.cli.output import CliError, err, escape
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def run_with_step(api: "Gateway", record: dict[str, Any], step: int | None) -> d
 def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = None) -> Path:
     """The folder of the run's current checkpoint, or that of `step`. Raises CliError if it is not
     here."""
-    data = data_folder(data)
+    source, data = folder_source(data), data_folder(data)
     if record["checkpoint"] is None:
         raise CliError(
             f"run {record['name']} ({record['id']}) is {record['state']} and has no checkpoint yet"
@@ -48,8 +48,8 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
     path = data / str(record["checkpoint"])
     if not path.is_dir():
         raise CliError(
-            f"the checkpoint {record['checkpoint']} is not in {data}: name the data folder with "
-            "--data or HEADRACE_DATA"
+            f"the checkpoint {record['checkpoint']} is not in {data}{source}: name the data folder "
+            "with --data or HEADRACE_DATA"
         )
     if step is None:
         return path

@@ -33,7 +33,7 @@ def export(
 ) -> None:
     """Copy the newest checkpoint of RUN to FOLDER, for transformers and vLLM; of a LoRA run the
     adapter, for peft, or with --merged the whole model."""
-    record = run_with_checkpoint(connect(gateway), run)
+    record = run_with_checkpoint(connect(gateway, data), run)
     checkpoint = checkpoint_of(record, data)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CliError(f"{folder} is there already and not an empty folder: name another one")

@@ -4,8 +4,10 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from threading import Thread
 
+import httpx
 import pytest
 
 from services.cli import client
@@ -59,6 +61,32 @@ def test_a_password_in_the_gateways_url_is_never_shown() -> None:
     ) as raised:
         Gateway("http://user:hunter2@127.0.0.1:1").get("/v1/runs")
     assert "hunter2" not in str(raised.value)
+
+
+def test_a_stale_variable_is_named_in_the_errors_that_it_causes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_GATEWAY_URL", "http://127.0.0.1:1")
+    with pytest.raises(CliError, match=r"1, which HEADRACE_GATEWAY_URL in the environment names: "):
+        Gateway().get("/v1/runs")
+
+    monkeypatch.setenv("HEADRACE_DATA", str(tmp_path))
+    (tmp_path / "api-key").write_text("hr-of-another-gateway\n")
+    refused = httpx.MockTransport(lambda request: httpx.Response(401, json={"detail": "no"}))
+    api = Gateway()
+    monkeypatch.setattr(api._client, "_transport_for_url", lambda url: refused)
+    with pytest.raises(CliError) as raised:
+        api.get("/v1/runs")
+    assert str(raised.value) == (
+        f"no. This command showed the key in {tmp_path / 'api-key'}; HEADRACE_DATA in the "
+        "environment names the folder"
+    )
+
+
+def test_the_data_folder_of_a_command_chooses_the_key(tmp_path: Path) -> None:
+    (tmp_path / "api-key").write_text("hr-0123456789abcdef\n")
+    api = Gateway("http://127.0.0.1:1", data=tmp_path)
+    assert api._client.headers["Authorization"] == "Bearer hr-0123456789abcdef"
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "ftp://127.0.0.1:1"])
