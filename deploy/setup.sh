@@ -62,6 +62,7 @@ if is_done; then exit 0; fi
 exec 9>>pyproject.toml
 command -v flock >/dev/null && { flock -n 9 || { echo "setup: another one runs, waiting for it"; flock 9; }; }
 if is_done; then exit 0; fi
+trap 'echo; echo "setup: interrupted; \`make setup\` goes on with what is there" >&2; exit 130' INT
 
 echo "setup: profile $profile, $("$python" --version), into $venv (3 minutes and 4 GB the first time)"
 began=$SECONDS
@@ -80,9 +81,9 @@ fi
 pip=("$venv/bin/python" -m pip)
 if ! "${pip[@]}" --version >/dev/null 2>&1; then
     if "$python" -c 'import venv, ensurepip' 2>/dev/null; then
-        "$python" -m venv "$venv"
+        made=$("$python" -m venv "$venv" 2>&1) || fail "$python -m venv $venv:" "$made"
     elif "$python" -m virtualenv --version >/dev/null 2>&1; then
-        "$python" -m virtualenv --quiet "$venv"
+        made=$("$python" -m virtualenv --quiet "$venv" 2>&1) || fail "virtualenv $venv:" "$made"
     elif "$python" -c 'import venv, pip' 2>/dev/null && "$python" -m venv --without-pip "$venv"; then
         # Debian without python3-venv but with python3-pip: that pip can fill the new environment.
         pip=("$python" -m pip --python "$venv/bin/python")
@@ -98,10 +99,25 @@ rm -f "$stamp"
 # builds that break a CPU torch) must not come back in as somebody's dependency.
 install() { "${pip[@]}" install --no-deps --progress-bar off "$@" >>"$log" 2>&1; }
 : >"$log"
+packages=$(grep -c == "$lock" || true)
+# What pip does, from its log: the packages so far, and the file that it fetches now with its size.
+progress() {
+    if grep -q '^Installing collected packages' "$log"; then
+        installed=$(find "$venv"/lib/python*/site-packages -maxdepth 1 -name '*.dist-info' | wc -l)
+        echo "$installed of $packages packages are installed"
+        return
+    fi
+    found=$(grep -cE '^(Collecting|Processing|Requirement already)' "$log" || true)
+    file=$(grep -E '^ *(Downloading|Using cached|Processing|Building) ' "$log" | tail -n 1 | sed 's/^ *//; s/ (from .*//')
+    name=$(basename "$(echo "$file" | cut -d' ' -f2)")
+    # pip writes a file here while it arrives.
+    bytes=$(cat /dev/null "${TMPDIR:-/tmp}"/pip-unpack-*/"$name" 2>/dev/null | wc -c)
+    echo "$found of $packages packages are found; ${file:-waiting for the package index}, $((bytes / 1000000)) MB here"
+}
 # pip takes minutes, and says what it does in the log alone.
 # (A sleep outlives its loop, and must keep neither the lock nor a pipe.)
 while sleep 20 >/dev/null 2>&1 9>&-; do
-    echo "setup: $((SECONDS - began)) s: $(grep -v ^WARNING "$log" | tail -n 1 | cut -c 1-80)"
+    echo "setup: $((SECONDS - began)) s: $(progress)"
 done 9>&- &
 saying=$!
 trap 'kill $saying 2>/dev/null || true' EXIT

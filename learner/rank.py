@@ -219,7 +219,7 @@ def train_one(
         config = ranks.together(lambda: parse_trusted(record.config, trusted))
         train = train_rl if isinstance(config, RLConfig) else train_sft
         crash_limit.busy(record.committed_step + 1)
-        with panics_as(RunCannotGoOn):
+        with panics_as(RunCannotGoOn), thread.training(record.id):
             ending = train(record, config, ranks, store, volume, stop, crash_limit)  # type: ignore[arg-type]
     except Fenced:
         log.warning("another learner has taken this run over")

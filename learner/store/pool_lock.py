@@ -8,9 +8,9 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from types import TracebackType
 from typing import TypeVar
 
@@ -18,6 +18,7 @@ import anyio
 from anyio.from_thread import start_blocking_portal
 from redis.exceptions import RedisError
 
+from learner.settings import EXIT_CRASH
 from services.contracts.records import RunRecord
 from services.payloads import Payloads, place_of
 from services.runtime.logs import get_logger
@@ -55,6 +56,7 @@ class StoreThread:
         self._waiting, self._counting = 0, threading.Lock()
         self._token = lock_token(socket.gethostname(), os.getpid(), time.time())
         self._held: Future[None] | None = None
+        self._trains: str | None = None
         self._stack = ExitStack()
         with ExitStack() as stack:
             self._portal = stack.enter_context(start_blocking_portal("asyncio"))
@@ -147,6 +149,7 @@ class StoreThread:
             await anyio.sleep(LOCK_SECONDS / 5)
             try:
                 await self._hold()
+                await self._leave_cancelled()
             except (RedisError, OSError) as error:
                 log.warning("the pool's lock was not prolonged", reason=str(error))
 
@@ -161,6 +164,22 @@ class StoreThread:
                 log.error("another learner has taken the pool over", pool=self.pool)
             self.lost = True
             self._stop.set()
+
+    @contextmanager
+    def training(self, run: str) -> Iterator[None]:
+        """While `run` is trained, end this process as soon as the run is `cancelled`."""
+        self._trains = run
+        try:
+            yield
+        finally:
+            self._trains = None
+
+    async def _leave_cancelled(self) -> None:
+        """End this process in the middle of a step if somebody else has ended its run: only
+        `headrace cancel --now` does. The supervisor starts all ranks again, for the next run."""
+        if self._trains is not None and await self.store.runs.is_cancelled(self._trains):
+            log.warning("the run was cancelled at once: the ranks start again", run=self._trains)
+            os._exit(EXIT_CRASH)
 
     def next_run(self) -> RunRecord | None:
         """The pool's active run, else the first in its queue, which becomes active; None also where

@@ -1,7 +1,7 @@
 """`headrace runs`, `watch`, `cancel` and `rm`."""
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -72,18 +72,47 @@ def follow_run(api: "Gateway", run: str, as_json: bool) -> None:
     raise typer.Exit(watch_run(api, run, as_json))
 
 
-def cancel(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+def cancel(
+    run: Run,
+    now: Annotated[
+        bool,
+        typer.Option(
+            "--now",
+            help="Wait neither for the step nor for a checkpoint: the steps since the newest "
+            "checkpoint are lost.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
     """Cancel RUN, or a chain; `headrace resume RUN` continues it later from its checkpoint."""
     api = connect(gateway)
     found = find(api, run)
     before = found.record
-    record = api.post(f"{found.path}/cancel")
+    record = api.post(f"{found.path}/cancel", params={"now": now})
     if as_json:
         print_json(record)
         return
     again = before["state"] in ("cancelling", "cancelled")
     name = f"{escape(record['name'])} ({record['id']})"
-    out.print(f"{state(record['state'])} {name}" + " already, nothing to do" * again)
+    over = before["state"] == "cancelled" or (again and not now)
+    out.print(f"{state(record['state'])} {name}" + " already, nothing to do" * over)
+    if now and not over and found.kind == "run":
+        out.print(escape(what_is_lost(before)), soft_wrap=True)
+
+
+def what_is_lost(run: dict[str, Any]) -> str:
+    """What becomes of the work of `run`, as it was before `cancel --now`."""
+    if run["started"] is None:
+        return "It had not started: nothing is lost."
+    kept = run["committed_step"]
+    if run["checkpoint"] is None:
+        return f"It had no checkpoint: its {run['step']} steps and the groups in flight are lost."
+    lost = f" Steps {kept + 1} to {run['step']} are lost." if run["step"] > kept else ""
+    return (
+        f"Its checkpoint of step {kept} stays.{lost} Groups in flight are dropped. `headrace resume "
+        f"{run['id']}` goes on after step {kept}, and samples the dropped groups again."
+    )
 
 
 def rm(

@@ -134,7 +134,13 @@ async def show(deps: Deps, chain: ChainDep) -> ChainView:
     summary="Cancel a chain",
     responses=responses(CHAIN_PROBLEMS | {409: "It has succeeded or failed already"}),
 )
-async def cancel(deps: Deps, chain: ChainDep) -> ChainView:
+async def cancel(
+    deps: Deps,
+    chain: ChainDep,
+    now: Annotated[
+        bool, Query(description="End its present run at once, as `now` of a run does.")
+    ] = False,
+) -> ChainView:
     """Ask a chain to end: its present run is cancelled, and no later step begins. Cancelling twice
     is fine; a chain that has succeeded or failed cannot be cancelled (409)."""
     _, after = await deps.store.chains.change(chain.id, cancelling)
@@ -142,7 +148,9 @@ async def cancel(deps: Deps, chain: ChainDep) -> ChainView:
         raise Problem(
             HTTPStatus.CONFLICT, f"chain {chain.name} ({chain.id}) is over: it {after.state}"
         )
-    log.info("chain cancelled", chain=chain.id, name=chain.name)
+    if now and (run := await deps.store.runs.get(after.step.run)) and not run.state.final:
+        await deps.store.runs.cancel(run.id, now=True)
+    log.info("chain cancelled", chain=chain.id, name=chain.name, now=now)
     await advance(deps, chain.id)
     return await shown(deps, await deps.store.chains.get(chain.id) or after)
 

@@ -173,8 +173,19 @@ async def show(deps: Deps, request: Request, record: RunDep) -> Response:
     summary="Cancel a run",
     responses=responses(RUN_PROBLEMS | {409: "It has succeeded or failed already"}),
 )
-async def cancel(deps: Deps, record: RunDep) -> RunRecord:
-    """Ask a run to end. A queued one ends at once; one that trains is `cancelling` until it has
+async def cancel(
+    deps: Deps,
+    record: RunDep,
+    now: Annotated[
+        bool,
+        Query(
+            description="End it without waiting for its step and without another checkpoint: the "
+            "steps since its newest checkpoint are lost, and groups in flight are dropped. A run "
+            "that resumes it trains and samples them again."
+        ),
+    ] = False,
+) -> RunRecord:
+    """Ask a run to end. A queued run ends at once; a run that trains is `cancelling` until it has
     written a checkpoint. Cancelling twice is fine; a run that has succeeded or failed cannot be
     cancelled (409)."""
     if record.state in (RunState.SUCCEEDED, RunState.FAILED):
@@ -183,8 +194,8 @@ async def cancel(deps: Deps, record: RunDep) -> RunRecord:
         )
     if record.state is RunState.CANCELLED:
         return record
-    await deps.store.runs.cancel(record.id)
-    log.info("run cancelled", run=record.id, name=record.name)
+    await deps.store.runs.cancel(record.id, now=now)
+    log.info("run cancelled", run=record.id, name=record.name, now=now)
     return await deps.store.runs.get(record.id) or record
 
 

@@ -36,6 +36,11 @@ class RunRecords(Noun):
             state, token = await self._redis.hmget(run_key(run, "run"), "state", "fencing_token")
             return state is None or RunState(state.decode()).ending, int(token or 0)
 
+    async def is_cancelled(self, run: str) -> bool:
+        """Whether the state of a run is `cancelled`."""
+        state = await self._redis.hget(run_key(run, "run"), "state")
+        return state is not None and state.decode() == RunState.CANCELLED
+
     async def all(self, since: float = -math.inf) -> list[RunSummary]:
         """All runs that were submitted at this time or later, newest first. O(those)."""
         return (await self.page(None, since=since))[0]

@@ -164,15 +164,18 @@ class Runs(RunRecords):
         for part in CLOSED_PARTS[1:]:
             await self._redis.unlink(run_key(run, part))
 
-    async def cancel(self, run: str) -> None:
-        """Ask a run to end; one that still queues ends at once. Raises KeyError where there is
-        none."""
+    async def cancel(self, run: str, *, now: bool = False) -> None:
+        """Ask a run to end after its present step. A queued run ends at once, and with `now` any
+        run does. Raises KeyError if there is no such run."""
         record = await self.get(run)
         if record is None:
             raise KeyError(f"there is no run {run}")
         reason = "cancelled before it started"
         if await self._redis.zrem(pool_key(record.pool, "queue"), run):
             await self.set_state(run, RunState.CANCELLED, reason)
+            return
+        if now:
+            await self.set_state(run, RunState.CANCELLED, "at once, on request")
             return
         await self.set_state(run, RunState.CANCELLING, "it ends after its present step")
         # A run is neither in the queue nor with a learner where a gateway died between the two.

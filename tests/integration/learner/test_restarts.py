@@ -5,6 +5,7 @@ import signal
 from functools import partial
 
 from learner.coordinate.crash_limit import CrashLimit
+from learner.settings import EXIT_CRASH
 from services.contracts.config import parse_config
 from services.contracts.evaluation import EvaluationRequest
 from services.contracts.records import RunState
@@ -55,6 +56,35 @@ async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
     for learner in learners:
         learner.terminate()
     assert [learner.wait() for learner in learners] == [0, 0]
+
+
+async def test_a_run_that_is_cancelled_at_once_ends_in_the_middle_of_its_step(
+    place: Place, store: Store
+) -> None:
+    learner = await supervised(place, store)
+    endless = {**rl()["algorithm"], "epochs_per_batch": 100_000}
+    raw = rl(algorithm=endless)
+    await submit(store, "second", raw)
+    async with serving(store, Volume(place.data), "second", parse_config(raw)):
+
+        async def planned() -> bool:
+            return bool(await store.trajectories.plans("second"))
+
+        await eventually(planned)
+        await store.runs.cancel("second", now=True)
+        record = await store.runs.get("second")
+        assert record is not None
+        assert (record.state, record.reason) == (RunState.CANCELLED, "at once, on request")
+        assert await asyncio.to_thread(learner.wait, 20) == EXIT_CRASH
+
+        learner = place.learner()
+
+        async def released() -> bool:
+            return await store.runs.free(record)
+
+        await eventually(released)
+    learner.send_signal(signal.SIGTERM)
+    assert learner.wait() == 0
 
 
 async def test_a_successor_reports_the_evaluation_and_the_waiting_learner_notices_it(
