@@ -145,6 +145,8 @@ class Supervisor:
             return
         if active is None:
             self.record.state, self.record.run = "idle", None
+            if not self._redis_away:
+                self.record.error = ""
             await _wait(stop, IDLE_SECONDS * random.uniform(0.8, 1.2))
             return
         run, manifest = active

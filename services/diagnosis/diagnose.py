@@ -199,6 +199,7 @@ def _remarks(now: Situation) -> Iterator[Remark]:
             ago = round(now.age(event) or 0.0, 1)
             yield Remark(seconds_ago=ago, source="run", text=text)
     for worker in now.workers:
-        if worker.error:
+        # A worker that works on another run reports that run's errors.
+        if worker.error and worker.run in (None, now.run.id):
             ago = round(now.heard(worker), 1)
             yield Remark(seconds_ago=ago, source=worker.id, text=worker.error)

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 
 from services.contracts.scores import VERDICTS, ScoreStatus
 from services.evaluations.answers import Measured
-from services.evaluations.outcome import bootstrap
+from services.evaluations.outcome import bootstrap, wilson
 
 Metric = Literal["accuracy", "reward"]
 EXACT_ROWS = 16
@@ -64,7 +64,8 @@ class Comparison:
     difference: float
     """How much better this one is."""
     low: float
-    """Lower end of the difference's bootstrap interval at 95 %."""
+    """Lower end of the difference's interval at 95 %: Newcombe's with one verdict a row, else a
+    bootstrap."""
     high: float
     """Its upper end."""
     test: Literal["mcnemar", "sign_flip"]
@@ -104,7 +105,8 @@ def compare(these: Sequence[Measured], others: Sequence[Measured]) -> Comparison
     single = all(len(one.statuses) <= 1 for one in (*these, *others))
     exact = metric == "accuracy" and single
     changed = [Changed(row, one, two) for row, one, two in values if one != two]
-    low, high = bootstrap(differences)
+    pairs_of = [(one, two) for _, one, two in values]
+    low, high = newcombe(pairs_of) if exact else bootstrap(differences)
     return Comparison(
         metric=metric,
         rows=len(values),
@@ -117,6 +119,23 @@ def compare(these: Sequence[Measured], others: Sequence[Measured]) -> Comparison
         p=mcnemar(differences) if exact else sign_flip(differences),
         changed=sorted(changed, key=lambda one: (-abs(one.difference), -one.difference, one.row)),
     )
+
+
+def newcombe(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The interval of the difference of two shares on the same rows (Newcombe 1998, method 10),
+    from their Wilson intervals and the correlation of the `pairs` of 0 and 1."""
+    ones, twos = zip(*pairs, strict=True)
+    (p, low, high), (q, below, above) = (
+        (fmean(values), *wilson(values, 1)) for values in (ones, twos)
+    )
+    both = fmean(one * two for one, two in pairs)
+    scale = math.sqrt(p * (1 - p) * q * (1 - q))
+    phi = (both - p * q) / scale if scale > 0 else 0.0
+
+    def distance(one: float, two: float) -> float:
+        return math.sqrt(max(0.0, one * one - 2 * phi * one * two + two * two))
+
+    return p - q - distance(p - low, above - q), p - q + distance(high - p, q - below)
 
 
 def mcnemar(differences: Sequence[float]) -> float:

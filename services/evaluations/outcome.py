@@ -3,7 +3,8 @@ same for each category. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from math import sqrt
+from statistics import NormalDist, fmean, pvariance
 
 import numpy as np
 
@@ -60,13 +61,14 @@ def _figures(rows: Sequence[Measured], samples: int, rated: bool) -> dict[str, f
         # As the interval and a comparison have it: where verifiers broke, a row with more rewards
         # counts no more than another.
         means = [fmean(known) for known in scored]
-        low, high = bootstrap(means)
+        verdicts = all(reward in (0, 1) for known in scored for reward in known)
+        low, high = wilson(means, samples) if verdicts else bootstrap(means)
         found |= {"reward": fmean(means), "reward_low": low, "reward_high": high}
     else:
         found |= {"reward": 0.0}
     if not rated:
         correct = [row.correct for row in rows]
-        low, high = bootstrap([one / samples for one in correct])
+        low, high = wilson([one / samples for one in correct], samples)
         accuracy = sum(correct) / (samples * len(rows))
         found |= {"accuracy": accuracy, "accuracy_low": low, "accuracy_high": high}
         # With k = 1 it is the accuracy.
@@ -82,6 +84,23 @@ def _figures(rows: Sequence[Measured], samples: int, rated: bool) -> dict[str, f
             "truncated": fmean(cut for row in rows for cut in row.truncated),
         }
     return found
+
+
+def wilson(shares: Sequence[float], samples: int) -> tuple[float, float]:
+    """The score interval (Wilson 1927) at CONFIDENCE of the mean of `shares`: of each row the share
+    of its `samples` answers that are right.
+
+    The answers of one row are alike, so they count as fewer: as the n whose variance p(1 - p)/n is
+    that of the mean over rows. With one answer a row, n is the number of rows. It is so, too, if
+    all rows have the same share: four wrong answers say that at most 0.49 are right.
+    """
+    z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    p, rows = fmean(shares), len(shares)
+    spread = pvariance(shares)
+    n = min(rows * p * (1 - p) / spread, rows * samples) if spread > 0 else rows
+    middle = (p + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def bootstrap(values: Sequence[float]) -> tuple[float, float]:

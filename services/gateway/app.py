@@ -194,6 +194,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         Authentication,
         keyring_of=lambda: app.state.deps.keyring,
         hosts=settings.host_names,
+        data=settings.data,
     )
     app.add_middleware(BrowserHeaders)
     app.add_middleware(OpenAIErrors)

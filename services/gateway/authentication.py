@@ -11,6 +11,7 @@ import hmac
 import secrets
 from collections.abc import Callable, Collection
 from http import HTTPStatus
+from pathlib import Path
 
 from redis.exceptions import RedisError
 from starlette.datastructures import Headers
@@ -18,7 +19,7 @@ from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.contracts.sessions import parse_session_id
-from services.gateway.problems import RETRY_AFTER
+from services.gateway.problems import RETRY_AFTER, redis_away
 from services.gateway.sessions.errors import BELOW as SESSIONS
 from services.http import Problem, discard, foreign, host_of, host_problem, trust
 from services.runtime.api_key import bearer, digest
@@ -100,12 +101,13 @@ class Keyring:
 
 class Authentication:
     """Answers 400, 401, 403 or 503 to requests that may not pass. `keyring_of` gives what is
-    accepted; `hosts` are the names by which browsers reach the page."""
+    accepted; `hosts` are the names by which browsers reach the page; `data` is the data folder."""
 
     def __init__(
-        self, app: ASGIApp, keyring_of: Callable[[], Keyring], hosts: Collection[str]
+        self, app: ASGIApp, keyring_of: Callable[[], Keyring], hosts: Collection[str], data: Path
     ) -> None:
         self.app = app
+        self.data = data
         self.keyring_of = keyring_of
         self.hosts = hosts
 
@@ -152,8 +154,7 @@ class Authentication:
         except RedisError:
             return Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
-                "Redis cannot be reached, where this API key would be looked up; try again in a "
-                "moment",
+                redis_away(self.data),
                 headers={"Retry-After": str(RETRY_AFTER), "Connection": "close"},
             )
         return None

@@ -1,7 +1,9 @@
 """Answers to the gateway's own errors: datasets, Redis, the data volume."""
 
 import errno
+import shutil
 from http import HTTPStatus
+from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -15,6 +17,7 @@ from services.http import install as install_shared
 from services.runtime.logs import get_logger
 from services.store import RedisFull, Unreadable
 from services.store.unreadable import is_damage
+from services.volume import REDIS_ROOM
 
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO}
 RETRY_AFTER = 2
@@ -47,11 +50,7 @@ async def _redis(request: Request, error: Exception) -> Response:
         full, wait = HTTPStatus.INSUFFICIENT_STORAGE, {"Retry-After": str(RETRY_AFTER)}
         return answer(request, full, str(error), headers=wait)
     away = isinstance(error, RedisConnectionError | RedisTimeoutError)
-    detail = (
-        "Redis cannot be reached: runs go on where they can; try again in a moment"
-        if away
-        else f"Redis refused: {error}"
-    )
+    detail = redis_away(request.app.state.deps.volume.root) if away else f"Redis refused: {error}"
     log.warning("redis failed", path=request.url.path, error=type(error).__name__)
     return answer(
         request,
@@ -59,6 +58,22 @@ async def _redis(request: Request, error: Exception) -> Response:
         detail,
         headers={"Retry-After": str(RETRY_AFTER)},
     )
+
+
+def redis_away(root: Path) -> str:
+    """The sentence for a Redis that does not answer. It ends when it cannot append to its file, so
+    a full data volume `root` is named."""
+    try:
+        free = shutil.disk_usage(root).free
+    except OSError:
+        free = REDIS_ROOM
+    if free < REDIS_ROOM:
+        return (
+            f"the disk is full: {free / (1 << 20):.1f} MiB are free on the data volume {root}. "
+            "Redis, which usually keeps its files there, cannot be reached. Make room: "
+            f"`headrace up` starts Redis again once {REDIS_ROOM >> 20} MiB are free"
+        )
+    return "Redis cannot be reached: runs go on where they can; try again in a moment"
 
 
 async def _storage(request: Request, error: Exception) -> Response:

@@ -26,10 +26,10 @@ import redis.exceptions
 from services.contracts.redis_version import Version, lua_flaw
 from services.launch.options import LaunchError
 from services.runtime.logs import get_logger
+from services.volume import REDIS_ROOM
 
 log = get_logger(__name__)
 
-ROOM = 16 << 20
 OLDEST = (6, 2)
 """What Headrace supports and is tested with; Debian 11 still ships 6.0."""
 SOCKET = "redis.sock"
@@ -192,7 +192,7 @@ def write_config(at: Listening) -> Path:
     return path
 
 
-def no_room(data: Path, room: int = ROOM) -> str | None:
+def no_room(data: Path, room: int = REDIS_ROOM) -> str | None:
     """Why Redis would end at once: it cannot append to its file. None if the volume of the folder
     `data` is there, and has `room` free bytes."""
     try:

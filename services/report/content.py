@@ -18,6 +18,7 @@ from services.report.facts import (
     time_spent,
     whole_recipe,
 )
+from services.report.learning import nothing_learned
 from services.report.parts import Code, Paragraph, Part, Picture, Section, Table
 from services.report.plots import Curve, draw
 from services.runtime.terminal import one_line
@@ -100,6 +101,8 @@ def _result(facts: Facts, other: Facts | None) -> Iterator[Part]:
     if before:
         trained = f"{record['step'] - before:,} steps, to step {record['step']:,}{of}"
     yield Paragraph(f"It trained {trained}{_lasted(facts)}.")
+    if sentences := nothing_learned(facts):
+        yield Paragraph(" ".join(sentences))
     if not RunState(record["state"]).final:
         yield Paragraph("It is not over: this is how it stands now.")
     rows = []

@@ -21,6 +21,7 @@ from services.volume.download import (
 )
 from services.volume.files import (
     DATA_RESERVE,
+    REDIS_ROOM,
     DamagedFile,
     check_file,
     checked,
@@ -37,6 +38,7 @@ __all__ = [
     "ANY_OF",
     "DATA_RESERVE",
     "FETCHING",
+    "REDIS_ROOM",
     "DamagedFile",
     "GatewayAway",
     "KeyRefused",

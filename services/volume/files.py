@@ -16,6 +16,8 @@ from services.contracts.weights import WeightFile, part_bytes
 CHUNK = 1 << 22
 """Bytes that are read at a time; divides the size of a part."""
 
+REDIS_ROOM = 16 << 20
+"""Free bytes without which Redis, if it is on the volume, ends at its next write."""
 DATA_RESERVE = 64 << 20
 """Bytes of the volume that no write of a run may take: Redis, which may be on the same volume, ends
 without room, and with it the run's status, where a user would read why."""

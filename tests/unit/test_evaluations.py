@@ -24,7 +24,8 @@ from services.evaluations import (
     write_part,
     write_result,
 )
-from services.evaluations.outcome import bootstrap
+from services.evaluations.comparison import newcombe
+from services.evaluations.outcome import bootstrap, wilson
 from tests.evaluating import answered
 
 
@@ -86,6 +87,31 @@ def test_answers_that_are_only_rated_have_no_accuracy() -> None:
     found = outcome([row(0, "scored"), row(1, "error")], 1).metrics
     assert "accuracy" not in found
     assert "pass_at_1" not in found
+
+
+def test_the_interval_of_four_wrong_answers_reaches_to_a_half() -> None:
+    found = outcome([row(i, "wrong") for i in range(4)], 1).metrics
+    # z² / (n + z²) with z = 1.96 and n = 4.
+    assert found["accuracy_low"] == found["reward_low"] == 0
+    assert found["accuracy_high"] == found["reward_high"] == pytest.approx(0.48990, abs=1e-4)
+    # 15 of 148, as in Wilson's interval of Newcombe (1998), table I.
+    low, high = wilson([1.0] * 15 + [0.0] * 133, 1)
+    assert (low, high) == pytest.approx((0.0624, 0.1605), abs=1e-4)
+
+
+def test_answers_to_one_row_narrow_the_interval_only_as_far_as_they_differ() -> None:
+    alike = wilson([0.0, 0.0, 1.0, 1.0], 100)
+    assert alike == wilson([0.0, 0.0, 1.0, 1.0], 1)
+    independent = wilson([0.45, 0.55] * 2, 100)
+    assert independent == pytest.approx(wilson([0.0, 1.0] * 200, 1))
+
+
+def test_a_difference_of_verdicts_has_newcombes_interval() -> None:
+    # The second example of Newcombe (1998): 36 rows right in both, 12 and 2 in one of them.
+    pairs = [(1.0, 1.0)] * 36 + [(1.0, 0.0)] * 12 + [(0.0, 1.0)] * 2
+    assert newcombe(pairs) == pytest.approx((0.0569, 0.3404), abs=1e-4)
+    nothing = newcombe([(0.0, 0.0)] * 4)
+    assert nothing == pytest.approx((-0.48990, 0.48990), abs=1e-4)
 
 
 def test_the_interval_is_that_of_the_mean_and_the_same_each_time() -> None:

@@ -62,7 +62,7 @@ class EvaluationComparison(BaseModel):
     evaluation: EvaluationRecord = Field(description="This one.")
     against: EvaluationRecord = Field(description="The other one.")
     comparison: Comparison = Field(
-        description="Means, their difference with its bootstrap interval, a paired test, and the "
+        description="Means, their difference with its interval at 95 %, a paired test, and the "
         "rows that changed, the largest differences first."
     )
     better: int = Field(description="Rows on which this one is better.")

@@ -31,6 +31,15 @@ def test_remarks_are_the_newest_warnings_and_errors_of_run_and_workers() -> None
     assert (why.last_step_seconds_ago, why.heard) == (2.0, {"w": 1.0})
 
 
+def test_an_error_that_a_worker_has_with_another_run_is_no_remark() -> None:
+    workers = [
+        worker("other", run="r2", error="r2 needs a GPU"),
+        worker("idle", run=None, error="Redis: away"),
+    ]
+    remarks = diagnose(Situation(NOW, run(), workers=workers)).remarks
+    assert [remark.source for remark in remarks] == ["idle"]
+
+
 def test_a_batch_without_any_reward_is_remarked_on_as_long_as_it_lasts() -> None:
     """The alarm is an event of the step where it began, which may be long ago."""
 

@@ -77,6 +77,24 @@ def test_the_parts_of_the_time_are_those_of_the_metrics_and_the_rest() -> None:
     assert time_spent(facts(metrics=[line(1, time__step=1.0)])) == []
 
 
+def test_a_run_whose_rewards_were_all_zero_says_that_it_learned_nothing_and_why() -> None:
+    zero = [
+        {"step": step, "reward/mean": 0.0, "reward/all_zero": 1, "response/truncated": 0.75}
+        for step in (1, 2)
+    ]
+    limit = config()["sampling"]["max_tokens"]
+    assert (
+        "It learned nothing: in all 2 steps every reward was 0. 75% of their answers were cut off "
+        f"before they ended: sampling.max_tokens ({limit}) is too small for them. Check the "
+        "verifier and its reference answers against the answers below"
+    ) in text_of(sections(facts(metrics=zero)))
+
+    easy = [{"step": step, "reward/mean": 1.0, "reward/std": 0.0} for step in (1, 2, 3)]
+    said = text_of(sections(facts(metrics=[*easy, line(4, reward__std=0.5)])))
+    assert "In 3 of 4 steps every reward was 1: those steps taught nothing." in said
+    assert "taught nothing" not in text_of(sections(facts()))
+
+
 def test_a_supervised_run_has_parts_of_its_own() -> None:
     laps = {"time__rows": 1.0, "time__validation": 2.0, "time__checkpointing": 0.0}
     spent = time_spent(facts(metrics=[line(1, time__step=8.0, time__training=4.0, **laps)]))

@@ -1,0 +1,59 @@
+"""Whether the rewards of a run could teach it anything, in sentences. Pure."""
+
+from statistics import fmean
+
+from services.report.facts import Facts, Row
+
+CUT = 0.5
+"""Share of truncated answers that explains why none was right."""
+
+
+def nothing_learned(facts: Facts) -> list[str]:
+    """Why a run of reinforcement learning learned nothing, or hardly anything. Empty if fewer than
+    half of its steps had rewards that are all equal."""
+    steps = [row for row in facts.metrics if "reward/mean" in row]
+    equal = [row for row in steps if _is_equal(row)]
+    if not equal or 2 * len(equal) < len(steps):
+        return []
+    rewards = sorted({float(row["reward/mean"]) for row in equal})
+    value = f"{rewards[0]:.4g}" if len(rewards) == 1 else "the same number"
+    if len(equal) == len(steps):
+        found = [f"It learned nothing: in all {len(steps):,} steps every reward was {value}."]
+    else:
+        found = [
+            f"In {len(equal):,} of {len(steps):,} steps every reward was {value}: those steps "
+            "taught nothing."
+        ]
+    return found + _reasons(facts.record["config"], equal, rewards)
+
+
+def _is_equal(row: Row) -> bool:
+    """Without a spread (one sample, or a run of an earlier version) only zeros count."""
+    return bool(row.get("reward/all_zero")) or row.get("reward/std") == 0
+
+
+def _reasons(config: Row, equal: list[Row], rewards: list[float]) -> list[str]:
+    found = []
+    cut = _mean(equal, "response/truncated")
+    if cut >= CUT:
+        most = (config.get("sampling") or {}).get("max_tokens")
+        found.append(
+            f"{cut:.0%} of their answers were cut off before they ended: sampling.max_tokens "
+            f"({most}) is too small for them."
+        )
+    missing = _mean(equal, "reward/missing")
+    if missing > 0:
+        found.append(f"{missing:.0%} of their answers had no reward, because a verifier broke.")
+    if rewards[-1] > 0:
+        found.append("The prompts are too easy, or the verifier accepts every answer.")
+    else:
+        found.append(
+            "Check the verifier and its reference answers against the answers below, or start from "
+            "a model that solves some prompts."
+        )
+    return found
+
+
+def _mean(rows: list[Row], name: str) -> float:
+    values = [float(row[name]) for row in rows if isinstance(row.get(name), int | float)]
+    return fmean(values) if values else 0.0
