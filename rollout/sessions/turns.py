@@ -69,7 +69,10 @@ class TurnPlayer:
             raise Refused(f"{at}: {error}", param=at) from error
         prompt = [*begins[:kept], *new]
         first = len(before[0].prompt) if before else len(new)
-        params = self._params(call, len(prompt), first, seed)
+        left = self._tokens_left(len(prompt), first)
+        if before and (left < 1 or is_spent(before[-1])):
+            return _spent(call, before, len(begins), len(prompt))
+        params = self._params(call, left, len(prompt), seed)
         try:
             (sample,) = await self._context.policy.generate(prompt, 1, params)
             message = await self._message(call, sample)
@@ -97,7 +100,8 @@ class TurnPlayer:
             created=int(time.time()),
             side=call.side,
         )
-        return turn, *_history(call, message, sample), parse_version_tag(oldest)
+        said = _history(call, message, sample.token_ids.tolist())
+        return turn, *said, parse_version_tag(oldest)
 
     async def _prompt(
         self, call: Call, before: Sequence[Turn], begins: list[int]
@@ -128,16 +132,19 @@ class TurnPlayer:
             call.messages, call.new, call.tools, last, context.eos, context.tokenizer
         )
 
-    def _params(self, call: Call, prompt: int, first: int, seed: int | None) -> dict[str, Any]:
+    def _tokens_left(self, prompt: int, first: int) -> int:
+        """The most tokens of an answer to `prompt` tokens, of a conversation whose first prompt has
+        `first`."""
+        most = self._context.config.sampling.max_tokens
+        return min(most - (prompt - first), self._context.context - prompt)
+
+    def _params(self, call: Call, left: int, prompt: int, seed: int | None) -> dict[str, Any]:
         context, sampling = self._context, self._context.config.sampling
-        left = min(sampling.max_tokens - (prompt - first), context.context - prompt)
         if left < 1:
             raise Refused(
                 # By these words LangChain and LiteLLM know what it is.
-                f"the prompt is too long: a conversation of {prompt} tokens, {prompt - first} of "
-                "them after its first prompt, leaves no room for an answer: it may have "
-                f"{sampling.max_tokens} (sampling.max_tokens) after its first prompt, and "
-                f"{context.context} in all (rollout.vllm.max_model_len)",
+                f"the prompt is too long: its {prompt} tokens leave no room for an answer in "
+                f"{context.context} (rollout.vllm.max_model_len)",
                 "context_length_exceeded",
                 "messages" if call.kind == "chat" else "prompt",
             )
@@ -169,19 +176,48 @@ class TurnPlayer:
         return message
 
 
+def is_spent(turn: Turn) -> bool:
+    """Whether `turn` is the empty answer of a conversation that had no room for another one."""
+    return turn.finish_reason == "length" and len(turn.sampled) == 0
+
+
+def _spent(
+    call: Call, before: Sequence[Turn], begins: int, prompt: int
+) -> tuple[Turn, str, int | None, tuple[str, int]]:
+    """As `TurnPlayer.play`, for a conversation that has used up its tokens: an empty answer that
+    ends with `length`, as OpenAI's API has it. The turn adds no token to what is trained, so the
+    session stays as long as it was, and counts as truncated. All that continues it is answered in
+    the same way, because the turn does not have the messages that found no room."""
+    message = {"text": ""} if call.kind != "chat" else {"role": "assistant", "content": ""}
+    turn = Turn(
+        parent=call.path[-1],
+        kept=begins,
+        added=b"",
+        token_ids=b"",
+        logprobs=b"",
+        versions=[],
+        sampling_mask=None,
+        finish_reason="length",
+        message=message,
+        prompt_tokens=prompt,
+        created=int(time.time()),
+        side=call.side,
+    )
+    newest = next(one.versions[-1][0] for one in reversed(before) if one.versions)
+    return turn, *_history(call, message, []), parse_version_tag(newest)
+
+
 def _before(text: str, stops: Sequence[str]) -> str:
     """`text` up to the first of `stops`."""
     ends = [at for stop in stops if (at := text.find(stop)) >= 0]
     return text[: min(ends)] if ends else text
 
 
-def _history(call: Call, message: dict[str, Any], sample: Sample) -> tuple[str, int | None]:
+def _history(call: Call, message: dict[str, Any], ids: list[int]) -> tuple[str, int | None]:
     """The digest of what was said after this turn, and its length for /completions."""
     if call.kind == "chat":
         return chat_histories(call.tools, [*call.messages, message])[-1], None
     whole: str | list[int] = (
-        call.prompt + message["text"]
-        if isinstance(call.prompt, str)
-        else [*call.prompt, *sample.token_ids.tolist()]
+        call.prompt + message["text"] if isinstance(call.prompt, str) else [*call.prompt, *ids]
     )
     return text_histories(whole, [len(whole)])[0], len(whole)

@@ -40,7 +40,11 @@ class Policy:
             except httpx.TransportError as error:
                 problem, again = f"the gateway is away: {str(error) or type(error).__name__}", True
             if not problem:
-                message: Message = response.json()["choices"][0]["message"]
+                answer = response.json()
+                choice = answer["choices"][0]
+                if choice["finish_reason"] == "length" and not answer["usage"]["completion_tokens"]:
+                    raise ContextFull("the conversation has used up its tokens")
+                message: Message = choice["message"]
                 return message
             if not again or time.monotonic() > deadline:
                 raise EnvironmentFailed(problem)

@@ -32,8 +32,14 @@ class Policy:
         said = self.answers.pop(0)
         if not isinstance(said, str):
             return said
-        message = {"role": "assistant", "content": said}
-        return 200, {"choices": [{"message": message}]}
+        return completion(said)
+
+
+def completion(text: str, finish_reason: str = "stop") -> Answer:
+    """A session's answer, with a token for each character."""
+    message = {"role": "assistant", "content": text}
+    choice = {"message": message, "finish_reason": finish_reason}
+    return 200, {"choices": [choice], "usage": {"completion_tokens": len(text)}}
 
 
 GROUP: dict[str, Any] = {"prompt": "Count.", "answer": "3", "columns": {}, "row": 7, "task": 12}

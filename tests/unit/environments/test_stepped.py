@@ -8,7 +8,7 @@ import pytest
 
 from services.environments.playing import EnvironmentFailed, NoEnvironment, Played
 from services.environments.stepped import SteppedEnvironment, answer_of, http_client
-from tests.unit.environments.servers import GROUP, Policy, serving, session
+from tests.unit.environments.servers import GROUP, Policy, completion, serving, session
 from tests.upstream import Answer
 
 FULL = (400, {"error": {"code": "context_length_exceeded", "message": "there is no room"}})
@@ -61,8 +61,8 @@ async def test_an_episode_ends_when_the_environment_is_done() -> None:
 
 @pytest.mark.parametrize(
     ("answers", "turns", "reward"),
-    [(["1", "1"], 2, 1.0), (["1", FULL], 8, 0.5)],
-    ids=["no more turns", "no more context"],
+    [(["1", "1"], 2, 1.0), (["1", FULL], 8, 0.5), (["1", completion("", "length")], 8, 0.5)],
+    ids=["no more turns", "no more context", "no more tokens"],
 )
 async def test_an_episode_cut_short_has_earned_its_steps(
     answers: list[Any], turns: int, reward: float

@@ -14,6 +14,7 @@ from rollout.vllm.response import Sample, Span
 from services.contracts.config import parse_config
 from services.contracts.groups.branches import conversations
 from services.contracts.sessions import Call, Turn
+from services.contracts.weights import parse_version_tag
 from services.gateway.sessions.requests import beginnings, chat_call, continued, request_digest
 from services.store.agents.sessions import Played
 from tests.unit.rollout.chat_templates import (
@@ -236,3 +237,43 @@ async def test_of_parallel_calls_a_client_that_wants_none_gets_the_first(
     assert [one["id"] for one in turn.message["tool_calls"]] == given
     # All that was sampled is trained.
     assert turn.sampled.tolist() == engine.seen[0][1]
+
+
+@pytest.mark.parametrize("history", ["exact", "template"])
+async def test_a_conversation_that_has_used_up_its_tokens_ends_with_length_and_is_trained(
+    history: str,
+) -> None:
+    tokenizer = tokenizer_of(CHATML)
+    engine = Engine(tokenizer, random.Random(1))
+    context = Context(tokenizer, engine, history)
+    player = TurnPlayer(context)  # type: ignore[arg-type]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "2+2"}]
+    first, *_ = await player.play(Call(kind="chat", messages=messages), [], None)
+
+    # The tool's result takes all that is left of the context.
+    context.context = first.prompt_tokens + len(first.sampled) + 100
+    messages += [first.message, {"role": "user", "content": "x" * 1000}]
+    asked = Call(kind="chat", messages=messages, new=2, path=[0])
+    spent, _, _, oldest = await player.play(asked, [first], None)
+    assert (spent.finish_reason, spent.message) == (
+        "length",
+        {"role": "assistant", "content": ""},
+    )
+    assert (spent.parent, len(spent.sampled), len(engine.seen)) == (0, 0, 1)
+    assert oldest == parse_version_tag(first.versions[-1][0])
+
+    # The long message is in no turn, so what follows cannot be asked either.
+    messages += [spent.message, {"role": "user", "content": "y"}]
+    after = Call(kind="chat", messages=messages, new=4, path=[0, 1])
+    last, *_ = await player.play(after, [first, spent], None)
+    assert (last.finish_reason, len(engine.seen)) == ("length", 1)
+
+    whole = completion([first, spent, last], first.prompt, masks=False)
+    assert whole.finish_reason == "length"
+    assert whole.token_ids.tolist() == first.sampled.tolist()
+    assert whole.loss_mask.all()
+
+    # A first prompt that is too long leaves nothing to train.
+    context.context = 4
+    with pytest.raises(Refused, match="the prompt is too long"):
+        await player.play(Call(kind="chat", messages=messages[:1]), [], None)
