@@ -50,7 +50,8 @@ Each is a flag (`--redis-url`) of the process, an environment variable (`HEADRAC
 line of the file `.env` in the folder where the process starts; flags win over the environment, the
 environment over the file. `headrace` itself reads the variables. `headrace up` has flags of its own
 (`headrace up --help`), and sets `HEADRACE_REDIS_URL`, `HEADRACE_DATA`, `HEADRACE_GATEWAY_URL`,
-`HEADRACE_REWARD_URL` and `HEADRACE_POOL` for what it starts.
+`HEADRACE_REWARD_URL` and `HEADRACE_POOL` for what it starts. Each process and each command warns of
+a `HEADRACE_…` variable that nothing reads, with the nearest name.
 
 The gateway and the reward service have settings of the same name (`HEADRACE_HOST`, `HEADRACE_PORT`,
 `HEADRACE_BODY_LIMIT`): where they share an environment, use flags for these.

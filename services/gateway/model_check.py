@@ -19,6 +19,7 @@ from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.dependencies import Dependencies, find_run
 from services.http import Problem
 from services.models import ModelFolder
+from services.models.nearby import nearby
 from services.models.path import (
     PREFIX,
     check_model,
@@ -187,20 +188,24 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
         return PREFIX + run.id + (f"@{step}" if step is not None else ""), folder
     # os.path does not raise for names that no file or user can have.
     for folder in (Path(os.path.expanduser(path)), deps.volume.root / path):
-        if os.path.isdir(folder):
-            # What they are, if links or pipes, the check of the folder says.
-            if not any(os.path.lexists(folder / name) for name in ("config.json", ADAPTER_CONFIG)):
-                raise ValueError(
-                    f"{folder} holds no config.json: name a folder in Hugging Face layout"
-                )
+        # What these files are, if links or pipes, the check of the folder says.
+        if any(os.path.lexists(folder / name) for name in ("config.json", ADAPTER_CONFIG)):
             return str(folder.resolve()), folder
-    if HUB_NAME.fullmatch(path):
+    near = await anyio.to_thread.run_sync(_nearby, path, deps.volume.root)
+    if HUB_NAME.fullmatch(path) and near is None:
         # Only a host with a network, or with the model in its cache, can tell.
         return path, None
+    # A folder without a model gets the same words as no folder: its existence is nobody's business.
     raise ValueError(
-        f"there is no model at {path!r}: name a folder in Hugging Face layout, a hub name "
-        "(org/name), or run:RUN for the checkpoint of an earlier run"
+        f"there is no model at {path!r}{f' (did you mean {near!r}?)' if near else ''}: name a "
+        "folder in Hugging Face layout, with a config.json, a hub name (org/name), or run:RUN for "
+        "the checkpoint of an earlier run"
+        + (", or for the hub's model of this name its folder in the hub's cache" if near else "")
     )
+
+
+def _nearby(path: str, root: Path) -> str | None:
+    return nearby(path, Path.cwd()) or nearby(path, root)
 
 
 def check_trust(deps: Dependencies, config: RLConfig | SFTConfig) -> Problems:

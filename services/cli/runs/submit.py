@@ -1,6 +1,7 @@
 """`headrace submit` and `resume`: from a recipe, a file and `--set` to a queued run."""
 
 import math
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -229,13 +230,21 @@ def _unsendable(value: Any, path: str) -> Iterator[str]:
 
 
 def _with_absolute_models(config: dict[str, Any]) -> dict[str, Any]:
-    """Model folders named relative to where the user stands, as the gateway can find them."""
+    """Model folders named relative to where the user stands, as the gateway can find them. Raises
+    CliError for a mistyped one, which the gateway could take for a name on the hub."""
+    from services.models.nearby import nearby
+
     model, algorithm = config.get("model"), config.get("algorithm")
     others = algorithm if isinstance(algorithm, dict) else {}
     for section in (model, others.get("critic"), others.get("teacher")):
         if not isinstance(section, dict):
             continue
         path = section.get("path")
-        if isinstance(path, str) and Path(path).expanduser().is_dir():
-            section["path"] = str(Path(path).expanduser().resolve())
+        if not isinstance(path, str):
+            continue
+        folder = os.path.expanduser(path)
+        if os.path.isdir(folder):
+            section["path"] = os.path.realpath(folder)
+        elif not os.path.isabs(folder) and (near := nearby(path, Path.cwd())):
+            raise CliError(f"there is no model folder {path!r} here (did you mean {near!r}?)")
     return config

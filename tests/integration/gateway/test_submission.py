@@ -9,7 +9,7 @@ import pytest
 
 from services.contracts.records import WorkerRecord
 from services.store import Store
-from tests.integration.gateway.servers import InStore, problems, upload, warnings
+from tests.integration.gateway.servers import GatewayProcess, InStore, problems, upload, warnings
 
 pytestmark = pytest.mark.usefixtures("sums")
 
@@ -167,7 +167,22 @@ def test_a_folder_without_a_model_in_it_is_refused(submit: Any, tmp_path: Path) 
 
     said = problems(submit({"model": {"path": str(empty)}}))["model.path"]
 
-    assert "holds no config.json" in said
+    assert said == problems(submit({"model": {"path": str(empty) + "x"}}))["model.path"].replace(
+        f"{empty}x", str(empty)
+    ), "a client learns which folders exist"
+    assert "with a config.json" in said
+
+
+def test_a_mistyped_model_folder_is_not_taken_for_a_hub_name(
+    submit: Any, model: Path, gateway: GatewayProcess
+) -> None:
+    folder = gateway.data / "models" / "smol-135m"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+
+    said = problems(submit({"model": {"path": "model/smol-135"}}))["model.path"]
+
+    assert "there is no model at 'model/smol-135' (did you mean 'models/smol-135m'?)" in said
 
 
 def test_a_teacher_has_to_be_there_and_to_know_the_same_tokens(

@@ -1,0 +1,51 @@
+"""The model folder that a mistyped path probably means."""
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from services.contracts.nearest import nearest
+from services.contracts.weights import ADAPTER_CONFIG
+
+MOST = 1000
+"""Entries of a folder that are looked at."""
+ALIKE = 80
+"""How similar two paths are, of 100. `org/name` of the hub is less like `models/name`."""
+
+
+def nearby(path: str, base: Path) -> str | None:
+    """A model folder on this machine whose path is much like `path`, which names no folder. A
+    relative path begins at `base`. Only model folders are named: nobody learns of other ones."""
+    if "\0" in path or _is_cached(path):
+        return None
+    given = Path(os.path.expanduser(path))
+    if given.is_absolute() or len(given.parts) != 2:
+        parent = given.parent
+        found = (str(parent / name) for name in _models_in(base / parent))
+    else:
+        # The name of its parent may be mistyped, too.
+        parents = (entry.name for entry in _entries(base) if entry.is_dir())
+        found = (f"{parent}/{name}" for parent in parents for name in _models_in(base / parent))
+    return nearest(str(given), found, ALIKE)
+
+
+def _models_in(folder: Path) -> Iterator[str]:
+    for entry in _entries(folder):
+        if any(os.path.isfile(Path(entry, name)) for name in ("config.json", ADAPTER_CONFIG)):
+            yield entry.name
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(islice(entries, MOST))
+    except OSError:
+        return []
+
+
+def _is_cached(path: str) -> bool:
+    """Whether the hub's cache of this user has the model `path`."""
+    home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
+    cache = os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")
+    return os.path.isdir(os.path.join(cache, f"models--{path.replace('/', '--')}"))
