@@ -78,9 +78,10 @@ class VerifierList(BaseModel):
 class Health(BaseModel):
     """The state of the service."""
 
-    status: Literal["ok", "ready", "starting", "draining"] = Field(
+    status: Literal["ok", "ready", "starting", "loading", "draining"] = Field(
         description="`ok` and `ready` come with 200, the others with 503."
     )
+    detail: str = Field("", description="With `loading`: what is loaded, and for how long.")
     unavailable: dict[str, str] = Field(
         default_factory=dict,
         description="With `ready`, for requests with the key: verifiers that cannot be used on "
@@ -246,6 +247,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         if service.draining:
             return JSONResponse({"status": "draining"}, 503)
         if not (service.pool.ready and service.calls.ready):
+            if loading := service.calls.loading:
+                return JSONResponse({"status": "loading", "detail": loading}, 503)
             return JSONResponse({"status": "starting"}, 503)
         # Reasons name files and packages of this machine.
         unavailable = _unavailable(service.registry) if has_key(request) else {}

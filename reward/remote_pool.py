@@ -67,6 +67,11 @@ class Calls:
         return all(verifier.ready for verifier in self._verifiers)
 
     @property
+    def loading(self) -> str:
+        """What a verifier loads before it can be asked, in words; empty: nothing."""
+        return next(filter(None, (verifier.loading for verifier in self._verifiers)), "")
+
+    @property
     def outstanding(self) -> int:
         """Items without a verdict."""
         return len(self._running)

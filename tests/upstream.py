@@ -33,7 +33,9 @@ class Upstream:
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 upstream.asked.append((self.path, body, self.headers["authorization"]))
-                status, content = upstream.answer(self.path, body)
+                self._reply(*upstream.answer(self.path, body))
+
+            def _reply(self, status: int, content: Any) -> None:
                 raw = content if isinstance(content, bytes) else json.dumps(content).encode()
                 # Who asked may have given up by now.
                 with contextlib.suppress(ConnectionError):
@@ -46,7 +48,7 @@ class Upstream:
 
             def do_GET(self) -> None:
                 upstream.asked.append((self.path, None, None))
-                self.send_error(404)
+                self._reply(*upstream.answer(self.path, None))
 
             def log_message(self, *args: object) -> None:
                 pass

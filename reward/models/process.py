@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import msgspec
 
@@ -23,6 +24,8 @@ from services.runtime.threads import WAITING
 
 log = get_logger(__name__)
 
+QUIET = 60.0
+"""Seconds in which a process that loads its model does nothing, after which it counts as stuck."""
 STUCK = 50.0
 """Seconds without any answer after which a deadline that passes has the process killed."""
 
@@ -57,6 +60,8 @@ class ModelProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._progress = 0.0
+        self._work: tuple[int, int] | None = None
+        self._worked_at = 0.0
 
     @property
     def pid(self) -> int | None:
@@ -67,6 +72,18 @@ class ModelProcess:
     def loaded(self) -> bool:
         """Whether it has been loaded once."""
         return self._loaded is not None and self._loaded.done()
+
+    @property
+    def loading(self) -> bool:
+        """Whether its process is at work on loading the model for the first time. Look at it at
+        least every QUIET seconds: what the process has done since the last look decides."""
+        process = self._process
+        if process is None or self.loaded:
+            return False
+        now, work = time.monotonic(), _work_of(process.pid)
+        if work != self._work:
+            self._work, self._worked_at = work, now
+        return now - self._worked_at <= QUIET
 
     async def open(self) -> None:
         """Start it; returns when the model is loaded. Raises ModelLoadError."""
@@ -197,6 +214,18 @@ class ModelProcess:
                     answer = self._asked.get(reply.ticket)
                     if answer is not None and not answer.done():
                         answer.set_result(reply)
+
+
+def _work_of(pid: int) -> tuple[int, int] | None:
+    """Ticks of CPU time and bytes read from disks of a process so far, by proc(5); None: it has
+    ended."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
+        io = Path(f"/proc/{pid}/io").read_text()
+    except OSError:
+        return None
+    user, system = stat.rpartition(")")[2].split()[11:13]
+    return int(user) + int(system), int(io.partition("\nread_bytes: ")[2].split()[0])
 
 
 def gpu_environment(gpu: str) -> dict[str, str]:

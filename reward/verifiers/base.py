@@ -180,6 +180,11 @@ class RemoteVerifier(ABC, Generic[R]):
     """See Verifier."""
 
     @property
+    def loading(self) -> str:
+        """What it loads before it is ready, in words. Empty: nothing, or the load is stuck."""
+        return ""
+
+    @property
     def ready(self) -> bool:
         """Whether the service may say that it is ready. Once true, it stays so."""
         return True

@@ -6,6 +6,7 @@ started with a sequence classification model. This process only asks.
 
 import asyncio
 import math
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -47,6 +48,10 @@ class ModelError(Exception):
 class RewardModel(Protocol):
     """A source of raw scores."""
 
+    @property
+    def loading(self) -> bool:
+        """Whether it is at work on its first load."""
+
     async def open(self) -> None:
         """Called once, before the first `scores`."""
 
@@ -62,6 +67,7 @@ class RemoteModel:
     """A vLLM server: its `/classify`, unless the URL itself ends with that or with `/pooling`."""
 
     ATTEMPTS = 5
+    loading = False
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -99,6 +105,17 @@ class ModelVerifier(RemoteVerifier[ModelParams]):
     def __init__(self, models: Mapping[str, RewardModel]) -> None:
         self._models = models
         self._opened = False
+        self._began = 0.0
+
+    @property
+    def loading(self) -> str:
+        """See RemoteVerifier.loading. Models are loaded one after the other."""
+        models = list(self._models.values())
+        at = next((at for at, model in enumerate(models, 1) if model.loading), None)
+        if at is None:
+            return ""
+        seconds = time.monotonic() - self._began
+        return f"reward model {at} of {len(models)} is being loaded, for {seconds:.0f} s"
 
     @property
     def ready(self) -> bool:
@@ -108,6 +125,7 @@ class ModelVerifier(RemoteVerifier[ModelParams]):
     async def open(self) -> None:
         """See RemoteVerifier.open. Raises ModelLoadError."""
         for model in self._models.values():
+            self._began = time.monotonic()
             await model.open()
         self._opened = True
 

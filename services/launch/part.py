@@ -10,10 +10,16 @@ from typing import Literal
 
 import httpx
 
+from services.runtime.terminal import one_line
+
 State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
 
 NotReady = Callable[[], Awaitable[str | None]]
 """Why a part cannot serve yet, in words that follow its name; None once it can."""
+
+
+class Loading(str):
+    """Such a reason of a part that is at work on its start. Its deadline begins anew."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +36,7 @@ class Part:
     not_ready: NotReady | None = None
     """None: ready as soon as it runs."""
     ready_within: float = 120.0
-    """Seconds from a start until it must be ready."""
+    """Seconds until it must be ready, from its start or from its last word that it is `Loading`."""
     held_back: Callable[[], str | None] | None = None
     """Why it is of no use to start it now, in words that follow its name; None once it is. Asked
     before each start."""
@@ -105,7 +111,8 @@ class LogFile:
 
 
 def http_not_ready(url: str) -> NotReady:
-    """Readiness as an HTTP server tells it: 200 from `url`, else the status and body it gave."""
+    """Readiness as an HTTP server tells it: 200 from `url`, else the status and body it gave. A
+    JSON body with the `status` `loading` is Loading."""
 
     async def check() -> str | None:
         # trust_env=False: a proxy from the environment has no business between local processes.
@@ -117,6 +124,12 @@ def http_not_ready(url: str) -> NotReady:
                 return f"does not answer yet ({type(error).__name__})"
         if response.status_code == 200:
             return None
+        try:
+            body = response.json()
+        except ValueError:
+            body = None
+        if isinstance(body, dict) and body.get("status") == "loading":
+            return Loading(f"is loading: {one_line(str(body.get('detail')))[:200]}")
         return f"is not ready: {response.status_code} {response.text[:200]}".rstrip()
 
     return check

@@ -256,13 +256,11 @@ def _redis_part(at: redis.Listening, data: Path, url: str) -> Part:
     async def not_ready() -> str | None:
         return await redis.not_ready(url)
 
-    # A large append-only file takes minutes to load; `not_ready` says so meanwhile.
     return Part(
         name="redis",
         argv=(str(server), str(file)),
         stage=0,
         not_ready=not_ready,
-        ready_within=1800,
         held_back=lambda: redis.no_room(data),
     )
 

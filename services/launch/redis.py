@@ -25,6 +25,7 @@ import redis.exceptions
 
 from services.contracts.redis_version import Version, lua_flaw
 from services.launch.options import LaunchError
+from services.launch.part import Loading
 from services.runtime.logs import get_logger
 from services.volume import REDIS_ROOM
 
@@ -226,7 +227,8 @@ async def not_ready(url: str) -> str | None:
     try:
         await client.ping()
     except redis.exceptions.BusyLoadingError:
-        return "is loading its append-only file"
+        # A large one takes minutes.
+        return Loading("is loading its append-only file")
     except redis.exceptions.RedisError as error:
         return f"does not answer yet: {error}"
     finally:

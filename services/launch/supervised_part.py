@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from services.launch.part import LogFile, Part, Status
+from services.launch.part import Loading, LogFile, Part, Status
 from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
 from services.runtime.process import PART, PRIVATE, RESTARTS, SUPERVISOR, die_with, kill_marked
@@ -163,12 +163,14 @@ class SupervisedPart:
         if self.leaving.is_set():
             self._terminate()
         clock, not_ready = asyncio.get_running_loop().time, self.part.not_ready
-        deadline = clock() + self.part.ready_within
+        deadline, since = clock() + self.part.ready_within, "its start"
         ended = asyncio.ensure_future(process.wait())
         reason = await not_ready() if not_ready else None
         while reason is not None and not ended.done() and not self.leaving.is_set():
-            if clock() > deadline:
-                raise FailedStart(f"{reason}, {self.part.ready_within:g} s after its start")
+            if isinstance(reason, Loading):
+                deadline, since = clock() + self.part.ready_within, "it last said that it loads"
+            elif clock() > deadline:
+                raise FailedStart(f"{reason}, {self.part.ready_within:g} s after {since}")
             self._change(detail=reason)
             await _at_most(PROBE_EVERY, asyncio.shield(ended))
             reason = await not_ready() if not_ready else None

@@ -1,15 +1,21 @@
 """`python -m services.runtime.probe URL`: a container's health check of an HTTP service in it.
 
 `unix:PATH` asks `/readyz` over a socket. Exit code 0 for an answer of 200; else 1, with the answer
-on stdout, where `docker inspect` shows it. Only the standard library: it runs every few seconds.
+on stdout, where `docker inspect` shows it. While the answer's `status` is `loading`, it asks again:
+a container whose check has not ended is still starting, and is not unhealthy. Only the standard
+library: it runs every few seconds.
 """
 
 import http.client
+import json
 import socket
 import sys
+import time
 from urllib.parse import urlsplit
 
 PATIENCE = 4.0
+EVERY = 2.0
+"""Seconds between two questions to a service that is loading."""
 
 
 class Unix(http.client.HTTPConnection):
@@ -43,13 +49,23 @@ def ask(url: str) -> tuple[int, str]:
         connection.close()
 
 
-def main() -> int:
-    """Ask once; returns the exit code."""
+def is_loading(status: int, body: str) -> bool:
+    """Whether the answer says that the service is at work on its start."""
     try:
-        status, body = ask(sys.argv[1])
+        return status == 503 and json.loads(body)["status"] == "loading"
+    except (ValueError, LookupError, TypeError):
+        return False
+
+
+def main() -> int:
+    """Ask until the service does not say that it is loading. Returns the exit code."""
+    try:
+        while is_loading(*(answer := ask(sys.argv[1]))):
+            time.sleep(EVERY)
     except (OSError, http.client.HTTPException) as error:
         print(f"{type(error).__name__}: {error}")
         return 1
+    status, body = answer
     print(status, body)
     return 0 if status == 200 else 1
 

@@ -1,5 +1,6 @@
 """`Stack`: a real Redis and small parts inside `with`, ready on enter and gone on exit."""
 
+import asyncio
 import gc
 import os
 import resource
@@ -8,7 +9,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +18,7 @@ import redis
 
 from services.launch import LaunchError, Stack, UpOptions
 from services.launch.control import ask
-from services.launch.part import LogFile, Part, http_not_ready
+from services.launch.part import Loading, LogFile, Part, http_not_ready
 from services.launch.plan import Plan, RolloutWorkers, make_plan
 from services.launch.supervised_part import Rules, SupervisedPart
 from services.runtime.process import INSTANCE, marked, started_at
@@ -25,6 +26,7 @@ from tests.integration.gateway.servers import RedisServer
 from tests.integration.launch.conditions import eventually
 from tests.integration.launch.small_parts import CRASHING, MISCONFIGURED, OBEDIENT, STUBBORN, script
 from tests.ports import own_ports
+from tests.upstream import Upstream
 
 REDIS = frozenset({"redis"})
 
@@ -223,6 +225,50 @@ def test_a_part_that_is_never_ready_fails_the_start_with_its_log(
     # traceback below the error.
     gc.collect()
     assert [one.getMessage() for one in caplog.records if one.name == "asyncio"] == []
+
+
+@pytest.mark.parametrize("hangs", [False, True], ids=["loads", "hangs"])
+async def test_a_part_that_says_that_it_loads_has_no_deadline_until_it_says_nothing(
+    tmp_path: Path, hangs: bool
+) -> None:
+    """The part loads for three times as long as it may take without a word."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+
+    async def not_ready() -> str | None:
+        if clock() - began < 1.5:
+            return Loading("is loading: its model")
+        return "is stuck" if hangs else None
+
+    part = replace(script("reward", OBEDIENT), not_ready=not_ready, ready_within=0.5)
+    rules = Rules(
+        marker={INSTANCE: str(tmp_path)}, grace=5.0, start_tries=1, watch=lambda status: None
+    )
+    supervised = SupervisedPart(part, LogFile(tmp_path / "reward.log"), rules)
+    ended = supervised.begin()
+    ready = asyncio.ensure_future(supervised.ready.wait())
+    await asyncio.wait({ended, ready}, return_when=asyncio.FIRST_COMPLETED)
+    ready.cancel()
+
+    if hangs:
+        said = await ended
+        assert said is not None
+        assert said.startswith("reward is stuck, 0.5 s after it last said that it loads")
+    else:
+        assert supervised.status.state == "ready"
+        supervised.leaving.set()
+        await supervised.end()
+
+
+async def test_a_service_that_is_loading_says_so_over_http(tmp_path: Path) -> None:
+    answers = [(503, {"status": "loading", "detail": "model 1 of 2"}), (503, {"status": "x"})]
+    with closing(Upstream(lambda path, body: answers.pop(0))) as server:
+        check = http_not_ready(f"{server.url}/readyz")
+        loading, other = await check(), await check()
+
+    assert isinstance(loading, Loading)
+    assert loading == "is loading: model 1 of 2"
+    assert not isinstance(other, Loading)
 
 
 async def test_a_part_that_is_given_up_as_not_ready_leaves_no_process(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The Compose files: what may be set is explained, and a secret is seen by whom it serves."""
 
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -115,3 +116,20 @@ def test_no_container_has_capabilities_or_a_writable_root() -> None:
             assert service["cap_drop"] == ["ALL"], name
             assert "no-new-privileges:true" in service["security_opt"], name
             assert not {"privileged", "cap_add", "pid", "ipc"} & service.keys(), name
+
+
+@pytest.mark.parametrize(("answers", "code"), [("LOADING LOADING PONG", 0), ("LOADING x", 1)])
+def test_the_check_of_redis_waits_while_it_loads(tmp_path: Path, answers: str, code: int) -> None:
+    (tmp_path / "answers").write_text("\n".join(answers.split()) + "\n")
+    program = tmp_path / "redis-cli"
+    program.write_text(
+        f"#!/bin/sh\nhead -n 1 {tmp_path}/answers\n"
+        f"[ $(wc -l <{tmp_path}/answers) = 1 ] || sed -i 1d {tmp_path}/answers\n"
+    )
+    program.chmod(0o755)
+    (tmp_path / "sleep").symlink_to("/bin/true")
+    (kind, check) = services(FILES[0])["redis"]["healthcheck"]["test"]
+    assert kind == "CMD-SHELL"
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    shell = ["sh", "-c", check.replace("$$", "$")]
+    assert subprocess.run(shell, env=environment, stderr=subprocess.DEVNULL).returncode == code
