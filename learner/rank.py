@@ -14,6 +14,7 @@ run has crashed too often. After 2 and 3 no restart helps, and the supervisor en
 import os
 import random
 import signal
+import socket
 import sys
 import threading
 import time
@@ -42,7 +43,7 @@ from services.contracts.records import RunRecord
 from services.contracts.schema import SchemaMismatch
 from services.recovery.lost_writes import lost_commit
 from services.runtime.api_key import key_for
-from services.runtime.host_load import free_memory
+from services.runtime.host_load import free_memory, total_memory
 from services.runtime.logs import configure, get_logger
 from services.runtime.panics import panics_as
 from services.runtime.process import die_with_parent, keep_files_private
@@ -129,7 +130,12 @@ def agree_on_start(ranks: Ranks, thread: StoreThread, settings: Settings) -> int
     """Rank 0 takes the pool; every rank learns whether it could. Returns an exit code."""
     code = 0
     gpus = [one for message in ranks.gather(described_device(ranks)) for one in decoded(message)]
-    host = LearnerHost(free=free_memory(), ranks=ranks.local_size)
+    host = LearnerHost(
+        free=free_memory(),
+        ranks=ranks.local_size,
+        name=socket.gethostname(),
+        total=total_memory(),
+    )
     devices = LearnerDevices(ranks=ranks.size, gpus=gpus, host=host)
     if ranks.first:
         try:

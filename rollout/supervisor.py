@@ -47,7 +47,7 @@ from services.models import check_folder
 from services.payloads import Payloads, place_of
 from services.runtime.api_key import key_for, key_for_rewards
 from services.runtime.gpus import described_gpus, gpu_count, installed_device, installed_vllm
-from services.runtime.host_load import IdleCores, free_memory, memory_of, vllm_cores
+from services.runtime.host_load import IdleCores, free_memory, memory_of, total_memory, vllm_cores
 from services.runtime.logs import get_logger
 from services.runtime.process import RESTARTS
 from services.runtime.tasks import end
@@ -367,6 +367,7 @@ class Supervisor:
                         idle_cores=round(idle.since_last(), 1),
                         memory=await asyncio.to_thread(memory_of, os.getpid()),
                         free_memory=free_memory(),
+                        total_memory=total_memory(),
                     )
                 await self._heartbeat()
                 if self._settings.alive_file is not None:

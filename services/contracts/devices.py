@@ -16,6 +16,10 @@ class LearnerHost(BaseModel):
 
     free: int = Field(ge=0, description="Bytes that processes could still take at its start.")
     ranks: int = Field(ge=1, description="Ranks on it.")
+    name: str = Field("", description="What it calls itself; empty: an older learner.")
+    total: int | None = Field(
+        None, description="Bytes of memory that it has in all; null: an older learner."
+    )
 
 
 class LearnerDevices(BaseModel):

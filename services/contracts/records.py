@@ -200,6 +200,9 @@ class HostLoad(BaseModel):
     idle_cores: float = Field(description="Of these, how many were idle in the last 10 s.")
     memory: int = Field(description="Bytes that the worker and its vLLM have in memory.")
     free_memory: int = Field(description="Bytes that are free on its host.")
+    total_memory: int | None = Field(
+        None, description="Bytes of memory that its host has in all; null: an older worker."
+    )
 
 
 class WorkerRecord(BaseModel):

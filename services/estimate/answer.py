@@ -1,22 +1,30 @@
-"""What an estimate says. Bytes and seconds."""
+"""What an estimate says, in bytes."""
 
 from pydantic import BaseModel, Field
 
 
-class GPUNeed(BaseModel):
-    """What a run needs of each GPU of one kind of process."""
+class ProcessNeed(BaseModel):
+    """What a run needs of the memory that one kind of process computes in: of each GPU, or of a
+    host without GPUs."""
 
-    gpu: str | None = Field(description="The smallest of them; null: it is not known.")
-    count: int = Field(description="GPUs that share the work: ranks, or GPUs of one vLLM server.")
-    memory: int | None = Field(description="Bytes there are for it; null: they are not known.")
+    gpu: str | None = Field(
+        description="The smallest of the GPUs; null: CPUs do the work, or nothing is known."
+    )
+    on_cpu: bool = Field(False, description="Whether CPUs do the work, in their host's memory.")
+    count: int = Field(description="Processes that share the work: ranks, or GPUs of one vLLM.")
+    memory: int | None = Field(description="Bytes that are free for it; null: not known.")
+    most: int | None = Field(
+        description="Bytes that it could have if nothing else ran; null: not known."
+    )
     needed: int = Field(description="Bytes that it takes at its peak.")
     parts: dict[str, int] = Field(description="These by what they are for.")
-    fits: bool | None = Field(description="Null: the GPU is not known.")
+    fits: bool | None = Field(description="Null: the memory is not known.")
     how: str = Field("", description="In words: how the work is divided.")
+    advice: list[str] = Field([], description="What to change if it does not fit.")
 
 
 class HostNeed(BaseModel):
-    """What a run needs of the memory of the learner's host."""
+    """What a run on GPUs needs of the memory of the learner's host."""
 
     memory: int | None = Field(
         description="Bytes that were free when the learner started; null: not known."
@@ -24,28 +32,43 @@ class HostNeed(BaseModel):
     needed: int = Field(description="Bytes that it takes at its peak.")
     parts: dict[str, int] = Field(description="These by what they are for.")
     fits: bool | None = Field(description="Null: the host is not known.")
+    advice: list[str] = Field([], description="What to change if it does not fit.")
+
+    @property
+    def most(self) -> int | None:
+        """As of ProcessNeed."""
+        return self.memory
 
 
-class StepTime(BaseModel):
-    """Seconds of a step in which every completion is as long as it may be: an upper bound."""
+class DiskNeed(BaseModel):
+    """What a run keeps on the data volume."""
 
-    training: float | None = Field(description="Null: the GPU's speed is not known.")
-    sampling: float | None = Field(description="By the workers that there are; null: none known.")
+    needed: int = Field(description="Bytes, once it has as many checkpoints as it keeps.")
+    parts: dict[str, int] = Field(
+        description="These by what they are for: `checkpoints`, `versions` that workers load, and "
+        "`groups` that are too large for Redis."
+    )
+    memory: int | None = Field(description="Bytes that are free on the volume; null: not known.")
+    fits: bool | None = Field(description="Null: the volume is not known.")
+    advice: list[str] = Field([], description="What to change if it does not fit.")
 
 
 class Estimate(BaseModel):
-    """What a run needs, by arithmetic: within about 10 % for memory, a factor of 2 for time."""
+    """What a run needs, by arithmetic: within about 10 %."""
 
-    learner: GPUNeed = Field(description="Of the GPU of each rank.")
-    rollout: GPUNeed | None = Field(description="Of a worker's GPUs; null: the run has no rollout.")
+    @property
+    def advice(self) -> list[str]:
+        """What to change, of all that does not fit."""
+        needs = (self.learner, self.rollout, self.host, self.disk)
+        return [sentence for need in needs if need is not None for sentence in need.advice]
+
+    learner: ProcessNeed = Field(description="Of the learner.")
+    rollout: ProcessNeed | None = Field(description="Of a worker; null: the run has no rollout.")
     host: HostNeed | None = Field(
         None, description="Of the learner's host; null: the learner computes on CPUs."
     )
-    step: StepTime = Field(description="How long one takes.")
-    disk: int = Field(
-        description="Bytes on the data volume: of checkpoints, published weights, and finished "
-        "groups that are too large for Redis."
+    disk: DiskNeed = Field(description="Of the data volume.")
+    fits: bool | None = Field(
+        description="Whether the memory is enough; null where some is not known."
     )
-    fits: bool | None = Field(description="Null where some GPU is not known.")
-    advice: list[str] = Field(description="What to change where something does not fit.")
     notes: list[str] = Field(description="What is not known, and what was assumed.")

@@ -20,35 +20,10 @@ PEAKS = (
 )
 """FLOP/s: dense, bfloat16, sums in float32. Half the figures with sparsity of NVIDIA's data sheets;
 GeForce: the white papers of the Ada and Ampere GA102 architectures."""
-BANDWIDTHS = (
-    (r"B200", 8.0e12),
-    (r"H200", 4.8e12),
-    (r"H100 NVL", 3.9e12),
-    (r"H100 PCIe", 2.0e12),
-    (r"H100", 3.35e12),
-    (r"A100.*80GB", 2.0e12),
-    (r"A100", 1.55e12),
-    (r"A40", 0.696e12),
-    (r"A10", 0.6e12),
-    (r"L40S", 0.864e12),
-    (r"L4", 0.3e12),
-    (r"RTX 4090$", 1.008e12),
-    (r"RTX 3090$", 0.936e12),
-)
-"""Bytes a second between a GPU and its memory, by the same data sheets."""
 
 
 def peak_flops(name: str) -> float | None:
     """The peak of the device that CUDA calls `name`; None for a part of one, and unknown ones."""
-    return _known(name, PEAKS)
-
-
-def bandwidth(name: str) -> float | None:
-    """Of its memory, as `peak_flops`."""
-    return _known(name, BANDWIDTHS)
-
-
-def _known(name: str, table: tuple[tuple[str, float], ...]) -> float | None:
     if "MIG" in name:
         return None
-    return next((value for known, value in table if re.search(rf"\b{known}\b", name)), None)
+    return next((value for known, value in PEAKS if re.search(rf"\b{known}\b", name)), None)

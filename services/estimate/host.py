@@ -1,11 +1,12 @@
-"""What the host of a learner on GPUs needs of its own memory, and what to change where it does not
-fit.
+"""What the learner's host needs of its own memory, with GPUs and without, and what to change where
+it does not fit.
 
 Offloaded state is in pinned memory, one piece for each tensor. torch (2.13, its
 `CachingHostAllocator`) rounds each piece up to a power of two.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from services.contracts.config import RLConfig
 from services.contracts.config.model import lora_of
@@ -13,12 +14,21 @@ from services.contracts.config.objective.copies import FrozenReference
 from services.contracts.config.objective.terms import NoKL
 from services.contracts.devices import LearnerDevices
 from services.estimate import sampling, training
-from services.estimate.answer import HostNeed
-from services.estimate.inputs import Config, Model, gigabytes
-from services.estimate.learner import copied, held, trained_weights
+from services.estimate.answer import HostNeed, ProcessNeed
+from services.estimate.inputs import Config, Model, Worker, gigabytes
+from services.estimate.learner import (
+    copied,
+    held,
+    pass_of,
+    rank_memory,
+    shared_in_words,
+    trained_weights,
+)
 from services.estimate.shape import ModelShape
 from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass
 
+CPU_RUNTIME = 1 << 30
+"""Bytes that a rank on CPUs takes besides: Python's, torch's, and what its allocator keeps."""
 MOVED = ("weights", "optimizer", "copies", "published")
 """Of the learner: what it holds between two passes. Gradients are gone by then."""
 
@@ -42,6 +52,45 @@ def host_need(config: Config, model: Model, learner: LearnerDevices | None, how:
         needed=needed,
         parts={name: value for name, value in parts.items() if value},
         fits=needed <= host.free if host else None,
+    )
+
+
+def cpu_learner_need(
+    config: Config,
+    model: Model,
+    learner: LearnerDevices,
+    workers: Sequence[Worker],
+    rollout: ProcessNeed | None,
+) -> ProcessNeed:
+    """Of all ranks on the host of rank 0, whose memory they share. `rollout`: the need of a worker;
+    those on the same host take theirs first."""
+    how, host = pass_of(config, model, learner, None), learner.host
+    ranks = host.ranks if host else how.ranks
+    memory = replace(rank_memory(config, model, how), runtime=0)
+    parts = {name: ranks * value for name, value in vars(memory).items() if value}
+    if config.training.max_steps == 0:
+        # An evaluation alone trains nothing.
+        parts = {"weights": parts["weights"]}
+    else:
+        parts["checkpoint"] = checkpoint_bytes(config, model)
+    parts["process"] = ranks * CPU_RUNTIME
+    beside = [one for one in workers if host and one.host == host.name and not one.gpus]
+    # Workers that find no room do not make it less.
+    taken = len(beside) * rollout.needed if rollout and rollout.on_cpu and rollout.fits else 0
+    needed = sum(parts.values())
+    free = max(0, host.free - taken) if host else None
+    kind = "bfloat16" if how.half else "float32"
+    of_workers = f"; {gigabytes(taken)} more are for workers on its host" if taken else ""
+    return ProcessNeed(
+        gpu=None,
+        on_cpu=True,
+        count=ranks,
+        memory=free,
+        most=max(0, host.total - taken) if host and host.total else None,
+        needed=needed,
+        parts=parts,
+        fits=None if free is None else needed <= free,
+        how=f"{shared_in_words(how)} on CPUs, {kind}, {how.tokens:,} tokens a pass{of_workers}",
     )
 
 

@@ -22,6 +22,12 @@ class Worker:
     gpus: tuple[GPUDevice, ...]
     share: float | None = None
     """Of each, for vLLM where the config names none; None: the usual one."""
+    host: str = ""
+    free: int | None = None
+    """Bytes of its host's memory that it may take: those that are free, and those that it has.
+    None: it has not said it yet."""
+    total: int | None = None
+    """Bytes of its host's memory; None: as above."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +45,18 @@ class Model:
 
 def known_workers(records: Sequence[WorkerRecord]) -> list[Worker]:
     """Those that have said what they compute on."""
-    known = [one for one in records if one.devices or one.gpus == 0]
-    return [Worker(tuple(one.devices), one.gpu_share) for one in known]
+    return [_known(one) for one in records if one.devices or one.gpus == 0]
+
+
+def _known(record: WorkerRecord) -> Worker:
+    load = record.host_load
+    return Worker(
+        tuple(record.devices),
+        record.gpu_share,
+        record.host,
+        load.free_memory + load.memory if load else None,
+        load.total_memory if load else None,
+    )
 
 
 def of_half(config: Mapping[str, Any]) -> bool:
@@ -58,4 +74,4 @@ def smallest(gpus: Sequence[GPUDevice]) -> GPUDevice:
 
 def gigabytes(count: float) -> str:
     """In words."""
-    return f"{count / 1e9:,.0f} GB"
+    return f"{count / 1e9:,.0f} GB" if count >= 1e10 else f"{count / 1e9:,.1f} GB"

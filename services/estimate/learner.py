@@ -12,35 +12,34 @@ from services.contracts.config.objective.terms import NoKL
 from services.contracts.config.training import Offloaded
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.estimate import training
-from services.estimate.answer import GPUNeed
-from services.estimate.inputs import PROMPT, Config, Model, Worker, gigabytes, smallest
+from services.estimate.answer import ProcessNeed
+from services.estimate.inputs import PROMPT, Config, Model, Worker, smallest
 from services.estimate.rollout import ASLEEP, vllm_share
 from services.estimate.shape import ModelShape
 from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass
 
-MOST_RANKS = 1024
 TIGHT = 0.9
 """Estimates are within a tenth."""
 
 
 def learner_need(
     config: Config, model: Model, learner: LearnerDevices | None, budget: int | None
-) -> GPUNeed:
+) -> ProcessNeed:
     """Of each rank. `budget`: bytes that it may take of its GPU; None: not known."""
     how = pass_of(config, model, learner, budget)
     memory = rank_memory(config, model, how)
     parts = {name: value for name, value in vars(memory).items() if value}
     kind = "bfloat16" if how.half else "float32"
-    shared = f"{how.parallel} on {how.ranks} ranks" if how.ranks > 1 else "one rank"
     again = ", activations computed again" if how.checkpointing else ""
-    return GPUNeed(
+    return ProcessNeed(
         gpu=smallest(learner.gpus).name if learner and learner.gpus else None,
         count=how.ranks,
         memory=budget,
+        most=budget,
         needed=memory.total,
         parts=parts,
         fits=None if budget is None else memory.total <= budget,
-        how=f"{shared}, {kind}, {how.tokens:,} tokens a pass{again}",
+        how=f"{shared_in_words(how)}, {kind}, {how.tokens:,} tokens a pass{again}",
     )
 
 
@@ -193,68 +192,30 @@ def _taken(config: Config, gpu: GPUDevice, workers: Sequence[Worker]) -> float:
     return ASLEEP / gpu.memory if config.rollout.vllm.sleeps else vllm_share(config, here, True)
 
 
-def learner_advice(
-    config: Config, model: Model, learner: LearnerDevices, budget: int
-) -> Iterator[str]:
-    """Changes that make the learner's part fit, the cheapest first; where none does, how many GPUs
-    would."""
-    changed = config
-
-    def needed(ranks: int) -> int:
-        more = learner.model_copy(update={"ranks": ranks})
-        return learner_need(changed, model, more, budget).needed
-
-    ranks, least = learner.ranks, needed(learner.ranks)
-    for keys in _changes(config, ranks):
-        before, changed = changed, _with(changed, keys)
-        if (now := needed(ranks)) >= least:
-            changed = before
-            continue
-        least = now
-        if least <= budget:
-            break
-    while least > budget and ranks < MOST_RANKS:
-        ranks += 1
-        least = needed(ranks)
-    if least > budget:
-        yield "no number of such GPUs holds it: take a smaller model, larger GPUs, or model.lora"
-        return
-    for key, value in changed.training.model_dump().items():
-        if value != getattr(config.training, key):
-            yield f"set training.{key} to {json.dumps(value)}"
-    if ranks > learner.ranks:
-        yield f"train on {ranks} such GPUs, one rank each"
-    yield f"a rank then needs {gigabytes(least)} of {gigabytes(budget)}"
+def shared_in_words(how: Pass) -> str:
+    """How ranks share the work."""
+    return f"{how.parallel} on {how.ranks} ranks" if how.ranks > 1 else "one rank"
 
 
-def _changes(config: Config, ranks: int) -> Iterator[dict[str, object]]:
-    """What may be changed of `training` on so many ranks, the cheapest first."""
-    if config.training.parallel == "ddp":
-        yield {"parallel": "auto"}
-    if config.training.activation_checkpointing is False:
-        yield {"activation_checkpointing": "auto"}
-    section = config.training
-    if _longest(config) > section.tokens_per_microbatch:
-        # A longer sequence has a pass of its own, however few tokens a micro-batch may have.
-        for size in (2, 4, 8, 16):
-            if section.context_parallel < size <= ranks and ranks % size == 0:
-                yield {"context_parallel": size}
-    for tokens in (8192, 4096, 2048):
-        if tokens < config.training.tokens_per_microbatch:
-            yield {"tokens_per_microbatch": tokens}
-    offload: list[Offloaded] = list(config.training.offload)
-    others: list[Offloaded] = []
-    others += copied(config)
-    if isinstance(config, RLConfig) and config.algorithm.critic:
-        others.append("critic")
-    if isinstance(config, RLConfig) and config.algorithm.loads_teacher:
-        others.append("teacher")
-    for name in (*others, "optimizer"):
-        if name not in offload:
-            offload = [*offload, name]
-            yield {"offload": offload}
-
-
-def _with(config: Config, keys: dict[str, object]) -> Config:
-    section = config.training.model_copy(update=keys)
-    return config.model_copy(update={"training": section})
+def learner_advice(config: Config, need: ProcessNeed) -> Iterator[str]:
+    """What makes the learner's part smaller, of what the config has not done."""
+    training = config.training
+    if training.activation_checkpointing is False:
+        yield 'set training.activation_checkpointing to "auto"'
+    if (
+        need.parts.get("activations", 0) > need.needed // 4
+        and training.tokens_per_microbatch > 2048
+    ):
+        yield f"lower training.tokens_per_microbatch (now {training.tokens_per_microbatch})"
+        if not need.on_cpu and training.context_parallel == 1 and need.count > 1:
+            yield "raise training.context_parallel, so that ranks share a long sequence"
+    if not need.on_cpu:
+        movable = [*copied(config), "optimizer"]
+        if left := [name for name in movable if name not in training.offload]:
+            yield f"set training.offload to {json.dumps([*training.offload, *left])}"
+        if training.parallel == "ddp":
+            yield 'set training.parallel to "auto"'
+        yield "train on more GPUs, one rank each"
+    if lora_of(config.model) is None:
+        yield "train adapters (model.lora)"
+    yield f"take a smaller model, or {'a larger host' if need.on_cpu else 'larger GPUs'}"

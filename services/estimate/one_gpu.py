@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from services.contracts.config import RLConfig
 from services.contracts.devices import LearnerDevices
-from services.estimate.answer import GPUNeed
+from services.estimate.answer import ProcessNeed
 from services.estimate.host import asleep_bytes, moved_bytes
 from services.estimate.inputs import Model, Worker, gigabytes
 from services.estimate.learner import TIGHT, learner_budget, learner_need, pass_of
@@ -116,7 +116,7 @@ def _needs(
     workers: Sequence[Worker],
     share: float,
     sleeps: bool = False,
-) -> tuple[GPUNeed, GPUNeed]:
+) -> tuple[ProcessNeed, ProcessNeed]:
     """Of learner and vLLM, where vLLM takes this share."""
     divided = with_share(config, share, sleeps)
     budget = learner_budget(divided, learner, workers)
@@ -124,7 +124,7 @@ def _needs(
     return trains, rollout_need(divided, model, learner, workers)
 
 
-def _enough(trains: GPUNeed) -> bool:
+def _enough(trains: ProcessNeed) -> bool:
     """Whether the learner fits even if the estimate is too low by a tenth: vLLM gives nothing
     back."""
     return trains.memory is not None and trains.needed <= TIGHT * trains.memory

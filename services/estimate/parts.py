@@ -14,5 +14,9 @@ WORDS = {
     "checkpoint": "a checkpoint while it is written",
     "newest": "the newest version",
     "runtime": "CUDA and vLLM themselves",
+    "process": "the processes themselves",
     "cache": "keys and values",
+    "checkpoints": "checkpoints",
+    "versions": "versions for the workers",
+    "groups": "groups that are too large for Redis",
 }

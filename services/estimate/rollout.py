@@ -5,13 +5,16 @@ from collections.abc import Iterator, Sequence
 from services.contracts.config import RLConfig
 from services.contracts.devices import LearnerDevices
 from services.estimate import sampling
-from services.estimate.answer import GPUNeed
+from services.estimate.answer import ProcessNeed
 from services.estimate.inputs import PROMPT, Model, Worker, smallest
 
 ALONE, SHARED = 0.9, 0.4
 """vLLM's share of a GPU where the config says none: alone, and beside the learner."""
 ASLEEP = sampling.GRAPHS
 """Bytes that a vLLM keeps while it sleeps: CUDA's own, and graphs."""
+CPU_RUNTIME, CPU_CACHE = 2 << 30, 2 << 30
+"""On CPUs: what a worker and its vLLM take besides weights, and their cache if
+HEADRACE_VLLM_KV_CACHE_GIB names no other size."""
 LARGE, MANY, FEW = 70 << 30, 1024, 256
 """vLLM runs MANY sequences at once on GPUs of LARGE memory or more, FEW on others (0.32)."""
 
@@ -52,7 +55,7 @@ def server_of(
 
 def rollout_need(
     config: RLConfig, model: Model, learner: LearnerDevices | None, workers: Sequence[Worker]
-) -> GPUNeed:
+) -> ProcessNeed:
     """Of each GPU of the worker with least memory: weights, and keys and values of one sequence of
     the longest length, without which vLLM does not start."""
     worker = weakest(workers)
@@ -66,10 +69,11 @@ def rollout_need(
     }
     needed = parts["weights"] + parts["runtime"] + least
     share = int(parts["cache"] / max(sampling.token_bytes(shape, server), 1))
-    return GPUNeed(
+    return ProcessNeed(
         gpu=smallest(gpus).name if gpus else None,
         count=server.gpus,
         memory=server.budget or None,
+        most=server.budget or None,
         needed=needed,
         parts=parts,
         fits=None if not gpus else needed <= server.budget,
@@ -77,35 +81,54 @@ def rollout_need(
     )
 
 
-def rollout_advice(
-    config: RLConfig,
-    model: Model,
-    learner: LearnerDevices | None,
-    workers: Sequence[Worker],
-    need: GPUNeed,
-) -> Iterator[str]:
-    """What makes a worker's part fit."""
-    server = server_of(config, model, learner, weakest(workers))
-    wanted = config.max_tokens + PROMPT
-    tried = config.rollout.vllm.model_copy(update={"max_model_len": wanted})
-    shorter = config.model_copy(
-        update={"rollout": config.rollout.model_copy(update={"vllm": tried})}
+def cpu_rollout_need(
+    config: RLConfig, model: Model, learner: LearnerDevices | None, workers: Sequence[Worker]
+) -> ProcessNeed:
+    """Of a worker that samples on CPUs, in the memory of its host; of several on one host an equal
+    part of it."""
+    server, shape = server_of(config, model, learner, workers[0]), model.shape
+    tokens = sampling.token_bytes(shape, server)
+    parts = {
+        "weights": sampling.weights(shape, server),
+        "process": CPU_RUNTIME,
+        "cache": max(tokens * server.longest, CPU_CACHE),
+    }
+    needed = sum(parts.values())
+    on_host = [sum(other.host == one.host for other in workers) for one in workers]
+    free = [one.free // n for one, n in zip(workers, on_host, strict=True) if one.free is not None]
+    total = [one.total // n for one, n in zip(workers, on_host, strict=True) if one.total]
+    return ProcessNeed(
+        gpu=None,
+        on_cpu=True,
+        count=1,
+        memory=min(free, default=None),
+        most=min(total, default=None),
+        needed=needed,
+        parts=parts,
+        fits=None if not free else needed <= min(free),
+        how=f"vLLM on CPUs, a cache of {parts['cache'] // max(tokens, 1):,} tokens",
     )
-    if server.longest > wanted and rollout_need(shorter, model, learner, workers).fits:
+
+
+def rollout_advice(config: RLConfig, need: ProcessNeed) -> Iterator[str]:
+    """What makes a worker's part smaller."""
+    longest = config.max_tokens + PROMPT
+    if (
+        need.parts["cache"] > need.needed // 8
+        and (config.rollout.vllm.max_model_len or longest + 1) > longest
+    ):
         yield (
             "set rollout.vllm.max_model_len to what a prompt and its completion need, e.g. "
-            f"{wanted}: vLLM keeps room for a sequence of {server.longest:,} tokens"
+            f"{longest}: vLLM keeps room for the longest sequence"
         )
+    if need.on_cpu:
+        yield "take workers with more memory, or a smaller model"
         return
-    assert need.memory is not None
-    for gpus in (2, 4, 8):
-        if gpus > server.gpus and need.needed * server.gpus / gpus <= need.memory:
-            yield (
-                f"set rollout.vllm.tensor_parallel_size to {gpus}, and give each worker as many "
-                f"GPUs (HEADRACE_GPUS_PER_WORKER={gpus})"
-            )
-            return
-    yield "take workers with larger GPUs, or a smaller model"
+    yield (
+        "raise rollout.vllm.tensor_parallel_size (now "
+        f"{config.rollout.vllm.tensor_parallel_size}), and give each worker as many GPUs "
+        "(HEADRACE_GPUS_PER_WORKER); or take workers with larger GPUs, or a smaller model"
+    )
 
 
 def weakest(workers: Sequence[Worker]) -> Worker:

@@ -1,4 +1,4 @@
-"""Memory and speed of one vLLM server, per GPU."""
+"""Memory of one vLLM server, per GPU."""
 
 from dataclasses import dataclass
 
@@ -8,8 +8,6 @@ GRAPHS = 2 << 30
 """CUDA's own, graphs, and what a pass over prompts takes."""
 LOGITS = 8
 """Bytes per sequence and token of the vocabulary: logits in float32, and their softmax."""
-READING = 0.6
-"""Share of a GPU's memory bandwidth that sampling is taken to use."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +50,3 @@ def token_bytes(shape: ModelShape, server: Server) -> int:
 def cache(shape: ModelShape, server: Server) -> int:
     """Bytes left for keys and values; below 0 where not even the weights fit."""
     return server.budget - weights(shape, server) - overhead(shape, server)
-
-
-def tokens_a_second(shape: ModelShape, server: Server, bandwidth: float, length: int) -> float:
-    """What one server samples where each token reads all weights, and the cache of its sequence of
-    half of `length` on average. Reading memory is what limits it. `bandwidth`: bytes a second."""
-    each = token_bytes(shape, server) * max(length, 1) / 2
-    at_once = max(1, min(server.sequences, int(cache(shape, server) / max(each, 1))))
-    return at_once * bandwidth * READING / (weights(shape, server) + at_once * each)

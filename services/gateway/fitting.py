@@ -1,13 +1,16 @@
-"""Whether a run fits the GPUs of its pool and its learner's host, by what learner and workers have
-said of them."""
+"""Whether a run fits the memory of its pool and the data volume, by what learner and workers have
+said of theirs."""
 
+import shutil
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import anyio.to_thread
 from pydantic import BaseModel, Field
 
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import ScratchModel
-from services.estimate.answer import Estimate
+from services.estimate.answer import Estimate, ProcessNeed
 from services.estimate.inputs import Model, gigabytes, known_workers, of_half
 from services.estimate.one_gpu import division, with_share
 from services.estimate.parts import WORDS
@@ -16,6 +19,7 @@ from services.estimate.shape import scratch_shape, shape_of
 from services.gateway.dependencies import Dependencies
 from services.gateway.mixing import DatasetShare
 from services.gateway.model_check import Models, Problems
+from services.volume import DATA_RESERVE
 
 
 class DryRun(BaseModel):
@@ -62,7 +66,67 @@ async def fitted(
     warnings = [divided.words] if divided else []
     if divided and divided.share is not None and isinstance(config, RLConfig):
         config = with_share(config, divided.share, divided.sleeps)
-    return Fitted(config, warnings, estimate_run(config, model, learner, workers))
+    free = await anyio.to_thread.run_sync(_free_for_runs, deps.volume.root)
+    estimate = estimate_run(config, model, learner, workers, free)
+    return Fitted(config, warnings + _too_little(estimate), estimate)
+
+
+def _free_for_runs(root: Path) -> int | None:
+    try:
+        return max(0, shutil.disk_usage(root).free - DATA_RESERVE)
+    except OSError:
+        return None
+
+
+def _too_little(estimate: Estimate) -> list[str]:
+    """A warning for each part that needs more than is free, but not more than there could be. A
+    full disk only pauses a run, so it refuses none."""
+    found = [
+        f"{reason}. It is not refused: the estimate may be off, and other work may end until then"
+        for _, reason in _shortages(estimate, certain=False)
+    ]
+    disk = estimate.disk
+    if disk.fits is False and disk.memory is not None:
+        uses = ", ".join(f"{WORDS[name]} {gigabytes(value)}" for name, value in disk.parts.items())
+        found.append(
+            f"the run keeps {gigabytes(disk.needed)} on the data volume ({uses}), of which "
+            f"{gigabytes(disk.memory)} are free: it is paused while the disk is full; "
+            + "; ".join(disk.advice)
+        )
+    return found
+
+
+def _shortages(estimate: Estimate, certain: bool) -> Problems:
+    """(key, sentence) for each part that needs more than it has. `certain`: those that cannot fit
+    whatever else ends, or only the others."""
+    named: tuple[tuple[str, str, ProcessNeed | None], ...] = (
+        ("training", "the learner" if estimate.learner.on_cpu else "a rank of the learner",
+         estimate.learner),
+        ("rollout.vllm", "vLLM", estimate.rollout),
+    )  # fmt: skip
+    found = [
+        (
+            key,
+            f"{what} needs {gigabytes(need.needed)} ({need.how}), and {_has(need, certain)}; "
+            + "; ".join(need.advice),
+        )
+        for key, what, need in named
+        if need and need.fits is False and cannot_fit(need) == certain
+    ]
+    host = estimate.host
+    if host and host.fits is False and cannot_fit(host) == certain:
+        uses = ", ".join(f"{WORDS[name]} {gigabytes(value)}" for name, value in host.parts.items())
+        advice = "; ".join(host.advice)
+        found.append(("training", f"the learner's host has too little memory ({uses}); {advice}"))
+    return found
+
+
+def _has(need: ProcessNeed, certain: bool) -> str:
+    memory = need.most if certain else need.memory
+    assert memory is not None
+    if not need.on_cpu:
+        return f"has {gigabytes(memory)} of {need.gpu}"
+    return f"its host has {gigabytes(memory)} of memory for it{'' if certain else ' free'}"
 
 
 def described(config: RLConfig | SFTConfig, models: Models) -> Model | None:
@@ -87,24 +151,4 @@ def refusals(estimate: Estimate | None) -> Problems:
     """A problem for each part of a run that cannot fit, even if the estimate is off by a tenth."""
     if estimate is None:
         return []
-    parts = (
-        ("training", "a rank of the learner", estimate.learner),
-        ("rollout.vllm", "vLLM", estimate.rollout),
-    )
-    advice = "; ".join(estimate.advice)
-    problems = [
-        (
-            key,
-            f"{what} needs {gigabytes(need.needed)} ({need.how}), and has "
-            f"{gigabytes(need.memory)} of {need.gpu}; {advice}",
-        )
-        for key, what, need in parts
-        if need and need.memory and cannot_fit(need)
-    ]
-    host = estimate.host
-    if host and cannot_fit(host):
-        uses = ", ".join(f"{WORDS[name]} {gigabytes(value)}" for name, value in host.parts.items())
-        problems.append(
-            ("training", f"the learner's host has too little memory ({uses}); {advice}"),
-        )
-    return problems
+    return _shortages(estimate, certain=True)

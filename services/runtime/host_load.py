@@ -32,6 +32,19 @@ def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
     return max(0, free)
 
 
+def total_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes of memory of this machine, or of this container's limit if that is less."""
+    meminfo = (proc / "meminfo").read_text()
+    total = int(re.findall(r"MemTotal: +(\d+)", meminfo)[0]) * 1024
+    for limit, _ in CGROUPS:
+        try:
+            total = min(total, int((cgroup / limit).read_text()))
+        except (OSError, ValueError):
+            # No such file, or `max`: no limit.
+            continue
+    return total
+
+
 def memory_of(pid: int) -> int:
     """Bytes that `pid` and its descendants have in memory, without what they share with others."""
     total = 0

@@ -4,8 +4,10 @@ from typing import Any
 
 import typer
 
-from services.cli.output import FAILED, duration, escape, out, print_json, table
+from services.cli.output import FAILED, escape, out, print_json, table
 from services.estimate.parts import WORDS
+
+UNKNOWN_GPU = "a GPU; none of this pool is known"
 
 
 def show_dry_run(answer: dict[str, Any], as_json: bool) -> None:
@@ -56,38 +58,40 @@ def _show(answer: dict[str, Any]) -> None:
     needs = [(n, estimate[n]) for n in ("learner", "rollout") if estimate[n] is not None]
     for name, need in needs:
         out.print(f"[bold]{name}[/]  {escape(need['how'])}")
-        table(("", "per GPU"), list(_rows(need)), "")
+        on_cpu = need["on_cpu"]
+        unknown = "memory; how much its host has is not known" if on_cpu else UNKNOWN_GPU
+        table(("", "of its host" if on_cpu else "per GPU"), list(_rows(need, unknown)), "")
     # An older gateway says nothing of the host.
     if host := estimate.get("host"):
         out.print("[bold]host[/]     of the learner")
         named = host | {"gpu": "free when the learner started"}
         table(("", "memory"), list(_rows(named, "a host that is not known")), "")
-    step = estimate["step"]
-    times = [f"{what} {duration(s)}" for what, s in step.items() if s is not None]
-    steps = "" if answer["max_steps"] is None else f", {answer['max_steps']:,} steps"
-    out.print(f"[bold]step[/]     {', '.join(times) or 'time not known'}{steps}")
-    out.print(f"[bold]disk[/]     {_gb(estimate['disk'])}")
+    if answer["max_steps"] is not None:
+        out.print(f"[bold]steps[/]    {answer['max_steps']:,}")
+    out.print("[bold]disk[/]     of the data volume")
+    disk = estimate["disk"] | {"gpu": "free"}
+    table(("", "disk"), list(_rows(disk, "a volume that is not known")), "")
     for note in estimate["notes"]:
         out.print(f"[dim]{escape(note)}[/]")
-    if estimate["advice"]:
+    parts = [estimate.get(name) or {} for name in ("learner", "rollout", "host", "disk")]
+    if advice := [sentence for part in parts for sentence in part.get("advice", ())]:
         out.print("[bold]to make it fit[/]")
-        for sentence in estimate["advice"]:
+        for sentence in advice:
             out.print(f"  {escape(sentence)}")
     if answer["refusals"]:
         out.print("[red]it would be refused[/]")
-    elif estimate["fits"]:
+    elif estimate["fits"] and disk["fits"] is not False:
         out.print("[green]it fits[/]")
 
 
-def _rows(
-    need: dict[str, Any], unknown: str = "a GPU; none of this pool is known"
-) -> list[tuple[str, str]]:
+def _rows(need: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
     # A newer gateway may know parts that this command does not.
     parts = [(WORDS.get(name, escape(name)), value) for name, value in need["parts"].items()]
     rows = [(f"  {words}", _gb(value)) for words, value in parts]
     of = unknown if need["memory"] is None else _gb(need["memory"])
     style = {True: "green", False: "red", None: "default"}[need["fits"]]
-    name = f" ({escape(need['gpu'])})" if need["gpu"] and need["memory"] is not None else ""
+    named = "free on its host" if need.get("on_cpu") else need["gpu"]
+    name = f" ({escape(named)})" if named and need["memory"] is not None else ""
     rows.append(("  needed", f"[{style}]{_gb(need['needed'])}[/] of {of}{name}"))
     return rows
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from services.contracts.devices import GPUDevice, LearnerDevices, LearnerHost
-from services.contracts.records import WorkerRecord
+from services.contracts.records import HostLoad, WorkerRecord
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore, problems
 from tests.unit.estimate.known import LLAMA_8B
@@ -118,7 +118,8 @@ def test_a_dry_run_says_what_is_needed_and_queues_nothing(
     assert estimate["learner"]["count"] == 2
     # 16 bytes of each of 8.03 billion weights on two ranks are 64 GB; activations come on top.
     assert estimate["fits"] is False
-    assert 'set training.activation_checkpointing to "auto"' in estimate["advice"]
+    advice = estimate["learner"]["advice"]
+    assert 'set training.activation_checkpointing to "auto"' in advice
     assert answer["refusals"][0].startswith("training: a rank of the learner needs ")
     assert estimate["rollout"]["fits"]
     assert api.get("/v1/runs?limit=1000").json() == before
@@ -156,6 +157,53 @@ def test_a_run_that_its_learners_host_cannot_hold_is_refused_with_the_way_out(
     )
     small: dict[str, Any] = {"lora": {}}
     assert dry(api, llama, "small-host", small)["refusals"] == []
+
+
+def test_a_model_that_a_host_without_gpus_cannot_hold_is_refused_in_words_that_fit_it(
+    api: httpx.Client, sums: None, submit: Any, llama: Path, in_store: InStore
+) -> None:
+    async def join(store: Store) -> None:
+        for pool, total in (("laptop", 32 * GB), ("busy", 4000 * GB)):
+            host = LearnerHost(free=30 * GB, ranks=1, name="box", total=total)
+            await store.pools.report_devices(pool, LearnerDevices(ranks=1, gpus=[], host=host))
+            load = HostLoad(
+                cores=2, idle_cores=2.0, memory=GB, free_memory=29 * GB, total_memory=total
+            )
+            worker = WorkerRecord(
+                id=pool, pool=pool, host="box", pid=1, state="idle", gpus=0, host_load=load
+            )
+            await store.workers.heartbeat(worker)
+
+    in_store(join)
+    response = submit({"model": {"path": str(llama)}}, pool="laptop")
+
+    assert response.status_code == 422
+    reason = problems(response)["training"]
+    assert reason.startswith("the learner needs ")
+    assert "one rank on CPUs, float32" in reason
+    assert "of memory for it; " in reason
+    assert "GPU" not in reason
+    assert "CUDA" not in reason
+
+    busy = dry(api, llama, "busy")
+    assert busy["refusals"] == []
+    (warning,) = [said for said in busy["warnings"] if said.startswith("the learner needs ")]
+    assert "It is not refused: the estimate may be off" in warning
+
+
+def test_a_run_whose_checkpoints_find_no_room_on_the_volume_is_warned_of(
+    api: httpx.Client, sums: None, llama: Path, pool: str
+) -> None:
+    many: dict[str, Any] = {
+        "keep_checkpoints": 100_000,
+        "max_steps": 1_000_000,
+        "checkpoint_every": 1,
+    }
+    answer = dry(api, llama, pool, **many)
+    (said,) = [warning for warning in answer["warnings"] if "data volume" in warning]
+    assert said.startswith("the run keeps 9,")
+    assert "on the data volume (checkpoints 9," in said
+    assert "it is paused while the disk is full; " in said
 
 
 def test_on_one_gpu_vllm_gets_the_share_that_the_learner_leaves(
@@ -220,6 +268,7 @@ def test_the_command_prints_what_is_needed_and_says_by_its_exit_code_whether_it_
     lines = [line.split() for line in done.stdout.splitlines()]
     assert ["weights", "16.1", "GB"] in lines
     assert ["needed", "112.4", "GB", "of", "a", "host", "that", "is", "not", "known"] in lines
+    assert ["versions", "for", "the", "workers", "48.2", "GB"] in lines
     assert ["to", "make", "it", "fit"] in lines
     assert 'set training.activation_checkpointing to "auto"' in done.stdout
     assert done.stdout.rstrip().endswith("it would be refused")

@@ -69,7 +69,7 @@ def test_where_each_fits_alone_on_one_gpu_and_both_do_not_they_take_turns() -> N
     assert found is not None
     assert found.sleeps
     assert found.share is not None
-    needs = "the learner needs 15 GB and a tenth to spare, vLLM 4 GB, of 20 GB"
+    needs = "the learner needs 15 GB and a tenth to spare, vLLM 3.8 GB, of 20 GB"
     assert f"take turns on this GPU, because they do not fit on it side by side ({needs})" in (
         found.words
     )

@@ -16,6 +16,7 @@ from tests.unit.estimate.estimating import (
     THRIFTY,
     estimate,
     learner,
+    rl_config,
     worker,
 )
 from tests.unit.estimate.known import LLAMA_8B, QWEN3_8B, QWEN3_30B_A3B
@@ -42,10 +43,9 @@ def test_eight_billion_on_eight_gpus_of_80_gb_leaves_a_fifth() -> None:
     assert found.rollout.parts["weights"] == pytest.approx(16.4 * GB, rel=0.01)
     tokens = found.rollout.parts["cache"] / 147_456
     assert f"a cache of {int(tokens):,} tokens" in found.rollout.how
-    assert found.step.training is not None
-    assert found.step.sampling is not None
     # Three checkpoints of 12 bytes a weight, three versions of 2.
-    assert found.disk == pytest.approx(42 * 8.19 * GB, rel=0.01)
+    assert found.disk.needed == pytest.approx(42 * 8.19 * GB, rel=0.01)
+    assert found.disk.parts["versions"] == pytest.approx(6 * 8.19 * GB, rel=0.01)
 
 
 def test_quantised_weights_leave_more_of_a_gpu_for_the_cache() -> None:
@@ -56,13 +56,19 @@ def test_quantised_weights_leave_more_of_a_gpu_for_the_cache() -> None:
     assert found.rollout.parts["weights"] == pytest.approx(9.44 * GB, rel=0.01)
 
 
-def test_what_does_not_fit_names_the_change_that_makes_it_fit() -> None:
+def test_what_does_not_fit_names_changes_that_need_less() -> None:
     found = estimate(WASTEFUL, learner(8, 80 * GB), worker(80 * GB))
     assert found.fits is False
     assert refused(found)
-    first, last = found.advice
-    assert first == 'set training.activation_checkpointing to "auto"'
-    assert last.startswith("a rank then needs ")
+    assert found.advice == [
+        'set training.activation_checkpointing to "auto"',
+        "lower training.tokens_per_microbatch (now 16384)",
+        "raise training.context_parallel, so that ranks share a long sequence",
+        'set training.offload to ["optimizer"]',
+        "train on more GPUs, one rank each",
+        "train adapters (model.lora)",
+        "take a smaller model, or larger GPUs",
+    ]
     assert estimate({}, learner(8, 80 * GB), worker(80 * GB)).fits
 
 
@@ -70,14 +76,9 @@ def test_activations_are_computed_again_only_where_they_would_not_fit() -> None:
     small, large = learner(8, 80 * GB), learner(8, 400 * GB)
     by_itself, forced = estimate({}, small), estimate(THRIFTY, small)
     assert by_itself.learner == forced.learner
-    assert by_itself.step.training == forced.step.training
     assert by_itself.learner.how.endswith("activations computed again")
     kept, never = estimate({}, large), estimate(WASTEFUL, large)
     assert kept.learner == never.learner
-    assert kept.step.training is not None
-    assert by_itself.step.training is not None
-    # Four passes in place of three.
-    assert by_itself.step.training == pytest.approx(4 / 3 * kept.step.training)
     # Where they nearly fill the GPU, an estimate that is a tenth too low would not fit.
     sharded = {"training": {"parallel": "fsdp"}}
     needed = estimate({"training": {"parallel": "fsdp"} | WASTEFUL["training"]}, large).learner
@@ -95,23 +96,12 @@ def test_long_answers_train_at_8b_the_longest_where_ranks_share_them() -> None:
     long = {"sampling": {"max_tokens": 131_072 - 256}}
     alone = estimate(long, learner(8, 80 * GB), model=model)
     assert alone.learner.fits is False
-    (sharing,) = [said for said in alone.advice if "context_parallel" in said]
-    size = int(sharing.rpartition(" ")[2])
+    assert any("training.context_parallel" in said for said in alone.advice)
+    size = 2
     changed = long | {"training": {"context_parallel": size}}
     shared = estimate(changed, learner(8, 80 * GB), model=model)
     assert shared.learner.fits
     assert f"{131_072 // size:,} tokens a pass" in shared.learner.how
-
-
-def test_too_few_gpus_are_told_how_many_would_do() -> None:
-    found = estimate(THRIFTY, learner(1, 80 * GB), worker(80 * GB))
-    assert found.fits is False
-    (more,) = [sentence for sentence in found.advice if sentence.startswith("train on ")]
-    ranks = int(more.split()[2])
-    assert 2 <= ranks <= 4
-    changed = {"training": {"activation_checkpointing": True, "offload": ["optimizer"]}}
-    if 'set training.offload to ["optimizer"]' in found.advice:
-        assert estimate(changed, learner(ranks, 80 * GB), worker(80 * GB)).learner.fits
 
 
 def test_a_copy_costs_its_weights_unless_it_is_on_the_host() -> None:
@@ -159,10 +149,11 @@ def test_a_worker_without_room_for_one_sequence_is_told_to_shorten_it() -> None:
     assert found.rollout is not None
     assert found.rollout.fits is False
     assert found.advice[0].startswith("set rollout.vllm.max_model_len to what a prompt")
+    assert "e.g. 1280" in found.advice[0]
     shorter = {"rollout": {"vllm": {"max_model_len": 1280}}}
     assert estimate(config | shorter, learner(8, 80 * GB), small).fits
     tiny = estimate(config | shorter, learner(8, 80 * GB), worker(16 * GB, L4))
-    assert tiny.advice[0].startswith("set rollout.vllm.tensor_parallel_size to 2")
+    assert tiny.advice[0].startswith("raise rollout.vllm.tensor_parallel_size (now 1)")
 
 
 def test_what_is_not_known_is_said_and_refuses_nothing() -> None:
@@ -173,12 +164,61 @@ def test_what_is_not_known_is_said_and_refuses_nothing() -> None:
     assert any(note.startswith("no rollout worker of this pool") for note in found.notes)
 
 
-def test_on_cpus_nothing_is_refused() -> None:
+def test_cpus_whose_memory_is_not_known_refuse_nothing() -> None:
     found = estimate({}, LearnerDevices(ranks=2, gpus=[]), Worker(()))
     assert found.fits is None
     assert not refused(found)
-    assert found.learner.how.startswith("ddp on 2 ranks, float32")
+    assert found.learner.how.startswith("ddp on 2 ranks on CPUs, float32")
     assert sum("CPUs" in note for note in found.notes) == 2
+
+
+def test_a_model_that_no_memory_of_the_host_holds_is_refused_on_cpus() -> None:
+    def on(total: int, free: int) -> Estimate:
+        host = LearnerHost(free=free, ranks=2, name="box", total=total)
+        return estimate(
+            {},
+            LearnerDevices(ranks=2, gpus=[], host=host),
+            Worker((), host="box", free=free, total=total),
+            Worker((), host="elsewhere", free=free, total=total),
+        )
+
+    found = on(64 * GB, 60 * GB)
+    assert found.fits is False
+    assert refused(found)
+    assert found.learner.on_cpu
+    assert found.learner.gpu is None
+    # Weights and gradients of 4 bytes, moments of 8, on each of two ranks, and the worker's part.
+    assert found.learner.parts["optimizer"] == pytest.approx(2 * 8 * 8.19 * GB, rel=0.01)
+    assert found.rollout is not None
+    assert found.rollout.parts["weights"] == pytest.approx(2 * 8.19 * GB, rel=0.01)
+    assert found.learner.memory == 60 * GB - found.rollout.needed
+    assert "more are for workers on its host" in found.learner.how
+    assert "train adapters (model.lora)" in found.advice
+    assert not any("GPU" in said or "CUDA" in said for said in (*found.advice, *found.notes))
+
+    # With memory that other work has for now, it is not refused.
+    later = on(2000 * GB, 60 * GB)
+    assert (later.fits, refused(later)) == (False, False)
+    assert on(2000 * GB, 1900 * GB).fits
+
+
+def test_what_a_run_keeps_on_disk_is_compared_with_what_is_free() -> None:
+    def on(free: int, **training: int) -> Estimate:
+        shape = shape_of(QWEN3_8B)
+        assert shape is not None
+        sections = {"training": THRIFTY["training"] | training, "evaluation": {"dataset": "d"}}
+        config = rl_config(sections)
+        model = Model(shape, half=True)
+        return estimate_run(config, model, learner(8, 80 * GB), [worker(80 * GB)], free)
+
+    # Three checkpoints of 98 GB and three versions of 16.
+    assert on(400 * GB).disk.fits
+    full = on(300 * GB)
+    assert (full.fits, full.disk.fits) == (True, False)
+    assert full.advice[0].startswith("make room on the data volume")
+    # One step makes one checkpoint, and an evaluation none.
+    assert on(300 * GB, max_steps=1).disk.fits
+    assert on(0, max_steps=0).disk.parts == {}
 
 
 def test_what_is_offloaded_needs_room_on_the_host_rounded_up_as_pinned_memory_is() -> None:
@@ -270,7 +310,7 @@ def test_pairs_need_room_for_a_reference_and_for_both_answers() -> None:
     assert "32,768 tokens a pass" in said[1]
 
 
-def test_a_teacher_takes_room_for_its_weights_and_time_for_a_pass() -> None:
+def test_a_teacher_takes_room_for_its_weights() -> None:
     shape, large = shape_of(QWEN3_8B), shape_of(QWEN3_30B_A3B)
     assert shape is not None
     assert large is not None
@@ -289,9 +329,6 @@ def test_a_teacher_takes_room_for_its_weights_and_time_for_a_pass() -> None:
     ]
     copies = [one.learner.parts.get("copies", 0) for one in found]
     assert copies == [0, pytest.approx(2 * large.parameters / 8, rel=0.05), 0]
-    times = [one.step.training for one in found]
-    assert None not in times
-    assert times[1] > 1.5 * times[0]  # type: ignore[operator]
 
 
 def test_groups_that_are_too_large_for_redis_take_disk_space() -> None:
@@ -307,8 +344,8 @@ def test_groups_that_are_too_large_for_redis_take_disk_space() -> None:
 
     # Tokens of 8 bytes: at 16k a group has 2.1 MB, at 64k 8.4 MB.
     short, long = of(16 << 10), of(64 << 10)
-    assert long.disk - short.disk == 2 * 10 * 32 * 16 * (64 << 10) * 8
-    assert of(64 << 10, every=2).disk - short.disk == 2 * 2 * 32 * 16 * (64 << 10) * 8
+    assert long.disk.needed - short.disk.needed == 2 * 10 * 32 * 16 * (64 << 10) * 8
+    assert of(64 << 10, every=2).disk.needed - short.disk.needed == 2 * 2 * 32 * 16 * (64 << 10) * 8
     assert not any("too large for Redis" in note for note in short.notes)
     assert any("too large for Redis" in note for note in long.notes)
 
@@ -319,9 +356,9 @@ def test_groups_that_are_too_large_for_redis_take_disk_space() -> None:
         "algorithm": {"samples_per_prompt": 16, "prompts_per_step": 32},
     }
     masked = estimate(config, learner(8, 80 * GB), worker(80 * GB), model=QWEN3_8B)
-    assert masked.disk - short.disk == 2 * 10 * 32 * 16 * (16 << 10) * 98
+    assert masked.disk.needed - short.disk.needed == 2 * 10 * 32 * 16 * (16 << 10) * 98
 
     # Expert routing of 48 layers and 8 experts makes groups of 206 MB.
-    routed = of(32 << 10, router={"replay": True}).disk
-    plain = of(16 << 10, router={"replay": False}).disk
+    routed = of(32 << 10, router={"replay": True}).disk.needed
+    plain = of(16 << 10, router={"replay": False}).disk.needed
     assert routed - plain == pytest.approx(2 * 10 * 32 * 206e6, rel=0.01)
