@@ -68,7 +68,7 @@ class Calls:
 
     @property
     def loading(self) -> str:
-        """What a verifier loads before it can be asked, in words; empty: nothing."""
+        """The words for what a verifier loads before it can be asked; empty: nothing."""
         return next(filter(None, (verifier.loading for verifier in self._verifiers)), "")
 
     @property

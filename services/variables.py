@@ -66,7 +66,7 @@ def places() -> dict[str, str]:
 
 
 def named_by(setting: str) -> str | None:
-    """The variable of a setting with where it is set; None if it is not set."""
+    """The variable of a setting and the place that sets it; None if it is not set."""
     variable = f"{PREFIX}{setting.upper()}"
     place = places().get(variable)
     return f"{variable} in {place}" if place else None

@@ -181,7 +181,7 @@ class RemoteVerifier(ABC, Generic[R]):
 
     @property
     def loading(self) -> str:
-        """What it loads before it is ready, in words. Empty: nothing, or the load is stuck."""
+        """Words for what it loads before it is ready. Empty: nothing, or the load is stuck."""
         return ""
 
     @property

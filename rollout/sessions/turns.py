@@ -184,10 +184,10 @@ def is_spent(turn: Turn) -> bool:
 def _spent(
     call: Call, before: Sequence[Turn], begins: int, prompt: int
 ) -> tuple[Turn, str, int | None, tuple[str, int]]:
-    """As `TurnPlayer.play`, for a conversation that has used up its tokens: an empty answer that
-    ends with `length`, as OpenAI's API has it. The turn adds no token to what is trained, so the
-    session stays as long as it was, and counts as truncated. All that continues it is answered in
-    the same way, because the turn does not have the messages that found no room."""
+    """Return an empty answer that ends with `length`, in the form of `TurnPlayer.play`. OpenAI's
+    API ends an answer so if its tokens are used up. The turn adds no token to what is trained: the
+    session stays as long as it was, and counts as truncated. A call that continues the turn gets
+    the same answer, because the turn lacks the messages that found no room."""
     message = {"text": ""} if call.kind != "chat" else {"role": "assistant", "content": ""}
     turn = Turn(
         parent=call.path[-1],

@@ -200,7 +200,7 @@ class Gateway:
         return CliError(f"{error.message}. {self._key_source()}", error.problems)
 
     def _key_source(self) -> str:
-        """Which key this command shows the gateway, and what named it, in a sentence."""
+        """Say in a sentence which key this command shows the gateway, and what named the key."""
         for variable in ("api_key", "api_key_file"):
             if source := named_by(variable):
                 return f"This command showed the key of {source}"

@@ -1,11 +1,10 @@
-"""What an estimate says, in bytes."""
+"""The parts of an estimate, in bytes."""
 
 from pydantic import BaseModel, Field
 
 
 class ProcessNeed(BaseModel):
-    """What a run needs of the memory that one kind of process computes in: of each GPU, or of a
-    host without GPUs."""
+    """The memory that one kind of process needs: on each GPU, or on a host without GPUs."""
 
     gpu: str | None = Field(
         description="The smallest of the GPUs; null: CPUs do the work, or nothing is known."
@@ -24,7 +23,7 @@ class ProcessNeed(BaseModel):
 
 
 class HostNeed(BaseModel):
-    """What a run on GPUs needs of the memory of the learner's host."""
+    """The memory that a run on GPUs needs on the learner's host."""
 
     memory: int | None = Field(
         description="Bytes that were free when the learner started; null: not known."
@@ -41,7 +40,7 @@ class HostNeed(BaseModel):
 
 
 class DiskNeed(BaseModel):
-    """What a run keeps on the data volume."""
+    """The files that a run keeps on the data volume."""
 
     needed: int = Field(description="Bytes, once it has as many checkpoints as it keeps.")
     parts: dict[str, int] = Field(
@@ -54,11 +53,11 @@ class DiskNeed(BaseModel):
 
 
 class Estimate(BaseModel):
-    """What a run needs, by arithmetic: within about 10 %."""
+    """The needs of a run, by arithmetic: within about 10 %."""
 
     @property
     def advice(self) -> list[str]:
-        """What to change, of all that does not fit."""
+        """The changes for all parts that do not fit."""
         needs = (self.learner, self.rollout, self.host, self.disk)
         return [sentence for need in needs if need is not None for sentence in need.advice]
 

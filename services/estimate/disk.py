@@ -1,4 +1,4 @@
-"""What a run keeps on the data volume."""
+"""The files that a run keeps on the data volume."""
 
 from services.contracts.config import RLConfig
 from services.estimate.answer import DiskNeed
@@ -16,8 +16,8 @@ PUBLISHED = 3
 
 
 def disk_need(config: Config, model: Model, free: int | None) -> DiskNeed:
-    """What a run keeps on the data volume, of which `free` bytes are free for runs; None: not
-    known. A run that only evaluates keeps nothing that counts."""
+    """Estimate the files of a run. `free`: bytes of the data volume that are free for runs; None:
+    not known. A run that only evaluates keeps nothing that counts."""
     parts = {}
     if config.training.max_steps != 0:
         parts["checkpoints"] = _kept(config) * checkpoint_bytes(config, model)

@@ -1,5 +1,5 @@
-"""What the learner's host needs of its own memory, with GPUs and without, and what to change where
-it does not fit.
+"""The memory that the learner's host needs, with GPUs and without, and what to change if there is
+too little.
 
 Offloaded state is in pinned memory, one piece for each tensor. torch (2.13, its
 `CachingHostAllocator`) rounds each piece up to a power of two.
@@ -62,7 +62,7 @@ def cpu_learner_need(
     workers: Sequence[Worker],
     rollout: ProcessNeed | None,
 ) -> ProcessNeed:
-    """Of all ranks on the host of rank 0, whose memory they share. `rollout`: the need of a worker;
+    """Estimate all ranks on the host of rank 0, which share its memory. `rollout`: the need of a worker;
     those on the same host take theirs first."""
     how, host = pass_of(config, model, learner, None), learner.host
     ranks = host.ranks if host else how.ranks
@@ -75,7 +75,7 @@ def cpu_learner_need(
         parts["checkpoint"] = checkpoint_bytes(config, model)
     parts["process"] = ranks * CPU_RUNTIME
     beside = [one for one in workers if host and one.host == host.name and not one.gpus]
-    # Workers that find no room do not make it less.
+    # Workers count only if they fit themselves.
     taken = len(beside) * rollout.needed if rollout and rollout.on_cpu and rollout.fits else 0
     needed = sum(parts.values())
     free = max(0, host.free - taken) if host else None

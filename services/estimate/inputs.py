@@ -24,8 +24,8 @@ class Worker:
     """Of each, for vLLM where the config names none; None: the usual one."""
     host: str = ""
     free: int | None = None
-    """Bytes of its host's memory that it may take: those that are free, and those that it has.
-    None: it has not said it yet."""
+    """Free bytes of its host's memory, and the bytes that the worker itself has. None: it has not
+    said it yet."""
     total: int | None = None
     """Bytes of its host's memory; None: as above."""
 

@@ -198,7 +198,7 @@ def shared_in_words(how: Pass) -> str:
 
 
 def learner_advice(config: Config, need: ProcessNeed) -> Iterator[str]:
-    """What makes the learner's part smaller, of what the config has not done."""
+    """List changes that make the learner's part smaller and are not made yet."""
     training = config.training
     if training.activation_checkpointing is False:
         yield 'set training.activation_checkpointing to "auto"'

@@ -84,8 +84,8 @@ def rollout_need(
 def cpu_rollout_need(
     config: RLConfig, model: Model, learner: LearnerDevices | None, workers: Sequence[Worker]
 ) -> ProcessNeed:
-    """Of a worker that samples on CPUs, in the memory of its host; of several on one host an equal
-    part of it."""
+    """Estimate a worker that samples on CPUs, in its host's memory. Several workers on one host
+    have equal parts of it."""
     server, shape = server_of(config, model, learner, workers[0]), model.shape
     tokens = sampling.token_bytes(shape, server)
     parts = {
@@ -111,7 +111,7 @@ def cpu_rollout_need(
 
 
 def rollout_advice(config: RLConfig, need: ProcessNeed) -> Iterator[str]:
-    """What makes a worker's part smaller."""
+    """List changes that make a worker's part smaller."""
     longest = config.max_tokens + PROMPT
     if (
         need.parts["cache"] > need.needed // 8

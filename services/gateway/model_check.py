@@ -188,14 +188,14 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
         return PREFIX + run.id + (f"@{step}" if step is not None else ""), folder
     # os.path does not raise for names that no file or user can have.
     for folder in (Path(os.path.expanduser(path)), deps.volume.root / path):
-        # What these files are, if links or pipes, the check of the folder says.
+        # The check of the folder refuses links and pipes.
         if any(os.path.lexists(folder / name) for name in ("config.json", ADAPTER_CONFIG)):
             return str(folder.resolve()), folder
     near = await anyio.to_thread.run_sync(_nearby, path, deps.volume.root)
     if HUB_NAME.fullmatch(path) and near is None:
         # Only a host with a network, or with the model in its cache, can tell.
         return path, None
-    # A folder without a model gets the same words as no folder: its existence is nobody's business.
+    # A folder without a model gets the words of a missing folder, so clients learn of no folder.
     raise ValueError(
         f"there is no model at {path!r}{f' (did you mean {near!r}?)' if near else ''}: name a "
         "folder in Hugging Face layout, with a config.json, a hub name (org/name), or run:RUN for "

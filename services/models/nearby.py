@@ -9,7 +9,7 @@ from services.contracts.nearest import nearest
 from services.contracts.weights import ADAPTER_CONFIG
 
 MOST = 1000
-"""Entries of a folder that are looked at."""
+"""Entries that are read of a folder."""
 ALIKE = 80
 """How similar two paths are, of 100. `org/name` of the hub is less like `models/name`."""
 

@@ -102,7 +102,7 @@ def cancel(
 
 
 def what_is_lost(run: dict[str, Any]) -> str:
-    """What becomes of the work of `run`, as it was before `cancel --now`."""
+    """Say what `cancel --now` ends of the work of `run`, a record from before it."""
     if run["started"] is None:
         return "It had not started: nothing is lost."
     kept = run["committed_step"]

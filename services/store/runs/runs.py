@@ -166,7 +166,7 @@ class Runs(RunRecords):
 
     async def cancel(self, run: str, *, now: bool = False) -> None:
         """Ask a run to end after its present step. A queued run ends at once, and with `now` any
-        run does. Raises KeyError if there is no such run."""
+        run does. Raises KeyError for an unknown run."""
         record = await self.get(run)
         if record is None:
             raise KeyError(f"there is no run {run}")

@@ -228,7 +228,7 @@ def test_a_part_that_is_never_ready_fails_the_start_with_its_log(
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["loads", "hangs"])
-async def test_a_part_that_says_that_it_loads_has_no_deadline_until_it_says_nothing(
+async def test_the_deadline_of_a_part_begins_anew_each_time_it_says_that_it_loads(
     tmp_path: Path, hangs: bool
 ) -> None:
     """The part loads for three times as long as it may take without a word."""

@@ -1,4 +1,4 @@
-"""What `headrace cancel --now` says of the work that it ends."""
+"""The words of `headrace cancel --now` about lost work."""
 
 from typing import Any
 

@@ -63,7 +63,7 @@ def test_a_password_in_the_gateways_url_is_never_shown() -> None:
     assert "hunter2" not in str(raised.value)
 
 
-def test_a_stale_variable_is_named_in_the_errors_that_it_causes(
+def test_an_error_names_the_stale_variable_that_caused_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE_GATEWAY_URL", "http://127.0.0.1:1")

@@ -31,7 +31,7 @@ def test_remarks_are_the_newest_warnings_and_errors_of_run_and_workers() -> None
     assert (why.last_step_seconds_ago, why.heard) == (2.0, {"w": 1.0})
 
 
-def test_an_error_that_a_worker_has_with_another_run_is_no_remark() -> None:
+def test_remarks_leave_out_the_errors_of_workers_of_another_run() -> None:
     workers = [
         worker("other", run="r2", error="r2 needs a GPU"),
         worker("idle", run=None, error="Redis: away"),

@@ -164,7 +164,7 @@ def test_what_is_not_known_is_said_and_refuses_nothing() -> None:
     assert any(note.startswith("no rollout worker of this pool") for note in found.notes)
 
 
-def test_cpus_whose_memory_is_not_known_refuse_nothing() -> None:
+def test_a_run_on_cpus_of_unknown_memory_is_accepted() -> None:
     found = estimate({}, LearnerDevices(ranks=2, gpus=[]), Worker(()))
     assert found.fits is None
     assert not refused(found)

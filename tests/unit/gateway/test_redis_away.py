@@ -1,4 +1,4 @@
-"""What the gateway answers while its Redis does not."""
+"""The gateway's answer while Redis is away."""
 
 import shutil
 from pathlib import Path
