@@ -62,8 +62,8 @@ def cpu_learner_need(
     workers: Sequence[Worker],
     rollout: ProcessNeed | None,
 ) -> ProcessNeed:
-    """Estimate all ranks on the host of rank 0, which share its memory. `rollout`: the need of a worker;
-    those on the same host take theirs first."""
+    """Estimate all ranks on the host of rank 0, which share its memory. `rollout`: the need of a
+    worker; workers on the same host take theirs first."""
     how, host = pass_of(config, model, learner, None), learner.host
     ranks = host.ranks if host else how.ranks
     memory = replace(rank_memory(config, model, how), runtime=0)

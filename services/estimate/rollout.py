@@ -85,7 +85,7 @@ def cpu_rollout_need(
     config: RLConfig, model: Model, learner: LearnerDevices | None, workers: Sequence[Worker]
 ) -> ProcessNeed:
     """Estimate a worker that samples on CPUs, in its host's memory. Several workers on one host
-    have equal parts of it."""
+    share it equally."""
     server, shape = server_of(config, model, learner, workers[0]), model.shape
     tokens = sampling.token_bytes(shape, server)
     parts = {

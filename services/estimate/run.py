@@ -65,7 +65,8 @@ def estimate_run(
 
 
 def cannot_fit(need: ProcessNeed | HostNeed) -> bool:
-    """Whether a part exceeds its memory by more than the error of the estimate. On CPUs the length of answers decides how much a pass takes, so only the rest is certain."""
+    """Whether a part exceeds its memory by more than the error of the estimate. On CPUs the length
+    of answers decides how much a pass takes, so only the rest is certain."""
     passes = ("activations", "logits") if isinstance(need, ProcessNeed) and need.on_cpu else ()
     certain = need.needed - sum(need.parts.get(name, 0) for name in passes)
     return need.most is not None and certain > CERTAIN * need.most
