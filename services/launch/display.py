@@ -35,6 +35,11 @@ class Display:
         self._statuses: dict[str, Status] = {}
         self._began = time.monotonic()
 
+    @property
+    def on_terminal(self) -> bool:
+        """Whether people read along, and no log file."""
+        return self._console.is_terminal
+
     def begin(self, statuses: Mapping[str, Status]) -> None:
         """Show the table, if this is a terminal."""
         self._statuses = dict(statuses)

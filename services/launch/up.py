@@ -49,7 +49,7 @@ async def _run(options: UpOptions, planner: Planner) -> int:
 
     def ready(running: Running) -> None:
         folder, plan, _ = running
-        facts = _page(plan, folder) if options.runs("gateway") else {}
+        facts = _page(plan, folder, display.on_terminal) if options.runs("gateway") else {}
         display.ready(facts | _facts(plan, folder), exports(plan, folder.path, options))
 
     try:
@@ -68,9 +68,12 @@ def _handle_signals(on_signal: Callable[[str], None]) -> None:
         loop.add_signal_handler(number, on_signal, number.name)
 
 
-def _page(plan: Plan, folder: DataFolder) -> dict[str, str]:
-    """A link that logs in, or the page's address where Redis has gone away again meanwhile."""
+def _page(plan: Plan, folder: DataFolder, on_terminal: bool) -> dict[str, str]:
+    """A link that logs in. The page's address if Redis has gone away again meanwhile, or if the
+    output is a file: others may read a log, and use the link first."""
     url = plan.gateway_url
+    if not on_terminal:
+        return {"page": f"{url} (`headrace keys link` prints a link that logs in)"}
     try:
         shown = authorization(first_key(Settings(data=folder.path)))
         # No proxy of the environment gets the key.

@@ -24,6 +24,7 @@ import redis
 from rollout.vllm.server import make_server_folder
 from rollout.vllm_plugin.routes import OnlyRoutesInUse
 from services.launch import Stack, UpOptions
+from services.launch.up import _page
 from services.runtime.api_key import authorization
 from services.runtime.process import INSTANCE, die_with, marked
 from tests.integration.launch.conditions import eventually
@@ -52,7 +53,7 @@ class Up:
 
     data: Path
     gateway_url: str
-    link: str
+    output: Path
     pids: list[int]
 
     def key(self, name: str) -> str:
@@ -90,11 +91,9 @@ def up(folder: Path) -> Iterator[Up]:
         eventually(lambda: "Ctrl-C stops" in output.read_text() or process.poll() is not None)
         text = output.read_text()
         found = re.search(r"HEADRACE_GATEWAY_URL=(\S+)", text)
-        link = re.search(r"page +(\S+)", text)
         assert found, text
-        assert link, text
         instance = json.loads((data / "up.json").read_text())["instance"]
-        yield Up(data, found[1], link[1], [process.pid, *marked({INSTANCE: instance})])
+        yield Up(data, found[1], output, [process.pid, *marked({INSTANCE: instance})])
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
@@ -142,8 +141,12 @@ def test_with_their_keys_gateway_and_reward_service_answer(up: Up) -> None:
         assert answers == {200, 401}, f"each takes its own key only ({name})"
 
 
-def test_the_link_that_is_printed_logs_in_once(up: Up) -> None:
-    address, token = up.link.split("/#login=")
+def test_a_link_that_logs_in_is_printed_to_a_terminal_alone_and_works_once(up: Up) -> None:
+    assert "login=" not in up.output.read_text()
+    plan = SimpleNamespace(gateway_url=up.gateway_url)
+    folder = SimpleNamespace(path=up.data)
+    shown = _page(plan, folder, on_terminal=True)["page"]  # type: ignore[arg-type]
+    address, token = shown.split()[0].split("/#login=")
     assert address == up.gateway_url
     for status in (204, 401):
         with httpx.Client(base_url=address) as browser:

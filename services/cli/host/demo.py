@@ -7,6 +7,7 @@ right answers to find among its samples. Held-out sums appear nowhere else.
 
 import json
 import random
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -131,7 +132,8 @@ def _in_a_stack(up: UpOptions, options: Options) -> dict[str, Any]:
 
         api = Gateway(stack.gateway_url, check, stack.api_key, found_by(stack))
         if not options.as_json:
-            print(f"The page, as long as the demo works: {api.login_link()}", flush=True)
+            page = api.login_link() if sys.stdout.isatty() else api.url
+            print(f"The page, as long as the demo works: {page}", flush=True)
         try:
             verdict = _learn(api, options, playing, stack.api_key)
             return _with_files(verdict, up.data.absolute(), options)
