@@ -87,7 +87,7 @@ def test_a_process_counts_as_loading_as_long_as_it_does_something(
     assert not model.loading
     looks = iter([(0.0, (1, 0)), (50.0, (1, 0)), (61.0, (1, 0)), (99.0, (1, 7)), (160.0, (1, 7))])
     now, work = 0.0, (0, 0)
-    monkeypatch.setattr(process.time, "monotonic", lambda: now)
+    monkeypatch.setattr("reward.models.process.time.monotonic", lambda: now)
     monkeypatch.setattr(process, "_work_of", lambda pid: work)
     with subprocess.Popen(["true"]) as model._process:
         said = []

@@ -14,6 +14,8 @@ ITEM = Item("model", "1+1?", "2", None, {})
 class Model:
     """A reward model that gives one score to everything."""
 
+    loading = False
+
     def __init__(self, score: float) -> None:
         self._score = score
 
