@@ -21,6 +21,7 @@ from pydantic_settings import (
     SettingsError,
 )
 
+from services.caches import place_caches
 from services.contracts import redis_address
 from services.contracts.redis_address import redacted
 from services.variables import places, unread
@@ -203,15 +204,18 @@ S = TypeVar("S", bound=Settings)
 
 def from_command_line(kind: type[S]) -> S:
     """The settings of a process, from its flags and variables. Warn on stderr of each variable that
-    nothing reads. A value that makes no sense ends the process with code 2 and says so."""
+    nothing reads. A value that makes no sense ends the process with code 2 and says so. Caches of
+    libraries are placed below the data folder."""
     for warning in unread(places()):
         sys.stderr.write(f"warning: {warning}\n")
     try:
-        return CliApp.run(kind)
+        settings = CliApp.run(kind)
     except (ValidationError, SettingsError) as error:
         for line in complaints(error):
             sys.stderr.write(f"error: {line}\n")
         raise SystemExit(EXIT_SETTINGS) from None
+    place_caches(settings.data)
+    return settings
 
 
 def complaints(error: ValidationError | SettingsError) -> list[str]:

@@ -1,8 +1,6 @@
 """The outcomes of the recipes' runs as the tables and the plot of docs/recipes.md."""
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -79,8 +77,6 @@ def publish(trials: Iterable[Trial], outcomes: Sequence[Outcome]) -> None:
 
 def plot(objectives: dict[str, list[Outcome]], path: Path) -> None:
     """The reward by step: for each objective the mean of its seeds, and their range, as a PNG."""
-    # matplotlib wants a writable cache; the home folder may not be one.
-    os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")

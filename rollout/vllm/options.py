@@ -9,7 +9,6 @@ import json
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -177,8 +176,6 @@ def environment(
     """The server's environment: the operator's variables for vLLM, except those that Headrace needs
     and secrets. `folder`: for temporary files, since a vLLM that is killed deletes none."""
     defaults = {
-        # Else it would be among the temporary files, and each start would compile again.
-        "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}",
         # uvicorn's 5 seconds end idle connections under requests that are just being sent.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600",
         "VLLM_LOGGING_LEVEL": "INFO",

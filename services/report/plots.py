@@ -1,8 +1,6 @@
 """Curves of metrics by step, as PNG files."""
 
 import io
-import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -27,8 +25,6 @@ class Curve:
 
 def draw(title: str, unit: str, curves: Sequence[Curve]) -> bytes:
     """A plot of `curves` over the step."""
-    # matplotlib wants a writable cache; the home folder may not be one.
-    os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator

@@ -6,6 +6,7 @@ One vLLM serves all runs: they have the same options and the same model files.
 
 import asyncio
 import json
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,12 +65,22 @@ def requests(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory, requests: Path) -> Iterator[Stack]:
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What processes open in shared folders (`opened/sitecustomize.py`)."""
+    return tmp_path_factory.mktemp("opened") / "files"
+
+
+@pytest.fixture(scope="module")
+def stack(
+    tmp_path_factory: pytest.TempPathFactory, requests: Path, opened: Path
+) -> Iterator[Stack]:
     data: Path = tmp_path_factory.mktemp("installation")
+    here = Path(__file__)
     recording = {
         "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m tests.e2e.recorded_vllm",
         recorded_vllm.FILE: str(requests),
-        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "OPENED_FILES_LOG": str(opened),
+        "PYTHONPATH": f"{here.with_name('opened')}:{here.parents[2]}",
     }
     with Stack(UpOptions(data=data, port=0, reward_port=0, environment=recording)) as stack:
         yield stack
@@ -235,3 +246,27 @@ def test_what_is_trained_of_a_session_is_what_vllm_was_asked_and_sampled(
             end = next((n for n in range(at, length) if not mask[n]), length)
             found.append((prompt + tokens[:at], tokens[at:end]))
     assert found == seen
+
+
+@pytest.mark.timeout(400)
+def test_a_whole_run_reads_no_file_that_another_user_could_have_made(
+    api: Gateway, model: str, stack: Stack, opened: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    assert "State: succeeded" in api.text(f"/v1/runs/{model.removeprefix('run:')}/report")
+
+    lines = [line.partition("\t") for line in opened.read_text().splitlines()]
+    processes = [what for kind, _, what in lines if kind == "process"]
+    parts = ("services.gateway", "-m reward", "-m rollout", "learner", "recorded_vllm",
+             "services.report")  # fmt: skip
+    for part in parts:
+        assert any(part in process for process in processes), part
+    # A name that nobody can guess cannot be taken first.
+    own = (
+        str(tmp_path_factory.getbasetemp()),
+        *(what for kind, _, what in lines if kind == "made"),
+    )
+    read = {what for kind, _, what in lines if kind == "read"}
+    foreign = sorted(path for path in read if not path.startswith(own))
+    assert foreign == []
+    cache = stack.data / "cache"
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700

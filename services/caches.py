@@ -1,0 +1,42 @@
+"""The caches of libraries: below the data folder, closed to other users.
+
+torch compiles into a folder of the shared /tmp whose name everybody can guess, and executes what it
+finds there. Other libraries trust their caches in the same way.
+"""
+
+import contextlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+FOLDERS = {
+    "CUDA_CACHE_PATH": "cuda",
+    "FLASHINFER_WORKSPACE_BASE": "flashinfer",
+    "HF_MODULES_CACHE": "hf-modules",
+    "MPLCONFIGDIR": "matplotlib",
+    "NUMBA_CACHE_DIR": "numba",
+    "TORCHINDUCTOR_CACHE_DIR": "inductor",
+    "TORCH_EXTENSIONS_DIR": "torch-extensions",
+    "TRITON_CACHE_DIR": "triton",
+    "VLLM_CACHE_ROOT": "vllm",
+}
+"""The folder of each library's cache, by the variable that places it."""
+
+
+def cache_variables(data: Path, inherited: Mapping[str, str]) -> dict[str, str]:
+    """The variables that place the caches of a process with this data folder. An operator's own
+    variables stay, and an own XDG_CACHE_HOME has all caches. Models of the hub stay where the user
+    has them."""
+    root = Path(inherited.get("XDG_CACHE_HOME") or data.absolute() / "cache")
+    user = Path(inherited.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    places = {name: root / folder for name, folder in FOLDERS.items()}
+    places |= {"XDG_CACHE_HOME": root, "HF_HOME": user / "huggingface"}
+    return {name: inherited.get(name) or str(place) for name, place in places.items()}
+
+
+def place_caches(data: Path) -> None:
+    """Set these variables for this process and its children, and make their folder."""
+    os.environ.update(cache_variables(data, os.environ))
+    # A read-only disk has no caches: libraries then do without.
+    with contextlib.suppress(OSError):
+        Path(os.environ["XDG_CACHE_HOME"]).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,0 +1,36 @@
+"""Records what each Python process opens for reading in the folders that all users share, and the
+temporary files that it makes there. Python imports this module at its start."""
+
+import os
+import sys
+from typing import Any
+
+LOG = os.environ.get("OPENED_FILES_LOG")
+SHARED = ("/tmp", "/var/tmp", "/dev/shm")
+
+
+def record(kind: str, what: str) -> None:
+    os.write(DESCRIPTOR, f"{kind}\t{what}\n".encode(errors="replace"))
+
+
+def opened(event: str, arguments: tuple[Any, ...]) -> None:
+    if event in ("tempfile.mkdtemp", "tempfile.mkstemp"):
+        record("made", os.fsdecode(arguments[0]))
+    elif event in ("open", "ctypes.dlopen", "os.listdir", "os.scandir"):
+        path = arguments[0]
+        flags = arguments[2] if event == "open" and len(arguments) > 2 else os.O_RDONLY
+        if not isinstance(path, str | bytes | os.PathLike) or not isinstance(flags, int):
+            return
+        # O_EXCL makes a new file or fails.
+        if flags & os.O_EXCL or flags & os.O_ACCMODE == os.O_WRONLY:
+            return
+        text = os.path.abspath(os.fsdecode(path))
+        if text.startswith(SHARED):
+            record("read", text)
+
+
+if LOG:
+    DESCRIPTOR = os.open(LOG, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    with open("/proc/self/cmdline", "rb") as file:
+        record("process", " ".join(file.read().decode(errors="replace").split("\0")))
+    sys.addaudithook(opened)
