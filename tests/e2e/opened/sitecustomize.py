@@ -25,7 +25,8 @@ def opened(event: str, arguments: tuple[Any, ...]) -> None:
         if flags & os.O_EXCL or flags & os.O_ACCMODE == os.O_WRONLY:
             return
         text = os.path.abspath(os.fsdecode(path))
-        if text.startswith(SHARED):
+        # To list a shared folder reads nothing that is in its files.
+        if text.startswith(SHARED) and text not in SHARED:
             record("read", text)
 
 
