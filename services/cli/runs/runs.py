@@ -108,11 +108,11 @@ def what_is_lost(run: dict[str, Any]) -> str:
     kept = run["committed_step"]
     if run["checkpoint"] is None:
         return f"It had no checkpoint: its {run['step']} steps and the groups in flight are lost."
-    lost = f" Steps {kept + 1} to {run['step']} are lost." if run["step"] > kept else ""
+    after = f" Steps {kept + 1} to {run['step']} are lost, unless they were still saved."
+    lost = after if run["step"] > kept else ""
     return (
         f"Its checkpoint of step {kept} stays.{lost} Groups in flight are dropped. "
-        f"`headrace resume {run['id']}` goes on after step {kept}, and samples the dropped groups "
-        "again."
+        f"`headrace resume {run['id']}` goes on after the checkpoint, and samples them again."
     )
 
 

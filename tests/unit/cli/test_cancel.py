@@ -12,8 +12,9 @@ def run(**fields: Any) -> dict[str, Any]:
 
 def test_cancel_now_says_which_steps_are_lost_and_which_checkpoint_stays() -> None:
     assert what_is_lost(run()) == (
-        "Its checkpoint of step 12 stays. Steps 13 to 14 are lost. Groups in flight are dropped. "
-        "`headrace resume aa11` goes on after step 12, and samples the dropped groups again."
+        "Its checkpoint of step 12 stays. Steps 13 to 14 are lost, unless they were still saved. "
+        "Groups in flight are dropped. `headrace resume aa11` goes on after the checkpoint, and "
+        "samples them again."
     )
     assert "are lost" not in what_is_lost(run(step=12))
     assert what_is_lost(run(checkpoint=None, committed_step=0)) == (
