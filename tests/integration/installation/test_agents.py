@@ -76,6 +76,17 @@ def play(group: dict[str, Any], session: dict[str, Any]) -> str:
         return "".join(chunk.choices[0].delta.content or "" for chunk in stream)
 
 
+def use_up(group: dict[str, Any], session: dict[str, Any]) -> None:
+    """After `play`: a message that leaves no tokens. The answer was cut off, as OpenAI's are."""
+    with client_of(session) as client:
+        asked: list[Any] = [{"role": "user", "content": group["prompt"]}]
+        first = client.chat.completions.create(model="policy", messages=asked, max_tokens=8)
+        asked += [first.choices[0].message, {"role": "user", "content": "9" * 100}]
+        for _ in range(2):
+            (choice,) = client.chat.completions.create(model="policy", messages=asked).choices
+            assert (choice.finish_reason, choice.message.content) == ("length", "")
+
+
 def branch(group: dict[str, Any], session: dict[str, Any]) -> None:
     """After `play`: a call that is not trained, two forks at once, and another conversation."""
     with client_of(session) as client, ThreadPoolExecutor(2) as calls:
@@ -203,6 +214,7 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
         refusals(http, *sessions)
         connection = unread(sessions[0])
         list(agents.map(lambda session: play(group, session), sessions))
+        use_up(group, sessions[0])
         branch(group, sessions[1])
         for index, session in enumerate(sessions):
             base = f"/v1/sessions/{session['id']}"
@@ -224,7 +236,8 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
         lines = installation.requests.read_text().splitlines()
         prompts = [json.loads(line)["prompt"] for line in lines]
         assert trained.turns is not None
-        assert trained.turns.tolist() == [2, 5]
+        assert trained.turns.tolist() == [3, 5]
+        assert trained.header.finish_reasons[0] == "length"
         stretches = [after_which_ids(trained, sample) for sample in range(2)]
         # What vLLM was asked for, to the id: each turn once, and no side call.
         assert all(asked in prompts for asked in stretches[0] + stretches[1])
