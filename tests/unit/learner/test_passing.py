@@ -2,7 +2,9 @@
 
 import errno
 import threading
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -136,7 +138,8 @@ def test_a_run_whose_model_cannot_be_read_is_tried_three_times_and_then_fails_wi
         config=config | {"data": {"dataset": "d"}},
         created=0.0,
     )
-    given: Any = (record, ALONE, None, Volume(tmp_path), threading.Event(), False)
+    connected = SimpleNamespace(training=lambda run: nullcontext())
+    given: Any = (record, ALONE, connected, Volume(tmp_path), threading.Event(), False)
     for _ in range(3):
         with pytest.raises(UnusableModel):
             rank.train_one(*given)
