@@ -165,15 +165,16 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def check(request: CheckRequest) -> CheckResponse:
         """Whether these verifiers exist, take these parameters, and can score with the references
         of these rows. Scores nothing."""
-        problems, checks = checked_uses(request.uses, service.registry)
-        verdicts = await verdicts_of(service, [check.request for check in checks])
-        problems += [
+        found = checked_uses(request.uses, service.registry)
+        verdicts = await verdicts_of(service, [check.request for check in found.checks])
+        unreadable = [
             UseProblem(use=check.use, row=check.row, path=check.path, message=verdict.detail)
-            for check, verdict in zip(checks, verdicts, strict=True)
+            for check, verdict in zip(found.checks, verdicts, strict=True)
             if verdict.status is ScoreStatus.ERROR
         ]
         return CheckResponse(
-            problems=sorted(problems, key=lambda problem: problem.use),
+            problems=sorted([*found.problems, *unreadable], key=lambda problem: problem.use),
+            takes_any=found.takes_any,
             teacher=teacher_problem(service.teachers, request.teacher),
         )
 

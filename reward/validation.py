@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from reward.remote_pool import Call
-from reward.verifiers.base import Item, Step, Verifier
+from reward.verifiers.base import Item, RemoteVerifier, Step, Verifier
 from reward.verifiers.registry import AnyVerifier, Registry, UnusableError, usable
 from reward.workers.protocol import pack_item
 from reward.workers.requests import Request, check_for, request_for
@@ -54,10 +54,23 @@ def checked_items(items: list[ScoreItem], registry: Registry) -> list[Request | 
     return requests
 
 
-def checked_uses(uses: list[Use], registry: Registry) -> tuple[list[UseProblem], list[Check]]:
-    """Problems with names and parameters, and the checks of references that remain to be done."""
+@dataclass(frozen=True)
+class CheckedUses:
+    """Problems of uses of verifiers, and the references that are still to be read."""
+
+    problems: list[UseProblem]
+    """Wrong names and parameters."""
+    checks: list[Check]
+    """Checks of references that remain to be done."""
+    takes_any: list[int]
+    """Indices of the uses that read no reference of a row."""
+
+
+def checked_uses(uses: list[Use], registry: Registry) -> CheckedUses:
+    """The uses, looked at one by one."""
     problems: list[UseProblem] = []
     checks: list[Check] = []
+    takes_any: list[int] = []
     for index, use in enumerate(uses):
         try:
             verifier, params = usable(registry, use.verifier, use.params)
@@ -65,6 +78,10 @@ def checked_uses(uses: list[Use], registry: Registry) -> tuple[list[UseProblem],
                 # It replaces the rows' references.
                 request = check_for(Item(use.verifier, "", "", None, use.params), CHECK_SECONDS)
                 checks.append(Check(index, None, f"params.{verifier.reference}", request))
+                takes_any.append(index)
+                continue
+            if _reads_none(verifier):
+                takes_any.append(index)
                 continue
             for number, row in enumerate(use.rows):
                 item = Item(use.verifier, "", "", row.answer, use.params, row.columns)
@@ -78,7 +95,13 @@ def checked_uses(uses: list[Use], registry: Registry) -> tuple[list[UseProblem],
             ]
         except (ValueError, RecursionError) as error:
             problems.append(UseProblem(use=index, path="params", message=str(error)))
-    return problems, checks
+    return CheckedUses(problems, checks, takes_any)
+
+
+def _reads_none(verifier: AnyVerifier) -> bool:
+    """Whether the verifier accepts any reference, as the class that it extends does."""
+    base = Verifier if isinstance(verifier, Verifier) else RemoteVerifier
+    return type(verifier).check_reference is base.check_reference
 
 
 def _request(verifier: AnyVerifier, params: Any, item: ScoreItem) -> Request | Call:

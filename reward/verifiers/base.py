@@ -149,8 +149,9 @@ class Verifier(ABC, Generic[P]):
         """Raise BadReferenceError unless `item.answer` (or `item.columns`) can serve as a
         reference. Does not look at the prompt and the completion. The default accepts any.
 
-        A submission runs it on a few rows. A fresh worker also runs it, alone, after an item did
-        not finish twice: if it does not finish either, the reference or `params` are to blame.
+        An upload and a submission run it on all rows: it should take less than a millisecond. A
+        fresh worker also runs it, alone, after an item did not finish twice: if it does not finish
+        either, the reference or `params` are to blame.
         """
 
     def output(self, item: Item, params: P) -> str:

@@ -56,6 +56,14 @@ def add(
             "ifeval, countdown, reasoning_gym. The dataset has its template and verifier.",
         ),
     ] = None,
+    verifier: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Read all answers with this verifier at once, and count those "
+            "that it cannot read. A mapping brings its own.",
+        ),
+    ] = None,
     format: Annotated[
         str | None, typer.Option(help="jsonl, csv, parquet or tar. Default: guessed.")
     ] = None,
@@ -75,6 +83,8 @@ def add(
         form["name"] = name
     if format is not None:
         form["format"] = format
+    if verifier is not None:
+        form["verifier"] = verifier
     with contextlib.ExitStack() as opened:
         parts = [("file", (path.name, opened.enter_context(_open(path)))) for path in paths]
         record = connect(gateway).post("/v1/datasets", data=form, files=parts)

@@ -144,6 +144,10 @@ class ScoreResponse(BaseModel):
     results: list[ScoreResult] = Field(description="One for each item.")
 
 
+MOST_ROWS = 1024
+"""Rows of one use in one check."""
+
+
 class ReferenceRow(BaseModel):
     """The part of a dataset row that a verifier compares with."""
 
@@ -164,7 +168,7 @@ class Use(BaseModel):
     params: dict[str, Any] = Field(default_factory=dict, description="The verifier's parameters.")
     rows: list[ReferenceRow] = Field(
         default_factory=list,
-        max_length=64,
+        max_length=MOST_ROWS,
         description="Rows of the dataset whose references are checked with this verifier.",
     )
 
@@ -196,4 +200,9 @@ class CheckResponse(BaseModel):
     """What is wrong; nothing where all can be used."""
 
     problems: list[UseProblem] = Field(description="In the order of the uses.")
+    takes_any: list[int] = Field(
+        default_factory=list,
+        description="Indices of the uses that read no reference of a row: their verifier has none, "
+        "or a parameter replaces it.",
+    )
     teacher: str | None = Field(None, description="What is wrong with the teacher.")

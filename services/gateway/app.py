@@ -20,6 +20,7 @@ from services.gateway.deletion import remove_deleted
 from services.gateway.dependencies import Dependencies
 from services.gateway.followers import Followers
 from services.gateway.policy.limits import OpenCalls
+from services.gateway.references import ReferenceChecks
 from services.gateway.reports import Reports
 from services.gateway.retention import Sizes, keep_pruning
 from services.gateway.routes import (
@@ -135,6 +136,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 payloads,
                 OpenCalls(settings),
                 DatasetRows(Volume(settings.data)),
+                ReferenceChecks(settings, http, store),
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
             tasks = [
@@ -147,6 +149,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 yield
             finally:
                 await end(tasks)
+                await app.state.deps.references.close()
                 await turns.close()
                 await store.close()
 

@@ -1,31 +1,25 @@
 """Whether the datasets that a submission names exist, and have rows that its run can use."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import anyio.to_thread
-import httpx
 
 from services.contracts.config.base import keys_of
 from services.contracts.config.data import MOST_DATASETS, numbered
 from services.contracts.config.evaluation import Evaluation
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.preference import PAIR, preferred
-from services.contracts.scores import CheckRequest, CheckResponse, ReferenceRow, Use, UseProblem
+from services.contracts.scores import ReferenceRow
 from services.datasets import DatasetReader
 from services.gateway.dependencies import Dependencies, missing_dataset
 from services.gateway.model_check import Problems
-from services.runtime.api_key import authorization, key_for_rewards
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
 CHECKED_ROWS = 5
 """Rows of a dataset whose references are read, evenly spaced."""
-
-CHECK_SECONDS = 10
-"""For one check. A pattern that never ends costs the reward service 5 s."""
 
 Datasets = dict[str, DatasetRecord]
 """The datasets of a submission by the keys that name them, like `data.dataset`."""
@@ -181,7 +175,7 @@ async def check_categories(
     wanted = {key: one.category for key, one in zip(keys, sets, strict=False) if one.category}
     named = {key: datasets[f"{key}.dataset"] for key in wanted if f"{key}.dataset" in datasets}
     columns: dict[str, set[str]] = {}
-    for row in await anyio.to_thread.run_sync(_checked_rows, deps, named):
+    for row in await anyio.to_thread.run_sync(sample_rows, deps, named):
         columns.setdefault(row.key, set()).update(row.reference.columns)
     return [
         f"{key}.category: none of the rows of {named[key].name} that were looked at has a column "
@@ -193,125 +187,17 @@ async def check_categories(
 
 
 @dataclass(frozen=True)
-class _CheckedRow:
+class SampleRow:
+    """A row whose reference is read at a submission, and the key that names its dataset."""
+
     key: str
     dataset: str
     index: int
     reference: ReferenceRow
 
 
-async def check_verifiers(
-    deps: Dependencies, raw: dict[str, Any], datasets: Datasets, problems: Problems
-) -> list[str]:
-    """Have the reward service check the verifiers' names and parameters, whether they can score
-    with the references of a few rows, and whether it knows the run's teacher. Returns a warning if
-    the service is away or does not do so in time."""
-    rows = await anyio.to_thread.run_sync(_checked_rows, deps, datasets)
-    uses: dict[str, Use] = {}
-    scored: dict[str, list[_CheckedRow]] = {}
-    for path, rewards, keys in _rewards(raw, datasets):
-        here = [row for row in rows if row.key in keys]
-        for index, reward in enumerate(rewards):
-            if (
-                isinstance(reward, dict)
-                and isinstance(name := reward.get("verifier"), str)
-                and isinstance(params := reward.get("params") or {}, dict)
-            ):
-                use = Use(verifier=name, params=params, rows=[row.reference for row in here])
-                uses[f"{path}.{index}"], scored[f"{path}.{index}"] = use, here
-    teacher = _teacher(raw)
-    if not uses and teacher is None:
-        return []
-    try:
-        response = await deps.http.post(
-            f"{deps.settings.reward_url}/v1/verifiers/check",
-            json=CheckRequest(uses=list(uses.values()), teacher=teacher).model_dump(),
-            headers=authorization(key_for_rewards(deps.settings)),
-            timeout=httpx.Timeout(CHECK_SECONDS, connect=3),
-        )
-        response.raise_for_status()
-        found = CheckResponse.model_validate_json(response.content)
-    except (httpx.HTTPError, ValueError) as error:
-        log.warning("verifiers not checked", reason=type(error).__name__)
-        return _unchecked(error)
-    if found.teacher is not None:
-        problems.append(("algorithm.teacher.endpoint", found.teacher))
-    paths, refused = list(uses), set()
-    for problem in found.problems:
-        path = paths[problem.use]
-        if problem.row is None:
-            problems.append((f"{path}.{problem.path}", problem.message))
-            continue
-        row = scored[path][problem.row]
-        # Other rows of a dataset mostly have the same problem.
-        if (path, row.dataset) not in refused:
-            refused.add((path, row.dataset))
-            problems.append((row.key, _unscorable(row, uses[path], problem)))
-    return []
-
-
-def _teacher(raw: dict[str, Any]) -> str | None:
-    """The teacher of a submission, if it is one that the reward service knows."""
-    algorithm = raw.get("algorithm")
-    teacher = algorithm.get("teacher") if isinstance(algorithm, dict) else None
-    name = teacher.get("endpoint") if isinstance(teacher, dict) else None
-    return name if isinstance(name, str) else None
-
-
-def _rewards(raw: dict[str, Any], datasets: Datasets) -> Iterator[tuple[str, list[Any], set[str]]]:
-    """The rewards of a submission: where each list of them is, and the keys of the datasets whose
-    answers it scores."""
-    own = {key: found for key in _own_rewards(datasets) if (found := _at(raw, f"{key}.rewards"))}
-    scored = {key: _scored_by(key, own) for key in datasets}
-    for path, rewards in {"": _at(raw, "rewards"), **own}.items():
-        of = {key for key, by in scored.items() if by == path}
-        if rewards is not None:
-            yield f"{path}.rewards".lstrip("."), rewards, of
-
-
-def _own_rewards(datasets: Datasets) -> list[str]:
-    """Keys of sections that may have rewards of their own, one for each dataset."""
-    return [name.removesuffix(".dataset") for name in datasets if name != "data.dataset"]
-
-
-def _scored_by(dataset: str, own: dict[str, list[Any]]) -> str:
-    """The section whose rewards score the dataset that this key names; empty: the run's."""
-    section = dataset.removesuffix(".dataset")
-    inherited = ["evaluation"] if section.startswith("evaluation.") else []
-    return next((one for one in (section, *inherited) if one in own), "")
-
-
-def _at(raw: Any, key: str) -> list[Any] | None:
-    """The list at a key path; None where there is none, or an empty one."""
-    for part in key.split("."):
-        if isinstance(raw, dict):
-            raw = raw.get(part)
-        elif isinstance(raw, list) and part.isdigit() and int(part) < len(raw):
-            raw = raw[int(part)]
-        else:
-            return None
-    return raw if isinstance(raw, list) and raw else None
-
-
-def _unchecked(error: Exception) -> list[str]:
-    match error:
-        case httpx.ConnectError() | httpx.ConnectTimeout():
-            reason = "is away, and the run waits for it"
-        case httpx.TimeoutException():
-            reason = f"took more than {CHECK_SECONDS} s"
-        case httpx.HTTPStatusError(response=response):
-            reason = f"answered {response.status_code}"
-        case httpx.HTTPError():
-            reason = f"broke the connection ({type(error).__name__})"
-        case _:
-            reason = "answered with something else than a check"
-    return [
-        "rewards: the verifiers and reference answers were not checked: the reward service "
-        f"{reason}. What is wrong with them shows when the first answers are scored"
-    ]
-
-
-def _checked_rows(deps: Dependencies, datasets: Datasets) -> list[_CheckedRow]:
+def sample_rows(deps: Dependencies, datasets: Datasets) -> list[SampleRow]:
+    """CHECKED_ROWS rows of each dataset, evenly spaced."""
     rows = []
     for key, record in datasets.items():
         reader = DatasetReader(deps.volume, record)
@@ -319,13 +205,5 @@ def _checked_rows(deps: Dependencies, datasets: Datasets) -> list[_CheckedRow]:
         for index in sorted({last * step // steps for step in range(CHECKED_ROWS)}):
             row = reader.row(index)
             reference = ReferenceRow(answer=row.answer, columns=row.columns)
-            rows.append(_CheckedRow(key, record.name, index, reference))
+            rows.append(SampleRow(key, record.name, index, reference))
     return rows
-
-
-def _unscorable(row: _CheckedRow, use: Use, problem: UseProblem) -> str:
-    return (
-        f"row {row.index} of {row.dataset} cannot be scored by verifier {use.verifier!r}: "
-        f"{problem.message}. Upload the rows with a mapping that names the answer (`headrace "
-        "datasets add FILE --answer COLUMN`), or choose another verifier"
-    )

@@ -24,11 +24,7 @@ from services.contracts.config.episodes import (
 from services.contracts.config.model import lora_of
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.estimate.answer import Estimate
-from services.gateway.dataset_check import (
-    check_categories,
-    check_datasets,
-    check_verifiers,
-)
+from services.gateway.dataset_check import check_categories, check_datasets
 from services.gateway.dataset_defaults import with_defaults
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import DryRun, fitted, refusals
@@ -43,7 +39,9 @@ from services.gateway.model_check import (
     check_models,
     check_trust,
 )
+from services.gateway.references import ReferenceCheck
 from services.gateway.resuming import begins_anew, changed_by_resume, resumable
+from services.gateway.verifier_check import check_verifiers
 from services.http import Problem
 from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
@@ -99,6 +97,8 @@ class Accepted(NamedTuple):
     """The policy to start from; None: not here, or none."""
     mixture: list[DatasetShare]
     """Empty: one dataset."""
+    unfinished: list[ReferenceCheck]
+    """Checks of references that go on: the run's events have what they find."""
 
 
 def described_run(accepted: Accepted) -> DryRun:
@@ -134,7 +134,7 @@ async def accept(
         raise refusal(error.problems) from None
     raw, models = await check_models(deps, raw, problems, steps, previous)
     model = models.policy
-    warnings = await check_verifiers(deps, raw, datasets, problems)
+    warnings, unfinished = await check_verifiers(deps, raw, datasets, problems)
     if source is not None and previous is None:
         warnings.append(
             f"run {source.name} ({source.id}) ended without a checkpoint: this run has its config, "
@@ -193,7 +193,7 @@ async def accept(
         max_steps=max_steps,
         dataset_rows=mixture.rows,
     )
-    return Accepted(record, estimate, config, model, shares)
+    return Accepted(record, estimate, config, model, shares, unfinished)
 
 
 async def keep_record(deps: Dependencies, run: str) -> None:

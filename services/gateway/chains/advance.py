@@ -23,6 +23,7 @@ from services.contracts.chains import (
 from services.contracts.records import RunRecord, RunState
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import refusals
+from services.gateway.references import ReferenceCheck
 from services.gateway.resuming import changed_by_resume
 from services.gateway.submission import RunSubmission, accept, keep_record, refusal
 from services.http import Problem
@@ -113,7 +114,7 @@ def _same(one: ChainRecord, other: ChainRecord) -> bool:
 async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
     """Submit the present step's run. Returns whether to look again: it ended the chain."""
     try:
-        record = await run_of(deps, chain)
+        record, unfinished = await run_of(deps, chain)
         await deps.store.runs.submit(record, needed_runs(record))
     except (Problem, Gone, Unreadable) as error:
         reason = _said(error)
@@ -127,6 +128,7 @@ async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
         log.warning("chain ended", chain=chain.id, step=chain.step.name, reason=reason)
         return True
     await keep_record(deps, record.id)
+    deps.references.tell(record.id, unfinished)
     log.info("run queued", run=record.id, chain=chain.id, step=chain.step.name, kind=record.kind)
     now = await deps.store.chains.get(chain.id)
     wanted = now is not None and now.state is ChainState.RUNNING
@@ -136,10 +138,12 @@ async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
     return False
 
 
-async def run_of(deps: Dependencies, chain: ChainRecord) -> RunRecord:
-    """The run of the present step: it starts from what earlier steps made; one of a chain that was
-    resumed continues its step's last run where that has a checkpoint, or has answered rows of the
-    same evaluation. Raises Problem."""
+async def run_of(deps: Dependencies, chain: ChainRecord) -> tuple[RunRecord, list[ReferenceCheck]]:
+    """The run of the present step, and the checks of its references that go on.
+
+    The run starts from what earlier steps made. In a chain that was resumed it continues the step's
+    last run, if that has a checkpoint, or has answered rows of the same evaluation. Raises Problem.
+    """
     step = chain.step
     config = await _resolved(deps, chain, step.config)
     resume_from = await _continued(deps, chain)
@@ -156,7 +160,7 @@ async def run_of(deps: Dependencies, chain: ChainRecord) -> RunRecord:
     named = {"id": step.run, "chain": chain.id, "recipe": step.recipe}
     if accepted.record.max_steps == 0:
         named["resume_from"] = await _answered(deps, chain, accepted.record.config)
-    return accepted.record.model_copy(update=named)
+    return accepted.record.model_copy(update=named), accepted.unfinished
 
 
 async def _continued(deps: Dependencies, chain: ChainRecord) -> str | None:

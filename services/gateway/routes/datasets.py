@@ -11,6 +11,7 @@ import anyio.to_thread
 from fastapi import APIRouter, File, Form, Query, Response, UploadFile
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
+from services.contracts.config.rewards import Reward
 from services.contracts.records import DatasetRecord
 from services.contracts.strict_json import NotJSON, decode
 from services.datasets import (
@@ -24,6 +25,7 @@ from services.datasets import (
 )
 from services.datasets.shards import stem_of_shard
 from services.gateway.dependencies import DATASET_PROBLEMS, DatasetDep, Deps, users_of
+from services.gateway.verifier_check import check_named, check_upload
 from services.http import Problem, responses
 from services.recovery.copies import forget_dataset, keep_copy, keep_dataset
 from services.runtime.logs import get_logger
@@ -120,6 +122,14 @@ async def upload(
             "The dataset then has a template and a verifier of its own (`defaults`)."
         ),
     ] = None,
+    verifier: Annotated[
+        str | None,
+        Form(
+            max_length=100,
+            description="A verifier that all references are read with, at once; a mapping brings "
+            "its own.",
+        ),
+    ] = None,
     source: Annotated[
         str | None,
         Form(max_length=200, description="Where the rows come from. Default: the file's name."),
@@ -130,6 +140,8 @@ async def upload(
     files = [SourceFile(one.file, PurePath(one.filename or "upload").name) for one in file]
     chosen = name or _name_from([one.name for one in files])
     columns, root = _mapping(mapping), deps.volume.root
+    if verifier is not None:
+        await check_named(deps, verifier)
     kept = None
     while kept is None:
         imported = await anyio.to_thread.run_sync(
@@ -151,13 +163,19 @@ async def upload(
     else:
         log.info("dataset added", dataset=record.id, name=chosen, rows=record.rows)
     used = imported.mapping.name if isinstance(imported.mapping, KnownFile) else imported.mapping
+    rewards = [Reward(verifier=verifier)] if verifier else []
+    rewards += kept.defaults.rewards if kept.defaults else []
+    unread = await check_upload(deps, kept, rewards)
+    if rewards and not unread:
+        names = " and ".join(dict.fromkeys(repr(reward.verifier) for reward in rewards))
+        imported.notes.append(f"all references can be read by verifier {names}")
     return Uploaded(
         **kept.model_dump(),
         mapping=used,
         left_over=imported.left_over,
         duplicates=imported.duplicates,
         notes=imported.notes,
-        warnings=imported.warnings,
+        warnings=imported.warnings + unread,
     )
 
 

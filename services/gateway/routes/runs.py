@@ -105,6 +105,7 @@ async def _queued(deps: Dependencies, accepted: Accepted) -> RunRecord:
     except Gone as error:
         raise Problem(HTTPStatus.CONFLICT, f"the run was not queued: {error}") from None
     await keep_record(deps, record.id)
+    deps.references.tell(record.id, accepted.unfinished)
     log.info("run queued", run=record.id, name=record.name, kind=record.kind, pool=record.pool)
     return (await detailed(deps, [record]))[0]
 

@@ -100,7 +100,7 @@ def test_a_verifier_that_cannot_be_used_so_is_refused_before_anything_starts(
 def test_rows_that_a_verifier_cannot_score_are_refused_before_anything_starts(
     installation: Installation,
 ) -> None:
-    installation.add("unreadable", [SHORT, SHORT, SHORT, UNREADABLE, UNREADABLE, UNREADABLE])
+    installation.add("unreadable", [UNREADABLE] * 7)
     installation.add("chats", [{"prompt": "11+11"}])
 
     with pytest.raises(CliError) as refused:
@@ -113,9 +113,9 @@ def test_rows_that_a_verifier_cannot_score_are_refused_before_anything_starts(
     said = dict(refused.value.problems)
     assert set(said) == {"data.dataset", "evaluation.dataset"}
     assert said["data.dataset"].startswith(
-        "row 3 of unreadable cannot be scored by verifier 'math': reference answer 'see page 3 of "
+        "verifier 'math' cannot read 7 of 7 references of unreadable (row 0: reference answer 'see "
     )
-    assert "row 0 of chats cannot be scored by verifier 'math'" in said["evaluation.dataset"]
+    assert "cannot read 1 of 1 references of chats" in said["evaluation.dataset"]
     assert "--answer COLUMN" in said["evaluation.dataset"]
 
 

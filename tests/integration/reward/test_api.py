@@ -198,6 +198,7 @@ async def test_references_that_cannot_be_scored_are_named_by_their_row(
     ]
     assert "'see page 3' is no number and no expression" in problems[1]["message"]
     assert "entry_point" in problems[3]["message"]
+    assert response.json()["takes_any"] == [1, 3]
 
 
 async def test_columns_of_the_row_reach_the_verifier(client: httpx.AsyncClient) -> None:

@@ -1,0 +1,276 @@
+"""Reads all references of a dataset with a verifier, in the background, and keeps what it found.
+
+There is one check for each verifier, its parameters, and version of a dataset; whoever asks for it
+again joins it. Checks take turns batch by batch, so a small dataset does not wait for a large one,
+and a run's own items wait for one batch at most. The report is kept in the dataset's folder, and
+is deleted with it.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+import httpx
+import msgspec
+import xxhash
+
+from services.contracts.records import DatasetRecord
+from services.contracts.scores import (
+    MOST_ROWS,
+    CheckRequest,
+    CheckResponse,
+    ReferenceRow,
+    Use,
+    UseProblem,
+)
+from services.datasets import DatasetReader
+from services.runtime.api_key import authorization, key_for_rewards
+from services.runtime.logs import get_logger
+from services.runtime.tasks import end
+from services.settings import Settings
+from services.store import Store
+from services.volume import Volume, written_beside
+
+log = get_logger(__name__)
+
+CHECK_SECONDS = 10
+"""For one request with a few rows. A pattern that never ends costs the reward service 5 s."""
+BATCH_SECONDS = 60
+"""For one request with a batch of rows."""
+TURN_SECONDS = 0.5
+"""What a batch should take: it grows until it does."""
+FIRST_BATCH = 64
+BATCH_BYTES = 4 << 20
+"""Bytes of the references of a batch."""
+MOST_CHECKS = 32
+"""Checks at once. A further one is not begun."""
+SHOWN = 3
+"""Unreadable references that a report names."""
+FOLDER = "references"
+"""Below the dataset's folder."""
+
+
+class NotChecked(Exception):
+    """Not all references were read; the message ends a sentence that says so."""
+
+
+class ReferenceReport(msgspec.Struct):
+    """What a check has found so far."""
+
+    dataset: str
+    verifier: str
+    rows: int
+    """Rows of the dataset."""
+    checked: int = 0
+    unreadable: int = 0
+    first: list[tuple[int, str]] = []
+    """The first unreadable ones: the row, and why."""
+    segments: list[str] = []
+    """Checksums of the rows that were read."""
+
+    @property
+    def none_readable(self) -> bool:
+        """Whether no reference that was read can be used."""
+        return self.unreadable == self.checked > 0
+
+    def sentence(self) -> str:
+        """How many references cannot be read, and the first ones."""
+        of = f"{self.rows:,}"
+        if self.checked < self.rows:
+            of = f"the {self.checked:,} that were read of {self.rows:,}"
+        named = "; ".join(f"row {row}: {reason}" for row, reason in self.first)
+        more = "; …" if self.unreadable > len(self.first) else ""
+        return (
+            f"verifier {self.verifier!r} cannot read {self.unreadable:,} of {of} references of "
+            f"{self.dataset} ({named}{more})"
+        )
+
+
+@dataclass(frozen=True)
+class ReferenceCheck:
+    """A check that is done, or goes on."""
+
+    report: ReferenceReport
+    """Grows while the check goes on."""
+    task: "asyncio.Task[None]"
+    """Raises NotChecked."""
+
+
+async def ask_check(
+    settings: Settings, http: httpx.AsyncClient, request: CheckRequest, seconds: float
+) -> CheckResponse:
+    """What the reward service says. Raises httpx.HTTPError, and ValueError for another answer."""
+    response = await http.post(
+        f"{settings.reward_url}/v1/verifiers/check",
+        json=request.model_dump(),
+        headers=authorization(key_for_rewards(settings)),
+        timeout=httpx.Timeout(seconds, connect=3),
+    )
+    response.raise_for_status()
+    return CheckResponse.model_validate_json(response.content)
+
+
+class ReferenceChecks:
+    """All checks of one gateway."""
+
+    def __init__(self, settings: Settings, http: httpx.AsyncClient, store: Store) -> None:
+        self._settings, self._http, self._store = settings, http, store
+        self._volume = Volume(settings.data)
+        self._turn = asyncio.Lock()
+        self._checks: dict[str, ReferenceCheck] = {}
+        self._tellers: set[asyncio.Task[None]] = set()
+
+    async def check(self, record: DatasetRecord, use: Use) -> ReferenceCheck:
+        """The check of all rows of `record`: one that goes on, or was done before, or a new one.
+        Raises NotChecked if there are too many."""
+        segments = [segment.xxh3 for segment in record.segments]
+        key = _key(record, use)
+        going_on = self._checks.get(key)
+        if going_on is not None and going_on.report.segments == segments:
+            return going_on
+        path = self._volume.path(f"datasets/{record.id}/{FOLDER}/{key}.json")
+        kept = await anyio.to_thread.run_sync(_kept, path)
+        if kept is not None and kept.segments == segments:
+            return ReferenceCheck(kept, asyncio.create_task(_done()))
+        if len(self._checks) >= MOST_CHECKS:
+            raise NotChecked("too many other checks go on")
+        report = ReferenceReport(record.name, use.verifier, record.rows, segments=segments)
+        check = ReferenceCheck(report, asyncio.create_task(self._read(record, use, report, path)))
+        self._checks[key] = check
+        check.task.add_done_callback(lambda _: self._forget(key, check))
+        return check
+
+    def tell(self, run: str, checks: Iterable[ReferenceCheck]) -> None:
+        """Add a warning to the run's events for each of these checks that finds something."""
+        for check in checks:
+            teller = asyncio.create_task(self._tell(run, check))
+            self._tellers.add(teller)
+            teller.add_done_callback(self._tellers.discard)
+
+    async def close(self) -> None:
+        """End all checks."""
+        await end([*self._tellers, *(check.task for check in self._checks.values())])
+
+    def _forget(self, key: str, check: ReferenceCheck) -> None:
+        if self._checks.get(key) is check:
+            del self._checks[key]
+        # Whoever waits reads it as well. Nobody may wait.
+        if not check.task.cancelled() and (error := check.task.exception()):
+            log.warning("references not checked", dataset=check.report.dataset, reason=str(error))
+
+    async def _tell(self, run: str, check: ReferenceCheck) -> None:
+        await asyncio.wait([check.task])
+        if (found := finding(check)) and not check.task.cancelled():
+            await self._store.events.add(run, "warning", {"message": found})
+
+    async def _read(
+        self, record: DatasetRecord, use: Use, report: ReferenceReport, path: Path
+    ) -> None:
+        reader, batch = DatasetReader(self._volume, record), FIRST_BATCH
+        while report.checked < record.rows:
+            async with self._turn:
+                rows = await anyio.to_thread.run_sync(_rows, reader, report.checked, batch)
+                began = time.monotonic()
+                problems = await self._problems(use, rows)
+                seconds = time.monotonic() - began
+            for problem in problems:
+                if problem.row is None:
+                    raise NotChecked(problem.message)
+                report.unreadable += 1
+                if len(report.first) < SHOWN:
+                    report.first.append((report.checked + problem.row, problem.message[:300]))
+            report.checked += len(rows)
+            batch = max(FIRST_BATCH, min(MOST_ROWS, int(batch * TURN_SECONDS / max(seconds, 1e-3))))
+        # A verifier that reads no reference may be mended; the next submission asks it again.
+        if not report.none_readable:
+            await anyio.to_thread.run_sync(_keep, path, report)
+
+    async def _problems(self, use: Use, rows: list[ReferenceRow]) -> list[UseProblem]:
+        """Raises NotChecked."""
+        asked = CheckRequest(uses=[use.model_copy(update={"rows": rows})], teacher=None)
+        deadline = time.monotonic() + BATCH_SECONDS
+        while True:
+            try:
+                found = await ask_check(self._settings, self._http, asked, BATCH_SECONDS)
+                return found.problems
+            except httpx.HTTPStatusError as error:
+                busy = error.response.status_code in (429, 503)
+                if not busy or time.monotonic() > deadline:
+                    raise NotChecked(reason_of(error)) from None
+                await asyncio.sleep(1)
+            except (httpx.HTTPError, ValueError) as error:
+                raise NotChecked(reason_of(error, BATCH_SECONDS)) from None
+
+
+def finding(check: ReferenceCheck) -> str:
+    """What a check says so far; empty if it has read all references, or goes on without a find."""
+    report = check.report
+    said = report.sentence() if report.unreadable else ""
+    if not check.task.done() or check.task.cancelled() or (error := check.task.exception()) is None:
+        return said
+    left = f"{report.rows - report.checked:,} of {report.rows:,}"
+    stopped = (
+        f"{left} references of {report.dataset} were not read by verifier "
+        f"{report.verifier!r}: the reward service {error}"
+    )
+    return f"{said}; {stopped}" if said else stopped
+
+
+def reason_of(error: Exception, seconds: float = CHECK_SECONDS) -> str:
+    """Why the reward service did not check, after `the reward service`."""
+    match error:
+        case httpx.ConnectError() | httpx.ConnectTimeout():
+            return "is away"
+        case httpx.TimeoutException():
+            return f"took more than {seconds:g} s"
+        case httpx.HTTPStatusError(response=response):
+            return f"answered {response.status_code}"
+        case httpx.HTTPError():
+            return f"broke the connection ({type(error).__name__})"
+    return "answered with something else than a check"
+
+
+async def _done() -> None:
+    """A check that was done before."""
+
+
+def _key(record: DatasetRecord, use: Use) -> str:
+    named: list[Any] = [record.id, use.verifier, use.params, version("headrace")]
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(named, order="deterministic"))
+
+
+def _rows(reader: DatasetReader, start: int, most: int) -> list[ReferenceRow]:
+    """The references from row `start` on: at least one, at most BATCH_BYTES of them."""
+    found: list[ReferenceRow] = []
+    size = 0
+    for row in reader.rows(range(start, min(start + most, len(reader)))):
+        size += len(msgspec.json.encode([row.answer, row.columns]))
+        if found and size > BATCH_BYTES:
+            break
+        found.append(ReferenceRow(answer=row.answer, columns=row.columns))
+    return found
+
+
+def _kept(path: Path) -> ReferenceReport | None:
+    """A report of before. A damaged one counts as missing."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ReferenceReport)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _keep(path: Path, report: ReferenceReport) -> None:
+    """Write a report. The next check reads the rows again if that fails, or if the dataset is gone
+    meanwhile."""
+    if not path.parent.parent.exists():
+        return
+    try:
+        with written_beside(path) as beside:
+            beside.write_bytes(msgspec.json.encode(report))
+    except OSError as error:
+        log.warning("a report on references was not kept", reason=str(error))

@@ -1,0 +1,233 @@
+"""Whether the verifiers of a submission can score with the references of its datasets."""
+
+import asyncio
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any, NamedTuple
+
+import anyio.to_thread
+import httpx
+
+from services.contracts.config.rewards import Reward
+from services.contracts.records import DatasetRecord
+from services.contracts.scores import CheckRequest, CheckResponse, Use
+from services.gateway.dataset_check import Datasets, SampleRow, sample_rows
+from services.gateway.dependencies import Dependencies
+from services.gateway.model_check import Problems
+from services.gateway.references import (
+    CHECK_SECONDS,
+    SHOWN,
+    NotChecked,
+    ReferenceCheck,
+    ReferenceReport,
+    ask_check,
+    finding,
+    reason_of,
+)
+from services.http import Problem
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
+
+WAIT_SECONDS = 5
+"""How long a submission or an upload waits for all references to be read."""
+WAY_OUT = (
+    "Upload the rows with a mapping that names the answer (`headrace datasets add FILE --answer "
+    "COLUMN`), or choose another verifier"
+)
+
+
+class VerifierCheck(NamedTuple):
+    """What a submission learns of its verifiers, besides what is wrong with it."""
+
+    warnings: list[str]
+    unfinished: list[ReferenceCheck]
+    """Checks of references that go on."""
+
+
+class _Scored(NamedTuple):
+    """A dataset that a verifier scores."""
+
+    key: str
+    record: DatasetRecord
+    use: Use
+    sample: list[SampleRow]
+    problems: list[tuple[int, str]]
+    """Rows of the sample whose reference cannot be read, and why."""
+
+
+async def check_verifiers(
+    deps: Dependencies, raw: dict[str, Any], datasets: Datasets, problems: Problems
+) -> VerifierCheck:
+    """Have the reward service check the verifiers' names and parameters, whether they can score
+    with the references of all rows, and whether it knows the run's teacher.
+
+    A verifier that can read none is a problem. One that cannot read some is a warning, and so is a
+    reward service that is away or does not answer in time.
+    """
+    rows = await anyio.to_thread.run_sync(sample_rows, deps, datasets)
+    uses: dict[str, Use] = {}
+    sampled: dict[str, list[SampleRow]] = {}
+    for path, rewards, keys in _rewards(raw, datasets):
+        here = [row for row in rows if row.key in keys]
+        for index, reward in enumerate(rewards):
+            if (
+                isinstance(reward, dict)
+                and isinstance(name := reward.get("verifier"), str)
+                and isinstance(params := reward.get("params") or {}, dict)
+            ):
+                use = Use(verifier=name, params=params, rows=[row.reference for row in here])
+                uses[f"{path}.{index}"], sampled[f"{path}.{index}"] = use, here
+    teacher = _teacher(raw)
+    if not uses and teacher is None:
+        return VerifierCheck([], [])
+    try:
+        request = CheckRequest(uses=list(uses.values()), teacher=teacher)
+        found = await ask_check(deps.settings, deps.http, request, CHECK_SECONDS)
+    except (httpx.HTTPError, ValueError) as error:
+        log.warning("verifiers not checked", reason=type(error).__name__)
+        return VerifierCheck(_unchecked(error), [])
+    if found.teacher is not None:
+        problems.append(("algorithm.teacher.endpoint", found.teacher))
+    paths = list(uses)
+    for problem in found.problems:
+        if problem.row is None:
+            problems.append((f"{paths[problem.use]}.{problem.path}", problem.message))
+    return await _read(deps, list(_scored(found, uses, sampled, datasets)), problems)
+
+
+async def check_named(deps: Dependencies, name: str) -> None:
+    """Raise Problem 422 for a verifier that the reward service does not know, or does not take
+    without parameters. A service that is away says nothing about it."""
+    problems: Problems = []
+    await check_verifiers(deps, {"rewards": [{"verifier": name}]}, {}, problems)
+    if problems:
+        detail = "; ".join(message for _, message in problems)
+        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, [("verifier", detail)])
+
+
+async def check_upload(
+    deps: Dependencies, record: DatasetRecord, rewards: list[Reward]
+) -> list[str]:
+    """Warnings for the references of a new dataset that these rewards cannot read."""
+    key, problems = "data.dataset", Problems()
+    raw = {"rewards": [reward.model_dump() for reward in rewards]}
+    warnings, _ = await check_verifiers(deps, raw, {key: record}, problems)
+    return [
+        *(message for _, message in problems),
+        *(warning.removeprefix(f"{key}: ") for warning in warnings),
+    ]
+
+
+def _scored(
+    found: CheckResponse,
+    uses: dict[str, Use],
+    sampled: dict[str, list[SampleRow]],
+    datasets: Datasets,
+) -> Iterator[_Scored]:
+    """Each dataset with each usable verifier that reads its references, once."""
+    unusable = {problem.use for problem in found.problems if problem.row is None}
+    for number, (path, use) in enumerate(uses.items()):
+        if number in unusable or number in found.takes_any:
+            continue
+        wrong = {p.row: p.message for p in found.problems if p.use == number}
+        there = set()
+        for key in dict.fromkeys(row.key for row in sampled[path]):
+            record = datasets[key]
+            if record.id in there:
+                continue
+            there.add(record.id)
+            numbers = [i for i, row in enumerate(sampled[path]) if row.key == key]
+            sample = [sampled[path][i] for i in numbers]
+            bad = [(sampled[path][i].index, wrong[i]) for i in numbers if i in wrong]
+            yield _Scored(key, record, use, sample, bad)
+
+
+async def _read(deps: Dependencies, scored: list[_Scored], problems: Problems) -> VerifierCheck:
+    """Wait a while until all references are read, and say what was found."""
+    warnings: list[str] = []
+    checks: dict[int, ReferenceCheck] = {}
+    for number, one in enumerate(scored):
+        if one.record.rows > len(one.sample):
+            try:
+                checks[number] = await deps.references.check(one.record, one.use)
+            except NotChecked as error:
+                warnings.append(f"{one.key}: not all references were read: {error}")
+    if checks:
+        await asyncio.wait([check.task for check in checks.values()], timeout=WAIT_SECONDS)
+    for number, one in enumerate(scored):
+        check = checks.get(number)
+        report = check.report if check and check.task.done() else _of_sample(one)
+        said = finding(check) if check else report.unreadable and report.sentence()
+        if report.none_readable:
+            problems.append((one.key, f"{report.sentence()}. {WAY_OUT}"))
+        elif said:
+            warnings.append(f"{one.key}: {said}. Answers to these rows have no reward")
+        elif check and not check.task.done():
+            warnings.append(
+                f"{one.key}: {check.report.checked:,} of {report.rows:,} references have been read "
+                f"by verifier {one.use.verifier!r}, and the others are read now: what is found "
+                "is a warning among the run's events"
+            )
+    return VerifierCheck(warnings, [check for check in checks.values() if not check.task.done()])
+
+
+def _of_sample(one: _Scored) -> ReferenceReport:
+    """A report on the sample alone."""
+    rows, bad = len(one.sample), one.problems
+    return ReferenceReport(
+        one.record.name, one.use.verifier, one.record.rows, rows, len(bad), bad[:SHOWN]
+    )
+
+
+def _teacher(raw: dict[str, Any]) -> str | None:
+    """The teacher of a submission, if it is one that the reward service knows."""
+    algorithm = raw.get("algorithm")
+    teacher = algorithm.get("teacher") if isinstance(algorithm, dict) else None
+    name = teacher.get("endpoint") if isinstance(teacher, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _rewards(raw: dict[str, Any], datasets: Datasets) -> Iterator[tuple[str, list[Any], set[str]]]:
+    """The rewards of a submission: where each list of them is, and the keys of the datasets whose
+    answers it scores."""
+    own = {key: found for key in _own_rewards(datasets) if (found := _at(raw, f"{key}.rewards"))}
+    scored = {key: _scored_by(key, own) for key in datasets}
+    for path, rewards in {"": _at(raw, "rewards"), **own}.items():
+        of = {key for key, by in scored.items() if by == path}
+        if rewards is not None:
+            yield f"{path}.rewards".lstrip("."), rewards, of
+
+
+def _own_rewards(datasets: Datasets) -> list[str]:
+    """Keys of sections that may have rewards of their own, one for each dataset."""
+    return [name.removesuffix(".dataset") for name in datasets if name != "data.dataset"]
+
+
+def _scored_by(dataset: str, own: dict[str, list[Any]]) -> str:
+    """The section whose rewards score the dataset that this key names; empty: the run's."""
+    section = dataset.removesuffix(".dataset")
+    inherited = ["evaluation"] if section.startswith("evaluation.") else []
+    return next((one for one in (section, *inherited) if one in own), "")
+
+
+def _at(raw: Any, key: str) -> list[Any] | None:
+    """The list at a key path; None where there is none, or an empty one."""
+    for part in key.split("."):
+        if isinstance(raw, dict):
+            raw = raw.get(part)
+        elif isinstance(raw, list) and part.isdigit() and int(part) < len(raw):
+            raw = raw[int(part)]
+        else:
+            return None
+    return raw if isinstance(raw, list) and raw else None
+
+
+def _unchecked(error: Exception) -> list[str]:
+    reason = reason_of(error)
+    if reason == "is away":
+        reason += ", and the run waits for it"
+    return [
+        "rewards: the verifiers and reference answers were not checked: the reward service "
+        f"{reason}. What is wrong with them shows when the first answers are scored"
+    ]
