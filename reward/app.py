@@ -5,10 +5,8 @@ Parses a request, calls `scoring`, and answers. Computes nothing on the content 
 only worker processes and remote services do.
 """
 
-import asyncio
 import time
-from collections.abc import Coroutine
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from fastapi import FastAPI, Response
 from fastapi import Request as HTTPRequest
@@ -42,13 +40,13 @@ from services.http import (
     KeyRequired,
     Limit,
     Problem,
+    SingleHeaders,
     has_key,
     install,
     responses,
+    while_connected,
 )
 from services.http.problems import described
-
-T = TypeVar("T")
 
 WAY_OUT = (
     "this reward service asks for its key, and the request has none, or another one. Send it as "
@@ -104,6 +102,7 @@ def create_app(service: Service, max_request_bytes: int, key: str | None = None)
     app.add_middleware(BodyLimit, limit_of=lambda scope: limit)
     if key is not None:
         app.add_middleware(KeyRequired, key=key, way_out=WAY_OUT)
+    app.add_middleware(SingleHeaders)
     install(app)
     app.openapi = lambda: described(FastAPI.openapi(app))  # type: ignore[method-assign]
     pool, calls = service.pool, service.calls
@@ -131,7 +130,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         code = "500"
         try:
             with service.serving():
-                response = await _while_connected(client, scored(service, request))
+                response = await while_connected(client, scored(service, request))
             code = "200" if response is not None else str(CLIENT_GONE)
             return response or Response(status_code=CLIENT_GONE)
         except Problem as problem:
@@ -190,7 +189,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             asked = service.teachers.logprobs(
                 request.teacher, request.model, request.prompt, request.completion
             )
-            found = await _while_connected(client, taught(asked))
+            found = await while_connected(client, taught(asked))
         # Not validated again: it may be a million numbers.
         return (
             Response(status_code=CLIENT_GONE)
@@ -209,7 +208,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         means equal vocabularies."""
         with service.serving():
             asked = service.teachers.text(request.teacher, request.model, request.tokens)
-            found = await _while_connected(client, taught(asked))
+            found = await while_connected(client, taught(asked))
         return Response(status_code=CLIENT_GONE) if found is None else TeacherText(text=found)
 
     @app.post(
@@ -223,7 +222,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         the tool `python` of `rollout.episode: tools`."""
         with service.serving():
             ran = verdicts_of(service, [work_of(request, service.registry)])
-            found = await _while_connected(client, ran)
+            found = await while_connected(client, ran)
         if found is None:
             return Response(status_code=CLIENT_GONE)
         if found[0].status is ScoreStatus.ERROR:
@@ -265,19 +264,6 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def metrics() -> Response:
         """Items, requests and worker processes; docs/metrics.md lists the names."""
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
-
-
-async def _while_connected(client: HTTPRequest, work: Coroutine[Any, Any, T]) -> T | None:
-    """What `work` returns; None, and `work` is cancelled, when the client goes away first."""
-    working = asyncio.create_task(work)
-    # The body has been read: all that can still come from the client is that it leaves.
-    gone = asyncio.ensure_future(client.receive())
-    try:
-        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() else None
-    finally:
-        gone.cancel()
-        working.cancel()
 
 
 def _unavailable(registry: Registry) -> dict[str, str]:

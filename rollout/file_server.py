@@ -35,6 +35,7 @@ from services.http import (
     KeyRequired,
     OpenFile,
     Problem,
+    SingleHeaders,
     byte_range,
     server_config,
 )
@@ -215,7 +216,7 @@ async def _child(settings: RolloutSettings, api_key: str, listener: socket.socke
 async def serve(files: ASGIApp, key: str, listener: socket.socket) -> None:
     """Serve to those who show `key`, until cancelled."""
     config = server_config(
-        KeyRequired(files, key, WAY_OUT),
+        SingleHeaders(KeyRequired(files, key, WAY_OUT)),
         access_log=False,
         log_level="warning",
         lifespan="off",

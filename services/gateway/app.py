@@ -57,6 +57,7 @@ from services.http import (
     BrowserHeaders,
     InFlight,
     Limit,
+    SingleHeaders,
     StrictBodies,
     responses,
 )
@@ -199,6 +200,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         hosts=settings.host_names,
         data=settings.data,
     )
+    app.add_middleware(SingleHeaders)
     app.add_middleware(BrowserHeaders)
     app.add_middleware(OpenAIErrors)
     for module in (

@@ -8,6 +8,7 @@ A client sees one shape of error. This package knows no route: each service pass
 from services.http.body_limits import BodyLimit, InFlight, Limit, discard
 from services.http.browsers import BrowserHeaders, foreign, host_of, host_problem
 from services.http.connections import server_config, trust
+from services.http.disconnects import while_connected
 from services.http.etag import unless_unchanged
 from services.http.keys import KeyRequired, has_key
 from services.http.problems import (
@@ -23,6 +24,7 @@ from services.http.problems import (
     unexpected,
 )
 from services.http.sendfile import Bandwidth, OpenFile, byte_range
+from services.http.single_headers import SingleHeaders
 from services.http.strict_bodies import StrictBodies
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "Problem",
     "ProblemDocument",
     "ProblemItem",
+    "SingleHeaders",
     "StrictBodies",
     "answer",
     "byte_range",
@@ -53,4 +56,5 @@ __all__ = [
     "trust",
     "unexpected",
     "unless_unchanged",
+    "while_connected",
 ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 
 import anyio
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.http.problems import Problem
@@ -56,9 +57,8 @@ class BodyLimit:
             await self.app(scope, receive, send)
             return
         limit = self.limit_of(scope)
-        headers = dict(scope["headers"])
-        declared = headers.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > limit.bytes:
+        declared = Headers(scope=scope).get("content-length", "0")
+        if declared.isdecimal() and int(declared) > limit.bytes:
             await discard(scope, receive)
             await _too_large(limit).response(scope["path"])(scope, receive, send)
             return
@@ -101,7 +101,7 @@ class BodyLimit:
 async def discard(scope: Scope, receive: Receive) -> None:
     """Read and drop the body of a request that is refused, up to a limit in bytes and in time."""
     # A client that waits for "100 Continue" never sends what nobody will read.
-    if dict(scope["headers"]).get(b"expect", b"").lower() != b"100-continue":
+    if Headers(scope=scope).get("expect", "").lower() != "100-continue":
         await _drain(receive)
 
 

@@ -54,10 +54,9 @@ class BrowserHeaders:
 def host_of(headers: Headers) -> tuple[str, str]:
     """The name or address that a request asks for, and the port ("" if it is the usual one). Raises
     Problem 400."""
-    hosts = headers.getlist("host")
-    found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
-    if not hosts:
+    if (host := headers.get("host")) is None:
         return "", ""
+    found = HOST.fullmatch(host)
     name = found["name"].lower() if found else ""
     if found is None or (name.startswith("[") and not _is_address(name)):
         raise Problem(

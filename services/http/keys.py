@@ -3,6 +3,7 @@
 import hmac
 from http import HTTPStatus
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -50,5 +51,5 @@ class KeyRequired:
         await problem.response(scope["path"])(scope, receive, send)
 
     def _shown(self, scope: Scope) -> bool:
-        header = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
-        return hmac.compare_digest(digest(bearer(header) or ""), self._digest)
+        shown = bearer(Headers(scope=scope).get("authorization", ""))
+        return hmac.compare_digest(digest(shown or ""), self._digest)

@@ -4,9 +4,10 @@ One check for every string of every route. Path, query and headers need none: th
 them without ever making half of a surrogate pair. Names are checked where they are declared.
 """
 
-from email.message import Message as Headers
+from email.message import Message as ContentType
 from http import HTTPStatus
 
+from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from services.contracts.strict_json import NotJSON, NotPortable, decode
@@ -35,14 +36,14 @@ class StrictBodies:
         await self.app(scope, receive, send)
 
 
-def _content_type(scope: Scope) -> Headers:
-    message = Headers()
-    headers = dict(scope["headers"]) if scope["type"] == "http" else {}
-    message["content-type"] = headers.get(b"content-type", b"text/plain").decode("latin-1")
+def _content_type(scope: Scope) -> ContentType:
+    message = ContentType()
+    headers = Headers(scope=scope) if scope["type"] == "http" else {}
+    message["content-type"] = headers.get("content-type", "text/plain")
     return message
 
 
-def _form_problem(kind: Headers) -> Problem | None:
+def _form_problem(kind: ContentType) -> Problem | None:
     # The framework decodes with whatever codec is named: some of them make surrogates, or break.
     if str(kind.get_param("charset", "utf-8")).lower() in ("utf-8", "utf8", "us-ascii"):
         return None

@@ -1,0 +1,46 @@
+"""No header that decides anything may be repeated: of two, one reader takes the first, another the
+last, and a check would see another request than the route.
+"""
+
+from http import HTTPStatus
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from services.http.body_limits import discard
+from services.http.problems import Problem
+
+ONCE = frozenset(
+    {
+        b"authorization", b"content-encoding", b"content-length", b"content-type", b"cookie",
+        b"expect", b"host", b"if-none-match", b"if-range", b"last-event-id", b"origin", b"range",
+        b"sec-fetch-site", b"transfer-encoding",
+    }
+)  # fmt: skip
+"""Headers that a service reads, or the server below it. Each is read with starlette's Headers."""
+
+
+class SingleHeaders:
+    """ASGI middleware that answers 400 to a request with one of these headers twice. It goes before
+    all that reads a header."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request; anything but HTTP passes through."""
+        names = [name for name, _ in scope["headers"] if name in ONCE] if _is_http(scope) else []
+        if len(names) == len(set(names)):
+            await self.app(scope, receive, send)
+            return
+        twice = sorted({name.decode() for name in names if names.count(name) > 1})
+        problem = Problem(
+            HTTPStatus.BAD_REQUEST,
+            f"the request has the header {', '.join(twice)} more than once: send it once",
+            headers={"Connection": "close"},
+        )
+        await discard(scope, receive)
+        await problem.response(scope["path"])(scope, receive, send)
+
+
+def _is_http(scope: Scope) -> bool:
+    return bool(scope["type"] == "http")
