@@ -232,7 +232,8 @@ def _left_over(record: dict[str, Any]) -> list[str]:
     columns = record["left_over"]
     if not columns or isinstance(record["mapping"], str):
         return []
-    return [f"in neither prompt nor answer: {', '.join(map(repr, columns))}"]
+    more = f" and {len(columns) - 20} more" if len(columns) > 20 else ""
+    return [f"in neither prompt nor answer: {', '.join(map(repr, columns[:20]))}{more}"]
 
 
 @commands.command("list")

@@ -9,6 +9,7 @@ Imports neither Redis nor HTTP: callers pass records in and get records back.
 
 from services.datasets.columns import ColumnMapping
 from services.datasets.conversion import SourceFile
+from services.datasets.converter import import_apart
 from services.datasets.file_formats import Format, UnsupportedFormat, guess_format
 from services.datasets.known_files import KNOWN_FILES, KnownFile, known_file
 from services.datasets.row_checks import DatasetError
@@ -28,6 +29,7 @@ __all__ = [
     "UnsupportedFormat",
     "append_rows",
     "guess_format",
+    "import_apart",
     "import_files",
     "known_file",
     "shared_rows",

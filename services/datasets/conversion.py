@@ -1,5 +1,6 @@
 """The rows of uploaded files, read one at a time, in the order of the files."""
 
+import io
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,7 +14,7 @@ from services.datasets.findings import Findings, same_answers
 from services.datasets.known_files import KnownFile
 from services.datasets.row_checks import DatasetError, names_in
 from services.datasets.text_lines import check_encoding
-from services.datasets.unpacking import MAGIC, Unpacked
+from services.datasets.unpacking import MAGIC, unpacked
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,10 @@ class Conversion:
         files: Sequence[SourceFile],
         format: Format | None,
         mapping: ColumnMapping | KnownFile,
+        most: int,
     ) -> None:
-        self._files, self._format, self._mapping = files, format, mapping
+        """`most`: bytes that a packed file may hold."""
+        self._files, self._format, self._mapping, self._most = files, format, mapping, most
         self.notes: list[str] = []
         """Guesses about how the files are read."""
         self.findings = Findings(None)
@@ -60,7 +63,6 @@ class Conversion:
             notes: list[str] = []
             pairs = self._placed(one.name, read_rows(file, format, notes))
             first = next(pairs, None)
-            self.notes += [note for note in notes if note not in self.notes]
             if first is None:
                 raise DatasetError(f"{one.name} has no rows")
             columns = set(first[1])
@@ -72,6 +74,7 @@ class Conversion:
                     _other_columns(self._files[0].name, one.name, first_columns, columns)
                 )
             yield from self._accepted(chain([first], pairs), format)
+            self.notes += [note for note in notes if note not in self.notes]
         if not len(self.findings):
             raise DatasetError(
                 "the chosen answer of every row equals the rejected one: there is nothing to learn"
@@ -90,13 +93,18 @@ class Conversion:
         file.seek(0)
         head = file.read(16)
         if head.startswith(MAGIC):
-            file = cast(BinaryIO, Unpacked(file, name))
+            file = cast(BinaryIO, unpacked(file, name, self._most))
             name = name.removesuffix(".gz")
             head = file.read(16)
         if not head:
             raise DatasetError(f"{name} is empty: it has no rows")
         check_encoding(name, head)
-        return file, self._format or guess_format(name, head)
+        format = self._format or guess_format(name, head)
+        if format == "parquet" and file is not one.file:
+            # Its end is read first.
+            file.seek(0)
+            file = io.BytesIO(file.read())
+        return file, format
 
     def _placed(
         self, name: str, pairs: Iterator[tuple[str, dict[str, Any]]]

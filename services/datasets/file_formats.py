@@ -62,7 +62,7 @@ def read_rows(
     if format == "parquet":
         yield from parquet_rows(file)
     elif format == "tar":
-        yield from tar_rows(file)
+        yield from tar_rows(file, notes)
     elif format == "csv":
         yield from csv_rows(file, notes)
     elif is_array(file):

@@ -26,6 +26,9 @@ ASKED = frozenset(
 """Columns that a question often needs."""
 NO_VALUE = frozenset({"none", "nan", "null", "<na>", "undefined"})
 """What programs write for a value that is missing."""
+MAX_NAME = 200
+"""Characters of a column's name that is counted."""
+MOST_ROLES = 5
 FEW = 3
 """Rows from which on it is worth a word that all answers are equal."""
 
@@ -52,7 +55,7 @@ class Findings:
         self._prompts.append(xxhash.xxh3_64_intdigest(prompt))
         self._pairs.append(xxhash.xxh3_64_intdigest(b"%b\n%b" % (prompt, answer)))
         for name, value in source.items():
-            if value not in (None, "") and (name in self._columns or not self._full):
+            if value not in (None, "") and (name in self._columns or self._has_room(name)):
                 self._columns[name] = self._columns.get(name, 0) + 1
         for name in self._mapping.used if self._mapping else ():
             value = value_of(source, name)
@@ -113,9 +116,10 @@ class Findings:
             )
         return said
 
-    @property
-    def _full(self) -> bool:
-        return len(self._columns) >= MAX_COLUMNS
+    def _has_room(self, name: str) -> bool:
+        """Rows may have other columns each: how many names are kept is bounded."""
+        used = self._mapping is not None and name in self._mapping.used
+        return used or (len(self._columns) < MAX_COLUMNS and len(name) <= MAX_NAME)
 
     def _count_answer(self, row: Row) -> None:
         if not self._same:
@@ -133,7 +137,7 @@ class Findings:
         if isinstance(row.prompt, list):
             self._chats += 1
             for role in {turn["role"] for turn in row.prompt} - set(KNOWN):
-                if role in self._roles or len(self._roles) < MAX_COLUMNS:
+                if role in self._roles or len(self._roles) < MOST_ROLES:
                     self._roles[role] = self._roles.get(role, 0) + 1
             text = row.prompt[-1].get("content")
         if not isinstance(text, str):

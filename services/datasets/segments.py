@@ -68,28 +68,49 @@ def write_segment(rows: Iterable[Row], root: Path) -> UnpublishedSegment:
 
     Raises whatever `rows` raises, and then leaves no file.
     """
-    folder = root / "datasets"
-    folder.mkdir(parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(prefix=UNPUBLISHED, suffix=".arrow", dir=folder)
-    os.close(descriptor)
-    path = Path(name)
+    path = unpublished_file(root)
     try:
-        count = 0
-        with pa.OSFile(name, "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-            source = iter(rows)
-            while batch := list(islice(source, BATCH)):
-                writer.write_batch(_batch(batch))
-                count += len(batch)
-        fsync(path)
-        return UnpublishedSegment(path, count)
+        return UnpublishedSegment(path, write_rows(rows, path))
     except BaseException:
         path.unlink(missing_ok=True)
         raise
 
 
-def _batch(rows: list[Row]) -> pa.RecordBatch:
-    columns = [[_json(getattr(row, name)) for row in rows] for name in COLUMNS]
-    return pa.record_batch([pa.array(column, SCHEMA.types[0]) for column in columns], SCHEMA)
+def unpublished_file(root: Path) -> Path:
+    """A new, empty file on the data volume, for rows that have no place yet."""
+    folder = root / "datasets"
+    folder.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=UNPUBLISHED, suffix=".arrow", dir=folder)
+    os.close(descriptor)
+    return Path(name)
+
+
+def write_rows(rows: Iterable[Row], path: Path, most: int | None = None) -> int:
+    """Write `rows` to the file at `path`, fsynced. Return how many they are. Raises whatever `rows`
+    raises, and DatasetError for rows that take more than `most` bytes."""
+    count = size = 0
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
+        # As text, a row takes the least memory until its batch is whole.
+        source = (tuple(_json(getattr(row, name)) for name in COLUMNS) for row in rows)
+        while True:
+            batch = []
+            for texts in islice(source, BATCH):
+                size += sum(map(len, texts))
+                if most is not None and size > most:
+                    raise DatasetError(
+                        f"its rows take more than {most >> 20} MiB: it repeats few values very "
+                        "often, or is compressed too well. Upload fewer rows, or append them in "
+                        "parts"
+                    )
+                batch.append(texts)
+            if not batch:
+                break
+            columns = zip(*batch, strict=True)
+            arrays = [pa.array(column, SCHEMA.types[0]) for column in columns]
+            writer.write_batch(pa.record_batch(arrays, SCHEMA))
+            count += len(batch)
+    fsync(path)
+    return count
 
 
 def _json(value: Any) -> str:

@@ -1,67 +1,89 @@
 """A tar of JSON files, as MATH comes: one row of each .json file, and of each line of .jsonl files.
 
-Read as a stream by a limited child, as Parquet is: a member may say that it is terabytes long.
-Nothing is unpacked to the disk.
+Read as a stream: nothing is unpacked to the disk.
 """
 
-import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 from typing import IO, Any, BinaryIO
 
-import msgspec
-
 from services.contracts.strict_json import NotJSON, decode
-from services.datasets.parquet import limit_this_process, refuse, rows_of_child
 from services.datasets.row_checks import MAX_ROW_BYTES, DatasetError, too_large
 
 PATH = "path"
 """The column of the member's path, unless the row has one of this name."""
+LONG_HEADERS = (
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+)
+MAX_HEADER = 8192
+"""Bytes of such a header; Python reads it in quadratic time. A path has at most 4,096."""
 
 
-def tar_rows(file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Rows with their place (`row 3`, from 1). Raises DatasetError."""
-    yield from rows_of_child(
-        file, __name__, "this tar", "unpack it, and upload what is inside as JSON lines"
-    )
+class _Member(tarfile.TarInfo):
+    """A member whose header is bounded."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
+        """See TarInfo.frombuf. Raises DatasetError."""
+        found = super().frombuf(buf, encoding, errors)
+        if found.type in LONG_HEADERS and found.size > MAX_HEADER:
+            raise DatasetError(
+                f"a header in the tar has {found.size:,} bytes, and {MAX_HEADER:,} is the most: "
+                "pack the files without extended attributes (tar --format=ustar)"
+            )
+        return found
 
 
-# --- the child ------------------------------------------------------------------------------------
-
-
-def main() -> int:
-    """Write standard input, a tar, as lines of JSON. Returns the exit code."""
-    limit_this_process()
+def tar_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, Any]]:
+    """Rows with their place (`row 3`, from 1). Appends to `notes` which files were left out. Raises
+    DatasetError."""
+    number, left_out, example = 0, 0, ""
     try:
         # Not `r|*`: what else could be packed inside is not counted.
-        with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as source:
+        with tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as source:
             for member in source:
-                for row in _rows(source, member):
-                    sys.stdout.buffer.write(msgspec.json.encode(row) + b"\n")
+                rows = _rows(source, member)
+                if rows is None:
+                    left_out, example = left_out + 1, example or member.name
+                for row in rows or ():
+                    number += 1
+                    yield f"row {number}", row
                 # Else it remembers all members.
                 source.members = []  # type: ignore[attr-defined]
-        sys.stdout.buffer.flush()
-    except DatasetError as error:
-        return refuse(str(error))
-    except MemoryError:
-        return 2
+    except DatasetError:
+        raise
     except (tarfile.TarError, EOFError, OSError, ValueError) as error:
-        return refuse(f"not a whole tar: {error}")
-    return 0
+        raise DatasetError(f"not a whole tar: {error}") from None
+    if left_out:
+        named = example.encode(errors="replace").decode()[:200]
+        notes.append(
+            f"{left_out:,} files in the tar are neither .json nor .jsonl and were left out, like "
+            f"{named}"
+        )
 
 
-def _rows(source: tarfile.TarFile, member: tarfile.TarInfo) -> Iterator[dict[str, Any]]:
-    """The rows of one member; none of links, folders, and files of other kinds."""
+def _rows(source: tarfile.TarFile, member: tarfile.TarInfo) -> Iterable[dict[str, Any]] | None:
+    """The rows of one member; no rows of links and folders; None for files of other kinds."""
     name = PurePosixPath(member.name)
-    # macOS puts a file of its own, `._x.json`, beside each.
+    # macOS adds a file of its own, `._x.json`, for each file.
     if not member.isreg() or name.name.startswith("."):
-        return
-    if name.suffix == ".json":
+        return ()
+    return _read(source, member, name.suffix) if name.suffix in (".json", ".jsonl") else None
+
+
+def _read(
+    source: tarfile.TarFile, member: tarfile.TarInfo, suffix: str
+) -> Iterator[dict[str, Any]]:
+    if suffix == ".json":
         if member.size > MAX_ROW_BYTES:
             raise DatasetError(too_large(member.name))
         yield _row(member.name, _opened(source, member).read(MAX_ROW_BYTES + 1), member.name)
-    elif name.suffix == ".jsonl":
+    else:
         lines = _opened(source, member)
         for number, line in enumerate(iter(lambda: lines.readline(MAX_ROW_BYTES + 1), b""), 1):
             place = f"{member.name}, line {number},"

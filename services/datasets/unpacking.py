@@ -1,42 +1,58 @@
 """A gzip file, read as what it holds. A few bytes may hold gigabytes: what comes is counted."""
 
 import gzip
+import io
 import zlib
 from typing import Any, BinaryIO
 
-from services.datasets.parquet import EXPANSION, ROOM_BYTES
 from services.datasets.row_checks import DatasetError
 
 MAGIC = b"\x1f\x8b"
+CHUNK = 1 << 18
 
 
-class Unpacked(gzip.GzipFile):
-    """The content of `file`, in lines. Raises DatasetError where it is damaged, or takes more than
-    EXPANSION times the file."""
+def unpacked(file: BinaryIO, filename: str, most: int) -> io.BufferedReader:
+    """The content of `file`. Reading it raises DatasetError if the file is damaged, or holds more
+    than `most` bytes."""
+    file.seek(0)
+    return io.BufferedReader(_Unpacked(file, filename, most), CHUNK)
 
-    def __init__(self, file: BinaryIO, filename: str) -> None:
-        size = file.seek(0, 2)
-        file.seek(0)
-        super().__init__(fileobj=file, mode="rb")
-        self._named = filename
-        self._room = max(ROOM_BYTES, EXPANSION * size)
 
-    def read(self, size: int | None = -1) -> bytes:
-        """See GzipFile.read."""
-        return self._counted(super().read, size)
+class _Unpacked(io.RawIOBase):
+    def __init__(self, file: BinaryIO, filename: str, most: int) -> None:
+        self._content = gzip.GzipFile(fileobj=file, mode="rb")
+        self._named, self._most, self._read = filename, most, 0
 
-    def readline(self, size: int | None = -1) -> bytes:
-        """See GzipFile.readline."""
-        return self._counted(super().readline, size)
+    def readable(self) -> bool:
+        """See RawIOBase."""
+        return True
 
-    def _counted(self, read: Any, size: int | None) -> bytes:
+    def seekable(self) -> bool:
+        """Only as far back as its beginning."""
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """See RawIOBase. Only to the beginning."""
+        if (offset, whence) != (0, 0):
+            raise io.UnsupportedOperation("a packed file is read from its beginning")
+        self._read = 0
+        return self._content.seek(0)
+
+    def tell(self) -> int:
+        """See RawIOBase."""
+        return self._read
+
+    def readinto(self, buffer: Any) -> int:
+        """See RawIOBase."""
         try:
-            found: bytes = read(size)
-            if self.tell() > self._room:
-                raise DatasetError(
-                    f"{self._named} unpacks to more than {self._room >> 20} MiB, over {EXPANSION} "
-                    "times the file: unpack it, and upload fewer rows"
-                )
+            found = self._content.read1(len(buffer))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DatasetError(f"{self._named} is no whole gzip file: {error}") from None
-        return found
+        self._read += len(found)
+        if self._read > self._most:
+            raise DatasetError(
+                f"{self._named} unpacks to more than {self._most >> 20} MiB: unpack it, and upload "
+                "fewer rows"
+            )
+        buffer[: len(found)] = found
+        return len(found)

@@ -3,6 +3,7 @@
 Nothing is visible on the data volume until every row is accepted.
 """
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,19 +17,27 @@ from services.datasets.conversion import Conversion, SourceFile
 from services.datasets.file_formats import Format
 from services.datasets.known_files import KnownFile
 from services.datasets.row_checks import DatasetError, check_columns, check_prompt
-from services.datasets.segments import write_segment
+from services.datasets.segments import (
+    UnpublishedSegment,
+    unpublished_file,
+    write_rows,
+    write_segment,
+)
 from services.datasets.shards import missing_shards
+
+EXPANSION = 100
+"""How many times its size a file may take as rows. Text compresses to a tenth."""
+ROOM_BYTES = 64 << 20
+"""What any file may take, however small it is."""
 
 
 @dataclass(frozen=True)
-class Imported:
-    """Imported files."""
+class Converted:
+    """What is known of files once their rows are written."""
 
-    id: str
-    """The same for the same name, rows and mapping, wherever and whenever it is imported."""
-    segment: DatasetSegment
-    mapping: ColumnMapping | KnownFile
-    """The columns that were used, guesses made."""
+    rows: int
+    mapping: ColumnMapping | str
+    """The columns that were used, guesses made; or the name of a well-known file."""
     left_over: list[str]
     """Columns with values that are in neither prompt nor answer."""
     duplicates: int
@@ -39,6 +48,41 @@ class Imported:
     """Probable mistakes, each with a count."""
 
 
+@dataclass(frozen=True)
+class Imported(Converted):
+    """Imported files."""
+
+    id: str
+    """The same for the same name, rows and mapping, wherever and whenever it is imported."""
+    segment: DatasetSegment
+
+
+def convert(
+    files: Sequence[SourceFile],
+    path: Path,
+    format: Format | None,
+    mapping: ColumnMapping | KnownFile,
+    most: int,
+) -> Converted:
+    """Write the rows of `files`, in their order, to the file at `path`.
+
+    `format` None: by each file's first bytes and name. `most`: bytes that the rows and an unpacked
+    file may take. Raises DatasetError (UnsupportedFormat for an unknown format) and MemoryError.
+    """
+    conversion = Conversion(files, format, mapping, most)
+    rows = write_rows(conversion.rows(), path, most)
+    conversion.check_columns()
+    used, findings = conversion.mapping, conversion.findings
+    return Converted(
+        rows,
+        used.name if isinstance(used, KnownFile) else used,
+        findings.left_over(),
+        findings.duplicates,
+        conversion.notes,
+        missing_shards([one.name for one in files]) + findings.warnings(),
+    )
+
+
 def import_files(
     root: Path,
     files: Sequence[SourceFile],
@@ -46,26 +90,33 @@ def import_files(
     format: Format | None = None,
     mapping: ColumnMapping | KnownFile | None = None,
 ) -> Imported:
-    """Convert `files`, in their order, into the first segment of the dataset `name` under `root`.
+    """Convert files that can be trusted, or are small, into the first segment of the dataset `name`
+    under `root`. Raises as `convert`, and then leaves no file."""
+    path = unpublished_file(root)
+    try:
+        converted = convert(files, path, format, mapping or ColumnMapping(), room(size_of(files)))
+        return published(root, name, path, converted)
+    finally:
+        path.unlink(missing_ok=True)
 
-    `format` None: by each file's first bytes and name. Raises DatasetError (UnsupportedFormat for
-    an unknown format) and then leaves no file.
-    """
-    conversion = Conversion(files, format, mapping or ColumnMapping())
-    with write_segment(conversion.rows(), root) as written:
-        conversion.check_columns()
-        dataset = dataset_id(name, written.xxh3)
-        segment = written.publish(root, dataset)
-    findings = conversion.findings
-    return Imported(
-        dataset,
-        segment,
-        conversion.mapping,
-        findings.left_over(),
-        findings.duplicates,
-        conversion.notes,
-        missing_shards([one.name for one in files]) + findings.warnings(),
-    )
+
+def published(root: Path, name: str, path: Path, converted: Converted) -> Imported:
+    """Move the rows at `path` to their place, durably."""
+    written = UnpublishedSegment(path, converted.rows)
+    dataset = dataset_id(name, written.xxh3)
+    segment = written.publish(root, dataset)
+    return Imported(**vars(converted), id=dataset, segment=segment)
+
+
+def room(size: int, quota: int | None = None) -> int:
+    """Bytes that files of this `size` may take as rows, at most `quota`."""
+    found = max(ROOM_BYTES, EXPANSION * size)
+    return found if quota is None else min(found, max(ROOM_BYTES, quota))
+
+
+def size_of(files: Sequence[SourceFile]) -> int:
+    """Bytes of all files together."""
+    return sum(one.file.seek(0, os.SEEK_END) for one in files)
 
 
 def append_rows(root: Path, dataset: str, rows: Iterable[Row]) -> DatasetSegment:

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, File, Form, Query, Response, UploadFile
+from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from services.contracts.config.rewards import Reward
@@ -18,15 +18,22 @@ from services.datasets import (
     ColumnMapping,
     DatasetReader,
     Format,
+    Imported,
     KnownFile,
     SourceFile,
-    import_files,
+    import_apart,
     known_file,
 )
 from services.datasets.shards import stem_of_shard
-from services.gateway.dependencies import DATASET_PROBLEMS, DatasetDep, Deps, users_of
+from services.gateway.dependencies import (
+    DATASET_PROBLEMS,
+    DatasetDep,
+    Dependencies,
+    Deps,
+    users_of,
+)
 from services.gateway.verifier_check import check_named, check_upload
-from services.http import Problem, responses
+from services.http import CLIENT_GONE, Problem, responses, while_connected
 from services.recovery.copies import forget_dataset, keep_copy, keep_dataset
 from services.runtime.logs import get_logger
 
@@ -34,6 +41,8 @@ router = APIRouter(prefix="/v1/datasets", tags=["datasets"])
 
 IMPORTS = anyio.CapacityLimiter(2)
 """Uploads that are converted at once; each may take much memory."""
+QUOTA = 4
+"""How many times the largest upload the rows of one upload may take."""
 
 log = get_logger(__name__)
 
@@ -78,6 +87,7 @@ class Uploaded(DatasetRecord):
     "",
     status_code=HTTPStatus.CREATED,
     summary="Upload a dataset",
+    response_model=Uploaded,
     responses={
         200: {"description": "Uploaded before; nothing changed", "model": Uploaded},
         **responses(
@@ -93,6 +103,7 @@ class Uploaded(DatasetRecord):
 )
 async def upload(
     deps: Deps,
+    client: Request,
     response: Response,
     file: Annotated[
         list[UploadFile],
@@ -134,20 +145,18 @@ async def upload(
         str | None,
         Form(max_length=200, description="Where the rows come from. Default: the file's name."),
     ] = None,
-) -> Uploaded:
+) -> Uploaded | Response:
     """Convert uploaded files into a dataset. Uploading the same again changes nothing (200);
     another content under a name that exists is refused (409)."""
     files = [SourceFile(one.file, PurePath(one.filename or "upload").name) for one in file]
     chosen = name or _name_from([one.name for one in files])
-    columns, root = _mapping(mapping), deps.volume.root
+    columns = _mapping(mapping)
     if verifier is not None:
         await check_named(deps, verifier)
-    kept = None
-    while kept is None:
-        imported = await anyio.to_thread.run_sync(
-            lambda: import_files(root, files, chosen, format, columns),
-            limiter=IMPORTS,
-        )
+    while True:
+        work = _imported(deps, files, chosen, format, columns)
+        if (imported := await while_connected(client, work)) is None:
+            return Response(status_code=CLIENT_GONE)
         record = DatasetRecord(
             id=imported.id,
             name=chosen,
@@ -157,12 +166,12 @@ async def upload(
             source=source or _source(files),
             defaults=columns.defaults if isinstance(columns, KnownFile) else None,
         )
-        kept = await _added(deps, record)
+        if (kept := await _added(deps, record)) is not None:
+            break
     if kept.created != record.created:
         response.status_code = HTTPStatus.OK
     else:
         log.info("dataset added", dataset=record.id, name=chosen, rows=record.rows)
-    used = imported.mapping.name if isinstance(imported.mapping, KnownFile) else imported.mapping
     rewards = [Reward(verifier=verifier)] if verifier else []
     rewards += kept.defaults.rewards if kept.defaults else []
     unread = await check_upload(deps, kept, rewards)
@@ -171,12 +180,24 @@ async def upload(
         imported.notes.append(f"all references can be read by verifier {names}")
     return Uploaded(
         **kept.model_dump(),
-        mapping=used,
+        mapping=imported.mapping,
         left_over=imported.left_over,
         duplicates=imported.duplicates,
         notes=imported.notes,
         warnings=imported.warnings + unread,
     )
+
+
+async def _imported(
+    deps: Dependencies,
+    files: list[SourceFile],
+    name: str,
+    format: Format | None,
+    mapping: ColumnMapping | KnownFile,
+) -> Imported:
+    quota = QUOTA * deps.settings.upload_limit
+    async with IMPORTS:
+        return await import_apart(deps.volume.root, files, name, format, mapping, quota)
 
 
 async def _added(deps: Deps, record: DatasetRecord) -> DatasetRecord | None:

@@ -1,5 +1,6 @@
 """Datasets over HTTP: every format, every refusal, appending, deleting."""
 
+import gzip
 import io
 import json
 import socket
@@ -260,6 +261,42 @@ def test_prompts_with_surrogates_or_nan_are_refused(
     assert response.status_code == 422, response.text
     assert said in response.json()["detail"]
     assert api.get("/v1/datasets/textual").json()["rows"] == 2
+
+
+@pytest.mark.parametrize("kinds", [("application/json", "text/plain"), ("text/plain",) * 2])
+def test_a_body_with_two_content_types_is_refused(
+    api: httpx.Client, kinds: tuple[str, str]
+) -> None:
+    """The check of bodies read one, the route the other: NaN was stored as null."""
+    upload(api, "textual", ROWS)
+    body = b'{"dataset": "textual", "prompts": [{"prompt": "1+1", "answer": NaN}]}'
+    headers = [("content-type", kind) for kind in kinds]
+
+    response = api.post("/v1/prompts", content=body, headers=headers)
+
+    assert response.status_code == 400, response.text
+    assert "has the header content-type more than once" in response.json()["detail"]
+    assert api.get("/v1/datasets/textual").json()["rows"] == 2
+
+
+def test_clients_that_leave_an_upload_take_no_place_of_others(
+    api: httpx.Client, gateway: GatewayProcess
+) -> None:
+    """Each took one of two places until its file was read, for half an hour at most."""
+    slow = gzip.compress(b"\n" * (60 << 20))
+    request = api.build_request("POST", "/v1/datasets", files={"file": ("slow.jsonl.gz", slow)})
+    lines = [b"%b: %b" % pair for pair in request.headers.raw]
+    head = b"\r\n".join([b"POST /v1/datasets HTTP/1.1", *lines])
+    for _ in range(4):
+        with socket.create_connection((api.base_url.host, api.base_url.port), 10) as client:
+            client.sendall(head + b"\r\n\r\n" + request.read())
+    began = gateway.cpu_seconds
+
+    made = upload(api, "quick", gzip.compress(ROWS), filename="quick.jsonl.gz")
+
+    assert made.status_code == 201
+    assert made.elapsed.total_seconds() < 20
+    assert gateway.cpu_seconds - began < 2
 
 
 def test_a_reference_that_is_an_id_and_a_name_means_the_id(api: httpx.Client) -> None:

@@ -56,12 +56,16 @@ def deps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         volume=Volume(tmp_path),
         store=SimpleNamespace(datasets=Datasets()),
         dataset_changes=asyncio.Lock(),
+        settings=SimpleNamespace(upload_limit=1 << 20),
     )
 
 
 async def upload(deps: Any) -> DatasetRecord:
     file = UploadFile(io.BytesIO(LINES), filename="rows.jsonl")
-    return await routes.upload(deps, Response(), [file], "rows", None, None, None)
+    client: Any = SimpleNamespace(receive=asyncio.Event().wait)
+    added = await routes.upload(deps, client, Response(), [file], "rows", None, None, None)
+    assert isinstance(added, DatasetRecord)
+    return added
 
 
 async def began(task: asyncio.Task[Any]) -> None:

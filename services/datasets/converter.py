@@ -1,0 +1,154 @@
+"""Uploads converted by a process of their own, which the kernel limits and the caller may kill.
+
+Parquet, gzip and tars may hold much more than they take, and any file may cost more time than it
+looks. The child writes the rows; only the caller publishes them. A small text file is converted in
+the caller's process: that takes less than the start of a child.
+"""
+
+import asyncio
+import contextlib
+import errno
+import json
+import os
+import resource
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import anyio.to_thread
+from pydantic import TypeAdapter
+
+from services.datasets.columns import ColumnMapping
+from services.datasets.conversion import SourceFile
+from services.datasets.file_formats import Format, UnsupportedFormat
+from services.datasets.known_files import KnownFile, known_file
+from services.datasets.row_checks import DatasetError
+from services.datasets.segments import unpublished_file
+from services.datasets.unpacking import MAGIC
+from services.datasets.upload import (
+    Converted,
+    Imported,
+    convert,
+    import_files,
+    published,
+    room,
+    size_of,
+)
+from services.runtime.process import die_with
+
+MEMORY_BYTES = 4 << 30
+CPU_SECONDS = 60
+"""For any files, and a second more for each BYTES_A_SECOND of them."""
+BYTES_A_SECOND = 1 << 20
+SMALL_BYTES = 1 << 18
+"""Of text that is converted without a child."""
+
+
+async def import_apart(
+    root: Path,
+    files: Sequence[SourceFile],
+    name: str,
+    format: Format | None,
+    mapping: ColumnMapping | KnownFile,
+    quota: int,
+) -> Imported:
+    """Convert `files` into the first segment of the dataset `name` under `root`.
+
+    `quota`: bytes that the rows may take at most. Raises DatasetError, and OSError for a full disk,
+    and then leaves no file; so it does when it is cancelled, and the child ends at once.
+    """
+    size = size_of(files)
+    if size <= SMALL_BYTES and all(_is_text(one, format) for one in files):
+        return await anyio.to_thread.run_sync(import_files, root, files, name, format, mapping)
+    path = await anyio.to_thread.run_sync(unpublished_file, root)
+    try:
+        seconds = CPU_SECONDS + size // BYTES_A_SECOND
+        job = {
+            "path": str(path),
+            "files": [[one.file.fileno(), one.name] for one in files],
+            "format": format,
+            "mapping": mapping.name if isinstance(mapping, KnownFile) else asdict(mapping),
+            "most": room(size, quota),
+            "seconds": seconds,
+        }
+        converted = await _converted(job, [one.file.fileno() for one in files])
+        return await anyio.to_thread.run_sync(published, root, name, path, converted)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _is_text(one: SourceFile, format: Format | None) -> bool:
+    """Whether a file takes as much memory as bytes, whatever it holds."""
+    one.file.seek(0)
+    head = one.file.read(4)
+    packed = head.startswith(MAGIC) or head == b"PAR1" or format in ("parquet", "tar")
+    return not packed and not one.name.lower().endswith((".parquet", ".pq", ".tar", ".tgz"))
+
+
+async def _converted(job: dict[str, Any], files: list[int]) -> Converted:
+    """Have a child do the job. Raises DatasetError and OSError."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
+    child = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", f"import sys; from {__name__} import main; sys.exit(main())"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        pass_fds=files,
+        # The system's allocator takes no memory before it is needed.
+        env=environment | {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"},
+        preexec_fn=die_with(os.getpid()),
+    )
+    try:
+        answer, _ = await child.communicate(json.dumps(job).encode())
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            child.kill()
+        await asyncio.shield(child.wait())
+    if not answer:
+        raise DatasetError(
+            f"it cannot be converted with {MEMORY_BYTES >> 30} GiB of memory in {job['seconds']} s "
+            "of CPU time: upload fewer rows, Parquet with smaller row groups, or JSON lines, and "
+            "append the others in parts"
+        )
+    said = json.loads(answer)
+    match said:
+        case {"refused": reason, "unsupported": unsupported}:
+            raise (UnsupportedFormat if unsupported else DatasetError)(reason)
+        case {"errno": number}:
+            raise OSError(number, os.strerror(number))
+    return TypeAdapter(Converted).validate_python(said)
+
+
+# --- the child ------------------------------------------------------------------------------------
+
+
+def main() -> int:
+    """Do the job that standard input names, and write what is known of the rows as JSON."""
+    job = json.loads(sys.stdin.buffer.read())
+    for limit, value in (
+        (resource.RLIMIT_DATA, MEMORY_BYTES),
+        (resource.RLIMIT_CPU, job["seconds"]),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        resource.setrlimit(limit, (value, value))
+    asked = job["mapping"]
+    files = [SourceFile(os.fdopen(number, "rb"), name) for number, name in job["files"]]
+    try:
+        found = convert(
+            files,
+            Path(job["path"]),
+            job["format"],
+            known_file(asked) if isinstance(asked, str) else ColumnMapping(**asked),
+            job["most"],
+        )
+        said: dict[str, Any] = TypeAdapter(Converted).dump_python(found, mode="json")
+    except DatasetError as error:
+        said = {"refused": str(error), "unsupported": isinstance(error, UnsupportedFormat)}
+    except MemoryError:
+        return 2
+    except OSError as error:
+        said = {"errno": error.errno or errno.EIO}
+    sys.stdout.write(json.dumps(said))
+    return 0
