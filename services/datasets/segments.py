@@ -119,10 +119,16 @@ def _json(value: Any) -> str:
 
 class Segment:
     """A memory-mapped segment: rows by index within it, without reading the rest. Raises
-    DatasetError for a file of another schema version."""
+    DatasetError for a damaged file and one of another schema version, and OSError naming the
+    file."""
 
     def __init__(self, path: Path) -> None:
-        self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        # Arrow's own errors do not name the file.
+        path.open("rb").close()
+        try:
+            self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        except pa.ArrowInvalid as error:
+            raise DatasetError(f"{path} is damaged ({error}): restore it from a backup") from None
         if self._reader.schema.metadata != SCHEMA.metadata:
             raise DatasetError(
                 f"{path} was written by another version of Headrace: delete its dataset and "

@@ -4,6 +4,7 @@ import errno
 import shutil
 from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -20,6 +21,7 @@ from services.store.unreadable import is_damage
 from services.volume import REDIS_ROOM
 
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO}
+NO_FILE_ERRORS = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP}
 RETRY_AFTER = 2
 """Seconds a client should wait while Redis is away."""
 
@@ -78,6 +80,14 @@ def redis_away(root: Path) -> str:
 
 async def _storage(request: Request, error: Exception) -> Response:
     assert isinstance(error, OSError)
+    if error.errno in NO_FILE_ERRORS and (name := _on_volume(request, error.filename)):
+        log.error("a file of the data volume is gone", path=request.url.path, file=name)
+        return answer(
+            request,
+            HTTPStatus.CONFLICT,
+            f"{name} on the data volume is gone, or no file: restore it from a backup, or delete "
+            "the dataset or run that it belongs to",
+        )
     if error.errno not in STORAGE_ERRORS:
         return await unexpected(request, error)
     log.error("data volume failed", path=request.url.path, error=str(error))
@@ -86,3 +96,12 @@ async def _storage(request: Request, error: Exception) -> Response:
         HTTPStatus.INSUFFICIENT_STORAGE,
         f"the data volume cannot be used: {error.strerror}",
     )
+
+
+def _on_volume(request: Request, filename: Any) -> str | None:
+    """The name of a file relative to the data volume; None for a file elsewhere."""
+    try:
+        data = request.app.state.deps.settings.data.absolute()
+        return str(Path(filename).absolute().relative_to(data))
+    except (AttributeError, TypeError, ValueError):
+        return None

@@ -85,12 +85,8 @@ def kept_datasets(data: Path) -> Iterator[DatasetRecord]:
 def commits(data: Path, run: str) -> list[Commit]:
     """The commits of a run, by step. A line that cannot be read is left out: a power cut may tear
     the last one. So is one that was written twice."""
-    try:
-        lines = (data / "runs" / run / LEDGER).read_bytes().splitlines()
-    except FileNotFoundError:
-        return []
     found: dict[int, Commit] = {}
-    for commit in _decoded(lines):
+    for commit in _decoded(_lines(data, run)):
         found.setdefault(commit.step, commit)
     return [found[step] for step in sorted(found)]
 
@@ -98,11 +94,7 @@ def commits(data: Path, run: str) -> list[Commit]:
 def newest_commit(data: Path, run: str) -> Commit | None:
     """The commit of the highest step, from the end of the file: a learner that slept while another
     took its place may have written a commit late."""
-    try:
-        lines = (data / "runs" / run / LEDGER).read_bytes().splitlines()[-LATE:]
-    except FileNotFoundError:
-        return None
-    return max(_decoded(lines), key=lambda commit: commit.step, default=None)
+    return max(_decoded(_lines(data, run)[-LATE:]), key=lambda commit: commit.step, default=None)
 
 
 def cut_commits(data: Path, run: str, step: int) -> None:
@@ -110,6 +102,18 @@ def cut_commits(data: Path, run: str, step: int) -> None:
     kept = [commit for commit in commits(data, run) if commit.step <= step]
     with written_beside(data / "runs" / run / LEDGER) as beside:
         beside.write_bytes(b"".join(msgspec.json.encode(commit) + b"\n" for commit in kept))
+
+
+def _lines(data: Path, run: str) -> list[bytes]:
+    """The lines of a run's ledger. Anything else in its place counts as missing."""
+    path = data / "runs" / run / LEDGER
+    try:
+        return path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    except (IsADirectoryError, NotADirectoryError) as error:
+        log.warning("the copy of a run's ledger is no file", run=run, reason=str(error))
+        return []
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[Commit]:

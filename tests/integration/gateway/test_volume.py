@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import httpx
@@ -19,7 +19,13 @@ from services.runtime.process import die_with
 from services.store import Store
 from services.store.work.prompts import Lease
 from services.volume import DamagedFile, Volume
-from tests.integration.gateway.servers import UPLOAD_LIMIT, GatewayProcess, RedisServer
+from tests.integration.gateway.servers import (
+    UPLOAD_LIMIT,
+    GatewayProcess,
+    RedisServer,
+    problems,
+    upload,
+)
 from tests.integration.store.scene import Scene
 
 NAME = "runs/far/weights/v000001-ab.safetensors"
@@ -33,6 +39,32 @@ def original(gateway: GatewayProcess) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(CONTENT)
     return path
+
+
+def test_a_file_that_is_gone_from_the_volume_is_named(
+    api: httpx.Client, gateway: GatewayProcess, submit: Callable[..., httpx.Response]
+) -> None:
+    """It was an unexpected error of the gateway (500)."""
+    added = upload(api, "vanished", b'{"question": "1+1", "answer": "2"}').json()
+    (file,) = [segment["file"] for segment in added["segments"]]
+    run = submit().json()["id"]
+    metrics, ledger = (gateway.data / "runs" / run / n for n in ("metrics.jsonl", "ledger.jsonl"))
+    (gateway.data / file).unlink()
+    metrics.mkdir(parents=True)
+    ledger.mkdir()
+
+    shown = api.get("/v1/datasets/vanished/preview")
+    refused = submit({"data": {"dataset": "vanished"}})
+    measured = api.get(f"/v1/runs/{run}/metrics")
+    audited = api.get(f"/v1/runs/{run}/audit")
+    metrics.rmdir()
+    ledger.rmdir()
+
+    assert (shown.status_code, measured.status_code, audited.status_code) == (409, 409, 200)
+    assert shown.json()["detail"].startswith(f"{file} on the data volume is gone, or no file")
+    assert f"runs/{run}/metrics.jsonl" in measured.json()["detail"]
+    assert "is gone from the data volume" in problems(refused)["data.dataset"]
+    assert api.delete("/v1/datasets/vanished").status_code == 204
 
 
 async def test_a_file_is_fetched_once(
