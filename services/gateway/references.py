@@ -83,7 +83,9 @@ class ReferenceReport(msgspec.Struct):
         of = f"{self.rows:,}"
         if self.checked < self.rows:
             of = f"the {self.checked:,} that were read of {self.rows:,}"
-        named = "; ".join(f"row {row}: {reason}" for row, reason in self.first)
+        # The way out stands behind the first semicolon, and once is enough.
+        short = [(row, reason.partition(";")[0]) for row, reason in self.first[1:]]
+        named = "; ".join(f"row {row}: {reason}" for row, reason in [*self.first[:1], *short])
         more = "; …" if self.unreadable > len(self.first) else ""
         return (
             f"verifier {self.verifier!r} cannot read {self.unreadable:,} of {of} references of "

@@ -57,13 +57,18 @@ class _Scored(NamedTuple):
 
 
 async def check_verifiers(
-    deps: Dependencies, raw: dict[str, Any], datasets: Datasets, problems: Problems
+    deps: Dependencies,
+    raw: dict[str, Any],
+    datasets: Datasets,
+    problems: Problems,
+    later: str = "a warning among the run's events says what is found",
 ) -> VerifierCheck:
     """Have the reward service check the verifiers' names and parameters, whether they can score
     with the references of all rows, and whether it knows the run's teacher.
 
-    A verifier that can read none is a problem. One that cannot read some is a warning, and so is a
-    reward service that is away or does not answer in time.
+    `later`: what becomes of references that are not read in time. A verifier that can read none is
+    a problem. One that cannot read some is a warning, and so is a reward service that is away or
+    does not answer in time.
     """
     rows = await anyio.to_thread.run_sync(sample_rows, deps, datasets)
     uses: dict[str, Use] = {}
@@ -93,7 +98,7 @@ async def check_verifiers(
     for problem in found.problems:
         if problem.row is None:
             problems.append((f"{paths[problem.use]}.{problem.path}", problem.message))
-    return await _read(deps, list(_scored(found, uses, sampled, datasets)), problems)
+    return await _read(deps, list(_scored(found, uses, sampled, datasets)), problems, later)
 
 
 async def check_named(deps: Dependencies, name: str) -> None:
@@ -112,7 +117,8 @@ async def check_upload(
     """Warnings for the references of a new dataset that these rewards cannot read."""
     key, problems = "data.dataset", Problems()
     raw = {"rewards": [reward.model_dump() for reward in rewards]}
-    warnings, _ = await check_verifiers(deps, raw, {key: record}, problems)
+    later = "a submission says what is found"
+    warnings, _ = await check_verifiers(deps, raw, {key: record}, problems, later)
     return [
         *(message for _, message in problems),
         *(warning.removeprefix(f"{key}: ") for warning in warnings),
@@ -143,7 +149,9 @@ def _scored(
             yield _Scored(key, record, use, sample, bad)
 
 
-async def _read(deps: Dependencies, scored: list[_Scored], problems: Problems) -> VerifierCheck:
+async def _read(
+    deps: Dependencies, scored: list[_Scored], problems: Problems, later: str
+) -> VerifierCheck:
     """Wait a while until all references are read, and say what was found."""
     warnings: list[str] = []
     checks: dict[int, ReferenceCheck] = {}
@@ -166,8 +174,7 @@ async def _read(deps: Dependencies, scored: list[_Scored], problems: Problems) -
         elif check and not check.task.done():
             warnings.append(
                 f"{one.key}: {check.report.checked:,} of {report.rows:,} references have been read "
-                f"by verifier {one.use.verifier!r}, and the others are read now: what is found "
-                "is a warning among the run's events"
+                f"by verifier {one.use.verifier!r}, and the others are read now: {later}"
             )
     return VerifierCheck(warnings, [check for check in checks.values() if not check.task.done()])
 
