@@ -23,7 +23,7 @@ KNOWN = ("system", "developer", "user", "assistant", "tool", "function")
 
 
 def as_messages(value: Any) -> Any:
-    """A conversation, or one turn of it, with `role` and `content`. Anything else comes back
+    """Give a conversation, or a single turn, `role` and `content`. Anything else comes back
     unchanged. Raises ValueError, in words that follow the row's place."""
     if isinstance(value, dict):
         return _message(1, value)

@@ -42,11 +42,11 @@ class Conversion:
         self.findings = Findings(None)
         self._first = ""
         self._absent = set(mapping.prompts) if isinstance(mapping, ColumnMapping) else set()
-        """Columns of the prompt that were asked for and are in no row so far."""
+        """Columns of the prompt that the mapping names and no row has so far."""
 
     @property
     def mapping(self) -> ColumnMapping | KnownFile:
-        """What was used, guesses made."""
+        """The mapping that was used, guesses made."""
         found = self.findings.resolved()
         return self._mapping if found is None else found
 
@@ -81,7 +81,7 @@ class Conversion:
             )
 
     def check_columns(self) -> None:
-        """Raise DatasetError for a column of the prompt that was asked for, and that no row has."""
+        """Raise DatasetError for a column of the prompt that the mapping names and no row has."""
         if self._absent:
             raise DatasetError(
                 f"no row has a column {names_in(sorted(self._absent))} to take the prompt from"
@@ -160,8 +160,8 @@ def _other_columns(first: str, other: str, expected: set[str], found: set[str]) 
 def _check_unanswered(
     place: str, source: dict[str, Any], mapping: ColumnMapping, first: str
 ) -> None:
-    """Raise DatasetError if a row has an answer but the first row, which decides the mapping, has
-    none: the answer would end up in the unmapped columns."""
+    """Raise DatasetError if a row has an answer and the first row, which decides the mapping, does
+    not: the answer would end up in the unmapped columns."""
     if name := guessed_answer(source, mapping.prompts):
         raise DatasetError(
             f"{first} has no answer, and {place} has one (column {name!r}): give every row one, "

@@ -43,7 +43,7 @@ CPU_SECONDS = 60
 """For any files, and a second more for each BYTES_A_SECOND of them."""
 BYTES_A_SECOND = 1 << 20
 SMALL_BYTES = 1 << 18
-"""Of text that is converted without a child."""
+"""Text up to this size is converted without a child."""
 
 
 async def import_apart(

@@ -20,12 +20,13 @@ ASKED = frozenset(
     {
         "input", "inputs", "context", "contexts", "passage", "article", "document", "documents",
         "choices", "options", "premise", "hypothesis", "sentence", "table", "story", "history",
-        "system", "system_prompt", "image", "images", "audio", "video", "starter_code", "schema",
+        "system", "system_prompt", "instruction", "instructions", "query", "hint", "schema",
+        "image", "images", "audio", "video", "starter_code",
     }
 )  # fmt: skip
 """Columns that a question often needs."""
 NO_VALUE = frozenset({"none", "nan", "null", "<na>", "undefined"})
-"""What programs write for a value that is missing."""
+"""How programs write a missing value as text."""
 MAX_NAME = 200
 """Characters of a column's name that is counted."""
 MOST_ROLES = 5
@@ -43,6 +44,7 @@ class Findings:
         self._roles: dict[str, int] = {}
         self._prompts, self._pairs = array("Q"), array("Q")
         self._answer: Any = None
+        self._float = 0.0
         self._same = self._empty = self._shown = self._written = self._whole = self._floats = (
             self._chats
         ) = 0
@@ -111,7 +113,7 @@ class Findings:
             )
         if self._whole and self._whole == self._floats:
             said.append(
-                f"{self._whole:,} answers are whole numbers written as {_short(self._answer)}: as "
+                f"{self._whole:,} answers are whole numbers written as {self._float!r}: as "
                 "text they differ from numbers without a point (verifier exact)"
             )
         return said
@@ -131,6 +133,7 @@ class Findings:
         if isinstance(row.answer, float):
             self._floats += 1
             self._whole += row.answer.is_integer()
+            self._float = row.answer
 
     def _count_prompt(self, row: Row) -> None:
         text: Any = row.prompt

@@ -1,5 +1,5 @@
-"""Rows of a Parquet file. 821 bytes of it may stand for gigabytes: it is read by a process with
-limits (`services.datasets.converter`).
+"""Rows of a Parquet file. A file of 821 bytes may hold gigabytes, so a process with
+limits reads it (`services.datasets.converter`).
 """
 
 from collections.abc import Iterator

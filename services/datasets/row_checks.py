@@ -1,4 +1,4 @@
-"""What a row of a dataset may not be. Every refusal names the place, the problem and the way out.
+"""Checks of the rows of a dataset. Every refusal names the place, the problem and the way out.
 
 Pure.
 """
@@ -42,7 +42,7 @@ def names_in(source: Iterable[str], most: int = 20) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """What a JSON value is, in words for errors: `null`, `a list`, `text`."""
+    """The type of a JSON value in words for errors: `null`, `a list`, `text`."""
     if value is None:
         return "null"
     names = {bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
@@ -62,8 +62,8 @@ def check_columns(place: str, columns: dict[str, Any]) -> None:
 
 
 def check_prompt(place: str, prompt: Any, column: str = "prompt") -> None:
-    """Raise DatasetError unless `prompt` is text or a chat, not empty, and not ended by the
-    assistant."""
+    """Raise DatasetError for an empty prompt, for one that is neither text nor a chat, and for a
+    chat that the assistant ends."""
     where = f"{place}: the prompt" + (f" (column {column!r})" if column != "prompt" else "")
     quoted = json.dumps(column)
     if isinstance(prompt, str):

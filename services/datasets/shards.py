@@ -7,7 +7,7 @@ SHARD = re.compile(r"(?P<stem>.*?)[-_.](?P<number>\d{2,8})-of-(?P<count>\d{2,8})
 
 
 def missing_shards(names: Sequence[str]) -> list[str]:
-    """A sentence for each set of shards of which not all are among `names`."""
+    """A sentence for each set of shards that `names` has only in part."""
     found: dict[tuple[str, int], set[int]] = {}
     for name in names:
         if shard := SHARD.match(name):
@@ -24,6 +24,6 @@ def missing_shards(names: Sequence[str]) -> list[str]:
 
 
 def stem_of_shard(name: str) -> str:
-    """What the files of one dataset have in common in their names; of another file its name."""
+    """The name of a shard without its number. Any other name comes back unchanged."""
     shard = SHARD.match(name)
     return shard["stem"] if shard and shard["stem"] else name

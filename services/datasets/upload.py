@@ -28,12 +28,12 @@ from services.datasets.shards import missing_shards
 EXPANSION = 100
 """How many times its size a file may take as rows. Text compresses to a tenth."""
 ROOM_BYTES = 64 << 20
-"""What any file may take, however small it is."""
+"""Bytes that a file may take, however small it is."""
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What is known of files once their rows are written."""
+    """Files whose rows have been written."""
 
     rows: int
     mapping: ColumnMapping | str

@@ -43,7 +43,7 @@ CHECK_SECONDS = 10
 BATCH_SECONDS = 60
 """For one request with a batch of rows."""
 TURN_SECONDS = 0.5
-"""What a batch should take: it grows until it does."""
+"""Target for a batch, which grows until it takes this long."""
 FIRST_BATCH = 64
 BATCH_BYTES = 4 << 20
 """Bytes of the references of a batch."""
@@ -60,7 +60,7 @@ class NotChecked(Exception):
 
 
 class ReferenceReport(msgspec.Struct):
-    """What a check has found so far."""
+    """The state of a check."""
 
     dataset: str
     verifier: str
@@ -106,7 +106,7 @@ class ReferenceCheck:
 async def ask_check(
     settings: Settings, http: httpx.AsyncClient, request: CheckRequest, seconds: float
 ) -> CheckResponse:
-    """What the reward service says. Raises httpx.HTTPError, and ValueError for another answer."""
+    """The reward service's answer. Raises httpx.HTTPError, and ValueError for another answer."""
     response = await http.post(
         f"{settings.reward_url}/v1/verifiers/check",
         json=request.model_dump(),
@@ -148,7 +148,7 @@ class ReferenceChecks:
         return check
 
     def tell(self, run: str, checks: Iterable[ReferenceCheck]) -> None:
-        """Add a warning to the run's events for each of these checks that finds something."""
+        """Add a warning to the run's events for each check that finds something."""
         for check in checks:
             teller = asyncio.create_task(self._tell(run, check))
             self._tellers.add(teller)
@@ -210,7 +210,7 @@ class ReferenceChecks:
 
 
 def finding(check: ReferenceCheck) -> str:
-    """What a check says so far; empty if it has read all references, or goes on without a find."""
+    """The unreadable references that a check has found, and why it stopped early; or nothing."""
     report = check.report
     said = report.sentence() if report.unreadable else ""
     if not check.task.done() or check.task.cancelled() or (error := check.task.exception()) is None:

@@ -38,7 +38,7 @@ WAY_OUT = (
 
 
 class VerifierCheck(NamedTuple):
-    """What a submission learns of its verifiers, besides what is wrong with it."""
+    """The result of a check that found no problem."""
 
     warnings: list[str]
     unfinished: list[ReferenceCheck]
@@ -102,8 +102,8 @@ async def check_verifiers(
 
 
 async def check_named(deps: Dependencies, name: str) -> None:
-    """Raise Problem 422 for a verifier that the reward service does not know, or does not take
-    without parameters. A service that is away says nothing about it."""
+    """Raise Problem 422 for an unknown verifier, and for one that needs parameters. Nothing is
+    checked while the reward service is away."""
     problems: Problems = []
     await check_verifiers(deps, {"rewards": [{"verifier": name}]}, {}, problems)
     if problems:

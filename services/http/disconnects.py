@@ -13,7 +13,7 @@ async def while_connected(client: Request, work: Coroutine[Any, Any, T]) -> T | 
     """Return the result of `work`, or None if the client goes away first. Then `work` is cancelled,
     and has ended."""
     working = asyncio.create_task(work)
-    # The body has been read: all that can still come from the client is that it leaves.
+    # The body has been read, so the next message says that the client has left.
     gone = asyncio.ensure_future(client.receive())
     try:
         await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)

@@ -20,8 +20,8 @@ ONCE = frozenset(
 
 
 class SingleHeaders:
-    """ASGI middleware that answers 400 to a request with one of these headers twice. It goes before
-    all that reads a header."""
+    """ASGI middleware that answers 400 to a request that repeats a header of ONCE. It goes before
+    all readers of headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -1,5 +1,5 @@
-"""A request with two headers of one name, of which one reader takes the first and another the last,
-is refused by every service."""
+"""Every service refuses a request that repeats a header: one reader would take the first, another
+the last."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from services.http.single_headers import ONCE, SingleHeaders
 
 
 def answered(headers: list[tuple[str, str]]) -> httpx.Response:
-    """What a service behind the check answers."""
+    """The answer of a service behind the check."""
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(SingleHeaders(Response("hello")))

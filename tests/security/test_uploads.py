@@ -134,7 +134,7 @@ def test_values_that_json_cannot_carry_are_refused(refusal: Refusal, value: byte
 
 
 def pax(records: bytes, size: int | None = None) -> bytes:
-    """A tar that begins with an extended header of these records."""
+    """A tar whose extended header has `records`."""
     header = tarfile.TarInfo("x")
     header.type, header.size = tarfile.XHDTYPE, len(records) if size is None else size
     padding = b"\0" * (-len(records) % 512)
@@ -175,7 +175,7 @@ def test_blank_lines_in_gzip_cost_the_gateway_nothing(refusal: Refusal) -> None:
 def test_a_packed_tar_is_unpacked_within_the_quota_and_not_onto_the_disk(
     refusal: Refusal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was unpacked to a hundred times its size beside the data volume."""
+    """It took a hundred times its size in the folder for temporary files."""
     apart = tmp_path / "temporary"
     apart.mkdir()
     monkeypatch.setenv("TMPDIR", str(apart))

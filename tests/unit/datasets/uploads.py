@@ -1,4 +1,4 @@
-"""What the tests of uploads share."""
+"""Uploads for the tests of datasets."""
 
 import io
 import json

@@ -60,7 +60,7 @@ def test_a_check_that_was_not_done_is_a_warning_of_the_run(
     assert reason in warning
 
 
-def test_a_check_that_was_done_and_one_that_is_not_needed_are_no_warnings() -> None:
+def test_a_check_that_was_done_or_is_not_needed_adds_no_warning() -> None:
     assert warnings_of(httpx.Response(200, json={"problems": []}), RAW) == []
     assert warnings_of(httpx.ReadTimeout(""), {"rewards": []}) == []
 
@@ -94,7 +94,7 @@ class RewardService:
 
 
 class Gateway:
-    """What a gateway's checks use."""
+    """The part of a gateway that checks references."""
 
     def __init__(self, root: Path, service: RewardService, http: httpx.AsyncClient) -> None:
         self.root, self.service = root, service
@@ -113,12 +113,12 @@ class Gateway:
         self.told.set()
 
     def dataset(self, answers: list[str]) -> DatasetRecord:
-        """A dataset of these references."""
+        """A dataset with these references."""
         segment = append_rows(self.root, "d", [Row(prompt="x", answer=one) for one in answers])
         return DatasetRecord(id="d", name="sums", rows=len(answers), created=0, segments=[segment])
 
     async def submitted(self, record: DatasetRecord) -> tuple[VerifierCheck, list[tuple[str, str]]]:
-        """What a submission on the dataset learns, and what is wrong with it."""
+        """The result of a submission on the dataset, and its problems."""
         problems: list[tuple[str, str]] = []
         found = await check_verifiers(self.deps, RAW, {"data.dataset": record}, problems)
         return found, problems
@@ -166,7 +166,7 @@ async def test_rows_that_are_added_later_are_read_too(gateway: Gateway) -> None:
 
 
 @pytest.mark.parametrize("rows", [3, 80])
-async def test_a_dataset_of_which_no_reference_can_be_read_is_refused(
+async def test_a_dataset_without_a_readable_reference_is_refused(
     gateway: Gateway, rows: int
 ) -> None:
     record = gateway.dataset(["seven"] * rows)
