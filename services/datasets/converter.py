@@ -108,9 +108,9 @@ async def _converted(job: dict[str, Any], files: list[int]) -> Converted:
         await asyncio.shield(child.wait())
     if not answer:
         raise DatasetError(
-            f"it cannot be converted with {MEMORY_BYTES >> 30} GiB of memory in {job['seconds']} s "
-            "of CPU time: upload fewer rows, Parquet with smaller row groups, or JSON lines, and "
-            "append the others in parts"
+            f"{job['files'][0][1]} cannot be converted with {MEMORY_BYTES >> 30} GiB of memory in "
+            f"{job['seconds']} s of CPU time: upload fewer rows, Parquet with smaller row groups, "
+            "or JSON lines, and append the others in parts"
         )
     said = json.loads(answer)
     match said:

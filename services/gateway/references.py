@@ -28,7 +28,7 @@ from services.contracts.scores import (
     Use,
     UseProblem,
 )
-from services.datasets import DatasetReader
+from services.datasets import DatasetError, DatasetReader
 from services.runtime.api_key import authorization, key_for_rewards
 from services.runtime.logs import get_logger
 from services.runtime.tasks import end
@@ -176,7 +176,10 @@ class ReferenceChecks:
         reader, batch = DatasetReader(self._volume, record), FIRST_BATCH
         while report.checked < record.rows:
             async with self._turn:
-                rows = await anyio.to_thread.run_sync(_rows, reader, report.checked, batch)
+                try:
+                    rows = await anyio.to_thread.run_sync(_rows, reader, report.checked, batch)
+                except (OSError, DatasetError) as error:
+                    raise NotChecked(f"its rows cannot be read: {error}") from None
                 began = time.monotonic()
                 problems = await self._problems(use, rows)
                 seconds = time.monotonic() - began
@@ -203,10 +206,11 @@ class ReferenceChecks:
             except httpx.HTTPStatusError as error:
                 busy = error.response.status_code in (429, 503)
                 if not busy or time.monotonic() > deadline:
-                    raise NotChecked(reason_of(error)) from None
+                    raise NotChecked(f"the reward service {reason_of(error)}") from None
                 await asyncio.sleep(1)
             except (httpx.HTTPError, ValueError) as error:
-                raise NotChecked(reason_of(error, BATCH_SECONDS)) from None
+                reason = reason_of(error, BATCH_SECONDS)
+                raise NotChecked(f"the reward service {reason}") from None
 
 
 def finding(check: ReferenceCheck) -> str:
@@ -218,7 +222,7 @@ def finding(check: ReferenceCheck) -> str:
     left = f"{report.rows - report.checked:,} of {report.rows:,}"
     stopped = (
         f"{left} references of {report.dataset} were not read by verifier "
-        f"{report.verifier!r}: the reward service {error}"
+        f"{report.verifier!r}: {error}"
     )
     return f"{said}; {stopped}" if said else stopped
 
