@@ -86,7 +86,9 @@ def _rows(
                 raise DatasetError(too_large(f"the row from line {start + 1} on"))
             yield line
 
-    reader = csv.reader(lines(), delimiter=delimiter, strict=True)
+    # A header written `question, answer` is followed by rows written so.
+    spaced, source = _is_spaced(source, delimiter)
+    reader = csv.reader(lines(), delimiter=delimiter, strict=True, skipinitialspace=spaced)
     try:
         for cells in reader:
             # A quoted cell may run over lines; the row is named by the line it starts on.
@@ -108,6 +110,18 @@ def _rows(
         if "new-line character" in reason:
             reason = "its lines end with a carriage return alone; let them end with a line feed"
         raise DatasetError(f"line {start + 1} is not CSV: {reason}") from None
+
+
+def _is_spaced(source: Iterator[str], delimiter: str) -> tuple[bool, Iterator[str]]:
+    """Whether a space follows each delimiter of the first line with text, and all lines again."""
+    before = []
+    for line in source:
+        before.append(line)
+        if line.strip():
+            cells = line.split(delimiter)[1:]
+            spaced = bool(cells) and all(cell[:1] == " " for cell in cells)
+            return spaced, chain(before, source)
+    return False, iter(before)
 
 
 def _header(cells: list[str], line: int) -> list[str]:

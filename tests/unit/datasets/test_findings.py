@@ -77,6 +77,7 @@ def test_ordinary_rows_have_no_findings(tmp_path: Path) -> None:
         ("question,answer\na;b,1\nc;d|e,2\n", ["a;b", "c;d|e"], None),
         ("question\na; b\nc; d\n", ["a; b", "c; d"], None),
         ('question\n"a, b"\n', ["a, b"], None),
+        ('id, question, answer\n1, "a, b", 7\n', ["a, b"], None),
     ],
 )
 def test_the_delimiter_of_a_csv_is_found_and_said(
