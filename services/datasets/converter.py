@@ -42,7 +42,7 @@ MEMORY_BYTES = 4 << 30
 CPU_SECONDS = 60
 """For any files, and a second more for each BYTES_A_SECOND of them."""
 BYTES_A_SECOND = 1 << 20
-SMALL_BYTES = 1 << 18
+SMALL_BYTES = 1 << 16
 """Text up to this size is converted without a child."""
 
 
