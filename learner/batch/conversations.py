@@ -30,6 +30,8 @@ BEFORE = {
 """Roles that may come right before each; the empty one: nothing."""
 CALLS = ("tool_calls", "function_call")
 """Keys of a turn that calls tools; OpenAI's older one last."""
+REASONING = ("reasoning_content",)
+"""The key of a turn that holds what came before its answer."""
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 """What stands before an answer in a template that marks them."""
 
@@ -154,7 +156,7 @@ def write(
     located = spans is not None and len(spans) == len(answers)
     places = dict(zip(answers, spans or [], strict=True)) if located else {}
     begins = {i: start for i, (start, _) in places.items()}
-    _check_calls(found, tokenizer, whole)
+    _check_kept(found, tokenizer, whole)
     _check_contents(turns, {i: whole[start:end] for i, (start, end) in places.items()})
     cut = [(start, _end(whole, start, end, special)) for start, end in spans or []]
     ended = turns[-1]["role"] != "assistant" or ending(whole, special) is not None
@@ -195,26 +197,36 @@ def _with_end(whole: str, end: int, ends: Collection[str]) -> int:
     return max(following, default=end)
 
 
-def _check_calls(found: Conversation, tokenizer: Any, whole: str) -> None:
-    """Raise ValueError if the template writes the conversation, `whole`, as it does without the
-    tool calls of one of its turns."""
-    for i, turn in enumerate(found.turns):
-        calls = [key for key in CALLS if turn.get(key)]
-        if not calls:
-            continue
-        silent = {key: value for key, value in turn.items() if key not in CALLS}
-        turns = [*found.turns[:i], silent, *found.turns[i + 1 :]]
+def _check_kept(found: Conversation, tokenizer: Any, whole: str) -> None:
+    """Raise ValueError if the template writes the conversation, `whole`, as it does without its
+    tools, the calls of a turn, or the reasoning of the last answer."""
+
+    def is_dropped(turns: Chat, tools: list[dict[str, Any]] | None) -> bool:
         try:
-            is_dropped = chat_text(turns, tokenizer, found.tools, answer_follows=False) == whole
+            return chat_text(turns, tokenizer, tools, answer_follows=False) == whole
         except ValueError:
             # It refuses a result without a call, so it reads calls.
-            continue
-        if is_dropped:
-            raise ValueError(
-                f"has `{calls[0]}` (turn {i + 1}) that the model's chat template leaves out, so "
-                "that an empty turn would be learned: take a model whose template writes "
-                "`tool_calls`, or write the calls into the turn's content"
-            )
+            return False
+
+    if found.tools and is_dropped(found.turns, None):
+        raise ValueError(
+            "has a column `tools` that the model's chat template leaves out, so that calls of "
+            "unknown tools would be learned: take a model whose template describes tools, or "
+            "remove the column"
+        )
+    last = max((i for i, turn in enumerate(found.turns) if turn["role"] == "assistant"), default=-1)
+    for i, turn in enumerate(found.turns):
+        # Templates may leave out the reasoning of earlier answers.
+        for keys in (CALLS, REASONING) if i == last else (CALLS,):
+            named = [key for key in keys if turn.get(key)]
+            silent = {key: value for key, value in turn.items() if key not in keys}
+            turns = [*found.turns[:i], silent, *found.turns[i + 1 :]]
+            if named and is_dropped(turns, found.tools):
+                raise ValueError(
+                    f"has `{named[0]}` (turn {i + 1}) that the model's chat template leaves out, "
+                    "so that a turn without it would be learned: take a model whose template "
+                    f"writes `{keys[0]}`, write it into the turn's content, or remove it"
+                )
 
 
 def _check_contents(turns: Chat, written: Mapping[int, str]) -> None:

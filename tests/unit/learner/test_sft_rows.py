@@ -270,6 +270,18 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
             r"has `function_call` \(turn 2\) that the model's chat template leaves out",
         ),
         (
+            Row(prompt=turns("a", {"content": "b", "reasoning_content": "c"})),
+            byte_tokenizer(template=CHAT),
+            {},
+            r"has `reasoning_content` \(turn 2\) that the model's chat template leaves out",
+        ),
+        (
+            Row(prompt="a", answer="b", columns={"tools": [{"name": "add"}]}),
+            byte_tokenizer(template=CHAT),
+            {},
+            "has a column `tools` that the model's chat template leaves out",
+        ),
+        (
             Row(prompt=turns("a", "b\n", "c", "d")),
             byte_tokenizer(template=CHAT.replace("m['content']", "m['content'].strip('b')", 1)),
             {},
