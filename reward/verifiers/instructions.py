@@ -97,9 +97,21 @@ def _sections(text: str, arguments: Arguments) -> bool:
 
 
 def _bullets(text: str, arguments: Arguments) -> bool:
-    found = re.findall(r"^\s*\*[^*].*$", text, re.MULTILINE)
-    found += re.findall(r"^\s*-.*$", text, re.MULTILINE)
+    # The pattern begins at the bullet's own line: with `\\s*`, blank lines take quadratic time.
+    found = re.findall(r"^[^\S\n]*\*[^*].*$", text, re.MULTILINE)
+    found += re.findall(r"^[^\S\n]*-.*$", text, re.MULTILINE)
     return bool(len(found) == arguments["num_bullets"])
+
+
+def _placeholders(text: str) -> int:
+    """The matches of `\\[.*?\\]`, whose search takes quadratic time in many open brackets."""
+    return sum("[" in piece for line in text.split("\n") for piece in line.split("]")[:-1])
+
+
+def _has_title(line: str) -> bool:
+    """Whether `<<[^\\n]+>>` finds more than signs, in linear time."""
+    start, end = line.find("<<"), line.rfind(">>")
+    return 0 <= start < end - 2 and bool(line[start:end].lstrip("<").rstrip(">").strip())
 
 
 def _postscript(text: str, arguments: Arguments) -> bool:
@@ -176,7 +188,7 @@ INSTRUCTIONS: dict[str, Instruction] = {
     ),
     "detectable_content:number_placeholders": Instruction(
         {"num_placeholders": int},
-        lambda text, a: len(re.findall(r"\[.*?\]", text)) >= a["num_placeholders"],
+        lambda text, a: _placeholders(text) >= a["num_placeholders"],
     ),
     "detectable_content:postscript": Instruction({"postscript_marker": str}, _postscript),
     "detectable_format:number_bullet_lists": Instruction({"num_bullets": int}, _bullets),
@@ -189,10 +201,7 @@ INSTRUCTIONS: dict[str, Instruction] = {
     ),
     "detectable_format:json_format": Instruction({}, _json),
     "detectable_format:title": Instruction(
-        {},
-        lambda text, a: any(
-            title.lstrip("<").rstrip(">").strip() for title in re.findall(r"<<[^\n]+>>", text)
-        ),
+        {}, lambda text, a: any(map(_has_title, text.split("\n")))
     ),
     "combination:two_responses": Instruction({}, _two_responses),
     "combination:repeat_prompt": Instruction(

@@ -5,7 +5,10 @@ A schema may hold regular expressions, which may take exponential time: the pool
 """
 
 import json
+import math
 import re
+from collections.abc import Hashable, Iterator
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -95,7 +98,7 @@ def _schema(answer: Any, params: JsonSchemaParams) -> str:
 def _validator(text: str) -> Any:
     """The validator of a schema. Raises BadReferenceError if it is no schema."""
     from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
-    from jsonschema.validators import validator_for  # type: ignore[import-untyped]
+    from jsonschema.validators import extend, validator_for  # type: ignore[import-untyped]
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
     from referencing.exceptions import Unresolvable
     from referencing.jsonschema import specification_with
@@ -107,7 +110,9 @@ def _validator(text: str) -> Any:
         kind = validator_for(schema, default=Draft202012Validator)
         kind.check_schema(schema)
         # A registry that is given is never added to from the network.
-        validator = kind(schema, registry=REGISTRY)
+        validator = extend(kind, {"uniqueItems": _unique_items, "multipleOf": _multiple_of})(
+            schema, registry=REGISTRY
+        )
         # References that go nowhere would be noticed by the answers that meet them alone, and those
         # that go in circles by the first.
         root = specification_with(kind.META_SCHEMA["$schema"]).create_resource(schema)
@@ -126,6 +131,36 @@ def _validator(text: str) -> Any:
     except (ValueError, RecursionError) as error:
         raise BadReferenceError(f"schema {shown(text)} cannot be used: {error}") from None
     return validator
+
+
+def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """`uniqueItems` in linear time: the library compares each item with each."""
+    from jsonschema import ValidationError
+
+    if not wanted or not validator.is_type(instance, "array"):
+        return
+    if len({_key(item) for item in instance}) < len(instance):
+        yield ValidationError("the array has equal elements")
+
+
+def _key(value: Any) -> Hashable:
+    """A key that equal JSON values share: 1 and 1.0, but not 1 and true."""
+    if isinstance(value, list):
+        return ("array", *map(_key, value))
+    if isinstance(value, dict):
+        return ("object", frozenset((name, _key(inner)) for name, inner in value.items()))
+    return (isinstance(value, bool), value)
+
+
+def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    """`multipleOf` by the decimals as they are written. The library divides floats: then 4.35 fails
+    for 0.01, and `1e400`, which is read as infinity, raises an error."""
+    from jsonschema import ValidationError
+
+    if validator.is_type(instance, "number"):
+        finite = math.isfinite(instance)
+        if not finite or Fraction(str(instance)) % Fraction(str(divisor)):
+            yield ValidationError(f"{instance!r} is not a multiple of {divisor}")
 
 
 def _resolve(resource: Any, resolver: Any) -> None:

@@ -71,10 +71,12 @@ class ExactVerifier(Verifier[TextParams]):
     Params = TextParams
 
     def check_reference(self, item: Item, params: TextParams) -> None:
-        references(item.answer)
+        if not all(_prepared(text, params) for text in references(item.answer)):
+            raise BadReferenceError("an empty reference answer equals every empty completion")
 
     def score(self, item: Item, params: TextParams) -> Verdict:
         """See Verifier.score."""
+        self.check_reference(item, params)
         completion = _prepared(item.said, params)
         wanted = [_prepared(text, params) for text in references(item.answer)]
         if completion in wanted:

@@ -26,7 +26,7 @@ from reward.verifiers.base import (
     checked,
     failed,
 )
-from reward.verifiers.registry import parse_params
+from reward.verifiers.registry import BUILT_IN, parse_params
 from reward.workers.protocol import Answer, Job, unpack_item
 from services.contracts.scores import ScoreStatus
 
@@ -64,6 +64,10 @@ def verdict_on(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
     except MemoryError:
         return _over_memory(verifier, item, step)
     except Exception as error:
+        # A mistake in a verifier of the user's own has to be seen. In ours it must not pay that an
+        # answer finds it: a masked answer is better off than a wrong one.
+        if type(verifier) in BUILT_IN and _answer_is_to_blame(verifier, item, step):
+            return failed(ScoreStatus.WRONG, f"cannot be judged: {brief(error)}")
         return broken(f"verifier {verifier.name!r} broke: {brief(error)}")
 
 
@@ -71,12 +75,16 @@ def _over_memory(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
     """The item that hits the limit is to blame: the limit is on what it may add."""
     if step is Step.RUN:
         return broken("running the program takes more memory than a worker has")
-    if (
-        step is Step.SCORE
-        and verdict_on(verifier, item, Step.REFERENCE).status is not ScoreStatus.ERROR
-    ):
+    if _answer_is_to_blame(verifier, item, step):
         return failed(ScoreStatus.WRONG, "memory_limit")
     return broken("checking the reference alone takes more memory than a worker has")
+
+
+def _answer_is_to_blame(verifier: Verifier[Any], item: Item, step: Step) -> bool:
+    """Whether the reference alone can be checked, so that the answer causes what went wrong."""
+    if step is not Step.SCORE:
+        return False
+    return verdict_on(verifier, item, Step.REFERENCE).status is not ScoreStatus.ERROR
 
 
 def limit_memory(added_bytes: int) -> None:

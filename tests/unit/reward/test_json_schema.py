@@ -11,6 +11,7 @@ PERSON = {
     "required": ["name"],
     "additionalProperties": False,
 }
+MIXED = '[{}, ""]'.format
 TREE = {"type": "array", "items": {"$ref": "#"}}
 
 
@@ -65,6 +66,31 @@ def test_references_that_the_schema_itself_answers_are_followed() -> None:
 
     assert score("json_schema", '{"left": 1}', schema=schema).status == "correct"
     assert score("json_schema", '{"left": "1"}', schema=schema).status == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("completion", "schema", "status"),
+    [
+        ("1e400", {"multipleOf": 0.01}, "wrong"),
+        ("4.35", {"multipleOf": 0.01}, "correct"),  # 434.99999999999994 as floats
+        ("4.355", {"multipleOf": 0.01}, "wrong"),
+        ("7", {"multipleOf": 2}, "wrong"),
+        ("[1, 1.0]", {"uniqueItems": True}, "wrong"),
+        ("[1, true, 0, false, null]", {"uniqueItems": True}, "correct"),
+        ('[{"a": [1], "b": 2}, {"b": 2.0, "a": [1]}]', {"uniqueItems": True}, "wrong"),
+        ("[[1], [1, 1], {}]", {"uniqueItems": True}, "correct"),
+        ("[[], []]", {"uniqueItems": False}, "correct"),
+        (
+            "[" + ",".join(f'[{n},""]' for n in range(30_000)) + "]",
+            {"uniqueItems": True},
+            "correct",
+        ),
+    ],
+)
+def test_numbers_and_items_are_compared_exactly_and_in_linear_time(
+    completion: str, schema: object, status: str
+) -> None:
+    assert score("json_schema", completion, schema).status == status
 
 
 def test_extract_whole_refuses_text_around_the_json() -> None:

@@ -35,7 +35,15 @@ def test_text_verifiers_compare_the_completion_as_it_is(
 
 @pytest.mark.parametrize(
     ("name", "answer"),
-    [("exact", None), ("exact", []), ("exact", {"a": 1}), ("contains", ""), ("regex", "(")],
+    [
+        ("exact", None),
+        ("exact", []),
+        ("exact", ""),
+        ("exact", ["a", " "]),
+        ("exact", {"a": 1}),
+        ("contains", ""),
+        ("regex", "("),
+    ],
 )
 def test_unusable_references_are_refused(name: str, answer: object) -> None:
     with pytest.raises(BadReferenceError):
