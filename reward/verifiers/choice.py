@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from reward.verifiers.answer_value import is_denied, takes_back
 from reward.verifiers.base import (
     BadReferenceError,
     Item,
@@ -25,22 +26,28 @@ from reward.verifiers.final_answer import (
     find_answer,
     last_line,
 )
+from reward.verifiers.math_text import without_styles
 from reward.verifiers.plain_number import unwrapped
+from reward.verifiers.signs import plain_signs
 from services.contracts.scores import ScoreStatus
 
+_NAMES = "option|choice|answer|letter|opción|opcion|opção|вариант|选项|選項|选择|選擇|选|選"
 _INTRODUCTION = re.compile(
-    r"(?:the\s+)?(?:(?:correct|right|best|final)\s+)?(?:option|choice|answer|letter)s?"
-    r"(?:\s+is)?\s*:?\s*\(?",
+    r"(?:(?:definitely|clearly|simply|likely|probably|most likely|indeed|therefore|thus)\s+)?"
+    r"(?:not\s+(?:option\s+|choice\s+)?\(?[A-Z]\)?,?\s+but\s+(?:rather\s+)?)?"
+    r"(?:the\s+)?(?:(?:correct|right|best|final)\s+)?"
+    rf"(?:(?:{_NAMES})s?(?:\s+is)?\s*:?\s*)?",
     re.IGNORECASE,
 )
 _LIST = re.compile(r"\(?([A-Z])\)?(?:\s*(?:,|/|&|\band\b|\bor\b)\s*)+\(?([A-Z])\)?(?![A-Za-z])")
 _LETTER = re.compile(
     r"""[(\[{]\s*(?P<enclosed>[A-Za-z])\s*[)\]}]
-      | (?P<bare>[A-Za-z])(?=\s*$|\s*[).:,;\]\-\u2013\u2014(]|\s+(?:because|since)\b)
+      | (?P<bare>[A-Za-z])(?=\s*$|\s*[).:,;\]\-\u2013\u2014(]|\s+(?:because|since|is)\b
+            |[\u3040-\u9fff\uac00-\ud7a3])
       | (?P<capital>[B-HJ-Z])(?=\s)""",
     re.VERBOSE,
 )
-_IN_PROSE = re.compile(r"(?:\b(?i:option|choice|answer)\s*:?\s*\(?([A-Z])(?![A-Za-z])|\(([A-Z])\))")
+_IN_PROSE = re.compile(rf"(?:(?<![A-Za-z])(?i:{_NAMES})\s*:?\s*\(?([A-Z])(?![A-Za-z])|\(([A-Z])\))")
 # An answer is short; longer text is prose, whose beginning decides.
 _MAX_CHARS = 200
 
@@ -76,13 +83,15 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
     def score(self, item: Item, params: ChoiceParams) -> Verdict:
         """See Verifier.score."""
         wanted = _letters(item.answer, params)
-        said = item.said
+        said = plain_signs(item.said)
         found = find_answer(said)
         if found is None and params.extract == "any":
             found = _unmarked(said)
         if found is None or not found.text:
             return failed(ScoreStatus.NO_ANSWER, "the completion names no choice")
         letters = read_choices(found.text)
+        if not letters and takes_back(found.text):
+            return failed(ScoreStatus.WRONG, f"{shown(found.text)} names no choice")
         if not letters:
             return failed(ScoreStatus.UNPARSABLE, f"no letter in {shown(found.text)}")
         compared = f"{', '.join(sorted(letters))} ({found.form}) against {', '.join(wanted)}"
@@ -93,7 +102,7 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
 
 def read_choices(text: str) -> set[str]:
     """The letters that `text`, an answer, names: none, one, or several (then it is undecided)."""
-    text = unwrapped(unwrapped(text)[:_MAX_CHARS])
+    text = unwrapped(without_styles(plain_signs(text[: 2 * _MAX_CHARS])))[:_MAX_CHARS]
     introduction = _INTRODUCTION.match(text)
     if introduction:
         text = text[introduction.end() :].strip("*_ ")
@@ -127,5 +136,9 @@ def _unmarked(completion: str) -> FinalAnswer | None:
     line = last_line(completion)
     if read_choices(line):
         return FinalAnswer(line, "last line")
-    named = _IN_PROSE.findall(completion)
-    return FinalAnswer("".join(named[-1]), "last named") if named else None
+    named = [
+        match[1] or match[2]
+        for match in _IN_PROSE.finditer(completion)
+        if not is_denied(completion, match.start())
+    ]
+    return FinalAnswer(named[-1], "last named") if named else None

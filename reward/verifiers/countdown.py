@@ -22,12 +22,20 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.final_answer import find_answer
+from reward.verifiers.final_answer import find_answer, last_line
+from reward.verifiers.math_text import without_styles
+from reward.verifiers.plain_number import unwrapped
+from reward.verifiers.signs import plain_signs
 from services.contracts.scores import ScoreStatus
 
 MAX_CHARACTERS = 1000
-_SIGNS = str.maketrans({"×": "*", "÷": "/", "−": "-", "–": "-"})
-_LATEX = {r"\times": "*", r"\cdot": "*", r"\div": "/", r"\left": "", r"\right": "", "$": ""}
+_SIGNS = str.maketrans(
+    {"\u00d7": "*", "\u00b7": "*", "\u22c5": "*", "\u00f7": "/", "[": "(", "]": ")"}
+)
+_LATEX = {r"\times": "*", r"\cdot": "*", r"\div": "/", "$": "", r"\(": "", r"\)": ""}
+_FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+# A remark may follow, but no sign of another operation.
+_EXPRESSION = re.compile(r"[\d+\-*/() ]+(?=$|[,;.]?\s+(?![\d+*/^-])|[,;.]$)")
 _OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -59,7 +67,7 @@ class CountdownVerifier(Verifier[VerifierParams]):
     def score(self, item: Item, params: VerifierParams) -> Verdict:
         """See Verifier.score."""
         puzzle = _puzzle(item)
-        text = _equation(item.said)
+        text = _equation(plain_signs(item.said), puzzle.nums)
         if not text:
             return failed(ScoreStatus.NO_ANSWER, "the completion holds no equation")
         try:
@@ -105,15 +113,22 @@ def computed(text: str) -> tuple[Fraction, list[int]]:
     return value(tree.body), used
 
 
-def _equation(text: str) -> str:
-    """The expression that is the answer: without the right side of an equation."""
+def _equation(text: str, nums: list[int]) -> str:
+    """The expression that is the answer: the side of an equation that has the numbers."""
     found = find_answer(text)
-    last = next((line for line in reversed(text.splitlines()) if line.strip()), "")
-    said = found.text if found else last
-    said = said.translate(_SIGNS)
+    said = unwrapped(without_styles(unwrapped(found.text if found else last_line(text))))
     for mark, sign in _LATEX.items():
         said = said.replace(mark, sign)
-    return " ".join(said.partition("=")[0].split())
+    said = _FRACTION.sub(r"((\1)/(\2))", said).translate(_SIGNS)
+    sides = [_without_remark(side) for side in said.split("=", 2)[:2]]
+    digits = Counter(map(str, nums))
+    return next((side for side in sides if Counter(re.findall(r"\d+", side)) == digits), sides[0])
+
+
+def _without_remark(text: str) -> str:
+    text = text.strip()
+    found = _EXPRESSION.match(text)
+    return " ".join((found[0] if found else text).split())
 
 
 def _puzzle(item: Item) -> Puzzle:

@@ -12,6 +12,9 @@ a parser.
 import re
 from typing import NamedTuple
 
+from reward.verifiers.answer_value import takes_back
+from reward.verifiers.math_text import is_expression, is_words
+
 # An answer is short. Longer ones are not read: parsing time grows faster than their length.
 MAX_CHARS = 2000
 MAX_DEPTH = 40
@@ -22,22 +25,6 @@ _JOINT = re.compile(
     r"(?:[\s$,]|\\[,;!)\](\[]|\b(?:and|or)\b|\\(?:text|mbox)\{[^{}]{0,20}\}|\\q?quad\b)*"
     r"(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?"
 )
-# Two letters are a product (`xy`), unless they are an English word.
-_WORD = re.compile(
-    r"(?<![\\A-Za-z])(?:[A-Za-z]{3,}|"
-    r"(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)(?![A-Za-z]))"
-)
-_COMMAND = re.compile(r"\\(?:text|mathrm|operatorname|mbox|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+")
-_WORDS = re.compile(r"[A-Za-z]+(?:[ '-][A-Za-z]+){0,4}\.?")
-_FUNCTIONS = frozenset(
-    re.findall(
-        r"\w+",
-        """arcsin arccos arctan sin cos tan cot sec csc log exp sqrt lim max min gcd lcm mod det
-        inf infty and""",
-    )
-)
-# `x = 1 or x = 2`: both are solutions. Of `1 or 2` nothing is said.
-_EITHER = re.compile(r"(=[^=]{1,200}?)\s+or\s+(?=[^=]{1,40}=)")
 # What a sentence may put before a value, and after it: a unit, and no clause about the value.
 _ABOUT = re.compile(r"(?:approximately|about|exactly|equal to)\s+")
 _UNIT = re.compile(
@@ -47,9 +34,26 @@ _UNIT = re.compile(
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _SPECIAL = re.compile(r"<\|\w{1,40}\|>")
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
-_PHRASE = re.compile(
-    r"\banswers?\b(?:\s+to\s+[^.\n:]{1,60})?\**\s*(?::|=|\b(?:is|are)\b)\**:?", re.IGNORECASE
+# "The answer is" in the languages that most models speak; in Chinese and others without spaces.
+_NOUNS = (
+    "answers?|respuesta|réponse|antwort|risposta|resposta|antwoord|odpowiedź|odpověď|svar|svaret|cevap"
+    "|yanıt|jawaban|jawabannya|đáp.án|đáp.số|ответ|відповідь|απάντηση|الجواب|الإجابة|התשובה|پاسخ|उत्तर"
 )
+_VERBS = (
+    "is|are|was|es|est|ist|lautet|è|é|este|to|brzmi|je|är|adalah|là|это|равен|равна|είναι"
+    "|هو|هي|היא|है"
+)
+_PHRASE = re.compile(
+    rf"""\b(?:{_NOUNS})\b
+    (?:\s+(?:to|in|for|of)\s+[^.\n:]{{1,60}}?|\s+(?:final|finale|correcta?|correcte|richtige))?\**\s*
+    (?:[:=]|\b(?:(?:should|must|would|will|could|can|ca(?=n't)|wo(?=n't))(?=\ ?n[o']t\b|\s)
+            (?:\s+be\b)?
+        |(?:{_VERBS})(?=n't|\b)))\**:?
+    | (?:答案|答え|解答|正解|정답|답|คำตอบ)\**\s*
+      (?:应该是|應該是|应为|應為|等于|等於|就是|是|为|為|は|が|은|는|คือ|:|(?=不))\**:?""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_MOST_PHRASES = 50
 # A sentence ends at a full stop before white space, unless digits stand on both sides.
 _SENTENCE = re.compile(r"\n|(?<!\d)\.\s|\.\s+(?=[A-Z])|\.\s*$")
 
@@ -89,12 +93,15 @@ def _announced(text: str) -> FinalAnswer | None:
     if mark >= 0:
         return FinalAnswer(text[mark:].lstrip("#").strip().partition("\n")[0].strip(), "####")
     phrases = list(_PHRASE.finditer(text))
-    # A phrase at the very end was cut off before its answer: then the one before it counts.
-    for phrase in reversed(phrases):
+    denied = None
+    # A phrase at the very end was cut off before its answer, and "the answer is not 4" gives none:
+    # then the phrase before it counts.
+    for phrase in reversed(phrases[-_MOST_PHRASES:]):
         piece = _sentence(text[phrase.end() : phrase.end() + 4 * MAX_CHARS])
-        if piece:
+        if piece and not takes_back(piece):
             return FinalAnswer(piece, "answer is")
-    return None
+        denied = denied or piece
+    return FinalAnswer(denied, "answer is") if denied else None
 
 
 def _replaces(later: FinalAnswer, boxed: str) -> bool:
@@ -115,21 +122,6 @@ def _replaces(later: FinalAnswer, boxed: str) -> bool:
         value = text
     balanced = len(re.findall(r"[(\[{]", value)) == len(re.findall(r"[)\]}]", value))
     return balanced and is_expression(value) and bool(re.search(r"[\d\\A-Z=]", value))
-
-
-def is_words(text: str) -> bool:
-    """Whether `text` is a name or a few words (`Monday`, `New York`) and no expression."""
-    return bool(_WORDS.fullmatch(text)) and bool(_WORD.search(text)) and not _functions_only(text)
-
-
-def is_expression(text: str) -> bool:
-    """Whether all of `text` can be an expression: its only words are names of functions."""
-    return len(text) <= MAX_CHARS and _functions_only(_COMMAND.sub("", either_as_list(text)))
-
-
-def either_as_list(text: str) -> str:
-    """`text` with a comma for the "or" between two equations."""
-    return _EITHER.sub(r"\1, ", text)
 
 
 def last_line(text: str) -> str:
@@ -198,7 +190,3 @@ def _boxed(text: str) -> tuple[str, int] | None:
         pieces.append(before)
     contents = [_DOLLAR.sub("", text[start:end]).strip() for _, start, end in reversed(pieces)]
     return ", ".join(contents), spans[-1][2] + 1
-
-
-def _functions_only(text: str) -> bool:
-    return all(word.lower() in _FUNCTIONS for word in _WORD.findall(text))

@@ -3,84 +3,70 @@
 Importing this module takes a third of a second: only worker processes do (`Verifier.warm`). The
 library's own timeouts are off, since they rest on SIGALRM, which C code can ignore for ever;
 nothing here is safe to call outside a process that may be killed.
+
+Two functions of the library are replaced. `parse` searches a text for anything that can be read,
+and takes a number out of a formula that it cannot parse. `read_expressions` calls the parser below
+it, whose grammar spans the whole text. `sympy_numeric_eq` has absolute tolerances; `_same_number`
+replaces it.
 """
 
 import logging
-import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from math_verify import parse, verify
-from sympy import Expr, I, Set
+from latex2sympy2_extended.latex2sympy2 import latex2sympy
+from latex2sympy2_extended.sets import FiniteSet
+from math_verify import grader, parse, verify
+from sympy import (
+    Basic,
+    Expr,
+    Float,
+    I,
+    MatrixBase,
+    MatrixExpr,
+    Rational,
+    Set,
+    Tuple,
+    Union,
+    expand,
+    nan,
+    zoo,
+)
+from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 
-from reward.verifiers.final_answer import (
-    MAX_CHARS,
-    either_as_list,
-    is_expression,
-    is_words,
-    too_deep,
-)
+from reward.verifiers.final_answer import MAX_CHARS, too_deep
+from reward.verifiers.formula import has_degrees, readings
+from reward.verifiers.plain_number import close
 
 # It warns once per process that its timeouts are off, and logs what it could not parse.
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 
-_ENVIRONMENT = re.compile(r"\$.*\$|\\\(|\\\[|\\boxed", re.DOTALL)
-_FUNCTION = re.compile(
-    r"(?<![\\A-Za-z])(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|infty)(?![A-Za-z])"
-)
-_SIGNS = str.maketrans(
-    {
-        "\u2212": "-",
-        "\u00d7": r"\times ",
-        "\u00f7": r"\div ",
-        "\u00b7": r"\cdot ",
-        "\u22c5": r"\cdot ",
-        "\u03c0": r"\pi ",
-        "\u221e": r"\infty ",
-        "\u2264": r"\le ",
-        "\u2265": r"\ge ",
-        "\u2208": r"\in ",
-        "\u222a": r"\cup ",
-        "\u2229": r"\cap ",
-        "\u2205": r"\emptyset ",
-        "\u00b1": r"\pm ",
-        "\u00bd": r"\frac{1}{2}",
-        "\u00bc": r"\frac{1}{4}",
-        "\u00be": r"\frac{3}{4}",
-        "\u00b2": "^2",
-        "\u00b3": "^3",
-        "\u00b0": r"^\circ",
-    }
-)
-# Punctuation of the sentence before the end of a formula; three of them are an ellipsis.
-_PUNCTUATED = re.compile(r"(?<![.,;])[.,;](?=\$|\\\)|\\\])")
-_ROOT = re.compile(r"\u221a\s*(\d+|[A-Za-z]|\([^()]*\))")
-
-
-def has_environment(text: str) -> bool:
-    """Whether LaTeX marks a formula in `text` (`$…$`, `\\(…\\)`, `\\[…\\]`, `\\boxed`)."""
-    return _ENVIRONMENT.search(text) is not None
-
 
 @lru_cache(maxsize=512)
-def read_expressions(text: str, words: bool = False) -> list[Any]:
-    """What SymPy makes of `text`: a bare expression, a formula in it, or the last one in prose.
+def read_expressions(text: str) -> list[Any]:
+    """Return the readings of `text`, each of the whole formula. Empty if it has no reading.
 
-    `words` lets a few words stand for themselves. Empty if nothing can be read. The list is cached,
-    since the samples of a group share their reference: do not change it.
-    """
-    text = text.strip()
-    if not text or len(text) > MAX_CHARS or too_deep(text):
+    The list is cached, since the samples of a group share their reference: do not change it."""
+    if not text.strip() or len(text) > MAX_CHARS or too_deep(text):
         return []
-    if has_environment(text):
-        return _parse(_PUNCTUATED.sub("", text))
-    if words and is_words(text):
-        return _parse("\\boxed{\\text{" + text.rstrip(".") + "}}")
-    if is_expression(text):
-        formula = _as_latex(text.removesuffix("."))
-        return _parse("\\boxed{" + formula + "}") or _parse(f"${formula}$") or _parse(text)
-    return _parse(text)
+    values = (_read(latex) for latex in readings(text))
+    return [value for value in values if isinstance(value, Basic | MatrixBase)]
+
+
+def _read(latex: str) -> Any:
+    try:
+        return latex2sympy(
+            latex,
+            is_real=not grader.should_treat_as_complex(latex),
+            convert_degrees=has_degrees(latex),
+            normalization_config=None,
+        )
+    except Exception:  # The parser raises bare exceptions, and SymPy any kind.
+        return None
 
 
 def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, strict: bool) -> bool:
@@ -92,10 +78,19 @@ def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, str
         compared.append((given, gold))
     if _names(gold) | _names(given) == {"i"}:
         compared.append((_complex(gold), _complex(given)))
-    return any(
-        math_verify_equals(left, right, places=places, precision=precision, strict=strict)
-        for left, right in compared
-    )
+    compared.append((_solutions(gold), given))
+    compared.append((gold, _solutions(given)))
+    with _relative_comparison():
+        return any(
+            math_verify_equals(
+                _ordered(left, right),
+                _ordered(right, left),
+                places=places,
+                precision=precision,
+                strict=strict,
+            )
+            for left, right in compared
+        )
 
 
 def math_verify_reads(text: str) -> list[Any]:
@@ -119,6 +114,103 @@ def math_verify_equals(
     )
 
 
+@contextmanager
+def _relative_comparison() -> Iterator[None]:
+    """Let the library compare numbers with `_same_number`, also in lists, matrices and intervals.
+
+    A worker process has one thread, so no other comparison sees the change."""
+    absolute = grader.sympy_numeric_eq
+    grader.sympy_numeric_eq = _same_number
+    try:
+        yield
+    finally:
+        grader.sympy_numeric_eq = absolute
+
+
+def _same_number(left: Any, right: Any, float_rounding: int, numeric_precision: int) -> bool:
+    """Whether two values are equal. Without a decimal point they are compared exactly. 50 % equals
+    both 50 and 1/2."""
+    matrices = [isinstance(value, MatrixBase | MatrixExpr) for value in (left, right)]
+    if any(matrices):
+        left, right = left.doit(), right.doit()
+        return (
+            isinstance(left, MatrixBase)
+            and isinstance(right, MatrixBase)
+            and left.shape == right.shape
+            and all(
+                _same_number(one, other, float_rounding, numeric_precision)
+                for one, other in zip(left.flat(), right.flat(), strict=True)
+            )
+        )
+    pairs = [(left, right)]
+    before, after = grader.get_pct_val(left), grader.get_pct_val(right)
+    if before is not None and after is None:
+        pairs.append((before, right))
+    if after is not None and before is None:
+        pairs.append((left, after))
+    return any(_close(one, other, float_rounding, numeric_precision) for one, other in pairs)
+
+
+def _close(left: Any, right: Any, places: int, precision: int) -> bool:
+    rounded = left.has(Float) or right.has(Float)
+    left, right = _exact(left), _exact(right)
+    difference = (left - right).doit()
+    if difference.free_symbols:
+        return bool(expand(difference) == 0)
+    if difference.is_Rational and not rounded:
+        return bool(difference == 0)
+    # SymPy computes with more digits until two are certain. If 80 do not suffice, the value is 0.
+    gap = difference.evalf(2, maxn=80)
+    if gap.has(nan, zoo) or not gap.is_number:
+        return False
+    if gap == 0 or all(part == 0 or part._prec == 1 for part in gap.as_real_imag()):
+        return True
+    if not rounded:
+        return False
+    apart = _fraction(abs(difference.evalf(30)))
+    largest = max(_fraction(abs(value.evalf(30))) for value in (left, right))
+    return close(apart, largest, places) or apart * 10**precision <= largest
+
+
+def _exact(value: Any) -> Any:
+    """`value` with its decimals as fractions."""
+    return value.xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
+
+
+def _fraction(value: Any) -> Fraction:
+    exact = Rational(value)
+    return Fraction(int(exact.p), int(exact.q))
+
+
+def _ordered(values: list[Any], others: list[Any]) -> list[Any]:
+    """`values`, with a list in which values repeat as a tuple in order if `others` has such a list
+    of the same length: `1, 1, 2` and `1, 2, 2` are the same set."""
+    lengths = {len(one._unsorted_args) for one in others if _repeats(one)}
+    return [
+        Tuple(*sorted(one._unsorted_args, key=grader.sort_key))
+        if _repeats(one) and len(one._unsorted_args) in lengths
+        else one
+        for one in values
+    ]
+
+
+def _repeats(value: Any) -> bool:
+    return isinstance(value, FiniteSet) and len(value._unsorted_args) > len(value.args)
+
+
+def _solutions(values: list[Any]) -> list[Any]:
+    """Lists of inequalities (`x < 1 or x > 2`) as the set of what they allow."""
+    found = []
+    for value in values:
+        parts = value.args if isinstance(value, FiniteSet) else ()
+        if parts and all(isinstance(part, Relational) and not part.is_Equality for part in parts):
+            try:
+                found.append(Union(*(part.as_set() for part in parts)))
+            except Exception:  # SymPy refuses several variables, each in its own way.
+                continue
+    return found
+
+
 def _names(values: list[Any]) -> set[str]:
     """The variables in expressions."""
     expressions = [one for one in values if isinstance(one, Expr)]
@@ -129,13 +221,3 @@ def _complex(values: list[Any]) -> list[Any]:
     """Expressions in `i` alone, with the imaginary unit in its place."""
     expressions = [one for one in values if isinstance(one, Expr)]
     return [one.subs(dict.fromkeys(one.free_symbols, I)) for one in expressions]
-
-
-def _parse(text: str) -> list[Any]:
-    return list(parse(text, fallback_mode="no_fallback", parsing_timeout=None))
-
-
-def _as_latex(text: str) -> str:
-    text = either_as_list(text)
-    text = _ROOT.sub(lambda match: "\\sqrt{" + match[1].strip("()") + "}", text.replace("**", "^"))
-    return _FUNCTION.sub(r"\\\1", text.translate(_SIGNS))

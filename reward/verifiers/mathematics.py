@@ -5,12 +5,20 @@ an expression (`math_expressions`, the math-verify library). GSM8K and MATH rows
 of a worked solution only the final answer counts, in the reference too.
 """
 
-from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+import re
+from collections.abc import Iterator
+from typing import Any, Literal
 
 import msgspec
 from pydantic import Field, model_validator
 
+from reward.verifiers.answer_value import (
+    beginnings,
+    endings,
+    has_remark,
+    is_compound,
+    is_sum,
+)
 from reward.verifiers.base import (
     BadReferenceError,
     Item,
@@ -25,22 +33,29 @@ from reward.verifiers.final_answer import (
     MAX_CHARS,
     FinalAnswer,
     find_answer,
-    is_expression,
-    is_words,
     last_line,
     too_deep,
     without_special_tokens,
 )
+from reward.verifiers.math_reference import Kind, Reference, read_reference
+from reward.verifiers.math_text import (
+    is_expression,
+    is_ratio,
+    is_time_or_date,
+    is_words,
+    same_text,
+    same_words,
+    single_backslashes,
+)
 from reward.verifiers.plain_number import (
-    PlainNumber,
     read_decimal_comma,
     read_number,
     same_number,
     unwrapped,
 )
+from reward.verifiers.signs import plain_signs
 from reward.verifiers.text import references
 from services.contracts.scores import ScoreStatus
-from services.contracts.thoughts import answer_of
 
 
 class MathParams(VerifierParams):
@@ -69,10 +84,18 @@ class MathParams(VerifierParams):
         "`worked_out` have no meaning there.",
     )
     float_rounding: int = Field(
-        6, ge=0, le=30, description="Decimals that must agree if one side has a decimal point."
+        6,
+        ge=0,
+        le=30,
+        description="Decimals that must agree if one side has a decimal point. Below 0.1 leading "
+        "zeros do not count: so many significant digits must agree.",
     )
     numeric_precision: int = Field(
-        15, ge=1, le=100, description="Significant digits for comparing expressions numerically."
+        15,
+        ge=1,
+        le=100,
+        description="Expressions with a decimal point are equal too if so many significant digits "
+        "agree. Those without one are compared exactly.",
     )
 
     @model_validator(mode="after")
@@ -83,15 +106,6 @@ class MathParams(VerifierParams):
                 "completion by its own rules; leave them out"
             )
         return self
-
-
-class Reference(NamedTuple):
-    """A reference answer that has been read."""
-
-    text: str
-    number: PlainNumber | None
-    words: bool
-    """It is a name or a few words: the answer may be words too."""
 
 
 class MathVerifier(Verifier[MathParams]):
@@ -118,29 +132,22 @@ class MathVerifier(Verifier[MathParams]):
     def check_reference(self, item: Item, params: MathParams) -> None:
         """See Verifier.check_reference. Also compares each expression with a number: those that
         SymPy cannot work out (`9^{9^9}`) are read without trouble, and hang only then."""
-        from reward.verifiers.math_expressions import equal, read_expressions
+        from reward.verifiers.math_expressions import read_expressions
 
         if params.strictness == "math_verify":
             _math_verify(msgspec.structs.replace(item, completion="1"), params)
             return
         for text in references(item.answer):
             gold = read_reference(text)
-            if gold.number is None:
-                given = read_expressions("1")
-                equal(
-                    read_expressions(gold.text, gold.words),
-                    given,
-                    places=params.float_rounding,
-                    precision=params.numeric_precision,
-                    strict=params.strict,
-                )
+            if gold.kind is Kind.EXPRESSION:
+                _same_expression(gold, read_expressions("1"), params)
 
     def score(self, item: Item, params: MathParams) -> Verdict:
         """See Verifier.score."""
         if params.strictness == "math_verify":
             return _math_verify(item, params)
         golds = [read_reference(text) for text in references(item.answer)]
-        found = _find(without_special_tokens(item.said), params)
+        found = _find(plain_signs(without_special_tokens(item.said)), params)
         if found is None or not found.text:
             return failed(ScoreStatus.NO_ANSWER, _no_answer(params, found))
         compared = f"{shown(found.text)} ({found.form}) against {shown(golds[0].text)}"
@@ -154,31 +161,7 @@ class MathVerifier(Verifier[MathParams]):
 
 
 UNMARKED = "unmarked"
-
-
-@lru_cache(maxsize=4096)
-def read_reference(text: str) -> Reference:
-    """The final answer of a reference: a plain value, or a worked solution that ends in one.
-
-    Raises BadReferenceError, naming the value, if there is nothing to compare with.
-    """
-    from reward.verifiers.math_expressions import has_environment, read_expressions
-
-    text = answer_of(text) or ""
-    found = find_answer(text)
-    answer = unwrapped(found.text if found else text)
-    number = read_number(answer)
-    if number is not None:
-        return Reference(answer, number, False)
-    words = is_words(answer)
-    # Prose has numbers in it too: guessing one would turn a broken dataset row into rewards.
-    readable = words or has_environment(answer) or is_expression(answer)
-    if not readable or not read_expressions(answer, words):
-        raise BadReferenceError(
-            f"reference answer {shown(text if found is None else answer)} is no number and no "
-            "expression; give the bare value, or a solution that ends in \\boxed{…} or #### …"
-        )
-    return Reference(answer, None, words)
+_UNIT_LETTER = re.compile(r"(?<=\d)(?=[mgshlLNJWVK]\.?$)")
 
 
 def _find(completion: str, params: MathParams) -> FinalAnswer | None:
@@ -186,8 +169,10 @@ def _find(completion: str, params: MathParams) -> FinalAnswer | None:
     if params.extract == "boxed":
         return found if found is not None and found.form == "\\boxed" else None
     if found is not None:
-        return FinalAnswer(unwrapped(found.text), found.form)
-    if params.extract == "marked" or not completion.strip():
+        return FinalAnswer(unwrapped(single_backslashes(found.text)), found.form)
+    # In an incomplete box the text was cut off before its answer.
+    cut_off = "\\boxed" in completion or "\\fbox" in completion
+    if params.extract == "marked" or cut_off or not completion.strip():
         return None
     line = last_line(completion)
     whole = len(line) <= MAX_CHARS and read_number(line) is not None
@@ -196,24 +181,37 @@ def _find(completion: str, params: MathParams) -> FinalAnswer | None:
 
 def _compare(gold: Reference, found: FinalAnswer, params: MathParams) -> ScoreStatus:
     """CORRECT or WRONG; UNPARSABLE if the found text cannot be read."""
-    if _equal_by_decimal_comma(gold, found.text, params):
-        return ScoreStatus.CORRECT
-    number = read_number(found.text)
-    if number is None and gold.number is not None:
-        # `12 + 34 = 46`, at the end of a line: a chain of equalities stands for its last member.
-        number = read_number(last_line(found.text).rpartition("=")[2])
-    if gold.number is not None and number is not None:
-        return _status(same_number(gold.number, number, params.float_rounding))
-    return _compare_expressions(gold, found, params)
+    whole = found.text if found.form != UNMARKED else last_line(found.text)
+    if len(whole) <= MAX_CHARS:
+        same = same_words if gold.kind is Kind.WORDS else same_text
+        if same(gold.text, whole):
+            return ScoreStatus.CORRECT
+    for piece in _pieces(found):
+        status = _compare_piece(gold, piece, params)
+        if status is not ScoreStatus.UNPARSABLE:
+            return status
+    # Its letters differ from those of the reference, and nothing reads it.
+    is_written = re.search(r"\d", whole) or (
+        found.form != UNMARKED
+        and re.search(r"[^\W_]", whole)
+        and (found.form != "answer is" or is_expression(whole) or gold.kind is Kind.WORDS)
+    )
+    if is_written and len(whole) <= MAX_CHARS and not too_deep(whole):
+        return ScoreStatus.WRONG
+    return ScoreStatus.UNPARSABLE
 
 
-def _equal_by_decimal_comma(gold: Reference, text: str, params: MathParams) -> bool:
-    """Whether a decimal comma on one side and a decimal point on the other make them equal."""
-    for comma, point in ((text, gold.text), (gold.text, text)):
-        left, right = read_decimal_comma(comma), read_number(point)
-        if left and right and same_number(left, right, params.float_rounding):
-            return True
-    return False
+def _pieces(found: FinalAnswer) -> Iterator[str]:
+    """The answer: all of what was found, or else the value in it."""
+    if found.form == UNMARKED:
+        yield last_line(found.text)
+        yield from endings(found.text)
+    else:
+        several_lines = found.form == "<answer>" and "\n" in found.text.strip()
+        if not has_remark(found.text) and not (several_lines and is_expression(found.text)):
+            yield found.text
+        if len(found.text) <= MAX_CHARS and not is_compound(found.text):
+            yield from beginnings(found.text)
 
 
 def _math_verify(item: Item, params: MathParams) -> Verdict:
@@ -238,31 +236,59 @@ def _math_verify(item: Item, params: MathParams) -> Verdict:
     return failed(ScoreStatus.WRONG, f"math-verify: {shown(found)} against {shown(item.answer)}")
 
 
-def _compare_expressions(gold: Reference, found: FinalAnswer, params: MathParams) -> ScoreStatus:
-    from reward.verifiers.math_expressions import equal, read_expressions
+def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStatus:
+    """Compare `piece` as a whole. UNPARSABLE if it has no reading."""
+    from reward.verifiers.math_expressions import read_expressions
 
-    text = found.text
-    if found.form == UNMARKED:
-        line = last_line(text)
-        text = line if len(line) <= MAX_CHARS and is_expression(line) else text[-MAX_CHARS:]
-    if too_deep(text):
+    if not piece or len(piece) > MAX_CHARS:
         return ScoreStatus.UNPARSABLE
-    given = read_expressions(text, gold.words)
-    if not given and text != found.text:
-        given = read_expressions(found.text[-MAX_CHARS:], gold.words)
+    if _equal_by_decimal_comma(gold, piece, params):
+        return ScoreStatus.CORRECT
+    if is_time_or_date(gold.text) and is_time_or_date(piece):
+        return ScoreStatus.WRONG
+    if is_ratio(gold.text) != is_ratio(piece) and is_expression(piece):
+        other = piece if is_ratio(gold.text) else gold.text
+        if not re.search(r"[/:]|frac", other):
+            return ScoreStatus.WRONG
+    number = read_number(piece)
+    if number is None and gold.number is not None and is_sum(piece):
+        # `12 + 34 = 46`: a chain of equalities stands for its last member. `5m`: the reference has
+        # no letter, so this one is a unit.
+        last = piece.rpartition("=")[2]
+        number = read_number(last) or read_number(_UNIT_LETTER.sub(" ", last))
+    if gold.number is not None and number is not None:
+        return _status(same_number(gold.number, number, params.float_rounding))
+    if gold.kind is Kind.WORDS and is_words(piece):
+        return _status(same_words(gold.text, piece))
+    given = read_expressions(piece) if is_expression(piece) else []
     if not given:
         return ScoreStatus.UNPARSABLE
+    if gold.kind in (Kind.WORDS, Kind.TEXT):
+        return _status(same_text(gold.text, piece))
     if params.worked_out and gold.number is not None and not _is_number(given):
         return ScoreStatus.WRONG
-    return _status(
-        equal(
-            read_expressions(gold.text, gold.words),
-            given,
-            places=params.float_rounding,
-            precision=params.numeric_precision,
-            strict=params.strict,
-        )
+    return _status(_same_expression(gold, given, params))
+
+
+def _same_expression(gold: Reference, given: list[Any], params: MathParams) -> bool:
+    from reward.verifiers.math_expressions import equal, read_expressions
+
+    return equal(
+        read_expressions(gold.text),
+        given,
+        places=params.float_rounding,
+        precision=params.numeric_precision,
+        strict=params.strict,
     )
+
+
+def _equal_by_decimal_comma(gold: Reference, text: str, params: MathParams) -> bool:
+    """Whether a decimal comma on one side and a decimal point on the other make them equal."""
+    for comma, point in ((text, gold.text), (gold.text, text)):
+        left, right = read_decimal_comma(comma), read_number(point)
+        if left and right and same_number(left, right, params.float_rounding):
+            return True
+    return False
 
 
 def _is_number(given: list[Any]) -> bool:
@@ -280,4 +306,4 @@ def _no_answer(params: MathParams, found: FinalAnswer | None) -> str:
         return "the completion has no \\boxed{}"
     if params.extract == "marked":
         return "the completion marks no answer (\\boxed{}, <answer>, ####, 'the answer is')"
-    return "the completion is empty, or ends with its thoughts"
+    return "the completion is empty, ends with its thoughts, or is cut off in its box"

@@ -1,101 +1,179 @@
-"""Numbers as people write them: `72`, `$1,234.50`, `-3 1/2`, `1.5e-3`, `\\frac{3}{4}`, `18 eggs`.
+"""Numbers as people write them: `72`, `$1,234.50`, `-3 1/2`, `1.5e-3`, `\\frac{3}{4}`, `37.5%`,
+`0.\\overline{3}`, `18 eggs`, `9.8 m/s^2`.
 
 Most answers are such numbers, and comparing them needs no computer algebra: it is exact, takes
-microseconds, and cannot hang. Whatever is not *certainly* a plain number reads as None here, and is
-left to the library: `2 pi`, `5x`, `10%`, `1,5` (a list, or a decimal comma), `3 or 4`.
+microseconds, and cannot hang. Text that is not *certainly* a plain number reads as None here, and
+is left to the library: `2 pi`, `5x`, `1,5` (a list, or a decimal comma), `3 or 4`.
 """
 
 import re
 from fractions import Fraction
 from typing import NamedTuple
 
+from reward.verifiers.signs import plain_signs
+
 # Digits beyond this make conversions slow (they are quadratic), and no answer needs them.
 MAX_CHARS = 1000
 
+CURRENCY = "$\u20ac\u00a3\u00a5\u20b9\u20bd\u20a9\u20bf"
 _NUMBER = re.compile(
-    r"""(?P<sign>[-+\u2212]?)\s*[$\u20ac\u00a3\u00a5]?\s*(?P<inner>[-\u2212]?)
-    (?:
-        \\[dt]?frac\{(?P<top>\d+)\}\{(?P<bottom>\d+)\}
-      | (?:(?P<whole>\d+)\s+)?(?P<upper>\d+)\s?/\s?(?P<lower>\d+)
-      | (?P<digits>[1-9]\d{0,2}(?:,\d{3})+(?!\d)|\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)|\d+
-          |(?=\.\d))
-        (?P<point>\.\d*)?
-        (?:[eE](?P<exponent>[-+]?\d{1,3})
-          | \s*(?:\\times|\\cdot|\u00d7|\*)\s*10\s*(?:\^|\*\*)\s*
-            (?:(?P<power>[-+]?\d{1,3})|\{(?P<braced>[-+]?\d{1,3})\}))?
-    )
-    (?P<unit>(?:\s*\\(?:text|mathrm)\{[^{}]*\}|(?:\s+[A-Za-z]+(?:/[A-Za-z]+)?){1,4})?)
-    \s*\.?""",
+    rf"""(?P<sign>[-+]?)\s*(?:(?:US|CA|AU|HK)?[{CURRENCY}])?\s*(?P<inner>-?)\s*(?:
+        (?:(?P<mixed>\d+)\s*)?\\[dtc]?frac\s*(?:\{{\s*(?P<top>\d+)\s*\}}|(?P<top1>\d))\s*
+        (?:\{{\s*(?P<bottom>\d+)\s*\}}|(?P<bottom1>\d))
+      | (?:(?P<whole>\d+)(?:\s+|\s+and\s+))?(?P<upper>\d+)\s?/\s?(?P<lower>\d+)
+      | (?P<digits>[1-9]\d{{0,2}}(?:,\d{{3}})+(?!\d)|[1-9]\d?(?:,\d\d)+,\d{{3}}(?!\d)
+          |\d{{1,3}}(?:\ \d{{3}})+(?!\d)|[1-9]\d{{0,2}}(?:'\d{{3}})+(?!\d)|\d+|(?=\.[\d\\(]))
+        (?P<point>\.\d*(?P<repetend>\\(?:overline|bar|dot)\s*(?:\d|\{{\d+\}})(?:\d*\\dot\s*\{{?\d\}}?)?
+          |\(\d+\)|\s?(?:\.\.\.|\\[lc]?dots\b))?)?
+        (?:[eE](?P<exponent>[-+]?\d{{1,3}})(?!\d)
+          | \s*(?:\\times|\\cdot|\u00d7|\u00b7|\*|x)\s*10\s*(?:\^|\*\*)\s*
+            (?:(?P<power>[-+]?\d{{1,3}})|[{{(](?P<braced>[-+]?\d{{1,3}})[}})]))?
+    )(?!\d)""",
     re.VERBOSE | re.ASCII,
 )
+_PERCENT = re.compile(
+    r"\s*(?:\\?%|(?:\\text\{)?\s*\\?(?:%|per\s?cent\b|pct\b|percentage(?: points?)?\b)\s*\}?)"
+)
+_DEGREE = re.compile(
+    r"\s*(?:\^\s*(?:\{\s*)?\\(?:circ|degree)\s*\}?|\^?\\degree|\u00b0)\s*[CFK]?(?![A-Za-z])"
+)
+_LETTERS = r"[^\s\d!-/:-@\[-`{-~]+"
+_POWER = r"(?:\^\{?-?\d\}?)?"
+# Letters of a unit that stand at the number itself, as in `5cm`, and are no product of variables.
+_ATTACHED = rf"""(?:
+    (?:st|nd|rd|th|[kcdm\u00b5\u03bc]m|ml|[km]g|lbs?|oz|ft|mi|yd|sec|mins?|hrs?|[km]?ph
+    |k?cal|mol|[kMG]?Hz|k?Wh?|[kM]J|[kM]Pa|[AaPp]M|[ap]m|[KMGT]B|dollars?|units?)\b{_POWER}
+    (?:/[a-z]{{1,3}}\b{_POWER})?|m/s{_POWER}|[gm]{_POWER}/[a-z]+{_POWER}|m\^\{{?[23]\}}?|[^\x00-\x7f\s]{_LETTERS[:-1]}*)"""
+_IN_TEXT = (
+    r"\\(?:text|mathrm|mbox|textrm|textit|textbf|rm)\s*\{[^{}]*\}(?:\^\{?\\circ\}?)?" + _POWER
+)
+UNIT = re.compile(
+    rf"""(?:\s*{_IN_TEXT}(?:\s*(?:/|\\cdot|\\times|\u00b7)?\s*{_IN_TEXT})*
+      | \s?(?:\\?\$|[{CURRENCY[1:]}])
+      | {_ATTACHED}
+      | )(?:\s+{_LETTERS}{_POWER}(?:[/\u00b7*.-]{_LETTERS}{_POWER})*){{0,5}}""",
+    re.VERBOSE,
+)
+_END = re.compile(r"\s*\.?\s*")
 # `0,5` and `1000,99`; not `1,234`, which is more likely to group digits.
-_DECIMAL_COMMA = re.compile(r"[-+\u2212]?(?:0|\d+(?!,\d{3}$)),\d+", re.ASCII)
+_DECIMAL_COMMA = re.compile(r"[-+]?(?:0|\d+(?!,\d{3}(?!\d))),\d+(?![\d.,])", re.ASCII)
+_COMMA = re.compile(r"(?<=\d),(?=\d)")
 # At the end of a formula; three of them are an ellipsis.
 _PUNCTUATION = re.compile(r"(?<![.,;])\s*[.,;]$")
-_TEXT = re.compile(r"\\text(?:bf|it|rm)?\{([^{}]*)\}\.?")
-_SPACES = re.compile(r"\\[,;:! ]|~")
+_TEXT = re.compile(r"\\(?:text|mbox)(?:bf|it|rm)?\{([^{}]*)\}\.?")
+_SPACES = re.compile(r"\\!\s*|\\[,;: ]|~")
+_MEASURE = re.compile(r"\\[A-Za-z]+\s*|[{}^\d-]+")
 # Words after a number that change it, or name something that is not a unit.
-_NOT_UNITS = frozenset(
+NOT_UNITS = frozenset(
     re.findall(
         r"\w+",
         """and or to plus minus times over by of divided mod power factorial root sqrt pi
-        x y z n i e k m bn square squared cube cubed half halves third thirds quarter quarters
-        dozen dozens hundred hundreds percent pct percentage degree degrees""",
+        x y z n i e k bn square squared cube cubed half halves third thirds quarter quarters
+        percent pct percentage but not nor""",
     )
 )
-_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12}
-_GROUPING = re.compile(r"[, \u00a0\u202f]")
+# Variables have other letters.
+_UNIT_LETTERS = frozenset("mgshLlNJWVACFK$")
+_SCALES = {
+    "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
+    "dozen": 12, "lakh": 10**5, "crore": 10**7, "\u5343": 10**3, "\u4e07": 10**4, "\u842c": 10**4,
+    "\ub9cc": 10**4, "\u5104": 10**8, "\u4ebf": 10**8, "\uc5b5": 10**8,
+}  # fmt: skip
+_GROUPING = re.compile(r"[, ']")
+_BLOCK = re.compile(r"(\d{1,6}?)\1\1+$")
 
 
 class PlainNumber(NamedTuple):
-    """An exact value, and whether it was written with a decimal point (then it may be rounded)."""
+    """An exact value, and how it was written."""
 
     value: Fraction
     rounded: bool
+    """With a decimal point: it may be rounded."""
+    percent: bool = False
+    """With a percent sign; `value` is the number before it."""
+
+
+class Leading(NamedTuple):
+    """A number at the beginning of a text."""
+
+    number: PlainNumber
+    rest: str
+    """The text after the number, without its percent sign or degrees."""
 
 
 def read_number(text: str) -> PlainNumber | None:
     """`text`, all of it, as a number with at most a currency sign and a unit; else None."""
     if len(text) > MAX_CHARS:
         return None
-    if "\\" in text or "{" in text or "~" in text:
-        text = _SPACES.sub("", text.replace("{,}", ",").replace("\\$", "$"))
-    match = _NUMBER.fullmatch(unwrapped(text))
-    if match is None:
+    leading = read_leading(unwrapped(_tidy(text)))
+    if leading is None:
         return None
-    scale = _scale(match["unit"])
+    unit = UNIT.match(leading.rest)
+    assert unit is not None
+    scale = _scale(unit[0])
+    if scale is None or not _END.fullmatch(leading.rest, unit.end()):
+        return None
+    return leading.number._replace(value=leading.number.value * scale)
+
+
+def read_leading(text: str) -> Leading | None:
+    """The number that `text` begins with; None if it begins with another thing."""
+    match = _NUMBER.match(text[: MAX_CHARS + 1])
+    if match is None or match.end() > MAX_CHARS:
+        return None
     value = _value(match)
-    if scale is None or value is None:
-        return None
-    value *= 10**scale
     # Two signs cancel out nowhere: `-$-5` is nothing that anybody writes.
-    if match["sign"] and match["inner"]:
+    if value is None or (match["sign"] and match["inner"]):
         return None
-    if (match["sign"] or match["inner"]) in ("-", "\u2212"):
+    if "-" in (match["sign"], match["inner"]):
         value = -value
-    return PlainNumber(value, len(match["point"] or "") > 1 or _exponent(match) != 0)
+    end = match.end()
+    percent = _PERCENT.match(text, end)
+    degree = None if percent else _DEGREE.match(text, end)
+    rounded = not match["repetend"] and (len(match["point"] or "") > 1 or _exponent(match) != 0)
+    number = PlainNumber(value, rounded, percent is not None)
+    after = percent or degree
+    return Leading(number, text[after.end() if after else end :])
 
 
 def same_number(left: PlainNumber, right: PlainNumber, places: int) -> bool:
-    """Whether two numbers are equal; to half a unit of `places` decimals if one of them has a
-    decimal point, exactly otherwise (so 1/3 equals 0.3333333, and 3 does not equal 3.1)."""
-    if left.value == right.value:
+    """Whether two numbers are equal: exactly, or `close` if one of them has a decimal point (so 1/3
+    equals 0.3333333, and 3 does not equal 3.1). 50 % equals both 50 and 1/2."""
+    pairs = [(left.value, right.value)]
+    if left.percent and not right.percent:
+        pairs.append((left.value / 100, right.value))
+    if right.percent and not left.percent:
+        pairs.append((left.value, right.value / 100))
+    rounded = left.rounded or right.rounded
+    return any(
+        one == other or (rounded and close(abs(one - other), max(abs(one), abs(other)), places))
+        for one, other in pairs
+    )
+
+
+def close(difference: Fraction, largest: Fraction, places: int) -> bool:
+    """Whether two values that are `difference` apart agree to `places` decimals.
+
+    If the larger one is below 0.1, these are significant digits: only 0 equals 0."""
+    if difference == 0:
         return True
-    if not (left.rounded or right.rounded):
-        return False
-    return bool(abs(left.value - right.value) * 2 <= Fraction(1, 10**places))
+    zeros = len(str(int(1 / largest))) - 1 if largest < 1 else 0
+    return difference * 2 * 10 ** (places + zeros) <= 1
 
 
 def read_decimal_comma(text: str) -> PlainNumber | None:
-    """`text` as a number with a decimal comma (`1000,99`); None if it is none. Unlike the result of
-    `read_number` this is not certain: it may be a list of two numbers."""
-    match = _DECIMAL_COMMA.fullmatch(unwrapped(text)) if len(text) <= MAX_CHARS else None
-    return read_number(match[0].replace(",", ".")) if match else None
+    """`text` as a number with a decimal comma (`1000,99`, `2,5 kg`); None if it is none. Unlike
+    the result of `read_number` this is not certain: it may be a list of two numbers."""
+    if len(text) > MAX_CHARS:
+        return None
+    text = unwrapped(_tidy(text))
+    match = _DECIMAL_COMMA.match(text)
+    return read_number(_COMMA.sub(".", match[0]) + text[match.end() :]) if match else None
 
 
 def unwrapped(text: str) -> str:
-    """`text` without white space, Markdown emphasis, and the math delimiters and `\\text{}` around
-    all of it, up to three layers."""
+    """`text` without white space, quotes, Markdown emphasis, and the math delimiters and `\\text{}`
+    around all of it, up to three layers."""
     for _ in range(3):
         inner = _unwrapped_once(text)
         if inner == text:
@@ -104,9 +182,19 @@ def unwrapped(text: str) -> str:
     return text
 
 
+def _tidy(text: str) -> str:
+    text = plain_signs(text)
+    if "\\" in text or "{" in text or "~" in text:
+        text = _SPACES.sub("", text.replace("{,}", ",").replace("\\$", "$"))
+    return text
+
+
 def _unwrapped_once(text: str) -> str:
-    text = text.strip().strip("*_`").strip()
-    if text.startswith("\\text"):
+    text = text.strip().strip("*`").strip()
+    for around in "\"'_":
+        if len(text) > 2 and text[0] == text[-1] == around:
+            text = text.strip(around).strip()
+    if text.startswith(("\\text", "\\mbox")):
         whole = _TEXT.fullmatch(text)
         if whole:
             return whole[1].strip()
@@ -120,14 +208,23 @@ def _unwrapped_once(text: str) -> str:
 
 
 def _value(match: re.Match[str]) -> Fraction | None:
-    top, bottom = match["top"] or match["upper"], match["bottom"] or match["lower"]
+    top = match["top"] or match["top1"] or match["upper"]
     if top is not None:
-        if int(bottom) == 0:
-            return None
-        return int(match["whole"] or 0) + Fraction(int(top), int(bottom))
-    places = (match["point"] or "").removeprefix(".")
+        bottom = int(match["bottom"] or match["bottom1"] or match["lower"])
+        whole = int(match["mixed"] or match["whole"] or 0)
+        return whole + Fraction(int(top), bottom) if bottom else None
+    places = (match["point"] or ".")[1:].removesuffix(match["repetend"] or "")
     digits = _GROUPING.sub("", match["digits"]) + places
-    return int(digits) * Fraction(10) ** (_exponent(match) - len(places))
+    value = Fraction(int(digits or "0"))
+    if match["repetend"]:
+        block = "".join(re.findall(r"\d", match["repetend"]))
+        if not block:
+            found = _BLOCK.search(places)
+            if found is None:
+                return None
+            block = found[1]
+        value += Fraction(int(block), 10 ** len(block) - 1)
+    return value * Fraction(10) ** (_exponent(match) - len(places))
 
 
 def _exponent(match: re.Match[str]) -> int:
@@ -135,14 +232,16 @@ def _exponent(match: re.Match[str]) -> int:
 
 
 def _scale(unit: str) -> int | None:
-    """The power of ten that the words after a number stand for; None if they may change it."""
+    """The factor that the words after a number stand for; None if they may change it."""
     if not unit:
-        return 0
-    if "{" in unit:
-        unit = unit[unit.index("{") + 1 : -1]
-        if not re.fullmatch(r"[A-Za-z .]*", unit):
-            return None
-    words = [word.strip(".").lower() for word in re.split(r"[\s/]+", unit) if word]
-    scale = _SCALES.get(words[0], 0) if words else 0
-    rest = words[1:] if scale else words
-    return None if any(word in _NOT_UNITS or word in _SCALES for word in rest) else scale
+        return 1
+    words = [word.strip(".") for word in re.split(r"[\s/]+", _MEASURE.sub(" ", unit)) if word]
+    if any(len(word) == 1 and word.isascii() and word not in _UNIT_LETTERS for word in words):
+        return None
+    words = [word.lower() for word in words]
+    scale = 1
+    while words and words[0] in _SCALES:
+        scale *= _SCALES[words.pop(0)]
+    if words and words[0][0] in _SCALES:
+        scale *= _SCALES[words[0][0]]
+    return None if any(word in NOT_UNITS or word in _SCALES for word in words) else scale

@@ -35,6 +35,19 @@ RIGHT = [
     ("B", 1),
     ("A", 0),
     ("B", ["A", "B"]),
+    ("\\boxed{\\textbf{(B)}\\ 12}", "B"),
+    ("\\boxed{\\mathbf{B}}", "B"),
+    ("\\boxed{\\mathrm{(B)}}", "B"),
+    ("\\boxed{B\\text{: Paris}}", "B"),
+    ("\u56e0\u6b64\u9009\u62e9 B\u3002", "B"),
+    ("\u7b54\u6848\u662fB\u3002", "B"),
+    ("\u7b54\u6848\uff1a\uff08B\uff09", "B"),
+    ("\u6545\u9009B", "B"),
+    ("\u041e\u0442\u0432\u0435\u0442: B", "B"),
+    ("The answer is B, not A.", "B"),
+    ("The answer is not A but B.", "B"),
+    ("So option B fits, not option A", "B"),
+    ("B is correct.", "B"),
 ]
 
 WRONG = [
@@ -47,6 +60,12 @@ WRONG = [
     ("A or B", ["A", "B"]),
     ("(A)", 1),
     ("Z", "B"),
+    ("\\boxed{\\mathbf{C}}", "B"),
+    ("\u56e0\u6b64\u9009\u62e9 C\u3002", "B"),
+    ("The answer is B, not A.", "A"),
+    ("The answer is not A but B.", "A"),
+    ("The answer is not B.", "B"),
+    ("So option B fits, not option A", "A"),
 ]
 
 

@@ -158,6 +158,14 @@ def test_sentences_end_at_their_marks_but_not_after_abbreviations(text: str, cou
     assert sentences(text) == count
 
 
+@pytest.mark.parametrize("sign", ["[", "<<", "\n", "*", "-", "."])
+def test_many_signs_take_linear_time(sign: str) -> None:
+    # With a pattern of quadratic time each takes ten seconds: the test's time limit catches it.
+    for name, arguments, *_ in EXAMPLES:
+        if not name.startswith("language"):
+            INSTRUCTIONS[name].follows(sign * 60_000, arguments)
+
+
 PUZZLE = {"nums": [44, 19, 35], "target": 98}
 
 
@@ -166,6 +174,14 @@ PUZZLE = {"nums": [44, 19, 35], "target": 98}
     [
         ("<answer>44 + 19 + 35</answer>", ScoreStatus.CORRECT),
         ("<answer>(44+19)+35 = 98</answer>", ScoreStatus.CORRECT),
+        ("<answer>98 = (44+19)+35</answer>", ScoreStatus.CORRECT),
+        ("The answer is 44 + 19 + 35, which is 98.", ScoreStatus.CORRECT),
+        ("#### 44 + 19 + 35 (all of them)", ScoreStatus.CORRECT),
+        ("so $\\boxed{44 + 19 + 35 = 98}$", ScoreStatus.CORRECT),
+        ("**44 + 19 + 35**", ScoreStatus.CORRECT),
+        ("\u7b54\u6848\uff1a\uff14\uff14\uff0b\uff11\uff19\uff0b\uff13\uff15", ScoreStatus.CORRECT),
+        ("<answer>44 + 19 + 35 - 98 + 98</answer>", ScoreStatus.WRONG),
+        ("<answer>98 = 98</answer>", ScoreStatus.WRONG),
         ("so \\boxed{44 + 19 + 35}", ScoreStatus.CORRECT),
         ("I add them\n35 + 44 + 19", ScoreStatus.CORRECT),
         ("<answer>44 + 54</answer>", ScoreStatus.WRONG),

@@ -1,0 +1,260 @@
+"""The value in a text that was marked as the answer, or in a text without a mark. Linear time.
+
+A marked answer is read from its beginning: `18 eggs in 3 days` is 18, `5, not 4` and `not 4 but 5`
+are 5. A unit or a remark may follow the value. A text without a mark is read from its end.
+These functions cut text; the caller finds out whether a piece has a value.
+"""
+
+import re
+from collections.abc import Iterator
+
+from reward.verifiers.number_words import words_as_digits
+
+# Two letters are a product (`xy`), unless they are an English word. Letters of other scripts are
+# words too, except Greek ones.
+PROSE = re.compile(
+    r"(?<![\\A-Za-z])(?:[A-Za-z]{3,}|"
+    r"(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)(?![A-Za-z]))"
+    r"(?:'[a-z]{1,2}(?![A-Za-z]))?"
+    r"|[^\W\d_\x00-\x7f\u0370-\u03ff\u2100-\u214f]+"
+)
+COMMAND = re.compile(
+    r"\\(?:text|mathrm|operatorname|mbox|begin|end|color|textcolor)\s*\{[^{}]*\}|\\[A-Za-z]+"
+)
+FUNCTIONS = frozenset(
+    re.findall(
+        r"\w+",
+        """arcsin arccos arctan sin cos tan cot sec csc log exp sqrt lim max min gcd lcm mod det
+        inf infty and or union sinh cosh tanh""",
+    )
+)
+# The two currency signs of `$5 and not $4` enclose text, not a formula.
+FORMULA = re.compile(
+    r"\$\$(.+?)\$\$|(?<!\\)\$(?! )([^$\n]+?)(?<!\\)\$(?!\d)|(?<!\\)\$ ([^$\n]+) \$|\\\((.+?)\\\)"
+    r"|\\\[(.+?)\\\]",
+    re.DOTALL,
+)
+# No answer needs a longer line.
+MOST = 2000
+_TEXT = re.compile(r"\\(?:text|mbox)(?:bf|it|rm|normal)?\s*\{([^{}]*)\}")
+_NUMBER_AHEAD = r"(?=\s*[-+]?\s*(?:[$\u20ac\u00a3(\[]\s*)*-?[\d.\\])"
+# Words between a mark and the value that take the value back, or make it a bound of one side.
+_TAKEN_BACK = re.compile(
+    r"n't\b|\b(?:not|never|no longer|neither|nor|rather than|instead of|other than|unlike|except|"
+    r"(?:more|less|greater|fewer|smaller|larger|higher|lower|better|bigger) than|between|under|"
+    r"over|below|above|beyond|half|twice|thrice|double|triple|third|quarter|percent of)\b"
+    r"|\u4e0d\u662f|\u4e0d\u4e3a|\u4e0d\u7b49",
+    re.IGNORECASE,
+)
+_GIVEN_INSTEAD = re.compile(
+    r"\b(?:but|rather|instead|actually|it is|it's|it must be)\b\W*|\u800c\u662f", re.IGNORECASE
+)
+# `72 or 73`: undecided, as a list. With a unit after the first value it is a second way to say it.
+_SEVERAL = re.compile(rf"(?<=[\d)}}\]%$])\s*,?\s+(?:and|or|&)\s+{_NUMBER_AHEAD}", re.IGNORECASE)
+_UNIT_IN_SUM = re.compile(
+    r"(?<=[\d}])\s*[A-Za-z]+(?:\s[A-Za-z]+){0,2}"
+    r"(?=\s*[+*/=\u00d7-]\s*(?:[$\u20ac\u00a3]\s*)?[\d(\\])"
+)
+_CALCULATED = re.compile(r"<<[^<>]{0,80}>>")
+_RESTATED = re.compile(r"\W{0,3}([\d.,]+\s*[A-Za-z]+(?:\s[A-Za-z]+){0,2})\s*=")
+_REMARK = re.compile(
+    r"(?<=[\w}%$])\s+\((?:[=\d\s.,+*/^\u00d7-]+|[^()]*[A-Za-z]{2}[^()]*)\).*", re.DOTALL
+)
+_START = re.compile(
+    r"(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?(?<![\w.])[-+(\[]*\s*(?:US)?[$\u20ac\u00a3\u00a5]?\s*-?"
+    r"(?:\d|\.\d)"
+    r"|(?:[A-Za-z]\s*=\s*)?[-+(\[]*\\(?!text|mbox)[A-Za-z{]|(?<!\\)\$"
+)
+_SAID = re.compile(
+    r"\b(?:is|are|was|were|be|equals?|has|have|had|gets?|needs?|takes?|costs?)\b:?\s*"
+    r"(?:(?:now|still|only|just|about|approximately|exactly|equal to|a total of)\s+)*"
+    rf"(?={_START.pattern})",
+    re.IGNORECASE,
+)
+_UNITS_ONLY = re.compile(
+    r"(?!(?:as|at|because|but|by|each|for|from|if|in|is|not|of|on|per|since|so|that|to|was|when|"
+    r"where|which|while|with)\b)[^\W\d_]+(?:[ /-][^\W\d_]+){0,2}\W*",
+    re.IGNORECASE,
+)
+_MEASURE = (
+    r"(?:ft|feet|foot|in(?!\s+\d)|inch(?:es)?|yd|yards?|miles?|k?m|cm|mm|met(?:er|re)s?|lbs?|"
+    r"pounds?|oz|ounces?|k?g|kilograms?|grams?|h|hrs?|hours?|min|minutes?|s|secs?|seconds?|days?|weeks?|months?|years?|"
+    r"dollars?|cents?|gallons?|quarts?|pints?|cups?)\b\.?"
+)
+_COMPOUND = re.compile(
+    rf"\s*[\d.,]+\s*{_MEASURE}(?:,?\s*(?:and\s+)?[\d.,]+\s*{_MEASURE})+", re.IGNORECASE
+)
+_OPERATIONS = (
+    (re.compile(r"(?<=\d)\s+(?:multiplied by|times)" + _NUMBER_AHEAD, re.IGNORECASE), " * "),
+    (re.compile(r"(?<=\d)\s+plus" + _NUMBER_AHEAD, re.IGNORECASE), " + "),
+    (re.compile(r"(?<=\d)\s+minus" + _NUMBER_AHEAD, re.IGNORECASE), " - "),
+    (re.compile(r"(?<=\d)\s+(?:divided by|over)" + _NUMBER_AHEAD, re.IGNORECASE), " / "),
+    (re.compile(r"(?<=\d)\s+squared\b", re.IGNORECASE), "^2"),
+    (re.compile(r"(?<=\d)\s+cubed\b", re.IGNORECASE), "^3"),
+    (re.compile(r"(?<=\d)\s+to(?: the)?" + _NUMBER_AHEAD, re.IGNORECASE), " : "),
+)
+_WHOLE_WITH_REMARK = re.compile(r"\W{0,3}[\d.,]+%?\s+\([=\d\s.,+*/^\u00d7-]+\)\W*")
+_ARROW = re.compile(r"\s*(?:\u2192|\u21d2|[-=]>|\\(?:to|rightarrow|Rightarrow|implies)\b)")
+_CUTS = (re.compile(r"[.;:!?](?:\s|$)|\s[-\u2014]+\s"), re.compile(r",(?:\s|$)"))
+_HANGING = re.compile(r"\s(?:[AaI]|and|or|[-+*/=])$")
+_JOINT = re.compile(r"\s*(?:,?\s*\b(?:and|or)\b|,)\s*(?=[$\\])")
+_PERCENT = re.compile(r"\s*(?:\\?%|percent\b|pct\b)")
+_AROUND = " \t\n*_`\"'=\u2014"
+_PUNCTUATION = re.compile(r"(?<![.,;:])\s*[.,;:]+(?<!\.\.)$")
+_RUN = re.compile(
+    r"(?<![A-Za-z_^{])(?:[$\u20ac\u00a3\u00a5(\[]|-)*(?:\d|\.\d)"
+    r"(?:[\d.,:^!%)\]$\u20ac\u00a3+*/=\u00d7\u00f7\u00b7-]"
+    r"|[ \t]+(?=[\d+*/=\u00d7\u00f7\u00b7^(%-])|\((?=\d|-))*"
+)
+_LONGEST_LEAD = 200
+_DENIED = re.compile(
+    r"(?:\bnot|n't|\bnot be|\brather than|\binstead of|\bthan|\u4e0d\u662f|\u4e0d\u4e3a"
+    r"|\u4e0d\u7b49\u4e8e)\s*$",
+    re.IGNORECASE,
+)
+
+
+def is_compound(text: str) -> bool:
+    """Whether `text` begins with several measures that are one value: `5 ft 10 in`."""
+    return _COMPOUND.match(_TEXT.sub(r" \1 ", text)) is not None
+
+
+def is_sum(text: str) -> bool:
+    """Whether `text` is free of words, also within `\\text{}`."""
+    return "\\text" not in text and not any(
+        word.lower() not in FUNCTIONS for word in PROSE.findall(COMMAND.sub("", text))
+    )
+
+
+def is_denied(text: str, position: int) -> bool:
+    """Whether "not" stands before `position` in `text`."""
+    return _DENIED.search(text, max(position - 20, 0), position) is not None
+
+
+def has_remark(text: str) -> bool:
+    """Whether `text` is a number with its working in parentheses: `18 (9 + 9)`, which means 18."""
+    return _WHOLE_WITH_REMARK.fullmatch(text) is not None
+
+
+def takes_back(text: str) -> bool:
+    """Whether `text`, an announced answer, only says what the answer is not: `not 4`."""
+    text = text[:_LONGEST_LEAD]
+    start = _START.search(text)
+    lead = text[: start.start()] if start else text
+    return bool(_TAKEN_BACK.search(lead)) and not _GIVEN_INSTEAD.search(text, len(lead))
+
+
+def beginnings(text: str) -> Iterator[str]:
+    """Pieces of `text`, a marked answer, that may be its value, the longest first. Each begins at
+    the first value in `text`. The first piece that can be read is the answer."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > 1 and "\\begin" not in text and not text.lstrip().startswith(("$$", "\\[")):
+        # Work, and the result below it; or the result, and a remark below it.
+        yield lines[0]
+        yield lines[-1]
+        text = " ".join(lines)
+    text = words_as_digits(_TEXT.sub(r" \1 ", _CALCULATED.sub("", text.replace('\\"', '"'))))
+    restated = _RESTATED.match(text)
+    if restated:
+        # `30 minutes = 0.5 hours` says the same twice; `9 eggs + 9 eggs = 18 eggs` works it out.
+        yield restated[1]
+    for pattern, sign in _OPERATIONS:
+        text = pattern.sub(sign, text)
+    text = _trimmed(_SEVERAL.sub(", ", _UNIT_IN_SUM.sub("", text)))
+    start = _START.search(text)
+    prose = PROSE.search(text)
+    if start is None:
+        return
+    lead = text[: start.start()]
+    if (prose is None or start.start() < prose.start()) and not _TAKEN_BACK.search(lead):
+        # A formula may begin with letters (`2x = y`, `x^2 + 1`): no prose stands before its digits.
+        yield from _values(text)
+        return
+    said = _SAID.search(text)
+    if said and (said.end() > start.end() or not _TAKEN_BACK.search(lead)):
+        # `The largest $n$ is 34`, `not 4, it is 5`: a sentence says the value after its verb.
+        yield from _values(text[said.end() :])
+    elif not _TAKEN_BACK.search(lead):
+        yield from _values(text[start.start() :])
+    elif instead := _GIVEN_INSTEAD.search(text, start.start()):
+        yield from beginnings(text[instead.end() :])
+
+
+def _values(text: str) -> Iterator[str]:
+    formula = FORMULA.match(text)
+    if formula:
+        yield _formulas(text)
+        return
+    text = _ARROW.split(_REMARK.sub("", text), maxsplit=1)[0]
+    prose = next((word for word in PROSE.finditer(text) if word[0].lower() not in FUNCTIONS), None)
+    head = text[: prose.start()] if prose else text
+    rest = text[prose.start() :] if prose else ""
+    head = _trimmed(_balanced(head))
+    head = _trimmed(_HANGING.sub("", head))
+    first = re.split(r",\s|;", head, maxsplit=1)[0]
+    if first != head and rest and (";" in head or not _UNITS_ONLY.fullmatch(rest)):
+        # `18, 6 for each`: the comma begins a remark.
+        head = first
+    yield head
+    # `!` and ` - ` end a sentence only if words follow; else they are signs of a formula.
+    for cut in _CUTS if rest else ():
+        head = _trimmed(cut.split(head, maxsplit=1)[0])
+        yield head
+
+
+def _trimmed(text: str) -> str:
+    """`text` without punctuation and emphasis around it. An ellipsis stays."""
+    return _PUNCTUATION.sub("", text.lstrip(_AROUND + ",;:").rstrip(_AROUND)).rstrip(_AROUND)
+
+
+def _formulas(text: str) -> str:
+    """The formulas that `text` begins with, joined by commas if only `,`, "and" or "or" is between
+    them."""
+    found, position = [], 0
+    while match := FORMULA.match(text, position):
+        found.append(next(group for group in match.groups() if group).strip().rstrip(".,;"))
+        position = match.end()
+        joint = _JOINT.match(text, position)
+        if joint is None:
+            break
+        position = joint.end()
+    return ", ".join(found) + ("%" if _PERCENT.match(text, position) else "")
+
+
+def _balanced(text: str) -> str:
+    """`text` up to the first bracket that is never closed."""
+    stack: list[int] = []
+    for position, sign in enumerate(text):
+        if sign in "([{":
+            stack.append(position)
+        elif sign in ")]}" and stack:
+            stack.pop()
+    return text[: stack[0]] if stack else text
+
+
+def endings(text: str) -> Iterator[str]:
+    """Pieces of `text`, which marks no answer, that may be its value: the last formula or number,
+    in its longest form first."""
+    line = text.rstrip().rpartition("\n")[2].strip()
+    if len(line) <= MOST:
+        line = words_as_digits(line)
+        last = 0
+        for word in PROSE.finditer(COMMAND.sub(lambda match: " " * len(match[0]), line)):
+            if word[0].lower() not in FUNCTIONS:
+                last = word.end()
+        tail = line[last:].strip(" \t,;:")
+        if re.search(r"[\d\\]", tail) and not is_denied(line, last):
+            yield tail
+    tail = text[-MOST:]
+    found = ""
+    position = -1
+    for formula in FORMULA.finditer(tail):
+        found, position = formula[0], formula.end()
+    for run in _RUN.finditer(tail, max(position, 0)):
+        if not is_denied(tail, run.start()):
+            found = run[0]
+    if found:
+        yield found
+        yield _trimmed(re.split(r",\s", _trimmed(found))[-1])
+    elif not re.search(r"\d", tail):
+        yield from _RUN.findall(words_as_digits(tail))[-1:]

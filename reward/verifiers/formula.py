@@ -1,0 +1,199 @@
+"""A formula as people write it, in the LaTeX that the parser of latex2sympy2_extended reads.
+
+Only the spelling changes: `\\frac12`, `sqrt(8)`, `x**2`, `\\left(`, `\\varnothing`, `\\mathrm{e}`.
+The library's own normaliser also deletes quotes, `\\ldots`, and final letters that look like units.
+Then a part of a formula stands for the whole. Linear time, except for nested fractions.
+"""
+
+import re
+
+from reward.verifiers.math_text import COLOR, SIZES, STYLES, is_date
+from reward.verifiers.signs import plain_signs
+
+_SIGNS = str.maketrans(
+    {
+        "\u00d7": r"\times ",
+        "\u00f7": r"\div ",
+        "\u00b7": r"\cdot ",
+        "\u22c5": r"\cdot ",
+        "\u03c0": r"\pi ",
+        "\u221e": r"\infty ",
+        "\u2264": r"\le ",
+        "\u2265": r"\ge ",
+        "\u2260": r"\ne ",
+        "\u2208": r"\in ",
+        "\u222a": r"\cup ",
+        "\u2229": r"\cap ",
+        "\u2205": r"\emptyset ",
+        "\u00b1": r"\pm ",
+        "\u00b0": r"^\circ ",
+        "\u27e8": "(",
+        "\u27e9": ")",
+        "\u20ac": "",
+        "\u00a3": "",
+        "\u00a5": "",
+    }
+)
+_FUNCTION = re.compile(
+    r"(?<![\\A-Za-z{])(arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp|pi|infty|sqrt)"
+    r"(?![A-Za-z])"
+)
+_NAMED = re.compile(
+    STYLES + r"\s*\{\s*(arcsin|arccos|arctan|sin|cos|tan|cot|sec|csc|log|ln|exp)\s*\}"
+)
+_LETTER = re.compile(STYLES.replace("|mathbb", "") + r"\s*\{\s*([A-Za-z0-9]|\\[a-z]+)\s*\}")
+_OLD_LETTER = re.compile(STYLES.replace("|mathbb", "") + r"\s+([A-Za-z0-9])(?![A-Za-z])")
+_WRITTEN = (
+    (re.compile(r"\\(?:left|right)?(?:langle|lgroup)(?![A-Za-z])"), "("),
+    (re.compile(r"\\(?:left|right)?(?:rangle|rgroup)(?![A-Za-z])"), ")"),
+    (re.compile(r"\\(?:varnothing|O)(?![A-Za-z])"), r"\\emptyset "),
+    (re.compile(r"\\mathbb\s+([A-Z])"), r"\\mathbb{\1}"),
+    (re.compile(r"\\tg(?![A-Za-z])"), r"\\tan "),
+    (re.compile(r"\\ctg(?![A-Za-z])"), r"\\cot "),
+    (re.compile(r"\\lg(?![A-Za-z])"), r"\\log "),
+    (re.compile(r"\\(?:ast|bullet|star)(?![A-Za-z])"), r"\\cdot "),
+    (re.compile(r"\\(?:lbrack)(?![A-Za-z])"), "["),
+    (re.compile(r"\\(?:rbrack)(?![A-Za-z])"), "]"),
+    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\[dt]binom(?![A-Za-z])"), r"\\binom"),
+    (re.compile(r"\\infin(?![A-Za-z])|(?<![\\A-Za-z])infinity(?![A-Za-z])"), r"\\infty "),
+    (re.compile(r"\^\s*\{?\s*\\(?:circ|degree)\s*\}?"), r"^\\circ "),
+    (re.compile(r"\*\*"), "^"),
+    (re.compile(r"(\^|_)\s*([-+]\s*(?:\d+|[A-Za-z](?![A-Za-z])|\\[a-z]+))"), r"\1{\2}"),
+    (re.compile(r"(?<=\d)(?:\{,\}|\\[,!;:]\s*,?|,\\!\s*)(?=\d{3}(?!\d))"), ""),
+    (re.compile(r"\\log_\s?(\d)\s?(\d+)"), r"\\log_{\1}{\2}"),
+    (re.compile(r"(?<![\d.])\.(?=\d)"), "0."),
+    (re.compile(r"(?<=\d)e(?=[-+]?\d)"), "E"),
+    (re.compile(r"\{\s*\}"), ""),
+)  # fmt: skip
+_SPACE = re.compile(r"(?<!\\)\\ |[~\n\t]")
+_DELIMITERS = re.compile(r"\\[()\[\]](?![a-zA-Z0-9]*\\\\)|(?<!\\)\$|\\\$")
+# Also in words: `x = 1 or x = 2`, `1 \text{ and } 2`.
+_AND_OR = re.compile(
+    r"\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![\\A-Za-z{])(?:and|or)(?![A-Za-z}]))\s*,?\s*"
+)
+_UNION = re.compile(
+    r"(?<=[)\]])\s*,?\s*(?:\\text\s*\{\s*)?(?:\b(?:or|union)\b|\bU\b|(?P<both>\band\b))\s*\}?\s*(?=[(\[])"
+)
+_UNIT = re.compile(
+    r"(?<=[\d})\]A-Za-z])\s*(?:(?:[/*]|\\cdot|\\times|\\,)?\s*\\(?:text|mathrm|mbox|textrm|rm)\s*"
+    r"\{(?!\s*(?:[eid]|or|and|[A-Z])\s*\})[A-Za-z\s./\u00b0%-]+\}(?:\^\{?-?\d\}?|\^\\circ\s*)?)+\s*$"
+)
+_END = re.compile(r"(?<![.,;])[.,;]$")
+# The parser takes exponential time in the signs of a chain.
+_MOST_EQUATIONS = 12
+_TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
+# The parser reads these and drops them.
+_WORDS_IN_TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textit)\s*\{[^{}]*[A-Za-z]{2}[^{}]*\}"
+_DROPPED = re.compile(
+    r"\d\s*_|\^\s*(?:\{[^{}]*\}|\w)\s*_|'|\\phantom|\\[vh]space|\\vrule"
+    r"|\\(?:arc)?(?:sin|cos|tan|sec|csc|cot)h?\s*_|\\(?:ln|exp|det|gcd|lcm|max|min)\s*_"
+    # Words as factors, and ratios of three.
+    rf"|\\text\s*\{{[^{{}}]*\d[^{{}}]*\}}|[\w)}}]\s*{_WORDS_IN_TEXT}|{_WORDS_IN_TEXT}\s*[\w\\]|:[^:=]*:"
+    # Derivatives of letters are 0.
+    r"|\\frac\s*\{\s*(?:d|\\partial)[^{}]*\}\s*\{\s*(?:d\s*[a-zA-Z]|\\partial)"
+)
+_TRANSPOSED = re.compile(r"\^\s*\{?\s*(?:T|\\top)(?![A-Za-z])")
+_APPROXIMATELY = re.compile(r"\\(?:approx|simeq|doteq)(?![A-Za-z])|\u2248|~=")
+_NAME = re.compile(r"\s*[A-Za-z](?:_\{?\w+\}?)?\s*")
+_ARGUMENTS = re.compile(r"\\(frac|binom|sqrt)(?![A-Za-z])\s*")
+_POWER = re.compile(r"\^\s*\(")
+
+
+def has_degrees(latex: str) -> bool:
+    """Whether the angles in `latex` are in degrees, and a function is taken of them."""
+    return "^\\circ" in latex and _TRIGONOMETRIC.search(latex) is not None
+
+
+def readings(text: str) -> list[str]:
+    """Return `text` as LaTeX for the parser, once for each way to understand it.
+
+    Empty if the parser would drop a part."""
+    if is_date(text) or text.count("=") > _MOST_EQUATIONS:
+        return []
+    text = _SPACE.sub(" ", plain_signs(text).translate(_SIGNS))
+    text = SIZES.sub(" ", COLOR.sub("", text))
+    text = _DELIMITERS.sub("", text).replace("\\%", "%")
+    approximately = _APPROXIMATELY.search(text)
+    if approximately:
+        # The exact value stands before the sign; a name before it has the value after it.
+        before, after = text[: approximately.start()], text[approximately.end() :]
+        if not before.strip() or _NAME.fullmatch(before):
+            before = f"{before}={after}" if before.strip() else after
+        text = before
+    union = _UNION.search(text)
+    found = []
+    if union and (not union["both"] or "[" in text or "infty" in text):
+        found.append(_latex(_UNION.sub(r"\\cup ", text)))
+    found.append(_latex(_AND_OR.sub(", ", text)))
+    return [latex for latex in found if latex is not None]
+
+
+def _latex(text: str) -> str | None:
+    text = _UNIT.sub("", _END.sub("", text.strip()))
+    for _ in range(2):
+        text = _LETTER.sub(r"\1 ", _NAMED.sub(r"\\\1 ", text))
+    text = _FUNCTION.sub(r"\\\1 ", _OLD_LETTER.sub(r" \1 ", text))
+    for pattern, written in _WRITTEN:
+        text = pattern.sub(written, text)
+    text = re.sub("\u221a\\s*", r"\\sqrt ", text)
+    if _DROPPED.search(text) or (_TRANSPOSED.search(text) and "matrix" not in text):
+        return None
+    return _with_braces(text)
+
+
+def _with_braces(text: str) -> str:
+    """`text` with braces around each argument of a fraction, a binomial, a root and a power."""
+    text = _braced_powers(text)
+    position = 0
+    while match := _ARGUMENTS.search(text, position):
+        start = match.end()
+        if match[1] == "sqrt" and text[start : start + 1] == "[":
+            start = _closing(text, start) + 1
+        for _ in range(1 if match[1] == "sqrt" else 2):
+            text, start = _braced(text, start, parentheses=match[1] == "sqrt")
+        position = match.end()
+    return text
+
+
+def _braced(text: str, start: int, parentheses: bool) -> tuple[str, int]:
+    """`text` with braces around what stands at `start`, and the place after them."""
+    while text[start : start + 1] == " ":
+        start += 1
+    sign = text[start : start + 1]
+    if sign == "{":
+        return text, _closing(text, start) + 1
+    if sign == "(" and parentheses:
+        end = _closing(text, start)
+        if text[end : end + 1] == ")":
+            return f"{text[:start]}{{{text[start + 1 : end]}}}{text[end + 1 :]}", end + 1
+    token = re.compile(r"\\[A-Za-z]+|\d+(?:\.\d+)?|." if parentheses else r"\\[A-Za-z]+|.").match(
+        text, start
+    )
+    if token is None:
+        return text, start
+    return f"{text[:start]}{{{token[0]}}}{text[token.end() :]}", token.end() + 2
+
+
+def _braced_powers(text: str) -> str:
+    position = 0
+    while match := _POWER.search(text, position):
+        end = _closing(text, match.end() - 1)
+        if text[end : end + 1] == ")":
+            inner = text[match.end() : end]
+            text = f"{text[: match.start()]}^{{{inner}}}{text[end + 1 :]}"
+        position = match.start() + 1
+    return text
+
+
+def _closing(text: str, start: int) -> int:
+    """The place of the bracket that closes the one at `start`; the end of `text` if none does."""
+    depth = 0
+    for position in range(start, len(text)):
+        if text[position] in "([{":
+            depth += 1
+        elif text[position] in ")]}":
+            depth -= 1
+            if depth == 0:
+                return position
+    return len(text)

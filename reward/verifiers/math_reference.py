@@ -1,0 +1,76 @@
+"""References of the `math` verifier: numbers, words, expressions, or text that nothing reads."""
+
+import re
+from enum import StrEnum
+from functools import lru_cache
+from typing import NamedTuple
+
+from reward.verifiers.answer_value import COMMAND, beginnings, is_compound
+from reward.verifiers.base import BadReferenceError, shown
+from reward.verifiers.final_answer import find_answer
+from reward.verifiers.math_text import is_expression, is_label, is_words, single_backslashes
+from reward.verifiers.plain_number import PlainNumber, read_number, unwrapped
+from reward.verifiers.signs import plain_signs
+from services.contracts.thoughts import answer_of
+
+# The answer to "which sign?".
+_SIGN = re.compile(r"[-+=<>/*\u00d7\u00f7\u00b1\u2260\u2264\u2265]|[<>]=")
+
+
+class Kind(StrEnum):
+    """How a reference is compared."""
+
+    NUMBER = "number"
+    WORDS = "words"
+    """A name or a few words."""
+    EXPRESSION = "expression"
+    TEXT = "text"
+    """No parser reads it as a whole: it is compared by its letters."""
+
+
+class Reference(NamedTuple):
+    """A reference answer that has been read."""
+
+    text: str
+    kind: Kind
+    number: PlainNumber | None = None
+
+
+@lru_cache(maxsize=4096)
+def read_reference(text: str) -> Reference:
+    """The final answer of a reference: a plain value, or a worked solution that ends in one.
+
+    Raises BadReferenceError, naming the value, if there is nothing to compare with.
+    """
+    from reward.verifiers.math_expressions import read_expressions
+
+    text = plain_signs(answer_of(text) or "")
+    found = find_answer(text)
+    answer = unwrapped(single_backslashes(found.text if found else text))
+    number = read_number(answer)
+    if number is not None:
+        return Reference(answer, Kind.NUMBER, number)
+    if is_words(answer):
+        return Reference(answer, Kind.WORDS)
+    # Prose has numbers in it too: guessing one would turn a broken dataset row into rewards.
+    if is_expression(answer):
+        if read_expressions(answer):
+            return Reference(answer, Kind.EXPRESSION)
+        if re.search(r"[^\W_]", answer):
+            return Reference(answer, Kind.TEXT)
+    without_commands = COMMAND.sub(" ", answer)
+    if (
+        is_label(answer)
+        or is_compound(answer)
+        or _SIGN.fullmatch(answer)
+        or (without_commands != answer and is_words(without_commands))
+    ):
+        return Reference(answer, Kind.TEXT)
+    for piece in beginnings(answer) if found else ():
+        number = read_number(piece)
+        if number is not None:
+            return Reference(answer, Kind.NUMBER, number)
+    raise BadReferenceError(
+        f"reference answer {shown(text if found is None else answer)} is no number and no "
+        "expression; give the bare value, or a solution that ends in \\boxed{…} or #### …"
+    )

@@ -1,0 +1,179 @@
+"""Comparing mathematical text by its letters: for words, and for formulas that no parser reads as a
+whole. Only spelling is ignored (spaces, braces, styles, `\\dfrac`, `\\left`), never a value.
+Linear time.
+"""
+
+import re
+import unicodedata
+
+from reward.verifiers.answer_value import COMMAND, FUNCTIONS, MOST, PROSE
+from reward.verifiers.plain_number import unwrapped
+from reward.verifiers.signs import plain_signs
+
+_LONGEST_WORDS = 200
+_MOST_WORDS = 8
+STYLES = (
+    r"\\(?:text|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal|mbox|textbf|textit|textrm|textsf|texttt"
+    r"|textnormal|operatorname\*?|boldsymbol|bm|emph|underline|mathcal|mathscr|mathfrak|mathbb)"
+)
+_STYLED = re.compile(STYLES + r"\s*\{([^{}]*)\}")
+_STYLED_LETTER = re.compile(STYLES + r"\s+([A-Za-z0-9])")
+COLOR = re.compile(
+    r"\\textcolor\s*(?:\[\w*\])?\s*\{[^{}]*\}|\\(?:color|colorbox)\s*(?:\[\w*\])?\s*\{[^{}]*\}"
+)
+SIZES = re.compile(
+    r"\\(?:left|right|middle|mleft|mright|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|rm|bf"
+    r"|it|!|,|;|:|>|quad|qquad|enspace|thinspace|medspace|thickspace)(?![A-Za-z])\s?\.?(?![\d])"
+)
+_SPELLINGS = {
+    r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\leq": r"\le", r"\geq": r"\ge",
+    r"\leqslant": r"\le", r"\geqslant": r"\ge", r"\neq": r"\ne", r"\cdot": "*", r"\times": "*",
+    r"\ast": "*", r"\ldots": "...", r"\cdots": "...", r"\dots": "...", r"\dotsc": "...",
+    r"\dotsb": "...", r"\varnothing": r"\emptyset", r"\lbrace": r"\{", r"\rbrace": r"\}",
+    r"\lbrack": "[", r"\rbrack": "]", r"\colon": ":", r"\bmod": r"\mod", r"\pmod": r"\mod",
+    r"\lvert": "|", r"\rvert": "|", r"\vert": "|", r"\mid": "|", r"\tbinom": r"\binom",
+    r"\dbinom": r"\binom", r"\to": r"\rightarrow", r"\bar": r"\overline", r"\degree": r"^\circ",
+    r"\land": r"\wedge", r"\lor": r"\vee", r"\iff": r"\Leftrightarrow", r"\infin": r"\infty",
+    r"\And": "&", r"\div": "/", r"\lt": "<", r"\gt": ">", r"\dotsm": "...",
+}  # fmt: skip
+_DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
+_SPACE = re.compile(r"(?<!\\)\\ |~")
+_DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
+_COMMANDS = re.compile(r"\\[A-Za-z]+")
+_MODULUS = re.compile(r"\(\s*\\?mod\s*([^()]*)\)|\\(?:bmod|pmod|mod)\s*(?:\{([^{}]*)\})?")
+_END = re.compile(r"(?<![.,;])\s*[.,;]$")
+_SINGLE = re.compile(r"\{(\w|\\[A-Za-z]+)\}")
+_NAME_SIGNS = frozenset(" '-.,&/()")
+_MONTHS = re.compile(
+    r"\b(jan(?=uary\b|\b)|feb(?=ruary\b|\b)|mar(?=ch\b|\b)|apr(?=il\b|\b)|may\b|june?\b|july?\b"
+    r"|aug(?=ust\b|\b)|sep(?=tember\b|t?\b)|oct(?=ober\b|\b)|nov(?=ember\b|\b)|dec(?=ember\b|\b))[a-z]*\.?",
+    re.IGNORECASE,
+)
+_DATE = re.compile(r"\w+")
+_ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
+_LABEL_WORD = re.compile(r"[A-Z][\w.']*|\d[\w:.]*|of|the|at|[ap]\.?m\.?|o'clock|and|")
+_BETWEEN_WORDS = re.compile(r"[\s,&/()-]")
+_TIME_OR_DATE = re.compile(
+    r"(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?\s*(?:[ap]\.?m\.?)?"
+    r"|\d{4}([/.-])\d{1,2}\1\d{1,2}|\d{1,2}([/.-])\d{1,2}\2\d{4}",
+    re.IGNORECASE,
+)
+_RATIO = re.compile(r"[\d.]+\s*:\s*[\d.]+")
+_PERIOD = re.compile(r"(?<!\d)\.|\.(?!\d)")
+_OPENING = re.compile(
+    r"(?:(?:it|that|this|he|she|they|there|on|in|at)\s+)?(?:(?:is|was|are|were)\s+)?(?:(?:the|an?|on|in)\s+)?"
+)
+_REMARK = re.compile(
+    r"\s*(?:[;:(]|\.\s|\s[-\u2014]+\s|,\s+(?:(?!and\b|or\b)[^\W\d_A-Z])|(?:is|was|because|since|as|with|who|which|"
+    r"for|at|by)\b)"
+)
+
+
+def single_backslashes(text: str) -> str:
+    """`text` with `\\frac` for a `\\\\frac` that was escaped twice; rows of a matrix stay apart."""
+    return text if "\\begin" in text else _DOUBLED.sub(r"\\", text)
+
+
+def same_text(left: str, right: str) -> bool:
+    """Whether two texts are the same but for their spelling."""
+    return plain_text(left) == plain_text(right)
+
+
+def plain_text(text: str) -> str:
+    """One spelling of `text`: equal results mean the same formula, or the same words."""
+    text = _END.sub("", unwrapped(plain_signs(text))).replace("$", "")
+    if "\\" in text:
+        text = text.replace("{,}", ",").replace("\\%", "%")
+        text = without_styles(_DELIMITERS.sub("", text))
+    text = _MODULUS.sub(lambda match: " mod " + (match[1] or match[2] or ""), text)
+    text = _COMMANDS.sub(lambda match: _SPELLINGS.get(match[0], match[0]), text)
+    for _ in range(3):
+        text = _SINGLE.sub(r"\1", text)
+    if is_words(text) or is_label(text):
+        text = _ORDINAL.sub("", unicodedata.normalize("NFC", text).casefold())
+        if _MONTHS.search(text) and any(sign.isdigit() for sign in text):
+            text = " ".join(sorted(_DATE.findall(_MONTHS.sub(r"\1", text))))
+        text = _PERIOD.sub("", text).replace(",", "")
+    return re.sub(r"\s+|\{\}", "", text.replace("**", "^"))
+
+
+def without_styles(text: str) -> str:
+    """`text` without fonts, colours and spaces of LaTeX: `\\textbf{(B)}\\ 12` is `(B) 12`."""
+    if "\\" not in text:
+        return text
+    text = COLOR.sub("", _SPACE.sub(" ", text))
+    for _ in range(2):
+        text = _STYLED.sub(r"\1", text)
+    return SIZES.sub(" ", _STYLED_LETTER.sub(r"\1", text))
+
+
+def same_words(wanted: str, given: str) -> bool:
+    """Whether `given` says the words `wanted`, and at most a remark after them: `Yes, because …`
+    says Yes, and `Paris or Rome` does not say Paris."""
+    if same_text(wanted, given):
+        return True
+    wanted, given = _said(wanted), _said(given)
+    if not wanted or not given.casefold().startswith(wanted.casefold()):
+        return same_text(wanted, given)
+    rest = given[len(wanted) :]
+    return not rest.strip(" .!") or _REMARK.match(rest) is not None
+
+
+def is_words(text: str) -> bool:
+    """Whether `text` is a name or a few words (`Monday`, `New York`, `北京`) and no expression."""
+    text = text.strip()
+    if not text or len(text) > _LONGEST_WORDS or len(text.split()) > _MOST_WORDS:
+        return False
+    if not all(sign in _NAME_SIGNS or unicodedata.category(sign)[0] in "LM" for sign in text):
+        return False
+    return any(word.lower() not in FUNCTIONS for word in PROSE.findall(text))
+
+
+def is_label(text: str) -> bool:
+    """Whether `text` is a date, a time, or a name with a number in it (`Room 12`, `March 5, 2020`,
+    `2020年3月5日`), but no sentence."""
+    text = text.strip()
+    if len(text) > _LONGEST_WORDS or len(text.split()) > _MOST_WORDS or "\\" in text:
+        return False
+    if _TIME_OR_DATE.fullmatch(text):
+        return True
+    if not PROSE.search(text) or not any(sign.isdigit() for sign in text):
+        return False
+    if not text.isascii() and not re.search(r"[A-Za-z]", text):
+        return all(sign.isalnum() or sign in _NAME_SIGNS for sign in text)
+    words = _BETWEEN_WORDS.split(_MONTHS.sub("May", text))
+    return all(_LABEL_WORD.fullmatch(word) for word in words)
+
+
+def is_expression(text: str) -> bool:
+    """Whether all of `text` can be an expression: its only words are names of functions."""
+    if len(text) > MOST:
+        return False
+    words = [word for word in PROSE.findall(COMMAND.sub("", text)) if word.lower() not in FUNCTIONS]
+    # `\\angle ABC = 40` names a corner of a figure by its points.
+    return all(word.isupper() and len(word) <= 4 for word in words) and not (
+        words and is_words(text)
+    )
+
+
+def is_time_or_date(text: str) -> bool:
+    """Whether `text` is a time of day or a date. As ratios, 8:15 and 16:30 would be equal."""
+    return _TIME_OR_DATE.fullmatch(text.strip()) is not None
+
+
+def is_date(text: str) -> bool:
+    """Whether `text` is a date in digits, and no difference or quotient: `2020-01-15`."""
+    match = _TIME_OR_DATE.fullmatch(text.strip())
+    return match is not None and any(match.groups())
+
+
+def is_ratio(text: str) -> bool:
+    """Whether `text` is a ratio: 5:1 equals 10:2, and 5/1, but is not the number 5."""
+    return _RATIO.fullmatch(text.strip()) is not None
+
+
+def _said(text: str) -> str:
+    text = unwrapped(plain_signs(text))
+    text = _STYLED.sub(r"\1", text).strip(" *_\"'")
+    opening = _OPENING.match(text[0].lower() + text[1:]) if text else None
+    return text[opening.end() :].strip() if opening else text

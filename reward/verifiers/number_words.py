@@ -1,0 +1,87 @@
+"""English number words as digits: `eighteen`, `twenty-one`, `three hundred and five`, `two thirds`,
+`one and a half`, `half a dozen`. Linear time.
+"""
+
+import re
+
+_ONES = re.findall(
+    r"\w+",
+    """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
+    sixteen seventeen eighteen nineteen""",
+)
+_TENS = re.findall(r"\w+", "twenty thirty forty fifty sixty seventy eighty ninety")
+_VALUES = {word: value for value, word in enumerate(_ONES)}
+_VALUES |= {word: 10 * value for value, word in enumerate(_TENS, start=2)}
+_SCALES = {
+    "hundred": 100,
+    "thousand": 10**3,
+    "million": 10**6,
+    "billion": 10**9,
+    "trillion": 10**12,
+}
+_PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4} | {
+    ordinal + ending: value
+    for value, ordinal in enumerate(
+        ("third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"), start=3
+    )
+    for ending in ("", "s")
+}
+_WORD = "|".join([*_VALUES, *_SCALES])
+_RUN = re.compile(
+    rf"(?<![\w\\])(?:a\s+(?:{'|'.join(_SCALES)})|{'|'.join(_VALUES)})\b"
+    rf"(?:(?:\s+and\s+|[\s-]+)(?:{_WORD})\b)*",
+    re.IGNORECASE,
+)
+_FRACTION = re.compile(
+    rf"(?<![\w\\./])(?:(?P<whole>\d+)\s+and\s+)?(?P<top>an?|\d+)[\s-]+(?P<part>{'|'.join(_PARTS)})\b"
+    r"(?!\s+of\b)",
+    re.IGNORECASE,
+)
+_HALF = re.compile(r"^\W*half\W*$", re.IGNORECASE)
+_SIGN = re.compile(r"\b(?:minus|negative)\s+(?=\d)", re.IGNORECASE)
+_DOZEN = re.compile(r"\b(half\s+)?an?\s+dozen\b", re.IGNORECASE)
+
+
+def words_as_digits(text: str) -> str:
+    """`text` with digits for its number words."""
+    text = _RUN.sub(_digits, text)
+    text = _HALF.sub("1/2", text)
+    text = _DOZEN.sub(lambda match: "6" if match[1] else "12", text)
+    return _SIGN.sub("-", _FRACTION.sub(_fraction, text))
+
+
+def _digits(match: re.Match[str]) -> str:
+    """The run as digits. Words that form no single number (`two and three`) become several."""
+    total = current = 0
+    last = 10**15
+    for word in re.findall(r"[a-z]+", match[0].lower()):
+        if word in ("a", "and"):
+            continue
+        if word in _SCALES:
+            scale = _SCALES[word]
+            if scale == 100:
+                current = max(current, 1) * scale
+            else:
+                total += max(current, 1) * scale
+                current = 0
+            last = scale
+            continue
+        value = _VALUES[word]
+        room = last if last >= 20 else 0
+        if (value >= room and room != 10**15) or (current % 10 and last < 100):
+            return re.sub(r"[A-Za-z]+", lambda word: str(_value(word[0])), match[0])
+        current += value
+        last = value if value >= 20 else 1
+    return str(total + current)
+
+
+def _value(word: str) -> int | str:
+    lower = word.lower()
+    return _VALUES.get(lower, _SCALES.get(lower, word))
+
+
+def _fraction(match: re.Match[str]) -> str:
+    whole = int(match["whole"] or 0)
+    top = 1 if match["top"].lower().startswith("a") else int(match["top"])
+    bottom = _PARTS[match["part"].lower()]
+    return f"{whole * bottom + top}/{bottom}"
