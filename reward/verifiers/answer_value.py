@@ -42,7 +42,8 @@ _NUMBER_AHEAD = r"(?=\s*[-+]?\s*(?:[$\u20ac\u00a3(\[]\s*)*-?[\d.\\])"
 _TAKEN_BACK = re.compile(
     r"n't\b|\b(?:not|never|no longer|neither|nor|rather than|instead of|other than|unlike|except|"
     r"(?:more|less|greater|fewer|smaller|larger|higher|lower|better|bigger) than|between|under|"
-    r"over|below|above|beyond|half|twice|thrice|double|triple|third|quarter|percent of)\b"
+    r"over|below|above|beyond|half|twice|thrice|double|triple|third|quarter|percent of|"
+    r"anything but|\u043d\u0435|nicht|pas|n\u00e3o|nie|niet|inte|ikke)\b"
     r"|\u4e0d\u662f|\u4e0d\u4e3a|\u4e0d\u7b49",
     re.IGNORECASE,
 )
@@ -52,14 +53,19 @@ _GIVEN_INSTEAD = re.compile(
 # `72 or 73`: undecided, as a list. With a unit after the first value it is a second way to say it.
 _SEVERAL = re.compile(rf"(?<=[\d)}}\]%$])\s*,?\s+(?:and|or|&)\s+{_NUMBER_AHEAD}", re.IGNORECASE)
 _UNIT_IN_SUM = re.compile(
-    r"(?<=[\d}])\s*[A-Za-z]+(?:\s[A-Za-z]+){0,2}"
+    r"(?<=[\d}])\s*(?!(?:when|where|if|for|with|and|or|of|at|since|because|as|so|that|which|in|is)\b)"
+    r"[A-Za-z]{2,}(?:\s[A-Za-z]{2,}){0,2}"
     r"(?=\s*[+*/=\u00d7-]\s*(?:[$\u20ac\u00a3]\s*)?[\d(\\])"
 )
 _CALCULATED = re.compile(r"<<[^<>]{0,80}>>")
 _RESTATED = re.compile(r"\W{0,3}([\d.,]+\s*[A-Za-z]+(?:\s[A-Za-z]+){0,2})\s*=")
+_WORKING = r"(?:[=\d\s.,+*/^x\u00d7-]|\\times|\\cdot)+"
 _REMARK = re.compile(
-    r"(?<=[\w}%$])\s+\((?:[=\d\s.,+*/^\u00d7-]+|[^()]*[A-Za-z]{2}[^()]*)\).*", re.DOTALL
+    rf"(?<=[\w}}%$])\s+[(\[{{](?:{_WORKING}|[^()\[\]{{}}]*[A-Za-z]{{2}}[^()\[\]{{}}]*)[)\]}}].*",
+    re.DOTALL,
 )
+_SPACES = re.compile(r"\\[ ,;:]|~")
+_MONEY = re.compile(r"(\d+) dollars? and (\d{1,2}) cents?\b", re.IGNORECASE)
 _START = re.compile(
     r"(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?(?<![\w.])[-+(\[]*\s*(?:US)?[$\u20ac\u00a3\u00a5]?\s*-?"
     r"(?:\d|\.\d)"
@@ -93,14 +99,15 @@ _OPERATIONS = (
     (re.compile(r"(?<=\d)\s+cubed\b", re.IGNORECASE), "^3"),
     (re.compile(r"(?<=\d)\s+to(?: the)?" + _NUMBER_AHEAD, re.IGNORECASE), " : "),
 )
-_WHOLE_WITH_REMARK = re.compile(r"\W{0,3}[\d.,]+%?\s+\([=\d\s.,+*/^\u00d7-]+\)\W*")
+_WHOLE_WITH_REMARK = re.compile(rf"\W{{0,3}}[\d.,]+%?\s+[(\[{{]{_WORKING}[)\]}}]\W*")
 _ARROW = re.compile(r"\s*(?:\u2192|\u21d2|[-=]>|\\(?:to|rightarrow|Rightarrow|implies)\b)")
 _CUTS = (re.compile(r"[.;:!?](?:\s|$)|\s[-\u2014]+\s"), re.compile(r",(?:\s|$)"))
+_LIST = re.compile(r",\s|;|(?<=\S):\s")
 _HANGING = re.compile(r"\s(?:[AaI]|and|or|[-+*/=])$")
 _JOINT = re.compile(r"\s*(?:,?\s*\b(?:and|or)\b|,)\s*(?=[$\\])")
 _PERCENT = re.compile(r"\s*(?:\\?%|percent\b|pct\b)")
 _AROUND = " \t\n*_`\"'=\u2014"
-_PUNCTUATION = re.compile(r"(?<![.,;:])\s*[.,;:]+(?<!\.\.)$")
+_PUNCTUATION = re.compile(r"(?<![.,;:])\s*[.,;:?]+(?<!\.\.)$")
 _RUN = re.compile(
     r"(?<![A-Za-z_^{])(?:[$\u20ac\u00a3\u00a5(\[]|-)*(?:\d|\.\d)"
     r"(?:[\d.,:^!%)\]$\u20ac\u00a3+*/=\u00d7\u00f7\u00b7-]"
@@ -116,7 +123,8 @@ _DENIED = re.compile(
 
 def is_compound(text: str) -> bool:
     """Whether `text` begins with several measures that are one value: `5 ft 10 in`."""
-    return _COMPOUND.match(_TEXT.sub(r" \1 ", text)) is not None
+    text = _MONEY.sub(_dollars, _TEXT.sub(r" \1 ", text))
+    return _COMPOUND.match(text) is not None
 
 
 def is_sum(text: str) -> bool:
@@ -133,7 +141,7 @@ def is_denied(text: str, position: int) -> bool:
 
 def has_remark(text: str) -> bool:
     """Whether `text` is a number with its working in parentheses: `18 (9 + 9)`, which means 18."""
-    return _WHOLE_WITH_REMARK.fullmatch(text) is not None
+    return _WHOLE_WITH_REMARK.fullmatch(_SPACES.sub(" ", text)) is not None
 
 
 def takes_back(text: str) -> bool:
@@ -153,7 +161,8 @@ def beginnings(text: str) -> Iterator[str]:
         yield lines[0]
         yield lines[-1]
         text = " ".join(lines)
-    text = words_as_digits(_TEXT.sub(r" \1 ", _CALCULATED.sub("", text.replace('\\"', '"'))))
+    text = _SPACES.sub(" ", _CALCULATED.sub("", text.replace('\\"', '"')))
+    text = _MONEY.sub(_dollars, words_as_digits(_TEXT.sub(r" \1 ", text)))
     restated = _RESTATED.match(text)
     if restated:
         # `30 minutes = 0.5 hours` says the same twice; `9 eggs + 9 eggs = 18 eggs` works it out.
@@ -191,15 +200,31 @@ def _values(text: str) -> Iterator[str]:
     rest = text[prose.start() :] if prose else ""
     head = _trimmed(_balanced(head))
     head = _trimmed(_HANGING.sub("", head))
-    first = re.split(r",\s|;", head, maxsplit=1)[0]
-    if first != head and rest and (";" in head or not _UNITS_ONLY.fullmatch(rest)):
+    first = _cut(head, _LIST)
+    if first != head and rest and (head[len(first)] != "," or not _UNITS_ONLY.fullmatch(rest)):
         # `18, 6 for each`: the comma begins a remark.
         head = first
     yield head
     # `!` and ` - ` end a sentence only if words follow; else they are signs of a formula.
     for cut in _CUTS if rest else ():
-        head = _trimmed(cut.split(head, maxsplit=1)[0])
+        head = _trimmed(_cut(head, cut))
         yield head
+
+
+def _cut(text: str, pattern: re.Pattern[str]) -> str:
+    """`text` up to the first match of `pattern` outside brackets."""
+    depth = start = 0
+    for match in pattern.finditer(text):
+        between = text[start : match.start()]
+        depth += sum(map(between.count, "([{")) - sum(map(between.count, ")]}"))
+        start = match.start()
+        if depth <= 0:
+            return text[:start]
+    return text
+
+
+def _dollars(match: re.Match[str]) -> str:
+    return f"{match[1]}.{match[2]:0>2} dollars"
 
 
 def _trimmed(text: str) -> str:

@@ -79,6 +79,9 @@ _UNIT = re.compile(
     r"(?<=[\d})\]A-Za-z])\s*(?:(?:[/*]|\\cdot|\\times|\\,)?\s*\\(?:text|mathrm|mbox|textrm|rm)\s*"
     r"\{(?!\s*(?:[eid]|or|and|[A-Z])\s*\})[A-Za-z\s./\u00b0%-]+\}(?:\^\{?-?\d\}?|\^\\circ\s*)?)+\s*$"
 )
+_PLAIN_UNIT = re.compile(
+    r"(?<=[\d})\]i])\s+(?:[kcdm]m|ml|[km]g|lbs?|oz|ft|mi|yd|sec|mins?|hrs?|mph)(?:\^\{?[23]\}?)?\s*$"
+)
 _END = re.compile(r"(?<![.,;])[.,;]$")
 # The parser takes exponential time in the signs of a chain.
 _MOST_EQUATIONS = 12
@@ -130,7 +133,7 @@ def readings(text: str) -> list[str]:
 
 
 def _latex(text: str) -> str | None:
-    text = _UNIT.sub("", _END.sub("", text.strip()))
+    text = _PLAIN_UNIT.sub("", _UNIT.sub("", _END.sub("", text.strip())))
     for _ in range(2):
         text = _LETTER.sub(r"\1 ", _NAMED.sub(r"\\\1 ", text))
     text = _FUNCTION.sub(r"\\\1 ", _OLD_LETTER.sub(r" \1 ", text))

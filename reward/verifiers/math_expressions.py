@@ -33,6 +33,7 @@ from sympy import (
     Union,
     expand,
     nan,
+    solve,
     zoo,
 )
 from sympy.core.relational import Relational
@@ -44,6 +45,7 @@ from reward.verifiers.plain_number import close
 
 # It warns once per process that its timeouts are off, and logs what it could not parse.
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+_LIBRARYS_SOLUTIONS = grader.sympy_solve_and_compare
 
 
 @lru_cache(maxsize=512)
@@ -117,14 +119,23 @@ def math_verify_equals(
 @contextmanager
 def _relative_comparison() -> Iterator[None]:
     """Let the library compare numbers with `_same_number`, also in lists, matrices and intervals.
+    Its solutions of equations go through `_same_solutions`.
 
     A worker process has one thread, so no other comparison sees the change."""
-    absolute = grader.sympy_numeric_eq
-    grader.sympy_numeric_eq = _same_number
+    own = grader.sympy_numeric_eq, grader.sympy_solve_and_compare
+    grader.sympy_numeric_eq, grader.sympy_solve_and_compare = _same_number, _same_solutions
     try:
         yield
     finally:
-        grader.sympy_numeric_eq = absolute
+        grader.sympy_numeric_eq, grader.sympy_solve_and_compare = own
+
+
+def _same_solutions(gold: Any, given: Any, float_rounding: int, numeric_precision: int) -> bool:
+    """The library's comparison, which takes two equations without a solution or a variable for the
+    same: `f(2) = 3` and `f(3) = 3`."""
+    if not gold.free_symbols or not solve(gold, gold.free_symbols):
+        return False
+    return bool(_LIBRARYS_SOLUTIONS(gold, given, float_rounding, numeric_precision))
 
 
 def _same_number(left: Any, right: Any, float_rounding: int, numeric_precision: int) -> bool:

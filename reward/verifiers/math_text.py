@@ -54,7 +54,7 @@ _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
 _LABEL_WORD = re.compile(r"[A-Z][\w.']*|\d[\w:.]*|of|the|at|[ap]\.?m\.?|o'clock|and|")
 _BETWEEN_WORDS = re.compile(r"[\s,&/()-]")
 _TIME_OR_DATE = re.compile(
-    r"(?:[01]?\d|2[0-4]):[0-5]\d(?::[0-5]\d)?\s*(?:[ap]\.?m\.?)?"
+    r"(?:[01]?\d|2[0-4])(?:(?::[0-5]\d){1,2}\s*(?:[ap]\.?m\.?)?|\s*[ap]\.?m\.?)"
     r"|\d{4}([/.-])\d{1,2}\1\d{1,2}|\d{1,2}([/.-])\d{1,2}\2\d{4}",
     re.IGNORECASE,
 )

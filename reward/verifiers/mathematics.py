@@ -161,6 +161,8 @@ class MathVerifier(Verifier[MathParams]):
 
 
 UNMARKED = "unmarked"
+_EXCLAIMED = re.compile(r"[\d.,]+!")
+_SEVERAL = re.compile(r",\s|;|\b(?:and|or)\b")
 _UNIT_LETTER = re.compile(r"(?<=\d)(?=[mgshlLNJWVK]\.?$)")
 
 
@@ -186,6 +188,12 @@ def _compare(gold: Reference, found: FinalAnswer, params: MathParams) -> ScoreSt
         same = same_words if gold.kind is Kind.WORDS else same_text
         if same(gold.text, whole):
             return ScoreStatus.CORRECT
+        if found.form != "\\boxed" and _EXCLAIMED.fullmatch(whole):
+            # "The answer is 5!" is 5 or 120.
+            found = found._replace(text=whole.rstrip("!"))
+            if _compare(gold, found, params) is ScoreStatus.CORRECT:
+                return ScoreStatus.CORRECT
+            found = found._replace(text=whole)
     for piece in _pieces(found):
         status = _compare_piece(gold, piece, params)
         if status is not ScoreStatus.UNPARSABLE:
@@ -242,7 +250,7 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
 
     if not piece or len(piece) > MAX_CHARS:
         return ScoreStatus.UNPARSABLE
-    if _equal_by_decimal_comma(gold, piece, params):
+    if same_text(gold.text, piece) or _equal_by_decimal_comma(gold, piece, params):
         return ScoreStatus.CORRECT
     if is_time_or_date(gold.text) and is_time_or_date(piece):
         return ScoreStatus.WRONG
@@ -251,7 +259,7 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
         if not re.search(r"[/:]|frac", other):
             return ScoreStatus.WRONG
     number = read_number(piece)
-    if number is None and gold.number is not None and is_sum(piece):
+    if number is None and gold.number is not None and is_sum(piece) and not _SEVERAL.search(piece):
         # `12 + 34 = 46`: a chain of equalities stands for its last member. `5m`: the reference has
         # no letter, so this one is a unit.
         last = piece.rpartition("=")[2]

@@ -42,7 +42,7 @@ _POWER = r"(?:\^\{?-?\d\}?)?"
 # Letters of a unit that stand at the number itself, as in `5cm`, and are no product of variables.
 _ATTACHED = rf"""(?:
     (?:st|nd|rd|th|[kcdm\u00b5\u03bc]m|ml|[km]g|lbs?|oz|ft|mi|yd|sec|mins?|hrs?|[km]?ph
-    |k?cal|mol|[kMG]?Hz|k?Wh?|[kM]J|[kM]Pa|[AaPp]M|[ap]m|[KMGT]B|dollars?|units?)\b{_POWER}
+    |k?cal|mol|[kMG]?Hz|k?Wh?|[kM]J|[kM]Pa|[KMGT]B|dollars?|units?)\b{_POWER}
     (?:/[a-z]{{1,3}}\b{_POWER})?|m/s{_POWER}|[gm]{_POWER}/[a-z]+{_POWER}|m\^\{{?[23]\}}?|[^\x00-\x7f\s]{_LETTERS[:-1]}*)"""
 _IN_TEXT = (
     r"\\(?:text|mathrm|mbox|textrm|textit|textbf|rm)\s*\{[^{}]*\}(?:\^\{?\\circ\}?)?" + _POWER
@@ -69,7 +69,7 @@ NOT_UNITS = frozenset(
         r"\w+",
         """and or to plus minus times over by of divided mod power factorial root sqrt pi
         x y z n i e k bn square squared cube cubed half halves third thirds quarter quarters
-        percent pct percentage but not nor""",
+        percent pct percentage but not nor am pm""",
     )
 )
 # Variables have other letters.

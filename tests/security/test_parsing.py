@@ -9,7 +9,8 @@ import pytest
 from reward.verifiers.base import Item, Verifier
 from reward.verifiers.choice import ChoiceVerifier
 from reward.verifiers.code_tests import read_tests
-from reward.verifiers.final_answer import find_answer, is_expression, last_line
+from reward.verifiers.final_answer import find_answer, last_line
+from reward.verifiers.math_text import is_expression
 from reward.verifiers.plain_number import read_decimal_comma, read_number
 from reward.verifiers.program_text import find_program
 from reward.verifiers.shape import LanguageVerifier, LengthVerifier
