@@ -31,23 +31,30 @@ from reward.verifiers.plain_number import unwrapped
 from reward.verifiers.signs import plain_signs
 from services.contracts.scores import ScoreStatus
 
-_NAMES = "option|choice|answer|letter|opción|opcion|opção|вариант|选项|選項|选择|選擇|选|選"
+_NAMES = "option|choice|answer|letter|opción|opcion|opção|вариант|选项|選項|选择|選擇|選択肢|选|選"
 _INTRODUCTION = re.compile(
     r"(?:(?:definitely|clearly|simply|likely|probably|most likely|indeed|therefore|thus)\s+)?"
     r"(?:not\s+(?:option\s+|choice\s+)?\(?[A-Z]\)?,?\s+but\s+(?:rather\s+)?)?"
-    r"(?:the\s+)?(?:(?:correct|right|best|final)\s+)?"
+    r"(?:(?:the|la|el|le|die)\s+|l')?(?:(?:correct|right|best|final)\s+)?"
     rf"(?:(?:{_NAMES})s?(?:\s+is)?\s*:?\s*)?",
     re.IGNORECASE,
 )
-_LIST = re.compile(r"\(?([A-Z])\)?(?:\s*(?:,|/|&|\band\b|\bor\b)\s*)+\(?([A-Z])\)?(?![A-Za-z])")
+_LIST = re.compile(
+    r"\(?([A-Z])\)?(?:\s*(?:,|/|&|\band\b|\bor\b|[和与或及])\s*)+\(?([A-Z])\)?(?![A-Za-z])"
+)
 _LETTER = re.compile(
     r"""[(\[{]\s*(?P<enclosed>[A-Za-z])\s*[)\]}]
-      | (?P<bare>[A-Za-z])(?=\s*$|\s*[).:,;\]\-\u2013\u2014(]|\s+(?:because|since|is)\b
+      | (?P<bare>[A-Za-z])(?=\s*$|\s*[).:,;*\]\-\u2013\u2014(]|\s+(?:because|since|is)\b
             |[\u3040-\u9fff\uac00-\ud7a3])
       | (?P<capital>[B-HJ-Z])(?=\s)""",
     re.VERBOSE,
 )
-_IN_PROSE = re.compile(rf"(?:(?<![A-Za-z])(?i:{_NAMES})\s*:?\s*\(?([A-Z])(?![A-Za-z])|\(([A-Z])\))")
+_IN_PROSE = re.compile(
+    rf"(?<![A-Za-z])(?i:{_NAMES})\s*(?:(?:[:是为は]|is\b)\s*)?\(?([A-Z])(?![A-Za-z])|\(([A-Z])\)"
+    r"|\b(?i:choose|pick|select|go with|it's|it is)\s+\(?([A-Z])\b(?!\s+[a-z])"
+    r"|\b(?i:so|thus|hence|therefore),?\s+([B-HJ-Z])\.?\s*$"
+    r"|\b([A-Z])\s+is\s+(?:the\s+)?(?:correct|right|answer)\b"
+)
 # An answer is short; longer text is prose, whose beginning decides.
 _MAX_CHARS = 200
 
@@ -102,7 +109,9 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
 
 def read_choices(text: str) -> set[str]:
     """The letters that `text`, an answer, names: none, one, or several (then it is undecided)."""
-    text = unwrapped(without_styles(plain_signs(text[: 2 * _MAX_CHARS])))[:_MAX_CHARS]
+    text = unwrapped(without_styles(plain_signs(text[: 2 * _MAX_CHARS])).replace("$", ""))[
+        :_MAX_CHARS
+    ]
     introduction = _INTRODUCTION.match(text)
     if introduction:
         text = text[introduction.end() :].strip("*_ ")
@@ -137,7 +146,7 @@ def _unmarked(completion: str) -> FinalAnswer | None:
     if read_choices(line):
         return FinalAnswer(line, "last line")
     named = [
-        match[1] or match[2]
+        next(letter for letter in match.groups() if letter)
         for match in _IN_PROSE.finditer(completion)
         if not is_denied(completion, match.start())
     ]

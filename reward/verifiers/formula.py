@@ -1,4 +1,4 @@
-"""A formula as people write it, in the LaTeX that the parser of latex2sympy2_extended reads.
+"""A formula as people write it, in the LaTeX that the parser of math-verify reads.
 
 Only the spelling changes: `\\frac12`, `sqrt(8)`, `x**2`, `\\left(`, `\\varnothing`, `\\mathrm{e}`.
 The library's own normaliser also deletes quotes, `\\ldots`, and final letters that look like units.

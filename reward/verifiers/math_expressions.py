@@ -17,9 +17,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from latex2sympy2_extended.latex2sympy2 import latex2sympy
-from latex2sympy2_extended.sets import FiniteSet
 from math_verify import grader, parse, verify
+from math_verify.grader import FiniteSet
+from math_verify.parser import latex2sympy
 from sympy import (
     Basic,
     Expr,

@@ -13,7 +13,7 @@ from reward.verifiers.signs import plain_signs
 _LONGEST_WORDS = 200
 _MOST_WORDS = 8
 STYLES = (
-    r"\\(?:text|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal|mbox|textbf|textit|textrm|textsf|texttt"
+    r"\\(?:text|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal|mbox|textbf|textit|textrm|textsf|texttt|textsc"
     r"|textnormal|operatorname\*?|boldsymbol|bm|emph|underline|mathcal|mathscr|mathfrak|mathbb)"
 )
 _STYLED = re.compile(STYLES + r"\s*\{([^{}]*)\}")
