@@ -29,11 +29,10 @@ from reward.verifiers.signs import plain_signs
 from services.contracts.scores import ScoreStatus
 
 MAX_CHARACTERS = 1000
-_SIGNS = str.maketrans(
-    {"\u00d7": "*", "\u00b7": "*", "\u22c5": "*", "\u00f7": "/", "[": "(", "]": ")"}
-)
+_SIGNS = str.maketrans("\u00d7\u00b7\u22c5\u00f7:[]{}", "***//()()")
 _LATEX = {r"\times": "*", r"\cdot": "*", r"\div": "/", "$": "", r"\(": "", r"\)": ""}
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
+_BEGINNING = re.compile(r"[-(\d]")
 # A remark may follow, but no sign of another operation.
 _EXPRESSION = re.compile(r"[\d+\-*/() ]+(?=$|[,;.]?\s+(?![\d+*/^-])|[,;.]$)")
 _OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
@@ -119,7 +118,12 @@ def _equation(text: str, nums: list[int]) -> str:
     said = unwrapped(without_styles(unwrapped(found.text if found else last_line(text))))
     for mark, sign in _LATEX.items():
         said = said.replace(mark, sign)
-    said = _FRACTION.sub(r"((\1)/(\2))", said).translate(_SIGNS)
+    for _ in range(4):
+        said = _FRACTION.sub(r"((\1)/(\2))", said)
+    # Words may introduce the equation: "the equation is 1 + 2".
+    said = said.translate(_SIGNS)
+    start = _BEGINNING.search(said)
+    said = said[start.start() :] if start else said
     sides = [_without_remark(side) for side in said.split("=", 2)[:2]]
     digits = Counter(map(str, nums))
     return next((side for side in sides if Counter(re.findall(r"\d+", side)) == digits), sides[0])

@@ -18,13 +18,14 @@ from functools import lru_cache
 from typing import Any
 
 from math_verify import grader, parse, verify
-from math_verify.grader import FiniteSet
+from math_verify.grader import And, FiniteSet
 from math_verify.parser import latex2sympy
 from sympy import (
     Basic,
     Expr,
     Float,
     I,
+    Intersection,
     MatrixBase,
     MatrixExpr,
     Rational,
@@ -82,6 +83,8 @@ def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, str
         compared.append((_complex(gold), _complex(given)))
     compared.append((_solutions(gold), given))
     compared.append((gold, _solutions(given)))
+    if any(_same_region(one, other) for one in gold for other in given):
+        return True
     with _relative_comparison():
         return any(
             math_verify_equals(
@@ -220,6 +223,22 @@ def _solutions(values: list[Any]) -> list[Any]:
             except Exception:  # SymPy refuses several variables, each in its own way.
                 continue
     return found
+
+
+def _same_region(left: Any, right: Any) -> bool:
+    """Whether two inequalities of one variable allow the same: `3 >= x >= 1`, `1 <= x <= 3`."""
+    regions = []
+    for value in (left, right):
+        parts = value.args if isinstance(value, And) else (value,)
+        if not all(isinstance(part, Relational) and not part.is_Equality for part in parts):
+            return False
+        if len(left.free_symbols) != 1 or left.free_symbols != right.free_symbols:
+            return False
+        try:
+            regions.append(Intersection(*(part.as_set() for part in parts)))
+        except Exception:  # SymPy cannot solve it.
+            return False
+    return bool(regions[0] == regions[1] and not regions[0].is_empty)
 
 
 def _names(values: list[Any]) -> set[str]:

@@ -181,6 +181,8 @@ PUZZLE = {"nums": [44, 19, 35], "target": 98}
         ("**44 + 19 + 35**", ScoreStatus.CORRECT),
         ("\u7b54\u6848\uff1a\uff14\uff14\uff0b\uff11\uff19\uff0b\uff13\uff15", ScoreStatus.CORRECT),
         ("<answer>44 + 19 + 35 - 98 + 98</answer>", ScoreStatus.WRONG),
+        ("So the equation is: 44 + 19 + 35 = 98", ScoreStatus.CORRECT),
+        ("<answer>{44+19}+[35]</answer>", ScoreStatus.CORRECT),
         ("<answer>98 = 98</answer>", ScoreStatus.WRONG),
         ("so \\boxed{44 + 19 + 35}", ScoreStatus.CORRECT),
         ("I add them\n35 + 44 + 19", ScoreStatus.CORRECT),
@@ -202,10 +204,14 @@ def test_an_equation_has_to_use_each_number_once_and_reach_the_target(
     assert score("countdown", completion, PUZZLE).status is status
 
 
-def test_fractions_are_exact_and_signs_of_latex_are_read() -> None:
-    answer = "<answer>6 \\div (1 - 3 ÷ 4)</answer>"
+@pytest.mark.parametrize(
+    "equation",
+    ["6 \\div (1 - 3 \u00f7 4)", "6:(1-3:4)", "\\frac{6}{1-\\frac{3}{4}}", "6/(1\u20133/4) = 24"],
+)
+def test_fractions_are_exact_and_signs_of_latex_are_read(equation: str) -> None:
+    puzzle = {"nums": [1, 3, 4, 6], "target": 24}
 
-    assert score("countdown", answer, {"nums": [1, 3, 4, 6], "target": 24}).reward == 1
+    assert score("countdown", f"<answer>{equation}</answer>", puzzle).reward == 1
 
 
 @pytest.mark.parametrize(
