@@ -37,6 +37,9 @@ TOKENS = frozenset(
 
 _OPENINGS = "|".join(f"(?P<open{n}>{opening})" for n, (opening, _) in enumerate(_PATTERNS))
 _CLOSINGS = "|".join(f"(?P<close{n}>{closing})" for n, (_, closing) in enumerate(_PATTERNS))
+_CLOSING_OF = {
+    str(n): re.compile(closing, re.IGNORECASE) for n, (_, closing) in enumerate(_PATTERNS)
+}
 # The first character alone decides at most places of a text, which is much quicker.
 _TAGS = rf"(?=[<\[◁])(?:{_OPENINGS}|{_CLOSINGS})"
 _TAG = re.compile(_TAGS, re.IGNORECASE)
@@ -85,8 +88,11 @@ def read_thoughts(completion: str, prefill: str = "") -> Thoughts:
     if not _TAG.search(text):
         return Thoughts(None, 0)
     scan = _Scan(text)
-    for token in _TOKEN.finditer(text):
+    at = 0
+    # Within a thought only its closing tag counts.
+    while token := (_CLOSING_OF[scan.kind] if scan.kind else _TOKEN).search(text, at):
         scan.read(token)
+        at = token.end()
     end = None if scan.kind else max(0, scan.start - len(prefill))
     return Thoughts(scan.first, end)
 
@@ -111,10 +117,8 @@ class _Scan:
     def read(self, token: re.Match[str]) -> None:
         """Take the next token of the text."""
         name = token.lastgroup or ""
-        if name.startswith("close"):
-            self._close(token, name.removeprefix("close"))
-        elif self.kind:
-            return
+        if self.kind or name.startswith("close"):
+            self._close(token)
         elif name.startswith("open"):
             self._open(token, name.removeprefix("open"))
         elif name == "fence":
@@ -137,15 +141,12 @@ class _Scan:
         else:
             self.kind, self.start = kind, token.end()
 
-    def _close(self, token: re.Match[str], kind: str) -> None:
-        if self.kind:
-            if kind != self.kind:
-                return
-        elif self.mentions:
+    def _close(self, token: re.Match[str]) -> None:
+        if not self.kind and self.mentions:
             self.mentions -= 1
             return
         # Without an opening tag the text before is a thought too, even if it has open blocks.
-        elif self.quotes or (self.fence and self.first is not None):
+        if not self.kind and (self.quotes or (self.fence and self.first is not None)):
             return
         if self.first is None:
             self.first = self.text[self.start : token.start()].strip()
