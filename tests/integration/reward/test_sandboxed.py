@@ -75,6 +75,7 @@ async def test_programs_run_in_the_other_service(
     slow = await score(client, item("while True: pass", time_limit=0.2, timeout=5))
 
     assert (right["status"], right["reward"]) == ("correct", 1.0)
+    assert right["parts"] == [{"end": len("print(int(input()) ** 2)"), "score": 1.0}]
     assert (slow["status"], slow["detail"]) == ("wrong", "test 1 of 1: time_limit")
     listed = (await client.get("/v1/verifiers")).json()["verifiers"]
     (code,) = (one for one in listed if one["name"] == "code")
