@@ -118,10 +118,10 @@ async def test_a_worker_with_a_full_stream_reports_that_it_waits_for_the_learner
 async def test_finished_groups_wait_in_the_worker_while_the_stream_is_full(
     working: Work, tmp_path: Path
 ) -> None:
-    # A batch of 96 groups, 10 kB each, leaves 80 kB of the stream's 1 MiB. When it is there, 20
+    # A batch of 80 groups, 12 kB each, leaves 80 kB of the stream's 1 MiB. When it is there, 20
     # more or so are in flight.
     sections: dict[str, Any] = {
-        "algorithm": {"prompts_per_step": 96, "samples_per_prompt": 16},
+        "algorithm": {"prompts_per_step": 80, "samples_per_prompt": 16},
         "rollout": {"max_staleness": 9, "stream_bytes": 1 << 20},
         "sampling": {"max_tokens": 90},
     }
