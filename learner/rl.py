@@ -260,16 +260,10 @@ def train(
     """The batch's optimizer steps, after which `state` is one step further. Returns metrics."""
     algorithm, step = config.algorithm, state.progress.step
     updates = algorithm.minibatches * algorithm.epochs_per_batch
-    objective = Objective(
-        algorithm,
-        config.sampling.temperature,
-        config.sampling.max_tokens,
-        beta_so_far(state.progress, algorithm),
-    )
     metrics = train_batch(
         state,
         batch.minibatches,
-        objective,
+        objective_of(config, state.progress),
         config.training.tokens_per_microbatch,
         ranks,
         lambda update: lr_share(config.schedule, step, max_steps, update, updates),
@@ -278,6 +272,16 @@ def train(
     state.progress = replace(progress, baselines=batch.baselines)
     state.copies.after_step(state.progress.step, state.loaded.model)
     return metrics | batch.compared
+
+
+def objective_of(config: RLConfig, progress: Progress) -> Objective:
+    """What the next batch minimises."""
+    return Objective(
+        config.algorithm,
+        config.sampling.temperature,
+        config.max_tokens,
+        beta_so_far(progress, config.algorithm),
+    )
 
 
 def beta_so_far(progress: Progress, algorithm: Algorithm) -> float | None:

@@ -159,7 +159,10 @@ def train(
         metrics["data/padded"] = step.padded / config.packing.tokens_per_step
     if work:
         metrics["train/flops"] = supervised.flops
-    return metrics | (routers.metrics(ranks) if routers else {})
+    if routers and (found := routers.metrics(ranks)):
+        metrics |= found
+        metrics["train/total_loss"] = metrics["train/loss"] + found["router/loss"]
+    return metrics
 
 
 def advanced(
@@ -213,9 +216,10 @@ def backward(
             rows_tokens += row.sequence_tokens
             computed += len(row.tokens)
             if balanced:
-                value = value + balanced.loss()
+                terms = balanced.loss()
+                value = value + terms
                 if routers:
-                    routers.add(balanced.routed)
+                    routers.add(balanced.routed, terms)
         (value * ranks.size).backward()
     return rows_tokens, computed
 

@@ -72,7 +72,7 @@ def train_batch(
                 sample.teacher_logprobs = values
     if critic is not None:
         set_values(critic, everything, budget, ranks)
-    set_returns(everything, objective, ranks.sum, critic.scale if critic else Scale())
+    set_returns(everything, objective, ranks.sum_named, critic.scale if critic else Scale())
     routing = routing_of(policy)
     tally, norms, rate = Tally(routing), [], 0.0
     steps = None if critic_only else optimizers
@@ -93,7 +93,11 @@ def train_batch(
         with present(state.offloads, changed=True):
             norms.append(optimizers.step())
     metrics = tally.metrics(ranks)
-    metrics["train/loss"] /= min(number + 1, parts)
+    for name in ("train/loss", "router/loss"):
+        if name in metrics:
+            metrics[name] /= min(number + 1, parts)
+    if "router/loss" in metrics:
+        metrics["train/total_loss"] = metrics["train/loss"] + metrics["router/loss"]
     metrics["train/grad_norm"] = sum(norms) / max(len(norms), 1)
     metrics["train/updates"] = float(len(norms))
     metrics["train/lr"] = rate
@@ -177,9 +181,10 @@ def accumulate_gradients(
             if tally:
                 tally.count(row)
             if balanced:
-                loss = loss + balanced.loss()
+                terms = balanced.loss()
+                loss = loss + terms
                 if tally and tally.routers:
-                    tally.routers.add(balanced.routed)
+                    tally.routers.add(balanced.routed, terms)
         if loss.requires_grad:
             # The ranks average gradients; the weights already divide by counts over all of them.
             (loss * ranks.size).backward()

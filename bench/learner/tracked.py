@@ -57,7 +57,7 @@ def tracked_peak(config: dict[str, Any], ranks: int, tokens: int) -> int:
         made = AutoConfig.for_model(config["model_type"], **fields)
         model = AutoModelForCausalLM.from_config(made, dtype=torch.float32)
         model.set_attn_implementation("traced")
-        make_trainable(model, checkpointing=True, compiled=False)
+        make_trainable(model, checkpointing=True, compiled=None)
         policy = TokenLogprobs(model)
         shard(policy, model, torch.bfloat16, Ranks(0, ranks, torch.device("cpu")))
         row = row_of(tokens, layout)

@@ -40,6 +40,8 @@ class Sample:
     """Of each of its tokens; with `global_whiten`, a critic or a teacher, its reward."""
     group: int
     """Which of this rank's groups of the batch it belongs to."""
+    task: int
+    """The task that sampled the group, the same on all ranks."""
     number: int
     """Which of the group's samples it is, or is a conversation of."""
     group_lengths: tuple[int, ...]
@@ -64,7 +66,8 @@ class Sample:
     """[k + 1] the critic's values before the batch's updates, in its units: before each token in
     the loss, and at the last token."""
     returns: torch.Tensor | None = None
-    """[k] float64 the critic's targets; [1] with `sequence_value`."""
+    """float64 targets of the critic: [k], of each token in the loss; [k + 1] if the end after them
+    has the score; [1] with `sequence_value`."""
     experts: torch.Tensor | None = None
     """[t, layers, experts per token] int16 experts that vLLM used, `OWN` where unknown; None
     without replay."""
@@ -138,6 +141,7 @@ def group_samples(
                     staleness=staleness[piece][chosen],
                     advantage=float(advantages[i]),
                     group=index,
+                    task=group.header.task,
                     number=i,
                     group_lengths=group_lengths,
                     first=bool(own.any()) and not trained,

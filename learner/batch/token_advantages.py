@@ -4,14 +4,14 @@ and the samples as the objective sees them.
 Fixed while the batch is trained. Pure.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
 from learner.batch.samples import Sample
 from learner.objective.advantages import discounted_returns, generalised_advantages, whitened
 from learner.objective.compose import Objective
-from learner.objective.losses import Tokens, log_ratio
+from learner.objective.losses import Tokens
 from learner.objective.off_policy import loglinear_proximal
 from learner.objective.value_loss import Scale
 from services.contracts.config.objective.algorithm import Algorithm
@@ -28,21 +28,24 @@ from services.contracts.config.objective.terms import (
 def set_returns(
     samples: Sequence[Sample],
     objective: Objective,
-    add_up: Callable[[list[float]], list[float]],
+    add_up: Callable[[Mapping[str, float]], Mapping[str, float]],
     scale: Scale,
 ) -> None:
     """Set advantages of estimators that use the whole batch, a critic or a teacher, and the returns
     of the critic. `samples`: all that this rank trains, with their proximal, reference and
-    teacher's log-probabilities and values. `add_up`: sums over ranks; `scale`: of the values."""
-    config = objective.algorithm.advantage
+    teacher's log-probabilities and values. `add_up`: sums by name over ranks; `scale`: of the
+    values."""
+    algorithm = objective.algorithm
+    config = algorithm.advantage
+    parts = [str(sample.task) if algorithm.whitens_groups else "" for sample in samples]
     match config:
         case GlobalWhiten(gamma=gamma):
             found = [discounted_returns(token_rewards(s, objective), gamma) for s in samples]
-            found = whitened(found, add_up)
+            found = whitened(found, parts, add_up)
         case GAE():
             found = [_generalised(sample, objective, config, scale) for sample in samples]
             if config.whiten:
-                found = whitened(found, add_up, config.keep_mean)
+                found = whitened(found, parts, add_up, config.keep_mean)
         case SequenceValue():
             found = [_over_value(sample, scale) for sample in samples]
         case ReverseKL():
@@ -56,6 +59,12 @@ def set_returns(
 def _generalised(sample: Sample, objective: Objective, config: GAE, scale: Scale) -> torch.Tensor:
     """Advantages [k]; the returns are these and the values."""
     values = scale.value(known(sample.values))
+    if config.score_at == "end" and not sample.truncated:
+        # The place after the last token is one more step, without an action.
+        rewards = torch.cat([earned_before(sample, objective), score_left(sample)])
+        advantages = generalised_advantages(rewards, values, 0.0, config.gamma, config.lambda_)
+        sample.returns = advantages + values
+        return advantages[:-1]
     after = float(values[-1]) if config.bootstrap_truncated and sample.truncated else 0.0
     rewards = token_rewards(sample, objective)
     advantages = generalised_advantages(rewards, values[:-1], after, config.gamma, config.lambda_)
@@ -72,25 +81,34 @@ def _over_value(sample: Sample, scale: Scale) -> torch.Tensor:
 
 def _to_teacher(sample: Sample) -> torch.Tensor:
     """Advantages [k]: how much more likely the teacher finds each token."""
-    return log_ratio(known(sample.teacher_logprobs), policy_logprobs(sample)).double()
+    return (known(sample.teacher_logprobs) - policy_logprobs(sample)).double()
 
 
 def token_rewards(sample: Sample, objective: Objective) -> torch.Tensor:
     """[k] float64 reward of each token in the loss: the sample's reward at the last one, less dense
-    rewards before it; and −β·KL on each where the KL is in the reward."""
-    rewards = -penalties(sample, objective).double()
-    rewards[-1] += sample.advantage
-    if sample.rewards is not None:
-        rewards += sample.rewards
-        rewards[-1] -= sample.rewards.sum()
+    rewards before it; and −β·KL on each if the KL is in the reward."""
+    rewards = earned_before(sample, objective)
+    rewards[-1:] += score_left(sample)
     return rewards
+
+
+def earned_before(sample: Sample, objective: Objective) -> torch.Tensor:
+    """[k] float64 rewards of the tokens in the loss without the sample's score."""
+    rewards = -penalties(sample, objective).double()
+    return rewards if sample.rewards is None else rewards + sample.rewards
+
+
+def score_left(sample: Sample) -> torch.Tensor:
+    """[1] float64 the part of the sample's score that no token has earned."""
+    dense = 0.0 if sample.rewards is None else float(sample.rewards.sum())
+    return torch.tensor([sample.advantage - dense], dtype=torch.float64)
 
 
 def penalties(sample: Sample, objective: Objective) -> torch.Tensor:
     """[k] β·(log π_prox − log π_ref) where the KL is in the reward, else 0."""
     if not isinstance(objective.algorithm.kl, RewardKL):
         return torch.zeros_like(sample.sampler_logprobs)
-    return objective.beta * log_ratio(policy_logprobs(sample), known(sample.reference_logprobs))
+    return objective.beta * (policy_logprobs(sample) - known(sample.reference_logprobs))
 
 
 def policy_logprobs(sample: Sample) -> torch.Tensor:

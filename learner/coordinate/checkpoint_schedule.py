@@ -1,10 +1,12 @@
-"""When a checkpoint is due. Pure.
+"""When a checkpoint is due. Pure, but for a clock.
 
 Training must not wait for the disk, and must not run so far ahead of it that groups which only a
 commit can delete fill what the stream may hold, or the disk.
 """
 
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -20,6 +22,14 @@ class CheckpointSchedule:
     uncovered_files: int = 0
     """Bytes of payloads on the data volume."""
     overdue: bool = False
+    seconds: float | None = None
+    """Seconds after the last hand-over that make a checkpoint due, whatever its step."""
+    clock: Callable[[], float] = time.monotonic
+    since: float = field(init=False)
+    """When the last checkpoint was handed over, or the learner started."""
+
+    def __post_init__(self) -> None:
+        self.since = self.clock()
 
     def trained(self, size: int, files: int = 0) -> None:
         """A batch was trained of so many bytes in the stream, and so many in files."""
@@ -40,7 +50,8 @@ class CheckpointSchedule:
         filled = self.uncovered_bytes / self.budget
         if room is not None and self.uncovered_files:
             filled = max(filled, self.uncovered_files / (max(room, 0) + self.uncovered_files))
-        self.overdue |= step % self.every == 0 or filled > 1 / 4
+        late = self.seconds is not None and self.clock() - self.since >= self.seconds
+        self.overdue |= step % self.every == 0 or filled > 1 / 4 or late
         pressed = filled > 1 / 2
         return step >= self.last_step or pressed or (self.overdue and not busy)
 
@@ -48,3 +59,4 @@ class CheckpointSchedule:
         """A checkpoint of all batches so far is on its way."""
         self.uncovered_bytes = self.uncovered_files = 0
         self.overdue = False
+        self.since = self.clock()

@@ -62,10 +62,14 @@ class Coordinator(FirstRank):
         gpu: TrainingGPU | None = None,
     ) -> None:
         """`gpu`: where vLLM may have the learner's GPU while this one waits for workers."""
+        training = config.training
         schedule = CheckpointSchedule(
-            config.training.checkpoint_every, max_steps, config.rollout.stream_bytes
+            training.checkpoint_every,
+            max_steps,
+            config.rollout.stream_bytes,
+            seconds=training.checkpoint_seconds,
         )
-        keep = config.training.keep_checkpoints
+        keep = training.keep_checkpoints
         super().__init__(ranks, store, volume, state, stop, schedule, keep)
         self._config, self._max_steps = config, max_steps
         lineage = state.progress.lineage

@@ -39,8 +39,11 @@ class SFTCoordinator(FirstRank):
         work: Work | None,
     ) -> None:
         # Nothing waits in a stream for its commit: no bytes to count.
-        schedule = CheckpointSchedule(config.training.checkpoint_every, max_steps, budget=1)
-        keep = config.training.keep_checkpoints
+        training = config.training
+        schedule = CheckpointSchedule(
+            training.checkpoint_every, max_steps, budget=1, seconds=training.checkpoint_seconds
+        )
+        keep = training.keep_checkpoints
         super().__init__(ranks, store, volume, state, stop, schedule, keep)
         self._patience, self._max_steps = config.validation.patience, max_steps
         self._measure = config.validation.best

@@ -129,16 +129,21 @@ def gpu_of(device: torch.device) -> GPUDevice:
 
 
 def known_model(
-    path: str, config: PretrainedModel, critic: str | None = None, teacher: str | None = None
+    path: str,
+    config: PretrainedModel,
+    critic: str | None = None,
+    teacher: str | None = None,
+    reference: str | None = None,
 ) -> Model | None:
-    """What the estimate needs of the model at `path`, of a critic that starts from another one, and
-    of a teacher. Raises UnusableModel."""
+    """The sizes of the model at `path`, and of the critic, teacher and reference that are other
+    models, for the estimate. Raises UnusableModel."""
     shape, half = _shape(path, config, "model")
     if shape is None:
         return None
     other = _shape(critic, config, "the critic's model")[0] if critic else None
     taught = _shape(teacher, config, "the teacher")[0] if teacher else None
-    return Model(shape, half, other, taught)
+    compared = _shape(reference, config, "the reference")[0] if reference else None
+    return Model(shape, half, other, taught, compared)
 
 
 def _shape(path: str, config: PretrainedModel, what: str) -> tuple[ModelShape | None, bool]:

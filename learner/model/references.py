@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
 from learner.errors import UnusableModel
-from learner.model.compiling import compile_blocks
+from learner.model.compiling import Backend, compile_blocks
 from learner.model.loading.lora import BaseLogprobs
 from learner.model.loading.models import load_model
 from learner.model.moe.routing import Routing
@@ -34,6 +34,7 @@ from services.contracts.config.objective.copies import (
 )
 from services.contracts.config.objective.terms import NoKL
 from services.contracts.config.training import Training
+from services.contracts.model_paths import REFERENCE, TEACHER
 from services.models.vocabulary import vocabulary_difference
 
 Copied = Literal["reference", "lagged", "teacher"]
@@ -56,6 +57,8 @@ class PolicyCopy:
     """None: it is frozen."""
     offload: Offload | None = None
     """Its weights on the host between its passes."""
+    tokenizer: Any = None
+    """The tokenizer of the model that it was loaded from."""
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -110,28 +113,37 @@ class Copies:
             copy.after_step(step, policy)
 
 
+@dataclass(frozen=True)
+class Scorers:
+    """Where the models are that score the policy's answers, if they are other models than the run
+    starts from."""
+
+    teacher: str | None = None
+    reference: str | None = None
+
+
 def load_copies(
     config: RLConfig,
     ranks: Ranks,
     base: str,
     start: str,
     policy: TokenLogprobs,
-    compiled: bool = False,
-    teacher: str | None = None,
+    compiled: Backend | None = None,
+    scorers: Scorers = Scorers(),
     tokenizer: Any = None,
 ) -> Copies:
-    """The copies before a checkpoint's weights: a reference is the model at `base`, a lagged copy
-    the policy at `start`. Beside adapters the reference is `policy` without them. `teacher`: where
-    the run's teacher is; `tokenizer`: of the policy. Raises UnusableModel, UnusableDevice."""
+    """The copies before a checkpoint's weights: a reference is the model at `base` unless `scorers`
+    has another, a lagged copy the policy at `start`. Beside adapters the reference is `policy`
+    without them. `tokenizer`: of the policy. Raises UnusableModel, UnusableDevice."""
 
-    def loaded(path: str, follows: Following | None, name: Copied) -> PolicyCopy:
+    def loaded(path: str, follows: Following | None, name: Copied, key: str = "") -> PolicyCopy:
         where = place(f"placement.{name}", getattr(config.placement, name), ranks)
         # An earlier policy replays the same experts; another model routes by itself.
         replays = name == "lagged" and config.algorithm.router.replay
-        another = tokenizer if name == "teacher" else None
-        copy = make_copy(
-            path, config.model, follows, where, ranks, policy, compiled, replays, another
-        )
+        copy = make_copy(path, config.model, follows, where, ranks, policy, compiled, replays)
+        if key:
+            check_tokens(key, path, tokenizer, copy.tokenizer)
+            check_follows(key, path, copy, policy)
         return offloaded(copy, name, config.training, ranks)
 
     copies = Copies()
@@ -139,17 +151,23 @@ def load_copies(
     if not isinstance(kl, NoKL) and config.model.lora is not None:
         copies.reference = PolicyCopy(BaseLogprobs(policy))
     elif not isinstance(kl, NoKL):
-        copies.reference = loaded(base, following(kl.reference), "reference")
+        key = REFERENCE if scorers.reference else ""
+        path = scorers.reference or base
+        copies.reference = loaded(path, following(kl.reference), "reference", key)
     proximal = config.algorithm.proximal
     if isinstance(proximal, LaggedProximal):
         copies.lagged = loaded(start, following(proximal), "lagged")
-    if teacher is not None:
-        copies.teacher = loaded(teacher, None, "teacher")
+    if scorers.teacher is not None:
+        copies.teacher = loaded(scorers.teacher, None, "teacher", TEACHER)
     return copies
 
 
 def load_reference(
-    config: SFTConfig, ranks: Ranks, base: str, policy: TokenLogprobs, compiled: bool = False
+    config: SFTConfig,
+    ranks: Ranks,
+    base: str,
+    policy: TokenLogprobs,
+    compiled: Backend | None = None,
 ) -> PolicyCopy:
     """The model at `base`, with which a supervised run compares its `policy`; beside adapters the
     policy without them. Raises UnusableModel."""
@@ -167,37 +185,52 @@ def make_copy(
     where: torch.device,
     ranks: Ranks,
     policy: TokenLogprobs,
-    compiled: bool,
+    compiled: Backend | None,
     replays: bool = False,
-    tokenizer: Any = None,
 ) -> PolicyCopy:
-    """The model at `path` as a copy of `policy`, on the device `where`. `tokenizer`: the policy's,
-    whose tokens it has to know. Raises UnusableModel."""
+    """The model at `path` as a copy of `policy`, on the device `where`. Raises UnusableModel."""
     # On a device of its own it is whole.
     sharded = is_sharded(policy) and where == ranks.device
     # What follows the policy by less than a rounding step would never move in bfloat16.
     never = follows is None
     frozen = load_model(path, model, where, never, ranks if sharded else None)
-    if tokenizer is not None:
-        check_tokens(path, tokenizer, frozen.tokenizer)
     frozen.model.eval().requires_grad_(False)
     if compiled:
-        compile_blocks(frozen.model)
+        compile_blocks(frozen.model, compiled)
     routing = Routing(frozen.model) if replays else None
     logprobs = TokenLogprobs(frozen.model, None if sharded else frozen.autocast, routing)
     if sharded:
         shard(logprobs, frozen.model, frozen.autocast, ranks)
-    return PolicyCopy(logprobs, follows)
+    return PolicyCopy(logprobs, follows, tokenizer=frozen.tokenizer)
 
 
-def check_tokens(path: str, own: Any, other: Any) -> None:
-    """Raise UnusableModel where the tokenizer of the teacher at `path` has `other` tokens than the
-    policy's."""
+def check_tokens(key: str, path: str, own: Any, other: Any) -> None:
+    """Raise UnusableModel if the tokenizer of the model at `path`, `other`, has other tokens than
+    the policy's."""
     if difference := vocabulary_difference(own.get_vocab(), other.get_vocab()):
         raise UnusableModel(
-            f"algorithm.teacher.path {path}: the teacher has another tokenizer than the policy, so "
-            f"it cannot score its tokens: {difference}"
+            f"{key} {path}: this model has another tokenizer than the policy, so it cannot score "
+            f"its tokens: {difference}"
         )
+
+
+def check_follows(key: str, path: str, copy: PolicyCopy, policy: TokenLogprobs) -> None:
+    """Raise UnusableModel if a copy that follows the policy has weights of other sizes."""
+    if copy.following is None:
+        return
+    own = {name: weight.shape for name, weight in policy.model.named_parameters()}
+    other = {name: weight.shape for name, weight in copy.parameters.items()}
+    name = next((n for n in {**own, **other} if own.get(n) != other.get(n)), None)
+    if name is not None:
+        raise UnusableModel(
+            f"{key} {path}: a reference that follows the policy has its weights, and {name} is "
+            f"{_shape(other.get(name))} there and {_shape(own.get(name))} in the policy: set "
+            "algorithm.kl.reference.type to frozen, or name a model of the same architecture"
+        )
+
+
+def _shape(shape: torch.Size | None) -> str:
+    return "missing" if shape is None else " × ".join(map(str, shape))
 
 
 def offloaded(copy: PolicyCopy, name: Copied, training: Training, ranks: Ranks) -> PolicyCopy:

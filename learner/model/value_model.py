@@ -98,10 +98,8 @@ def set_values(critic: Critic, samples: list[Sample], budget: int, ranks: Ranks)
                 found.append((chosen, values))
         # Fetched after all passes.
         for chosen, values in found:
-            counts = [len(sample.sampler_logprobs) for sample in chosen]
-            *tokens, ends = values.cpu().split([*counts, len(chosen)])
-            for sample, before, after in zip(chosen, tokens, ends.split(1), strict=True):
-                sample.values = torch.cat([before, after])
+            for sample, own in zip(chosen, split(values.cpu(), chosen), strict=True):
+                sample.values = own
 
 
 def train_critic(
@@ -146,12 +144,18 @@ def accumulate_value_gradients(
     (count,) = ranks.sum([float(sum(len(known(s.returns)) for s in samples))])
     seen = torch.zeros(len(SUMS), dtype=torch.float64, device=device_of(critic.values))
     for indices, row in backward_rows(critic.values, samples, budget, ranks, critic.optimizers):
-        values = critic.values(row, _places(row, algorithm))
+        values = critic.values(row, torch.cat([row.predictors, row.ends]))
         loss = values.sum() * 0.0
         if indices:
             chosen = [samples[i] for i in indices]
-            before = torch.cat([values_before(s, algorithm) for s in chosen])
-            target = torch.cat([scale.units(known(s.returns)) for s in chosen])
+            values = torch.cat(
+                [
+                    learned(s, v, algorithm)
+                    for s, v in zip(chosen, split(values, chosen), strict=True)
+                ]
+            )
+            before = torch.cat([learned(s, known(s.values), algorithm) for s in chosen])
+            target = torch.cat([scale.target(known(s.returns)) for s in chosen])
             before, target = (sent(x.to(values.dtype), values.device) for x in (before, target))
             each, clipped = value_loss(config.loss, values, before, target)
             loss = config.loss_weight * each.sum() / max(count, 1.0)
@@ -162,15 +166,19 @@ def accumulate_value_gradients(
     return seen.cpu()
 
 
-def values_before(sample: Sample, algorithm: Algorithm) -> torch.Tensor:
-    """The values before the batch where the critic is trained: [k], or [1] with
-    `sequence_value`."""
-    values = known(sample.values)
-    return values[-1:] if isinstance(algorithm.advantage, SequenceValue) else values[:-1]
+def split(values: torch.Tensor, samples: list[Sample]) -> list[torch.Tensor]:
+    """[k + 1] values of each of the `samples` of a row: before each token in the loss, and at the
+    last token. `values`: of all predictors of the row, and then of all ends."""
+    counts = [len(sample.sampler_logprobs) for sample in samples]
+    *tokens, ends = values.split([*counts, len(samples)])
+    return [torch.cat(pair) for pair in zip(tokens, ends.split(1), strict=True)]
 
 
-def _places(row: PackedRow, algorithm: Algorithm) -> torch.Tensor:
-    return row.ends if isinstance(algorithm.advantage, SequenceValue) else row.predictors
+def learned(sample: Sample, values: torch.Tensor, algorithm: Algorithm) -> torch.Tensor:
+    """The `values` [k + 1] at the places where the critic learns a return."""
+    if isinstance(algorithm.advantage, SequenceValue):
+        return values[-1:]
+    return values[: len(known(sample.returns))]
 
 
 def learn_scale(
@@ -179,7 +187,7 @@ def learn_scale(
     """Update the critic's units with the batch's returns. Returns how well it predicted them."""
     none = torch.zeros(0, dtype=torch.float64)
     returns = torch.cat([none, *(known(s.returns) for s in samples)])
-    before = torch.cat([none, *(values_before(s, algorithm).double() for s in samples)])
+    before = torch.cat([none, *(learned(s, known(s.values), algorithm).double() for s in samples)])
     values = critic.scale.value(before)
     missed = returns - values
     count, total, squares, value, miss, misses = ranks.sum(

@@ -4,7 +4,7 @@ Pure functions of rewards. Must never let a trajectory without a reward (its ver
 another one's advantage.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
@@ -89,20 +89,32 @@ def generalised_advantages(
 
 def whitened(
     returns: Sequence[torch.Tensor],
-    add_up: Callable[[list[float]], list[float]],
+    parts: Sequence[str],
+    add_up: Callable[[Mapping[str, float]], Mapping[str, float]],
     keep_mean: bool = False,
 ) -> list[torch.Tensor]:
-    """(G − mean) / (std + ε) of `returns` (a [k] for each sample), over all tokens of all ranks;
-    with `keep_mean` the mean is added again.
+    """(G − mean) / (std + ε) of `returns` (a [k] for each sample), over the tokens of all samples
+    of its part, on all ranks; with `keep_mean` the mean is added again. `parts`: of each sample.
 
-    `add_up` gives sums over ranks, and is called twice on every rank, also on one without samples.
-    0 where there are fewer than two tokens to compare.
+    `add_up` gives sums by part over ranks, and is called three times on every rank, also on one
+    without samples. The result is 0 in a part with fewer than two tokens.
     """
-    own = torch.cat([torch.zeros(0, dtype=torch.float64), *returns])
-    count, total = add_up([float(own.numel()), float(own.sum())])
-    mean = total / max(count, 1.0)
-    (squares,) = add_up([float((own - mean).square().sum())])
-    if count < 2:
-        return [torch.zeros_like(one) for one in returns]
-    scale = (squares / (count - 1)) ** 0.5 + EPSILON
-    return [(one - mean) / scale + (mean if keep_mean else 0.0) for one in returns]
+
+    def sums(of: Callable[[str, torch.Tensor], float]) -> Mapping[str, float]:
+        found = dict.fromkeys(parts, 0.0)
+        for part, one in zip(parts, returns, strict=True):
+            found[part] += of(part, one)
+        return add_up(found)
+
+    counts = sums(lambda _, one: float(one.numel()))
+    totals = sums(lambda _, one: float(one.sum()))
+    means = {part: totals[part] / max(count, 1.0) for part, count in counts.items()}
+    squares = sums(lambda part, one: float((one - means[part]).square().sum()))
+    found = []
+    for part, one in zip(parts, returns, strict=True):
+        if counts[part] < 2:
+            found.append(torch.zeros_like(one))
+            continue
+        scale = (squares[part] / (counts[part] - 1)) ** 0.5 + EPSILON
+        found.append((one - means[part]) / scale + (means[part] if keep_mean else 0.0))
+    return found

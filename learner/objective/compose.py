@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from learner.objective.kl import kl_estimate
-from learner.objective.losses import TokenLoss, Tokens, log_ratio, policy_loss
+from learner.objective.losses import TokenLoss, Tokens, policy_loss
 from learner.objective.off_policy import Corrected, correction_weights
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import NoKL, ReferenceKL, ReinforceLoss, RewardKL
@@ -16,12 +16,12 @@ from services.contracts.config.objective.terms import NoKL, ReferenceKL, Reinfor
 
 @dataclass(frozen=True)
 class Objective:
-    """What a step minimises, and at which temperature log-probabilities are taken."""
+    """The objective of a step, and the temperature of its log-probabilities."""
 
     algorithm: Algorithm
     temperature: float
     max_tokens: int
-    """Longest completion: the denominator of Dr. GRPO."""
+    """Longest completion of any dataset: the denominator of Dr. GRPO."""
     adapted_beta: float | None = None
     """Where β has gone since the run began, if it is adaptive."""
 
@@ -36,14 +36,14 @@ class Objective:
 
 @dataclass(frozen=True)
 class Composed:
-    """What the objective says about each of `k` tokens."""
+    """The objective of `k` tokens."""
 
     loss: torch.Tensor
     """[k], with gradient: all terms that are aggregated."""
     kl: torch.Tensor
     """[k] estimate of the KL to the reference; 0 without one."""
     sample_kl: torch.Tensor | None
-    """[k] β·KL, with gradient, where it is summed over samples and not aggregated."""
+    """[k] β·KL, with gradient, if it is summed over samples and not aggregated."""
     policy: TokenLoss
     corrected: Corrected
 
@@ -71,7 +71,7 @@ def composed_loss(
                 else:
                     loss = loss + beta * kl
             case RewardKL():
-                kl = log_ratio(tokens.proximal, tokens.reference)
+                kl = tokens.proximal - tokens.reference
     if algorithm.entropy_bonus:
         loss = loss - algorithm.entropy_bonus * entropy
     return Composed(loss, kl, sample_kl, policy, corrected)

@@ -4,29 +4,34 @@ from typing import Literal
 
 import torch
 
-from learner.objective.losses import log_ratio
+from learner.objective.losses import MAX_LOG_RATIO
 from services.contracts.config.objective.terms import AdaptiveBeta
 
 
 def kl_estimate(
     kind: Literal["k1", "k2", "k3", "k3+"], logprobs: torch.Tensor, reference: torch.Tensor
 ) -> torch.Tensor:
-    """[k], with d = log π − log π_ref clamped to ±20: k1 d, k2 d²/2, k3 e^(−d) + d − 1; k3+ has
-    k3's value and k2's gradient.
+    """[k], with d = log π − log π_ref: k1 d, k2 d²/2, k3 e^(−d) + d − 1; k3+ has k3's value and
+    k2's gradient. In k3 d is at least −20, since e^(−d) would become infinite.
 
     In the loss, k1's gradient has expectation zero on-policy; k2's is that of the KL.
     """
-    d = log_ratio(logprobs, reference)
+    d = logprobs - reference
     match kind:
         case "k1":
             return d
         case "k2":
             return d.square() / 2
         case "k3":
-            return torch.expm1(-d) + d
+            return _k3(d)
         case "k3+":
             slope = d.square() / 2
-            return (torch.expm1(-d) + d).detach() + slope - slope.detach()
+            return _k3(d).detach() + slope - slope.detach()
+
+
+def _k3(d: torch.Tensor) -> torch.Tensor:
+    bounded = d.clamp(min=-MAX_LOG_RATIO)
+    return torch.expm1(-bounded) + bounded
 
 
 def adapted_beta(config: AdaptiveBeta, beta: float, kl: float, samples: int) -> float:

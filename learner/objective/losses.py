@@ -1,7 +1,7 @@
 """Policy losses per token, to minimise. Pure functions; `aggregation` makes them one number.
 
-Symbols as in docs/algorithms.md: ρ = exp(log π − log π_prox), A the advantage. Log ratios are
-clamped to ±20 before exp.
+Symbols as in docs/algorithms.md: ρ = exp(log π − log π_prox), A the advantage. A log ratio is
+clamped to ±20 where its exp is taken, and nowhere else: a clamp has no gradient.
 """
 
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class TokenLoss:
-    """What a policy loss says about each token."""
+    """A policy loss, token by token."""
 
     loss: torch.Tensor
     """[k], with gradient."""
@@ -55,9 +55,9 @@ class TokenLoss:
     """[k] bool: the same for the upper bound."""
 
 
-def log_ratio(logprobs: torch.Tensor, against: torch.Tensor) -> torch.Tensor:
-    """logprobs − against, clamped to ±20."""
-    return (logprobs - against).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+def ratio_of(log_ratio: torch.Tensor) -> torch.Tensor:
+    """exp of `log_ratio`, which is clamped to ±20 first: e^89 is infinite in float32."""
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def sequence_sum(values: torch.Tensor, sequence: torch.Tensor, n: int) -> torch.Tensor:
@@ -66,7 +66,7 @@ def sequence_sum(values: torch.Tensor, sequence: torch.Tensor, n: int) -> torch.
 
 
 def sequence_mean(values: torch.Tensor, sequence: torch.Tensor, n: int) -> torch.Tensor:
-    """[n] mean of `values` [k] over each sequence's tokens; 0 where it has none."""
+    """[n] mean of `values` [k] over each sequence's tokens; 0 for a sequence without tokens."""
     counts = sequence_sum(torch.ones_like(values), sequence, n)
     return sequence_sum(values, sequence, n) / counts.clamp(min=1)
 
@@ -80,36 +80,38 @@ def policy_loss(config: Loss, tokens: Tokens) -> TokenLoss:
     2026, with the total variation of a binary choice. sapo: Gao et al. 2025.
     """
     a, logprobs = tokens.advantages, tokens.logprobs
-    log_rho = log_ratio(logprobs, tokens.proximal)
+    log_rho = logprobs - tokens.proximal
     never = torch.zeros_like(a, dtype=torch.bool)
     match config:
         case ReinforceLoss():
-            return TokenLoss(-a * logprobs, log_rho.detach().exp(), never, never)
+            return TokenLoss(-a * logprobs, ratio_of(log_rho.detach()), never, never)
         case CISPOLoss(epsilon_low=low, epsilon_high=high, absolute_cap=cap):
-            rho = log_rho.detach().exp()
+            rho = ratio_of(log_rho.detach())
             floor, top = (0.0, cap) if cap is not None else (1 - low, 1 + high)
             weight = rho.clamp(floor, top)
             return TokenLoss(-weight * a * logprobs, rho, rho < floor, rho > top)
         case GSPOLoss(epsilon_low=low, epsilon_high=high):
             mean = sequence_mean(log_rho.detach(), tokens.sequence, tokens.n)[tokens.sequence]
-            return _clipped((mean + logprobs - logprobs.detach()).exp(), a, low, high, None)
+            # π/sg(π) is 1, and has the gradient.
+            rho = ratio_of(mean) * (logprobs - logprobs.detach()).exp()
+            return _clipped(rho, a, low, high, None)
         case SequencePPOLoss(epsilon_low=low, epsilon_high=high):
             whole = sequence_sum(log_rho, tokens.sequence, tokens.n)[tokens.sequence]
-            rho = whole.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-            return _clipped(rho, a, low, high, None)
+            return _clipped(ratio_of(whole), a, low, high, None)
         case DPPOLoss(delta=delta, tau=tau):
-            log_r = log_ratio(logprobs, tokens.sampler)
+            log_r = logprobs - tokens.sampler
+            r = ratio_of(log_r)
             moved = logprobs.detach().exp() - tokens.sampler.exp()
             down, up = (a < 0) & (moved < -delta), (a > 0) & (moved > delta)
-            gain = (a * log_r.exp()).masked_fill(down | up, 0.0)
-            return TokenLoss(tau * log_r.square() - gain, log_r.detach().exp(), down, up)
+            gain = (a * r).masked_fill(down | up, 0.0)
+            return TokenLoss(tau * log_r.square() - gain, r.detach(), down, up)
         case SAPOLoss(tau_positive=positive, tau_negative=negative):
-            rho = log_rho.exp()
+            rho = ratio_of(log_rho)
             sharpness = torch.where(a > 0, positive, negative).to(rho.dtype)
             gate = 4 / sharpness * torch.sigmoid(sharpness * (rho - 1))
             return TokenLoss(-gate * a, rho.detach(), never, never)
         case PPOLoss(epsilon_low=low, epsilon_high=high, dual_clip=dual):
-            return _clipped(log_rho.exp(), a, low, high, dual)
+            return _clipped(ratio_of(log_rho), a, low, high, dual)
 
 
 def _clipped(

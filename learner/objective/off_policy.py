@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from learner.objective.losses import Tokens, log_ratio, sequence_mean
+from learner.objective.losses import Tokens, ratio_of, sequence_mean
 from services.contracts.config.objective.terms import (
     Correction,
     MaskCorrection,
@@ -35,23 +35,23 @@ def correction_weights(config: Correction, tokens: Tokens, sampler_is_proximal: 
     (2025), where π/μ is taken whatever is proximal.
     """
     logprobs = tokens.logprobs.detach()
-    log_w = log_ratio(tokens.proximal, tokens.sampler).detach()
+    log_w = (tokens.proximal - tokens.sampler).detach()
     never = torch.zeros_like(log_w, dtype=torch.bool)
     match config:
         case NoCorrection():
             return Corrected(torch.ones_like(log_w), never, never)
         case TruncateCorrection(cap=cap, level=level):
-            w = _at(level, log_w, tokens).exp()
+            w = ratio_of(_at(level, log_w, tokens))
             return Corrected(w.clamp(max=cap), never, w > cap)
         case MaskCorrection(low=low, high=high, level=level):
-            w = _at(level, log_w, tokens).exp()
+            w = ratio_of(_at(level, log_w, tokens))
             seen = w
             if sampler_is_proximal:
-                seen = _at(level, log_ratio(logprobs, tokens.sampler), tokens).exp()
+                seen = ratio_of(_at(level, logprobs - tokens.sampler, tokens))
             under, over = seen < low, seen > high
             return Corrected(w.masked_fill(under | over, 0.0), under, over)
         case OffPolicySequenceMask(delta=delta):
-            apart = _at("sequence", log_ratio(tokens.sampler, logprobs), tokens)
+            apart = _at("sequence", tokens.sampler - logprobs, tokens)
             out = (tokens.advantages < 0) & (apart > delta)
             return Corrected(torch.ones_like(log_w).masked_fill(out, 0.0), out, never)
 
@@ -62,7 +62,7 @@ def loglinear_proximal(
     """[k] log π_prox between log μ and log π: log μ + d/(d + 1) · (sg(log π) − log μ), where d =
     `staleness` [k], the versions between the token's sampler and the version being trained.
 
-    What AReaL takes for a recomputed proximal policy without its forward pass.
+    AReaL's stand-in for a recomputed proximal policy: it needs no forward pass.
     """
     share = staleness / (staleness + 1)
     return sampler + share.to(sampler.dtype) * (logprobs.detach() - sampler)

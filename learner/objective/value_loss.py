@@ -1,5 +1,6 @@
-"""What a critic learns: its loss, and the units it learns returns in. Pure."""
+"""The loss of a critic, and the units that it learns returns in. Pure."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -18,19 +19,21 @@ class Scale:
 
     mean: float = 0.0
     deviation: float = 1.0
+    clip: float = math.inf
+    """Largest size of an output that the critic learns."""
 
     def value(self, outputs: torch.Tensor) -> torch.Tensor:
         """The values that these outputs stand for, float64."""
         return outputs.double() * self.deviation + self.mean
 
-    def units(self, value: torch.Tensor) -> torch.Tensor:
-        """The output that stands for `value`."""
-        return (value - self.mean) / self.deviation
+    def target(self, value: torch.Tensor) -> torch.Tensor:
+        """The output that the critic learns for `value`: the output that stands for it, clipped."""
+        return ((value - self.mean) / self.deviation).clamp(-self.clip, self.clip)
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Returns so far, of which each counts a share; before the first batch, none."""
+    """Weighted sums over the returns so far."""
 
     weight: float = 0.0
     """Sum of the shares."""
@@ -53,12 +56,13 @@ class Moments:
         )
 
     def scale(self, config: Normalisation | None) -> Scale:
-        """Units of the mean and deviation so far; of 0 and 1 without `config`, and where there is
-        nothing yet. As in AReaL, but that its variance is at least 0.01."""
+        """Units of the mean and deviation so far; units of 0 and 1 without `config`, and before the
+        first batch. As in AReaL, whose `eps` is 0.01 and whose `clip` is 5."""
         if config is None or self.weight == 0:
             return Scale()
         mean = self.total / self.weight
-        return Scale(mean, max(self.squares / self.weight - mean * mean, config.eps) ** 0.5)
+        variance = max(self.squares / self.weight - mean * mean, config.eps)
+        return Scale(mean, variance**0.5, math.inf if config.clip is None else config.clip)
 
 
 def value_loss(

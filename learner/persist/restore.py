@@ -10,7 +10,7 @@ import torch
 
 from learner.distributed import Ranks
 from learner.errors import UnusableModel
-from learner.model.compiling import compiles, make_trainable
+from learner.model.compiling import Backend, compiles, make_trainable
 from learner.model.loading.lora import base_of, check_files, load_policy
 from learner.model.loading.models import (
     LoadedModel,
@@ -27,7 +27,7 @@ from learner.model.passes.microbatches import check_sharing
 from learner.model.passes.packing_check import mixes_sequences
 from learner.model.placement.offload import Offload, offloads, place, present
 from learner.model.placement.parallel import gathered, is_sharded, shard
-from learner.model.references import load_copies, load_reference
+from learner.model.references import Scorers, load_copies, load_reference
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer
@@ -47,6 +47,8 @@ from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import BPETokenizer, PretrainedModel, ScratchModel
 from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.objective.supervised import DPO
+from services.contracts.model_paths import CRITIC as CRITIC_PATH
+from services.contracts.model_paths import REFERENCE, TEACHER, path_at
 from services.contracts.records import RunRecord
 from services.estimate.inputs import Model, known_workers
 from services.estimate.shape import scratch_shape
@@ -204,8 +206,11 @@ def described(start: Start, store: RunStore, volume: Volume) -> Model | None:
     another = None
     if isinstance(config, RLConfig) and (critic := config.algorithm.critic) and critic.path:
         another = critic_path(critic, start, store, volume)
-    teacher = teacher_path(config, store, volume) if isinstance(config, RLConfig) else None
-    return known_model(str(start.folder or start.base), config.model, another, teacher)
+    scorers = Scorers()
+    if isinstance(config, RLConfig):
+        scorers = find_scorers(config, store, volume)
+    path = str(start.folder or start.base)
+    return known_model(path, config.model, another, scorers.teacher, scorers.reference)
 
 
 def critic_path(critic: CriticConfig, start: Start, store: RunStore, volume: Volume) -> str:
@@ -214,15 +219,18 @@ def critic_path(critic: CriticConfig, start: Start, store: RunStore, volume: Vol
         return str(start.folder / CRITIC)
     if critic.path is None:
         return start.progress.base_model
-    return store.model_path(critic.path, volume, "algorithm.critic.path")
+    return store.model_path(critic.path, volume, CRITIC_PATH)
 
 
-def teacher_path(config: RLConfig, store: RunStore, volume: Volume) -> str | None:
-    """Where the teacher is that the learner loads, if there is one."""
-    teacher = config.algorithm.teacher
-    if teacher is None or teacher.path is None:
-        return None
-    return store.model_path(teacher.path, volume, "algorithm.teacher.path")
+def find_scorers(config: RLConfig, store: RunStore, volume: Volume) -> Scorers:
+    """Where the teacher is that the learner loads, and a reference with a path of its own."""
+    raw = config.model_dump()
+
+    def found(key: str) -> str | None:
+        path = path_at(raw, key)
+        return None if path is None else store.model_path(path, volume, key)
+
+    return Scorers(found(TEACHER), found(REFERENCE))
 
 
 def assemble(
@@ -234,7 +242,9 @@ def assemble(
     loaded = load_trained(start, ranks, sharded)
     check_sharing(loaded.model, ranks)
     name_ends(loaded)
-    compiled, why = compiles(config.training.compile, loaded.model, ranks.device)
+    compiled, why = compiles(
+        config.training.compile, loaded.model, ranks.device, config.training.compile_backend
+    )
     make_trainable(loaded.model, plan.checkpointing, compiled)
     check_optimizer(config.optimizer, "optimizer", ranks, sharded)
     if isinstance(config, SFTConfig):
@@ -296,7 +306,7 @@ def add_models(
     start: Start,
     ranks: Ranks,
     plan: PassPlan,
-    compiled: bool,
+    compiled: Backend | None,
     store: RunStore,
     volume: Volume,
 ) -> None:
@@ -304,9 +314,9 @@ def add_models(
     base, folder = state.progress.base_model, start.folder
     config = with_policy_dtype(config, state)
     beginning = str(folder) if folder else base
-    teacher = teacher_path(config, store, volume)
+    scorers = find_scorers(config, store, volume)
     state.copies = load_copies(
-        config, ranks, base, beginning, policy, compiled, teacher, state.loaded.tokenizer
+        config, ranks, base, beginning, policy, compiled, scorers, state.loaded.tokenizer
     )
     if critic := config.algorithm.critic:
         path = critic_path(critic, start, store, volume)
@@ -328,7 +338,7 @@ def prepare_critic(
     state: TrainingState,
     path: str,
     plan: PassPlan,
-    compiled: bool,
+    compiled: Backend | None,
 ) -> Critic:
     """The critic beside the policy of `state`, from the model at `path`."""
     where = place("placement.critic", config.placement.critic, ranks)

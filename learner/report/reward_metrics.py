@@ -139,6 +139,7 @@ def outcome_metrics(
         "reward/groups_without_variance": sums["flat_groups"] / max(sums["groups"], 1.0),
         "reward/missing": 1 - sums["scored"] / total,
         "reward/no_answer": sums["unanswered"] / total,
+        "prompt/tokens_mean": sums["prompt_tokens"] / total,
         "response/tokens_mean": sums["completion_tokens"] / total,
         "response/truncated": sums["truncated"] / total,
     }

@@ -115,9 +115,10 @@ class TaskRows:
     """The rows of a run's tasks."""
 
     def __init__(
-        self, datasets: Sequence[DatasetWork], seed: int, mixture: Mixture | None = None
+        self, datasets: Sequence[DatasetWork], seed: int | None, mixture: Mixture | None = None
     ) -> None:
-        """`mixture`: the order of several datasets, with this seed; None for one alone."""
+        """`seed`: as `RLConfig.order_seed`; `mixture`: the order of several datasets, with this
+        seed; None for one alone."""
         self._datasets, self._seed, self._mixture = datasets, seed, mixture
 
     @property
@@ -147,4 +148,5 @@ def task_rows(run: RunRecord, context: RunContext, store: Store, volume: Volume)
             own = replace(context, config=one, episode=episode)
         datasets.append(DatasetWork(name, number, own, Rows(store, volume, one.data.dataset)))
     rows = run.dataset_rows
-    return TaskRows(datasets, seed, prompt_mixture(config.data, rows, seed) if rows else None)
+    mixture = prompt_mixture(config.data, rows, seed) if rows else None
+    return TaskRows(datasets, config.order_seed, mixture)

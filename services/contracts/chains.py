@@ -12,6 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from services.contracts.model_paths import MODEL_PATHS, path_at, with_path
 from services.contracts.records import RunState, RunSummary
 
 CHAIN = "chain-"
@@ -126,30 +127,17 @@ def referred(path: Any) -> tuple[str, str] | None:
     return (found["step"], found["which"] or "last") if found else None
 
 
-BESIDE = ("critic", "teacher")
-"""Models of `algorithm` that may start from another run."""
-
-
 def references(config: dict[str, Any]) -> dict[str, str]:
     """The models of a config that earlier steps make: by key, what stands there."""
-    algorithm = config.get("algorithm") or {}
-    others = {f"algorithm.{name}.path": algorithm.get(name) for name in BESIDE}
-    sections = {"model.path": config.get("model"), **others}
-    paths = {key: one.get("path") for key, one in sections.items() if isinstance(one, dict)}
-    return {key: str(path) for key, path in paths.items() if referred(path)}
+    paths = {key: path_at(config, key) for key in MODEL_PATHS}
+    return {key: path for key, path in paths.items() if path and referred(path)}
 
 
 def with_paths(config: dict[str, Any], paths: dict[str, str]) -> dict[str, Any]:
     """The config with other values of the keys that `references` names."""
-    result = config
-    if "model.path" in paths:
-        result = {**result, "model": {**result["model"], "path": paths["model.path"]}}
-    for name in BESIDE:
-        if path := paths.get(f"algorithm.{name}.path"):
-            algorithm = result["algorithm"]
-            other = {**algorithm[name], "path": path}
-            result = {**result, "algorithm": {**algorithm, name: other}}
-    return result
+    for key, path in paths.items():
+        config = with_path(config, key, path)
+    return config
 
 
 def advanced(chain: ChainRecord, run: RunSummary | None, now: float) -> ChainRecord:

@@ -41,6 +41,8 @@ class Model:
     """Of a critic that starts from another model."""
     teacher: ModelShape | None = None
     """Of a teacher."""
+    reference: ModelShape | None = None
+    """Of a reference that is another model than the run starts from."""
 
 
 def known_workers(records: Sequence[WorkerRecord]) -> list[Worker]:

@@ -110,7 +110,8 @@ def held(config: Config, model: Model, how: Pass) -> Memory:
             # A copy that follows the policy stays float32.
             still = name == "reference" and isinstance(_reference(config), FrozenReference)
             number = BFLOAT16 if still and how.half else FLOAT32
-            copies += training.resident(model.shape, None, 0, how, number).total
+            shape = model.shape if name == "lagged" else model.reference or model.shape
+            copies += training.resident(shape, None, 0, how, number).total
     if not isinstance(config, RLConfig):
         return replace(own, copies=copies)
     if config.algorithm.critic and "critic" not in offload and config.placement.critic == "same":

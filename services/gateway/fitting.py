@@ -138,13 +138,11 @@ def described(config: RLConfig | SFTConfig, models: Models) -> Model | None:
     shape = shape_of(models.policy.config, models.policy.tensors)
     if shape is None:
         return None
-    critic = None
-    if models.critic is not None:
-        critic = shape_of(models.critic.config, models.critic.tensors)
-    teacher = None
-    if models.teacher is not None:
-        teacher = shape_of(models.teacher.config, models.teacher.tensors)
-    return Model(shape, of_half(models.policy.config), critic, teacher)
+    others = [
+        shape_of(one.config, one.tensors) if one is not None else None
+        for one in (models.critic, models.teacher, models.reference)
+    ]
+    return Model(shape, of_half(models.policy.config), *others)
 
 
 def refusals(estimate: Estimate | None) -> Problems:

@@ -13,6 +13,15 @@ from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.lora import BESIDE_EXPERTS
 from services.contracts.config.trust import asks_for_trust
 from services.contracts.experts import expert_count
+from services.contracts.model_paths import (
+    CRITIC,
+    MODEL_PATHS,
+    POLICY,
+    REFERENCE,
+    TEACHER,
+    path_at,
+    with_path,
+)
 from services.contracts.nearest import did_you_mean
 from services.contracts.records import RunRecord
 from services.contracts.weights import ADAPTER_CONFIG
@@ -45,6 +54,8 @@ class Models(NamedTuple):
     policy: ModelFolder | None
     critic: ModelFolder | None
     teacher: ModelFolder | None
+    reference: ModelFolder | None
+    """The one that `algorithm.kl.reference.path` names."""
 
 
 async def check_models(
@@ -54,26 +65,24 @@ async def check_models(
     steps: Steps | None = None,
     previous: RunRecord | None = None,
 ) -> tuple[dict[str, Any], Models]:
-    """`raw` with the models of policy, critic and teacher named so that they mean the same on every
-    host and for ever; and these models. `step:NAME` is one of `steps`, and stays. `previous`: the
+    """`raw` with its models (`MODEL_PATHS`) named so that they mean the same on every host and for
+    ever; and these models. `step:NAME` is one of `steps`, and stays. `previous`: the
     run that is resumed. Adds what is wrong to `problems`."""
     old = _goes_on_from(deps, previous)
-    own = None if needs_start(raw) else old.get("model")
-    model, found = await _checked(deps, raw.get("model"), "model.path", problems, steps, own)
-    raw = raw if model is None else {**raw, "model": model}
-    others: dict[str, ModelFolder | None] = {"critic": None, "teacher": None}
-    for name in others:
-        algorithm = raw.get("algorithm")
-        if isinstance(algorithm, dict):
-            key = f"algorithm.{name}.path"
-            section = algorithm.get(name)
-            own = old.get(name)
-            other, others[name] = await _checked(deps, section, key, problems, steps, own)
-            raw = raw if other is None else {**raw, "algorithm": {**algorithm, name: other}}
-    teacher = others["teacher"]
-    if found is not None and teacher is not None:
-        problems += await anyio.to_thread.run_sync(_check_tokens, found, teacher)
-    return raw, Models(found, **others)
+    if needs_start(raw):
+        old.pop(POLICY, None)
+    found: dict[str, ModelFolder | None] = {}
+    for key in MODEL_PATHS:
+        path = path_at(raw, key)
+        found[key] = None
+        if path:
+            path, found[key] = await _checked(deps, path, key, problems, steps, old.get(key))
+            raw = raw if path is None else with_path(raw, key, path)
+    policy = found[POLICY]
+    for key in (TEACHER, REFERENCE):
+        if policy is not None and (other := found[key]) is not None:
+            problems += await anyio.to_thread.run_sync(_check_tokens, key, policy, other)
+    return raw, Models(policy, found[CRITIC], found[TEACHER], found[REFERENCE])
 
 
 class Checkpointed(NamedTuple):
@@ -86,28 +95,28 @@ class Checkpointed(NamedTuple):
 
 
 def _goes_on_from(deps: Dependencies, previous: RunRecord | None) -> dict[str, Checkpointed]:
-    """The models that the resumed run `previous` has here, by their sections."""
+    """The models that the resumed run `previous` has here, by their keys."""
     if previous is None or previous.checkpoint is None:
         return {}
     folder = deps.volume.path(previous.checkpoint)
     if not folder.is_dir():
         return {}
-    critic = (previous.config.get("algorithm") or {}).get("critic") or {}
     return {
-        "model": Checkpointed(previous.config["model"].get("path"), folder),
-        "critic": Checkpointed(critic.get("path"), None),
+        POLICY: Checkpointed(path_at(previous.config, POLICY), folder),
+        CRITIC: Checkpointed(path_at(previous.config, CRITIC), None),
     }
 
 
-def _check_tokens(policy: ModelFolder, teacher: ModelFolder) -> Problems:
-    """A problem for a teacher with other tokens than the policy, as far as files say."""
-    own, other = vocabulary_in(policy.path), vocabulary_in(teacher.path)
+def _check_tokens(key: str, policy: ModelFolder, scorer: ModelFolder) -> Problems:
+    """A problem for a model that scores the policy's answers and has other tokens than the policy,
+    as far as files say."""
+    own, other = vocabulary_in(policy.path), vocabulary_in(scorer.path)
     if own is None or other is None or not (said := vocabulary_difference(own, other)):
         return []
     return [
         (
-            "algorithm.teacher.path",
-            f"the teacher in {teacher.path} has another tokenizer than the policy, so it cannot "
+            key,
+            f"the model in {scorer.path} has another tokenizer than the policy, so it cannot "
             f"score its tokens: {said}",
         )
     ]
@@ -115,20 +124,17 @@ def _check_tokens(policy: ModelFolder, teacher: ModelFolder) -> Problems:
 
 async def _checked(
     deps: Dependencies,
-    section: Any,
+    path: str,
     key: str,
     problems: Problems,
     steps: Steps | None,
     own: Checkpointed | None = None,
-) -> tuple[dict[str, Any] | None, ModelFolder | None]:
-    """`section` with its `path` resolved, and the model there; None where there is no path, and
-    for a model that is not here. `own`: what is trained on, whatever became of `path`."""
-    path = section.get("path") if isinstance(section, dict) else None
-    if not isinstance(path, str) or not path:
-        return None, None
+) -> tuple[str | None, ModelFolder | None]:
+    """`path` resolved, and the model there; None for a path with a problem, and for a model that is
+    not here. `own`: the model that is trained on, whatever became of `path`."""
     try:
         if (step := referred(path)) is not None:
-            return section, _made_by(step[0], path, steps)
+            return path, _made_by(step[0], path, steps)
         if path.startswith(STEP):
             raise ValueError(
                 f"{path}: a step's name is followed by nothing, by @best, or by @ and the number "
@@ -137,14 +143,14 @@ async def _checked(
         resolved, folder = await _resolved(deps, path)
         # A run's checkpoint may lie on another host's volume.
         if folder is None or not folder.is_dir():
-            return {**section, "path": resolved}, None
+            return resolved, None
         found = await anyio.to_thread.run_sync(check_model, folder)
     except (Problem, ValueError) as error:
         if own is None or own.path != path:
             problems.append((key, str(error)))
             return None, None
-        return section, await _weights_in(own.folder)
-    return {**section, "path": resolved}, found.weights
+        return path, await _weights_in(own.folder)
+    return resolved, found.weights
 
 
 async def _weights_in(folder: Path | None) -> ModelFolder | None:

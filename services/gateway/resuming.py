@@ -12,6 +12,7 @@ from services.http import Problem
 KEPT_BY_RESUME = (
     ("type",),
     ("data", "source"),
+    ("data", "order"),
     ("model", "path"),
     ("model", "lora"),
     ("training", "seed"),

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from services.contracts.model_paths import CRITIC, MODEL_PATHS, POLICY, REFERENCE, path_at
 from services.contracts.records import RunRecord
 from services.contracts.weights import ADAPTER_CONFIG
 from services.models.errors import UnusableFolder
@@ -29,8 +30,7 @@ def step_named(path: str) -> int | None:
 
 
 def starts_from(config: dict[str, Any]) -> set[str]:
-    """Ids of the runs whose models the config of a run in the store names: those of its policy, its
-    critic and its teacher."""
+    """Ids of the runs whose models the config of a run in the store names (`MODEL_PATHS`)."""
     named = [run_named(path) for path in _model_paths(config)]
     return {run for run in named if run is not None}
 
@@ -50,6 +50,8 @@ def needs_start(config: dict[str, Any]) -> bool:
     if isinstance(model, dict) and model.get("lora"):
         # The reference is the policy without its adapters.
         return False
+    if path_at(config, REFERENCE) is not None:
+        return False
     kl = algorithm.get("kl") if isinstance(algorithm, dict) else None
     compares = isinstance(objective, dict) and objective.get("type") == "dpo"
     return compares or (isinstance(kl, dict) and kl.get("type", "none") != "none")
@@ -63,14 +65,10 @@ def named_steps(config: dict[str, Any]) -> set[tuple[str, int]]:
 
 def _model_paths(config: dict[str, Any], goes_on: bool = False) -> list[str]:
     """`goes_on`: only of the models that a run needs which goes on from a checkpoint."""
-    algorithm = config.get("algorithm") or {}
-    models = [algorithm.get("teacher")]
-    if not goes_on or needs_start(config):
-        models.append(config.get("model"))
-    if not goes_on:
-        models.append(algorithm.get("critic"))
-    paths = [model.get("path") for model in models if isinstance(model, dict)]
-    return [path for path in paths if isinstance(path, str)]
+    # The checkpoint has the policy and the critic.
+    here = {CRITIC, *(() if needs_start(config) else (POLICY,))} if goes_on else set()
+    paths = [path_at(config, key) for key in MODEL_PATHS if key not in here]
+    return [path for path in paths if path is not None]
 
 
 async def run_with_step(

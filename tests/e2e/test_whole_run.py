@@ -15,9 +15,12 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from transformers import NanoChatConfig, NanoChatForCausalLM
 
+from learner.model.loading.scratch import make_model
 from services.cli.client import Gateway
 from services.cli.host.demo import upload_sums
+from services.contracts.config.model import ScratchModel
 from services.launch import Stack, UpOptions
 from tests.e2e import recorded_vllm
 from tests.integration.installation.test_agents import client_of, lease, payload
@@ -152,6 +155,7 @@ def test_sampler_and_learner_agree_where_they_take_turns(api: Gateway) -> None:
         {
             "model": {"path": f"run:{finished(api, 'demo_sft', hardly_trained)['id']}"},
             "data": {"dataset": "demo-train"},
+            "evaluation": None,
             "algorithm": {"prompts_per_step": 8},
             "rollout": {"episode": TOOL, "vllm": VLLM},
             "sampling": {**SAMPLING, "max_tokens": 200},
@@ -270,3 +274,39 @@ def test_a_whole_run_reads_no_file_that_another_user_could_have_made(
     assert foreign == []
     cache = stack.data / "cache"
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+
+
+def nanochat(folder: Path) -> str:
+    """A small model of nanochat's architecture, with random weights."""
+    tokenizer = make_model(ScratchModel(source="scratch"), 0).tokenizer
+    sizes = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    config = NanoChatConfig(vocab_size=len(tokenizer), eos_token_id=1, **sizes, **heads)
+    NanoChatForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.mark.timeout(400)
+def test_nanochats_recipe_trains_nanochats_architecture(api: Gateway, tmp_path: Path) -> None:
+    """Its norms have no weights, it normalises queries and keys, and it caps its logits."""
+    record = finished(
+        api,
+        "nanochat_grpo",
+        {
+            "model": {"path": nanochat(tmp_path / "nanochat")},
+            "data": {"dataset": "demo-train"},
+            "algorithm": {"prompts_per_step": 4},
+            "rollout": {"episode": TOOL, "vllm": VLLM},
+            "sampling": {"top_k": 12, "max_tokens": 32},
+            "optimizer": {"lr": 1e-3},
+            "training": {"epochs": None, "max_steps": 2},
+            "evaluation": {"dataset": "demo-test", "every": 2, "rows": 4, "samples": 4},
+        },
+    )
+    steps = api.get(f"/v1/runs/{record['id']}/metrics")["metrics"]
+    trained = [step for step in steps if "train/loss" in step]
+    assert [step["version"] for step in trained] == [1, 2]
+    gaps = {key: [step[key] for step in trained if key in step] for key in GAPS}
+    assert all(values and max(values) <= 1e-4 for values in gaps.values()), gaps
+    assert any("evaluation/pass_at_4" in step for step in steps)

@@ -126,12 +126,12 @@ class RouterTally:
         self._layers, self._experts, self._used = len(routing.layers), routing.experts, routing.used
         self.taken = torch.zeros(self._layers, self._experts, dtype=torch.float64)
         self.probabilities = torch.zeros(self._experts, dtype=torch.float64)
-        # Tokens, Σ z, tokens whose experts were recorded, experts of these that agree.
-        self.sums = torch.zeros(4, dtype=torch.float64)
+        # Tokens, Σ z, tokens whose experts were recorded, experts of these that agree, both terms.
+        self.sums = torch.zeros(5, dtype=torch.float64)
 
     @torch.no_grad()
-    def add(self, routed: Routed) -> None:
-        """Add the tokens of a micro-batch."""
+    def add(self, routed: Routed, terms: torch.Tensor) -> None:
+        """Add the tokens of a micro-batch, and what they add to the loss (`Balance.loss`)."""
         self._to(routed.logits.device)
         taken = routed.taken.flatten(1)
         self.taken.scatter_add_(1, taken, torch.ones_like(taken, dtype=torch.float64))
@@ -142,6 +142,7 @@ class RouterTally:
             routed.logits.double().logsumexp(-1).square().sum(),
             routed.replayed.sum(),
             (same * routed.replayed).sum(),
+            terms,
         )
         self.sums[1:] += torch.stack([one.double() for one in sums])
 
@@ -164,7 +165,7 @@ class RouterTally:
         every = ranks.sum(torch.cat(parts).tolist(), own=True)
         total = torch.tensor(every, dtype=torch.float64)
         sums, probabilities, taken = total.split([len(part) for part in parts])
-        tokens, z, replayed, same = sums.tolist()
+        tokens, z, replayed, same, terms = sums.tolist()
         if not tokens:
             return {}
         taken = taken.view_as(self.taken)
@@ -173,6 +174,7 @@ class RouterTally:
         metrics = {
             "router/aux_loss": float(self._experts * (taken.sum(0) / n) @ (probabilities / n)),
             "router/z_loss": z / n,
+            "router/loss": terms,
             "router/load_max": float(taken.max()) / even,
             "router/idle": float((taken == 0).double().mean()),
             "router/replayed": replayed / tokens,

@@ -15,6 +15,7 @@ from services.cli.runs.dry_run import show_chain_dry_run, show_checked, show_dry
 from services.cli.runs.overrides import Set, overrides_from
 from services.cli.runs.runs import follow_run
 from services.contracts.agents import agents_lease
+from services.contracts.model_paths import MODEL_PATHS, path_at, with_path
 
 DryRun = Annotated[
     bool,
@@ -117,9 +118,9 @@ def _submit_chain(
             )
         config = named[step].get("config") or {}
         named[step]["config"] = _merged(config, keys) if isinstance(config, dict) else config
-    for config in (step.get("config") for step in named.values()):
-        if isinstance(config, dict):
-            _with_absolute_models(config)
+    for one in named.values():
+        if isinstance(one.get("config"), dict):
+            one["config"] = _with_absolute_models(one["config"])
     given = {key: value for key, value in known.items() if value is not None}
     request = {"pool": Settings().pool, **chain, **given}
     if problem := next(_unsendable(request, ""), None):
@@ -234,17 +235,13 @@ def _with_absolute_models(config: dict[str, Any]) -> dict[str, Any]:
     CliError for a mistyped one, which the gateway could take for a name on the hub."""
     from services.models.nearby import nearby
 
-    model, algorithm = config.get("model"), config.get("algorithm")
-    others = algorithm if isinstance(algorithm, dict) else {}
-    for section in (model, others.get("critic"), others.get("teacher")):
-        if not isinstance(section, dict):
-            continue
-        path = section.get("path")
-        if not isinstance(path, str):
+    for key in MODEL_PATHS:
+        path = path_at(config, key)
+        if path is None:
             continue
         folder = os.path.expanduser(path)
         if os.path.isdir(folder):
-            section["path"] = os.path.realpath(folder)
+            config = with_path(config, key, os.path.realpath(folder))
         elif not os.path.isabs(folder) and (near := nearby(path, Path.cwd())):
             raise CliError(f"there is no model folder {path!r} here (did you mean {near!r}?)")
     return config

@@ -15,7 +15,18 @@ MOST_PLACES = 16
 MOST_DATASETS = 256
 """Of a mixture, of an evaluation, of a validation. What is checked of them is checked in pairs."""
 NO_DATASET = (
-    *("dataset", "mix", "filter", "curriculum", "name", "repeats", "weight", "template", "system"),
+    *(
+        "dataset",
+        "mix",
+        "order",
+        "filter",
+        "curriculum",
+        "name",
+        "repeats",
+        "weight",
+        "template",
+        "system",
+    ),
     "long_prompts",
 )
 """Keys of `data` that mean nothing where there is no dataset."""
@@ -150,6 +161,9 @@ class Data(PromptOptions, PromptDataset):
     """What happens with long prompts. `drop`: the row of a prompt that fills
     `rollout.vllm.max_model_len` is not trained. `cut`: the longest text of a prompt loses its
     beginning, so that `max_tokens` of an answer fit behind it. Events of the run count them."""
+    order: Literal["shuffled", "file"] = "shuffled"
+    """The order of the rows in an epoch. `shuffled`: another one in each epoch, by `training.seed`.
+    `file`: as they were uploaded, in every epoch."""
     filter: DatasetFilter | None = None
     """Filter prompts that stay too hard or too easy: their later tasks end at once, as
     `filtered_prompt`, and other prompts take their place."""
@@ -203,6 +217,11 @@ class Data(PromptOptions, PromptDataset):
             raise ValueError(
                 f"{alone} says how much of a mixture the dataset is, and it is alone: leave it "
                 "out, or add other datasets as mix"
+            )
+        if self.mix and self.order == "file":
+            raise ValueError(
+                "order file is that of one dataset's file, and a mixture has the files of several: "
+                "leave order out, or leave mix out"
             )
         check_amounts(self.components)
         return self

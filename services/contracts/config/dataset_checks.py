@@ -13,17 +13,18 @@ def check_rewards(rewards: list[Reward], algorithm: Algorithm, episode: Episode)
     advantage = algorithm.advantage
     for name, reward in named(rewards).items():
         component = reward.only_if.component if reward.only_if else None
-        there = f"there is {', '.join(earlier)}" if earlier else "it is the first"
+        there = f"there is {', '.join(earlier)}" if earlier else "it is the first of rewards"
         refuse_if(
             component is not None and component not in earlier,
             f"reward {name!r} has only_if.component {component!r}, which is no earlier reward; "
-            f"{there}",
+            f"{there}: name an earlier one, or leave only_if out",
         )
         earlier.append(name)
         refuse_if(
             reward.dense is not None and not isinstance(advantage, GlobalWhiten | GAE),
             f"reward {name!r} is dense, and advantage {advantage.type} takes one reward per "
-            "sample: set algorithm.advantage.type to gae or global_whiten, or leave dense out",
+            "sample: set algorithm.advantage.type to global_whiten, or to gae with an "
+            "algorithm.critic, or leave dense out",
         )
         refuse_if(
             reward.dense is not None and isinstance(episode, Calculator),
@@ -44,17 +45,19 @@ def check_lengths(tokens: int, algorithm: Algorithm, max_model_len: int | None) 
     refuse_if(
         max_model_len is not None and tokens >= max_model_len,
         f"sampling.max_tokens {tokens} leaves no room for a prompt in "
-        f"rollout.vllm.max_model_len {max_model_len}",
+        f"rollout.vllm.max_model_len {max_model_len}: lower the one, or raise the other",
     )
     buffer = algorithm.shaping.overlong_buffer
     refuse_if(
         buffer >= tokens,
         f"algorithm.shaping.overlong_buffer {buffer} is not below sampling.max_tokens "
-        f"{tokens}: every answer would be penalised for its length",
+        f"{tokens}, so every answer would be penalised for its length: lower the one, or raise the "
+        "other",
     )
     least = algorithm.shaping.min_response_length
     refuse_if(
         least > tokens,
         f"algorithm.shaping.min_response_length {least} exceeds sampling.max_tokens "
-        f"{tokens}: every answer would be penalised for its length",
+        f"{tokens}, so every answer would be penalised for its length: lower the one, or raise the "
+        "other",
     )

@@ -95,6 +95,11 @@ class RLConfig(Section):
         return dict(zip(self.data.names, map(self._of, self.data.components), strict=True))
 
     @property
+    def order_seed(self) -> int | None:
+        """The seed of the rows' order; None: they come in the order of the dataset's file."""
+        return None if self.data.order == "file" else self.training.seed
+
+    @property
     def max_tokens(self) -> int:
         """Longest completion of any dataset, in tokens."""
         return max(one.sampling.max_tokens for one in self.datasets.values())

@@ -52,6 +52,12 @@ def check_adapters(
         "or leave model.lora out",
     )
     refuse_if(
+        reference.path is not None,
+        f"algorithm.kl.reference.path {reference.path} is a model besides the policy, and with "
+        "model.lora the reference is the policy without its adapters: leave path out, or leave "
+        "model.lora out",
+    )
+    refuse_if(
         placement.reference != "same",
         f"placement.reference {placement.reference}: with model.lora the reference is the "
         "policy without its adapters, on the policy's device: leave it out",
@@ -214,7 +220,8 @@ def check_limits(algorithm: Algorithm, rollout: Rollout, training: Training) -> 
     key = "best_of.generation_size" if algorithm.best_of else "samples_per_prompt"
     refuse_if(
         most is not None and samples > most,
-        f"algorithm.{key} {samples} exceeds rollout.vllm.max_num_seqs {most}",
+        f"algorithm.{key} {samples} exceeds rollout.vllm.max_num_seqs {most}: lower the one, or "
+        "raise the other",
     )
     refuse_if(
         rollout.vllm.ngram_tokens > 0 and algorithm.router.replay,
@@ -260,11 +267,12 @@ def check_evaluation(evaluation: Evaluation | None, rollout: Rollout) -> None:
         refuse_if(
             longest is not None and (one.max_tokens or 0) >= longest,
             f"{key}.max_tokens {one.max_tokens} leaves no room for a prompt in "
-            f"rollout.vllm.max_model_len {longest}",
+            f"rollout.vllm.max_model_len {longest}: lower the one, or raise the other",
         )
         refuse_if(
             most is not None and (one.samples or 1) > most,
-            f"{key}.samples {one.samples} exceeds rollout.vllm.max_num_seqs {most}",
+            f"{key}.samples {one.samples} exceeds rollout.vllm.max_num_seqs {most}: lower the one, "
+            "or raise the other",
         )
         earlier: list[str] = []
         for name, reward in named(one.rewards or []).items():
@@ -272,7 +280,7 @@ def check_evaluation(evaluation: Evaluation | None, rollout: Rollout) -> None:
             refuse_if(
                 gate is not None and gate not in earlier,
                 f"{key}.rewards: {name!r} has only_if.component {gate!r}, which is no earlier "
-                "one of these rewards",
+                "one of these rewards: name an earlier one, or leave only_if out",
             )
             earlier.append(name)
 
@@ -280,23 +288,31 @@ def check_evaluation(evaluation: Evaluation | None, rollout: Rollout) -> None:
 def check_placement(placement: Placement, algorithm: Algorithm, training: Training) -> None:
     """Only models that the run loads have a device, or are moved off it."""
     lagged = isinstance(algorithm.proximal, LaggedProximal)
-    for name, loaded, key in (
-        ("reference", not isinstance(algorithm.kl, NoKL), "algorithm.kl"),
-        ("lagged", lagged, "algorithm.proximal lagged"),
-        ("critic", algorithm.critic is not None, "algorithm.critic"),
-        ("teacher", algorithm.loads_teacher, "algorithm.teacher.path"),
+    for name, loaded, way in (
+        ("reference", not isinstance(algorithm.kl, NoKL), "algorithm.kl.type to k2"),
+        ("lagged", lagged, "algorithm.proximal.type to lagged"),
+        (
+            "critic",
+            algorithm.critic is not None,
+            "algorithm.critic to {} with algorithm.advantage.type gae",
+        ),
+        (
+            "teacher",
+            algorithm.loads_teacher,
+            "algorithm.teacher.path, with algorithm.advantage.type reverse_kl",
+        ),
     ):
         device = getattr(placement, name)
         refuse_if(
             device != "same" and not loaded,
             f"placement.{name} {device} places a model that this run does not load: leave it "
-            f"out, or set {key}",
+            f"out, or set {way}",
         )
         offloaded = name in training.offload
         refuse_if(
             offloaded and not loaded,
             f"training.offload {name} is a model that this run does not load: leave it out, or "
-            f"set {key}",
+            f"set {way}",
         )
         refuse_if(
             offloaded and device != "same",

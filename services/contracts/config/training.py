@@ -1,6 +1,6 @@
 """Length, micro-batches and checkpoints of a run."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -9,6 +9,7 @@ from services.contracts.config.data import MOST_DATASETS
 
 Parallel = Literal["auto", "ddp", "fsdp"]
 Automatic = Literal["auto"] | bool
+Backend = Literal["inductor", "cudagraphs", "aot_eager", "eager"]
 Offloaded = Literal["optimizer", "reference", "lagged", "critic", "teacher"]
 
 
@@ -55,6 +56,19 @@ class Passes(Section):
     """torch.compile the blocks of all models, except attention. Needs a C compiler, and a minute
     or two at each start. `auto`: on CUDA, for models without experts, where something small can be
     compiled at the start. `headrace why` says what a run does."""
+    compile_backend: Backend = "inductor"
+    """The backend of torch.compile. `inductor` writes kernels. `cudagraphs` records those of
+    PyTorch. `aot_eager` and `eager` only trace the blocks, to find out which part of compiling
+    changes a number."""
+
+    @model_validator(mode="after")
+    def _compiled(self) -> Self:
+        refuse_if(
+            self.compile is False and self.compile_backend != "inductor",
+            f"compile_backend {self.compile_backend} is never used with compile false: leave it "
+            "out, or set compile to true",
+        )
+        return self
 
 
 class Training(Passes):
@@ -74,6 +88,9 @@ class Training(Passes):
     checkpoint_every: int = Field(10, ge=1)
     """Steps between checkpoints. After a crash the steps since the last one are trained again, on
     the same groups."""
+    checkpoint_seconds: float | None = Field(None, gt=0)
+    """Also make a checkpoint after the first step that ends this many seconds after the last one;
+    default: `checkpoint_every` alone decides."""
     keep_checkpoints: int = Field(2, ge=1)
     """Checkpoints kept on disk, the newest ones."""
     seed: int = Field(0, ge=0)

@@ -1,7 +1,7 @@
 """A task, one use of one dataset row by a run: where it stands in the run's order, and its row.
 
-The order of a run is a seeded permutation of each epoch's rows. It is computed here alone, so that
-gateway, workers, learner and audit agree on it.
+The order of a run is a seeded permutation of each epoch's rows, or the order of the dataset's file.
+It is computed here alone, so that gateway, workers, learner and audit agree on it.
 """
 
 from dataclasses import dataclass
@@ -33,8 +33,10 @@ class TaskPosition:
     def __str__(self) -> str:
         return f"{self.position}:{self.epoch}:{self.rows}:{self.index}"
 
-    def row(self, seed: int) -> int:
-        """Index of the dataset row, in a run with this `training.seed`."""
+    def row(self, seed: int | None) -> int:
+        """Index of the dataset row, in a run with this `RLConfig.order_seed`."""
+        if seed is None:
+            return self.index
         return int(_permutation(seed, self.epoch, self.rows)[self.index])
 
 

@@ -205,7 +205,7 @@ async def _leased(
         if not granted.leases:
             raise later(granted.refusal)
         (leased,) = granted.leases
-        row = leased.position.row(config.training.seed)
+        row = leased.position.row(config.order_seed)
         if config.data.filter is None or not await deps.store.prompts.prompt_filtered(
             run.id, str(row)
         ):

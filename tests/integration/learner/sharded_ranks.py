@@ -123,7 +123,7 @@ def of_tied_policy(ranks: Ranks) -> Found:
 
 def of_policy_that_recomputes(ranks: Ranks) -> Found:
     model = tiny_model().model.double()
-    make_trainable(model, checkpointing=True, compiled=False)
+    make_trainable(model, checkpointing=True, compiled=None)
     return gradients(passes(TokenLogprobs(model), ranks), ranks)
 
 
@@ -145,7 +145,7 @@ def of_long_rows(ranks: Ranks) -> Found:
     # A norm that rounds would tell whether a prompt is computed once or twice.
     model = exact(Qwen3ForCausalLM(config))
     use_packed_attention(model)
-    make_trainable(model, checkpointing=True, compiled=False)
+    make_trainable(model, checkpointing=True, compiled=None)
     check_sharing(model, ranks)
     mine = share_of(ranks)
     for sample in mine:

@@ -91,7 +91,7 @@ class TorchWorker:
             )
             self.refused = granted.refusal
             for lease in granted.leases:
-                row = reader.row(lease.position.row(self.config.training.seed))
+                row = reader.row(lease.position.row(self.config.order_seed))
                 group = self.group(row, lease.task, lease.attempt)
                 hand_in = partial(self.hand_in, lease.attempt, manifest, group)
                 if self.straggler is not None and self.late is None:

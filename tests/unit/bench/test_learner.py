@@ -105,13 +105,13 @@ def test_a_known_model_has_heads_of_its_own_width() -> None:
 def test_what_is_measured_is_made_ready_as_a_run_makes_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ready: list[tuple[bool, bool]] = []
-    compiled = (True, "on: training.compile is set")
+    ready: list[tuple[bool, str]] = []
+    compiled = ("inductor", "on: training.compile is set")
     monkeypatch.setattr(one_pass, "compiles", lambda *_: compiled)
     monkeypatch.setattr(one_pass, "make_trainable", lambda _, *how: ready.append(how))
     options = parsed([*TINY, "--checkpointing", "--compile=on"])
     one_pass.headrace(make_model(options, torch.device("cpu")), None, options)
-    assert ready == [(True, True)]
+    assert ready == [(True, "inductor")]
     assert "blocks compiled: on: training.compile is set" in capsys.readouterr().err
 
 

@@ -110,6 +110,10 @@ def test_policy_and_critic_or_teacher_may_start_from_a_step(other: str) -> None:
     assert resolved["model"] == {"path": "run:x@1", "dtype": "auto"}
     assert resolved["algorithm"] == {other: {"path": "run:x@1"}, "loss": {}}
     assert references({"model": {"source": "scratch"}}) == {}
+    reference = {"algorithm": {"kl": {"type": "k2", "reference": {"path": "step:a"}}}}
+    assert with_paths(reference, dict.fromkeys(references(reference), "run:x")) == {
+        "algorithm": {"kl": {"type": "k2", "reference": {"path": "run:x"}}}
+    }
     assert config["model"] == {"path": "step:a", "dtype": "auto"}
 
 

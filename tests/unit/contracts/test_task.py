@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.contracts.rows.task import TaskPosition
+from tests.unit.contracts.configs import rl
 
 
 def test_a_position_is_read_back_from_its_text() -> None:
@@ -25,3 +26,11 @@ def test_an_epoch_has_each_row_once(seed: int, epoch: int, rows: int) -> None:
     found = {TaskPosition(0, epoch, rows, index).row(seed) for index in range(rows)}
 
     assert found == set(range(rows))
+
+
+def test_without_a_seed_an_epoch_has_the_rows_in_the_order_of_the_file() -> None:
+    found = [TaskPosition(9, epoch, 4, index).row(None) for epoch in (0, 1) for index in range(4)]
+    assert found == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert rl().order_seed == 0
+    assert rl(training={"seed": 7}).order_seed == 7
+    assert rl(data={"dataset": "d", "order": "file"}, training={"seed": 7}).order_seed is None

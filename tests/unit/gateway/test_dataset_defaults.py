@@ -130,7 +130,10 @@ NEEDED: dict[str, Any] = {
     "model": {"path": "org/model"},
     "data": {"dataset": "d"},
     "algorithm": {"teacher": {"path": "org/teacher"}},
+    "evaluation": None,
 }
+ALSO = {"distillation": ["algorithm"], "nanochat_grpo": ["evaluation"]}
+"""Keys that a recipe asks for besides model and data."""
 FAMILIES = [one.name for one in list_recipes() if one.config["data"].get("source") != "sessions"]
 
 
@@ -142,8 +145,7 @@ def test_each_recipe_asks_and_scores_each_known_dataset_in_the_dataset_s_way(
     """Whatever the recipe says: its verifier would refuse the rows, its template ask them bare."""
     submission = RunSubmission(recipe=recipe)
     kind = merged_config(submission, None)[0]
-    needed = [*("model", "data"), *(["algorithm"] if recipe == "distillation" else [])]
-    given = {key: NEEDED[key] for key in needed}
+    given = {key: NEEDED[key] for key in ("model", "data", *ALSO.get(recipe, []))}
     if kind["model"].get("source") == "scratch":
         del given["model"]
     submission = RunSubmission(recipe=recipe, config=given)

@@ -14,7 +14,7 @@ from recipes import (
     merged,
     read_recipe,
 )
-from services.contracts.config import parse_config
+from services.contracts.config import ConfigError, parse_config
 from services.gateway.chains.submission import ChainSubmission
 
 
@@ -25,6 +25,8 @@ def test_a_recipe_is_valid_and_says_when_to_use_it(recipe: Recipe) -> None:
         given = {}
     if recipe.name == "distillation":
         given["algorithm"] = {"teacher": {"path": "org/teacher"}}
+    if recipe.name == "nanochat_grpo":
+        given["evaluation"] = {"dataset": "held-out"}
     if recipe.config["model"].get("source") != "scratch":
         given["model"] = {"path": "org/model"}
 
@@ -44,6 +46,7 @@ def test_a_chain_is_valid_and_says_when_to_use_it(chain: Recipe) -> None:
 
 
 GIVEN: dict[str, Any] = {"model": {"path": "org/model"}, "data": {"dataset": "d"}}
+HELD_OUT = {"evaluation": {"dataset": "held-out"}}
 EPISODE = {"type": "calculator", "start": "<<", "end": "=", "output_start": "", "output_end": ">>"}
 
 MUON = {
@@ -65,21 +68,28 @@ MUON = {
         ("grpo", {"model": {"lora": {"rank": 16}}}),
         ("rloo", {"algorithm": {"kl": {"type": "k2"}}}),
         ("reinforce_pp", {"algorithm": {"samples_per_prompt": 8, "advantage": {"baseline": True}}}),
-        ("nanochat_grpo", {"rollout": {"episode": EPISODE}}),
-        ("nanochat_grpo", {"optimizer": MUON}),
+        ("nanochat_grpo", {"rollout": {"episode": EPISODE}, **HELD_OUT}),
+        ("nanochat_grpo", {"optimizer": MUON, "evaluation": None}),
         ("torchtune_ppo", {"sampling": {"stop_token_ids": [28723]}}),
         ("minimind_ppo", {"algorithm": {"kl": {"type": "k1"}}}),
         ("minimind_ppo", {"rollout": {"vllm": {"max_model_len": 1602}}}),
         (
             "areal_ppo_code",
+            {"algorithm": {"advantage": {"type": "global_whiten"}, "critic": None}},
+        ),
+        (
+            "areal_ppo_code",
             {
                 "algorithm": {
-                    "advantage": {"type": "group_zscore"},
+                    "advantage": {"type": "global_whiten", "whiten": "group"},
                     "critic": None,
-                    "kl": {"type": "k2", "beta": 0.1},
                     "samples_per_prompt": 8,
                 }
             },
+        ),
+        (
+            "areal_ppo_code",
+            {"algorithm": {"kl": {"reference": {"path": "run:r"}}}},
         ),
         (
             "areal_ppo_code",
@@ -115,12 +125,18 @@ FACTS: dict[str, dict[str, Any]] = {
         "algorithm.aggregation.chunk": 8,
         "sampling.top_k": 50,
         "training.epochs": 1.0,
+        "data.order": "file",
+        "evaluation.every": 60,
+        "evaluation.rows": 400,
+        "evaluation.samples": 8,
+        "evaluation.temperature": 1.0,
     },
     "torchtune_ppo": {
         "algorithm.epochs_per_batch": 2,
         "algorithm.minibatches": 2,
         "algorithm.shaping.min_response_length": 19,
         "algorithm.advantage.keep_mean": True,
+        "algorithm.advantage.score_at": "end",
         "algorithm.critic.loss_weight": 0.1,
         "algorithm.critic.optimizer.max_grad_norm": None,
         "optimizer.lr": 3e-6,
@@ -135,8 +151,20 @@ FACTS: dict[str, dict[str, Any]] = {
         "algorithm.minibatches": 4,
         "algorithm.shaping.max_reward_clip": 20.0,
         "algorithm.critic.normalisation.beta": 0.99995,
+        "algorithm.critic.normalisation.eps": 0.01,
+        "algorithm.critic.normalisation.clip": 5.0,
+        "algorithm.critic.optimizer.lr": 2e-5,
         "algorithm.kl.beta": 0.1,
         "algorithm.early_stop_ratio": 5.0,
+        "algorithm.correction.type": "none",
+        "algorithm.proximal.type": "sampler",
+        "algorithm.prompts_per_step": 256,
+        "optimizer.lr": 2e-5,
+        "optimizer.betas": (0.9, 0.95),
+        "optimizer.eps": 1e-5,
+        "optimizer.weight_decay": 0.05,
+        "rollout.max_staleness": 0,
+        "sampling.max_tokens": 16_384,
     },
     "minimind_ppo": {
         "optimizer.weight_decay": 0.01,
@@ -180,9 +208,31 @@ FACTS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", FACTS)
 def test_a_recipe_has_the_numbers_that_it_is_known_for(name: str) -> None:
-    config = parse_config(merged(find_recipe(name).config, GIVEN))
+    given = GIVEN | HELD_OUT if name == "nanochat_grpo" else GIVEN
+    config = parse_config(merged(find_recipe(name).config, given))
     found = {path: attrgetter(path)(config) for path in FACTS[name]}
     assert found == FACTS[name]
+
+
+def test_areals_asynchronous_recipe_differs_from_its_synchronous_one_in_what_its_age_needs() -> (
+    None
+):
+    plain, late = (find_recipe(name).config for name in ("areal_ppo_code", "areal_ppo_code_async"))
+    assert late["rollout"].pop("max_staleness") == 4
+    assert late["algorithm"].pop("proximal") == {"type": "recompute"}
+    assert late["algorithm"].pop("correction") == {"type": "mask", "low": 0.0, "high": 5.0}
+    del plain["rollout"]["max_staleness"], plain["algorithm"]["proximal"]
+    assert plain == late
+
+
+def test_a_recipe_that_evaluates_names_its_way_out_of_it() -> None:
+    nanochat = find_recipe("nanochat_grpo").config
+    whole = {"model": {"path": "org/model"}, "data": {"dataset": "d"}}
+    with pytest.raises(ConfigError) as refused:
+        parse_config(merged(nanochat, whole))
+    said = [("evaluation.dataset", "is required: set it, or set evaluation to null")]
+    assert refused.value.problems == said
+    parse_config(merged(nanochat, whole | {"evaluation": None}))
 
 
 def test_every_recipe_of_the_predecessors_and_of_the_papers_is_there() -> None:

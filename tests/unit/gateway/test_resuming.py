@@ -30,6 +30,15 @@ def test_a_resumed_run_keeps_where_its_prompts_come_from() -> None:
     assert [path for path, _ in changed_by_resume(ROWS, LIVE)] == ["data.source"]
 
 
+def test_a_resumed_run_keeps_the_order_of_its_rows() -> None:
+    by_file = ROWS | {"data": ROWS["data"] | {"order": "file"}}
+    shuffled = ROWS | {"data": ROWS["data"] | {"order": "shuffled"}}
+    assert changed_by_resume(shuffled, ROWS) == []
+    assert changed_by_resume(by_file, by_file) == []
+    for new, old in ((by_file, ROWS), (by_file, shuffled), (shuffled, by_file)):
+        assert [path for path, _ in changed_by_resume(new, old)] == ["data.order"]
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [

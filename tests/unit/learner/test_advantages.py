@@ -93,12 +93,28 @@ def test_without_discount_every_token_returns_the_reward() -> None:
 def test_whitening_is_over_tokens_with_the_unbiased_deviation() -> None:
     # Tokens 1, 1, 4: mean 2, squared distances 1 + 1 + 4 = 6 over 2: deviation √3.
     scale = math.sqrt(3) + 1e-6
-    first, second = whitened([tensor(1, 1), tensor(4)], lambda sums: sums)
+    first, second = whitened([tensor(1, 1), tensor(4)], ["", ""], lambda sums: sums)
     assert first.tolist() == pytest.approx([-1 / scale] * 2, rel=1e-12)
     assert second.tolist() == pytest.approx([2 / scale], rel=1e-12)
 
 
+def test_whitening_of_groups_compares_the_tokens_of_each_group() -> None:
+    # Group 5 has tokens 1, 1, 4 as above; group 6 has 10 and 12: mean 11, deviation √2.
+    three, two = math.sqrt(3) + 1e-6, math.sqrt(2) + 1e-6
+    samples, groups = [tensor(1, 1), tensor(10), tensor(4), tensor(12)], ["5", "6", "5", "6"]
+    found = [one.tolist() for one in whitened(samples, groups, lambda sums: sums)]
+    assert found == [
+        pytest.approx([-1 / three] * 2, rel=1e-12),
+        pytest.approx([-1 / two], rel=1e-12),
+        pytest.approx([2 / three], rel=1e-12),
+        pytest.approx([1 / two], rel=1e-12),
+    ]
+    # With the mean added again it is the mean of the group.
+    kept = whitened(samples, groups, lambda sums: sums, keep_mean=True)
+    assert kept[1].tolist() == pytest.approx([11 - 1 / two], rel=1e-12)
+
+
 def test_whitening_one_token_leaves_nothing_and_a_constant_batch_teaches_nothing() -> None:
-    assert whitened([tensor(3)], lambda sums: sums)[0].tolist() == [0.0]
-    (constant,) = whitened([tensor(*[0.1] * 7)], lambda sums: sums)
+    assert whitened([tensor(3)], [""], lambda sums: sums)[0].tolist() == [0.0]
+    (constant,) = whitened([tensor(*[0.1] * 7)], [""], lambda sums: sums)
     assert constant.tolist() == pytest.approx([0.0] * 7, abs=1e-9)

@@ -68,3 +68,20 @@ def test_a_batch_without_files_does_not_care_for_a_full_disk() -> None:
     pace = CheckpointSchedule(every=1000, last_step=1000, budget=1 << 30)
     pace.trained(100)
     assert not pace.due(1, busy=False, room=0)
+
+
+def test_a_checkpoint_is_due_after_so_many_seconds_whatever_the_step() -> None:
+    now = 100.0
+    pace = CheckpointSchedule(
+        every=1000, last_step=1000, budget=100, seconds=600.0, clock=lambda: now
+    )
+    now = 699.0
+    assert not pace.due(1, busy=False)
+    now = 700.0
+    assert not pace.due(2, busy=True)
+    assert pace.due(3, busy=False)
+    pace.handed_over()
+    now = 1299.0
+    assert not pace.due(4, busy=False)
+    now = 1300.0
+    assert pace.due(5, busy=False)

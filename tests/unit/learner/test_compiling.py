@@ -37,7 +37,7 @@ def passes(model: torch.nn.Module) -> list[torch.Tensor]:
 def test_compiled_blocks_compute_and_learn_the_same_for_any_row() -> None:
     plain, compiled = tiny_model().model, tiny_model().model
     names = list(compiled.state_dict())
-    compile_blocks(compiled)
+    compile_blocks(compiled, "inductor")
     assert list(compiled.state_dict()) == names
     for found, expected in zip(passes(compiled), passes(plain), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
@@ -48,10 +48,23 @@ def test_compiled_blocks_compute_and_learn_the_same_for_any_row() -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
 
 
+def test_a_backend_that_only_traces_computes_the_same_without_writing_kernels(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch._dynamo.reset()
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", None)
+    assert compiling._cannot_compile.__wrapped__(torch.device("cpu"), "aot_eager") is None
+    plain, traced = tiny_model().model, tiny_model().model
+    compile_blocks(traced, "aot_eager")
+    for found, expected in zip(passes(traced), passes(plain), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    torch._dynamo.reset()
+
+
 def test_compiled_blocks_compute_their_activations_again_where_they_are_to() -> None:
     plain, compiled = tiny_model().model, tiny_model().model
     compiled.gradient_checkpointing_enable({"use_reentrant": False})
-    compile_blocks(compiled)
+    compile_blocks(compiled, "inductor")
     for found, expected in zip(passes(compiled.train()), passes(plain), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
@@ -62,9 +75,14 @@ def test_what_is_compiled_by_itself_and_why_not(monkeypatch: pytest.MonkeyPatch)
     dense, without = tiny_model().model, tiny_model().model
     without._no_split_modules = []
     broken = "this machine cannot compile (no C compiler)"
-    monkeypatch.setattr(compiling, "_cannot_compile", lambda device: None)
-    assert compiles("auto", dense, cuda) == (True, "on: the learner computes on CUDA")
-    assert compiles(True, dense, cpu) == (True, "on: training.compile is set")
+    monkeypatch.setattr(compiling, "_cannot_compile", lambda device, backend: None)
+    assert compiles("auto", dense, cuda) == ("inductor", "on: the learner computes on CUDA")
+    assert compiles(True, dense, cpu) == (
+        "inductor",
+        "on: training.compile is set",
+    )
+    said = "on: training.compile is set (backend aot_eager)"
+    assert compiles(True, dense, cpu, "aot_eager") == ("aot_eager", said)
     cases: tuple[tuple[Automatic, PreTrainedModel, torch.device, str], ...] = (
         ("auto", dense, cpu, "on a CPU it takes half a minute"),
         ("auto", tiny_mixture(), cuda, "routers of experts"),
@@ -73,11 +91,11 @@ def test_what_is_compiled_by_itself_and_why_not(monkeypatch: pytest.MonkeyPatch)
     )
     for configured, model, device, why in cases:
         compiled, said = compiles(configured, model, device)
-        assert not compiled
+        assert compiled is None
         assert said.startswith("off: ")
         assert why in said
-    monkeypatch.setattr(compiling, "_cannot_compile", lambda device: broken)
-    assert compiles("auto", dense, cuda) == (False, f"off: {broken}")
+    monkeypatch.setattr(compiling, "_cannot_compile", lambda device, backend: broken)
+    assert compiles("auto", dense, cuda) == (None, f"off: {broken}")
     with pytest.raises(UnusableModel, match=r"no C compiler.*leave training.compile out"):
         compiles(True, dense, cuda)
 
@@ -88,7 +106,7 @@ def test_a_machine_without_a_compiler_is_found_out(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(inductor.cpp, "cxx", ("/nonexistent/g++",))
     with fresh_cache():
-        why = compiling._cannot_compile.__wrapped__(torch.device("cpu"))
+        why = compiling._cannot_compile.__wrapped__(torch.device("cpu"), "inductor")
     torch._dynamo.reset()
     assert why is not None
     assert "cannot compile" in why
@@ -98,7 +116,7 @@ def test_a_model_without_blocks_to_compile_is_refused() -> None:
     model = tiny_model().model
     model._no_split_modules = []
     with pytest.raises(UnusableModel, match=r"LlamaForCausalLM does not say .* training\.compile"):
-        compile_blocks(model)
+        compile_blocks(model, "inductor")
 
 
 class Widening(nn.Module):

@@ -13,7 +13,7 @@ from learner.batch.token_advantages import known, set_returns
 from learner.errors import UnusableModel
 from learner.model.loading.models import load_model
 from learner.model.passes.logprobs import TokenLogprobs
-from learner.model.references import Copies, PolicyCopy, load_copies
+from learner.model.references import Copies, PolicyCopy, Scorers, load_copies
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
 from learner.optim.optimizers import Optimizers
@@ -62,12 +62,12 @@ def test_the_advantage_of_a_token_is_how_much_more_likely_the_teacher_finds_it()
     sample, other = random_samples(1, 2)
     sample.sampler_logprobs = tensor(-1.0, -2.0, -30.0)
     sample.teacher_logprobs = tensor(-3.0, -1.5, -1.0)
-    set_returns([sample], goal(), ALONE.sum, Scale())
+    set_returns([sample], goal(), ALONE.sum_named, Scale())
     assert sample.token_advantages is not None
-    # A log ratio is at most 20.
-    assert sample.token_advantages.tolist() == [-2.0, 0.5, 20.0]
+    # No exp follows, so the token that is furthest from the teacher has all of its pull.
+    assert sample.token_advantages.tolist() == [-2.0, 0.5, 29.0]
     sample.proximal_logprobs = tensor(-3.0, -1.0, -1.0)
-    set_returns([sample], goal(proximal={"type": "recompute"}), ALONE.sum, Scale())
+    set_returns([sample], goal(proximal={"type": "recompute"}), ALONE.sum_named, Scale())
     assert sample.token_advantages.tolist() == [0.0, -0.5, 0.0]
     assert other.token_advantages is None
 
@@ -208,7 +208,15 @@ def test_a_teacher_with_other_tokens_is_refused_when_it_is_loaded(tmp_path: Path
     assert isinstance(config, RLConfig)
     policy = load_model(str(tmp_path), config.model)
     logprobs = TokenLogprobs(policy.model)
-    arguments = (config, ALONE, str(tmp_path), str(tmp_path), logprobs, False, str(tmp_path))
+    arguments = (
+        config,
+        ALONE,
+        str(tmp_path),
+        str(tmp_path),
+        logprobs,
+        None,
+        Scorers(str(tmp_path)),
+    )
     copies = load_copies(*arguments, policy.tokenizer)
     assert copies.teacher is not None
     assert copies.moving == {}

@@ -24,6 +24,7 @@ from learner.persist.disk_retry import CannotWrite
 from learner.slices import Part
 from learner.state import Progress, Supervised
 from learner.store.commands import Command
+from services.contracts.config.training import SFTTraining
 from services.store import Fenced
 from services.volume import Volume
 from tests.unit.learner.threads import Meeting, ThreadRanks
@@ -122,7 +123,7 @@ def test_a_supervised_run_whose_checkpoint_cannot_be_written_ends_when_it_is_tol
     tmp_path: Path,
 ) -> None:
     config: Any = SimpleNamespace(
-        training=SimpleNamespace(checkpoint_every=1, keep_checkpoints=1),
+        training=SFTTraining(checkpoint_every=1, keep_checkpoints=1),
         validation=SimpleNamespace(patience=None, best="loss"),
     )
 
@@ -156,7 +157,7 @@ def test_a_supervised_run_that_was_taken_over_while_it_began_leaves_its_successo
             update = None
 
     config: Any = SimpleNamespace(
-        training=SimpleNamespace(checkpoint_every=1, keep_checkpoints=1),
+        training=SFTTraining(checkpoint_every=1, keep_checkpoints=1),
         validation=SimpleNamespace(patience=None, best="loss"),
     )
     ranks, _, volume, state, stop = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path)
@@ -193,7 +194,7 @@ def test_a_supervised_run_that_ends_says_its_last_step_however_short_it_was(
             update = None
 
     config: Any = SimpleNamespace(
-        training=SimpleNamespace(checkpoint_every=9, keep_checkpoints=1),
+        training=SFTTraining(checkpoint_every=9, keep_checkpoints=1),
         validation=SimpleNamespace(patience=None, best="loss"),
     )
     ranks, _, volume, state, stop = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path)

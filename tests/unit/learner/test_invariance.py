@@ -59,6 +59,10 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
         "proximal": {"type": "recompute"},
         "kl": {"type": "k1_in_reward", "beta": 0.5},
     },
+    "a critic, whitening of groups, the score at the end": {
+        "advantage": {"type": "gae", "whiten": "group", "score_at": "end"},
+        "critic": {},
+    },
     "ppo over what top-k kept, entropy": {
         "proximal": {"type": "loglinear"},
         "entropy_bonus": 0.01,
@@ -106,7 +110,7 @@ def gradients(
         model = tiny_model().model.double()
         model.load_state_dict(MODEL.state_dict())
         mine = list(shares[ranks.rank])
-        set_returns([sample for sample in mine if sample.trains], goal, ranks.sum, Scale())
+        set_returns([sample for sample in mine if sample.trains], goal, ranks.sum_named, Scale())
         accumulate_gradients(TokenLogprobs(model), mine, goal, budget, ranks)
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 

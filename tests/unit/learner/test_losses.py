@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from learner.objective.kl import adapted_beta, kl_estimate
-from learner.objective.losses import log_ratio, policy_loss, sequence_mean
+from learner.objective.losses import policy_loss, ratio_of, sequence_mean
 from services.contracts.config.objective.terms import (
     AdaptiveBeta,
     CISPOLoss,
@@ -97,7 +97,47 @@ def test_gspo_uses_the_geometric_mean_of_each_sequence() -> None:
 
 
 def test_log_ratios_are_clamped_before_exp() -> None:
-    assert log_ratio(tensor(100, -100), tensor(0, 0)).tolist() == [20.0, -20.0]
+    found = ratio_of(tensor(100, 1, -100)).tolist()
+    assert found == pytest.approx([math.exp(20), math.e, math.exp(-20)], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "slopes"),
+    [
+        # d = 30 and −30. e^−30 is nothing, and e^30 is bounded at e^20, with its whole estimate.
+        ("k1", [30.0, -30.0], [1.0, 1.0]),
+        ("k2", [450.0, 450.0], [30.0, -30.0]),
+        ("k3", [29.0, math.exp(20) - 21], [1.0, 0.0]),
+        ("k3+", [29.0, math.exp(20) - 21], [30.0, -30.0]),
+    ],
+)
+def test_a_token_far_from_the_reference_is_pulled_where_no_exp_overflows(
+    kind: str, values: list[float], slopes: list[float]
+) -> None:
+    logprobs = tensor(30, -30).requires_grad_()
+    kl = kl_estimate(kind, logprobs, tensor(0, 0))  # type: ignore[arg-type]
+    (grad,) = torch.autograd.grad(kl.sum(), logprobs)
+    assert kl.tolist() == pytest.approx(values, rel=1e-9)
+    assert grad.tolist() == pytest.approx(slopes, rel=1e-9)
+
+
+def test_gspo_clamps_the_mean_of_a_sequence_and_not_its_tokens() -> None:
+    # Log ratios 60 and −58: mean 1. Clamped one by one they would have mean 0.
+    config = GSPOLoss(type="gspo", epsilon_low=0.9, epsilon_high=9.0)
+    result = policy_loss(config, against_one(tensor(60, -58), (1, 1)))
+    assert result.ratio.tolist() == pytest.approx([math.e] * 2, rel=1e-12)
+    # The same for the product of their ratios, e^2.
+    whole = policy_loss(SequencePPOLoss(type="sequence_ppo"), against_one(tensor(60, -58), (1, 1)))
+    assert whole.ratio.tolist() == pytest.approx([math.e**2] * 2, rel=1e-12)
+
+
+def test_dppo_pulls_a_token_back_however_far_it_is() -> None:
+    # log r = 30: 2τ·30 of the pull, and nothing of the gain, whose exp is clamped.
+    logprobs = tensor(0).requires_grad_()
+    tokens = replace(against_one(logprobs, (-1,)), sampler=tensor(-30))
+    result = policy_loss(DPPOLoss(type="dppo", tau=0.01), tokens)
+    (grad,) = torch.autograd.grad(result.loss.sum(), logprobs)
+    assert grad.tolist() == pytest.approx([0.6], rel=1e-12)
 
 
 def test_a_sequence_without_tokens_has_mean_zero() -> None:

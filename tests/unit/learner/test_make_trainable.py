@@ -62,7 +62,7 @@ def mixtral() -> PreTrainedModel:
 def test_no_pass_is_random_whatever_the_models_config_says(make: object, twice: bool) -> None:
     model: PreTrainedModel = make()  # type: ignore[operator]
     said = model.eval()(TOKENS).logits
-    make_trainable(model, twice, compiled=False)
+    make_trainable(model, twice, compiled=None)
 
     for _ in range(3):
         torch.testing.assert_close(model(TOKENS, use_cache=False).logits, said)
@@ -73,7 +73,7 @@ def test_activations_are_made_twice_where_that_saves_memory() -> None:
     for twice in (False, True):
         model = tiny_model().model
         made: list[int] = []
-        make_trainable(model, twice, compiled=False)
+        make_trainable(model, twice, compiled=None)
         for layer in model.model.layers:
             layer.mlp.register_forward_pre_hook(lambda *_, made=made: made.append(1))
         model(TOKENS).logits.square().sum().backward()

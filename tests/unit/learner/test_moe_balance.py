@@ -19,13 +19,15 @@ from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import forward_rows
 from learner.model.passes.moe_balance import Balance, RouterTally, computed_counts, recorded_counts
 from learner.objective.compose import Objective
+from learner.optim.optimizers import Optimizers
 from learner.report.loss_metrics import Tally
 from learner.sft import backward
-from learner.step import accumulate_gradients
+from learner.step import accumulate_gradients, train_batch
 from learner.supervised import LikelihoodLoss
 from services.contracts.config.objective.algorithm import Algorithm
+from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.experts import EXPERTS, LAYERS, USED, recorded, tiny_mixture
-from tests.unit.learner.policies import random_samples
+from tests.unit.learner.policies import random_samples, state_of
 from tests.unit.learner.threads import assert_same_gradients, mean_gradients
 from tests.unit.learner.unigrams import ALONE
 
@@ -78,15 +80,16 @@ def test_the_router_z_loss_is_the_square_of_what_softmax_divides_by() -> None:
     assert routed.logits.grad[0, 0].tolist() == pytest.approx(expected)
 
 
-def test_what_routers_did_is_measured_without_the_weights() -> None:
+def test_what_routers_did_is_measured_without_the_weights_and_their_loss_with_them() -> None:
     routing = Routing(tiny_mixture())
     tally = RouterTally(routing)
-    tally.add(one_token(routing))
-    tally.add(one_token(routing, replayed=True))
+    tally.add(one_token(routing), torch.tensor(0.25))
+    tally.add(one_token(routing, replayed=True), torch.tensor(0.5))
     assert tally.metrics(ALONE) == {
         # f = (1, 1, 0, 0): 4·(½ + ¼).
         "router/aux_loss": pytest.approx(3),
         "router/z_loss": pytest.approx(4),
+        "router/loss": pytest.approx(0.75),
         # Two experts take all of what is 2/4 for each where it is even.
         "router/load_max": pytest.approx(2),
         "router/idle": pytest.approx(0.5),
@@ -229,7 +232,29 @@ def test_both_router_terms_have_the_gradients_of_their_formulas() -> None:
     for name, grad in expected.items():
         added = both[name] - without[name]
         torch.testing.assert_close(added, grad, rtol=0, atol=2e-6 * max(largest, 1.0))
-    assert seen[0].metrics(ALONE)["router/aux_loss"] == pytest.approx(float(value), rel=1e-6)
+    found = seen[0].metrics(ALONE)
+    assert found["router/aux_loss"] == pytest.approx(float(value), rel=1e-6)
+    # Whatever the cut, it is both terms with their weights.
+    weighted = 0.5 * found["router/aux_loss"] + 0.05 * found["router/z_loss"]
+    assert found["router/loss"] == pytest.approx(weighted, rel=1e-6)
+
+
+def test_the_total_loss_of_a_step_is_the_mean_over_minibatches_with_the_terms() -> None:
+    first, second = batch(replayed=False)[:4], batch(replayed=False)[4:]
+    wanted = []
+    for part in (first, second):
+        seen: list[Tally] = []
+        gradients([part], tallies=seen)
+        wanted.append(seen[0].metrics(ALONE)["router/loss"])
+    model = tiny_mixture()
+    model.load_state_dict(MODEL.state_dict())
+    policy = TokenLogprobs(model, routing=Routing(model, aux_weight=0.5, z_weight=0.05))
+    goal = replace(PLAIN, algorithm=Algorithm(minibatches=2))
+    # Updates too small to change what the second minibatch computes.
+    state = state_of(policy, Optimizers(model, AdamW(lr=1e-30)))
+    found = train_batch(state, [first, second], goal, 1000, ALONE, lambda _: 1.0)
+    assert found["router/loss"] == pytest.approx(sum(wanted) / 2, rel=1e-5)
+    assert found["train/total_loss"] == found["train/loss"] + found["router/loss"]
 
 
 def test_the_terms_are_no_part_of_the_loss_that_is_logged() -> None:

@@ -74,7 +74,8 @@ def test_measures_of_routers_wait_for_nothing() -> None:
     logits = torch.zeros(layers, 5, experts, device="meta")
     tally = RouterTally(routing)
 
-    tally.add(Routed(logits, taken, taken, torch.zeros(5, dtype=torch.bool, device="meta")))
+    routed = Routed(logits, taken, taken, torch.zeros(5, dtype=torch.bool, device="meta"))
+    tally.add(routed, torch.zeros((), device="meta"))
 
     assert tally.sums.device.type == tally.taken.device.type == "meta"
 

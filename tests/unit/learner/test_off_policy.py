@@ -126,3 +126,12 @@ def test_a_proximal_policy_that_is_the_sampler_leaves_every_weight_at_one() -> N
         MaskCorrection(type="mask"),
     ):
         assert correction_weights(config, tokens, False).weights.tolist() == [1.0, 1.0]
+
+
+def test_the_mean_of_a_sequence_is_of_all_its_log_ratios_however_large() -> None:
+    # log μ − log π is 40 and −10: mean 15, and 5 if the first were clamped to 20.
+    tokens = against_one(tensor(-40, 10), (-1, -1))
+    for delta, weight in ((14.0, 0.0), (16.0, 1.0)):
+        config = OffPolicySequenceMask(type="off_policy_sequence_mask", delta=delta)
+        result = correction_weights(config, tokens, sampler_is_proximal=True)
+        assert result.weights.tolist() == [weight] * 2

@@ -95,12 +95,12 @@ def test_a_device_that_is_not_there_is_refused(
             "or set algorithm.kl",
         ),
         ({"placement": {"critic": "cuda:1"}}, "", "or set algorithm.critic"),
-        ({"placement": {"lagged": "cuda:1"}}, "", "or set algorithm.proximal lagged"),
+        ({"placement": {"lagged": "cuda:1"}}, "", "or set algorithm.proximal.type to lagged"),
         (
             {"training": {"offload": ["lagged"]}},
             "",
             "training.offload lagged is a model that this run does not load: leave it out, or set "
-            "algorithm.proximal lagged",
+            "algorithm.proximal.type to lagged",
         ),
         (
             {

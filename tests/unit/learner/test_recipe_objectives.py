@@ -6,7 +6,7 @@ not the policy's. All in float64, loss and gradient.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, stdev
 
 import pytest
@@ -86,8 +86,10 @@ def dapo(answers: list[Answer]) -> torch.Tensor:
     def penalised(x: Answer) -> float:
         # Answers of a group have 2, 3, … tokens; the buffer of 512 begins at 12 − 512 = −500.
         every = {o.number: o for o in answers if o.group == x.group}
-        scores = [o.score - (o.length + 500) / 512 for o in every.values()]
-        return (x.score - (x.length + 500) / 512 - fmean(scores)) / (stdev(scores) + 1e-6)
+        # A reward of 0 is −1, and of 1 is 1.
+        scores = [2 * o.score - 1 - (o.length + 500) / 512 for o in every.values()]
+        own = 2 * x.score - 1 - (x.length + 500) / 512
+        return (own - fmean(scores)) / (stdev(scores) + 1e-6)
 
     parts = [
         ((x.prox - x.mu).exp().clamp(max=2) * ppo((x.p - x.prox).exp(), penalised(x), 0.2, 0.28))
@@ -164,15 +166,27 @@ def discounted(
     return torch.tensor(parts, dtype=torch.float64)
 
 
-# No answer has the 19 tokens that torchtune wants: every score is −3.
+# No answer has the 19 tokens that torchtune wants: every score is −3. It comes after the last
+# token, as a step without a token; a truncated answer has none.
 def torchtune_advantages(x: Answer) -> torch.Tensor:
-    return discounted(x, -3.0, 0.01, 0.95)
+    if ENDS[x.group][x.number] == "length":
+        return discounted(x, -3.0, 0.01, 0.95)
+    nothing = torch.zeros(1, dtype=torch.float64)
+    one_more = replace(
+        x,
+        prox=torch.cat([x.prox, nothing]),
+        ref=torch.cat([x.ref, nothing]),
+        values=torch.cat([x.values, nothing]),
+    )
+    return discounted(one_more, -3.0, 0.01, 0.95)
 
 
+# A reward of 0 is a score of −1, and of 1 of 1. The value after a truncated answer is that at its
+# last token.
 def areal_advantages(x: Answer) -> torch.Tensor:
-    # Of a truncated answer AReaL takes the critic's value at the last token for the value after it.
+    """With the KL against π_prox, which is μ in the synchronous recipe."""
     truncated = ENDS[x.group][x.number] == "length"
-    return discounted(x, x.score, 0.1, 1.0, float(x.values[-1]) if truncated else 0.0)
+    return discounted(x, 2 * x.score - 1, 0.1, 1.0, float(x.values[-1]) if truncated else 0.0)
 
 
 def over_tokens(answers: list[Answer], of: Callable[[Answer], torch.Tensor]) -> torch.Tensor:
@@ -180,13 +194,20 @@ def over_tokens(answers: list[Answer], of: Callable[[Answer], torch.Tensor]) -> 
 
 
 def torchtune_ppo(answers: list[Answer]) -> torch.Tensor:
-    a = over_tokens(answers, torchtune_advantages)
+    a = over_tokens(answers, lambda x: torchtune_advantages(x)[: len(x.p)])
     white = (a - a.mean()) / (a.std() + 1e-6) + a.mean()
     rho = over_tokens(answers, lambda x: (x.p - x.prox).exp())
     return -torch.minimum(rho * white, rho.clamp(0.8, 1.2) * white).mean()
 
 
 def areal_ppo_code(answers: list[Answer]) -> torch.Tensor:
+    a = over_tokens(answers, areal_advantages)
+    white = (a - a.mean()) / (a.std() + 1e-6)
+    rho = over_tokens(answers, lambda x: (x.p - x.mu).exp())
+    return -torch.minimum(rho * white, rho.clamp(0.8, 1.2) * white).mean()
+
+
+def areal_ppo_code_async(answers: list[Answer]) -> torch.Tensor:
     a = over_tokens(answers, areal_advantages)
     white = (a - a.mean()) / (a.std() + 1e-6)
     rho = over_tokens(answers, lambda x: (x.p - x.prox).exp())
@@ -206,9 +227,17 @@ def minimind_ppo(answers: list[Answer]) -> torch.Tensor:
 
 
 def torchtune_critic(answers: list[Answer], table: torch.Tensor) -> torch.Tensor:
-    # It is asked before each token in the loss.
-    said = torch.stack([table[x.tokens[place - 1]] for x in answers for place in x.places])
-    before = over_tokens(answers, lambda x: x.values[:-1])
+    # It is asked before each token in the loss, and after the last one of an answer that ended.
+    asked = [
+        table[token]
+        for x in answers
+        for token in (
+            *(x.tokens[place - 1] for place in x.places),
+            *(x.tokens[-1:] if ENDS[x.group][x.number] == "stop" else ()),
+        )
+    ]
+    said = torch.stack(asked)
+    before = over_tokens(answers, lambda x: x.values[: len(torchtune_advantages(x))])
     target = over_tokens(answers, torchtune_advantages) + before
     near = torch.maximum(torch.minimum(said, before + 0.2), before - 0.2)
     return 0.1 * 0.5 * torch.maximum((said - target) ** 2, (near - target) ** 2).mean()
@@ -219,7 +248,7 @@ def areal_critic(answers: list[Answer], table: torch.Tensor) -> torch.Tensor:
     before = over_tokens(answers, lambda x: x.values[:-1])
     returns = over_tokens(answers, areal_advantages) + before
     # After its first batch the moving mean and deviation are the batch's own.
-    target = (returns - returns.mean()) / returns.std(correction=0)
+    target = ((returns - returns.mean()) / returns.std(correction=0)).clamp(-5, 5)
     near = torch.maximum(torch.minimum(said, before + 0.2), before - 0.2)
     return 0.5 * torch.maximum((said - target) ** 2, (near - target) ** 2).mean()
 
@@ -232,6 +261,7 @@ def minimind_critic(answers: list[Answer], table: torch.Tensor) -> torch.Tensor:
 CRITICS: dict[str, Callable[[list[Answer], torch.Tensor], torch.Tensor]] = {
     "torchtune_ppo": torchtune_critic,
     "areal_ppo_code": areal_critic,
+    "areal_ppo_code_async": areal_critic,
     "minimind_ppo": minimind_critic,
 }
 
@@ -265,6 +295,7 @@ FORMULAS: dict[str, Callable[[list[Answer]], torch.Tensor]] = {
     "nanochat_grpo": nanochat_grpo,
     "torchtune_ppo": torchtune_ppo,
     "areal_ppo_code": areal_ppo_code,
+    "areal_ppo_code_async": areal_ppo_code_async,
     "minimind_ppo": minimind_ppo,
 }
 
@@ -288,7 +319,8 @@ def test_every_recipe_of_reinforcement_learning_has_its_formula_here() -> None:
 
 
 def recipe(name: str) -> Objective:
-    given = {"model": {"path": "org/model"}, "data": {} if name == "live" else {"dataset": "d"}}
+    data = {} if name == "live" else {"dataset": "d"}
+    given = {"model": {"path": "org/model"}, "data": data, "evaluation": None}
     config = parse_config(merged(find_recipe(name).config, given))
     assert isinstance(config, RLConfig)
     return Objective(config.algorithm, config.sampling.temperature, MAX_TOKENS)
@@ -309,7 +341,7 @@ def answers_of(samples: list[Sample], policy: Unigrams, temperature: float) -> l
             Answer(
                 p=p,
                 mu=mu,
-                prox=unused if sample.proximal_logprobs is None else sample.proximal_logprobs,
+                prox=mu if sample.proximal_logprobs is None else sample.proximal_logprobs,
                 ref=unused if sample.reference_logprobs is None else sample.reference_logprobs,
                 score=score,
                 others=[r for i, r in enumerate(rewards) if i != sample.number and r is not None],

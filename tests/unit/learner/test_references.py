@@ -7,9 +7,18 @@ from typing import Any
 import pytest
 import torch
 
+from learner.errors import UnusableModel
 from learner.model.loading.models import LoadedModel, load_model
+from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs
-from learner.model.references import Copies, Following, PolicyCopy, following, load_copies
+from learner.model.references import (
+    Copies,
+    Following,
+    PolicyCopy,
+    Scorers,
+    following,
+    load_copies,
+)
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
 from learner.persist.checkpoint_parts import capture, write_checkpoint
@@ -30,7 +39,7 @@ from services.contracts.config.objective.copies import (
     RefreshReference,
 )
 from services.contracts.config.optimizer import AdamW
-from tests.unit.learner.policies import random_samples, state_of, tiny_model
+from tests.unit.learner.policies import TINY, random_samples, state_of, tiny_model
 from tests.unit.learner.unigrams import ALONE
 
 OBJECTIVES: dict[str, dict[str, Any]] = {
@@ -258,3 +267,29 @@ def test_what_never_changes_is_held_in_the_type_of_the_passes(tmp_path: Path) ->
         assert copies.reference is not None
         held[name] = {weight.dtype for weight in copies.reference.parameters.values()}
     assert held == {"frozen": {torch.bfloat16}, "ema": {torch.float32}}
+
+
+def test_a_reference_may_be_another_model_that_knows_the_same_tokens(tmp_path: Path) -> None:
+    start(tmp_path)
+    base, other = str(tmp_path / "step-000000-a"), tmp_path / "other"
+    wide = make_model(TINY.model_copy(update={"hidden_size": 64}), 1)
+    wide.model.save_pretrained(other)
+    wide.tokenizer.save_pretrained(other)
+    policy = tiny_model()
+
+    def copies(reference: dict[str, Any]) -> Copies:
+        asked = config(tmp_path, kl={"type": "k2", "reference": {"path": "run:x", **reference}})
+        logprobs, where = TokenLogprobs(policy.model), Scorers(reference=str(other))
+        return load_copies(asked, ALONE, base, base, logprobs, None, where, policy.tokenizer)
+
+    found = copies({"type": "frozen"}).reference
+    assert found is not None
+    assert found.following is None
+    assert found.parameters["model.embed_tokens.weight"].shape[1] == 64
+    said = "model.embed_tokens.weight is 22 × 64 there and 22 × 32 in the policy: set algorithm.kl"
+    with pytest.raises(UnusableModel, match=said):
+        copies({"type": "ema", "rate": 0.1})
+    policy.tokenizer.add_tokens(["ö"])
+    said = r"algorithm.kl.reference.path .*another tokenizer than the policy.*no 'ö'"
+    with pytest.raises(UnusableModel, match=said):
+        copies({"type": "frozen"})

@@ -22,6 +22,7 @@ def test_rewards_and_lengths_of_two_groups() -> None:
         ),
         trajectory_group([0.0, 0.0]),
     ]
+    groups[1].prompt_tokens = np.arange(5)
     metrics = outcome_metrics(outcome_sums(groups, 3), 3)
     assert metrics["reward/mean"] == pytest.approx(0.25)
     # One 1 and three 0: squared distances .75² + 3 · .25² = .75, over n − 1 = 3.
@@ -30,6 +31,8 @@ def test_rewards_and_lengths_of_two_groups() -> None:
     assert metrics["reward/missing"] == pytest.approx(0.2)
     assert metrics["reward/no_answer"] == pytest.approx(0.2)
     assert metrics["response/tokens_mean"] == pytest.approx((2 + 3 + 4 + 2 + 3) / 5)
+    # Three samples of the prompt [1, 7], and two of one with five tokens.
+    assert metrics["prompt/tokens_mean"] == pytest.approx((3 * 2 + 2 * 5) / 5)
     assert metrics["response/truncated"] == pytest.approx(0.2)
     assert "reward/pass_at_1" not in metrics
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from learner.rl import advanced, beta_so_far
+from learner.rl import advanced, beta_so_far, objective_of
 from learner.state import Progress
 from services.contracts.config import RLConfig, parse_config
 
@@ -60,3 +60,14 @@ def test_a_batch_in_which_nothing_trained_leaves_beta_where_it_is() -> None:
 def test_a_beta_that_is_not_adaptive_stays() -> None:
     measured = {"train/kl_per_sample": 40.0, "train/kl_beta": 0.1}
     assert advanced(START, config(kl={"type": "k3"}), measured).kl_beta == 0.2
+
+
+def test_the_constant_of_dr_grpo_is_the_longest_completion_of_any_dataset() -> None:
+    longer = {"dataset": "e", "max_tokens": 512}
+    mixture = parse_config(
+        config().model_dump(mode="json")
+        | {"sampling": {"max_tokens": 64}, "data": {"dataset": "d", "mix": [longer]}}
+    )
+    assert isinstance(mixture, RLConfig)
+    assert objective_of(mixture, START).max_tokens == 512
+    assert objective_of(config(), START).max_tokens == 64

@@ -58,6 +58,7 @@ def alone(turns: list[Turn], number: int, advantage: float) -> Sample:
         staleness=torch.zeros(len(sampled), dtype=torch.int64),
         advantage=advantage,
         group=0,
+        task=0,
         number=0,
         group_lengths=(len(sampled),),
     )

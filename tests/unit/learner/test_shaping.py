@@ -76,7 +76,7 @@ def test_a_missing_reward_stays_missing() -> None:
         ({"scale": 0.0}, "scale 0 makes every reward 0"),
         (
             {"penalise_no_eos": True, "reward_penalty": -1, "mask_no_eos_with_zero": True},
-            "set one of them",
+            "leave mask_no_eos_with_zero out, or penalise_no_eos",
         ),
     ],
 )

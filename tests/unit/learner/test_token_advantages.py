@@ -64,7 +64,7 @@ def test_a_penalty_in_the_reward_is_each_tokens_own() -> None:
 def test_advantages_and_returns_are_of_what_is_still_to_come() -> None:
     sample, goal = dense_sample()
     sample.values = tensor(1.0, 2.0, 3.0, 7.0)
-    set_returns([sample], goal, ALONE.sum, Scale())
+    set_returns([sample], goal, ALONE.sum_named, Scale())
     # δ: 3.5 − 3 = ½; 0 + ½·3 − 2 = −½; 1.5 + ½·2 − 1 = 1.5. A: ½; −½ + ¼·½; 1.5 + ¼·(−3/8).
     advantages = [1.40625, -0.375, 0.5]
     assert sample.token_advantages is not None
@@ -77,7 +77,7 @@ def test_the_value_after_a_truncated_answer_is_the_critics() -> None:
     cut = {"type": "gae", "whiten": False, "gamma": 0.5, "lambda": 0.5, "bootstrap_truncated": True}
     sample, goal = dense_sample(advantage=cut)
     sample.values = tensor(1.0, 2.0, 3.0, 7.0)
-    set_returns([sample], goal, ALONE.sum, Scale())
+    set_returns([sample], goal, ALONE.sum_named, Scale())
     # The last δ is 3.5 + ½·7 − 3 = 4; then −½ + ¼·4 = ½; 1.5 + ¼·½.
     assert sample.token_advantages is not None
     assert sample.token_advantages.tolist() == [1.625, 0.5, 4.0]

@@ -62,6 +62,7 @@ def sample(**fields: object) -> Sample:
             staleness=torch.zeros(2, dtype=torch.int64),
             advantage=2.0,
             group=0,
+            task=0,
             number=0,
             group_lengths=(2,),
             values=tensor(0.5, 1.0, 3.0),
@@ -73,7 +74,7 @@ def sample(**fields: object) -> Sample:
 def returned(given: Sample, scale: Scale = Scale(), **algorithm: object) -> list[list[float]]:  # noqa: B008
     """Advantages and returns."""
     goal = Objective(Algorithm.model_validate({"critic": {}, **algorithm}), 1.0, 12)
-    set_returns([given], goal, ALONE.sum, scale)
+    set_returns([given], goal, ALONE.sum_named, scale)
     assert given.token_advantages is not None
     assert given.returns is not None
     return [given.token_advantages.tolist(), given.returns.tolist()]
@@ -101,6 +102,19 @@ def test_only_a_truncated_completion_has_a_value_after_its_end_and_only_on_reque
     assert returned(sample(truncated=True), advantage=bootstrap)[0] == [2.5, 4.0]
     assert returned(sample(), advantage=bootstrap)[0] == [1.0, 1.0]
     assert returned(sample(truncated=True), advantage=gae())[0] == [1.0, 1.0]
+
+
+def test_the_score_at_the_end_is_compared_with_the_value_there() -> None:
+    # δ_end = 2 − 3 = −1, δ_2 = 0 + 3 − 1 = 2, δ_1 = 0 + 1 − .5 = .5. A_2 = 2 + .5 · (−1) = 1.5,
+    # A_1 = .5 + .5 · 1.5 = 1.25. Returns: A + V, and the score at the end.
+    at_end = gae(score_at="end")
+    assert returned(sample(), advantage=at_end) == [[1.25, 1.5], [1.75, 2.5, 2.0]]
+    # A truncated completion has no end.
+    assert returned(sample(truncated=True), advantage=at_end) == [[1.0, 1.0], [1.5, 2.0]]
+    # What tokens earned by themselves is theirs, here .25 of the first: the end has the rest.
+    # δ_end = 1.75 − 3 = −1.25, δ_2 = 2, δ_1 = .75; A_2 = 1.375, A_1 = 1.4375.
+    dense = sample(rewards=tensor(0.25, 0.0))
+    assert returned(dense, advantage=at_end)[0] == [1.4375, 1.375]
 
 
 def test_values_count_in_units_of_reward_and_returns_are_taken_before_whitening() -> None:
@@ -181,4 +195,20 @@ def test_units_are_0_and_1_before_the_first_return_and_constant_returns_have_a_f
 def test_units_and_values_are_inverse() -> None:
     scale = Scale(3.0, 2.0)
     assert scale.value(tensor(-1, 0, 2)).tolist() == [1, 3, 7]
-    assert scale.units(tensor(1, 3, 7)).tolist() == [-1, 0, 2]
+    assert scale.target(tensor(1, 3, 7)).tolist() == [-1, 0, 2]
+
+
+def test_a_success_that_is_too_rare_is_learned_as_five_deviations() -> None:
+    # Of n rewards one is 1 and the others are 0: the success is (1 − 1/n) / √((n − 1)/n²) =
+    # √(n − 1) deviations from the mean: 5 for n = 26 (3.8 %), 9.95 for n = 100.
+    clipped = ExponentialNormalisation(clip=5.0)
+    for n, learned in ((26, 5.0), (100, 5.0), (10, 3.0)):
+        scale = Moments().after(clipped, n, 1, 1).scale(clipped)
+        assert scale.target(tensor(1)).tolist() == pytest.approx([learned], rel=1e-12)
+    free = ExponentialNormalisation()
+    assert Moments().after(free, 100, 1, 1).scale(free).target(tensor(1)).tolist() == (
+        pytest.approx([math.sqrt(99)], rel=1e-12)
+    )
+    # And of 100 rewards one is 0: the failure is −9.95.
+    scale = Moments().after(clipped, 100, 99, 99).scale(clipped)
+    assert scale.target(tensor(0)).tolist() == [-5.0]

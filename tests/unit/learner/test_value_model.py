@@ -28,7 +28,7 @@ from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.policies import random_samples, state_of, tensor, tiny_critic, tiny_model
-from tests.unit.learner.tables import table_critic
+from tests.unit.learner.tables import Table, table_critic
 from tests.unit.learner.threads import assert_same_gradients, mean_gradients, on_ranks
 from tests.unit.learner.unigrams import ALONE, near
 
@@ -159,6 +159,23 @@ def test_the_critic_values_each_token_in_the_loss_and_the_last_token() -> None:
         expected = torch.cat([everywhere[wanted - 1], everywhere[-1:]])
         assert sample.values is not None
         torch.testing.assert_close(sample.values, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_critic_with_the_score_at_the_end_learns_the_value_there_too() -> None:
+    """A token and the end: ½ (V − R)² of both, over three values with those of a truncated one."""
+    at_end = Algorithm.model_validate(
+        {"advantage": {"type": "gae", "score_at": "end"}, "critic": {}}
+    )
+    ended, cut = two_answers()
+    ended.returns, cut.returns = tensor(1.0, 2.0), tensor(3.0)
+    table = table_critic({"loss": {"type": "mse", "clip_range": None}})
+    seen = accumulate_value_gradients(table, [ended, cut], at_end, 1000, ALONE)
+    assert isinstance(table.values, Table)
+    values = table.values.said.detach()
+    said = [values[ended.tokens[2]], values[ended.tokens[-1]], values[cut.tokens[2]]]
+    wanted = sum(0.5 * (float(v) - r) ** 2 for v, r in zip(said, (1.0, 2.0, 3.0), strict=True)) / 3
+    assert seen[0].item() == pytest.approx(wanted, rel=1e-6)
+    assert seen[2].item() == 3
 
 
 def two_answers() -> list[Sample]:

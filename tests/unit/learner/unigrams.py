@@ -68,7 +68,9 @@ def prepared(
             sample.reference_logprobs = near(own, 200 + number)
         if algorithm.critic is not None:
             sample.values = near(torch.zeros(len(own) + 1), 300 + number, 1.0)
-    set_returns([sample for sample in samples if sample.trains], objective, ALONE.sum, Scale())
+    set_returns(
+        [sample for sample in samples if sample.trains], objective, ALONE.sum_named, Scale()
+    )
     return samples
 
 

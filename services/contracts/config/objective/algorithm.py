@@ -99,6 +99,12 @@ class Algorithm(Section):
         return self.teacher is not None and self.teacher.path is not None
 
     @property
+    def whitens_groups(self) -> bool:
+        """Whether advantages are whitened over the tokens of each group."""
+        advantage = self.advantage
+        return isinstance(advantage, GlobalWhiten | GAE) and advantage.whiten == "group"
+
+    @property
     def samples_generated(self) -> int:
         """Completions sampled of each prompt."""
         return self.best_of.generation_size if self.best_of else self.samples_per_prompt
@@ -110,6 +116,11 @@ class Algorithm(Section):
             self.minibatches > prompts,
             f"minibatches {self.minibatches} exceeds prompts_per_step {prompts}: a minibatch needs "
             "at least one prompt",
+        )
+        refuse_if(
+            samples < 2 and self.whitens_groups,
+            f"advantage {self.advantage.type} with whiten group compares samples of one prompt: "
+            "set samples_per_prompt to 2 or more, or advantage.whiten to batch",
         )
         alone = isinstance(self.advantage, RunningMean | GAE | SequenceValue | ReverseKL) or (
             isinstance(self.advantage, GlobalWhiten) and not self.advantage.baseline
@@ -151,6 +162,11 @@ class Algorithm(Section):
         ratio = not isinstance(self.loss, ReinforceLoss)
         truncates = isinstance(correction, TruncateCorrection)
         refuse_if(
+            isinstance(self.loss, DPPOLoss) and not isinstance(correction, NoCorrection),
+            f"loss dppo is taken against the sampler, so correction {correction.type} would count "
+            "the same ratio twice: set correction.type to none",
+        )
+        refuse_if(
             truncates and isinstance(self.proximal, SamplerProximal) and ratio,
             f"correction truncate does nothing with proximal sampler and loss {self.loss.type} "
             "(its weight is always 1): set proximal.type to recompute, or correction.type to none",
@@ -163,15 +179,10 @@ class Algorithm(Section):
             "correction.type to none, or proximal.type to recompute",
         )
         refuse_if(
-            isinstance(self.loss, DPPOLoss) and not isinstance(correction, NoCorrection),
-            f"loss dppo is taken against the sampler, so correction {correction.type} would count "
-            "the same ratio twice: set correction.type to none",
-        )
-        refuse_if(
             isinstance(self.kl, RewardKL) and not isinstance(advantage, GlobalWhiten | GAE),
             f"kl k1_in_reward gives each token a reward, and advantage {advantage.type} takes one "
-            "reward per sample: set advantage.type to global_whiten or gae, or kl.type to k2 or "
-            "k3, which go into the loss",
+            "reward per sample: set advantage.type to global_whiten (which takes no critic) or gae "
+            "(which needs one), or kl.type to k2 or k3, which go into the loss",
         )
         taught = isinstance(advantage, ReverseKL)
         refuse_if(
@@ -233,13 +244,17 @@ class Algorithm(Section):
                 "it changes truncated answers only, and shaping.mask_truncated masks those from "
                 "the loss: set one of them",
             )
-        whole_batch = isinstance(self.advantage, GlobalWhiten) and not self.advantage.baseline
+        whole_batch = (
+            isinstance(self.advantage, GlobalWhiten)
+            and not self.advantage.baseline
+            and not self.whitens_groups
+        )
         if self.dynamic_sampling is not None and whole_batch:
             yield (
                 "dynamic_sampling",
                 "advantage global_whiten without baseline compares samples of the whole batch, so "
                 "groups with equal rewards have a signal too, and are filtered all the same: leave "
-                "dynamic_sampling out, or set advantage.baseline",
+                "dynamic_sampling out, or set advantage.baseline, or advantage.whiten to group",
             )
         if self.dynamic_sampling is not None and isinstance(self.advantage, RunningMean):
             yield (

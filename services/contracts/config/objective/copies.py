@@ -16,13 +16,20 @@ class LaggedProximal(Section):
     """Steps between refreshes."""
 
 
-class FrozenReference(Section):
-    """The model that the run started from."""
+class _FromPath(Section):
+    path: str | None = Field(None, min_length=1)
+    """The model that the reference is at first: a folder, a hub name, or `run:RUN`, with the
+    policy's tokenizer; `ema` and `refresh` also need the policy's architecture. Default: the model
+    that the run started from."""
+
+
+class FrozenReference(_FromPath):
+    """The model that the run started from, or the one at `path`."""
 
     type: Literal["frozen"] = "frozen"
 
 
-class EMAReference(Section):
+class EMAReference(_FromPath):
     """After each step, reference + rate · (policy − reference), weight by weight (AReaL)."""
 
     type: Literal["ema"]
@@ -30,7 +37,7 @@ class EMAReference(Section):
     """Share of the difference that is added. AReaL calls it `ref_ema_eta`."""
 
 
-class RefreshReference(Section):
+class RefreshReference(_FromPath):
     """A copy of the policy, refreshed every `every` steps."""
 
     type: Literal["refresh"]

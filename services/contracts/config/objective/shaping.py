@@ -50,6 +50,7 @@ class Shaping(Section):
         refuse_if(
             self.penalise_no_eos and self.mask_no_eos_with_zero,
             "penalise_no_eos and mask_no_eos_with_zero both replace the reward of a completion "
-            "without end of sequence: set one of them",
+            "without end of sequence: leave mask_no_eos_with_zero out, or penalise_no_eos (and "
+            "reward_penalty, unless min_response_length uses it)",
         )
         return self

@@ -28,6 +28,7 @@ class Teacher(Section):
         )
         refuse_if(
             self.model is not None and self.endpoint is None,
-            "model is what an endpoint calls its model: leave it out, or name endpoint",
+            "model is what an endpoint calls its model: leave it out, or name endpoint "
+            "instead of path",
         )
         return self

@@ -4,9 +4,9 @@ Names and formulas are those of docs/algorithms.md. A member's `type` names the 
 `learner` that computes it, and its first sentence is the formula.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from services.contracts.config.base import Section
 from services.contracts.config.objective.copies import FrozenReference, LaggedProximal, Reference
@@ -32,15 +32,22 @@ class LeaveOneOut(Section):
     type: Literal["leave_one_out"]
 
 
+WhitenedOver = Literal["batch", "group"]
+
+
 class GlobalWhiten(Section):
     """(G − mean G) / (std G + 1e-6) over the tokens of the whole batch, G the discounted return:
-    gamma to the number of tokens that follow, times r (REINFORCE++)."""
+    gamma to the number of tokens that follow, times r (REINFORCE++). With rewards for each token it
+    is GAE without a critic (AReaL's disable_value)."""
 
     type: Literal["global_whiten"]
     gamma: float = Field(1.0, gt=0, le=1)
     """Discount per token in the loss."""
     baseline: bool = False
     """Subtract the group's mean from r first (REINFORCE++-baseline)."""
+    whiten: WhitenedOver = "batch"
+    """The tokens that mean and deviation are of: those of the whole `batch`, or those of the
+    samples of each prompt, its `group` (AReaL's group_adv_norm)."""
 
 
 class RunningMean(Section):
@@ -53,17 +60,26 @@ class RunningMean(Section):
     """Weight of what b was; lower follows the policy faster, and is noisier."""
 
 
+def _batch_by_true(value: Any) -> Any:
+    return "batch" if value is True else value
+
+
 class GAE(Section):
     """Σ over the tokens l from t on of (gamma·lambda)^(l−t)·δ_l, δ_t = r_t + gamma·V_{t+1} − V_t
-    (generalised advantage estimation). Needs `critic`. The last token in the loss gets r."""
+    (generalised advantage estimation). Needs `critic`."""
 
     type: Literal["gae"]
     gamma: float = Field(1.0, gt=0, le=1)
     """Discount per token in the loss."""
     lambda_: float = Field(0.95, ge=0, le=1, alias="lambda")
     """1: the return minus V, no bias; 0: δ alone, least variance."""
-    whiten: bool = True
-    """(A − mean A) / (std A + 1e-6) over the tokens of the whole batch."""
+    whiten: Annotated[WhitenedOver | Literal[False], BeforeValidator(_batch_by_true)] = "batch"
+    """(A − mean A) / (std A + 1e-6) over the tokens of the whole `batch` (which `true` means), or
+    over those of the samples of each prompt, its `group` (AReaL's group_adv_norm); `false`: not."""
+    score_at: Literal["last", "end"] = "last"
+    """The place that gets r: the `last` token in the loss; or the `end` after the completion's last
+    token (torchtune), so that the critic's V there takes part in the advantages and learns r. A
+    truncated completion has no end, and its last token gets r."""
     keep_mean: bool = False
     """Add mean A back after whitening (torchtune)."""
     bootstrap_truncated: bool = False
@@ -207,7 +223,7 @@ class PromptMean(Section):
 
 
 class ConstantLength(Section):
-    """Sum / (sequences · max_tokens) (Dr. GRPO)."""
+    """Sum / (sequences · max_tokens) (Dr. GRPO); of a mixture, the largest of any dataset."""
 
     type: Literal["constant"]
 

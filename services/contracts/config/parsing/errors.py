@@ -1,11 +1,13 @@
 """From raw values to a run config, with errors that say which key, why, and the way out."""
 
 import reprlib
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from services.contracts.config.parsing.other_values import OTHER_VALUES, meant_by
 from services.contracts.config.parsing.tags import (
     Models,
     fields_of,
@@ -70,23 +72,37 @@ def _problems(detail: ErrorDetails) -> list[Problem]:
             message = f"is a key of {', '.join(owners)}, and {key} is {location[-2]}: set that, too"
             return [(".".join(path), f"{message}, or leave this out")]
         return unknown_key(root, path, models, detail["input"])
-    return [_problem(detail, ".".join(path), models)]
+    return [_problem(detail, ".".join(path), models, _may_be_null(root, path[:-1]))]
 
 
-def _problem(detail: ErrorDetails, shown: str, models: Models) -> Problem:
+def _may_be_null(root: type[BaseModel], path: list[str]) -> bool:
+    """Whether the section at `path` may be left out by setting it to null."""
+    models: Models = [root]
+    fields: list[FieldInfo] = []
+    for part in path:
+        fields = [fields_of(model)[part] for model in models if part in fields_of(model)]
+        models = [model for field in fields for model in models_of(field.annotation)]
+    return any(type(None) in get_args(field.annotation) for field in fields)
+
+
+def _problem(detail: ErrorDetails, shown: str, models: Models, may_be_null: bool) -> Problem:
+    """`may_be_null`: the section that the key is in."""
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
         context = detail.get("ctx", {})
         tag, expected = str(context.get("tag", "")), str(context.get("expected_tags", ""))
         names = [name.strip(" '") for name in expected.split(",")]
-        hint = did_you_mean(tag, names)
         key = str(context.get("discriminator", "'type'")).strip("'")
         if not tag:
             there = [name for model in models for name in tags_of(model)]
             return shown, f"needs a {key}: one of {', '.join(there)}"
+        meaning = meant_by(OTHER_VALUES.get(f"{shown}.{key}", {}), tag)
+        hint = f" ({meaning})" if meaning else did_you_mean(tag, names)
         return shown, f"{key} {tag!r} does not exist{hint}; there is {', '.join(names)}"
     if detail["type"] == "missing":
-        return shown, "is required"
+        section = shown.rpartition(".")[0]
+        way_out = f": set it, or set {section} to null" if may_be_null else ""
+        return shown, f"is required{way_out}"
     given = detail.get("input")
     if detail["type"] in ("model_type", "model_attributes_type"):
         keys = sorted({name for model in models for name in fields_of(model)})
@@ -96,6 +112,8 @@ def _problem(detail: ErrorDetails, shown: str, models: Models) -> Problem:
         return shown, f"is a list, not a mapping of {', '.join(map(str, given))}: {way_out}"
     if isinstance(given, str | int | float | bool) and detail["type"] != "value_error":
         message += f" (got {_quoted(given)})"
+        if meaning := meant_by(OTHER_VALUES.get(shown, {}), given):
+            message += f"; {meaning}"
     return shown, message
 
 

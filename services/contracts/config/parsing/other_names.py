@@ -1,65 +1,439 @@
-"""What TRL, verl, OpenRLHF, torchtune, AReaL and prime-rl call the keys of a run config."""
+"""The names that other systems have for the keys of a run config, as data.
 
-_NAMES = {
-    "algorithm.advantage.gamma": "discount discount_factor",
-    "algorithm.advantage.lambda": "gae_lambda lam lambd lmbda",
-    "algorithm.advantage.type": "adv_estimator advantage_estimator",
-    "algorithm.aggregation.type": "loss_agg_mode",
-    "algorithm.critic.loss.clip_range": "cliprange_value value_clip value_clip_range vf_clip",
-    "algorithm.critic.loss_weight": "value_coeff vf_coef",
-    "algorithm.critic.optimizer.lr": "critic_learning_rate critic_lr",
-    "algorithm.critic.path": "critic_pretrain",
-    "algorithm.dynamic_sampling": "dynamic_filtering filter_groups",
-    "algorithm.entropy_bonus": "ent_coef entropy_coef entropy_coeff entropy_loss_coef",
-    "algorithm.epochs_per_batch": "max_epochs num_iterations num_ppo_epochs ppo_epochs",
-    "algorithm.kl.adaptive.target": "kl_target target_kl",
-    "algorithm.kl.beta": "beta init_kl_coef kl_beta kl_coef kl_ctl kl_loss_coef kl_penalty_coef",
-    "algorithm.loss.dual_clip": "clip_ratio_c",
-    "algorithm.loss.epsilon_high": "clip_ratio_high eps_clip_high",
-    "algorithm.loss.epsilon_low": "clip_eps clip_ratio clip_ratio_low cliprange eps_clip epsilon",
-    "algorithm.loss.type": "loss_type policy_loss",
-    "algorithm.minibatches": "mini_batch_size num_minibatches ppo_batch_size ppo_mini_batch_size",
-    "algorithm.prompts_per_step": "batch_size generation_batch_size num_prompts prompts_per_batch "
-    "per_device_train_batch_size rollout_batch_size train_batch_size",
-    "algorithm.samples_per_prompt": "group_size grpo_samples n n_samples_per_prompt "
-    "num_generations num_return_sequences rollout_n rollouts_per_example",
-    "data.dataset": "dataset_name dataset_path prompt_data train_dataset train_file train_files",
-    "data.system": "system_message system_prompt",
-    "data.template": "input_template prompt_template",
-    "evaluation.dataset": "eval_dataset val_dataset val_files",
-    "evaluation.every": "eval_every eval_interval eval_steps test_freq",
-    "model.dtype": "bf16 fp16 precision torch_dtype",
-    "model.lora.alpha": "lora_alpha",
-    "model.lora.rank": "lora_r lora_rank",
-    "model.lora.targets": "lora_target_modules target_modules",
-    "model.path": "base_model model_id model_name model_name_or_path pretrain",
-    "optimizer.betas": "adam_beta1 adam_beta2 adam_betas",
-    "optimizer.eps": "adam_eps adam_epsilon",
-    "optimizer.lr": "actor_learning_rate learning_rate lr policy_lr",
-    "optimizer.max_grad_norm": "clip_grad clip_grad_norm grad_clip gradient_clip max_norm",
-    "optimizer.type": "optim",
-    "rewards": "remote_rm_url reward_fn reward_funcs reward_function reward_functions reward_model",
-    "rollout.max_staleness": "async_level max_async_level max_head_offpolicyness off_policy_steps",
-    "rollout.vllm.max_model_len": "max_length max_prompt_length max_seq_len max_seq_length "
-    "prompt_max_len seq_len",
-    "rollout.vllm.tensor_parallel_size": "tensor_model_parallel_size tp tp_size",
-    "sampling.max_tokens": "generate_max_len max_completion_length max_generated_tokens "
-    "max_new_tokens max_response_length response_length",
-    "sampling.temperature": "temperature",
-    "schedule.type": "lr_scheduler lr_scheduler_type",
-    "schedule.warmup_steps": "lr_warmup_ratio lr_warmup_steps num_warmup_steps warmup_ratio",
-    "training.activation_checkpointing": "enable_activation_checkpointing "
-    "enable_gradient_checkpointing gradient_checkpointing",
-    "training.checkpoint_every": "save_freq save_interval save_steps",
-    "training.context_parallel": "context_parallel_degree context_parallel_size cp cp_size "
-    "sequence_parallel_size ulysses_sequence_parallel_size",
-    "training.compile": "torch_compile use_torch_compile",
-    "training.epochs": "num_episodes num_epochs num_train_epochs total_epochs",
-    "training.keep_checkpoints": "max_ckpt_num save_total_limit",
-    "training.max_steps": "max_train_steps num_steps total_steps total_training_steps",
-    "training.seed": "seed",
-    "training.tokens_per_microbatch": "gradient_accumulation_steps micro_batch_size "
-    "micro_train_batch_size ppo_max_token_len_per_gpu ppo_micro_batch_size_per_gpu",
-}
-OTHER_NAMES = {name: key for key, names in _NAMES.items() for name in names.split()}
-"""Key of a run config by the name that another system has for it."""
+The systems are TRL, verl, OpenRLHF, torchtune, AReaL and prime-rl. A row says which keys here stand
+for some names, how a value is converted, and what single values mean.
+"""
+
+from typing import NamedTuple
+
+from services.contracts.config.parsing.other_values import (
+    ADVANTAGES,
+    AGGREGATIONS,
+    CORRECTIONS,
+    DTYPES,
+    GAE,
+    GRPO,
+    ICEPOP,
+    KLS,
+    LOSSES,
+    OPTIMIZERS,
+    RECOMPUTE,
+    REINFORCE_PP,
+    SCHEDULES,
+    SEQUENCE,
+    TIS,
+    Values,
+)
+
+
+class Row(NamedTuple):
+    """Names that other systems have for one thing."""
+
+    names: str
+    """Separated by spaces."""
+    keys: str = ""
+    """The keys here that take the value, separated by spaces; '' if no key does."""
+    note: str = ""
+    """How the value is converted, with the user's as {value}; '' if it stays as it is."""
+    values: Values = {}
+    """The settings that a value stands for; None: nothing here does that."""
+
+
+NO_PENALTY = "the learner could not compute the sampler's probabilities"
+
+ROWS = (
+    # --- batches
+    Row(
+        "rollout_batch_size num_prompts prompts_per_batch batch_size train_bs_n_seqs",
+        "algorithm.prompts_per_step",
+        "It counts prompts, each with samples_per_prompt answers.",
+    ),
+    Row(
+        "train_batch_size",
+        "algorithm.prompts_per_step",
+        "It counts prompts, as verl's does. OpenRLHF's counts the answers of one update: "
+        "algorithm.minibatches is the answers of a step divided by {value}.",
+    ),
+    Row(
+        "per_device_train_batch_size generation_batch_size",
+        "algorithm.prompts_per_step",
+        "It counts prompts on all devices: the answers of a step divided by samples_per_prompt.",
+    ),
+    Row(
+        "mini_batch_size ppo_batch_size ppo_mini_batch_size",
+        "algorithm.minibatches",
+        "It is a count, not a size: prompts_per_step divided by {value} (by the prompts that "
+        "{value} answers belong to, if the size counts answers).",
+    ),
+    Row("num_minibatches n_minibatches ppo_n_minibatches", "algorithm.minibatches"),
+    Row(
+        "steps_per_generation",
+        "algorithm.minibatches",
+        "It counts optimizer steps of a batch: {value} divided by gradient_accumulation_steps.",
+    ),
+    Row(
+        "gradient_accumulation_steps micro_batch_size micro_train_batch_size "
+        "ppo_micro_batch_size ppo_micro_batch_size_per_gpu",
+        "training.tokens_per_microbatch",
+        "It counts tokens, not samples, and changes memory and speed alone: gradients are the "
+        "same.",
+    ),
+    Row(
+        "ppo_max_token_len_per_gpu train_max_tokens_per_gpu max_tokens_per_mb",
+        "training.tokens_per_microbatch",
+    ),
+    Row(
+        "group_size grpo_samples n n_samples_per_prompt num_generations num_return_sequences "
+        "rollout_n rollouts_per_example",
+        "algorithm.samples_per_prompt",
+    ),
+    Row(
+        "max_epochs num_iterations num_ppo_epochs ppo_epochs actor_sample_reuse",
+        "algorithm.epochs_per_batch",
+    ),
+    # --- advantages
+    Row("discount discount_factor", "algorithm.advantage.gamma"),
+    Row("gae_lambda lam lambd lmbda", "algorithm.advantage.lambda"),
+    Row("adv_estimator advantage_estimator", "algorithm.advantage.type", values=ADVANTAGES),
+    Row(
+        "scale_rewards norm_adv_by_std_in_grpo",
+        "algorithm.advantage.type",
+        values={
+            "true": GRPO,
+            "group": GRPO,
+            "false": {"algorithm.advantage.type": "group_mean"},
+            "none": {"algorithm.advantage.type": "group_mean"},
+            "batch": None,
+        },
+    ),
+    Row(
+        "no_advantage_std_norm",
+        "algorithm.advantage.type",
+        values={"true": {"algorithm.advantage.type": "group_mean"}, "false": GRPO},
+    ),
+    Row(
+        "whiten_advantages adv_norm",
+        "algorithm.advantage.whiten",
+        values={
+            "true": {**GAE, "algorithm.advantage.whiten": "batch"},
+            "false": {**GAE, "algorithm.advantage.whiten": False},
+        },
+    ),
+    Row(
+        "group_adv_norm",
+        "algorithm.advantage.whiten",
+        values={
+            "true": {**REINFORCE_PP, "algorithm.advantage.whiten": "group"},
+            "false": {**REINFORCE_PP, "algorithm.advantage.whiten": "batch"},
+        },
+    ),
+    # --- rewards
+    Row(
+        "remote_rm_url reward_fn reward_funcs reward_function reward_functions reward_model "
+        "reward_pretrain",
+        "rewards",
+        "It is a list of verifiers of the reward service: `headrace verifiers` lists them.",
+    ),
+    Row("reward_weights", "rewards.0.weight", "Each reward has its own."),
+    Row(
+        "dynamic_filtering filter_groups",
+        "algorithm.dynamic_sampling",
+        values={"true": {"algorithm.dynamic_sampling": {}}},
+    ),
+    Row(
+        "dynamic_filtering_reward_range",
+        "algorithm.dynamic_sampling.low algorithm.dynamic_sampling.high",
+        "Each takes one end of {value}.",
+    ),
+    Row(
+        "mask_truncated_completions overlong_filtering mask_too_long",
+        "algorithm.shaping.mask_truncated",
+    ),
+    Row("overlong_buffer_len", "algorithm.shaping.overlong_buffer"),
+    Row("overlong_penalty_factor penalty_factor", "algorithm.shaping.overlong_factor"),
+    Row("reward_output_scaling", "algorithm.shaping.scale"),
+    Row("reward_output_bias", "algorithm.shaping.bias"),
+    Row(
+        "reward_clip_range",
+        "algorithm.shaping.max_reward_clip",
+        "It is one number c, and clips to ±c; rewards.0.clip takes a range.",
+    ),
+    Row("success_rate_lb", "data.filter.low"),
+    Row("success_rate_ub", "data.filter.high"),
+    # --- loss
+    Row(
+        "clip_eps clip_ratio cliprange eps_clip epsilon",
+        "algorithm.loss.epsilon_low algorithm.loss.epsilon_high",
+        "Set both, to the same value.",
+    ),
+    Row(
+        "eps_clip_low_high",
+        "algorithm.loss.epsilon_low algorithm.loss.epsilon_high",
+        "Each takes one end of {value}.",
+    ),
+    Row("clip_ratio_low", "algorithm.loss.epsilon_low"),
+    Row("clip_ratio_high eps_clip_high", "algorithm.loss.epsilon_high"),
+    Row("clip_ratio_c c_clip delta", "algorithm.loss.dual_clip"),
+    Row("loss_type policy_loss policy_loss_type loss_mode", "algorithm.loss.type", values=LOSSES),
+    Row(
+        "importance_sampling_level",
+        "algorithm.loss.type",
+        values={
+            "token": {"algorithm.loss.type": "ppo"},
+            "sequence": {"algorithm.loss.type": "gspo"},
+        },
+    ),
+    Row("sapo_temperature_pos tau_pos", "algorithm.loss.tau_positive"),
+    Row("sapo_temperature_neg tau_neg", "algorithm.loss.tau_negative"),
+    Row("loss_agg_mode", "algorithm.aggregation.type", values=AGGREGATIONS),
+    Row(
+        "ent_coef entropy_coef entropy_coeff entropy_loss_coef",
+        "algorithm.entropy_bonus",
+    ),
+    Row("early_stop_imp_ratio", "algorithm.early_stop_ratio"),
+    Row("aux_loss_coef router_aux_loss_coef", "algorithm.router.aux_loss router.aux_loss"),
+    # --- off-policy
+    Row(
+        "vllm_importance_sampling_correction enable_vllm_is_correction tis",
+        "algorithm.correction.type",
+        values={"true": TIS, "false": {"algorithm.correction.type": "none"}},
+    ),
+    Row(
+        "vllm_importance_sampling_mode rollout_is rollout_rs",
+        "algorithm.correction.type",
+        values={
+            **CORRECTIONS,
+            "token": TIS,
+            "true": TIS,
+            "sequence": {**TIS, **SEQUENCE},
+            "geometric": {**ICEPOP, **SEQUENCE},
+        },
+    ),
+    Row(
+        "vllm_importance_sampling_cap vllm_is_truncated_threshold tis_imp_ratio_cap "
+        "rollout_is_threshold",
+        "algorithm.correction.cap",
+        "Set algorithm.correction.type to truncate and algorithm.proximal.type to recompute, too.",
+    ),
+    Row(
+        "behav_imp_weight_cap",
+        "algorithm.correction.high",
+        "Set algorithm.correction.type to mask, its low to 0, and algorithm.proximal.type to "
+        "recompute, too.",
+    ),
+    Row(
+        "use_decoupled_loss recompute_logprob",
+        "algorithm.proximal.type",
+        values={"true": RECOMPUTE, "false": {"algorithm.proximal.type": "sampler"}},
+    ),
+    Row(
+        "async_level max_async_level max_head_offpolicyness off_policy_steps async_queue_size",
+        "rollout.max_staleness",
+    ),
+    # --- KL
+    Row(
+        "beta init_kl_coef kl_beta kl_coef kl_coeff kl_ctl kl_loss_coef kl_penalty_coef",
+        "algorithm.kl.beta",
+        "Set algorithm.kl.type, too: k3 is GRPO's KL in the loss, k1_in_reward is PPO's in the "
+        "reward, and without a type there is none.",
+    ),
+    Row("kl_loss_type kl_penalty kl_estimator", "algorithm.kl.type", values=KLS),
+    Row(
+        "use_kl_loss",
+        "algorithm.kl.type",
+        values={
+            "true": {"algorithm.kl.type": "k3"},
+            "false": {"algorithm.kl.type": "none"},
+        },
+    ),
+    Row(
+        "use_kl_in_reward",
+        "algorithm.kl.type",
+        values={
+            "true": {**REINFORCE_PP, "algorithm.kl.type": "k1_in_reward"},
+            "false": {"algorithm.kl.type": "none"},
+        },
+    ),
+    Row("kl_target target_kl adaptive_kl_target", "algorithm.kl.adaptive.target"),
+    Row("kl_horizon adaptive_kl_horizon", "algorithm.kl.adaptive.horizon"),
+    Row(
+        "use_adaptive_kl_ctl adaptive_kl_ctl",
+        "algorithm.kl.adaptive",
+        values={"true": {"algorithm.kl.type": "k3", "algorithm.kl.adaptive": {}}},
+    ),
+    Row(
+        "ref_ema_eta ref_model_mixup_alpha",
+        "algorithm.kl.reference.rate",
+        "Set algorithm.kl.reference.type to ema, too.",
+    ),
+    Row(
+        "ref_model_sync_steps",
+        "algorithm.kl.reference.every",
+        "Set algorithm.kl.reference.type to refresh, too.",
+    ),
+    Row("ref_model ref_path reference_model", "algorithm.kl.reference.path"),
+    # --- critic
+    Row(
+        "cliprange_value value_clip value_clip_range value_eps_clip vf_clip",
+        "algorithm.critic.loss.clip_range",
+    ),
+    Row("value_coeff vf_coef", "algorithm.critic.loss_weight"),
+    Row("critic_learning_rate critic_lr", "algorithm.critic.optimizer.lr"),
+    Row("critic_pretrain", "algorithm.critic.path"),
+    Row("critic_warmup freezing_actor_steps", "algorithm.critic.warmup_steps"),
+    Row(
+        "disable_value",
+        "algorithm.critic",
+        values={"true": {**REINFORCE_PP, "algorithm.critic": None}, "false": GAE},
+    ),
+    # --- data and models
+    Row(
+        "dataset_name dataset_path prompt_data train_dataset train_file train_files",
+        "data.dataset",
+        "It is the name of an uploaded dataset: headrace datasets add FILE.",
+    ),
+    Row("system_message system_prompt", "data.system"),
+    Row(
+        "input_template prompt_template",
+        "data.template",
+        "The prompt's place in it is {{prompt}}.",
+    ),
+    Row(
+        "shuffle shuffle_dataset",
+        "data.order",
+        values={"true": {"data.order": "shuffled"}, "false": {"data.order": "file"}},
+    ),
+    Row("base_model model_id model_name model_name_or_path pretrain", "model.path"),
+    Row("precision torch_dtype dtype", "model.dtype", values=DTYPES),
+    Row("bf16", "model.dtype", values={"true": {"model.dtype": "bfloat16"}}),
+    Row("fp16", "model.dtype", values={"true": {"model.dtype": "bfloat16"}}),
+    Row("lora_alpha", "model.lora.alpha"),
+    Row("lora_r lora_rank", "model.lora.rank"),
+    Row(
+        "lora_target_modules target_modules",
+        "model.lora.targets",
+        "It is a list; left out, it is all linear layers except the output head.",
+    ),
+    Row(
+        "lora_dropout",
+        note="leave it out: adapters have no dropout, since the log-probabilities of a step would "
+        "not be those of the sampler",
+    ),
+    # --- sampling
+    Row(
+        "generate_max_len max_completion_length max_generated_tokens max_new_tokens "
+        "max_response_length response_length",
+        "sampling.max_tokens",
+    ),
+    Row("temperature", "sampling.temperature"),
+    Row(
+        "min_new_tokens min_tokens",
+        "algorithm.shaping.min_response_length",
+        "No least length is forced: shorter answers get algorithm.shaping.reward_penalty.",
+    ),
+    Row(
+        "greedy do_sample",
+        "evaluation.temperature",
+        "Training always samples; an evaluation is greedy at temperature 0, its default.",
+    ),
+    Row("min_p", "sampling.top_k", f"There is no min_p: {NO_PENALTY}. top_k cuts rare tokens."),
+    Row(
+        "repetition_penalty frequency_penalty presence_penalty",
+        note=f"leave it out: {NO_PENALTY}",
+    ),
+    Row(
+        "max_length max_seq_len max_seq_length seq_len",
+        "rollout.vllm.max_model_len data.max_seq_len",
+        "It counts prompt and answer together.",
+    ),
+    Row(
+        "max_prompt_length prompt_max_len max_prompt_len",
+        "rollout.vllm.max_model_len",
+        "It counts prompt and answer together: {value} and sampling.max_tokens.",
+    ),
+    Row("vllm_max_model_length context_length", "rollout.vllm.max_model_len"),
+    Row(
+        "tensor_model_parallel_size tp tp_size vllm_tensor_parallel_size",
+        "rollout.vllm.tensor_parallel_size",
+    ),
+    Row("vllm_gpu_memory_utilization", "rollout.vllm.gpu_memory_utilization"),
+    Row("vllm_enable_sleep_mode vllm_enable_sleep", "rollout.vllm.sleeps"),
+    Row("use_vllm vllm_mode", note="leave it out: vLLM samples every run"),
+    # --- optimizer and schedule
+    Row("actor_learning_rate learning_rate lr policy_lr", "optimizer.lr"),
+    Row("adam_betas", "optimizer.betas"),
+    Row(
+        "adam_beta1 adam_beta2 beta1 beta2",
+        "optimizer.betas",
+        "It is a pair: [beta1, beta2].",
+    ),
+    Row("adam_eps adam_epsilon", "optimizer.eps"),
+    Row("l2", "optimizer.weight_decay"),
+    Row(
+        "clip_grad clip_grad_norm grad_clip gradient_clip gradient_clipping max_norm",
+        "optimizer.max_grad_norm",
+    ),
+    Row("optim optimizer_type", "optimizer.type", values=OPTIMIZERS),
+    Row("optimizer_in_bwd", "optimizer.in_backward"),
+    Row("adam_offload offload_optimizer", "training.offload", "It is a list: [optimizer]."),
+    Row("lr_scheduler lr_scheduler_type", "schedule.type", values=SCHEDULES),
+    Row("lr_warmup_steps num_warmup_steps", "schedule.warmup_steps"),
+    Row(
+        "lr_warmup_ratio lr_warmup_steps_ratio warmup_ratio warmup_steps_proportion",
+        "schedule.warmup_steps",
+        "It counts steps: {value} times the steps of the run.",
+    ),
+    Row("min_lr_ratio min_lr_rate", "schedule.floor"),
+    # --- training
+    Row(
+        "enable_activation_checkpointing enable_gradient_checkpointing gradient_checkpointing",
+        "training.activation_checkpointing",
+    ),
+    Row("torch_compile use_torch_compile", "training.compile"),
+    Row(
+        "context_parallel_degree context_parallel_size cp cp_size ring_attn_size "
+        "sequence_parallel_size ulysses_sequence_parallel_size",
+        "training.context_parallel",
+    ),
+    Row("fsdp zero_stage deepspeed", "training.parallel", "It is auto, ddp or fsdp."),
+    Row(
+        "num_episodes num_epochs num_train_epochs total_epochs total_train_epochs",
+        "training.epochs",
+    ),
+    Row(
+        "max_train_steps num_steps total_steps total_training_steps benchmark_steps",
+        "training.max_steps",
+    ),
+    Row("seed data_seed data_loader_seed", "training.seed"),
+    Row("save_freq save_interval save_steps save_freq_steps", "training.checkpoint_every"),
+    Row("save_freq_secs ckpt_freq_secs", "training.checkpoint_seconds"),
+    Row(
+        "save_freq_epochs ckpt_freq_epochs",
+        "training.checkpoint_every",
+        "It counts steps: an epoch has the dataset's rows divided by prompts_per_step.",
+    ),
+    Row("max_ckpt_num save_total_limit", "training.keep_checkpoints"),
+    # --- evaluation and reports
+    Row("eval_dataset val_dataset val_files", "evaluation.dataset validation.datasets"),
+    Row(
+        "eval_every eval_interval eval_steps test_freq eval_freq_steps",
+        "evaluation.every validation.every",
+    ),
+    Row(
+        "eval_freq_epochs",
+        "evaluation.every validation.every",
+        "It counts steps: an epoch has the dataset's rows divided by those of a step.",
+    ),
+    Row(
+        "eval_freq_secs",
+        "evaluation.every validation.every",
+        "It counts steps, so that runs can be compared.",
+    ),
+    Row("num_generations_eval eval_n_samples_per_prompt", "evaluation.samples"),
+    Row("eval_temperature", "evaluation.temperature"),
+    Row("logging_steps", note="leave it out: every step is logged"),
+    Row("output_dir save_path ckpt_path", note="leave it out: runs are in the data folder"),
+    Row("run_name experiment_name", note="leave it out: headrace submit --name names a run"),
+)
+OTHER_NAMES = {name: row for row in ROWS for name in row.names.split()}
+"""Row of a name that another system has."""

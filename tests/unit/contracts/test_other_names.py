@@ -1,0 +1,141 @@
+"""Names and values of other systems: each hint leads to a config that is accepted."""
+
+from typing import Any
+
+import pytest
+
+from services.contracts.config import RLConfig, SFTConfig, parse_config
+from services.contracts.config.parsing.other_names import ROWS, Row
+from services.contracts.config.parsing.other_values import OTHER_VALUES, Values
+from services.contracts.config.parsing.tags import key_paths
+from tests.unit.contracts.configs import RL, SFT, refusal
+from tests.unit.contracts.test_ways_out import changed
+
+KEYS = {*key_paths(RLConfig), *key_paths(SFTConfig)}
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.names.split()[0])
+def test_a_row_leads_to_keys_that_exist_or_says_why_there_is_none(row: Row) -> None:
+    assert set(row.keys.split()) <= KEYS
+    assert row.keys or row.note
+    assert not {name for name in row.names.split() if name in KEYS}
+    row.note.format(value=64)
+
+
+def test_no_name_is_in_two_rows() -> None:
+    names = [name for row in ROWS for name in row.names.split()]
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [*(row.values for row in ROWS if row.values), *OTHER_VALUES.values()],
+    ids=[*(row.names.split()[0] for row in ROWS if row.values), *OTHER_VALUES],
+)
+def test_the_settings_that_a_value_stands_for_are_accepted(
+    values: Values,
+) -> None:
+    for settings in values.values():
+        parse_config(changed(RL, dict(settings or {})))
+
+
+@pytest.mark.parametrize(
+    ("sections", "path", "said"),
+    [
+        (
+            {"algorithm": {"ppo_mini_batch_size": 64}},
+            "algorithm.ppo_mini_batch_size",
+            "did you mean 'algorithm.minibatches'? It is a count, not a size: prompts_per_step "
+            "divided by 64",
+        ),
+        (
+            {"algorithm": {"epsilon": 0.2}},
+            "algorithm.epsilon",
+            "did you mean 'algorithm.loss.epsilon_low' and 'algorithm.loss.epsilon_high'? Set "
+            "both, to the same value.",
+        ),
+        (
+            {"loss_type": "dr_grpo"},
+            "loss_type",
+            "'dr_grpo' is algorithm.loss.type: ppo, algorithm.aggregation.type: constant here",
+        ),
+        ({"kl_loss_type": "low_var_kl"}, "kl_loss_type", "is algorithm.kl.type: k3 here"),
+        ({"kl_loss_type": "abs"}, "kl_loss_type", "'abs' has no counterpart here"),
+        ({"use_kl_loss": True}, "use_kl_loss", "'True' is algorithm.kl.type: k3 here"),
+        (
+            {"vllm_importance_sampling_correction": True},
+            "vllm_importance_sampling_correction",
+            "is algorithm.proximal.type: recompute, algorithm.correction.type: truncate here",
+        ),
+        (
+            {"mask_truncated_completions": True},
+            "mask_truncated_completions",
+            "did you mean 'algorithm.shaping.mask_truncated'?",
+        ),
+        (
+            {"steps_per_generation": 8},
+            "steps_per_generation",
+            "'algorithm.minibatches'? It counts optimizer steps of a batch: 8 divided by",
+        ),
+        ({"warmup_ratio": 0.1}, "warmup_ratio", "It counts steps: 0.1 times the steps of the run"),
+        (
+            {"optim": "paged_adamw_32bit"},
+            "optim",
+            "is optimizer.type: adamw, training.offload: [optimizer] here",
+        ),
+        (
+            {"sampling": {"min_tokens": 4}},
+            "sampling.min_tokens",
+            "No least length is forced: shorter answers get algorithm.shaping.reward_penalty.",
+        ),
+        ({"repetition_penalty": 1.1}, "repetition_penalty", "unknown key; leave it out: the"),
+        # A section of another system: the critic's learning rate is not the policy's.
+        (
+            {"critic": {"optim": {"lr": 1e-5}}},
+            "critic.optim.lr",
+            "did you mean 'algorithm.critic.optimizer.lr'?",
+        ),
+        # A value of another system at a key that exists.
+        (
+            {"algorithm": {"loss": {"type": "grpo"}}},
+            "algorithm.loss",
+            "type 'grpo' does not exist ('grpo' is algorithm.loss.type: ppo, "
+            "algorithm.advantage.type: group_zscore here); there is ppo,",
+        ),
+        (
+            {"algorithm": {"kl": {"type": "low_var_kl"}}},
+            "algorithm.kl",
+            "('low_var_kl' is algorithm.kl.type: k3 here)",
+        ),
+        (
+            {"algorithm": {"correction": {"type": "tis"}}},
+            "algorithm.correction",
+            "algorithm.correction.type: truncate here)",
+        ),
+        (
+            {"model": {"path": "m", "dtype": "bf16"}},
+            "model.dtype",
+            "(got 'bf16'); 'bf16' is model.dtype: bfloat16 here",
+        ),
+        (
+            {"schedule": {"type": "cosine_with_min_lr"}},
+            "schedule.type",
+            "is schedule.type: cosine, schedule.floor: 0.1 here",
+        ),
+    ],
+)
+def test_a_hint_converts_the_value_or_says_how_it_is_converted(
+    sections: dict[str, Any], path: str, said: str
+) -> None:
+    assert said in refusal(RL | sections)[path]
+
+
+def test_a_name_leads_a_supervised_run_to_its_own_keys() -> None:
+    said = refusal(SFT | {"max_seq_length": 512, "num_generations": 8})
+    assert said["max_seq_length"].startswith("unknown key; did you mean 'data.max_seq_len'?")
+    assert "samples_per_prompt" not in said["num_generations"]
+
+
+def test_a_value_of_any_size_is_quoted_in_part() -> None:
+    said = refusal(RL | {"ppo_mini_batch_size": "9{x}" * 1_000, "kl_loss_type": "z" * 1_000})
+    assert all(len(sentence) < 500 for sentence in said.values())
