@@ -3,6 +3,8 @@
 import contextlib
 import glob
 import json
+import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -92,16 +94,23 @@ def add(
 
 
 def _paths(file: str) -> list[Path]:
-    """The file of this name, or those that match it, in the order of their names."""
+    """The file of this name, or the files that match it, in the order of names and numbers."""
     path = Path(file)
     if path.is_file():
         return [path]
     if path.is_dir():
         raise CliError(f"{file} is a folder: name its files, e.g. '{path / '*.parquet'}'")
-    found = [Path(name) for name in sorted(glob.glob(file)) if Path(name).is_file()]
+    found = [
+        Path(name) for name in sorted(glob.glob(file), key=_by_numbers) if os.path.isfile(name)
+    ]
     if not found:
         raise CliError(f"{file} does not exist: name a .jsonl, .csv or .parquet file")
     return found
+
+
+def _by_numbers(name: str) -> list[tuple[int, str]]:
+    """Sorts part-2 before part-10."""
+    return [(int(p) if p.isdecimal() else -1, p) for p in re.split(r"([0-9]+)", name)]
 
 
 def _open(path: Path) -> BinaryIO:

@@ -2,6 +2,8 @@
 time. A file of JSON may also be one array of rows. Never holds a file in memory.
 """
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import PurePath
 from typing import Any, BinaryIO, Literal
@@ -10,12 +12,19 @@ from services.contracts.strict_json import NotJSON, decode
 from services.datasets.csv_rows import csv_rows
 from services.datasets.json_array import array_elements, is_array
 from services.datasets.parquet import parquet_rows
-from services.datasets.row_checks import MAX_COLUMNS, DatasetError, too_many_columns
+from services.datasets.row_checks import (
+    MAX_COLUMNS,
+    DatasetError,
+    names_in,
+    too_many_columns,
+)
 from services.datasets.tar import tar_rows
 from services.datasets.text_lines import text_lines
 
 Format = Literal["jsonl", "csv", "parquet", "tar"]
 
+LOOKED_AT = 100
+"""Rows of a file of JSON that are checked for repeated names: programs repeat them in every row."""
 SUFFIXES: dict[str, Format] = {
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -66,7 +75,9 @@ def read_rows(
     elif format == "csv":
         yield from csv_rows(file, notes)
     elif is_array(file):
-        for place, value in array_elements(file):
+        for number, (place, value, text) in enumerate(array_elements(file)):
+            if number < LOOKED_AT:
+                check_names(place, text)
             yield place, _row(place, value, "an array holds rows")
     else:
         yield from _jsonl(file)
@@ -82,7 +93,23 @@ def _jsonl(file: BinaryIO) -> Iterator[tuple[str, dict[str, Any]]]:
             raise DatasetError(
                 f"line {number} is not JSON: {_json_reason(number, line, error)}"
             ) from None
-        yield f"line {number}", _row(f"line {number}", value, "each line holds one row")
+        place = f"line {number}"
+        if number <= LOOKED_AT:
+            check_names(place, line.encode())
+        yield place, _row(place, value, "each line holds one row")
+
+
+def check_names(place: str, text: bytes) -> None:
+    """Raise DatasetError if an object in a row has a name twice: JSON readers take the last."""
+
+    def pairs(found: list[tuple[str, Any]]) -> None:
+        twice = sorted(name for name, count in Counter(n for n, _ in found).items() if count > 1)
+        if twice:
+            raise DatasetError(
+                f"{place} has a column twice: {names_in(dict.fromkeys(twice))}: rename one"
+            )
+
+    json.loads(text, object_pairs_hook=pairs)
 
 
 def _row(place: str, value: Any, holds: str) -> dict[str, Any]:

@@ -21,11 +21,12 @@ def is_array(file: BinaryIO) -> bool:
     return found
 
 
-def array_elements(file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Elements with their place (`element 3`, from 1). Raises DatasetError naming it."""
+def array_elements(file: BinaryIO) -> Iterator[tuple[str, Any, bytes]]:
+    """Elements with their place (`element 3`, from 1) and their text. Raises DatasetError naming
+    the place."""
     for number, text in enumerate(_texts(file), 1):
         try:
-            yield f"element {number}", decode(text)
+            yield f"element {number}", decode(text), text
         except NotJSON as error:
             start = text[:60].decode(errors="replace")
             raise DatasetError(

@@ -46,6 +46,10 @@ def test_files_of_a_pattern_are_added_together_with_what_was_read_of_them(
 
     added = headrace("datasets", "add", str(tmp_path / "alpaca-*.csv"))
     missing = headrace("datasets", "add", str(tmp_path / "no-*.csv"))
+    for number in (10, 2):
+        (tmp_path / f"part-{number}.csv").write_text(f"question\n{number}\n")
+    headrace("datasets", "add", str(tmp_path / "part-*.csv"), "--name", "parts")
+    parts = json.loads(headrace("datasets", "show", "parts", "--json").stdout)["preview"]
 
     assert added.returncode == 0, added.stderr
     first, *lines = added.stdout.splitlines()
@@ -57,6 +61,7 @@ def test_files_of_a_pattern_are_added_together_with_what_was_read_of_them(
         "the cells are separated by semicolons",
     ]
     assert lines[3].startswith("warning the files alpaca-…-of-00003 are 3, and 1 of them")
+    assert [row["prompt"] for row in parts] == ["2", "10"]
     assert missing.stderr.endswith(
         "no-*.csv does not exist: name a .jsonl, .csv or .parquet file\n"
     )

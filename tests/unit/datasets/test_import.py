@@ -112,6 +112,8 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(imported: Import, tmp_
         (b"prompt,answer\n", "rows.csv", "rows.csv has no rows"),
         (b'{"prompt": "a"}\n{"prompt": nope}\n', "rows.jsonl", "line 2 is not JSON"),
         (b'{"prompt": "a"}\n\n{"prompt": "b"', "rows.jsonl", "line 3 is not JSON"),
+        (b'{"prompt": "a", "prompt": "b"}', "rows.jsonl", "line 1 has a column twice: 'prompt'"),
+        (b'[{"prompt": "a", "x": {"y": 1, "y": 2}}]', "rows.json", "has a column twice: 'y'"),
         (b'{"prompt": "a"}\n["b"]\n', "rows.jsonl", "line 2 is a list, not an object"),
         (b'{"prompt": "a"}\n"b"\n', "rows.jsonl", "line 2 is a bare value, not an object"),
         (b'{\n"prompt": "a"}', "rows.json", "a line of its own with: jq -c . FILE"),
