@@ -176,7 +176,7 @@ def _steps_of_chain(chain: ChainRecord) -> set[tuple[str, int]]:
 
 
 async def _best_step(folder: Path) -> set[int]:
-    """The step of the supervised run in `folder` with the lowest validation loss, where it knows
+    """The step of the supervised run in `folder` with the best validation, where it knows
     one. Of its record's metrics only those of the last step are there, which may have had no
     validation."""
     best = await last_metric(folder, "validation/best_step")

@@ -58,7 +58,7 @@ class GatewaySettings(Settings):
         None,
         ge=1,
         description="Checkpoints that a finished run keeps, its current one included. Those stay "
-        "besides that had the lowest validation loss, or that a run that is not over or an open "
+        "besides that had the best validation, or that a run that is not over or an open "
         "chain names. Default: all that `training.keep_checkpoints` of the run has kept.",
     )
     keep_finished_seconds: int = Field(

@@ -202,7 +202,7 @@ async def _resolved(
 
 
 async def _best_step(deps: Dependencies, run: RunRecord, named: str) -> int:
-    """The step of `run` with the lowest validation loss. Raises Problem where there is none, or no
+    """The step of `run` with the best validation. Raises Problem where there is none, or no
     checkpoint of it, for `named`."""
     best, at = None, run
     while best is None:
@@ -220,8 +220,8 @@ async def _best_step(deps: Dependencies, run: RunRecord, named: str) -> int:
     if not best:
         raise Problem(
             409,
-            f"{named}: training has not improved the model: the validation loss of run {run.id} "
-            "was lowest before its first step. Start from the model that it started from, or from "
+            f"{named}: training has not improved the model: the validation of run {run.id} was "
+            "best before its first step. Start from the model that it started from, or from "
             "its last checkpoint (without @best)",
         )
     return int(best)

@@ -54,7 +54,7 @@ class StepSubmission(BaseModel):
     config: dict[str, Any] = Field(
         default_factory=dict,
         description="As in `POST /v1/runs`. `model.path` may be `step:NAME`, the last checkpoint "
-        "of an earlier step, `step:NAME@best`, the one with the lowest validation loss, or "
+        "of an earlier step, `step:NAME@best`, the one with the best validation, or "
         "`step:NAME@20`, that of step 20. Without `model.path` a step starts from the one before.",
     )
 
