@@ -193,12 +193,14 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
             )
         return PREFIX + run.id + (f"@{step}" if step is not None else ""), folder
     # os.path does not raise for names that no file or user can have.
-    for folder in (Path(os.path.expanduser(path)), deps.volume.root / path):
+    folders = (Path(os.path.expanduser(path)), deps.volume.root / path)
+    for folder in folders:
         # The check of the folder refuses links and pipes.
         if any(os.path.lexists(folder / name) for name in ("config.json", ADAPTER_CONFIG)):
             return str(folder.resolve()), folder
     near = await anyio.to_thread.run_sync(_nearby, path, deps.volume.root)
-    if HUB_NAME.fullmatch(path) and near is None:
+    is_here = near is not None or any(map(os.path.isdir, folders))
+    if HUB_NAME.fullmatch(path) and not is_here:
         # Only a host with a network, or with the model in its cache, can tell.
         return path, None
     # A folder without a model gets the words of a missing folder, so clients learn of no folder.

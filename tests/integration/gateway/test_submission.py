@@ -184,6 +184,11 @@ def test_a_mistyped_model_folder_is_not_taken_for_a_hub_name(
 
     assert "there is no model at 'model/smol-135' (did you mean 'models/smol-135m'?)" in said
 
+    # A download that has not ended yet.
+    (gateway.data / "models" / "unrelated").mkdir()
+    said = problems(submit({"model": {"path": "models/unrelated"}}))["model.path"]
+    assert said.startswith("there is no model at 'models/unrelated': name a folder")
+
 
 def test_a_teacher_has_to_be_there_and_to_know_the_same_tokens(
     submit: Any, model: Path, tmp_path: Path
