@@ -67,7 +67,7 @@ def _show(answer: dict[str, Any]) -> None:
         named = host | {"gpu": "free when the learner started"}
         table(("", "memory"), list(_rows(named, "a host that is not known")), "")
     if answer["max_steps"] is not None:
-        out.print(f"[bold]steps[/]    {answer['max_steps']:,}")
+        out.print(f"[bold]length[/]   {answer['max_steps']:,} steps")
     out.print("[bold]disk[/]     of the data volume")
     disk = estimate["disk"] | {"gpu": "free"}
     table(("", "disk"), list(_rows(disk, "a volume that is not known")), "")
