@@ -2,6 +2,7 @@
 
 import fcntl
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -227,3 +228,40 @@ def test_an_unusable_profile_or_interpreter_is_named_with_the_way_out(tmp_path: 
     (project.root / ".venv").mkdir()
     assert project.setup()[1].endswith("setup: .venv is in the way: it is no virtual environment\n")
     assert project.installs() == []
+
+
+SLOW = """
+echo "Collecting rich==14.0"
+echo "  Downloading torch-2.13.0.whl (220.1 MB)"
+mkdir -p "$TMPDIR/pip-unpack-1"
+head -c 3000000 /dev/zero >"$TMPDIR/pip-unpack-1/torch-2.13.0.whl"
+/bin/sleep 1
+"""
+
+
+@pytest.fixture
+def slow(tmp_path: Path) -> Project:
+    """A machine whose pip takes its time, and on which a moment passes for 20 seconds."""
+    project = Project(tmp_path)
+    project.install(
+        "python3", PYTHON.replace('echo "$@" >>"$ASKED"', f'echo "$@" >>"$ASKED"{SLOW}')
+    )
+    project.install("sleep", "#!/bin/sh\nexec /bin/sleep 0.1\n")
+    return project
+
+
+def test_set_up_says_what_is_fetched_and_how_much_of_it_is_here(slow: Project) -> None:
+    code, said = slow.setup("cpu")
+    assert code == 0
+    assert "1 of 2 packages are found; Downloading torch-2.13.0.whl (220.1 MB), 3 MB here" in said
+
+
+def test_an_interrupted_set_up_says_so_in_a_sentence(slow: Project) -> None:
+    process = slow.start("cpu")
+    while not slow.asked.read_text():
+        pass
+    process.send_signal(signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert said.endswith("setup: interrupted; `make setup` goes on with what is there\n")
+    assert "Traceback" not in said
