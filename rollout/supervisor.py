@@ -41,6 +41,7 @@ from services.contracts.config import RLConfig
 from services.contracts.config.episodes import Sessions, own_episodes
 from services.contracts.config.trust import parse_trusted
 from services.contracts.records import HostLoad, RunRecord, WorkerRecord
+from services.contracts.rows.rendering import use_template
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
 from services.models import check_folder
@@ -236,6 +237,7 @@ class Supervisor:
             if served is None:
                 return
             tokenizer = await loading
+            use_template(tokenizer, config.data)
         finally:
             loading.cancel()
         policy, server = served

@@ -16,7 +16,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from services.contracts.config.data import SFTData
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.messages import Chat, for_template
-from services.contracts.rows.rendering import chat_text, compose
+from services.contracts.rows.rendering import chat_text, compose, for_tokenizer, variables_of
 from services.contracts.rows.template_limits import limited
 from services.contracts.rows.turn_end import ending
 
@@ -253,13 +253,15 @@ def generated_parts(
     names = ("bos_token", "eos_token", "unk_token", "pad_token")
     special = {name: getattr(tokenizer, name, None) for name in names}
     try:
+        messages = for_tokenizer(chat, tokenizer)
         with limited():
             _, (parts,) = render_jinja_template(
-                [chat],
+                [messages],
                 tools=tools,
                 chat_template=template,
                 return_assistant_tokens_mask=True,
                 **{name: value for name, value in special.items() if value is not None},
+                **variables_of(tokenizer),
             )
     except Exception as error:
         raise ValueError(f"the chat template refuses this prompt: {error}") from error

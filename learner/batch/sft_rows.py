@@ -6,19 +6,22 @@ render that, and up to the token that ends it.
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from learner.batch.conversations import Conversation, conversation, write
 from learner.errors import RunCannotGoOn
 from services.contracts.config.data import SFTData
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.preference import Preferred, preferred
-from services.contracts.rows.rendering import plain_text
+from services.contracts.rows.rendering import begin_ids, plain_text, templated
 from services.contracts.rows.turn_end import special_texts, turn_ends
+
+if TYPE_CHECKING:
+    # `rendered_rows` needs rows without tensors, in a process that does not import torch.
+    import torch
 
 NO_BYTES = -1
 """In place of the size of a token that spells nothing of the row's text."""
@@ -45,21 +48,23 @@ class TokenRow:
 class Example:
     """One row as the model reads it."""
 
-    tokens: torch.Tensor
+    tokens: "torch.Tensor"
     """[t]."""
-    loss_mask: torch.Tensor
+    loss_mask: "torch.Tensor"
     """[t] bool: tokens the loss counts; never the first."""
     component: int = 0
     """Which dataset of the mixture it is from."""
-    sizes: torch.Tensor | None = None
+    sizes: "torch.Tensor | None" = None
     """[t] as of a TokenRow; None where nobody asks for bits per byte."""
-    sampling_mask: torch.Tensor | None = None
-    experts: torch.Tensor | None = None
+    sampling_mask: "torch.Tensor | None" = None
+    experts: "torch.Tensor | None" = None
     """None, both: as of a `Sample` from the whole vocabulary without recorded routing."""
 
 
 def example(row: TokenRow, length: int | None = None, component: int = 0) -> Example:
     """`row`, or its first `length` tokens, with the sizes of its tokens."""
+    import torch
+
     tokens = torch.from_numpy(row.tokens[:length].astype(np.int64))
     mask = torch.zeros(len(tokens), dtype=torch.bool)
     for start, end in row.spans:
@@ -76,7 +81,7 @@ class RowTokenizer:
         one."""
         self._tokenizer, self._answer = tokenizer, answer
         self._data = data.model_copy(update={"train_on": "last"}) if answer else data
-        self._templated = data.chat_template == "auto" and bool(tokenizer.chat_template)
+        self._templated = templated(data, tokenizer)
         self._special, self._ends = special_texts(tokenizer), turn_ends(tokenizer)
 
     def row(self, row: Row, index: int) -> TokenRow:
@@ -130,7 +135,7 @@ class RowTokenizer:
                 "prompt and an answer"
             )
         prompt, answer = plain_text(asked), str(last["content"])
-        before, sizes, _ = self._encoded(prompt, np.ones(len(prompt), dtype=bool), [], True)
+        before, sizes = self._opened(prompt)
         after, more, _ = self._encoded(answer, np.ones(len(answer), dtype=bool), [])
         tokens = np.concatenate([before, after, [self._eos()]])
         spans = [(1 if self._data.train_on == "all" else len(before), len(tokens))]
@@ -138,7 +143,7 @@ class RowTokenizer:
         return _token_row(tokens, spans, np.concatenate([sizes, more, [NO_BYTES]]))
 
     def _text(self, text: str) -> TokenRow:
-        tokens, sizes, _ = self._encoded(text, np.ones(len(text), dtype=bool), [], True)
+        tokens, sizes = self._opened(text)
         bos, eos = self._tokenizer.bos_token_id, self._eos()
         if bos is None:
             raise ValueError(
@@ -170,15 +175,24 @@ class RowTokenizer:
             "model.tokenizer.alphabet"
         )
 
+    def _opened(self, text: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16]]:
+        """Tokens and sizes of a text of the row's own, as `rendering.text_ids` has the tokens."""
+        tokens, sizes, _ = self._encoded(text, np.ones(len(text), dtype=bool), [])
+        begin = begin_ids(text, self._tokenizer)
+        if not begin or tokens[: len(begin)].tolist() == begin:
+            return tokens, sizes
+        none = np.full(len(begin), NO_BYTES, dtype=np.int16)
+        return np.concatenate([np.array(begin, np.int64), tokens]), np.concatenate([none, sizes])
+
     def _encoded(
-        self, text: str, own: npt.NDArray[np.bool_], cuts: list[int], special: bool = False
+        self, text: str, own: npt.NDArray[np.bool_], cuts: list[int]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16], dict[int, int]]:
         """Tokens and sizes of `text`, of which `own` characters are the row's; and which token each
         character of `cuts` begins. Where a token would lie across a cut the text is tokenised in
         pieces: sampling begins there."""
         if not self._tokenizer.is_fast:
-            return self._piecewise(text, own, cuts, special)
-        found = self._tokenizer(text, add_special_tokens=special, return_offsets_mapping=True)
+            return self._piecewise(text, own, cuts)
+        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
         tokens = np.array(found["input_ids"], dtype=np.int64)
         offsets = np.array(found["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         starts, ends = _extents(offsets)
@@ -186,23 +200,23 @@ class RowTokenizer:
         # A place behind all tokens is the end; else a token begins exactly there.
         whole = (places == len(starts)) | (starts[np.minimum(places, len(starts) - 1)] == cuts)
         if cuts and not whole.all():
-            return self._piecewise(text, own, cuts, special)
+            return self._piecewise(text, own, cuts)
         at = dict(zip(cuts, map(int, places), strict=True))
         return tokens, _sizes(text, own, starts, ends), at
 
     def _piecewise(
-        self, text: str, own: npt.NDArray[np.bool_], cuts: list[int], special: bool
+        self, text: str, own: npt.NDArray[np.bool_], cuts: list[int]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16], dict[int, int]]:
         edges = sorted({0, *cuts, len(text)})
         tokens: list[npt.NDArray[np.int64]] = []
         sizes: list[npt.NDArray[np.int16]] = []
         at = {0: 0}
         for start, end in pairwise(edges):
-            piece, begins = text[start:end], special and start == 0
+            piece = text[start:end]
             if self._tokenizer.is_fast:
-                some, spelled, _ = self._encoded(piece, own[start:end], [], begins)
+                some, spelled, _ = self._encoded(piece, own[start:end], [])
             else:
-                ids = self._tokenizer(piece, add_special_tokens=begins)["input_ids"]
+                ids = self._tokenizer(piece, add_special_tokens=False)["input_ids"]
                 some = np.array(ids, dtype=np.int64)
                 # Without offsets: nobody knows what a token spells.
                 spelled = np.full(len(some), NO_BYTES, dtype=np.int16)

@@ -50,6 +50,7 @@ from services.contracts.config.objective.supervised import DPO
 from services.contracts.model_paths import CRITIC as CRITIC_PATH
 from services.contracts.model_paths import REFERENCE, TEACHER, path_at
 from services.contracts.records import RunRecord
+from services.contracts.rows.rendering import use_template
 from services.estimate.inputs import Model, known_workers
 from services.estimate.shape import scratch_shape
 from services.runtime.logs import get_logger
@@ -240,6 +241,7 @@ def assemble(
     config, progress, folder = start.config, start.progress, start.folder
     sharded = plan.sharded
     loaded = load_trained(start, ranks, sharded)
+    use_template(loaded.tokenizer, config.data)
     check_sharing(loaded.model, ranks)
     name_ends(loaded)
     compiled, why = compiles(

@@ -60,7 +60,8 @@ def cache_key(tokenizer: Any, data: SFTData, answer: Preferred | None = None) ->
     backend = getattr(tokenizer, "backend_tokenizer", None)
     own = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab()))
     names = ("bos_token_id", "eos_token_id", "unk_token_id")
-    options = {name: getattr(data, name) for name in ("system", "template", "chat_template")}
+    kept = ("system", "template", "chat_template", "chat_template_kwargs")
+    options = {name: getattr(data, name) for name in kept}
     said = {
         "tokenizer": xxhash.xxh3_128_hexdigest(own.encode()),
         "chat_template": tokenizer.chat_template,

@@ -1,1 +1,1 @@
-"""Commands on checkpoints: chat and export. No run, no store."""
+"""Commands on checkpoints and model folders: chat, export, rendered rows. No run, no store."""

@@ -1,11 +1,12 @@
 """`python -m learner.tools.chat PATH [PROMPT]`: talk to a checkpoint or any Hugging Face folder.
 
 Greedy unless --temperature is given. Prompts are rendered as rollout workers do; --system,
---template and --chat-template are the keys of a run's `data` section, which a checkpoint does not
-hold.
+--template, --chat-template and --chat-template-kwargs are the keys of a run's `data` section, which
+a checkpoint does not hold.
 """
 
 import argparse
+import json
 import sys
 from typing import Any
 
@@ -18,7 +19,7 @@ from learner.model.loading.models import LoadedModel, end_tokens, load_model
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.model import PretrainedModel
 from services.contracts.rows.dataset import Row
-from services.contracts.rows.rendering import compose, plain_text, render
+from services.contracts.rows.rendering import compose, plain_text, render, use_template
 from services.runtime.terminal import escape_output
 
 
@@ -35,13 +36,24 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument(
         "--chat-template",
-        choices=("auto", "none"),
         default="auto",
-        help="auto: the tokenizer's, where it has one",
+        help="auto: the tokenizer's, if it has one; none; or a template's text",
+    )
+    parser.add_argument(
+        "--chat-template-kwargs", default="{}", help="variables of the chat template, as JSON"
     )
     options = parser.parse_args(arguments)
     if "{prompt}" not in options.template:
         parser.error(f"--template {options.template!r} lacks the placeholder {{prompt}}")
+    try:
+        rendering = PromptOptions(
+            system=options.system,
+            template=options.template,
+            chat_template=options.chat_template,
+            chat_template_kwargs=json.loads(options.chat_template_kwargs),
+        )
+    except ValueError as error:
+        parser.error(str(error))
     device = "cuda" if torch.cuda.is_available() else "cpu"
     disable_progress_bar()
     try:
@@ -49,22 +61,22 @@ def main(arguments: list[str] | None = None) -> int:
     except UnusableModel as error:
         print(error, file=sys.stderr)
         return 2
+    use_template(loaded.tokenizer, rendering)
     if options.prompt is not None:
-        return _say(loaded, options.prompt, options)
+        return _say(loaded, options.prompt, rendering, options)
     interactive = sys.stdin.isatty()
     try:
         while line := input("> " if interactive else ""):
-            _say(loaded, line, options)
+            _say(loaded, line, rendering, options)
     except (EOFError, KeyboardInterrupt):
         return 0
     return 0
 
 
-def _say(loaded: LoadedModel, prompt: str, options: argparse.Namespace) -> int:
+def _say(
+    loaded: LoadedModel, prompt: str, rendering: PromptOptions, options: argparse.Namespace
+) -> int:
     """Print the answer, or why there is none. Returns the exit code."""
-    rendering = PromptOptions(
-        system=options.system, template=options.template, chat_template=options.chat_template
-    )
     asked = compose(Row(prompt=prompt), rendering)
     try:
         ids = render(asked, rendering, loaded.tokenizer)

@@ -18,7 +18,7 @@ from transformers import (
 
 from reward.errors import brief
 from reward.models.wire import Message, Options
-from services.contracts.rows.template_limits import limited
+from services.contracts.rows.rendering import chat_text
 from services.models import UnusableFolder, check_folder
 
 BATCH_TOKENS, BATCH_TOKENS_CPU = 16_384, 4_096
@@ -128,10 +128,10 @@ class Classifier:
 
     def encode(self, conversations: list[list[Message]]) -> list[Encoded]:
         """See Scorer.encode. Without a chat template a conversation is a pair of texts: the
-        question, and the last message as its answer."""
+        question, and the last message as its answer. Raises ValueError for a template that leaves
+        out what was asked."""
         if getattr(self.tokenizer, "chat_template", None):
-            with limited():
-                texts = self.tokenizer.apply_chat_template(conversations, tokenize=False)
+            texts = [chat_text(one, self.tokenizer, answer_follows=False) for one in conversations]
             # The template has written the special tokens.
             made = self.tokenizer(texts, add_special_tokens=False)
         else:

@@ -11,7 +11,7 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
 
-from rollout.vllm.chat_rendering import opening, tokens
+from rollout.vllm.chat_rendering import opening, text_tokens
 from rollout.vllm.client import RequestRefused
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.resume import ABORTED, rest_of
@@ -133,7 +133,7 @@ class Answering:
         if call.kind == "completions":
             if isinstance(call.prompt, list):
                 return call.prompt
-            return await tokens(call.prompt, context.tokenizer)
+            return await text_tokens(call.prompt, context.tokenizer)
         if call.tools and not self._tools:
             raise ValueError(
                 "this run has no parser for the model's tool calls: leave `tools` out, or submit a "
@@ -141,7 +141,7 @@ class Answering:
             )
         if context.config.data.chat_template == "none":
             plain = [{**message, "content": text_of(message)} for message in call.messages]
-            return await tokens(plain_text(plain), context.tokenizer)
+            return await text_tokens(plain_text(plain), context.tokenizer)
         return await opening(call.messages, call.tools, context.tokenizer)
 
     def _params(self, asked: PolicyCall, prompt: int, param: str) -> dict[str, Any]:

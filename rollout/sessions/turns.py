@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollout.vllm.answer_text import text_of
-from rollout.vllm.chat_rendering import added, opening, tokens
+from rollout.vllm.chat_rendering import added, opening, text_tokens, tokens
 from rollout.vllm.client import RequestRefused
 from rollout.vllm.response import Sample, sampling_params
 from rollout.work.assembly import oldest_tag
@@ -121,8 +121,9 @@ class TurnPlayer:
             if isinstance(call.prompt, list):
                 return call.prompt[call.new :]
             rest = call.prompt[call.new :]
-            special = {} if not before else {"add_special_tokens": False}
-            return await tokens(rest, context.tokenizer, **special)
+            if not before:
+                return await text_tokens(rest, context.tokenizer)
+            return await tokens(rest, context.tokenizer, add_special_tokens=False)
         if call.tools and not self._tools:
             raise Refused(NO_PARSER, param="tools")
         if not before:

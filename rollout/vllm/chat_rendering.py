@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from rollout.vllm.model_files import TokenizerLike
 from services.contracts.rows.messages import Chat
-from services.contracts.rows.rendering import NO_TEMPLATE, chat_text, plain_text
+from services.contracts.rows.rendering import NO_TEMPLATE, chat_text, plain_text, text_ids
 from services.contracts.sessions import digest_of
 
 QUESTION, ANSWER = "a", "b"
@@ -41,13 +41,20 @@ async def tokens(text: str, tokenizer: TokenizerLike, **options: Any) -> list[in
     return ids() if len(text) < LONG_TEXT else await asyncio.to_thread(ids)
 
 
+async def text_tokens(text: str, tokenizer: TokenizerLike) -> list[int]:
+    """The ids of a prompt that no template writes."""
+    if len(text) < LONG_TEXT:
+        return text_ids(text, tokenizer)
+    return await asyncio.to_thread(text_ids, text, tokenizer)
+
+
 async def opening(messages: Chat, tools: Tools, tokenizer: TokenizerLike) -> list[int]:
     """The prompt of a session's first turn. Raises ValueError if the template refuses it."""
     if tokenizer.chat_template:
         return await _rendered(messages, tools, tokenizer, True)
     if tools:
         raise ValueError(NO_TEMPLATE)
-    return await tokens(plain_text(messages), tokenizer)
+    return await text_tokens(plain_text(messages), tokenizer)
 
 
 async def added(

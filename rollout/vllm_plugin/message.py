@@ -40,7 +40,11 @@ async def message(
 
 
 async def _message(state: Any, parsed: Parsed) -> dict[str, Any]:
-    request = ChatCompletionRequest(messages=parsed.messages, tools=parsed.tools or None)
+    request = ChatCompletionRequest(
+        messages=parsed.messages,
+        tools=parsed.tools or None,
+        chat_template_kwargs=parsed.variables or None,
+    )
     choice = GenerateTokensChoice(index=0, token_ids=parsed.token_ids, finish_reason="stop")
     response = GenerateTokensResponse(request_id="parse", choices=[choice])
     (made,) = await state.online_derenderer.derender_chat(response, request)

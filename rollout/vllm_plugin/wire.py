@@ -90,6 +90,8 @@ class Parsed(msgspec.Struct):
     messages: list[dict[str, Any]]
     """What it answers."""
     tools: list[dict[str, Any]]
+    variables: dict[str, Any] = {}
+    """Those of the chat template: `enable_thinking` tells a parser whether to expect reasoning."""
 
 
 class Capacity(msgspec.Struct):

@@ -283,7 +283,8 @@ async def assistant_message(
     served = context.config.served
     if ids and (served.parses_tools or served.parses_reasoning):
         with contextlib.suppress(RequestRefused):
-            message = await context.policy.message(Parsed(ids, messages, tools))
+            variables = context.config.data.chat_template_kwargs
+            message = await context.policy.message(Parsed(ids, messages, tools, variables))
             if not parallel_tool_calls and message.get("tool_calls"):
                 message["tool_calls"] = message["tool_calls"][:1]
             return {"content": None, **message}

@@ -22,6 +22,7 @@ from services.cli.output import INTERRUPTED, CliError, err, escape, show_error
 from services.cli.recipes import recipes
 from services.cli.runs.audit import audit
 from services.cli.runs.chains import chains
+from services.cli.runs.preview import preview
 from services.cli.runs.report import report
 from services.cli.runs.runs import cancel, rm, runs, watch
 from services.cli.runs.samples import samples
@@ -47,6 +48,7 @@ COMMANDS: list[Callable[..., None]] = [
         demo,
         logs,
         chat,
+        preview,
         submit,
         runs,
         chains,

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 
 from services.contracts.model_paths import MODEL_PATHS, path_at, with_path
+from services.contracts.preview import Rendering
 from services.contracts.records import RunState, RunSummary
 
 CHAIN = "chain-"
@@ -113,6 +114,14 @@ class ChainView(BaseModel):
         description="Of its configs, each with its step and its key; only in the answer to a "
         "submission.",
     )
+    from_datasets: dict[str, dict[str, str]] = Field(
+        default_factory=dict,
+        description="As of a run, by step; only in the answer to a submission.",
+    )
+    previews: dict[str, Rendering] = Field(
+        default_factory=dict,
+        description="The first row of each step, rendered; only in the answer to a submission.",
+    )
 
 
 def new_run_id() -> str:
@@ -186,7 +195,8 @@ def resumed(chain: ChainRecord, config: dict[str, Any], run: str) -> ChainRecord
 
 def viewed(chain: ChainRecord, runs: dict[str, RunSummary]) -> ChainView:
     """The chain with what its steps' runs say, by id."""
-    fields = chain.model_dump(include=set(ChainView.model_fields) - {"steps", "warnings"})
+    own = ChainView.model_fields.keys() & ChainRecord.model_fields.keys() - {"steps"}
+    fields = chain.model_dump(include=own)
     return ChainView(**fields, steps=[_step(step, runs.get(step.run)) for step in chain.steps])
 
 

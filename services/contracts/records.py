@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 
 from services.contracts.config.rewards import Reward
 from services.contracts.devices import GPUDevice
+from services.contracts.preview import Rendering
 
 
 class RunState(StrEnum):
@@ -83,6 +84,11 @@ class RunRecord(RunSummary):
         default_factory=dict,
         description="Keys that a dataset has set, with its name: `data.template`, `rewards`. The "
         "dataset was uploaded with a named mapping, and the submission itself does not say them.",
+    )
+    preview: Rendering | None = Field(
+        None,
+        description="The first row of its dataset as its model will read it; null: a run from "
+        "before there were previews.",
     )
     dataset_rows: list[int] = Field(
         default_factory=list,

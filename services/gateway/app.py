@@ -20,6 +20,7 @@ from services.gateway.deletion import remove_deleted
 from services.gateway.dependencies import Dependencies
 from services.gateway.followers import Followers
 from services.gateway.policy.limits import OpenCalls
+from services.gateway.previews import Previews
 from services.gateway.references import ReferenceChecks
 from services.gateway.reports import Reports
 from services.gateway.retention import Sizes, keep_pruning
@@ -37,6 +38,7 @@ from services.gateway.routes import (
     model_evaluations,
     page,
     policy,
+    previews,
     prompts,
     recipes,
     reports,
@@ -138,6 +140,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 OpenCalls(settings),
                 DatasetRows(Volume(settings.data)),
                 ReferenceChecks(settings, http, store),
+                Previews(Volume(settings.data)),
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
             tasks = [
@@ -206,6 +209,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     for module in (
         datasets,
         evaluations,
+        previews,
         prompts,
         runs,
         chains,

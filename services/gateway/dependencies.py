@@ -16,6 +16,7 @@ from services.gateway.authentication import Keyring
 from services.gateway.dataset_rows import DatasetRows
 from services.gateway.followers import Followers
 from services.gateway.policy.limits import OpenCalls
+from services.gateway.previews import Previews
 from services.gateway.references import ReferenceChecks
 from services.gateway.reports import Reports
 from services.gateway.retention import Sizes
@@ -47,6 +48,7 @@ class Dependencies:
     policy: OpenCalls
     rows: DatasetRows
     references: ReferenceChecks
+    previews: Previews
     dataset_changes: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a dataset's record and its files change together."""
 

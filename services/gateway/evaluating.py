@@ -20,7 +20,7 @@ from services.gateway.submission import RunSubmission, refusal
 from services.http import Problem
 from services.models.path import PREFIX, run_named
 
-PROMPT = ("system", "template", "chat_template")
+PROMPT = ("system", "template", "chat_template", "chat_template_kwargs")
 SAMPLING = ("top_p", "top_k", "max_tokens", "stop_token_ids")
 ROLLOUT = ("vllm", "episode", "canary_limit", "lease_seconds")
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import ScratchModel
+from services.contracts.preview import Rendering
 from services.estimate.answer import Estimate, ProcessNeed
 from services.estimate.inputs import Model, gigabytes, known_workers, of_half
 from services.estimate.one_gpu import division, with_share
@@ -29,6 +30,9 @@ class DryRun(BaseModel):
     max_steps: int | None = Field(description="Batches that it trains.")
     warnings: list[str] = Field(description="As of a run.")
     from_datasets: dict[str, str] = Field(description="As of a run: what a dataset has set.")
+    preview: Rendering | None = Field(
+        description="As of a run: its first row as the model reads it."
+    )
     estimate: Estimate | None = Field(
         description="Null where the gateway cannot tell: the model's folder is not here, or its "
         "config.json names no widths."

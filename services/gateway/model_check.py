@@ -44,6 +44,8 @@ Problems = list[tuple[str, str]]
 HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*/[\w.-]*\w", re.ASCII)
 
 
+TOKENIZERS = ("tokenizer", "vocab.", "spiece.", "sentencepiece", "tekken")
+"""How the files of tokenizers begin."""
 Steps = Mapping[str, ModelFolder | None]
 """The models that earlier steps of a chain will have made, by step; None: not known."""
 
@@ -56,6 +58,8 @@ class Models(NamedTuple):
     teacher: ModelFolder | None
     reference: ModelFolder | None
     """The one that `algorithm.kl.reference.path` names."""
+    tokenizer: Path | None = None
+    """The folder of the policy's tokenizer: of an adapter, the adapter's own."""
 
 
 async def check_models(
@@ -72,17 +76,22 @@ async def check_models(
     if needs_start(raw):
         old.pop(POLICY, None)
     found: dict[str, ModelFolder | None] = {}
+    named: dict[str, Path | None] = {}
     for key in MODEL_PATHS:
         path = path_at(raw, key)
         found[key] = None
         if path:
-            path, found[key] = await _checked(deps, path, key, problems, steps, old.get(key))
+            path, found[key], named[key] = await _checked(
+                deps, path, key, problems, steps, old.get(key)
+            )
             raw = raw if path is None else with_path(raw, key, path)
     policy = found[POLICY]
     for key in (TEACHER, REFERENCE):
         if policy is not None and (other := found[key]) is not None:
             problems += await anyio.to_thread.run_sync(_check_tokens, key, policy, other)
-    return raw, Models(policy, found[CRITIC], found[TEACHER], found[REFERENCE])
+    return raw, Models(
+        policy, found[CRITIC], found[TEACHER], found[REFERENCE], tokenizer=named.get(POLICY)
+    )
 
 
 class Checkpointed(NamedTuple):
@@ -129,12 +138,14 @@ async def _checked(
     problems: Problems,
     steps: Steps | None,
     own: Checkpointed | None = None,
-) -> tuple[str | None, ModelFolder | None]:
-    """`path` resolved, and the model there; None for a path with a problem, and for a model that is
-    not here. `own`: the model that is trained on, whatever became of `path`."""
+) -> tuple[str | None, ModelFolder | None, Path | None]:
+    """`path` resolved, the model there, and the folder that `path` names; None for a path with a
+    problem, and for a model that is not here. `own`: the model that is trained on, whatever became
+    of `path`."""
     try:
         if (step := referred(path)) is not None:
-            return path, _made_by(step[0], path, steps)
+            made = _made_by(step[0], path, steps)
+            return path, made, made.path if made is not None and made.path.is_dir() else None
         if path.startswith(STEP):
             raise ValueError(
                 f"{path}: a step's name is followed by nothing, by @best, or by @ and the number "
@@ -143,14 +154,14 @@ async def _checked(
         resolved, folder = await _resolved(deps, path)
         # A run's checkpoint may lie on another host's volume.
         if folder is None or not folder.is_dir():
-            return resolved, None
+            return resolved, None, None
         found = await anyio.to_thread.run_sync(check_model, folder)
     except (Problem, ValueError) as error:
         if own is None or own.path != path:
             problems.append((key, str(error)))
-            return None, None
-        return path, await _weights_in(own.folder)
-    return resolved, found.weights
+            return None, None, None
+        return path, await _weights_in(own.folder), own.folder
+    return resolved, found.weights, found.named.path
 
 
 async def _weights_in(folder: Path | None) -> ModelFolder | None:
@@ -214,6 +225,23 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
 
 def _nearby(path: str, root: Path) -> str | None:
     return nearby(path, Path.cwd()) or nearby(path, root)
+
+
+def check_tokenizer(models: Models) -> Problems:
+    """A problem for a policy whose folder holds no tokenizer. An adapter's may be its base's."""
+    folder = models.tokenizer
+    if folder is None or (folder / ADAPTER_CONFIG).is_file():
+        return []
+    names = os.listdir(folder)
+    if any(name.startswith(TOKENIZERS) or name.endswith(".tiktoken") for name in names):
+        return []
+    return [
+        (
+            "model.path",
+            f"{folder} holds no tokenizer, so prompts cannot become tokens: add the model's "
+            "tokenizer.json and tokenizer_config.json",
+        )
+    ]
 
 
 def check_trust(deps: Dependencies, config: RLConfig | SFTConfig) -> Problems:

@@ -22,9 +22,10 @@ from services.contracts.config.episodes import (
     unknown_episode,
 )
 from services.contracts.config.model import lora_of
+from services.contracts.preview import Rendering
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.estimate.answer import Estimate
-from services.gateway.dataset_check import check_categories, check_datasets
+from services.gateway.dataset_check import Datasets, check_categories, check_datasets
 from services.gateway.dataset_defaults import with_defaults
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import DryRun, fitted, refusals
@@ -32,15 +33,24 @@ from services.gateway.held_out_check import check_held_out
 from services.gateway.lora_check import check_targets
 from services.gateway.mixing import DatasetShare, MixtureShares, mixed_rows, supervised_shares
 from services.gateway.model_check import (
+    Models,
     Problems,
     Steps,
     check_context,
     check_experts,
     check_models,
+    check_tokenizer,
     check_trust,
 )
+from services.gateway.previews import Shown
 from services.gateway.references import ReferenceCheck
 from services.gateway.resuming import begins_anew, changed_by_resume, resumable
+from services.gateway.row_check import (
+    first_rows,
+    template_warnings,
+    unusable_rows,
+    unused_for_chats,
+)
 from services.gateway.verifier_check import check_verifiers
 from services.http import Problem
 from services.http.problems import MAX_LISTED
@@ -99,6 +109,8 @@ class Accepted(NamedTuple):
     """Empty: one dataset."""
     unfinished: list[ReferenceCheck]
     """Checks of references that go on: the run's events have what they find."""
+    rendering: Rendering
+    """The rows that were rendered."""
 
 
 def described_run(accepted: Accepted) -> DryRun:
@@ -109,6 +121,7 @@ def described_run(accepted: Accepted) -> DryRun:
         max_steps=record.max_steps,
         warnings=record.warnings,
         from_datasets=record.from_datasets,
+        preview=record.preview,
         estimate=estimate,
         mixture=accepted.mixture,
         refusals=[f"{key}: {reason}" for key, reason in refusals(estimate)],
@@ -116,11 +129,15 @@ def described_run(accepted: Accepted) -> DryRun:
 
 
 async def accept(
-    deps: Dependencies, submission: RunSubmission, steps: Steps | None = None
+    deps: Dependencies,
+    submission: RunSubmission,
+    steps: Steps | None = None,
+    rows: range | None = None,
 ) -> Accepted:
-    """The record to queue. `steps`: what earlier steps of a chain will have made. Raises Problem
-    (404 for an unknown recipe or run, 409 for a run that is not over, 422 listing everything
-    that is wrong with the config)."""
+    """The record to queue. `steps`: what earlier steps of a chain will have made. `rows`: those
+    that are to be shown; then neither they nor their references are checked. Raises Problem (404
+    for an unknown recipe or run, 409 for a run that is not over, 422 listing everything that is
+    wrong with the config)."""
     source = await resumable(deps, submission.resume_from)
     previous = None if source is None or begins_anew(source) else source
     raw, name = merged_config(submission, source)
@@ -134,7 +151,10 @@ async def accept(
         raise refusal(error.problems) from None
     raw, models = await check_models(deps, raw, problems, steps, previous)
     model = models.policy
-    warnings, unfinished = await check_verifiers(deps, raw, datasets, problems)
+    warnings: list[str] = []
+    unfinished: list[ReferenceCheck] = []
+    if not rows:
+        warnings, unfinished = await check_verifiers(deps, raw, datasets, problems)
     if source is not None and previous is None:
         warnings.append(
             f"run {source.name} ({source.id}) ended without a checkpoint: this run has its config, "
@@ -146,6 +166,7 @@ async def accept(
         problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
         raise refusal(problems, error.more) from None
     problems += check_trust(deps, config)
+    problems += await anyio.to_thread.run_sync(check_tokenizer, models)
     if model is not None:
         problems += check_context(model, config)
     if isinstance(config, RLConfig) and model is not None:
@@ -169,6 +190,8 @@ async def accept(
         problems.append(("training.max_steps", f"is {max_steps}, and {trained}: set it higher"))
     if problems:
         raise refusal(problems)
+    rendering, said = await _rendered(deps, config, datasets, models, rows)
+    warnings += said
     pool = submission.pool or (source.pool if source else "default")
     # An evaluation alone trains on nothing.
     warnings += await check_held_out(deps, datasets) if max_steps != 0 else []
@@ -188,12 +211,35 @@ async def accept(
         recipe=submission.recipe or (source.recipe if source else None),
         warnings=warnings,
         from_datasets=from_datasets,
+        preview=rendering.first,
         resume_from=previous.id if previous else None,
         created=time.time(),
         max_steps=max_steps,
         dataset_rows=mixture.rows,
     )
-    return Accepted(record, estimate, config, model, shares, unfinished)
+    return Accepted(record, estimate, config, model, shares, unfinished, rendering)
+
+
+async def _rendered(
+    deps: Dependencies,
+    config: RLConfig | SFTConfig,
+    datasets: Datasets,
+    models: Models,
+    rows: range | None,
+) -> tuple[Rendering, list[str]]:
+    """`rows` of the run's dataset, or those that a submission looks at, rendered; and warnings.
+    Raises Problem 422 for a submission whose rows cannot be rendered."""
+    first = datasets.get("data.dataset")
+    shown = Shown([i for i in rows if i < first.rows]) if rows and first else first_rows(first)
+    rendering = await deps.previews.of(config, first, models.tokenizer, shown)
+    warnings = template_warnings(rendering, config)
+    warnings += await anyio.to_thread.run_sync(unused_for_chats, config, datasets, deps.volume)
+    if rows:
+        return rendering, warnings
+    unusable, said = unusable_rows(rendering, config, first)
+    if unusable:
+        raise refusal(unusable)
+    return rendering, said + warnings
 
 
 async def keep_record(deps: Dependencies, run: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_origin
 from pydantic import BaseModel, ValidationError
 from redis.exceptions import ResponseError
 
+from services.contracts.config.parsing.tags import models_of
 from services.contracts.records import DatasetRecord, RunRecord, RunState, RunSummary
 from services.contracts.schema import SchemaMismatch
 from services.contracts.strict_json import NotJSON, decode
@@ -26,7 +27,7 @@ M = TypeVar("M", bound=BaseModel)
 JSON_FIELDS = frozenset(
     name
     for name, field in RunRecord.model_fields.items()
-    if get_origin(field.annotation) in (dict, list)
+    if get_origin(field.annotation) in (dict, list) or models_of(field.annotation)
 )
 """Fields of a run that Redis keeps as JSON, as `text_of` (runs/submission.py) writes them."""
 MISFITS = ("WRONGTYPE", "user_script", "not an integer", "not a valid float", "Invalid stream ID")

@@ -1,6 +1,7 @@
 """`headrace chat`: prompts to a run's policy while it trains, to its newest checkpoint afterwards,
 or to any model folder."""
 
+import json
 import os
 import subprocess
 import sys
@@ -171,6 +172,9 @@ def prompt_options(data: dict[str, Any], no_template: bool) -> list[str]:
     `no_template` without its own words."""
     keys = ("chat_template",) if no_template else ("system", "template", "chat_template")
     given = {key: data.get(key) for key in keys}
+    # They belong to the model's own format, as the chat template does.
+    if variables := data.get("chat_template_kwargs"):
+        given["chat_template_kwargs"] = json.dumps(variables)
     return [f"--{key.replace('_', '-')}={value}" for key, value in given.items() if value]
 
 

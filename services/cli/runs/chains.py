@@ -21,6 +21,7 @@ from services.cli.output import (
     steps_done,
     table,
 )
+from services.cli.runs.rendered import show_checked
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway
@@ -129,8 +130,15 @@ def submit_chain(api: "Gateway", request: dict[str, Any], follow: bool, as_json:
     """Submit a chain, and with `follow` follow it to its end."""
     chain = api.post("/v1/chains", json=request)
     if not as_json:
-        for warning in chain["warnings"]:
-            out.print(f"[yellow]warning[/] {escape(warning)}")
+        show_checked({"warnings": chain["warnings"]})
+        for step in chain["steps"]:
+            name = step["name"]
+            # An older gateway says neither.
+            kept = {"preview": chain.get("previews", {}).get(name)}
+            kept |= {"from_datasets": chain.get("from_datasets", {}).get(name)}
+            if any(kept.values()):
+                out.print(f"step [bold]{escape(name)}[/]")
+                show_checked({"warnings": [], **kept})
     if follow:
         follow_chain(api, chain["id"], as_json)
     if as_json:

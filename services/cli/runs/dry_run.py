@@ -5,6 +5,7 @@ from typing import Any
 import typer
 
 from services.cli.output import FAILED, escape, out, print_json, table
+from services.cli.runs.rendered import show_checked
 from services.estimate.parts import WORDS
 
 UNKNOWN_GPU = "a GPU; none of this pool is known"
@@ -31,18 +32,6 @@ def show_chain_dry_run(answer: dict[str, Any], as_json: bool) -> None:
             _show(step)
     if any(step["refusals"] for step in answer["steps"]):
         raise typer.Exit(FAILED)
-
-
-def show_checked(answer: dict[str, Any]) -> None:
-    """Print what the check of a submission has found, of a run or of a dry run: warnings, and what
-    its datasets have set."""
-    for warning in answer["warnings"]:
-        out.print(f"[yellow]warning[/] {escape(warning)}")
-    # An older gateway does not say it.
-    brought = answer.get("from_datasets") or {}
-    for dataset in dict.fromkeys(brought.values()):
-        keys = ", ".join(key for key, name in brought.items() if name == dataset)
-        out.print(f"[dim]{escape(keys)}: from dataset {escape(dataset)}[/]")
 
 
 def _show(answer: dict[str, Any]) -> None:

@@ -20,7 +20,7 @@ Set = Annotated[
         metavar="KEY=VALUE",
         help="Override a config key, e.g. optimizer.lr=1e-6 or rewards.0.weight=2. Repeat. Text is "
         r"taken as typed, but \n is a new line (\\n is a backslash and an n); other values are "
-        "YAML. KEY=@FILE reads the value from a file.",
+        "YAML. KEY=@FILE reads the value from a file (@@ is a text's own @).",
     ),
 ]
 MOST_BYTES = 1 << 20
@@ -68,7 +68,7 @@ def _typed(key: str, parts: list[str], text: str) -> Any:
     """The value of `--set KEY=TEXT` by the type of the key that `parts` lead to."""
     read = text.startswith("@")
     if read and not text.startswith("@@"):
-        text = _content(key, text[1:])
+        text = file_text(key, text[1:])
     else:
         text, read = text.removeprefix("@") if read else text, False
     annotations = _annotations(parts)
@@ -81,21 +81,19 @@ def _typed(key: str, parts: list[str], text: str) -> Any:
     return text if read else _with_new_lines(text)
 
 
-def _content(key: str, name: str) -> str:
-    """The text of a file, without the line end that editors put behind its last line."""
+def file_text(key: str, name: str) -> str:
+    """The text of the file `name`, which holds the value of `key`, without the line end behind its
+    last line. Raises CliError."""
     path = Path(name).expanduser()
     try:
         with path.open(encoding="utf-8", newline="") as file:
             text = file.read(MOST_BYTES + 1)
     except OSError as error:
-        raise CliError(
-            f"--set {key}: {name} cannot be read: {error.strerror}; for a text that begins with @ "
-            "write @@"
-        ) from None
+        raise CliError(f"{key}: {name} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise CliError(f"--set {key}: {name} is not UTF-8 text") from None
+        raise CliError(f"{key}: {name} is not UTF-8 text") from None
     if len(text) > MOST_BYTES:
-        raise CliError(f"--set {key}: {name} has more than {MOST_BYTES >> 20} MiB")
+        raise CliError(f"{key}: {name} has more than {MOST_BYTES >> 20} MiB")
     return text.removesuffix("\n").removesuffix("\r")
 
 

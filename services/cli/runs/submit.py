@@ -11,8 +11,9 @@ import typer
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, escape, out, print_json
 from services.cli.runs.chains import find, follow_chain, show_chain
-from services.cli.runs.dry_run import show_chain_dry_run, show_checked, show_dry_run
-from services.cli.runs.overrides import Set, overrides_from
+from services.cli.runs.dry_run import show_chain_dry_run, show_dry_run
+from services.cli.runs.overrides import Set, file_text, overrides_from
+from services.cli.runs.rendered import show_checked
 from services.cli.runs.runs import follow_run
 from services.contracts.agents import agents_lease
 from services.contracts.model_paths import MODEL_PATHS, path_at, with_path
@@ -58,32 +59,51 @@ def submit(
 ) -> None:
     """Queue a run of RECIPE, some of its keys overridden; or a chain, whose keys begin with a
     step's name (`--set rl.training.max_steps=20`)."""
-    request: dict[str, Any] = {"priority": priority, "resume_from": resume_from}
-    path = Path(recipe)
-    file = _file(path) if path.suffix in (".yaml", ".yml") or path.is_file() else None
-    if file is None and (chain := _chain_recipe(recipe)) is not None:
-        file = chain
+    file = _named_file(recipe)
     is_chain = file is not None and "steps" in file
     overrides = overrides_from(set_ or [], is_chain)
     if file is not None and is_chain:
         if resume_from is not None:
             raise CliError(f"{recipe} is a chain: it does not take --resume-from")
         known = {"pool": pool, "priority": priority or None, "name": name}
-        file = {"name": path.stem, **file}
+        file = {"name": Path(recipe).stem, **file}
         _submit_chain(file, overrides, known, follow, as_json, gateway, dry_run)
         return
-    if file is not None:
-        # As the API and the steps of chains have it: a recipe, and what it is changed by.
-        over = file if file.keys() <= {"recipe", "config", "name"} else {"config": file}
-        config = _with_absolute_models(_merged(over.get("config") or {}, overrides))
-        request |= over | {"config": config, "name": name or over.get("name") or path.stem}
-    else:
-        request |= {"recipe": recipe, "config": _with_absolute_models(overrides), "name": name}
+    request = {"priority": priority, "resume_from": resume_from}
+    request |= _request(recipe, file, overrides, name)
     if pool is None and resume_from is None:
         from services.settings import Settings
 
         pool = Settings().pool
     _submit(request | {"pool": pool}, follow, as_json, gateway, dry_run)
+
+
+def run_request(recipe: str, settings: list[str]) -> dict[str, Any]:
+    """The submission of `recipe`, a name or a file, with the keys of `settings`. Raises CliError,
+    also for a chain."""
+    file = _named_file(recipe)
+    if file is not None and "steps" in file:
+        raise CliError(f"{recipe} is a chain: name the recipe of one of its steps")
+    return _request(recipe, file, overrides_from(settings), None)
+
+
+def _request(
+    recipe: str, file: dict[str, Any] | None, overrides: dict[str, Any], name: str | None
+) -> dict[str, Any]:
+    if file is None:
+        return {"recipe": recipe, "config": _with_files(overrides), "name": name}
+    # As the API and the steps of chains have it: a recipe, and what it is changed by.
+    over = file if file.keys() <= {"recipe", "config", "name"} else {"config": file}
+    config = _with_files(_merged(over.get("config") or {}, overrides))
+    return over | {"config": config, "name": name or over.get("name") or Path(recipe).stem}
+
+
+def _named_file(recipe: str) -> dict[str, Any] | None:
+    """The content of the file `recipe`, or the chain of that name. None: it names a recipe."""
+    path = Path(recipe)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return _file(path)
+    return _chain_recipe(recipe)
 
 
 def _chain_recipe(name: str) -> dict[str, Any] | None:
@@ -120,7 +140,7 @@ def _submit_chain(
         named[step]["config"] = _merged(config, keys) if isinstance(config, dict) else config
     for one in named.values():
         if isinstance(one.get("config"), dict):
-            one["config"] = _with_absolute_models(one["config"])
+            one["config"] = _with_files(one["config"])
     given = {key: value for key, value in known.items() if value is not None}
     request = {"pool": Settings().pool, **chain, **given}
     if problem := next(_unsendable(request, ""), None):
@@ -230,11 +250,22 @@ def _unsendable(value: Any, path: str) -> Iterator[str]:
         yield f"{path}: {value} is a {type(value).__name__} to YAML; quote it to have it as text"
 
 
-def _with_absolute_models(config: dict[str, Any]) -> dict[str, Any]:
-    """Model folders named relative to where the user stands, as the gateway can find them. Raises
-    CliError for a mistyped one, which the gateway could take for a name on the hub."""
+def _is_file(template: str) -> bool:
+    """Whether a chat template is the name of a file, neither a word of the config nor a text."""
+    return template not in ("auto", "none") and "{{" not in template and "{%" not in template
+
+
+def _with_files(config: dict[str, Any]) -> dict[str, Any]:
+    """`config` without files that only this host can find: models get absolute paths, and a chat
+    template its text. Raises CliError for a template that cannot be read, and for a mistyped model,
+    which the gateway could take for a name on the hub."""
     from services.models.nearby import nearby
 
+    data = config.get("data")
+    named = data.get("chat_template") if isinstance(data, dict) else None
+    if isinstance(data, dict) and isinstance(named, str) and _is_file(named):
+        config = {**config, "data": {**data}}
+        config["data"]["chat_template"] = file_text("data.chat_template", named)
     for key in MODEL_PATHS:
         path = path_at(config, key)
         if path is None:

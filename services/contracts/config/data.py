@@ -1,9 +1,10 @@
 """The rows of a run: prompts for the policy, answers for a supervised run."""
 
+import json
 from collections.abc import Sequence
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from services.contracts.config.base import Section
 from services.contracts.config.episodes import Episode
@@ -12,6 +13,18 @@ from services.contracts.config.rewards import MOST_REWARDS, Reward
 DAY = 86_400.0
 MOST_PLACES = 16
 """Of the prompt in a template."""
+MOST_TEMPLATE = 1 << 20
+"""Characters of a chat template, as of one in a model's folder."""
+MOST_VARIABLES = 16 << 10
+"""Characters of a chat template's variables, as JSON."""
+NO_VARIABLES = frozenset(
+    {
+        "add_generation_prompt", "chat_template", "continue_final_message", "conversation",
+        "max_length", "messages", "padding", "return_assistant_tokens_mask", "return_dict",
+        "return_tensors", "self", "tokenize", "tokenizer_kwargs", "tools", "truncation",
+    }
+)  # fmt: skip
+"""Names that have a meaning of their own when a template is rendered."""
 MOST_DATASETS = 256
 """Of a mixture, of an evaluation, of a validation. What is checked of them is checked in pairs."""
 NO_DATASET = (
@@ -36,16 +49,64 @@ class PromptOptions(Section):
     """How a row's prompt becomes the policy's input (`services.contracts.rows.rendering`)."""
 
     system: str | None = None
-    """System message before each prompt that is not a chat already."""
+    """System message before each prompt, unless it is a chat that has one."""
     template: str = "{prompt}"
-    """Text around a text prompt, e.g. to ask for an answer format."""
-    chat_template: Literal["auto", "none"] = "auto"
-    """auto: the tokenizer's chat template, if it has one; none: prompts stay plain text."""
+    """Text around a text prompt, e.g. to ask for an answer format. A chat stays as it is."""
+    chat_template: str = Field("auto", min_length=1, max_length=MOST_TEMPLATE)
+    """auto: the tokenizer's chat template, if it has one; none: prompts stay plain text; else the
+    text of a Jinja template, which the model keeps. `headrace submit` also takes the PATH of a
+    file."""
+    chat_template_kwargs: dict[str, Any] = {}
+    """Variables of the chat template by name, e.g. `{enable_thinking: false}` for Qwen3. They hold
+    wherever the run renders a prompt: in training, evaluation, sessions and `headrace chat`."""
+
+    @property
+    def own_template(self) -> str | None:
+        """The text of the chat template, if the config brings one."""
+        return None if self.chat_template in ("auto", "none") else self.chat_template
+
+    @field_validator("chat_template")
+    @classmethod
+    def _is_a_template(cls, template: str) -> str:
+        if template not in ("auto", "none") and "{{" not in template and "{%" not in template:
+            raise ValueError(
+                f"{template[:100]!r} is neither auto, none, nor the text of a Jinja template; "
+                "`headrace submit` reads a file where it is started, and sends its text"
+            )
+        return template
+
+    @field_validator("chat_template_kwargs")
+    @classmethod
+    def _are_variables(cls, variables: dict[str, Any]) -> dict[str, Any]:
+        check_variables(variables)
+        return variables
 
     @model_validator(mode="after")
     def _placeholder(self) -> Self:
         check_template(self.template)
+        if self.chat_template == "none" and self.chat_template_kwargs:
+            raise ValueError(
+                "chat_template_kwargs are variables of a chat template, and chat_template is none: "
+                "leave one of the two out"
+            )
         return self
+
+
+def check_variables(variables: dict[str, Any]) -> None:
+    """Raise ValueError for variables that no chat template can be given."""
+    for name in variables:
+        if not name.isidentifier() or name.startswith("_"):
+            raise ValueError(f"{name[:100]!r} is no name of a variable")
+        if name in NO_VARIABLES:
+            raise ValueError(f"{name!r} is no variable of a template: a run sets it itself")
+    try:
+        size = len(json.dumps(variables, allow_nan=False))
+    except ValueError:
+        raise ValueError("a variable holds NaN or Infinity, which JSON cannot carry") from None
+    if size > MOST_VARIABLES:
+        raise ValueError(
+            f"variables have {size:,} characters as JSON; {MOST_VARIABLES:,} is the most"
+        )
 
 
 def check_template(template: str) -> None:

@@ -125,6 +125,11 @@ def check_sessions(
     if not isinstance(rollout.episode, Sessions):
         return
     refuse_if(
+        data.chat_template == "none",
+        "data.chat_template none: the model's chat template writes the messages of agents "
+        "(rollout.episode sessions); leave it out, and a model without one gets plain text",
+    )
+    refuse_if(
         data.curriculum is not None,
         "data.curriculum: agents of rollout.episode sessions take prompts in their order: "
         "leave it out",

@@ -24,6 +24,10 @@ RESERVED = frozenset(
     }
 )  # fmt: skip
 
+CHAT_TEMPLATE = frozenset(
+    {"chat-template", "chat-template-content-format", "default-chat-template-kwargs"}
+)
+
 HARMLESS = frozenset(
     {
         "async-scheduling", "attention-backend", "block-size", "cpu-offload-gb",
@@ -147,6 +151,11 @@ class VLLM(Section):
                 "max_num_seqs, dtype, quantization, tensor_parallel_size and "
                 "gpu_memory_utilization are keys of "
                 "rollout.vllm, expert routing is recorded by algorithm.router.replay)"
+            )
+        if CHAT_TEMPLATE & {spelled(name) for name in extra}:
+            raise ValueError(
+                "extra may not set the chat template: Headrace renders the prompts, by "
+                "data.chat_template and data.chat_template_kwargs"
             )
         for name, value in extra.items():
             # vLLM's parser would take it for another option.

@@ -8,17 +8,19 @@ from typing import Any
 
 from services.contracts.policy_calls import PolicyCall
 from services.gateway.sessions.requests import (
+    EFFORT,
     NEUTRAL,
     REASONS,
     TAKEN,
     UNFORCED,
     UNUSED,
+    VARIABLES,
     chat_call,
     completions_call,
     refused,
 )
 
-CONVERSATION = TAKEN | {"tool_choice"}
+CONVERSATION = TAKEN | {"tool_choice", VARIABLES, EFFORT}
 """What `sessions.requests` checks."""
 
 NOT_DONE = "the policy's endpoint cannot do this: leave it out"
@@ -50,9 +52,14 @@ SAMPLING: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def policy_call(
-    kind: str, body: Mapping[str, Any], version: int | None, max_tokens: int
+    kind: str,
+    body: Mapping[str, Any],
+    version: int | None,
+    max_tokens: int,
+    variables: Mapping[str, Any] | None = None,
 ) -> PolicyCall:
-    """The call of a `chat` or `completions` request; `max_tokens`: the most that is allowed."""
+    """The call of a `chat` or `completions` request; `max_tokens`: the most that is allowed;
+    `variables`: of the run's chat template."""
     sampling: dict[str, Any] = {}
     for name, value in body.items():
         if value is None or name in UNUSED or name in CONVERSATION:
@@ -68,7 +75,7 @@ def policy_call(
     rest = {name: value for name, value in body.items() if name in CONVERSATION}
     if rest.get("tool_choice") not in (None, *UNFORCED):
         raise refused("tool_choice", "only auto and none can be done: leave it out")
-    call = (chat_call if kind == "chat" else completions_call)(rest, {})
+    call = (chat_call if kind == "chat" else completions_call)(rest, {VARIABLES: variables})
     if call.max_tokens is not None and call.max_tokens > max_tokens:
         raise refused(
             "max_tokens",

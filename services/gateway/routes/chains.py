@@ -82,12 +82,18 @@ async def submit(
     if dry_run:
         answer.status_code = HTTPStatus.OK
         return await dry_run_of(deps, submission)
-    record, warnings, _ = await accept_chain(deps, submission)
+    record, warnings, accepted = await accept_chain(deps, submission)
     await deps.store.chains.add(record)
     log.info("chain queued", chain=record.id, name=record.name, pool=record.pool)
     await advance(deps, record.id)
     view = await shown(deps, await deps.store.chains.get(record.id) or record)
-    return view.model_copy(update={"warnings": warnings})
+    runs = {step.name: one.record for step, one in zip(record.steps, accepted, strict=True)}
+    checked = {
+        "warnings": warnings,
+        "from_datasets": {name: run.from_datasets for name, run in runs.items()},
+        "previews": {name: run.preview for name, run in runs.items() if run.preview},
+    }
+    return view.model_copy(update=checked)
 
 
 @router.get("", summary="List chains", response_model=ChainList, responses=UNCHANGED)

@@ -123,7 +123,9 @@ async def _answer(deps: Dependencies, http: Request, kind: Kind, body: dict[str,
     key = bearer(http.headers.get("authorization", ""))
     deps.policy.admit(digest(key) if key else "")
     asked = parse_model(body.get("model"))
-    call = policy_call(kind, body, asked.version, deps.settings.policy_max_tokens)
+    run = await _run(deps, asked)
+    variables = run.config["data"].get("chat_template_kwargs")
+    call = policy_call(kind, body, asked.version, deps.settings.policy_max_tokens, variables)
     id = secrets.token_hex(12)
     asking = Asking(deps.store, deps.policy, id)
     responding = False
@@ -132,7 +134,7 @@ async def _answer(deps: Dependencies, http: Request, kind: Kind, body: dict[str,
         # A response that has begun notices it by itself.
         return not responding and await http.is_disconnected()
 
-    pieces = asking.pieces(await _run(deps, asked), asked, call, gone)
+    pieces = asking.pieces(run, asked, call, gone)
     try:
         begun = await _until(pieces, said=True)
         writer = AnswerWriter(kind, id, int(time.time()), asking.model)

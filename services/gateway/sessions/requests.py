@@ -86,6 +86,7 @@ REASONS = {
 }
 """Why no other value is taken, where it is not that training accounts for whole samples alone."""
 OF_THE_RUN = ("temperature", "top_p", "top_k")
+VARIABLES, EFFORT = "chat_template_kwargs", "reasoning_effort"
 TAKEN = frozenset(
     {
         "messages", "tools", "parallel_tool_calls", "prompt", "stop", "seed", "max_tokens",
@@ -100,7 +101,8 @@ def refused(param: str, message: str, code: str | None = None) -> SessionProblem
 
 
 def chat_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
-    """The call of a chat request, as if it were the session's first. `sampling`: the run's."""
+    """The call of a chat request, as if it were the session's first. `sampling`: the run's, with
+    its `chat_template_kwargs`."""
     choice = body.get("tool_choice")
     call = _call("chat", {k: body[k] for k in body if k != "tool_choice"}, sampling)
     messages = body.get("messages")
@@ -247,6 +249,8 @@ def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Ca
             run = sampling.get(name)
             if isinstance(value, bool) or value != run:
                 raise refused(name, f"the run samples with {run}: leave it out, or send {run}")
+        elif name in (VARIABLES, EFFORT):
+            _check_variables(name, value, sampling.get(VARIABLES) or {})
         elif name not in NEUTRAL:
             raise refused(name[:100], UNKNOWN)
         elif not NEUTRAL[name](value):
@@ -268,6 +272,23 @@ def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Ca
     ):
         raise refused("stop", f"a text, or up to {MAX_STOPS} texts, are wanted")
     return Call(kind=kind, stop=stops, seed=seed, max_tokens=most, structured=structured)
+
+
+def _check_variables(param: str, value: Any, run: Mapping[str, Any]) -> None:
+    """Refuse variables of the chat template that differ from the run's."""
+    given = {EFFORT: value} if param == EFFORT else value
+    if not isinstance(given, dict):
+        raise refused(param, "an object of the chat template's variables is wanted")
+    for name, wanted in given.items():
+        # Python's true equals 1, and JSON's does not.
+        if name in run and json.dumps(run[name]) == json.dumps(wanted):
+            continue
+        has = f"{name} = {json.dumps(run[name])}" if name in run else f"no {name}"
+        raise refused(
+            param,
+            f"the run renders its prompts with {has}, and each turn as all others: leave it out, "
+            f"or submit a run with data.{VARIABLES}={json.dumps({name: wanted})[:300]}",
+        )
 
 
 def _structured(format: Any, sampling: Mapping[str, Any]) -> dict[str, Any] | None:

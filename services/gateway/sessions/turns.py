@@ -20,6 +20,7 @@ from services.gateway.sessions.answers import (
 )
 from services.gateway.sessions.errors import SessionProblem, over
 from services.gateway.sessions.requests import (
+    VARIABLES,
     beginnings,
     chat_call,
     completions_call,
@@ -87,7 +88,8 @@ class Turns:
         """The answer to a request of `session`, as a whole or as a stream. `gone`: whether the
         client has left. Then nobody waits here; the turn is sampled and recorded all the same."""
         config = await self._config(session.run)
-        call = format.call(body, config.sampling.model_dump())
+        variables = {VARIABLES: config.data.chat_template_kwargs}
+        call = format.call(body, config.sampling.model_dump() | variables)
         episode = config.rollout.episode
         assert isinstance(episode, Sessions)
         call.side = is_side_call(call, body.get("model"), episode.side_calls)

@@ -61,10 +61,11 @@ def in_store(redis_server: RedisServer) -> InStore:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A folder that passes for a model: it has a config.json."""
+    """A folder that passes for a model: it has a config.json, and a tokenizer's."""
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "config.json").write_text("{}")
+    (folder / "tokenizer_config.json").write_text("{}")
     return folder
 
 

@@ -25,7 +25,10 @@ def test_a_refused_run_lists_its_problems(headrace: Headrace, rows: Path) -> Non
     [
         ("rewards=[{verifier: math, clip: [.nan, 0]}]", "rewards.0.clip.0: nan is not a number"),
         ("training.max_steps=1e400", "training.max_steps: inf is not a number"),
-        ("data.system=2024-01-31", "data.system: 2024-01-31 is a date to YAML; quote it"),
+        (
+            "rollout.vllm.extra.seed=2024-01-31",
+            "rollout.vllm.extra.seed: 2024-01-31 is a date to YAML; quote it",
+        ),
     ],
 )
 def test_values_that_yaml_knows_and_json_does_not_are_refused_by_key(

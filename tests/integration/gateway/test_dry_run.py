@@ -27,6 +27,7 @@ def llama(tmp_path: Path) -> Path:
     folder = tmp_path / "llama"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA_8B))
+    (folder / "tokenizer_config.json").write_text("{}")
     d, inside, kv, words = 4096, 14336, 1024, 128256
     block = {"q_proj": (d, d), "k_proj": (kv, d), "v_proj": (kv, d), "o_proj": (d, d)}
     block |= {"gate_proj": (inside, d), "up_proj": (inside, d), "down_proj": (d, inside)}

@@ -103,6 +103,7 @@ def test_an_evaluation_like_another_has_its_options_and_its_own_model(
     other = tmp_path / "other"
     other.mkdir()
     (other / "config.json").write_text("{}")
+    (other / "tokenizer_config.json").write_text("{}")
     one = config_of(api, first)
     two = config_of(api, evaluate(model=str(other), like=first.json()["run"]["id"], verifier=None))
 

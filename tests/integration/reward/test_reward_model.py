@@ -58,6 +58,19 @@ def test_a_batch_scores_like_one_by_one_though_padding_has_a_meaning(folder: Pat
         assert found == pytest.approx(expected, abs=1e-4)
 
 
+def test_a_template_that_reads_lists_of_parts_gets_them(tmp_path: Path) -> None:
+    in_parts = (
+        "{% for m in messages %}<{{ m.role[0] }}>{% for part in m.content %}{{ part.text }}"
+        "{% endfor %}{% endfor %}"
+    )
+    folder = save_classifier(tmp_path, template=in_parts)
+    scorer = load(Options(str(folder), device="cpu"))
+
+    (scores,) = scorer.score(scorer.encode([conversation("4")]))
+
+    assert scores == pytest.approx(bare(folder, "<u>2 + 2?<a>4"), abs=1e-4)
+
+
 def test_without_a_chat_template_a_conversation_is_a_pair_of_texts(tmp_path: Path) -> None:
     folder = save_classifier(tmp_path, template=None)
     scorer = load(Options(str(folder), device="cpu"))

@@ -8,6 +8,7 @@ import pytest
 from services.cli.models.chat import conversation, prompt_options, run_and_step, template_note
 from services.cli.output import CliError, duration, size
 from services.cli.runs.overrides import overrides_from
+from services.cli.runs.submit import run_request
 
 
 @pytest.mark.parametrize(
@@ -98,11 +99,23 @@ def test_a_value_comes_from_a_file(tmp_path: Path) -> None:
     file.write_text("- verifier: math\n  weight: 2\n")
     assert overrides_from([f"rewards=@{file}"]) == {"rewards": [{"verifier": "math", "weight": 2}]}
     assert overrides_from(["data.system=@@home"]) == {"data": {"system": "@home"}}
-    with pytest.raises(CliError, match=r"data\.system: /none cannot be read: .*write @@"):
+    with pytest.raises(CliError, match=r"data\.system: /none cannot be read: No such file"):
         overrides_from(["data.system=@/none"])
     file.write_bytes(b"\xff")
     with pytest.raises(CliError, match="is not UTF-8 text"):
         overrides_from([f"data.system=@{file}"])
+
+
+def test_the_file_of_a_chat_template_is_read_where_it_is_submitted(tmp_path: Path) -> None:
+    file = tmp_path / "my.jinja"
+    file.write_text("{{ messages[0].content }}\n")
+    found = run_request("grpo", [f"data.chat_template={file}"])
+    assert found["config"]["data"]["chat_template"] == "{{ messages[0].content }}"
+    for word in ("auto", "none", "{% if tools %}x{% endif %}"):
+        found = run_request("grpo", [f"data.chat_template={word}"])
+        assert found["config"]["data"]["chat_template"] == word
+    with pytest.raises(CliError, match=r"data\.chat_template: no\.jinja cannot be read"):
+        run_request("grpo", ["data.chat_template=no.jinja"])
 
 
 def test_quotes_around_a_text_are_said_to_be_part_of_it(
@@ -135,6 +148,8 @@ def test_chat_renders_prompts_as_the_run_does_and_says_so() -> None:
 def test_chat_without_the_template_sends_prompts_as_typed() -> None:
     data = {"system": "Be brief.", "template": "Q: {prompt}", "chat_template": "auto"}
     assert prompt_options(data, True) == ["--chat-template=auto"]
+    given = prompt_options(data | {"chat_template_kwargs": {"enable_thinking": False}}, True)
+    assert given == ["--chat-template=auto", '--chat-template-kwargs={"enable_thinking": false}']
     assert template_note(data, True) == (
         "prompts are sent without the run's data.system 'Be brief.' and data.template 'Q: {prompt}'"
     )

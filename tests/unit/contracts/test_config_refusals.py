@@ -144,6 +144,19 @@ LORA = {"path": "m", "lora": {}}
             "extra may not set quantization",
         ),
         (
+            {
+                "data": {"dataset": "d", "chat_template": "none"},
+                "rollout": {"episode": {"type": "sessions"}},
+            },
+            "",
+            "data.chat_template none: the model's chat template writes the messages of agents",
+        ),
+        (
+            {"rollout": {"vllm": {"extra": {"default_chat_template_kwargs": {"a": 1}}}}},
+            "rollout.vllm.extra",
+            "by data.chat_template and data.chat_template_kwargs",
+        ),
+        (
             {"rollout": {"vllm": {"extra": {"speculative_config": {"model": "small"}}}}},
             "rollout.vllm.extra",
             "a draft model would keep its weights while the policy changes",

@@ -47,16 +47,6 @@ def test_a_developers_message_is_a_system_message_where_the_template_knows_no_ot
     assert asked[0]["role"] == "developer"
 
 
-def test_a_system_message_makes_a_text_a_chat_and_leaves_chats_alone() -> None:
-    options = PromptOptions(system="Be brief.")
-    assert compose(Row(prompt="2+2"), options) == [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "2+2"},
-    ]
-    chat = [{"role": "user", "content": "hi"}]
-    assert compose(Row(prompt=chat), options) == chat
-
-
 def test_the_chat_template_is_used_where_there_is_one() -> None:
     options = PromptOptions()
     assert text(render("2+2", options, Letters("yes"))) == "<user>2+2"

@@ -11,6 +11,10 @@ Way = dict[str, Any]
 
 DATA = {"dataset": "d"}
 LORA = {"path": "m", "lora": {}}
+VARIABLES = "chat_template_kwargs"
+NO_VARIABLES: list[dict[str, Any]] = [
+    *({"a b": 1}, {"tools": []}, {"a": float("inf")}, {"a": "x" * 20_000}),
+]
 DENSE = [{"verifier": "v", "dense": "values"}]
 CRITIC: dict[str, Any] = {"advantage": {"type": "gae"}, "critic": {}}
 TAUGHT: dict[str, Any] = {"advantage": {"type": "reverse_kl"}, "teacher": {"path": "t"}}
@@ -206,6 +210,19 @@ SECTIONS: list[tuple[dict[str, Any], list[Way]]] = [
         [{"data.reward_deadline": OUT}],
     ),
     (LIVE | {"data": {"source": "sessions", "template": "{prompt}="}}, [{"data.template": OUT}]),
+    (RL | {"data": DATA | {"chat_template": "my.jinja"}}, [{"data.chat_template": "none"}]),
+    (
+        RL | {"data": DATA | {"chat_template": "none", "chat_template_kwargs": {"a": 1}}},
+        [{"data.chat_template": OUT}, {"data.chat_template_kwargs": OUT}],
+    ),
+    *(
+        (RL | {"data": DATA | {VARIABLES: wrong}}, [{f"data.{VARIABLES}": OUT}])
+        for wrong in NO_VARIABLES
+    ),
+    (
+        RL | {"data": DATA | {"chat_template": "none"}, "rollout": {"episode": "sessions"}},
+        [{"data.chat_template": OUT}],
+    ),
     (
         RL | {"rewards": [{"verifier": "v", "only_if": {"component": "u", "at_least": 1}}]},
         [
@@ -320,6 +337,10 @@ SECTIONS: list[tuple[dict[str, Any], list[Way]]] = [
         [{"rollout.vllm.max_model_len": 128, "rollout.vllm.extra": OUT}],
     ),
     (RL | {"rollout": {"vllm": {"extra": {"seed": "--x"}}}}, [{"rollout.vllm.extra": OUT}]),
+    (
+        RL | {"rollout": {"vllm": {"extra": {"default_chat_template_kwargs": {"a": 1}}}}},
+        [{"data.chat_template_kwargs": {"a": 1}, "rollout.vllm.extra": OUT}],
+    ),
     # --- combinations of sections
     (RL | {"model": LORA, "optimizer": {"type": "muon"}}, [{"optimizer.type": "adamw"}]),
     (

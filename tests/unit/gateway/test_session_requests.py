@@ -142,6 +142,48 @@ def test_a_long_schema_is_checked_without_python_code_for_each_part() -> None:
     assert len(calls) < 200
 
 
+RUN = {"chat_template_kwargs": {"enable_thinking": False, "reasoning_effort": "low"}}
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"chat_template_kwargs": RUN["chat_template_kwargs"]},
+        {"chat_template_kwargs": {}},
+        {"reasoning_effort": "low"},
+        {"reasoning_effort": None},
+    ],
+)
+def test_a_request_may_say_the_variables_of_the_run(given: dict[str, Any]) -> None:
+    body = {"messages": ASKED, **given}
+    assert chat_call(body, SAMPLING | RUN) == chat_call({"messages": ASKED}, SAMPLING | RUN)
+    assert policy_call("chat", body, None, 100, RUN["chat_template_kwargs"]).sampling == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"chat_template_kwargs": {"enable_thinking": True}}, "enable_thinking = false, and each"),
+        ({"chat_template_kwargs": {"enable_thinking": 0}}, "enable_thinking = false, and each"),
+        ({"chat_template_kwargs": {"other": 1}}, r'no other, .*kwargs=\{"other": 1\}'),
+        ({"chat_template_kwargs": [1]}, "an object of the chat template's variables"),
+        ({"reasoning_effort": "high"}, 'reasoning_effort = "low"'),
+    ],
+)
+def test_other_variables_than_the_runs_are_refused_with_the_way_out(
+    given: dict[str, Any], said: str
+) -> None:
+    body = {"messages": ASKED, **given}
+    for call in (
+        lambda: chat_call(body, SAMPLING | RUN),
+        lambda: policy_call("chat", body, None, 100, RUN["chat_template_kwargs"]),
+    ):
+        with pytest.raises(SessionProblem, match=said) as refused:
+            call()
+        assert (refused.value.status, refused.value.param) == (400, next(iter(given)))
+
+
 def test_integers_that_a_call_cannot_carry_are_refused_wherever_they_are() -> None:
     big = 1 << 64
     parameters = {"type": "object", "default": [{"x": big}]}

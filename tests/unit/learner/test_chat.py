@@ -47,6 +47,23 @@ def test_lines_are_answered_one_by_one(
     assert (said.out.count("\n"), said.err) == (2, "warning: the tokenizer has no 'x'\n")
 
 
+def test_the_chat_template_gets_the_variables_of_the_run(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def answer(loaded: LoadedModel, ids: list[int], max_tokens: int, temperature: float) -> str:
+        asked.append(loaded.tokenizer.decode(ids))
+        return ""
+
+    monkeypatch.setattr(chat, "answer", answer)
+    template = "--chat-template={{ messages[0].content }}{{ sign }}"
+    assert chat.main([folder, "1+2", template, '--chat-template-kwargs={"sign": "="}']) == 0
+    assert asked == ["1+2="]
+    with pytest.raises(SystemExit):
+        chat.main([folder, "1+2", "--chat-template-kwargs=[1]"])
+
+
 def test_a_prompt_is_rendered_as_in_a_run_with_these_options(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,7 +19,7 @@ from learner.sft import backward
 from learner.supervised import LikelihoodLoss, text_sums
 from services.contracts.config.data import Data, SFTData
 from services.contracts.rows.dataset import Row
-from services.contracts.rows.rendering import compose, render
+from services.contracts.rows.rendering import compose, render, use_template
 from tests.unit.learner.policies import tiny_model
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -121,6 +121,38 @@ def test_a_rows_prompt_is_rendered_as_rollout_workers_do(
     assert tokens.decode(asked) == read
     assert found.tokens.tolist() == [*asked, 5, 6, 2]
     assert found.loss_mask.tolist() == [False] * len(asked) + [True] * 3
+
+
+def test_a_tokenizer_that_ends_texts_ends_no_prompt() -> None:
+    tokens = tokenizer()
+    tokens._tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[("<bos>", 1), ("<eos>", 2)]
+    )
+    found = made(TEXT, tokens)
+    assert tokens.decode(found.tokens) == "<bos>10+212<eos>"
+    assert found.spans.tolist() == [[5, 8]]
+    text = made(Row(prompt="10+2"), tokens, train_on="all")
+    assert tokens.decode(text.tokens) == "<bos>10+2<eos>"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "({{ m.content }}){% else %}{{ m.content }}{{ sign }}",
+        # Not prefix-stable, so that the marks are what says where the answer is.
+        "({{ m.content }}{% if loop.last %}-{% endif %}){% else %}"
+        "{% generation %}{{ m.content }}{{ sign }}{% endgeneration %}",
+    ],
+)
+def test_a_row_is_written_with_the_variables_of_its_run(answer: str) -> None:
+    options = SFTData(dataset="d", chat_template_kwargs={"sign": "+"})
+    tokens = tokenizer(
+        "{% for m in messages %}{% if m.role == 'user' %}" + answer + "{% endif %}{% endfor %}"
+    )
+    use_template(tokens, options)
+    row = RowTokenizer(tokens, options).row(TEXT, 0)
+    assert tokens.decode(row.tokens) == "(10+2)12+<eos>"
+    assert tokens.decode(row.tokens[slice(*row.spans[0])]).startswith("12+")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rollout.vllm.chat_rendering import LONG_TEXT, added, opening
+from services.contracts.rows.rendering import chat_text
 from tests.unit.rollout.chat_templates import (
     CHATML,
     LLAMA,
@@ -281,6 +282,8 @@ async def test_a_stand_in_is_rendered_once_for_all_turns_with_the_same_tools() -
         return len(rendered) - before
 
     counting = Counting()
+    # The first rendering also probes how the template reads contents.
+    chat_text([{"role": "user", "content": "2+2"}], counting)
     assert [await count([]), await count([]), await count([])] == [3, 1, 1]
     assert [await count(TOOLS), await count(TOOLS)] == [3, 1]
     # Each call has another id.

@@ -119,7 +119,10 @@ async def test_an_answer_that_no_parser_reads_is_answered_as_text() -> None:
         raise RequestRefused("vLLM does not parse an answer: no tool call ends")
 
     context: Any = SimpleNamespace(
-        config=SimpleNamespace(served=SimpleNamespace(parses_tools=True, parses_reasoning=False)),
+        config=SimpleNamespace(
+            served=SimpleNamespace(parses_tools=True, parses_reasoning=False),
+            data=SimpleNamespace(chat_template_kwargs={"enable_thinking": False}),
+        ),
         policy=SimpleNamespace(message=refuses),
         tokenizer=WordTokenizer(),
         eos=[EOS],
@@ -127,6 +130,8 @@ async def test_an_answer_that_no_parser_reads_is_answered_as_text() -> None:
     message = await assistant_message(context, [*ids("2", "+"), EOS], [], [])
     assert message == {"role": "assistant", "content": "2+"}
     assert [parsed.token_ids for parsed in asked] == [ids("2", "+")]
+    # A parser of reasoning looks for none.
+    assert asked[0].variables == {"enable_thinking": False}
 
 
 def test_a_prompt_without_room_for_an_answer_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import json
 
+from services.contracts.preview import RenderedRow, Rendering
 from services.contracts.records import RunRecord, RunState
 from services.store.runs.submission import submission
 from services.store.unreadable import read_run
@@ -18,6 +19,7 @@ def test_each_field_of_a_run_is_read_as_it_was_written() -> None:
         config={"data": {"dataset": "d"}, "model": {}},
         warnings=["w"],
         from_datasets={"data.template": "d"},
+        preview=Rendering(form="chat_template", rows=[RenderedRow(index=0, tokens=3)]),
         dataset_rows=[3],
         metrics={"m": 1.5},
         computation={"device": "cpu"},

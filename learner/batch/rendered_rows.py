@@ -1,0 +1,103 @@
+"""Rows of a dataset as text that shows what the model reads and what is trained. Pure, except for
+the tokenizer."""
+
+import re
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+from learner.batch.sft_rows import RowTokenizer, TokenRow, UnusableRow
+from services.contracts.config import RLConfig, SFTConfig, parse_config
+from services.contracts.preview import (
+    AskedRow,
+    Piece,
+    PreviewJob,
+    RenderedRow,
+    Rendering,
+    shortened,
+)
+from services.contracts.rows.dataset import Row
+from services.contracts.rows.preference import PAIR
+from services.contracts.rows.rendering import compose, render, templated, use_template
+
+MOST_PIECES = 64
+"""Pieces of one row that are shown. A long conversation has more."""
+LEAST = 40
+"""Characters that are shown of each piece."""
+
+
+def rendered(job: PreviewJob, tokenizer: Any) -> Rendering:
+    """The job's rows as a run with its config renders them."""
+    config = parse_config(job.config)
+    use_template(tokenizer, config.data)
+    rows = [
+        shown
+        for one in job.rows
+        for shown in (
+            [_prompt(one, config, tokenizer, job.characters)]
+            if isinstance(config, RLConfig)
+            else _learned(one, config, tokenizer, job.characters)
+        )
+    ]
+    form = "chat_template" if templated(config.data, tokenizer) else "plain_text"
+    template = str(tokenizer.chat_template or "")
+    unread = [
+        name
+        for name in config.data.chat_template_kwargs
+        if not re.search(rf"\b{re.escape(name)}\b", template)
+    ]
+    return Rendering(form=form, rows=rows, unread_variables=unread)
+
+
+def _row(one: AskedRow) -> Row:
+    return Row(prompt=one.prompt, answer=one.answer, columns=one.columns)
+
+
+def _prompt(one: AskedRow, config: RLConfig, tokenizer: Any, characters: int) -> RenderedRow:
+    try:
+        ids = render(compose(_row(one), config.data), config.data, tokenizer)
+    except ValueError as error:
+        return RenderedRow(index=one.index, problem=str(error))
+    pieces = [Piece(text=shortened(_text(tokenizer, ids), characters), trained=False)]
+    return RenderedRow(index=one.index, pieces=pieces, tokens=len(ids))
+
+
+def _learned(
+    one: AskedRow, config: SFTConfig, tokenizer: Any, characters: int
+) -> list[RenderedRow]:
+    """The row, or each of its two answers."""
+    answers = PAIR if config.objective.type == "dpo" else (None,)
+    found = []
+    for answer in answers:
+        shown: dict[str, Any] = {"index": one.index, "answer": answer}
+        try:
+            row = RowTokenizer(tokenizer, config.data, answer).row(_row(one), one.index)
+        except UnusableRow as error:
+            found.append(RenderedRow(**shown, problem=str(error)))
+            continue
+        trained = sum(int(end - start) for start, end in row.spans)
+        pieces = _pieces(row, tokenizer, characters)
+        found.append(
+            RenderedRow(**shown, pieces=pieces, tokens=len(row.tokens), trained_tokens=trained)
+        )
+    return found
+
+
+def _pieces(row: TokenRow, tokenizer: Any, characters: int) -> list[Piece]:
+    """The row, cut where training begins and ends."""
+    edges = sorted({0, *(int(edge) for span in row.spans for edge in span), len(row.tokens)})
+    starts = {int(start) for start, _ in row.spans}
+    cuts = list(pairwise(edges))
+    shown = cuts[:MOST_PIECES]
+    each = max(characters // len(shown), LEAST)
+    pieces = []
+    for start, end in shown:
+        text = shortened(_text(tokenizer, row.tokens[start:end].tolist()), each)
+        pieces.append(Piece(text=text, trained=start in starts))
+    if len(cuts) > len(shown):
+        pieces.append(Piece(text=f" […{len(cuts) - len(shown)} parts…]", trained=False))
+    return pieces
+
+
+def _text(tokenizer: Any, ids: Sequence[int]) -> str:
+    return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))

@@ -1,0 +1,45 @@
+"""`headrace preview`: rows of a dataset as a model will read them."""
+
+from typing import Annotated, Any
+
+import typer
+
+from services.cli.options import AsJson, GatewayURL, connect
+from services.cli.output import escape, out, print_json
+from services.cli.runs.overrides import Set
+from services.cli.runs.rendered import show_checked, show_rendering
+from services.cli.runs.submit import run_request
+
+
+def preview(
+    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")],
+    model: Annotated[
+        str | None,
+        typer.Option(help="A folder, a hub name, or run:RUN. Default: the recipe's."),
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option(metavar="RECIPE", help="A recipe or a YAML file, as submit takes them.")
+    ] = "grpo",
+    set_: Set = None,
+    rows: Annotated[int, typer.Option(help="Rows to show.", min=1, max=50)] = 3,
+    start: Annotated[int, typer.Option(help="The first of them.", min=0)] = 0,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """Show rows of DATASET as a model will read them: the whole prompt with its special tokens, the
+    parts that supervised training learns, and what the verifier makes of the reference itself.
+
+    ⏎ stands for a new line, · for a blank at the end of a line, → for a tab.
+    """
+    settings = [f"data.dataset={dataset}", *(set_ or [])]
+    if model is not None:
+        settings.append(f"model.path={model}")
+    request = run_request(recipe, settings) | {"rows": rows, "start": start}
+    found: dict[str, Any] = connect(gateway).post("/v1/preview", json=request)
+    if as_json:
+        print_json(found)
+        return
+    show_checked({**found, "preview": None})
+    show_rendering(found)
+    if not found["rows"]:
+        out.print(f"[dim]{escape(dataset)} has {found['total']:,} rows: none from {start} on[/]")

@@ -1,0 +1,105 @@
+"""Rows of a dataset as a run's model will read them. The gateway has a child process render them
+(`learner.tools.preview`), and shows them with each submission."""
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field
+
+Form = Literal["chat_template", "plain_text"]
+
+
+class AskedRow(BaseModel):
+    """A row to render."""
+
+    index: int
+    prompt: str | list[dict[str, Any]]
+    answer: Any = None
+    columns: dict[str, Any] = {}
+
+
+class PreviewJob(BaseModel):
+    """A request to the child process."""
+
+    config: dict[str, Any]
+    """The run's."""
+    folder: str
+    """The tokenizer's folder."""
+    rows: list[AskedRow]
+    characters: int
+    """Most that is shown of a row."""
+
+
+class Piece(BaseModel):
+    """A part of a rendered row."""
+
+    text: str = Field(description="With special tokens; a long one lacks its middle.")
+    trained: bool = Field(description="Whether the loss of a supervised run counts it.")
+
+
+class ReferenceVerdict(BaseModel):
+    """A verifier's verdict on the reference itself, given as an answer."""
+
+    verifier: str = Field(description="Its name.")
+    reward: float | None = Field(description="Null: it broke.")
+    status: str = Field(description="`correct`, `wrong`, …")
+    detail: str = Field(description="A sentence for a person.")
+
+
+class RenderedRow(BaseModel):
+    """A row as the model will read it."""
+
+    index: int = Field(description="Its place in the dataset, from 0.")
+    answer: Literal["chosen", "rejected"] | None = Field(
+        None, description="Which of two answers is shown, if the run compares two."
+    )
+    pieces: list[Piece] = Field(
+        default_factory=list, description="Its text: one piece, or trained ones and others in turn."
+    )
+    tokens: int | None = Field(
+        None, description="Of all its text. Null: the tokenizer is not on the gateway's host."
+    )
+    trained_tokens: int | None = Field(
+        None, description="Those that the loss of a supervised run counts."
+    )
+    reference: str | None = Field(
+        None, description="The verifier's reference, as text or JSON; a long one lacks its middle."
+    )
+    verdicts: list[ReferenceVerdict] = Field(
+        default_factory=list,
+        description="Of the reference itself, given as an answer. Only `POST /v1/preview` asks, if "
+        "the reference is a text or a number.",
+    )
+    problem: str | None = Field(None, description="Why it cannot be rendered.")
+
+
+class Rendering(BaseModel):
+    """Rows, and what rendered them."""
+
+    form: Form | None = Field(
+        None,
+        description="`chat_template`: the model's chat template; `plain_text`: none, so that blank "
+        "lines join the messages of a chat. Null: nobody knows here.",
+    )
+    rows: list[RenderedRow] = Field(default_factory=list, description="In their order.")
+    unread_variables: list[str] = Field(
+        default_factory=list,
+        description="Names in `data.chat_template_kwargs` that the chat template does not mention.",
+    )
+    note: str | None = Field(
+        None, description="Why there is no row, or what rows lack that the model will read."
+    )
+
+    @property
+    def first(self) -> "Rendering":
+        """The first row alone, with both answers if there are two."""
+        rows = [row for row in self.rows if row.index == self.rows[0].index]
+        return self.model_copy(update={"rows": rows})
+
+
+def shortened(text: str, most: int) -> str:
+    """`text`, or its beginning and its end."""
+    if len(text) <= most:
+        return text
+    head, tail = most - most // 3, most // 3
+    left_out = len(text) - head - tail
+    return f"{text[:head]} […{left_out:,} characters…] {text[len(text) - tail :]}"

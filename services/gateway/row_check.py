@@ -1,0 +1,107 @@
+"""What the first rows of a submission say against it: rows that cannot be rendered, a template or a
+system message that chats do not get, variables that the chat template does not read."""
+
+from collections.abc import Mapping
+
+from services.contracts.config import RLConfig, SFTConfig
+from services.contracts.config.base import keys_of
+from services.contracts.config.data import PromptOptions
+from services.contracts.preview import Rendering
+from services.contracts.records import DatasetRecord
+from services.contracts.rows.rendering import SYSTEM
+from services.datasets import DatasetReader
+from services.gateway.model_check import Problems
+from services.gateway.previews import Shown
+from services.volume import Volume
+
+LOOKED_AT = 5
+"""Rows of a submission that are rendered, evenly spaced. The first one is shown."""
+MOST_COUNTED = 1000
+"""Rows of a dataset that are read to count chats."""
+PLAIN = PromptOptions().template
+
+
+def first_rows(dataset: DatasetRecord | None) -> Shown:
+    """The rows of a submission that are looked at."""
+    last = dataset.rows - 1 if dataset else 0
+    return Shown(sorted({last * step // (LOOKED_AT - 1) for step in range(LOOKED_AT)}))
+
+
+def unusable_rows(
+    found: Rendering, config: RLConfig | SFTConfig, dataset: DatasetRecord | None
+) -> tuple[Problems, list[str]]:
+    """Problems and warnings for rows that cannot be rendered. A supervised run would fail at any of
+    them, a run of RL leaves it out."""
+    wrong = [row for row in found.rows if row.problem]
+    if not wrong or dataset is None:
+        return [], []
+    first = wrong[0]
+    said = f"row {first.index} of {dataset.name} cannot be used: {first.problem}"
+    if isinstance(config, SFTConfig) or len(wrong) == len(found.rows):
+        return [("data.dataset", said)], []
+    return [], [f"data.dataset: {said}; the run will leave such rows out"]
+
+
+def template_warnings(found: Rendering, config: RLConfig | SFTConfig) -> list[str]:
+    """Warnings if the model has no chat template, and the config does not say so; and for variables
+    that the template does not read."""
+    if found.form == "plain_text" and config.data.chat_template != "none":
+        return [
+            "data.chat_template: the model has no chat template, so prompts are plain text, and "
+            "blank lines join the messages of a chat; set it to none, or to a template"
+        ]
+    return [
+        f"data.chat_template_kwargs.{name}: the model's chat template does not mention {name}, so "
+        "it changes nothing"
+        for name in found.unread_variables
+    ]
+
+
+def unused_for_chats(
+    config: RLConfig | SFTConfig, datasets: Mapping[str, DatasetRecord], volume: Volume
+) -> list[str]:
+    """Warnings for templates and system messages that chats do not get, with the numbers of rows
+    among MOST_COUNTED, evenly spaced. `datasets`: by the keys that name them."""
+    data = config.data
+    asked: dict[str, tuple[str, str | None]] = {"data": (data.template, data.system)}
+    if isinstance(config, RLConfig):
+        mixed = [one.data for one in config.datasets.values()]
+        asked |= {
+            key: (one.template, one.system)
+            for key, one in zip(keys_of("data", "mix", len(data.mix)), mixed, strict=True)
+        }
+        sets = config.evaluation.sets if config.evaluation else []
+        asked |= {
+            key: (one.template or data.template, one.system or data.system)
+            for key, one in zip(keys_of("evaluation", "more", len(sets) - 1), sets, strict=False)
+        }
+    return [
+        warning
+        for key, (template, system) in asked.items()
+        if (record := datasets.get(f"{key}.dataset")) is not None
+        for warning in _unused(key, template, system, DatasetReader(volume, record))
+    ]
+
+
+def _unused(key: str, template: str, system: str | None, reader: DatasetReader) -> list[str]:
+    if template == PLAIN and system is None:
+        return []
+    count = min(len(reader), MOST_COUNTED)
+    rows = [reader.row(len(reader) * step // count) for step in range(count)]
+    chats = [row.prompt for row in rows if isinstance(row.prompt, list)]
+    own = [chat for chat in chats if any(turn.get("role") in SYSTEM for turn in chat)]
+    of = f"of the {count:,} rows of {reader.record.name}"
+    of += " that were looked at" if count < len(reader) else ""
+    found = []
+    if chats and template != PLAIN:
+        but = "" if system is None else f" but for {key}.system before them"
+        found.append(
+            f"{key}.template is for text prompts: {len(chats):,} {of} are chats, and stay as they "
+            f"are{but}; upload their text as prompts, or write the words into the chats"
+        )
+    if own and system is not None:
+        found.append(
+            f"{key}.system is not used for {len(own):,} {of}: they are chats with a system message "
+            "of their own"
+        )
+    return found

@@ -1,0 +1,86 @@
+"""The first row of a run is shown with its submission, and any row by a preview."""
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.gateway.servers import Headrace, problems, upload
+from tests.unit.rollout.chat_templates import CHATML, tokenizer_of
+
+PROMPT = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.fixture
+def chat_model(model: Path) -> Path:
+    tokenizer = tokenizer_of(CHATML)
+    tokenizer.eos_token = "<|im_end|>"
+    tokenizer.save_pretrained(model)
+    return model
+
+
+def test_a_submission_and_a_preview_show_rows_as_the_model_reads_them(
+    api: httpx.Client, sums: None, submit: Any, chat_model: Path, headrace: Headrace
+) -> None:
+    config: dict[str, Any] = {
+        "model": {"path": str(chat_model)},
+        "data": {"dataset": "sums", "template": "{prompt}="},
+    }
+
+    record = submit(config).json()
+    dry = api.post("/v1/runs?dry_run=true", json={"recipe": "grpo", "config": config}).json()
+    asked = {"recipe": "grpo", "config": config, "start": 38, "rows": 5}
+    found = api.post("/v1/preview", json=asked).json()
+    shown = headrace(
+        *("preview", "sums", "--model", str(chat_model), "--rows", "1", "--start", "2"),
+        *("--set", r"data.template=Q: {prompt}\n####"),
+    )
+
+    (row,) = record["preview"]["rows"]
+    assert row["pieces"] == [{"text": PROMPT.format("0+1="), "trained": False}]
+    assert (row["reference"], row["problem"]) == ("1", None)
+    # Three special tokens, and one for each byte besides.
+    assert row["tokens"] == len("user\n0+1=" + "\n" + "assistant\n") + 3
+    assert api.get(f"/v1/runs/{record['id']}").json()["preview"] == dry["preview"]
+    assert dry["preview"] == record["preview"]
+    assert (found["dataset"], found["total"], found["form"]) == ("sums", 40, "chat_template")
+    texts = [one["pieces"][0]["text"] for one in found["rows"]]
+    assert texts == [PROMPT.format("38+1="), PROMPT.format("39+1=")]
+    # Nobody scores here.
+    (verdict,) = found["rows"][0]["verdicts"]
+    assert (verdict["verifier"], verdict["status"]) == ("math", "error")
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.splitlines()[1:5] == [
+        "  <|im_start|>user⏎",
+        "  Q: 2+1⏎",
+        "  ####<|im_end|>⏎",
+        "  <|im_start|>assistant⏎",
+    ]
+
+
+def test_a_supervised_row_shows_what_is_trained_and_a_broken_one_refuses_the_run(
+    api: httpx.Client, chat_model: Path
+) -> None:
+    rows = b'{"prompt": "1+1", "answer": "2"}\n{"prompt": "1+2", "answer": "3"}\n'
+    upload(api, "pairs", rows)
+    config: dict[str, Any] = {
+        "type": "sft",
+        "model": {"path": str(chat_model)},
+        "data": {"dataset": "pairs"},
+    }
+    row = api.post("/v1/preview", json={"config": config}).json()["rows"][0]
+    assert [piece["text"] for piece in row["pieces"] if piece["trained"]] == ["2<|im_end|>"]
+    assert row["trained_tokens"] == 2
+
+    config["data"] |= {"chat_template": "{% for m in messages %}{{ m.role }}{% endfor %}"}
+    refused = problems(api.post("/v1/runs", json={"config": config}))
+    assert "leaves out the text of message 1 (user), '1+1'" in refused["data.dataset"]
+    row = api.post("/v1/preview", json={"config": config}).json()["rows"][0]
+    assert "leaves out the text" in row["problem"]
+
+
+def test_a_folder_without_a_tokenizer_is_refused(submit: Any, model: Path) -> None:
+    (model / "tokenizer_config.json").unlink()
+    refused = problems(submit({"model": {"path": str(model)}}))
+    assert f"{model} holds no tokenizer" in refused["model.path"]
