@@ -1,5 +1,5 @@
-"""English number words as digits: `eighteen`, `twenty-one`, `three hundred and five`, `two thirds`,
-`one and a half`, `half a dozen`. Linear time.
+"""Number words as digits: `eighteen`, `three hundred and five`, `two thirds`, `one and a half`,
+`half a dozen`, and Chinese numerals (`十八个`). Linear time.
 """
 
 import re
@@ -39,15 +39,40 @@ _FRACTION = re.compile(
 )
 _HALF = re.compile(r"^\W*half\W*$", re.IGNORECASE)
 _SIGN = re.compile(r"\b(?:minus|negative)\s+(?=\d)", re.IGNORECASE)
+_HAN_VALUES = {sign: value for value, sign in enumerate("零一二三四五六七八九")} | {
+    "〇": 0,
+    "两": 2,
+}
+_HAN_SCALES = {"十": 10, "百": 100, "千": 10**3, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
+# All of a text, but for a measure word: many other words begin with a numeral.
+_HAN = re.compile(
+    rf"^[{''.join([*_HAN_VALUES, *_HAN_SCALES])}]{{1,20}}"
+    r"(?=(?:[个個只隻本元块塊天年人岁歳歲次条張张つ]|です)?\W*$)"
+)
 _DOZEN = re.compile(r"\b(half\s+)?an?\s+dozen\b", re.IGNORECASE)
 
 
 def words_as_digits(text: str) -> str:
     """`text` with digits for its number words."""
-    text = _RUN.sub(_digits, text)
+    text = _HAN.sub(_han_digits, _RUN.sub(_digits, text))
     text = _HALF.sub("1/2", text)
     text = _DOZEN.sub(lambda match: "6" if match[1] else "12", text)
     return _SIGN.sub("-", _FRACTION.sub(_fraction, text))
+
+
+def _han_digits(match: re.Match[str]) -> str:
+    total = section = current = 0
+    for sign in match[0]:
+        scale = _HAN_SCALES.get(sign)
+        if scale is None:
+            current = current * 10 + _HAN_VALUES[sign]
+        elif scale < 10**4:
+            section += (current or 1) * scale
+            current = 0
+        else:
+            total += (section + current) * scale
+            section = current = 0
+    return str(total + section + current)
 
 
 def _digits(match: re.Match[str]) -> str:

@@ -658,6 +658,15 @@ CORRECT: dict[str, list[tuple[str, object]]] = {
         ("\\boxed{\\text{5}}", "5"),
         ("\\boxed{\\mathrm{cm}}", "\\text{cm}"),
     ],
+    "chinese numerals": [
+        ("答案是五。", "5"),
+        ("答案是十八。", "18"),
+        ("答案：二十一个", "21"),
+        ("答案：一百零五", "105"),
+        ("答案：两万三千", "23000"),
+        ("答えは十二です。", "12"),
+        ("\\boxed{三角形}", "三角形"),
+    ],
 }
 
 WRONG: dict[str, list[tuple[str, object]]] = {
@@ -1235,6 +1244,11 @@ WRONG: dict[str, list[tuple[str, object]]] = {
         ("\\boxed{H_1}", "H_0"),
         ("\\boxed{\\sigma=4}", "\\sigma^2=4"),
         ("\\boxed{\\sum_{i=0}^{n-1} i^2}", "\\sum_{i=1}^n i"),
+    ],
+    "chinese numerals": [
+        ("答案是十八。", "8"),
+        ("\\boxed{五十}", "5"),
+        ("\\boxed{三角形}", "3"),
     ],
 }
 
