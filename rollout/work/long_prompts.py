@@ -60,8 +60,8 @@ def rendered(
 def cut_said(row: str, lost: int, left: int) -> str:
     """An event for a prompt that has lost `lost` tokens, and has `left` tokens."""
     return (
-        f"a prompt is cut (data.long_prompts): {row} has lost {lost:,} tokens at the beginning of "
-        f"its longest text, and has {left:,} left"
+        f"a prompt is cut (data.long_prompts): {row} has lost {lost:,} of {lost + left:,} tokens, "
+        "at the beginning of its longest text"
     )
 
 

@@ -75,8 +75,8 @@ async def test_what_happens_often_is_counted_in_powers_of_ten() -> None:
     for row in range(120):
         await events.counted("cut", cut_said(f"dataset row {row}", 7, 1022))
     said = (
-        "a prompt is cut (data.long_prompts): dataset row {} has lost 7 tokens at the beginning of "
-        "its longest text, and has 1,022 left"
+        "a prompt is cut (data.long_prompts): dataset row {} has lost 7 of 1,029 tokens, at the "
+        "beginning of its longest text"
     )
     assert messages == [
         said.format(0),
