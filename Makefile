@@ -61,6 +61,10 @@ test-gpu: setup ## the kernels of CUDA against float32, on a machine with an NVI
 test-bench: setup ## the benchmarks run, and measure what they say: three minutes
 	@$(BIN)/python -m pytest tests/bench
 
+.PHONY: test-exports
+test-exports: setup ## exported models in transformers 4.45, 4.51 and 4.57, which it installs: a minute
+	@$(BIN)/python -m pytest tests/exports
+
 .PHONY: test-demo-agent
 test-demo-agent: setup ## make demo-agent reaches its reward: five minutes
 	@$(BIN)/python -m pytest tests/demo

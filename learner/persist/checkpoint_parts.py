@@ -28,7 +28,13 @@ from transformers import PreTrainedModel
 from learner.distributed import Ranks
 from learner.model.loading.lora import save_adapter_config, trained_on_host
 from learner.model.loading.models import LoadedModel
-from learner.model.loading.saving import as_in_a_folder, on_host, save_description, weight_tensors
+from learner.model.loading.saving import (
+    as_in_a_folder,
+    on_host,
+    save_beside_adapter,
+    save_description,
+    weight_tensors,
+)
 from learner.model.placement.offload import present
 from learner.model.placement.parallel import is_sharded
 from learner.slices import PART, WHOLE, Part
@@ -217,7 +223,7 @@ def _unfinished(root: Path, captured: Captured) -> Path:
 def _write_description(folder: Path, captured: Captured, base: Path) -> None:
     """All but tensors, and the random state, which is rank 0's. `base`: the base of adapters."""
     if captured.loaded.lora:
-        captured.loaded.tokenizer.save_pretrained(folder)
+        save_beside_adapter(captured.loaded, folder)
         save_adapter_config(captured.loaded, folder, str(base))
     else:
         save_description(captured.loaded, folder)

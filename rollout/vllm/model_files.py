@@ -15,6 +15,9 @@ from services.contracts.weights import MODEL_FILES, WeightFile
 from services.models import UnusableFolder
 from services.volume import Volume
 
+PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""The names of such a class in transformers 4 and 5."""
+
 
 class TokenizerLike(PromptTokenizer, Protocol):
     """The part of a Hugging Face tokenizer that rollout uses."""
@@ -47,13 +50,13 @@ async def fetch_model(volume: Volume, name: str) -> Path:
 def load_tokenizer(model: Path, trust_remote_code: bool = False) -> TokenizerLike:
     """The tokenizer of an exported model folder.
 
-    One that the learner saved as TokenizersBackend is loaded as that: AutoTokenizer would load the
+    One that is defined by its tokenizer.json alone is loaded as that: AutoTokenizer would load the
     same, after it has imported torch, which takes a worker four seconds. Raises UnusableFolder.
     """
     import transformers
 
     config = msgspec.json.decode((model / "tokenizer_config.json").read_bytes())
-    plain = config.get("tokenizer_class") == "TokenizersBackend" and "auto_map" not in config
+    plain = config.get("tokenizer_class") in PLAIN and "auto_map" not in config
     loader = transformers.PreTrainedTokenizerFast if plain else transformers.AutoTokenizer
     try:
         tokenizer: TokenizerLike = loader.from_pretrained(

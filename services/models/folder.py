@@ -18,12 +18,13 @@ from services.models.opening import open_inside
 from services.models.tokenizer import check_tokenizer_config
 
 CONFIG = "config.json"
+GENERATION = "generation_config.json"
 INDEX = "model.safetensors.index.json"
 TEMPLATES = "additional_chat_templates"
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 MIB = 1 << 20
 READ = {
-    CONFIG: 4 * MIB, "generation_config.json": 4 * MIB, ADAPTER_CONFIG: 4 * MIB, INDEX: 64 * MIB,
+    CONFIG: 4 * MIB, GENERATION: 4 * MIB, ADAPTER_CONFIG: 4 * MIB, INDEX: 64 * MIB,
     "tokenizer_config.json": 16 * MIB, "special_tokens_map.json": 16 * MIB,
     "added_tokens.json": 16 * MIB,
 }  # fmt: skip
@@ -91,7 +92,7 @@ class _Reader:
         config = self._object(read, CONFIG)
         if config:
             check_config(config, tensors, str(self._folder / CONFIG))
-        check_tokens(self._object(read, "generation_config.json"), "generation_config.json")
+        check_tokens(self._object(read, GENERATION), GENERATION)
         self._tokenizer(read)
         adapter = self._adapter(read) if ADAPTER_CONFIG in read else None
         return ModelFolder(self._folder, config, tensors, adapter)

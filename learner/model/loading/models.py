@@ -5,7 +5,8 @@ published weights. Code shipped with a model runs only where the config allows i
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from learner.model.attention.packed import (
 )
 from learner.model.head.logit_scale import other_logits
 from learner.model.loading.folders import Source, check_size, find_source, numbers_of, unusable
+from learner.model.loading.own_files import own_files, with_adapter
 from learner.model.moe.experts import use_pass_type_experts
 from learner.model.passes.packing_check import mixes_sequences
 from learner.model.placement.slicing import loading_slices
@@ -41,6 +43,7 @@ from services.models.adapter import MERGED, adapted_layers
 from services.models.description import TOKENS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+TokenizerState = tuple[int, str, str]
 
 
 @dataclass
@@ -52,6 +55,10 @@ class LoadedModel:
     publish_dtype: torch.dtype
     lora: LoRA | None = None
     """The adapters, with explicit targets, if they are what is trained."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """The files of its folder but the weights; empty for a model from scratch."""
+    read_tokenizer: "TokenizerState | None" = None
+    """The state of `tokenizer` as these files have it."""
 
     @property
     def autocast(self) -> torch.dtype | None:
@@ -106,10 +113,19 @@ def load_model(
         model = _merged(model, source) if merged else model
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **options)
         _check_generation(model)
+        files = own_files(Path(source.weights), config.trust_remote_code)
+        if merged:
+            files = with_adapter(files, own_files(Path(source.folder), with_code=False))
     loaded = ready(model, tokenizer, dtype, _place_for(model, device, sharing))
+    loaded.files, loaded.read_tokenizer = files, tokenizer_state(tokenizer)
     if sharing is None and (why := unfit(loaded.model, loaded.autocast)):
         raise UnusableModel(f"model {path}: {why}")
     return loaded
+
+
+def tokenizer_state(tokenizer: Any) -> TokenizerState:
+    """What a run may change of a tokenizer: its size, special tokens and chat template."""
+    return len(tokenizer), str(tokenizer.special_tokens_map), str(tokenizer.chat_template)
 
 
 def unfit(model: PreTrainedModel, autocast: torch.dtype | None = None) -> str | None:

@@ -4,6 +4,8 @@ folders."""
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -11,32 +13,126 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from learner.errors import UnusableModel
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.models import LoadedModel, tokenizer_state
+from learner.model.loading.own_files import beside_adapter, is_tokenizer
+from learner.model.loading.spellings import (
+    Object,
+    changed_config,
+    config_for_all,
+    section_of,
+    tokenizer_config_for_all,
+    with_dtype_named,
+)
 from learner.slices import WHOLE, Part, whole
+from services.models.description import TOKENS
+from services.models.folder import CONFIG, GENERATION
+
+TOKENIZER = "tokenizer_config.json"
+NOT_OF_A_TOKENIZER = ("backend", "is_local", "local_files_only")
+"""Keys that say how this process has loaded it."""
 
 
 def save_description(loaded: LoadedModel, folder: Path) -> None:
-    """Config, generation config and tokenizer into `folder`: all of a model but its weights.
+    """Write all of a model but its weights into `folder`. Raises as `description`."""
+    _write(description(loaded), folder)
+
+
+def save_beside_adapter(loaded: LoadedModel, folder: Path) -> None:
+    """Write what goes with an adapter into its `folder`: the tokenizer, and the base's licence.
+    Raises as `description`."""
+    _write(beside_adapter(description(loaded)), folder)
+
+
+def description(loaded: LoadedModel) -> dict[str, bytes]:
+    """The files of a model but its weights: those that it was loaded from, with what the run has
+    changed; for a model from scratch, new ones.
 
     The config names the type that is published, so that vLLM's `auto` picks it. Raises OSError, and
     UnusableModel for what transformers read and cannot write.
     """
+    files = dict(loaded.files)
+    model = loaded.model
     try:
-        loaded.model.config.save_pretrained(folder)
-        if loaded.model.generation_config is not None:
-            loaded.model.generation_config.save_pretrained(folder)
-        loaded.tokenizer.save_pretrained(folder)
+        if loaded.read_tokenizer != tokenizer_state(loaded.tokenizer):
+            files = {name: text for name, text in files.items() if not is_tokenizer(name)}
+            files |= _new_tokenizer(loaded.tokenizer)
+        config = _config(model, _object(files.get(CONFIG)))
+        known = config if loaded.files else {}
+        generation = _generation(model, _object(files.get(GENERATION)), known)
     except OSError:
         raise
     except Exception as error:
         raise UnusableModel(
             f"the model's config or tokenizer cannot be written: {error}"
         ) from error
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    config["dtype"] = str(loaded.publish_dtype).removeprefix("torch.")
-    config["architectures"] = [type(loaded.model).__name__]
-    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    dtype = str(loaded.publish_dtype).removeprefix("torch.")
+    config = with_dtype_named(config_for_all(config), dtype)
+    config["architectures"] = [type(model).__name__]
+    _update(files, CONFIG, config)
+    if generation:
+        _update(files, GENERATION, generation)
+    if TOKENIZER in files:
+        _update(files, TOKENIZER, tokenizer_config_for_all(_object(files[TOKENIZER])))
+    return files
+
+
+def _config(model: PreTrainedModel, own: Object) -> Object:
+    """The config of `model`, with the keys of the file `own` that hold for it."""
+    trained: Object = model.config.to_dict()
+    section = section_of(own, trained.get("model_type", ""))
+    if section is None:
+        config = json.loads(model.config.to_json_string())
+        return {**config, "use_cache": True}
+    read: Object = type(model.config).from_dict(section).to_dict()
+    return changed_config(section, read, trained)
+
+
+def _generation(model: PreTrainedModel, own: Object, config: Object) -> Object:
+    """The generation config of `model`: the file `own`, with tokens as the run has them. Empty if
+    transformers takes the same from `config`."""
+    if model.generation_config is None:
+        return own
+    named = {key: getattr(model.generation_config, key) for key in TOKENS}
+    before = own or config
+    changed = {key: value for key, value in named.items() if value != before.get(key)}
+    return {**own, **changed} if changed else own
+
+
+def _new_tokenizer(tokenizer: Any) -> dict[str, bytes]:
+    """The files of a tokenizer, as transformers writes them, with its chat template also where
+    older versions look for it."""
+    with TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        files = {
+            str(path.relative_to(folder)): path.read_bytes()
+            for path in sorted(Path(folder).rglob("*"))
+            if path.is_file()
+        }
+    said = _object(files[TOKENIZER])
+    for key in NOT_OF_A_TOKENIZER:
+        said.pop(key, None)
+    if tokenizer.chat_template:
+        said["chat_template"] = tokenizer.chat_template
+    _update(files, TOKENIZER, said)
+    return files
+
+
+def _object(text: bytes | None) -> Object:
+    found: Object = json.loads(text) if text else {}
+    return found
+
+
+def _update(files: dict[str, bytes], name: str, wanted: Object) -> None:
+    """Have the file `name` hold `wanted`; byte for byte as it was if it does."""
+    if _object(files.get(name)) != wanted:
+        files[name] = (json.dumps(wanted, indent=2) + "\n").encode()
+
+
+def _write(files: Mapping[str, bytes], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(text)
 
 
 def weight_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:

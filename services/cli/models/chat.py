@@ -12,6 +12,7 @@ import typer
 
 from services.cli.models.checkpoints import (
     checkpoint_of,
+    run_and_step,
     run_with_checkpoint,
     run_with_step,
 )
@@ -78,14 +79,6 @@ def chat(
         path = checkpoint_of(made_by, data, step)
     options += [f"--max-tokens={max_tokens}", f"--temperature={temperature}"]
     _ask_folder(path, options, prompt, as_json)
-
-
-def run_and_step(model: str) -> tuple[str, int | None]:
-    """The run that `model` names, and the step if it names one: RUN, RUN@latest or RUN@STEP."""
-    run, _, step = model.rpartition("@")
-    if run and step == "latest":
-        return run, None
-    return (run, int(step)) if run and step.isascii() and step.isdigit() else (model, None)
 
 
 def _ask_policy(

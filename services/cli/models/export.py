@@ -4,22 +4,42 @@ import os
 import shutil
 import subprocess
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from services.cli.models.checkpoints import checkpoint_of, run_with_checkpoint
+from services.cli.models.checkpoints import (
+    checkpoint_of,
+    run_and_step,
+    run_with_checkpoint,
+    run_with_step,
+)
 from services.cli.options import AsJson, Data, GatewayURL, connect
-from services.cli.output import CliError, out, print_json
+from services.cli.output import CliError, err, escape, out, print_json
 from services.contracts.weights import ADAPTER_CONFIG
 
-# Of a checkpoint: what only Headrace reads.
 OURS = ("training", "manifest.json")
+"""Parts of a checkpoint that only Headrace reads."""
+
+
+class WeightType(StrEnum):
+    """Types that transformers and vLLM read weights in."""
+
+    BFLOAT16 = "bfloat16"
+    FLOAT16 = "float16"
+    FLOAT32 = "float32"
 
 
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Id, beginning of it, or name.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="Id, beginning of it, or name; RUN@STEP is the checkpoint of an earlier step.",
+        ),
+    ],
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="A new folder, or an empty one.")
     ],
@@ -27,49 +47,73 @@ def export(
         bool,
         typer.Option("--merged", help="Of a LoRA run: the whole model, the adapter added to it."),
     ] = False,
+    dtype: Annotated[
+        WeightType | None,
+        typer.Option("--dtype", help="Round the weights to this type, and say what that loses."),
+    ] = None,
     data: Data = None,
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Copy the newest checkpoint of RUN to FOLDER, for transformers and vLLM; of a LoRA run the
-    adapter, for peft, or with --merged the whole model."""
-    record = run_with_checkpoint(connect(gateway, data), run)
-    checkpoint = checkpoint_of(record, data)
+    """Copy the newest checkpoint of RUN, or that of a step, to FOLDER, for transformers and vLLM;
+    of a LoRA run the adapter, for peft, or with --merged the whole model."""
+    api = connect(gateway, data)
+    reference, step = run_and_step(run)
+    record = run_with_step(api, run_with_checkpoint(api, reference), step)
+    checkpoint = checkpoint_of(record, data, step)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CliError(f"{folder} is there already and not an empty folder: name another one")
-    adapter = (checkpoint / ADAPTER_CONFIG).is_file() and not merged
+    has_adapter = (checkpoint / ADAPTER_CONFIG).is_file()
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CliError(f"{folder} cannot be made: {error.strerror}") from None
+    lost = ""
     try:
-        if merged and (checkpoint / ADAPTER_CONFIG).is_file():
-            _merge(checkpoint, beside)
+        if merged and has_adapter:
+            wanted = () if dtype is None else (f"--dtype={dtype.value}",)
+            lost = _in_learner("export", *wanted, "--", str(checkpoint), str(beside))
         else:
-            # Not its modes: earlier versions made checkpoints for their own user alone.
-            shutil.copytree(
-                checkpoint,
-                beside,
-                ignore=shutil.ignore_patterns(*OURS),
-                copy_function=shutil.copyfile,
-            )
+            _copy(checkpoint, beside)
+            if dtype is not None:
+                lost = _in_learner("rounding", dtype.value, str(beside))
         beside.rename(folder)
-    except (OSError, shutil.Error) as error:
+    except OSError as error:
         raise CliError(
             f"{checkpoint} could not be copied to {folder}: {error}; if the run goes on, and has "
             "made a newer checkpoint meanwhile, try again"
         ) from None
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    kind = "adapter" if adapter else "model"
+    kind = "adapter" if has_adapter and not merged else "model"
     if as_json:
-        print_json({"run": record["id"], "folder": str(folder), "kind": kind})
+        answer = {"run": record["id"], "folder": str(folder), "kind": kind}
+        print_json({**answer, "rounding": lost} if lost else answer)
         return
     out.print(f"[green]exported[/] {checkpoint.name} of {record['name']}: {kind} in {folder}")
+    if lost:
+        err.print(f"[dim]{escape(lost)}[/]", soft_wrap=True)
 
 
-def _merge(checkpoint: Path, folder: Path) -> None:
-    command = [sys.executable, "-m", "learner.tools.export", "--", str(checkpoint), str(folder)]
-    if (code := subprocess.run(command, check=False).returncode) != 0:
-        raise CliError("the adapter was not merged; nothing was written", code=code)
+def _copy(checkpoint: Path, folder: Path) -> None:
+    """Copy a checkpoint without what only Headrace reads, and without modes: earlier versions made
+    checkpoints for their own user alone."""
+    folder.mkdir()
+    for path in sorted(checkpoint.rglob("*")):
+        name = path.relative_to(checkpoint)
+        if name.parts[0] in OURS:
+            continue
+        if path.is_dir():
+            (folder / name).mkdir()
+        else:
+            shutil.copyfile(path, folder / name)
+
+
+def _in_learner(tool: str, *arguments: str) -> str:
+    """Run a tool that needs torch. Returns what it says that rounding has lost."""
+    command = [sys.executable, "-m", f"learner.tools.{tool}", *arguments]
+    done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE)
+    if done.returncode != 0:
+        raise CliError("nothing was written", code=done.returncode)
+    return done.stdout.strip()
