@@ -73,6 +73,8 @@ class SFTCoordinator(FirstRank):
         self._store.fenced(self._store.runs.update, {"max_steps": self._max_steps})
         # A run that begins validates again, before its first step.
         self._file.begin(step if step else -1)
+        for warning in loaded.warnings:
+            self._store.warn(warning)
         computation = {"attention": str(loaded.attention), **self._state.computation}
         for part, words in computation.items():
             self._store.computes(part, words)

@@ -152,4 +152,4 @@ def _shape(path: str, config: PretrainedModel, what: str) -> tuple[ModelShape | 
         read = AutoConfig.from_pretrained(
             source.weights, trust_remote_code=config.trust_remote_code
         )
-    return shape_of(widths(read.get_text_config()), source.tensors), of_half(read.to_dict())
+    return shape_of(widths(read.get_text_config()), source.model.tensors), of_half(read.to_dict())

@@ -38,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 @dataclass
 class Loss:
-    """What rounding changes, over all tensors that were rounded."""
+    """Counts what rounding changes, over all tensors."""
 
     dtype: torch.dtype
     weights: int = 0
@@ -75,7 +75,7 @@ class Loss:
 
     @property
     def words(self) -> str:
-        """What was lost."""
+        """The loss, for a user."""
         if not self.rounded:
             return f"{self}: every weight kept its value"
         zeroed = f"; {self.zeroed:,} became 0" if self.zeroed else ""

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,6 +28,7 @@ from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.dependencies import Dependencies, find_run
 from services.http import Problem
 from services.models import ModelFolder
+from services.models.agreement import contradictions
 from services.models.nearby import nearby
 from services.models.path import (
     PREFIX,
@@ -60,6 +61,8 @@ class Models(NamedTuple):
     """The one that `algorithm.kl.reference.path` names."""
     tokenizer: Path | None = None
     """The folder of the policy's tokenizer: of an adapter, the adapter's own."""
+    warnings: Sequence[str] = ()
+    """Contradictions between their configs and weights that do not refuse a run."""
 
 
 async def check_models(
@@ -89,9 +92,20 @@ async def check_models(
     for key in (TEACHER, REFERENCE):
         if policy is not None and (other := found[key]) is not None:
             problems += await anyio.to_thread.run_sync(_check_tokens, key, policy, other)
-    return raw, Models(
-        policy, found[CRITIC], found[TEACHER], found[REFERENCE], tokenizer=named.get(POLICY)
-    )
+    warnings: list[str] = []
+    # The checkpoint of a run that is resumed was written by the learner.
+    for key in (POLICY, TEACHER, REFERENCE) if previous is None else ():
+        if (folder := found[key]) is not None and folder.tensors:
+            refused, warned = await anyio.to_thread.run_sync(_contradictions, folder)
+            problems += [(key, said) for said in refused]
+            warnings += [f"{key}: {said}" for said in warned]
+    own = named.get(POLICY)
+    return raw, Models(policy, found[CRITIC], found[TEACHER], found[REFERENCE], own, warnings)
+
+
+def _contradictions(folder: ModelFolder) -> tuple[list[str], list[str]]:
+    said = contradictions(folder)
+    return said.refused, said.warnings
 
 
 class Checkpointed(NamedTuple):

@@ -155,6 +155,7 @@ async def accept(
     unfinished: list[ReferenceCheck] = []
     if not rows:
         warnings, unfinished = await check_verifiers(deps, raw, datasets, problems)
+    warnings += models.warnings
     if source is not None and previous is None:
         warnings.append(
             f"run {source.name} ({source.id}) ended without a checkpoint: this run has its config, "

@@ -73,6 +73,6 @@ def adapted_layers(folder: Path) -> list[str]:
     """The layers that the adapter in `folder` has weights for. Raises UnusableFolder."""
     path = folder / ADAPTER_WEIGHTS
     with path.open("rb") as file:
-        names = [name for name, _ in Headers().tensors(file.fileno(), path)]
+        names = [header.name for header in Headers().tensors(file.fileno(), path)]
     layers = (name.removeprefix("base_model.model.").rpartition(".lora_")[0] for name in names)
     return sorted({layer for layer in layers if layer})

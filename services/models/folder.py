@@ -3,6 +3,7 @@
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,13 @@ from services.contracts.weights import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from services.models.adapter import check_adapter
 from services.models.description import check_config, check_tokens, read_object
 from services.models.errors import UnusableFolder
-from services.models.headers import Headers, Tensors
+from services.models.headers import Header, Headers, Tensors, same_tensor
 from services.models.opening import open_inside
 from services.models.tokenizer import check_tokenizer_config
 
 CONFIG = "config.json"
 GENERATION = "generation_config.json"
+SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 TEMPLATES = "additional_chat_templates"
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
@@ -49,6 +51,19 @@ class ModelFolder:
     """Of its .safetensors files; empty without any."""
     adapter: dict[str, Any] | None = None
     """Its adapter_config.json; None for a whole model."""
+    unread: tuple[str, ...] = ()
+    """Files of weights that libraries do not read, since others come first."""
+
+
+def same_weights(folder: Path, first: str, second: str) -> bool:
+    """Whether two tensors of the checked `folder` are equal. Raises UnusableFolder, OSError."""
+    root = cache_or_self(folder)
+    with ExitStack() as opened:
+        files = []
+        for path in sorted(folder.glob("*.safetensors"), key=lambda path: path.name != SINGLE):
+            files.append(open_inside(root, path))
+            opened.callback(os.close, files[-1])
+        return same_tensor(files, first, second)
 
 
 class _Index(msgspec.Struct):
@@ -79,6 +94,7 @@ class _Reader:
         self._folder = folder
         self._root = cache_or_self(folder)
         self._names: set[str] = set()
+        self._unread: list[str] = []
 
     def check(self) -> ModelFolder:
         self._names = set(self._files(self._folder))
@@ -95,7 +111,7 @@ class _Reader:
         check_tokens(self._object(read, GENERATION), GENERATION)
         self._tokenizer(read)
         adapter = self._adapter(read) if ADAPTER_CONFIG in read else None
-        return ModelFolder(self._folder, config, tensors, adapter)
+        return ModelFolder(self._folder, config, tensors, adapter, tuple(self._unread))
 
     def _files(self, folder: Path) -> Iterator[str]:
         """Names of the files in `folder`. Raises UnusableFolder for links that leave the model, and
@@ -152,26 +168,31 @@ class _Reader:
                 ) from error
 
     def _weights(self, index: bytes | None) -> Tensors:
-        """All tensors of the folder's model; an adapter's are not among them."""
+        """All tensors that libraries read; an adapter's are not among them."""
         files = {n for n in self._names if n.endswith(".safetensors")} - {ADAPTER_WEIGHTS}
-        if index is not None:
-            self._check_index(index, files)
+        named = self._check_index(index, files) if index is not None else set()
         if not files and ADAPTER_CONFIG not in self._names:
             self._refuse_pickles("save_pretrained")
+        # The libraries' order: others are copies in another layout, or left over.
+        read = {SINGLE} & files or named or files
         headers, found = Headers(), Tensors()
         for name in sorted(files):
-            found.update(self._tensors(headers, name))
+            for header in self._tensors(headers, name):
+                if name in read:
+                    found.add(header)
+        self._unread = sorted(files - read)
         return found
 
-    def _tensors(self, headers: Headers, name: str) -> dict[str, tuple[int, ...]]:
+    def _tensors(self, headers: Headers, name: str) -> list[Header]:
         path = self._folder / name
         descriptor = open_inside(self._root, path)
         try:
-            return dict(headers.tensors(descriptor, path))
+            return list(headers.tensors(descriptor, path))
         finally:
             os.close(descriptor)
 
-    def _check_index(self, index: bytes, files: set[str]) -> None:
+    def _check_index(self, index: bytes, files: set[str]) -> set[str]:
+        """The files that the list names."""
         path = self._folder / INDEX
         try:
             named = set(msgspec.json.decode(index, type=_Index).weight_map.values())
@@ -181,6 +202,7 @@ class _Reader:
             raise UnusableFolder(
                 f"{path} names {missing[0][:200]!r}, which is no .safetensors file of this folder"
             )
+        return named
 
     def _adapter(self, read: dict[str, bytes]) -> dict[str, Any]:
         """The adapter's config, checked."""
@@ -188,7 +210,7 @@ class _Reader:
         if ADAPTER_WEIGHTS not in self._names:
             self._refuse_pickles("peft's save_pretrained")
             raise UnusableFolder(f"{self._folder} lacks {ADAPTER_WEIGHTS}: copy it there")
-        tensors = self._tensors(Headers(), ADAPTER_WEIGHTS)
+        tensors = {one.name: one.shape for one in self._tensors(Headers(), ADAPTER_WEIGHTS)}
         check_adapter(config, tensors, str(self._folder / ADAPTER_CONFIG))
         return config
 

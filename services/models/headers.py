@@ -1,10 +1,13 @@
 """The tensors that safetensors files name, by their headers. No weight is read."""
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
+import msgspec
 from safetensors import SafetensorError, safe_open
 
 from services.models.errors import UnusableFolder
@@ -15,8 +18,33 @@ LARGEST_HEADERS = 64 << 20
 """Bytes, of all files of a folder."""
 
 
+BLOCK = 1 << 20
+"""Bytes that are compared at once."""
+
+
+class Header(NamedTuple):
+    """A tensor in a file."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    """As safetensors calls it: F32, BF16."""
+
+
 class Tensors(dict[str, tuple[int, ...]]):
     """Shapes by name."""
+
+    def __init__(
+        self, shapes: Mapping[str, tuple[int, ...]] | None = None, types: Iterable[str] = ()
+    ) -> None:
+        super().__init__(shapes or {})
+        self.types = Counter(types)
+        """How many weights have each type."""
+
+    def add(self, header: Header) -> None:
+        """Count one more."""
+        self[header.name] = header.shape
+        self.types[header.dtype] += prod(header.shape)
 
     @property
     def elements(self) -> int:
@@ -30,8 +58,8 @@ class Headers:
     def __init__(self) -> None:
         self._left = LARGEST_HEADERS
 
-    def tensors(self, descriptor: int, path: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Name and shape of each tensor of the open file. Raises UnusableFolder for one that is no
+    def tensors(self, descriptor: int, path: Path) -> Iterator[Header]:
+        """Each tensor of the open file. Raises UnusableFolder for one that is no
         whole safetensors file. `path` is for messages."""
         length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
         self._left -= length
@@ -44,9 +72,42 @@ class Headers:
             # By its descriptor: the name may lead to another file by now.
             with safe_open(f"/proc/self/fd/{descriptor}", framework="numpy") as file:
                 for name in file.keys():  # noqa: SIM118, it is no mapping
-                    yield name, tuple(file.get_slice(name).get_shape())
+                    part = file.get_slice(name)
+                    yield Header(name, tuple(part.get_shape()), part.get_dtype())
         except (SafetensorError, OSError, ValueError, OverflowError) as error:
             raise UnusableFolder(
                 f"{path} is no whole safetensors file ({str(error)[:200]}): copy it again, or "
                 "write the weights again with save_pretrained"
             ) from error
+
+
+class _Place(msgspec.Struct):
+    dtype: str
+    shape: list[int]
+    data_offsets: tuple[int, int]
+
+
+def same_tensor(files: Iterable[int], first: str, second: str) -> bool:
+    """Whether two tensors of a model have the same bytes. `files`: descriptors of its files, whose
+    headers were checked. Reads both up to the first difference."""
+    places = [_find(files, name) for name in (first, second)]
+    (file, one, begin), (other_file, other, other_begin) = places
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    size = one.data_offsets[1] - one.data_offsets[0]
+    return all(
+        os.pread(file, min(BLOCK, size - at), begin + at)
+        == os.pread(other_file, min(BLOCK, size - at), other_begin + at)
+        for at in range(0, size, BLOCK)
+    )
+
+
+def _find(files: Iterable[int], name: str) -> tuple[int, _Place, int]:
+    """The file of a tensor, its place there, and where its bytes begin."""
+    for file in files:
+        length = int.from_bytes(os.pread(file, 8, 0), "little")
+        header = msgspec.json.decode(os.pread(file, length, 8), type=dict[str, msgspec.Raw])
+        if name in header:
+            place = msgspec.json.decode(header[name], type=_Place)
+            return file, place, 8 + length + place.data_offsets[0]
+    raise UnusableFolder(f"no file has {name}")

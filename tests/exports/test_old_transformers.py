@@ -77,7 +77,7 @@ for path in sys.argv[1:]:
 
 
 def exported(folder: Path, loaded: LoadedModel) -> list[Any]:
-    """Write a trained model as a checkpoint has it; what it computes."""
+    """Write a trained model as a checkpoint has it. Return its logits and tokens."""
     with torch.no_grad():
         for parameter in loaded.model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.05)
@@ -102,7 +102,7 @@ def family(name: str) -> LoadedModel:
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, list[Any]]:
-    """What was trained, by its folder."""
+    """The logits and tokens of each trained model, by its folder."""
     torch.manual_seed(0)
     root = tmp_path_factory.mktemp("exports")
     hub_folder(root / "source")

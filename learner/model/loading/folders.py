@@ -1,6 +1,6 @@
 """From what `model.path` names to folders that are safe to load: found, checked, and measured."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from learner.distributed import Ranks
 from learner.errors import UnusableModel
 from services.contracts.config.model import ScratchModel
 from services.estimate.shape import scratch_shape
-from services.models import UnusableFolder
+from services.models import ModelFolder, UnusableFolder
 from services.models.errors import printable
 from services.models.path import check_base, check_model
 from services.runtime.host_load import free_memory
@@ -40,8 +40,8 @@ class Source:
     """The folder of the weights: for an adapter that of its base."""
     adapter: dict[str, Any] | None
     """The adapter's config."""
-    tensors: Mapping[str, tuple[int, ...]]
-    """Shapes of the weights, by their names in files."""
+    model: ModelFolder
+    """What the folder of the weights holds."""
 
 
 def find_source(path: str, trust_remote_code: bool, what: str = "model") -> Source:
@@ -55,7 +55,7 @@ def find_source(path: str, trust_remote_code: bool, what: str = "model") -> Sour
             weights = check_base(_from_hub(str(model.base), trust_remote_code, what))
     except UnusableFolder as error:
         raise UnusableModel(f"{what} {path}: {error}") from error
-    return Source(str(folder), str(weights.path), model.named.adapter, weights.tensors)
+    return Source(str(folder), str(weights.path), model.named.adapter, weights)
 
 
 def _from_hub(name: str, trust_remote_code: bool, what: str) -> Path:

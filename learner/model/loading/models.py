@@ -40,6 +40,7 @@ from services.contracts.config.model import PretrainedModel
 from services.contracts.config.rollout import Sampling
 from services.contracts.rows.turn_end import turn_ends
 from services.models.adapter import MERGED, adapted_layers
+from services.models.agreement import contradictions, not_used
 from services.models.description import TOKENS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -59,6 +60,8 @@ class LoadedModel:
     """The files of its folder but the weights; empty for a model from scratch."""
     read_tokenizer: "TokenizerState | None" = None
     """The state of `tokenizer` as these files have it."""
+    warnings: list[str] = field(default_factory=list)
+    """What a user should know of its files."""
 
     @property
     def autocast(self) -> torch.dtype | None:
@@ -91,6 +94,9 @@ def load_model(
     """
     options = {"trust_remote_code": config.trust_remote_code}
     source = find_source(path, config.trust_remote_code)
+    said = contradictions(source.model)
+    if said.refused:
+        raise UnusableModel(f"model {path}: {'; '.join(said.refused)}")
     # An adapter is merged into whole weights, in float32.
     merged = source.adapter is not None
     readers = None if merged else sharing
@@ -110,6 +116,9 @@ def load_model(
         if report["missing_keys"]:
             missing = sorted(report["missing_keys"])[0]
             raise UnusableModel(f"model {path} lacks {missing}, which would be random")
+        check_tied(path, model)
+        if not said.warnings and (unused := sorted(report["unexpected_keys"])):
+            said.warnings.append(not_used(unused))
         model = _merged(model, source) if merged else model
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **options)
         _check_generation(model)
@@ -118,9 +127,23 @@ def load_model(
             files = with_adapter(files, own_files(Path(source.folder), with_code=False))
     loaded = ready(model, tokenizer, dtype, _place_for(model, device, sharing))
     loaded.files, loaded.read_tokenizer = files, tokenizer_state(tokenizer)
+    loaded.warnings = said.warnings
     if sharing is None and (why := unfit(loaded.model, loaded.autocast)):
         raise UnusableModel(f"model {path}: {why}")
     return loaded
+
+
+def check_tied(path: str, model: PreTrainedModel) -> None:
+    """Raise UnusableModel for a head of its own in a model whose config ties it to the embedding:
+    vLLM gets the config, and would serve the embedding."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    can_tie = bool(getattr(model, "_tied_weights_keys", None)) and head is not None
+    if tied and can_tie and head.weight is not embedding.weight:
+        raise UnusableModel(
+            f"model {path}: config.json says tie_word_embeddings, and the files have another "
+            "output head: set it to false"
+        )
 
 
 def tokenizer_state(tokenizer: Any) -> TokenizerState:

@@ -24,13 +24,13 @@ DESCRIPTIONS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", CARD, *LE
 NOT_KEPT = (
     # Lists of weights, and how other files hold them.
     "*.index.json", "params.json", "*quant_config.json", "quantize_config.json",
-    # What another training has left.
+    # Left over from another training.
     "trainer_state.json", "*_results.json", "training_args.json",
     # A checkpoint's and a run's own.
     "manifest.json", MODEL_FILES, ADAPTER_CONFIG,
 )  # fmt: skip
 LARGEST = 64 << 20
-"""Bytes of one file, which stays in memory; the largest tokenizers have half of it."""
+"""Bytes of one file, which stays in memory. The largest tokenizers are half as large."""
 CHANGED = "> **Changed:** Headrace trained these weights, starting from the model of this card.\n\n"
 """Licences like Apache 2.0 (section 4b) want changed files to say so."""
 

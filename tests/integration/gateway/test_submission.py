@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from services.contracts.records import WorkerRecord
 from services.store import Store
@@ -188,6 +190,24 @@ def test_a_mistyped_model_folder_is_not_taken_for_a_hub_name(
     (gateway.data / "models" / "unrelated").mkdir()
     said = problems(submit({"model": {"path": "models/unrelated"}}))["model.path"]
     assert said.startswith("there is no model at 'models/unrelated': name a folder")
+
+
+def test_a_model_whose_config_contradicts_its_weights_is_refused_or_warned_of(
+    api: httpx.Client, submit: Any, model: Path
+) -> None:
+    weights = {f"model.layers.{at}.mlp.up_proj.weight": np.zeros((2, 2)) for at in range(3)}
+    head = {"lm_head.weight": np.ones((4, 2)), "model.embed_tokens.weight": np.zeros((4, 2))}
+    save_file(weights | head, model / "model.safetensors")
+    config = {"num_hidden_layers": 2, "vocab_size": 4, "tie_word_embeddings": True}
+    (model / "config.json").write_text(json.dumps(config))
+
+    said = problems(submit())["model.path"]
+
+    assert said.startswith("config.json says tie_word_embeddings, and the files have another")
+    config["tie_word_embeddings"] = False
+    (model / "config.json").write_text(json.dumps(config))
+    (warning,) = warnings(api.get(f"/v1/runs/{submit().json()['id']}").json())
+    assert warning.startswith("model.path: config.json says num_hidden_layers 2, and the weights'")
 
 
 def test_a_teacher_has_to_be_there_and_to_know_the_same_tokens(

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
+from learner.errors import UnusableModel
 from learner.model.loading.models import LoadedModel, load_model
 from learner.model.loading.own_files import CHANGED, marked_as_changed
 from learner.model.loading.saving import (
@@ -149,6 +150,32 @@ def test_an_adapters_folder_has_the_tokenizer_and_the_licence_of_its_base(tmp_pa
     }
 
 
+def test_a_config_that_contradicts_its_weights_is_refused_or_warned_of(
+    tmp_path: Path,
+) -> None:
+    hub_folder(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    head = torch.randn(22, 32)
+    save_file({**weights, "lm_head.weight": head}, tmp_path / "model.safetensors")
+    with pytest.raises(UnusableModel, match=r"another lm_head\.weight: set it to false"):
+        loaded_from(tmp_path)
+    # GPT-2 ties by default, which its config.json does not say.
+    other = GPT2Config(vocab_size=22, n_embd=32, n_layer=1, n_head=2, n_positions=64)
+    model = GPT2LMHeadModel(other)
+    model.save_pretrained(tmp_path)
+    (tmp_path / "generation_config.json").unlink()
+    said = json.loads((tmp_path / "config.json").read_text())
+    said.pop("tie_word_embeddings")
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    weights = load_file(tmp_path / "model.safetensors")
+    save_file({**weights, "lm_head.weight": head}, tmp_path / "model.safetensors")
+    with pytest.raises(UnusableModel, match="another output head: set it to false"):
+        loaded_from(tmp_path)
+    save_file({**weights, "transformer.more": head}, tmp_path / "model.safetensors")
+    (warning,) = loaded_from(tmp_path).warnings
+    assert "transformer.more, which config.json does not ask for" in warning
+
+
 def test_only_keys_that_differ_from_what_was_read_are_changed() -> None:
     own = {"a": 1, "unread": 2, "text_config": {"b": 3, "unread": 4}, "gone": 5, "use_cache": True}
     read = {"a": 1, "new": 0, "text_config": {"b": 3, "c": 0}, "gone": 5, "use_cache": True}
@@ -194,7 +221,7 @@ def test_the_type_of_weights_is_named_in_both_spellings_and_all_sections() -> No
 def test_positions_are_written_in_the_older_spelling_too(newer: Any, older: Any) -> None:
     config = {"model_type": "llama", "rope_parameters": newer}
     assert config_for_all({"text_config": config}) == {"text_config": {**config, **older}}
-    # What a file says in the older spelling stays as it is.
+    # The older spelling stays as it is.
     assert config_for_all({"rope_theta": 1.0, **config}) == {"rope_theta": 1.0, **config}
 
 
@@ -224,7 +251,7 @@ def test_a_model_card_says_once_and_first_that_the_weights_changed() -> None:
         assert marked_as_changed(marked) == marked
 
 
-def test_weights_are_rounded_and_what_that_loses_is_said(
+def test_rounded_weights_come_with_their_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     name = "model-00001-of-00001.safetensors"

@@ -1,0 +1,202 @@
+"""Where a model's config.json and its weights contradict each other.
+
+Libraries load such a model in silence, and each differently: transformers drops tensors that the
+config does not ask for, and takes the output head that it finds, while a server that gets the
+config alone ties it to the embedding. So the run would train another model than the user means.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from services.models.architectures import Shapes, expected_shapes
+from services.models.folder import CONFIG, ModelFolder, same_weights
+
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight")
+HEADS = ("lm_head.weight", "embed_out.weight")
+BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+NUMBERS = {"F64", "F32", "F16", "BF16"}
+"""Types of weights as they are, in the headers of their files."""
+UNTIED = ("llama", "mistral", "qwen2", "qwen3")
+"""Architectures with a head of their own unless the config ties it."""
+QUANTISED = ("F8", "F6_", "F4", "I8")
+"""Beginnings of the types whose numbers need a scale."""
+SHOWN = 3
+"""Tensors that a sentence names."""
+
+
+@dataclass
+class Contradictions:
+    """What config and weights say otherwise than each other, in words."""
+
+    refused: list[str] = field(default_factory=list)
+    """No library makes the model that is meant, or two make different ones."""
+    warnings: list[str] = field(default_factory=list)
+    """Some of the weights are not used."""
+
+
+def contradictions(found: ModelFolder) -> Contradictions:
+    """Compare config.json and the headers of the weights. Reads the embedding only if the config
+    calls it the output head and the files have a head, too."""
+    config = found.config
+    text = config.get("text_config")
+    text = {**config, **text} if isinstance(text, dict) else config
+    said = Contradictions()
+    if not config or not found.tensors:
+        return said
+    if found.unread:
+        said.warnings.append(
+            f"weights in {_some(list(found.unread))} are not read, since other files come first: "
+            "remove the files that do not belong to the model"
+        )
+    _check_types(found, said)
+    # Code of its own and quantised weights have other tensors.
+    is_usual = text is config and not (config.get("auto_map") or config.get("quantization_config"))
+    expected = expected_shapes(config) if is_usual else None
+    if expected is None:
+        _check_sizes(text, found.tensors, said)
+    else:
+        _check_tensors(text, with_prefix_of(found.tensors, expected), found.tensors, said)
+    _check_head(text, found, said)
+    return said
+
+
+def not_used(names: list[str]) -> str:
+    """A warning that a model has tensors that its config does not ask for."""
+    biases = all(name.endswith(".bias") for name in names)
+    key = "attention_bias or mlp_bias" if biases else "model_type"
+    return (
+        f"the weights' files have {_some(names)}, which {CONFIG} does not ask for: they are not "
+        f"used, and what is trained lacks them; if they belong to the model, correct {key}"
+    )
+
+
+def with_prefix_of(tensors: Iterable[str], expected: Shapes) -> Shapes:
+    """`expected` by the names of a folder that was saved from a model without its head."""
+    if any(name.startswith("model.") for name in tensors):
+        return expected
+    return {name.removeprefix("model."): shape for name, shape in expected.items()}
+
+
+def _check_types(found: ModelFolder, said: Contradictions) -> None:
+    numbers = found.tensors.types.keys() & NUMBERS
+    others = sorted(name for name in found.tensors.types if name.startswith(QUANTISED))
+    if others and not found.config.get("quantization_config"):
+        said.refused.append(
+            f"the weights' files have {_and(others)} numbers, and {CONFIG} has no "
+            "quantization_config that says how to read them: name the model that was quantised"
+        )
+    if len(numbers) > 1:
+        total = sum(found.tensors.types[name] for name in numbers)
+        shares = sorted(numbers, key=lambda name: -found.tensors.types[name])
+        parts = [f"{name} ({found.tensors.types[name] / total:.1%})" for name in shares]
+        said.warnings.append(
+            f"the weights' files mix types: {_and(parts)}; the run trains all in float32, and "
+            "publishes all in one type (model.dtype)"
+        )
+
+
+def _check_tensors(
+    config: Mapping[str, Any], expected: Shapes, tensors: Shapes, said: Contradictions
+) -> None:
+    """Compare names and shapes with those that this architecture has."""
+    has = {name: shape for name, shape in tensors.items() if not name.endswith("inv_freq")}
+    _check_layers(config, has, said)
+    _check_vocabulary(config, has, said)
+    if said.refused:
+        return
+    # Heads have a check of their own.
+    wanted = {name: shape for name, shape in expected.items() if not name.endswith(HEADS)}
+    if missing := sorted(wanted.keys() - has.keys()):
+        said.refused.append(
+            f"the weights' files lack {_some(missing)}, which {CONFIG} asks for: correct "
+            f"{CONFIG}, or copy the files again"
+        )
+    wrong = sorted(name for name in wanted.keys() & has.keys() if wanted[name] != has[name])
+    if wrong:
+        first = wrong[0]
+        said.refused.append(
+            f"{CONFIG} makes {first} {_by(wanted[first])}, and the weights' files have "
+            f"{_by(has[first])}: correct {CONFIG}"
+        )
+    layers = config.get("num_hidden_layers", 0)
+    extra = sorted(name for name in has.keys() - wanted.keys() if not name.endswith(HEADS))
+    extra = [name for name in extra if (at := _layer(name)) is None or at < layers]
+    if extra:
+        said.warnings.append(not_used(extra))
+
+
+def _check_sizes(config: Mapping[str, Any], tensors: Shapes, said: Contradictions) -> None:
+    """Compare what any architecture has."""
+    _check_layers(config, tensors, said)
+    if "padded_vocab_size" not in config:
+        _check_vocabulary(config, tensors, said)
+
+
+def _check_layers(config: Mapping[str, Any], tensors: Shapes, said: Contradictions) -> None:
+    layers = config.get("num_hidden_layers", config.get("n_layer"))
+    there = {at for name in tensors if (at := _layer(name)) is not None}
+    if not isinstance(layers, int) or not there:
+        return
+    key = "num_hidden_layers" if "num_hidden_layers" in config else "n_layer"
+    if missing := set(range(layers)) - there:
+        said.refused.append(
+            f"{CONFIG} says {key} {layers}, and the weights' files have no layer {min(missing)}: "
+            f"set it to {min(missing)}, or copy the files again"
+        )
+    # Layers that predict further tokens come after the model's own.
+    own = layers + (config.get("num_nextn_predict_layers") or 0)
+    if extra := sorted(at for at in there if at >= own):
+        said.warnings.append(
+            f"{CONFIG} says {key} {layers}, and the weights' files have layers up to {extra[-1]}: "
+            f"the last {len(extra)} are not used; set it to {extra[-1] + 1} if they belong to the "
+            "model"
+        )
+
+
+def _check_vocabulary(config: Mapping[str, Any], tensors: Shapes, said: Contradictions) -> None:
+    size = config.get("vocab_size")
+    for name, shape in sorted(tensors.items(), key=lambda item: item[0].endswith(HEADS)):
+        is_whole = name.endswith((*EMBEDDINGS, *HEADS)) and "vision" not in name
+        if is_whole and len(shape) == 2 and isinstance(size, int) and shape[0] != size:
+            said.refused.append(
+                f"{CONFIG} says vocab_size {size}, and {name} has {shape[0]} rows: set it to "
+                f"{shape[0]}"
+            )
+            return
+
+
+def _check_head(config: Mapping[str, Any], found: ModelFolder, said: Contradictions) -> None:
+    """Compare `tie_word_embeddings` with the head in the files."""
+    head = next((name for name in found.tensors if name.endswith(HEADS)), None)
+    embedding = next((name for name in found.tensors if name.endswith(EMBEDDINGS)), None)
+    tied, known = config.get("tie_word_embeddings"), config.get("model_type") in UNTIED
+    if tied is True and head and embedding and not same_weights(found.path, head, embedding):
+        said.refused.append(
+            f"{CONFIG} says tie_word_embeddings, and the files have another {head}: set it to false"
+        )
+    if head is None and embedding and (tied is False or (tied is None and known)):
+        said.refused.append(
+            f"{CONFIG} says tie_word_embeddings false, and the files have no output head "
+            "(lm_head.weight): set it to true if the embedding is the head"
+        )
+
+
+def _layer(name: str) -> int | None:
+    place = BLOCK.search(name)
+    return int(place[1]) if place else None
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - SHOWN
+    return ", ".join(islice(names, SHOWN)) + (f" and {more:,} more" if more > 0 else "")
+
+
+def _and(words: list[str]) -> str:
+    return " and ".join(words)
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return " × ".join(map(str, shape))
