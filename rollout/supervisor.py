@@ -182,10 +182,11 @@ class Supervisor:
             else:
                 await self._drain(run, run_events, str(error))
         except VLLMFailed as error:
+            reason = await self._serving.explained(error)
             await self._serving.stop()
             self.record.restarts += 1
-            self._limit.vllm_failed(str(error))
-            await self._failed(run, run_events, str(error))
+            self._limit.vllm_failed(reason)
+            await self._failed(run, run_events, reason)
         except (RunCannotWork, ValueError) as error:
             self._limit.run_failed(str(error))
             await self._failed(run, run_events, str(error))

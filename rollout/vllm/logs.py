@@ -11,7 +11,7 @@ LINES = 12
 OLD_LOGS = 10
 """Logs of workers that have ended: a user can still read why the last ones ended."""
 _PREFIX = re.compile(
-    r"^(?:\([\w:]+ pid=\d+\) )?(?:(DEBUG|INFO|WARNING|ERROR|CRITICAL)"
+    r"^(?:\((?P<process>[\w:]+) pid=\d+\) ?)?(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
     r" \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
 )
 # Frames of a traceback and their code, help texts, and consequences without information.
@@ -19,6 +19,21 @@ _NOISE = re.compile(
     r"^\s{4,}|^\s*File \"|^Traceback|^\s*[\^~ ]+$|^\s*For further information|resource_tracker"
     # Python's warnings with their line of code, and drawings.
     r"|^\S+:\d+: \w*Warning: |^\s*warnings\.warn\(|^[^\w]*$"
+)
+COMPUTING = ("EngineCore", "Worker")
+"""Beginnings of the names of vLLM's processes that compute; the others pass requests on."""
+LONGEST = 500
+LAST_LINES = "The last lines of its log"
+_EXCEPTION = re.compile(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?:: ?(?P<message>.*))?$")
+_CONSEQUENCE = re.compile(
+    r"EngineDeadError|CancelledError|BrokenPipeError|ConnectionResetError|EOFError"
+    r"|[Ss]ee (?:the )?(?:root cause|stack trace)|root cause above"
+)
+_USAGE = re.compile(r"^\S+: error: |^Fatal Python error: ")
+_SECRET = re.compile(
+    r"(?P<name>(?i:(?:token|password|secret|api[-_]?key)[\"']?\s?[:=]\s?[\"']?)"
+    r"|--(?i:[\w-]*(?:token|password|secret|key)) )[^\s\"',]+"
+    r"|(?<=://)[^\s/@]+(?=@)|\bhf_\w+"
 )
 _CAUSE = re.compile(r"\b\w*(?:Error|Exception|Killed|Failed)\b|\berror\b")
 
@@ -32,8 +47,8 @@ def essential_lines(log: str, limit: int = LINES) -> list[str]:
         line = raw[prefix.end() :] if prefix else raw
         if not line.strip() or _NOISE.search(line):
             continue
-        harmless = prefix is not None and prefix[1] in ("DEBUG", "INFO", "WARNING")
-        line = line.strip()[:500]
+        harmless = prefix is not None and prefix["level"] in ("DEBUG", "INFO", "WARNING")
+        line = shown(line)
         is_cause = bool(_CAUSE.search(line)) and not harmless
         causes.pop(line, None)
         causes[line] = is_cause
@@ -43,21 +58,59 @@ def essential_lines(log: str, limit: int = LINES) -> list[str]:
     return [*earlier[-(limit - len(last)) :], *last]
 
 
+def root_cause(log: str) -> str:
+    """The exception that ended vLLM, by its log: the last one of a process that computes, else of
+    any process. Exceptions that only report another process's end do not count. Empty without
+    one."""
+    found = {True: "", False: ""}
+    code, waits = "", False
+    for raw in log.splitlines():
+        prefix = _PREFIX.match(raw)
+        line = raw[prefix.end() :] if prefix else raw
+        process = (prefix["process"] or "") if prefix else ""
+        computes = process.startswith(COMPUTING)
+        if waits and line.startswith("  "):
+            # The parts of a validation error, each with its message below its name.
+            found[computes] += f" {line.strip()}"
+            waits = line.strip().isidentifier()
+        elif (exception := _EXCEPTION.match(line)) and not _CONSEQUENCE.search(line):
+            waits = "validation error" in line
+            found[computes] = line if exception["message"] else f"{line.strip(': ')} at {code}"
+        elif _USAGE.match(line):
+            found[computes] = line
+        else:
+            waits = False
+        code = line.strip() if line.startswith("    ") else code
+    return shown(found[True] or found[False])
+
+
+def shown(line: str) -> str:
+    """A line of a log as a user may see it: bounded, and without what looks like a secret."""
+    return _SECRET.sub(r"\g<name>***", line.strip()[:LONGEST])
+
+
+def explained(problem: str, path: Path, ended: bool) -> str:
+    """`problem` of the vLLM that writes to the log `path`: with its cause in the first line, then
+    the essential lines at the log's end. `ended`: the last line counts as a cause."""
+    text = _end(path)
+    lines = essential_lines(text) or ["(nothing)"]
+    cause = root_cause(text) or (lines[-1] if ended else "")
+    first = f"{problem}: {cause}" if cause else problem
+    return "\n".join([f"{first}. {LAST_LINES} ({path}):", *lines])
+
+
 def brief(text: str) -> str:
-    """The first and the last line of `text`: what happened, and the last cause."""
-    first, *rest = text.splitlines() or [""]
-    return " ".join([first, *rest[-1:]])
+    """The first line of `text`, which has the cause, and the log's path."""
+    return text.partition("\n")[0].replace(LAST_LINES, "Its log").rstrip(":")
 
 
-def tail(path: Path) -> str:
-    """The essential lines at the end of a log file."""
+def _end(path: Path) -> str:
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - (1 << 18)))
-            text = file.read().decode(errors="replace")
+            return file.read().decode(errors="replace")
     except OSError as error:
         return f"(no log: {error})"
-    return "\n".join(essential_lines(text)) or "(nothing)"
 
 
 def log_of(folder: Path, worker: str) -> Path:

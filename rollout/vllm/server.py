@@ -1,8 +1,8 @@
 """One vLLM server as a child process on a Unix socket: starts it, waits for it, ends its tree.
 
 The child and its descendants die with this process, however that ends (`services.runtime.process`,
-`vllm_plugin.register`). A start that fails raises `VLLMFailed` with the last lines of the server's
-log: the user sees that text as the run's failure.
+`vllm_plugin.register`). A start that fails raises `VLLMFailed` with the cause by the server's log:
+the user sees that text as the run's failure.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from rollout.aio import finish
 from rollout.vllm.client import PolicyClient
-from rollout.vllm.logs import tail
+from rollout.vllm.logs import explained
 from rollout.vllm.options import command_line, environment
 from rollout.vllm_plugin.lora_slot import AdapterSlot, slot_for
 from services.contracts.config.vllm import VLLM
@@ -43,7 +43,12 @@ SHORT_PATH = Path("/tmp")
 
 
 class VLLMFailed(RuntimeError):
-    """The server did not start, or died. The text holds the last lines of its log."""
+    """The server did not start, died, or is of no use any more."""
+
+    def __init__(self, problem: str, named_cause: bool = False) -> None:
+        """`named_cause`: whether the text has the end of the server's log."""
+        super().__init__(problem)
+        self.named_cause = named_cause
 
 
 class VLLMServer:
@@ -127,12 +132,12 @@ class VLLMServer:
                 case TimeoutError():
                     limit = f"rollout.vllm.startup_seconds = {self.options.startup_seconds:g}"
                     problem = f"vLLM did not start within {limit}"
-                    raise VLLMFailed(f"{problem}. {self._log_tail()}") from error
+                    raise self.failed(problem) from error
                 case VLLMFailed():
                     raise
                 case ConnectionError() | RuntimeError():
                     problem = f"vLLM started but failed its first calls: {error}"
-                    raise VLLMFailed(f"{problem}. {self._log_tail()}") from error
+                    raise self.failed(problem) from error
             raise
         log.info("vLLM serves", seconds=round(time.monotonic() - started, 1))
         return client
@@ -165,10 +170,11 @@ class VLLMServer:
         """Raise VLLMFailed if the child has ended."""
         status = _exit_status(self.pid)
         if status is not None:
-            raise VLLMFailed(f"vLLM ended with {status}. {self._log_tail()}")
+            raise self.failed(f"vLLM ended with {status}")
 
-    def _log_tail(self) -> str:
-        return f"The last lines of its log ({self.log_file}):\n{tail(self.log_file)}"
+    def failed(self, problem: str) -> VLLMFailed:
+        """`problem`, with its cause by the server's log."""
+        return VLLMFailed(explained(problem, self.log_file, not self.alive), named_cause=True)
 
     async def stop(self) -> None:
         """End the child and its descendants, and delete the server's folder. Safe to call twice.

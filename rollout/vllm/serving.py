@@ -167,6 +167,13 @@ class Serving:
         if self._running is not None:
             self._running[1].check()
 
+    async def explained(self, error: VLLMFailed) -> str:
+        """Why vLLM failed, with the cause by its log. To be asked before `stop`."""
+        if self._running is None or error.named_cause:
+            return str(error)
+        failed = self._running[1].failed
+        return str(await asyncio.to_thread(failed, str(error)))
+
     async def stop(self) -> None:
         """End the server, if there is one. Where this is cancelled before that, another call does
         it."""

@@ -1,6 +1,10 @@
 """What a user is told of a log."""
 
-from rollout.vllm.logs import essential_lines
+from pathlib import Path
+
+import pytest
+
+from rollout.vllm.logs import brief, essential_lines, explained, root_cause
 
 LOG = """
 (APIServer pid=1) INFO 11-21 04:28:30 [model.py:1] Resolved architecture: LlamaForCausalLM
@@ -43,3 +47,81 @@ def test_a_help_text_is_not_shown():
         + "x: error: unknown: --nonsense"
     )
     assert essential_lines(log) == ["usage: x [-h]", "x: error: unknown: --nonsense"]
+
+
+ENGINE = "(EngineCore_DP0 pid=2) ERROR 11-21 04:29:17 [core.py:10] "
+SERVER = "(APIServer pid=1) ERROR 11-21 04:29:18 [async_llm.py:906] "
+DIES = f"""
+{SERVER}ValueError: a request of before was refused
+{ENGINE}EngineCore encountered a fatal error.
+{ENGINE}Traceback (most recent call last):
+{ENGINE}  File "/x/core.py", line 3, in run
+{ENGINE}    self._run()
+{ENGINE}RuntimeError: Unsupported CPU attention configuration: head_dim=16
+{ENGINE}Exception raised from attention at x.cpp:3 (most recent call first):
+{ENGINE}frame #0: c10::Error::Error(...) + 0x58
+{SERVER}AsyncLLM output_handler failed.
+{SERVER}Traceback (most recent call last):
+{SERVER}vllm.v1.engine.exceptions.EngineDeadError: See stack trace (above)
+(EngineCore_DP0 pid=2) Process EngineCore_DP0:
+(EngineCore_DP0 pid=2) RuntimeError: Unsupported CPU attention configuration: head_dim=16
+{SERVER}INFO: Shutting down
+"""
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (LOG, "ValueError: no memory for the cache"),
+        (DIES, "RuntimeError: Unsupported CPU attention configuration: head_dim=16"),
+        (
+            f"{ENGINE}    assert width % heads == 0\n{ENGINE}AssertionError",
+            "AssertionError at assert width % heads == 0",
+        ),
+        (
+            "pydantic_core.ValidationError: 1 validation error for ModelConfig\n"
+            "  Value error, max_model_len (9) is too long [type=value_error]\n"
+            "    For further information visit https://errors",
+            "pydantic_core.ValidationError: 1 validation error for ModelConfig Value error, "
+            "max_model_len (9) is too long [type=value_error]",
+        ),
+        (
+            "usage: x [-h]\nx: error: unrecognized arguments: --no",
+            "x: error: unrecognized arguments: --no",
+        ),
+        ("(APIServer pid=1) INFO 11-21 04:28:30 [a.py:1] fine\nKilled", ""),
+    ],
+)
+def test_the_cause_is_the_exception_of_the_process_that_computes(log: str, cause: str) -> None:
+    assert root_cause(log) == cause
+
+
+def test_a_failure_names_the_engines_own_words_and_the_log_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "vllm-w.log"
+    path.write_text(DIES)
+    text = explained("vLLM could not be brought to a:1", path, ended=False)
+    assert brief(text) == (
+        "vLLM could not be brought to a:1: RuntimeError: Unsupported CPU attention configuration: "
+        f"head_dim=16. Its log ({path})"
+    )
+    path.write_text("Killed\n")
+    assert (
+        brief(explained("vLLM ended", path, ended=True)) == f"vLLM ended: Killed. Its log ({path})"
+    )
+    # A living server's last line says nothing of what is wrong.
+    assert brief(explained("vLLM hangs", path, ended=False)) == f"vLLM hangs. Its log ({path})"
+    missing = tmp_path / "none"
+    assert "(no log: " in explained("vLLM ended", missing, ended=True)
+
+
+def test_secrets_and_endless_lines_of_a_log_are_not_shown() -> None:
+    told = root_cause(
+        "ValueError: token='hf_abc' from https://me:pass@x.y/z, api_key: k1, --hf-token abc, "
+        "a token of 5 bytes, hf_more1234" + "x" * 1000
+    )
+    assert told == (
+        "ValueError: token='***' from https://***@x.y/z, api_key: ***, --hf-token ***, "
+        "a token of 5 bytes, ***"
+    )
+    assert not any("hf_" in line for line in essential_lines("ValueError: hf_abcdefgh"))
+    assert len(root_cause(f"ValueError: {'y' * 5000}")) == 500

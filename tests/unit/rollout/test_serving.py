@@ -1,12 +1,15 @@
 """When a worker ends its vLLM to make room for the learner on the same GPU."""
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from rollout.vllm.server import VLLMFailed, VLLMServer
 from rollout.vllm.serving import Serving
+from services.contracts.config.vllm import VLLM
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import RunState
 from services.runtime.tasks import end
@@ -82,3 +85,21 @@ async def test_a_stop_that_is_cancelled_half_way_can_be_made_once_more() -> None
     await serving.stop()
     assert server.ended == 1
     assert serving._running is None
+
+
+async def test_a_failure_of_a_server_that_runs_is_told_with_the_cause_in_its_log(
+    tmp_path: Path,
+) -> None:
+    log, nothing = tmp_path / "vllm-w.log", cast(Any, None)
+    log.write_text("(EngineCore pid=2) ERROR 11-21 04:29:17 [core.py:9] RuntimeError: head_dim=16")
+    server = VLLMServer(tmp_path, VLLM(), "float32", "cpu", log)
+    serving = Serving(nothing, nothing, nothing)
+    error = VLLMFailed("vLLM could not be brought to a:1 in 3 tries")
+    assert await serving.explained(error) == str(error)
+    serving._running = (nothing, server)
+    told = await serving.explained(error)
+    assert told.splitlines()[0] == (
+        f"{error}: RuntimeError: head_dim=16. The last lines of its log ({log}):"
+    )
+    # The server itself has told it.
+    assert await serving.explained(VLLMFailed(told, named_cause=True)) == told
