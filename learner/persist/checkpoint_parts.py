@@ -41,8 +41,8 @@ from learner.slices import PART, WHOLE, Part
 from learner.state import SCHEMA, Progress, TrainingState
 from services.contracts.weights import ADAPTER_WEIGHTS
 from services.volume import checksum, fsync, opened_by_umask
+from services.volume.checkpoint import MANIFEST
 
-MANIFEST = "manifest.json"
 # In a folder of their own: what serves the checkpoint takes every *.safetensors beside the config
 # for weights.
 TRAINING = "training"
@@ -55,7 +55,6 @@ CRITIC = f"{TRAINING}/critic"
 CRITIC_OPTIMIZER = f"{TRAINING}/critic_optimizer.safetensors"
 COPY = f"{TRAINING}/{{}}.safetensors"
 """Weights of a copy of the policy, by its name."""
-NAME = re.compile(r"step-(\d+)-([^-]+)")
 UNFINISHED = re.compile(r"\.step-(\d+)-([^-.]+)(?:\.old)?")
 """Not renamed yet, or on its way out."""
 

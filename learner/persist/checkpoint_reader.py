@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import torch
@@ -13,11 +13,12 @@ from torch.distributed.tensor import DTensor
 from learner.errors import RunCannotGoOn
 from learner.objective.baselines import Baselines, Mean
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint_parts import COPY, MANIFEST, OPTIMIZER, RANDOM, STATE
+from learner.persist.checkpoint_parts import COPY, OPTIMIZER, RANDOM, STATE
 from learner.slices import WHOLE, Part, as_slice, row_range, rows_of
 from learner.state import SCHEMA, Progress, Supervised
 from services.contracts.schema import require_schema
 from services.volume import DamagedFile, check_file
+from services.volume.checkpoint import listed_files
 
 
 class UnusableCheckpoint(RunCannotGoOn):
@@ -28,18 +29,17 @@ def verify(folder: Path, part: Part = WHOLE) -> Progress:
     """The state of a whole checkpoint, of whose files this rank reads `part`. Raises
     UnusableCheckpoint naming what is wrong, and SchemaMismatch."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
         # The largest first, each to the next rank.
-        files = sorted(manifest["files"].items(), key=lambda item: (-item[1]["bytes"], item[0]))
-        for number, (name, entry) in enumerate(files):
+        files = [file for file in listed_files(folder) if file.needed]
+        for number, (name, size, xxh3) in enumerate(files):
             mine = number % part.count == part.number
-            check_file(folder / name, entry["bytes"], entry["xxh3"] if mine else None, name)
+            check_file(folder / name, size, xxh3 if mine else None, name)
         raw = json.loads((folder / STATE).read_text())
     except FileNotFoundError as error:
         raise UnusableCheckpoint(
             f"checkpoint {folder.name} lacks {_within(folder, error)}"
         ) from error
-    except (DamagedFile, KeyError, TypeError, AttributeError, json.JSONDecodeError) as error:
+    except (DamagedFile, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UnusableCheckpoint(f"checkpoint {folder.name} is damaged: {error}") from error
     require_schema(f"checkpoint {folder.name}", raw.get("schema"), SCHEMA)
     raw["lineages"] = [(str(name), int(began)) for name, began in raw["lineages"]]
@@ -56,6 +56,22 @@ def verify(folder: Path, part: Part = WHOLE) -> Progress:
 def _within(folder: Path, error: FileNotFoundError) -> Path:
     path = Path(str(error.filename))
     return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
+def leave_out_damaged(folder: Path) -> list[str]:
+    """Delete damaged files of a checkpoint that training does not need. Return what a user should
+    know. A checkpoint whose manifest is damaged stays as it is."""
+    said: list[str] = []
+    with suppress(DamagedFile, OSError):
+        for name, size, xxh3 in (file for file in listed_files(folder) if not file.needed):
+            try:
+                check_file(folder / name, size, xxh3, name)
+            except FileNotFoundError:
+                continue
+            except DamagedFile as error:
+                (folder / name).unlink()
+                said.append(f"checkpoint {folder.name}: {error}; training goes on without the file")
+    return said
 
 
 def load_optimizer(folder: Path, optimizers: Optimizers, name: str = OPTIMIZER) -> None:

@@ -8,8 +8,9 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from learner.batch.staleness import Ancestry
-from learner.persist.checkpoint_parts import NAME, UNFINISHED
+from learner.persist.checkpoint_parts import UNFINISHED
 from learner.state import Progress
+from services.volume.checkpoint import NAME
 
 
 def retain(root: Path, keep: int, current: Progress) -> list[str]:

@@ -33,6 +33,8 @@ from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer
 from learner.persist.checkpoint_parts import CRITIC, CRITIC_OPTIMIZER
 from learner.persist.checkpoint_reader import (
+    UnusableCheckpoint,
+    leave_out_damaged,
     load_copy,
     load_optimizer,
     load_random_state,
@@ -55,6 +57,7 @@ from services.estimate.inputs import Model, known_workers
 from services.estimate.shape import scratch_shape
 from services.runtime.logs import get_logger
 from services.volume import Volume
+from services.volume.checkpoint import damage, earlier
 
 log = get_logger(__name__)
 
@@ -69,7 +72,8 @@ def prepare(
     """Model, optimizers and progress: from the run's current checkpoint, else from its model. All
     ranks prepare together. Raises UnusableModel, UnusableCheckpoint, UnusableDevice, DamagedFile,
     RunCannotGoOn."""
-    start = ranks.together(lambda: find_start(record, config, ranks, store, volume))
+    saved = read_checkpoint(record, ranks, store, volume)
+    start = ranks.together(lambda: find_start(record, config, ranks, store, volume, saved))
     ranks.together(lambda: check_base(start, ranks))
     model = config.model
     if isinstance(model, ScratchModel) and start.folder is None:
@@ -123,8 +127,60 @@ class Start:
     """Of a tokenizer that the run has trained."""
 
 
+def read_checkpoint(
+    record: RunRecord, ranks: Ranks, store: RunStore, volume: Volume
+) -> tuple[Path, Progress] | None:
+    """The run's checkpoint and the progress in it; None without one. If the checkpoint is damaged,
+    the run goes back to the newest one that is whole. All ranks read together. Raises as `prepare`
+    does."""
+    if record.checkpoint is None:
+        return None
+    folder, part = volume.path(record.checkpoint), Part(ranks.rank, ranks.size)
+    for said in leave_out_damaged(folder) if ranks.first else []:
+        store.warn(said)
+    progress, problem = ranks.together(lambda: checked(folder, part))
+    if not (problem := next(filter(None, ranks.gather(problem.encode())), b"").decode()):
+        assert progress is not None
+        return folder, progress
+    name = ranks.from_first(lambda: go_back(folder, problem, store, volume).encode()).decode()
+    store.committed_step = int(name.split("-")[1])
+    whole = folder.parent / name
+    return whole, ranks.together(lambda: verify(whole, part))
+
+
+def checked(folder: Path, part: Part) -> tuple[Progress | None, str]:
+    """The progress in a checkpoint, or why the checkpoint cannot be used. Raises
+    SchemaMismatch."""
+    try:
+        return verify(folder, part), ""
+    except UnusableCheckpoint as error:
+        return None, str(error)
+
+
+def go_back(damaged: Path, problem: str, store: RunStore, volume: Volume) -> str:
+    """Have the run go on from the newest whole checkpoint before the one that is `damaged`. Returns
+    its name. Raises UnusableCheckpoint without one, Fenced, OSError."""
+    for step, folder in earlier(damaged):
+        if damage(folder) is None:
+            store.go_back(step, str(folder.relative_to(volume.root)), volume.root)
+            store.warn(
+                f"{problem}; the run goes on from step {step}, whose checkpoint is whole: what was "
+                "trained after it is trained again"
+            )
+            return folder.name
+    raise UnusableCheckpoint(
+        f"{problem}; no earlier checkpoint of the run is whole: put the file back, or start a new "
+        "run"
+    )
+
+
 def find_start(
-    record: RunRecord, config: Config, ranks: Ranks, store: RunStore, volume: Volume
+    record: RunRecord,
+    config: Config,
+    ranks: Ranks,
+    store: RunStore,
+    volume: Volume,
+    saved: tuple[Path, Progress] | None,
 ) -> Start:
     """Where the run's model is, and how far the run is. Raises as `prepare` does."""
     torch.manual_seed(config.training.seed + ranks.rank)
@@ -134,15 +190,16 @@ def find_start(
     lineages = lineages[: [name for name, _ in lineages].index(store.lineage) + 1]
     if ranks.first:
         clear(volume.path(f"runs/{record.id}/checkpoints"), lineages, store.lineage)
-    folder = None if record.checkpoint is None else volume.path(record.checkpoint)
-    if folder is None:
+    folder: Path | None = None
+    if saved is None:
         base = ""
         if isinstance(config.model, PretrainedModel):
             base = store.model_path(config.model.path, volume)
         progress = Progress(record.id, 0, 0, lineages, base)
     else:
         # What the config names may be gone by now, or be another checkpoint of that run.
-        progress = gone_on(verify(folder, Part(ranks.rank, ranks.size)), record.id)
+        folder, progress = saved
+        progress = gone_on(progress, record.id)
         base = found_again(progress.base_model, volume)
         progress = replace(progress, lineages=lineages, base_model=base)
         log.info("resuming", run=record.id, step=progress.step, checkpoint=folder.name)

@@ -22,6 +22,7 @@ from services.contracts.rows.task import TaskPosition
 from services.contracts.weights import WeightManifest
 from services.datasets import DatasetReader
 from services.models.path import checkpoint_of, run_named, run_with_step, step_named
+from services.recovery.copies import cut_commits
 from services.runtime.logs import get_logger
 from services.store import Fenced
 from services.volume import Volume
@@ -154,6 +155,14 @@ class RunStore:
         self.fenced(self.trajectories.commit, self.lineage, step, directory)
         self.committed_step = step
         self.sweep_payloads()
+
+    def go_back(self, step: int, directory: str, root: Path) -> None:
+        """Make an earlier checkpoint current: its tasks of later steps are sampled again. `root`:
+        the data volume. Raises Fenced, OSError."""
+        # First the copy: one that has more commits than Redis proves a loss.
+        cut_commits(root, self.run, step)
+        self.fenced(self.runs.go_back, self.lineage, step, directory)
+        self.committed_step = step
 
     def publish(self, manifest: WeightManifest) -> None:
         """Register a version whose file is durable. Raises Fenced."""

@@ -46,3 +46,11 @@ def folder_source(data: Path | None) -> str:
 
     source = named_by("data") if data is None else None
     return f", which {source} names" if source else ""
+
+
+def run_and_step(model: str) -> tuple[str, int | None]:
+    """The run that `model` names, and the step if it names one: RUN, RUN@latest or RUN@STEP."""
+    run, _, step = model.rpartition("@")
+    if run and step == "latest":
+        return run, None
+    return (run, int(step)) if run and step.isascii() and step.isdigit() else (model, None)

@@ -1,13 +1,24 @@
 """Which runs can be resumed, and which keys of the config a resumed run cannot change."""
 
+import re
 from http import HTTPStatus
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import anyio.to_thread
 
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.records import RunRecord
 from services.gateway.dependencies import Dependencies, find_run
 from services.gateway.model_check import Problems
 from services.http import Problem
+from services.models.path import checkpoint_of, run_with_step
+from services.volume import Volume
+from services.volume.checkpoint import NAME, damage, earlier
+
+CHECKED_BYTES = 1 << 30
+"""Bytes of a checkpoint that are read before a submission is answered, in its smallest files. The
+learner reads all."""
 
 KEPT_BY_RESUME = (
     ("type",),
@@ -51,9 +62,9 @@ def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Probl
     config, previous = _complete(config), _complete(previous)
     problems: Problems = []
     supervised = KEPT_BY_SUPERVISED if config.get("type") == "sft" else ()
-    evaluates = _at(previous, ("training", "max_steps")) == 0
+    evaluates = _value(previous, ("training", "max_steps")) == 0
     for path in (*KEPT_BY_RESUME, *supervised, *(KEPT_BY_EVALUATION if evaluates else ())):
-        new, old = _at(config, path), _at(previous, path)
+        new, old = _value(config, path), _value(previous, path)
         if new != old:
             problems.append(
                 (
@@ -78,18 +89,31 @@ def _complete(config: dict[str, Any]) -> dict[str, Any]:
         return config
 
 
-def _at(config: dict[str, Any], path: tuple[str, ...]) -> Any:
+def _value(config: dict[str, Any], path: tuple[str, ...]) -> Any:
     found: Any = config
     for key in path:
         found = found.get(key) if isinstance(found, dict) else None
     return found
 
 
-async def resumable(deps: Dependencies, reference: str | None) -> RunRecord | None:
-    """The run to resume; None without a reference. Raises Problem (404, 409)."""
+class Resumed(NamedTuple):
+    """A run that another one continues."""
+
+    record: RunRecord
+    """Its checkpoint and step are those that the new run starts from."""
+    goes_back: bool
+    """Whether they are not its last ones."""
+    warnings: list[str]
+
+
+async def resumable(deps: Dependencies, reference: str | None) -> Resumed | None:
+    """The run to resume: RUN, or RUN@STEP for the checkpoint of an earlier step; None without a
+    reference. If the last checkpoint is damaged, the newest one that is whole takes its place.
+    Raises Problem (404, 409)."""
     if reference is None:
         return None
-    run = await find_run(deps, reference)
+    named, step = await _run_and_step(deps, reference)
+    run = await run_with_step(named, step, deps.store.runs.get)
     if run.damage:
         raise Problem(HTTPStatus.CONFLICT, f"{run.damage}: it cannot be resumed")
     if not run.state.final:
@@ -98,10 +122,59 @@ async def resumable(deps: Dependencies, reference: str | None) -> RunRecord | No
             f"run {run.name} ({run.id}) is {run.state}: cancel it before it is resumed, or let it "
             "go on",
         )
-    return run
+    if begins_anew(run) or run.checkpoint is None:
+        if step is not None:
+            raise Problem(
+                HTTPStatus.CONFLICT, f"run {run.name} ({run.id}) ended without a checkpoint"
+            )
+        return Resumed(run, False, [])
+    try:
+        path = checkpoint_of(run, deps.volume.root, step)
+    except ValueError as error:
+        raise Problem(HTTPStatus.CONFLICT, str(error)) from None
+    return await anyio.to_thread.run_sync(_checked, run, deps.volume, path, step)
 
 
 def begins_anew(run: RunRecord) -> bool:
     """Whether a run that resumes `run` starts from the beginning. An evaluation of a model goes on
     from its answers."""
     return run.checkpoint is None and run.max_steps != 0
+
+
+async def _run_and_step(deps: Dependencies, reference: str) -> tuple[RunRecord, int | None]:
+    """The run that a reference names, and the step after its @. A name may have an @ of its own."""
+    run, at, step = reference.rpartition("@")
+    try:
+        return await find_run(deps, reference), None
+    except Problem:
+        if not at or not re.fullmatch(r"[0-9]{1,12}", step):
+            raise
+    return await find_run(deps, run), int(step)
+
+
+def _checked(run: RunRecord, volume: Volume, path: str, step: int | None) -> Resumed:
+    """`run` at its checkpoint `path`, or if that is damaged at an earlier one. Raises Problem if
+    the user named the `step`, and if no earlier one is whole."""
+    folder, back = volume.path(path), path != run.checkpoint
+    # Another host's volume may have it: then the learner checks.
+    problem = damage(folder, CHECKED_BYTES) if folder.parent.is_dir() else None
+    if problem is None:
+        return Resumed(_at(run, path), back, [])
+    whole = [one for one in earlier(folder) if damage(one[1], CHECKED_BYTES) is None]
+    steps = ", ".join(f"{run.id}@{at}" for at, _ in whole) or "none"
+    if step is not None or not whole:
+        raise Problem(HTTPStatus.CONFLICT, f"{problem}; earlier ones that are whole: {steps}")
+    (at, newest), *_ = whole
+    warning = (
+        f"{problem}; the run goes on from step {at}, whose checkpoint is whole: what was trained "
+        "after it is trained again"
+    )
+    return Resumed(_at(run, str(newest.relative_to(volume.root))), True, [warning])
+
+
+def _at(run: RunRecord, path: str) -> RunRecord:
+    """`run` as of the checkpoint `path`."""
+    named = NAME.fullmatch(Path(path).name)
+    step = int(named[1]) if named and path != run.checkpoint else run.committed_step
+    now = {"step": step, "version": step} if path != run.checkpoint else {}
+    return run.model_copy(update={"checkpoint": path, "committed_step": step, **now})

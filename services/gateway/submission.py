@@ -92,7 +92,9 @@ class RunSubmission(BaseModel):
         None,
         description="A run (id, beginning of the id, or name) whose checkpoint and open tasks this "
         "one takes over (of an evaluation of a model: the answers); without `recipe` its config, "
-        "too. If it has no checkpoint, this run begins from the first step.",
+        "too. If it has no checkpoint, this run begins from the first step. RUN@STEP takes the "
+        "checkpoint of an earlier step; tasks that were trained after it are open again. If the "
+        "last checkpoint is damaged, the newest whole one is taken.",
     )
 
 
@@ -138,7 +140,8 @@ async def accept(
     that are to be shown; then neither they nor their references are checked. Raises Problem (404
     for an unknown recipe or run, 409 for a run that is not over, 422 listing everything that is
     wrong with the config)."""
-    source = await resumable(deps, submission.resume_from)
+    resumed = await resumable(deps, submission.resume_from)
+    source = resumed.record if resumed else None
     previous = None if source is None or begins_anew(source) else source
     raw, name = merged_config(submission, source)
     problems: Problems = []
@@ -155,7 +158,7 @@ async def accept(
     unfinished: list[ReferenceCheck] = []
     if not rows:
         warnings, unfinished = await check_verifiers(deps, raw, datasets, problems)
-    warnings += models.warnings
+    warnings = [*(resumed.warnings if resumed else []), *warnings, *models.warnings]
     if source is not None and previous is None:
         warnings.append(
             f"run {source.name} ({source.id}) ended without a checkpoint: this run has its config, "
@@ -218,6 +221,9 @@ async def accept(
         max_steps=max_steps,
         dataset_rows=mixture.rows,
     )
+    if resumed and resumed.goes_back:
+        at = ("checkpoint", "committed_step", "step", "version")
+        record = record.model_copy(update={name: getattr(resumed.record, name) for name in at})
     return Accepted(record, estimate, config, model, shares, unfinished, rendering)
 
 

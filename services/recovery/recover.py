@@ -29,7 +29,7 @@ from services.recovery.key_copies import align_keys, revoke_again
 from services.recovery.lost_writes import Losses, late
 from services.store import Gone, Store
 from services.store.runs.pools import LOCK_SECONDS
-from services.volume import DamagedFile, check_file
+from services.volume.checkpoint import damage
 
 
 class CannotRecover(RuntimeError):
@@ -120,7 +120,7 @@ async def _catch_up(store: Store, data: Path, run: RunSummary, loss: str) -> tup
     """Set a run to its newest whole checkpoint. Return its step, and what was done."""
     kept = await anyio.to_thread.run_sync(commits, data, run.id)
     later = [commit for commit in kept if commit.step > run.committed_step]
-    whole = [commit for commit in reversed(later) if _is_whole(data / commit.checkpoint)][:1]
+    whole = [commit for commit in reversed(later) if damage(data / commit.checkpoint) is None][:1]
     named = f"run {run.name} ({run.id})"
     if not whole:
         again = (
@@ -146,8 +146,7 @@ async def _write(
     generation = await store.ledger.generation(run.id)
     there = [fields for _, fields in await store.ledger.rows_after(run.id, "")]
     rows = [fields for one in later for _, fields in one.rows if fields not in there]
-    ended = [task for ending in generation.endings for task in ending.tasks]
-    ended += [task for fields in rows for task in json.loads(fields["tasks"])]
+    ended = ended_tasks([*there, *rows])
     places = [*generation.returned, *generation.held, *(task for _, task in generation.groups)]
     cursor = await store.recovery.cursor(run.id)
     order: dict[str, int] = {}
@@ -163,6 +162,18 @@ async def _write(
     await store.recovery.recover(
         run.id, commit.step, commit.checkpoint, note, rows, order, tasks, lineages
     )
+
+
+def ended_tasks(rows: Iterable[Mapping[str, str]]) -> list[str]:
+    """The tasks that have ended by these rows of a ledger: not those whose training was undone."""
+    found: list[tuple[int, list[str]]] = []
+    for fields in rows:
+        step = int(fields.get("step", 0))
+        if fields["end"] == "undone":
+            found = [(trained, tasks) for trained, tasks in found if trained <= step]
+        else:
+            found.append((step, json.loads(fields["tasks"])))
+    return [task for _, tasks in found for task in tasks]
 
 
 def still_open(
@@ -181,16 +192,3 @@ def still_open(
         tasks[position] = task
         after = TaskPosition(position + 1, task.epoch, task.rows, task.index + 1)
     return after, [str(tasks[position]) for position in sorted(tasks.keys() - over.keys())]
-
-
-def _is_whole(folder: Path) -> bool:
-    """Whether a checkpoint has every file of its manifest."""
-    try:
-        files: Mapping[str, Mapping[str, object]] = json.loads(
-            (folder / "manifest.json").read_text()
-        )["files"]
-        for name, entry in files.items():
-            check_file(folder / name, int(str(entry["bytes"])), str(entry["xxh3"]))
-    except (OSError, DamagedFile, ValueError, KeyError, TypeError, AttributeError):
-        return False
-    return True

@@ -14,11 +14,10 @@ from services.contracts.weights import ADAPTER_CONFIG, MODEL_FILES
 from services.models import open_inside
 from services.models.folder import CONFIG, GENERATION, TEMPLATES, cache_or_self
 from services.runtime.logs import get_logger
+from services.volume.checkpoint import CARD, LEGAL, MANIFEST
 
 log = get_logger(__name__)
 
-CARD = "README.md"
-LEGAL = ("LICEN[CS]E*", "COPYING*", "NOTICE*", "USE_POLICY*")
 DESCRIPTIONS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", CARD, *LEGAL)
 """Files that are kept; with a model's code `*.py`, too."""
 NOT_KEPT = (
@@ -27,7 +26,7 @@ NOT_KEPT = (
     # Left over from another training.
     "trainer_state.json", "*_results.json", "training_args.json",
     # A checkpoint's and a run's own.
-    "manifest.json", MODEL_FILES, ADAPTER_CONFIG,
+    MANIFEST, MODEL_FILES, ADAPTER_CONFIG,
 )  # fmt: skip
 LARGEST = 64 << 20
 """Bytes of one file, which stays in memory. The largest tokenizers are half as large."""

@@ -12,11 +12,10 @@ import typer
 
 from services.cli.models.checkpoints import (
     checkpoint_of,
-    run_and_step,
     run_with_checkpoint,
     run_with_step,
 )
-from services.cli.options import AsJson, Data, GatewayURL, connect
+from services.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
 from services.cli.output import FINAL, INTERRUPTED, CliError, err, escape, print_json
 from services.contracts.weights import ADAPTER_CONFIG
 

@@ -26,14 +26,6 @@ def run_with_checkpoint(api: "Gateway", reference: str) -> dict[str, Any]:
     return run_with_checkpoint(api, made["id"])
 
 
-def run_and_step(model: str) -> tuple[str, int | None]:
-    """The run that `model` names, and the step if it names one: RUN, RUN@latest or RUN@STEP."""
-    run, _, step = model.rpartition("@")
-    if run and step == "latest":
-        return run, None
-    return (run, int(step)) if run and step.isascii() and step.isdigit() else (model, None)
-
-
 def run_with_step(api: "Gateway", record: dict[str, Any], step: int | None) -> dict[str, Any]:
     """The run that trained `step` of `record`'s: a run that resumes another has only the steps
     since."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from services.cli.options import AsJson, GatewayURL, Run, connect
+from services.cli.options import AsJson, GatewayURL, Run, connect, run_and_step
 from services.cli.output import CliError, escape, out, print_json
 from services.cli.runs.chains import find, follow_chain, show_chain
 from services.cli.runs.dry_run import show_chain_dry_run, show_dry_run
@@ -42,7 +42,11 @@ def submit(
     set_: Set = None,
     name: Annotated[str | None, typer.Option(help="Default: the recipe's name.")] = None,
     resume_from: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Continue from this run's checkpoint.")
+        str | None,
+        typer.Option(
+            metavar="RUN",
+            help="Continue from this run's checkpoint; RUN@STEP: that of an earlier step.",
+        ),
     ] = None,
     pool: Annotated[
         str | None,
@@ -160,15 +164,17 @@ def resume(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Queue a new run that continues RUN from its last checkpoint, in the same pool, with its
-    config and what --set changes. A run without a checkpoint begins from the first step. An
-    evaluation of a model goes on with the rows that are not answered, and a chain with the step
-    that failed."""
+    """Queue a new run that continues RUN from its last checkpoint, or RUN@STEP from that of an
+    earlier step, in the same pool, with its config and what --set changes. A run without a
+    checkpoint begins from the first step. An evaluation of a model goes on with the rows that are
+    not answered, and a chain with the step that failed."""
     overrides = overrides_from(set_ or [])
     api = connect(gateway)
-    found = find(api, run)
+    reference, step = run_and_step(run)
+    found = find(api, reference)
     if found.kind == "run":
-        request = {"resume_from": found.record["id"], "config": overrides, "name": name}
+        at = "" if step is None else f"@{step}"
+        request = {"resume_from": f"{found.record['id']}{at}", "config": overrides, "name": name}
         _submit(request, follow, as_json, gateway)
         return
     if problem := next(_unsendable(overrides, ""), None):

@@ -8,7 +8,7 @@ looked for in the ledger's rows and in the places where an open task can be.
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from math import inf
 
 from pydantic import BaseModel, Field
 
@@ -139,10 +139,16 @@ def audit(generations: Sequence[Generation]) -> Audit:
 def _counted(generations: Sequence[Generation]) -> Iterator[tuple[Generation, Ending]]:
     """The endings that count, each with its run. Batches that an earlier run trained beyond the
     step at which the next one took over belong to a branch that died."""
-    for one, following in zip_longest(generations, generations[1:]):
+    for place, one in enumerate(generations):
+        taken_over = min((later.base_step for later in generations[place + 1 :]), default=inf)
         for ending in one.endings:
-            if ending.reason or following is None or ending.step <= following.base_step:
+            if ending.reason or ending.step <= taken_over:
                 yield one, ending
+
+
+def trained(generations: Sequence[Generation]) -> Iterator[Ending]:
+    """The batches that led to the last run's checkpoint."""
+    return (ending for _, ending in _counted(generations) if not ending.reason)
 
 
 def _stalest(generations: Sequence[Generation]) -> tuple[int, list[tuple[int, str]]]:

@@ -9,7 +9,7 @@ import anyio.to_thread
 from services.contracts.weights import parse_version_tag
 from services.store.errors import Gone
 from services.store.keys import run_key
-from services.store.runs.audit import Audit, Ending, Generation, audit
+from services.store.runs.audit import Audit, Ending, Generation, audit, trained
 from services.store.scripts import Noun
 from services.store.unreadable import reading
 
@@ -30,6 +30,19 @@ class Ledger(Noun):
                 seen.add(before)
                 generations.insert(0, await self.generation(before))
             return await anyio.to_thread.run_sync(audit, generations)
+
+    async def trained_after(self, run: str, step: int) -> list[str]:
+        """Tasks that the run, and those that it continues, trained in steps after `step`, unless
+        that was undone."""
+        generations = [await self.generation(run)]
+        while step < generations[0].base_step:
+            before = await self._continued(generations[0].run)
+            if before is None or before in {one.run for one in generations}:
+                break
+            generations.insert(0, await self.generation(before))
+        return [
+            task for ending in trained(generations) if ending.step > step for task in ending.tasks
+        ]
 
     async def _continued(self, run: str) -> str | None:
         name = await self._redis.hget(run_key(run, "run"), "resume_from")
@@ -100,10 +113,20 @@ class Ledger(Noun):
             rows: Any = await self._redis.xrange(
                 run_key(run, "ledger"), min=start, max=newest, count=PAGE
             )
-            endings += [_ending(fields) for _, fields in rows]
+            for _, fields in rows:
+                endings = _with_row(endings, fields)
             if len(rows) < PAGE:
                 return endings
             start = f"({rows[-1][0].decode()}"
+
+
+def _with_row(endings: list[Ending], fields: dict[bytes, bytes]) -> list[Ending]:
+    """`endings` after one more row. A run that goes back takes back what it trained later."""
+    if fields[b"end"] == b"undone":
+        step = int(fields[b"step"])
+        return [ending for ending in endings if ending.reason or ending.step <= step]
+    endings.append(_ending(fields))
+    return endings
 
 
 def _ending(fields: dict[bytes, bytes]) -> Ending:

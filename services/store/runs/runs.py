@@ -1,7 +1,9 @@
 """Runs: submitted, changed, deleted, and held by a learner. `records.py` reads them."""
 
+import json
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 from services.contracts.records import DatasetRecord, RunRecord, RunState, RunSummary
@@ -10,6 +12,7 @@ from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
 from services.store.errors import Fenced, Gone, StillRunning, Unreadable
 from services.store.keys import LIVE_PARTS, POOLS, RUN_PARTS, RUNS, pool_key, run_key
+from services.store.runs.ledger import Ledger
 from services.store.runs.records import RunRecords
 from services.store.runs.submission import (
     ORDER,
@@ -48,15 +51,20 @@ class Runs(RunRecords):
     def __init__(self, redis: Any, scripts: Scripts, datasets: Datasets) -> None:
         super().__init__(redis, scripts)
         self._datasets = datasets
+        self._ledger = Ledger(redis, scripts)
 
     async def submit(self, record: RunRecord, starts_from: Collection[str] = ()) -> None:
-        """Write a run and queue it. With `resume_from`, it continues at that run's checkpoint,
-        with that run's open tasks first. Raises Gone where that run, or one of `starts_from`, is
-        gone or being deleted, StillRunning where it has not ended."""
+        """Write a run and queue it. With `resume_from`, it continues at that run's checkpoint, or
+        at an earlier one that the record names. The tasks that are open by then come first. Raises
+        Gone where that run, or one of `starts_from`, is gone or being deleted, StillRunning where
+        it has not ended."""
         # What could not be read back is not written.
         decode(record.model_dump_json().encode())
         ended = await self._close(record.resume_from) if record.resume_from else None
-        if ended is not None:
+        if ended is not None and record.checkpoint is not None:
+            undone = await self._ledger.trained_after(ended.run, record.committed_step)
+            ended = replace(ended, open=[*undone, *ended.open])
+        elif ended is not None:
             record = record.model_copy(
                 update={
                     "checkpoint": ended.checkpoint,
@@ -241,6 +249,18 @@ class Runs(RunRecords):
             report(f"run {as_text(run)}", "it stands in the queue, and there is no such run")
             await self._scripts.run("compare_delete", keys[:1], [run])
         return None
+
+    async def go_back(
+        self, run: str, fencing_token: int, lineage: str, step: int, checkpoint: str
+    ) -> None:
+        """Set a run back to an earlier checkpoint: what it trained later is sampled again. Raises
+        Fenced."""
+        tasks = await self._ledger.trained_after(run, step)
+        parts = ("run", "order", "returned", "plans", "ledger", "lineages")
+        keys = [run_key(run, part) for part in parts]
+        arguments = [fencing_token, lineage, step, checkpoint, json.dumps(tasks)]
+        if await self._scripts.run("go_back", keys, arguments) == -1:
+            raise Fenced(run)
 
     async def acquire(self, run: str, lineage: str) -> int:
         """Take a run over under a new lineage. Returns the fencing token that shuts out

@@ -1,5 +1,6 @@
 """Runs that go on from others: what may be resumed, what stays, what a run can start from."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from services.store import Store
+from services.volume import checksum
 from tests.integration.gateway.servers import GatewayProcess, Headrace, InStore, problems
 
 pytestmark = pytest.mark.usefixtures("sums")
@@ -80,6 +82,58 @@ def checkpointed(in_store: InStore, run: str) -> None:
     in_store(train)
 
 
+def write_checkpoint(folder: Path) -> Path:
+    """Write a checkpoint of one file, and return the file."""
+    (folder / "training").mkdir(parents=True)
+    file = folder / "training/state.json"
+    file.write_text("{}")
+    listed = {"bytes": 2, "xxh3": checksum(file)}
+    (folder / "manifest.json").write_text(json.dumps({"files": {"training/state.json": listed}}))
+    return file
+
+
+def test_a_run_is_resumed_from_a_step_and_from_the_newest_checkpoint_that_is_whole(
+    api: httpx.Client, submit: Any, in_store: InStore, gateway: GatewayProcess
+) -> None:
+    run = submit().json()["id"]
+    names = [f"runs/{run}/checkpoints/step-{step:06d}-9f3a1c" for step in (1, 3, 5)]
+    files = [write_checkpoint(gateway.data / name) for name in names]
+
+    async def train(store: Store) -> None:
+        fencing_token = await store.runs.acquire(run, "9f3a1c")
+        await store.runs.update(run, fencing_token, {"checkpoint": names[2], "committed_step": 5})
+
+    def resumed(reference: str) -> tuple[dict[str, Any], list[str]]:
+        response = api.post("/v1/runs", json={"resume_from": reference})
+        assert response.status_code == 201, response.text
+        record = api.get(f"/v1/runs/{response.json()['id']}").json()
+        api.post(f"/v1/runs/{record['id']}/cancel")
+        return record, [said for said in record["warnings"] if "checkpoint" in said]
+
+    in_store(train)
+    api.post(f"/v1/runs/{run}/cancel")
+    last, nothing = resumed(run)
+    assert (last["checkpoint"], last["committed_step"], nothing) == (names[2], 5, [])
+    named, nothing = resumed(f"{run}@3")
+    assert (named["checkpoint"], named["committed_step"], nothing) == (names[1], 3, [])
+    assert (named["step"], named["resume_from"]) == (3, run)
+    gone = api.post("/v1/runs", json={"resume_from": f"{run}@4"})
+    assert (gone.status_code, "it has those of 1, 3, 5" in gone.json()["detail"]) == (409, True)
+
+    files[2].write_text("{]")
+    back, (warning,) = resumed(run)
+    assert (back["checkpoint"], back["version"]) == (names[1], 3)
+    assert warning.startswith("checkpoint step-000005-9f3a1c is damaged: training/state.json has")
+    assert "the run goes on from step 3, whose checkpoint is whole" in warning
+    meant = api.post("/v1/runs", json={"resume_from": f"{run}@5"})
+    assert meant.json()["detail"].endswith(f"earlier ones that are whole: {run}@3, {run}@1")
+    files[1].unlink()
+    (gateway.data / names[0] / "manifest.json").write_text("[")
+    refused = api.post("/v1/runs", json={"resume_from": run})
+    assert refused.status_code == 409
+    assert refused.json()["detail"].endswith("earlier ones that are whole: none")
+
+
 def test_a_resumed_run_cannot_change_what_its_checkpoint_depends_on(
     api: httpx.Client, submit: Any, in_store: InStore
 ) -> None:
@@ -116,7 +170,9 @@ def test_a_run_is_resumed_though_what_it_started_from_is_gone_unless_that_is_its
         run: str = submit({"model": {"path": path}}).json()["id"]
         checkpointed(in_store, run)
         api.post(f"/v1/runs/{run}/cancel")
-        shutil.copytree(model, gateway.data / f"runs/{run}/checkpoints/step-000005")
+        folder = gateway.data / f"runs/{run}/checkpoints/step-000005"
+        shutil.copytree(model, folder)
+        (folder / "manifest.json").write_text('{"files": {}}')
         return run
 
     source = with_checkpoint(str(model))

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.store import Audit
+from services.store import Audit, Fenced
 from services.store.keys import run_key
 from services.store.runs.audit import Ending, Generation, audit
 from tests.integration.gateway.servers import GatewayProcess
@@ -150,6 +150,28 @@ async def test_a_continued_run_is_audited_with_the_one_before(scene: Scene) -> N
     )
     found = await scene.store.ledger.audit("r2")
     assert (found.lost, found.duplicated) == (0, 1)
+
+
+async def test_a_run_that_goes_back_to_a_whole_checkpoint_samples_later_tasks_again(
+    scene: Scene,
+) -> None:
+    await busy(scene)
+    store, token = scene.store, scene.fencing_token
+    await store.runs.go_back(RUN, token, scene.lineage, 1, "runs/r/checkpoints/step-000001-L1")
+
+    found = await store.ledger.audit(RUN)
+    assert (found.trained, found.in_flight, found.clean) == (2, 7, True)
+    run = await store.runs.get(RUN)
+    assert run is not None
+    assert (run.committed_step, run.checkpoint) == (1, "runs/r/checkpoints/step-000001-L1")
+    assert await store.trajectories.plans(RUN) == {}
+    # Repeated, since its answer was lost; and by a learner that was replaced.
+    await store.runs.go_back(RUN, token, scene.lineage, 1, "runs/r/checkpoints/step-000001-L1")
+    assert await store.ledger.audit(RUN) == found
+    with pytest.raises(Fenced):
+        await store.runs.go_back(RUN, token - 1, "000", 0, "x")
+    # Tasks 2 and 3, and 5, come first, in the run's order.
+    assert [lease.task for lease in await scene.leased(3)] == [2, 3, 5]
 
 
 def test_what_a_run_trained_beyond_where_it_was_continued_does_not_count() -> None:

@@ -4,6 +4,7 @@ weights, bit for bit; with everything that a run carries from step to step."""
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,16 +15,19 @@ from torch import nn
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.model.loading.saving import save_description, weight_tensors
+from learner.optim.optimizers import Optimizers
 from learner.persist.checkpoint_parts import capture, write_checkpoint
-from learner.persist.restore import Start, described, prepare
+from learner.persist.checkpoint_reader import UnusableCheckpoint, verify
+from learner.persist.restore import Start, described, prepare, read_checkpoint
 from learner.rl import fetch, train
-from learner.state import TrainingState
+from learner.state import Progress, TrainingState
 from learner.store.commands import Command, Share
 from services.contracts.config import RLConfig, parse_config
+from services.contracts.config.optimizer import AdamW
 from services.contracts.groups.trajectory import encode
 from services.contracts.records import RunRecord, RunState
 from services.volume import Volume
-from tests.unit.learner.policies import tiny_model, trajectory_group
+from tests.unit.learner.policies import state_of, tiny_model, trajectory_group
 
 # 40 steps each: on a busy machine longer than the two minutes that other tests may take.
 pytestmark = pytest.mark.timeout(300)
@@ -173,6 +177,89 @@ def test_the_schedule_and_the_critics_warm_up_go_by_the_runs_steps(tmp_path: Pat
     # The policy is only measured at first, once.
     assert [row["train/updates"] for row in rows] == [0, 0, 4]
     assert rows[2]["train/lr"] == pytest.approx(rates[2])
+
+
+class Restarted(Recorded):
+    """The store of a run whose learner starts again, which notes what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.committed_step, self.warnings, self.current = 4, list[str](), ""
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+    def go_back(self, step: int, directory: str, root: Path) -> None:
+        self.current = directory
+
+
+FILES = [
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "training/optimizer.safetensors",
+    "training/random.safetensors",
+    "training/state.json",
+    "manifest.json",
+]
+
+
+def damaged(path: Path, how: str) -> None:
+    content = path.read_bytes()
+    match how:
+        case "cut":
+            path.write_bytes(content[: len(content) // 2])
+        case "changed":
+            path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+        case _:
+            path.unlink()
+
+
+@pytest.mark.parametrize("how", ["cut", "changed", "gone"])
+def test_a_run_goes_back_to_the_newest_checkpoint_that_is_whole(tmp_path: Path, how: str) -> None:
+    loaded = tiny_model()
+    root = tmp_path / "runs/r/checkpoints"
+    folders = [
+        write_checkpoint(
+            root,
+            capture(
+                state_of(
+                    loaded,
+                    Optimizers(loaded.model, AdamW()),
+                    progress=Progress("r", step, step, [("a", 0)], "base"),
+                )
+            ),
+            lambda: None,
+        )
+        for step in (2, 3, 4)
+    ]
+    record: Any = SimpleNamespace(checkpoint=str(folders[2].relative_to(tmp_path)))
+    volume = Volume(tmp_path)
+    damaged(folders[1] / "training/state.json", how)
+    for name in FILES:
+        store: Any = Restarted()
+        whole = (folders[2] / name).read_bytes()
+        damaged(folders[2] / name, how)
+        saved = read_checkpoint(record, ALONE, store, volume)
+        assert saved is not None
+        assert (saved[0], saved[1].step, store.committed_step) == (folders[0], 2, 2), name
+        assert store.current == "runs/r/checkpoints/step-000002-a"
+        (warning,) = store.warnings
+        assert "the run goes on from step 2, whose checkpoint is whole" in warning
+        assert name in warning
+        (folders[2] / name).write_bytes(whole)
+    # Training does without this one.
+    damaged(folders[2] / "generation_config.json", how)
+    store = Restarted()
+    assert read_checkpoint(record, ALONE, store, volume) == (folders[2], verify(folders[2]))
+    assert [("generation_config.json" in said) for said in store.warnings] == [True] * (
+        how != "gone"
+    )
+    assert not (folders[2] / "generation_config.json").exists()
+    damaged(folders[0] / "config.json", how)
+    damaged(folders[2] / "config.json", how)
+    with pytest.raises(UnusableCheckpoint, match=r"config\.json.*no earlier checkpoint of the run"):
+        read_checkpoint(record, ALONE, Restarted(), volume)  # type: ignore[arg-type]
 
 
 def weights(state: TrainingState) -> dict[str, torch.Tensor]:

@@ -1,5 +1,5 @@
 -- Make a durable checkpoint the run's current one, and end the tasks it was trained on.
--- Invariants: fenced; steps only go forward; a group is acknowledged, deleted and written to the
+-- Invariants: fenced; steps only go forward (go_back.lua sets a run back); a group is acknowledged, deleted and written to the
 -- ledger in the same moment, and only when a checkpoint holds what it taught. A checkpoint of an
 -- RL run covers recorded plans only: all steps have one, or nothing changes. The ledger keeps,
 -- beside each task, the version of its oldest token, and the lineage under which it was planned,

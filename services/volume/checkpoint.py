@@ -1,0 +1,75 @@
+"""The files of a run's checkpoint, compared with its manifest. Needs no torch."""
+
+import json
+import re
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+from services.volume.files import DamagedFile, check_file
+
+MANIFEST = "manifest.json"
+NAME = re.compile(r"step-(\d+)-([^-]+)")
+CARD = "README.md"
+LEGAL = ("LICEN[CS]E*", "COPYING*", "NOTICE*", "USE_POLICY*")
+NOT_NEEDED = ("generation_config.json", CARD, *LEGAL)
+"""Files of a checkpoint that training does without."""
+
+
+class ListedFile(NamedTuple):
+    """A file, as the manifest has it."""
+
+    name: str
+    bytes: int
+    xxh3: str
+
+    @property
+    def needed(self) -> bool:
+        """Whether training needs it."""
+        return not any(fnmatchcase(self.name, pattern) for pattern in NOT_NEEDED)
+
+
+def listed_files(folder: Path) -> list[ListedFile]:
+    """The files of a checkpoint's manifest, the largest first. Raises DamagedFile, OSError."""
+    try:
+        files = json.loads((folder / MANIFEST).read_bytes())["files"]
+        found = [
+            ListedFile(str(n), int(one["bytes"]), str(one["xxh3"])) for n, one in files.items()
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedFile(f"{MANIFEST} is no list of files: {error}") from error
+    if any(".." in Path(file.name).parts or file.name.startswith("/") for file in found):
+        raise DamagedFile(f"{MANIFEST} names a file elsewhere")
+    return sorted(found, key=lambda file: (-file.bytes, file.name))
+
+
+def damage(folder: Path, most: int | None = None) -> str | None:
+    """Why training cannot go on from a checkpoint, in words. None if it is whole. `most`: of the
+    smallest files about as many bytes are read, and only the sizes of the others are compared."""
+    try:
+        for file in reversed(listed_files(folder)):
+            if not file.needed:
+                continue
+            reads = most is None or file.bytes <= most
+            most = most if most is None or not reads else most - file.bytes
+            check_file(folder / file.name, file.bytes, file.xxh3 if reads else None, file.name)
+    except FileNotFoundError as error:
+        lacks = Path(str(error.filename)).name
+        return f"checkpoint {folder.name} lacks {lacks}"
+    except (DamagedFile, OSError) as error:
+        return f"checkpoint {folder.name} is damaged: {error}"
+    return None
+
+
+def earlier(folder: Path) -> Iterator[tuple[int, Path]]:
+    """The checkpoints of earlier steps beside `folder`, the newest first, by their steps. Those of
+    dead lineages were deleted when `folder` was committed."""
+    before = NAME.fullmatch(folder.name)
+    if before is None or not folder.parent.is_dir():
+        return
+    named = ((NAME.fullmatch(path.name), path) for path in folder.parent.iterdir())
+    found = [(int(match[1]), path) for match, path in named if match]
+    for step, path in sorted(found, reverse=True):
+        if step < int(before[1]):
+            yield step, path
