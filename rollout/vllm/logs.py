@@ -23,7 +23,6 @@ _NOISE = re.compile(
 COMPUTING = ("EngineCore", "Worker")
 """Beginnings of the names of vLLM's processes that compute; the others pass requests on."""
 LONGEST = 500
-LAST_LINES = "The last lines of its log"
 _EXCEPTION = re.compile(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?:: ?(?P<message>.*))?$")
 _CONSEQUENCE = re.compile(
     r"EngineDeadError|CancelledError|BrokenPipeError|ConnectionResetError|EOFError"
@@ -96,12 +95,13 @@ def explained(problem: str, path: Path, ended: bool) -> str:
     lines = essential_lines(text) or ["(nothing)"]
     cause = root_cause(text) or (lines[-1] if ended else "")
     first = f"{problem}: {cause}" if cause else problem
-    return "\n".join([f"{first}. {LAST_LINES} ({path}):", *lines])
+    return "\n".join([f"{first}. The last lines of its log ({path}):", *lines])
 
 
 def brief(text: str) -> str:
     """The first line of `text`, which has the cause, and the log's path."""
-    return text.partition("\n")[0].replace(LAST_LINES, "Its log").rstrip(":")
+    first = text.partition("\n")[0]
+    return first.replace("The last lines of its log", "Its log").rstrip(":")
 
 
 def _end(path: Path) -> str:
