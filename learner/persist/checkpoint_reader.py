@@ -28,18 +28,12 @@ class UnusableCheckpoint(RunCannotGoOn):
 def verify(folder: Path, part: Part = WHOLE) -> Progress:
     """The state of a whole checkpoint, of whose files this rank reads `part`. Raises
     UnusableCheckpoint naming what is wrong, and SchemaMismatch."""
+    check_listed(folder, part)
     try:
-        # The largest first, each to the next rank.
-        files = [file for file in listed_files(folder) if file.needed]
-        for number, (name, size, xxh3) in enumerate(files):
-            mine = number % part.count == part.number
-            check_file(folder / name, size, xxh3 if mine else None, name)
         raw = json.loads((folder / STATE).read_text())
     except FileNotFoundError as error:
-        raise UnusableCheckpoint(
-            f"checkpoint {folder.name} lacks {_within(folder, error)}"
-        ) from error
-    except (DamagedFile, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnusableCheckpoint(f"checkpoint {folder.name} lacks {STATE}") from error
+    except ValueError as error:
         raise UnusableCheckpoint(f"checkpoint {folder.name} is damaged: {error}") from error
     require_schema(f"checkpoint {folder.name}", raw.get("schema"), SCHEMA)
     raw["lineages"] = [(str(name), int(began)) for name, began in raw["lineages"]]
@@ -51,6 +45,23 @@ def verify(folder: Path, part: Part = WHOLE) -> Progress:
     if raw.get("supervised") is not None:
         raw["supervised"] = Supervised(**raw["supervised"])
     return Progress(**raw)
+
+
+def check_listed(folder: Path, part: Part = WHOLE) -> None:
+    """Compare the files of a checkpoint with its manifest; this rank reads `part` of them. Raises
+    UnusableCheckpoint."""
+    try:
+        # The largest first, each to the next rank.
+        files = [file for file in listed_files(folder) if file.needed]
+        for number, (name, size, xxh3) in enumerate(files):
+            mine = number % part.count == part.number
+            check_file(folder / name, size, xxh3 if mine else None, name)
+    except FileNotFoundError as error:
+        raise UnusableCheckpoint(
+            f"checkpoint {folder.name} lacks {_within(folder, error)}"
+        ) from error
+    except DamagedFile as error:
+        raise UnusableCheckpoint(f"checkpoint {folder.name} is damaged: {error}") from error
 
 
 def _within(folder: Path, error: FileNotFoundError) -> Path:

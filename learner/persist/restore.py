@@ -34,6 +34,7 @@ from learner.optim.optimizers import Optimizers, check_optimizer
 from learner.persist.checkpoint_parts import CRITIC, CRITIC_OPTIMIZER
 from learner.persist.checkpoint_reader import (
     UnusableCheckpoint,
+    check_listed,
     leave_out_damaged,
     load_copy,
     load_optimizer,
@@ -55,6 +56,7 @@ from services.contracts.records import RunRecord
 from services.contracts.rows.rendering import use_template
 from services.estimate.inputs import Model, known_workers
 from services.estimate.shape import scratch_shape
+from services.models.path import run_named
 from services.runtime.logs import get_logger
 from services.volume import Volume
 from services.volume.checkpoint import damage, earlier
@@ -195,6 +197,8 @@ def find_start(
         base = ""
         if isinstance(config.model, PretrainedModel):
             base = store.model_path(config.model.path, volume)
+            if run_named(config.model.path) is not None:
+                check_listed(Path(base), Part(ranks.rank, ranks.size))
         progress = Progress(record.id, 0, 0, lineages, base)
     else:
         # What the config names may be gone by now, or be another checkpoint of that run.

@@ -17,6 +17,8 @@ _PREFIX = re.compile(
 # Frames of a traceback and their code, help texts, and consequences without information.
 _NOISE = re.compile(
     r"^\s{4,}|^\s*File \"|^Traceback|^\s*[\^~ ]+$|^\s*For further information|resource_tracker"
+    # torch's warnings, and extensions for other machines.
+    r"|^W\d{4} \d\d:\d\d:|^Failed to load \S+\.so: "
     # Python's warnings with their line of code, and drawings.
     r"|^\S+:\d+: \w*Warning: |^\s*warnings\.warn\(|^[^\w]*$"
 )

@@ -40,6 +40,7 @@ from services.models.path import (
     step_named,
 )
 from services.models.vocabulary import vocabulary_difference, vocabulary_in
+from services.volume.checkpoint import CHECKED_BYTES, damage
 
 Problems = list[tuple[str, str]]
 HUB_NAME = re.compile(r"[A-Za-z0-9_][\w.-]*/[\w.-]*\w", re.ASCII)
@@ -216,6 +217,10 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
                 f"run {run.name} ({run.id}) is {run.state}: its checkpoint is not its last one; "
                 "wait for its end, or cancel it"
             )
+        if folder.is_dir() and (
+            problem := await anyio.to_thread.run_sync(damage, folder, CHECKED_BYTES)
+        ):
+            raise ValueError(f"{problem}; name an earlier one with {PREFIX}{run.id}@STEP")
         return PREFIX + run.id + (f"@{step}" if step is not None else ""), folder
     # os.path does not raise for names that no file or user can have.
     folders = (Path(os.path.expanduser(path)), deps.volume.root / path)

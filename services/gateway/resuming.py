@@ -14,11 +14,7 @@ from services.gateway.model_check import Problems
 from services.http import Problem
 from services.models.path import checkpoint_of, run_with_step
 from services.volume import Volume
-from services.volume.checkpoint import NAME, damage, earlier
-
-CHECKED_BYTES = 1 << 30
-"""Bytes of a checkpoint that are read before a submission is answered, in its smallest files. The
-learner reads all."""
+from services.volume.checkpoint import CHECKED_BYTES, NAME, damage, earlier
 
 KEPT_BY_RESUME = (
     ("type",),

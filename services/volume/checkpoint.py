@@ -16,6 +16,10 @@ LEGAL = ("LICEN[CS]E*", "COPYING*", "NOTICE*", "USE_POLICY*")
 NOT_NEEDED = ("generation_config.json", CARD, *LEGAL)
 """Files of a checkpoint that training does without."""
 
+CHECKED_BYTES = 1 << 30
+"""Bytes of a checkpoint that are read before a submission is answered, in its smallest files. The
+learner reads all."""
+
 
 class ListedFile(NamedTuple):
     """A file, as the manifest has it."""

@@ -12,6 +12,7 @@ from transformers import AutoConfig
 
 from learner.distributed import Ranks
 from learner.errors import UnusableModel
+from learner.model.loading.own_files import DESCRIPTIONS
 from services.contracts.config.model import ScratchModel
 from services.estimate.shape import scratch_shape
 from services.models import ModelFolder, UnusableFolder
@@ -20,7 +21,7 @@ from services.models.path import check_base, check_model
 from services.runtime.host_load import free_memory
 from services.runtime.panics import is_panic
 
-READ = ["*.json", "*.jinja", "*.safetensors", "*.model", "*.txt", "*.tiktoken"]
+READ = [*DESCRIPTIONS, "*.safetensors"]
 """Files of a hub repository that are fetched: none that can hold code."""
 NOT_READ = ["*/*.safetensors", "consolidated*"]
 """Copies of the weights in other layouts."""

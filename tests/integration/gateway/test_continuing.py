@@ -314,6 +314,9 @@ def test_the_positions_of_another_runs_model_limit_the_context(
     made = gateway.data / "runs" / run / "checkpoints" / "step-000005"
     made.mkdir(parents=True)
     (made / "config.json").write_text('{"max_position_embeddings": 64}')
+    lacking = problems(submit({"model": {"path": f"run:{run}"}}))
+    assert lacking["model.path"].startswith("checkpoint step-000005 lacks manifest.json; name an")
+    (made / "manifest.json").write_text('{"files": {}}')
 
     refused = problems(submit({"model": {"path": f"run:{run}"}}))
 

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from services.store import Store
+from services.volume import checksum
 from tests.integration.gateway.servers import GatewayProcess, Headrace, InStore
 
 pytestmark = pytest.mark.usefixtures("sums")
@@ -22,10 +23,13 @@ def headrace(headrace_process: Headrace) -> Headrace:
 def checkpointed(gateway: GatewayProcess, in_store: InStore, run: str, *files: str) -> Path:
     """Have `run` a checkpoint of these files, beside what every one has."""
     name = f"runs/{run}/checkpoints/step-000005-9f3a1c"
-    for file in (*files, "tokenizer.json", "manifest.json", "training/optimizer.safetensors"):
+    listed = {}
+    for file in (*files, "tokenizer.json", "training/optimizer.safetensors"):
         path = gateway.data / name / file
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(file)
+        listed[file] = {"bytes": len(file), "xxh3": checksum(path)}
+    (gateway.data / name / "manifest.json").write_text(json.dumps({"files": listed}))
 
     async def train(store: Store) -> None:
         fencing_token = await store.runs.acquire(run, "9f3a1c")
@@ -100,6 +104,12 @@ def test_what_cannot_be_exported_is_said_and_leaves_nothing(
     assert early.stderr.startswith(f"error: run grpo ({run}) is queued and has no checkpoint yet")
 
     folder = checkpointed(gateway, in_store, run, "adapter_model.safetensors")
+    (folder / "tokenizer.json").write_text("cut")
+    damaged = headrace("export", run, "out")
+    assert damaged.stderr.startswith(
+        "error: checkpoint step-000005-9f3a1c is damaged: tokenizer.json has 3 bytes"
+    )
+    (folder / "manifest.json").write_text('{"files": {}}')
     (folder / "tokenizer.json").write_text("{}")
     save_file({"lora_A": np.zeros((2, 2), np.float32)}, folder / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "base_model_name_or_path": "/gone/base", "r": 2}

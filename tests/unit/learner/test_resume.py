@@ -1,6 +1,7 @@
 """On the same recorded groups, 20 steps straight and 10, a checkpoint, and 10 more end in the same
 weights, bit for bit; with everything that a run carries from step to step."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -317,6 +318,7 @@ def from_source(root: Path, **algorithm: Any) -> tuple[RLConfig, Path]:
     folder = root / SOURCE
     folder.parent.mkdir(parents=True)
     Path(start(root)).rename(folder)
+    (folder / "manifest.json").write_text('{"files": {}}')
     raw = RL | {"algorithm": algorithm, "model": {"path": "run:source@3"}}
     config = parse_config(raw)
     assert isinstance(config, RLConfig)
@@ -339,6 +341,14 @@ def test_a_run_goes_on_from_its_checkpoint_when_what_it_started_from_is_gone(
     # So does the plan of its memory on GPUs.
     begins = Start(config, state.progress.base_model, tmp_path / "none", state.progress, own)
     assert described(begins, store, Volume(tmp_path)) is not None
+
+
+def test_a_run_does_not_begin_with_a_damaged_checkpoint_of_another(tmp_path: Path) -> None:
+    config, _ = from_source(tmp_path, prompts_per_step=GROUPS, samples_per_prompt=3)
+    listed = {"model.safetensors": {"bytes": 1, "xxh3": "0"}}
+    (tmp_path / SOURCE / "manifest.json").write_text(json.dumps({"files": listed}))
+    with pytest.raises(UnusableCheckpoint, match=r"is damaged: model\.safetensors has"):
+        begun(config, tmp_path, None, Started(tmp_path / SOURCE))
 
 
 def test_a_run_finds_its_reference_when_the_data_volume_has_moved(tmp_path: Path) -> None:
