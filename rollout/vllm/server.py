@@ -43,7 +43,7 @@ SHORT_PATH = Path("/tmp")
 
 
 class VLLMFailed(RuntimeError):
-    """The server did not start, died, or is of no use any more."""
+    """The server did not start, died, or has to be restarted."""
 
     def __init__(self, problem: str, named_cause: bool = False) -> None:
         """`named_cause`: whether the text has the end of the server's log."""

@@ -1,4 +1,4 @@
-"""Where a model's config.json and its weights contradict each other.
+"""Contradictions between a model's config.json and its weights.
 
 Libraries load such a model in silence, and each differently: transformers drops tensors that the
 config does not ask for, and takes the output head that it finds, while a server that gets the
@@ -29,7 +29,7 @@ SHOWN = 3
 
 @dataclass
 class Contradictions:
-    """What config and weights say otherwise than each other, in words."""
+    """Differences between config and weights, in words."""
 
     refused: list[str] = field(default_factory=list)
     """No library makes the model that is meant, or two make different ones."""

@@ -165,7 +165,7 @@ async def _write(
 
 
 def ended_tasks(rows: Iterable[Mapping[str, str]]) -> list[str]:
-    """The tasks that have ended by these rows of a ledger: not those whose training was undone."""
+    """Return the tasks that have ended, by these rows of a ledger. Undone training is no end."""
     found: list[tuple[int, list[str]]] = []
     for fields in rows:
         step = int(fields.get("step", 0))

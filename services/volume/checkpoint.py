@@ -67,8 +67,8 @@ def damage(folder: Path, most: int | None = None) -> str | None:
 
 
 def earlier(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The checkpoints of earlier steps beside `folder`, the newest first, by their steps. Those of
-    dead lineages were deleted when `folder` was committed."""
+    """Yield step and folder of each checkpoint before `folder` of the same run, the newest first.
+    Checkpoints of dead lineages were deleted when `folder` was committed."""
     before = NAME.fullmatch(folder.name)
     if before is None or not folder.parent.is_dir():
         return

@@ -42,7 +42,7 @@ class Source:
     adapter: dict[str, Any] | None
     """The adapter's config."""
     model: ModelFolder
-    """What the folder of the weights holds."""
+    """The checked folder of the weights."""
 
 
 def find_source(path: str, trust_remote_code: bool, what: str = "model") -> Source:

@@ -61,7 +61,7 @@ class LoadedModel:
     read_tokenizer: "TokenizerState | None" = None
     """The state of `tokenizer` as these files have it."""
     warnings: list[str] = field(default_factory=list)
-    """What a user should know of its files."""
+    """Contradictions in its files that a user should know."""
 
     @property
     def autocast(self) -> torch.dtype | None:
@@ -147,7 +147,7 @@ def check_tied(path: str, model: PreTrainedModel) -> None:
 
 
 def tokenizer_state(tokenizer: Any) -> TokenizerState:
-    """What a run may change of a tokenizer: its size, special tokens and chat template."""
+    """Return what a run may change of a tokenizer: size, special tokens, chat template."""
     return len(tokenizer), str(tokenizer.special_tokens_map), str(tokenizer.chat_template)
 
 

@@ -38,8 +38,8 @@ def changed_config(own: Mapping[str, Any], read: Object, trained: Object) -> Obj
 
 
 def section_of(own: Object, model_type: str) -> Object | None:
-    """The part of the file `own` that describes a model of `model_type`: all of it, or its
-    text_config if that model alone was loaded. None if it has no such part."""
+    """Return the part of the file `own` that describes a model of `model_type`: the whole file, or
+    its text_config if that model alone was loaded. Return None without such a part."""
     if own.get("model_type") == model_type:
         return own
     text = own.get("text_config")

@@ -181,7 +181,7 @@ def test_the_schedule_and_the_critics_warm_up_go_by_the_runs_steps(tmp_path: Pat
 
 
 class Restarted(Recorded):
-    """The store of a run whose learner starts again, which notes what it is told."""
+    """The store of a run whose learner starts again. It records warnings and steps back."""
 
     def __init__(self) -> None:
         super().__init__()
