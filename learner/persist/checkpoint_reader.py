@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -67,22 +67,6 @@ def check_listed(folder: Path, part: Part = WHOLE) -> None:
 def _within(folder: Path, error: FileNotFoundError) -> Path:
     path = Path(str(error.filename))
     return path.relative_to(folder) if path.is_relative_to(folder) else path
-
-
-def leave_out_damaged(folder: Path) -> list[str]:
-    """Delete damaged files of a checkpoint that training does not need. Return what a user should
-    know. A checkpoint whose manifest is damaged stays as it is."""
-    said: list[str] = []
-    with suppress(DamagedFile, OSError):
-        for name, size, xxh3 in (file for file in listed_files(folder) if not file.needed):
-            try:
-                check_file(folder / name, size, xxh3, name)
-            except FileNotFoundError:
-                continue
-            except DamagedFile as error:
-                (folder / name).unlink()
-                said.append(f"checkpoint {folder.name}: {error}; training goes on without the file")
-    return said
 
 
 def load_optimizer(folder: Path, optimizers: Optimizers, name: str = OPTIMIZER) -> None:

@@ -33,16 +33,14 @@ from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer
 from learner.persist.checkpoint_parts import CRITIC, CRITIC_OPTIMIZER
 from learner.persist.checkpoint_reader import (
-    UnusableCheckpoint,
     check_listed,
-    leave_out_damaged,
     load_copy,
     load_optimizer,
     load_random_state,
-    verify,
 )
 from learner.persist.checkpoint_retention import clear
 from learner.persist.row_texts import texts
+from learner.persist.whole_checkpoint import read_checkpoint
 from learner.slices import Part
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
@@ -59,7 +57,6 @@ from services.estimate.shape import scratch_shape
 from services.models.path import run_named
 from services.runtime.logs import get_logger
 from services.volume import Volume
-from services.volume.checkpoint import damage, earlier
 
 log = get_logger(__name__)
 
@@ -127,53 +124,6 @@ class Start:
     """The checkpoint, if there is one."""
     merges: str = ""
     """Of a tokenizer that the run has trained."""
-
-
-def read_checkpoint(
-    record: RunRecord, ranks: Ranks, store: RunStore, volume: Volume
-) -> tuple[Path, Progress] | None:
-    """The run's checkpoint and the progress in it; None without one. If the checkpoint is damaged,
-    the run goes back to the newest one that is whole. All ranks read together. Raises as `prepare`
-    does."""
-    if record.checkpoint is None:
-        return None
-    folder, part = volume.path(record.checkpoint), Part(ranks.rank, ranks.size)
-    for said in leave_out_damaged(folder) if ranks.first else []:
-        store.warn(said)
-    progress, problem = ranks.together(lambda: checked(folder, part))
-    if not (problem := next(filter(None, ranks.gather(problem.encode())), b"").decode()):
-        assert progress is not None
-        return folder, progress
-    name = ranks.from_first(lambda: go_back(folder, problem, store, volume).encode()).decode()
-    store.committed_step = int(name.split("-")[1])
-    whole = folder.parent / name
-    return whole, ranks.together(lambda: verify(whole, part))
-
-
-def checked(folder: Path, part: Part) -> tuple[Progress | None, str]:
-    """The progress in a checkpoint, or why the checkpoint cannot be used. Raises
-    SchemaMismatch."""
-    try:
-        return verify(folder, part), ""
-    except UnusableCheckpoint as error:
-        return None, str(error)
-
-
-def go_back(damaged: Path, problem: str, store: RunStore, volume: Volume) -> str:
-    """Have the run go on from the newest whole checkpoint before the one that is `damaged`. Returns
-    its name. Raises UnusableCheckpoint without one, Fenced, OSError."""
-    for step, folder in earlier(damaged):
-        if damage(folder) is None:
-            store.go_back(step, str(folder.relative_to(volume.root)), volume.root)
-            store.warn(
-                f"{problem}; the run goes on from step {step}, whose checkpoint is whole: what was "
-                "trained after it is trained again"
-            )
-            return folder.name
-    raise UnusableCheckpoint(
-        f"{problem}; no earlier checkpoint of the run is whole: put the file back, or start a new "
-        "run"
-    )
 
 
 def find_start(

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedModel
 
 from learner.distributed import Ranks
 from learner.errors import UnusableModel
@@ -110,6 +110,19 @@ def check_size(path: str, numbers: int, dtype: torch.dtype, ranks: Ranks | None)
         raise UnusableModel(
             f"model {path}: {needed / 2**30:,.1f} GiB of memory in {kind}, and this machine has "
             f"{free / 2**30:.1f} GiB free: take a smaller model, or a machine with more memory"
+        )
+
+
+def check_tied(path: str, model: PreTrainedModel) -> None:
+    """Raise UnusableModel for a head of its own in a model whose config ties it to the embedding:
+    vLLM gets the config, and would serve the embedding."""
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
+    can_tie = bool(getattr(model, "_tied_weights_keys", None)) and head is not None
+    if tied and can_tie and head.weight is not embedding.weight:
+        raise UnusableModel(
+            f"model {path}: config.json says tie_word_embeddings, and the files have another "
+            "output head: set it to false"
         )
 
 

@@ -30,8 +30,20 @@ from learner.model.attention.packed import (
     use_packed_attention,
 )
 from learner.model.head.logit_scale import other_logits
-from learner.model.loading.folders import Source, check_size, find_source, numbers_of, unusable
-from learner.model.loading.own_files import own_files, with_adapter
+from learner.model.loading.folders import (
+    Source,
+    check_size,
+    check_tied,
+    find_source,
+    numbers_of,
+    unusable,
+)
+from learner.model.loading.own_files import (
+    TokenizerState,
+    own_files,
+    tokenizer_state,
+    with_adapter,
+)
 from learner.model.moe.experts import use_pass_type_experts
 from learner.model.passes.packing_check import mixes_sequences
 from learner.model.placement.slicing import loading_slices
@@ -44,7 +56,6 @@ from services.models.agreement import contradictions, not_used
 from services.models.description import TOKENS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-TokenizerState = tuple[int, str, str]
 
 
 @dataclass
@@ -58,7 +69,7 @@ class LoadedModel:
     """The adapters, with explicit targets, if they are what is trained."""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """The files of its folder but the weights; empty for a model from scratch."""
-    read_tokenizer: "TokenizerState | None" = None
+    read_tokenizer: TokenizerState | None = None
     """The state of `tokenizer` as these files have it."""
     warnings: list[str] = field(default_factory=list)
     """Contradictions in its files that a user should know."""
@@ -131,24 +142,6 @@ def load_model(
     if sharing is None and (why := unfit(loaded.model, loaded.autocast)):
         raise UnusableModel(f"model {path}: {why}")
     return loaded
-
-
-def check_tied(path: str, model: PreTrainedModel) -> None:
-    """Raise UnusableModel for a head of its own in a model whose config ties it to the embedding:
-    vLLM gets the config, and would serve the embedding."""
-    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
-    tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
-    can_tie = bool(getattr(model, "_tied_weights_keys", None)) and head is not None
-    if tied and can_tie and head.weight is not embedding.weight:
-        raise UnusableModel(
-            f"model {path}: config.json says tie_word_embeddings, and the files have another "
-            "output head: set it to false"
-        )
-
-
-def tokenizer_state(tokenizer: Any) -> TokenizerState:
-    """Return what a run may change of a tokenizer: size, special tokens, chat template."""
-    return len(tokenizer), str(tokenizer.special_tokens_map), str(tokenizer.chat_template)
 
 
 def unfit(model: PreTrainedModel, autocast: torch.dtype | None = None) -> str | None:

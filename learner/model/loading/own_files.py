@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from services.contracts.weights import ADAPTER_CONFIG, MODEL_FILES
 from services.models import open_inside
@@ -30,6 +31,7 @@ NOT_KEPT = (
 )  # fmt: skip
 LARGEST = 64 << 20
 """Bytes of one file, which stays in memory. The largest tokenizers are half as large."""
+TokenizerState = tuple[int, str, str]
 CHANGED = "> **Changed:** Headrace trained these weights, starting from the model of this card.\n\n"
 """Licences like Apache 2.0 (section 4b) want changed files to say so."""
 
@@ -65,6 +67,11 @@ def is_tokenizer(name: str) -> bool:
 def beside_adapter(files: Mapping[str, bytes]) -> dict[str, bytes]:
     """The files that a folder of an adapter has: the tokenizer and licences."""
     return {n: text for n, text in files.items() if is_tokenizer(n) or _matches(n, LEGAL)}
+
+
+def tokenizer_state(tokenizer: Any) -> TokenizerState:
+    """Return what a run may change of a tokenizer: size, special tokens, chat template."""
+    return len(tokenizer), str(tokenizer.special_tokens_map), str(tokenizer.chat_template)
 
 
 def marked_as_changed(card: bytes) -> bytes:

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from learner.errors import UnusableModel
-from learner.model.loading.models import LoadedModel, tokenizer_state
-from learner.model.loading.own_files import beside_adapter, is_tokenizer
+from learner.model.loading.models import LoadedModel
+from learner.model.loading.own_files import beside_adapter, is_tokenizer, tokenizer_state
 from learner.model.loading.spellings import (
     Object,
     changed_config,

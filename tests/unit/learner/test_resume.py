@@ -19,7 +19,8 @@ from learner.model.loading.saving import save_description, weight_tensors
 from learner.optim.optimizers import Optimizers
 from learner.persist.checkpoint_parts import capture, write_checkpoint
 from learner.persist.checkpoint_reader import UnusableCheckpoint, verify
-from learner.persist.restore import Start, described, prepare, read_checkpoint
+from learner.persist.restore import Start, described, prepare
+from learner.persist.whole_checkpoint import read_checkpoint
 from learner.rl import fetch, train
 from learner.state import Progress, TrainingState
 from learner.store.commands import Command, Share

@@ -1,0 +1,76 @@
+"""The checkpoint that a run goes on from: its current one, or if that is damaged an earlier one."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from learner.distributed import Ranks
+from learner.persist.checkpoint_reader import UnusableCheckpoint, verify
+from learner.slices import Part
+from learner.state import Progress
+from learner.store.run_store import RunStore
+from services.contracts.records import RunRecord
+from services.volume import DamagedFile, Volume, check_file
+from services.volume.checkpoint import damage, earlier, listed_files
+
+
+def read_checkpoint(
+    record: RunRecord, ranks: Ranks, store: RunStore, volume: Volume
+) -> tuple[Path, Progress] | None:
+    """The run's checkpoint and the progress in it; None without one. If the checkpoint is damaged,
+    the run goes back to the newest one that is whole. All ranks read together. Raises as `prepare`
+    does."""
+    if record.checkpoint is None:
+        return None
+    folder, part = volume.path(record.checkpoint), Part(ranks.rank, ranks.size)
+    for said in leave_out_damaged(folder) if ranks.first else []:
+        store.warn(said)
+    progress, problem = ranks.together(lambda: checked(folder, part))
+    if not (problem := next(filter(None, ranks.gather(problem.encode())), b"").decode()):
+        assert progress is not None
+        return folder, progress
+    name = ranks.from_first(lambda: go_back(folder, problem, store, volume).encode()).decode()
+    store.committed_step = int(name.split("-")[1])
+    whole = folder.parent / name
+    return whole, ranks.together(lambda: verify(whole, part))
+
+
+def checked(folder: Path, part: Part) -> tuple[Progress | None, str]:
+    """The progress in a checkpoint, or why the checkpoint cannot be used. Raises
+    SchemaMismatch."""
+    try:
+        return verify(folder, part), ""
+    except UnusableCheckpoint as error:
+        return None, str(error)
+
+
+def go_back(damaged: Path, problem: str, store: RunStore, volume: Volume) -> str:
+    """Have the run go on from the newest whole checkpoint before the one that is `damaged`. Returns
+    its name. Raises UnusableCheckpoint without one, Fenced, OSError."""
+    for step, folder in earlier(damaged):
+        if damage(folder) is None:
+            store.go_back(step, str(folder.relative_to(volume.root)), volume.root)
+            store.warn(
+                f"{problem}; the run goes on from step {step}, whose checkpoint is whole: what was "
+                "trained after it is trained again"
+            )
+            return folder.name
+    raise UnusableCheckpoint(
+        f"{problem}; no earlier checkpoint of the run is whole: put the file back, or start a new "
+        "run"
+    )
+
+
+def leave_out_damaged(folder: Path) -> list[str]:
+    """Delete damaged files of a checkpoint that training does not need. Return what a user should
+    know. A checkpoint whose manifest is damaged stays as it is."""
+    said: list[str] = []
+    with suppress(DamagedFile, OSError):
+        for name, size, xxh3 in (file for file in listed_files(folder) if not file.needed):
+            try:
+                check_file(folder / name, size, xxh3, name)
+            except FileNotFoundError:
+                continue
+            except DamagedFile as error:
+                (folder / name).unlink()
+                said.append(f"checkpoint {folder.name}: {error}; training goes on without the file")
+    return said
