@@ -58,6 +58,41 @@ async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
     assert [learner.wait() for learner in learners] == [0, 0]
 
 
+async def test_a_run_whose_newest_checkpoint_is_damaged_trains_each_task_once_in_what_remains(
+    place: Place, store: Store
+) -> None:
+    learners = [await supervised(place, store)]
+    training = {"max_steps": 8, "checkpoint_every": 1, "keep_checkpoints": 3}
+    raw = rl(training=rl()["training"] | training)
+    await submit(store, "second", raw)
+    async with serving(store, Volume(place.data), "second", parse_config(raw)):
+
+        async def committed() -> bool:
+            record = await store.runs.get("second")
+            return record is not None and record.committed_step >= 4
+
+        await eventually(committed)
+        learners[0].send_signal(signal.SIGKILL)
+        learners[0].wait()
+        record = await store.runs.get("second")
+        assert record is not None
+        assert record.checkpoint is not None
+        newest = place.data / record.checkpoint
+        (newest / "training/optimizer.safetensors").write_bytes(b"cut")
+        # Two ranks, of which one reads the damaged file.
+        learners = place.ranks(2)
+        record = await ended(store, "second")
+    assert (record.state, record.step, record.reason) == (RunState.SUCCEEDED, 8, "")
+    said = [event.data.get("message", "") for event in await store.events.read("second", "0")]
+    (warning,) = [message for message in said if "whose checkpoint is whole" in message]
+    assert f"checkpoint {newest.name} is damaged: training/optimizer.safetensors" in warning
+    found = await store.ledger.audit("second")
+    assert (found.trained, found.in_flight, found.problems) == (8 * 4, 0, [])
+    for learner in learners:
+        learner.terminate()
+    assert [learner.wait() for learner in learners] == [0, 0]
+
+
 async def test_a_run_that_is_cancelled_at_once_ends_in_the_middle_of_its_step(
     place: Place, store: Store
 ) -> None:
