@@ -34,7 +34,7 @@ from services.contracts.scores import ScoreStatus
 _NAMES = "option|choice|answer|letter|opción|opcion|opção|вариант|选项|選項|选择|選擇|選択肢|选|選"
 _INTRODUCTION = re.compile(
     r"(?:(?:definitely|clearly|simply|likely|probably|most likely|indeed|therefore|thus)\s+)?"
-    r"(?:not\s+(?:option\s+|choice\s+)?\(?[A-Z]\)?,?\s+but\s+(?:rather\s+)?)?"
+    r"(?:not\s+(?:option\s+|choice\s+)?\(?[A-Z]\)?,?\s+(?:but\s+(?:rather\s+)?|it(?:'s|\s+is)\s+))?"
     r"(?:(?:the|la|el|le|die)\s+|l')?(?:(?:correct|right|best|final)\s+)?"
     rf"(?:(?:{_NAMES})s?(?:\s+is)?\s*:?\s*)?",
     re.IGNORECASE,
@@ -42,15 +42,21 @@ _INTRODUCTION = re.compile(
 _LIST = re.compile(
     r"\(?([A-Z])\)?(?:\s*(?:,|/|&|\band\b|\bor\b|[和与或及])\s*)+\(?([A-Z])\)?(?![A-Za-z])"
 )
+# After a letter: `B is wrong` names a choice that was not chosen.
+_RULED_OUT = (
+    r"(?!\s*[)\]}]?\s+(?:is|was)"
+    r"(?:n't|\s+(?:also\s+)?(?:not|incorrect|wrong|false|impossible|out)\b))"
+)
 _LETTER = re.compile(
-    r"""[(\[{]\s*(?P<enclosed>[A-Za-z])\s*[)\]}]
-      | (?P<bare>[A-Za-z])(?=\s*$|\s*[).:,;*\]\-\u2013\u2014(]|\s+(?:because|since|is)\b
+    rf"""[(\[{{]\s*(?P<enclosed>[A-Za-z]){_RULED_OUT}\s*[)\]}}]
+      | (?P<bare>[A-Za-z]){_RULED_OUT}(?=\s*$|\s*[).:,;*\]\-\u2013\u2014(]|\s+(?:because|since|is)\b
             |[\u3040-\u9fff\uac00-\ud7a3])
-      | (?P<capital>[B-HJ-Z])(?=\s)""",
+      | (?P<capital>[B-HJ-Z]){_RULED_OUT}(?=\s)""",
     re.VERBOSE,
 )
 _IN_PROSE = re.compile(
-    rf"(?<![A-Za-z])(?i:{_NAMES})\s*(?:(?:[:是为は]|is\b)\s*)?\(?([A-Z])(?![A-Za-z])|\(([A-Z])\)"
+    rf"(?<![A-Za-z])(?i:{_NAMES})\s*(?:(?:[:是为は]|is\b)\s*)?\(?([A-Z])(?![A-Za-z])"
+    rf"{_RULED_OUT}|\(([A-Z]){_RULED_OUT}\)"
     r"|\b(?i:choose|pick|select|go with|it's|it is)\s+\(?([A-Z])\b(?!\s+[a-z])"
     r"|\b(?i:so|thus|hence|therefore),?\s+([B-HJ-Z])\.?\s*$"
     r"|\b([A-Z])\s+is\s+(?:the\s+)?(?:correct|right|answer)\b"

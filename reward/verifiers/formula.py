@@ -77,7 +77,7 @@ _UNION = re.compile(
 )
 _UNIT = re.compile(
     r"(?<=[\d})\]A-Za-z])\s*(?:(?:[/*]|\\cdot|\\times|\\,)?\s*\\(?:text|mathrm|mbox|textrm|rm)\s*"
-    r"\{(?!\s*(?:[eid]|or|and|[A-Z])\s*\})[A-Za-z\s./\u00b0%-]+\}(?:\^\{?-?\d\}?|\^\\circ\s*)?)+\s*$"
+    r"\{(?:(?!\s*(?:[eid]|or|and|[A-Z])\s*\})[A-Za-z\s./\u00b0%-]+|\s*[kcdm]?m\^[23])\}(?:\^\{?-?\d\}?|\^\\circ\s*)?)+\s*$"
 )
 _PLAIN_UNIT = re.compile(
     r"(?<=[\d})\]i])\s+(?:[kcdm]m|ml|[km]g|lbs?|oz|ft|mi|yd|sec|mins?|hrs?|mph)(?:\^\{?[23]\}?)?\s*$"

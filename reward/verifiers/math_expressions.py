@@ -22,6 +22,7 @@ from math_verify.grader import And, FiniteSet
 from math_verify.parser import latex2sympy
 from sympy import (
     Basic,
+    Eq,
     Expr,
     Float,
     I,
@@ -81,6 +82,7 @@ def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, str
         compared.append((given, gold))
     if _names(gold) | _names(given) == {"i"}:
         compared.append((_complex(gold), _complex(given)))
+    compared = [_in_order(left, right) for left, right in compared]
     compared.append((_solutions(gold), given))
     compared.append((gold, _solutions(given)))
     if any(_same_region(one, other) for one in gold for other in given):
@@ -206,6 +208,33 @@ def _ordered(values: list[Any], others: list[Any]) -> list[Any]:
         else one
         for one in values
     ]
+
+
+def _in_order(gold: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
+    """The readings, but as tuples if the reference alone names what it gives values to: of
+    `x = 1, y = 2` (1, 2) is the answer, and (2, 1) is another one."""
+    named = [found for value in gold for found in _assigned(value)]
+    # `(x, y) = (2, 1)` gives both values, too.
+    values = [one.rhs if isinstance(one, Eq) else one for one in given]
+    if not named or not all(isinstance(one, FiniteSet | Tuple) for one in values):
+        return gold, given
+    listed = [getattr(one, "_unsorted_args", one.args) for one in values]
+    if any(isinstance(part, Relational) for parts in listed for part in parts):
+        return gold, given
+    return named, [Tuple(*parts) for parts in listed]
+
+
+def _assigned(value: Any) -> list[Any]:
+    """The values in a list of assignments to several variables, as written and in the variables'
+    order. Empty for another value, and for roots: `x_1 = 1, x_2 = 2`."""
+    parts = value._unsorted_args if isinstance(value, FiniteSet) else ()
+    if len(parts) < 2 or not all(isinstance(part, Eq) and part.lhs.is_Symbol for part in parts):
+        return []
+    names = [part.lhs.name for part in parts]
+    if len({name[0] for name in names}) < len(names):
+        return []
+    by_name = sorted(parts, key=lambda part: part.lhs.name)
+    return [Tuple(*(part.rhs for part in some)) for some in (parts, by_name)]
 
 
 def _repeats(value: Any) -> bool:

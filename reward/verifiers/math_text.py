@@ -23,7 +23,8 @@ COLOR = re.compile(
 )
 SIZES = re.compile(
     r"\\(?:left|right|middle|mleft|mright|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|rm|bf"
-    r"|it|!|,|;|:|>|quad|qquad|enspace|thinspace|medspace|thickspace)(?![A-Za-z])\s?\.?(?![\d])"
+    r"|it|tiny|small|large|Large|LARGE|huge|Huge|!|,|;|:|>|quad|qquad|enspace|thinspace|medspace"
+    r"|thickspace)(?![A-Za-z])\s?\.?(?![\d])"
 )
 _SPELLINGS = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\leq": r"\le", r"\geq": r"\ge",
@@ -42,6 +43,8 @@ _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
 _COMMANDS = re.compile(r"\\[A-Za-z]+")
 _MODULUS = re.compile(r"\(\s*\\?mod\s*([^()]*)\)|\\(?:bmod|pmod|mod)\s*(?:\{([^{}]*)\})?")
 _END = re.compile(r"(?<![.,;])\s*[.,;]$")
+# Two numbers stay apart: `3 1/2` is not `31/2`. The digits of a large number may be in groups.
+_BLANKS = re.compile(r"(?<!\d)\s+|\s++(?!\d)|\s+(?=\d{3}(?!\d))|\{\}")
 _SINGLE = re.compile(r"\{(\w|\\[A-Za-z]+)\}")
 _NAME_SIGNS = frozenset(" '-.,&/()")
 _MONTHS = re.compile(
@@ -63,6 +66,8 @@ _PERIOD = re.compile(r"(?<!\d)\.|\.(?!\d)")
 _OPENING = re.compile(
     r"(?:(?:it|that|this|he|she|they|there|on|in|at)\s+)?(?:(?:is|was|are|were)\s+)?(?:(?:the|an?|on|in)\s+)?"
 )
+# "Is", at the end of a sentence in Japanese or Korean.
+_POLITE = re.compile(r"(?:\u3067\u3059|\u3067\u3057\u305f|\u3067\u3042\u308b|\uc785\ub2c8\ub2e4)$")
 _REMARK = re.compile(
     r"\s*(?:[;:(]|\.\s|\s[-\u2014]+\s|,\s+(?:(?!and\b|or\b)[^\W\d_A-Z])|(?:is|was|because|since|as|with|who|which|"
     r"for|at|by)\b)"
@@ -94,7 +99,7 @@ def plain_text(text: str) -> str:
         if _MONTHS.search(text) and any(sign.isdigit() for sign in text):
             text = " ".join(sorted(_DATE.findall(_MONTHS.sub(r"\1", text))))
         text = _PERIOD.sub("", text).replace(",", "")
-    return re.sub(r"\s+|\{\}", "", text.replace("**", "^"))
+    return _BLANKS.sub("", text.replace("**", "^"))
 
 
 def without_styles(text: str) -> str:
@@ -174,6 +179,6 @@ def is_ratio(text: str) -> bool:
 
 def _said(text: str) -> str:
     text = unwrapped(plain_signs(text))
-    text = _STYLED.sub(r"\1", text).strip(" *_\"'")
+    text = _POLITE.sub("", _STYLED.sub(r"\1", text).strip(" *_\"'."))
     opening = _OPENING.match(text[0].lower() + text[1:]) if text else None
     return text[opening.end() :].strip() if opening else text

@@ -45,10 +45,12 @@ _ATTACHED = rf"""(?:
     |k?cal|mol|[kMG]?Hz|k?Wh?|[kM]J|[kM]Pa|[KMGT]B|dollars?|units?)\b{_POWER}
     (?:/[a-z]{{1,3}}\b{_POWER})?|m/s{_POWER}|[gm]{_POWER}/[a-z]+{_POWER}|m\^\{{?[23]\}}?|[^\x00-\x7f\s]{_LETTERS[:-1]}*)"""
 _IN_TEXT = (
-    r"\\(?:text|mathrm|mbox|textrm|textit|textbf|rm)\s*\{[^{}]*\}(?:\^\{?\\circ\}?)?" + _POWER
+    r"\\(?:text|mathrm|mbox|textrm|textit|textbf|rm)\s*\{(?:[^{}]|\^\{-?\d\})*\}(?:\^\{?\\circ\}?)?"
+    + _POWER
 )
 UNIT = re.compile(
-    rf"""(?:\s*{_IN_TEXT}(?:\s*(?:/|\\cdot|\\times|\u00b7)?\s*{_IN_TEXT})*
+    rf"""(?:\s*(?:\\mu\s*)?{_IN_TEXT}(?:\s*(?:/|\\cdot|\\times|\u00b7)?\s*{_IN_TEXT})*
+      | \s*\\[dt]?frac\s*\{{{_IN_TEXT}\}}\s*\{{{_IN_TEXT}\}} | \s*\\Omega(?![A-Za-z])
       | \s?(?:\\?\$|[{CURRENCY[1:]}])
       | {_ATTACHED}
       | )(?:\s+{_LETTERS}{_POWER}(?:[/\u00b7*.-]{_LETTERS}{_POWER})*){{0,5}}""",
@@ -62,6 +64,8 @@ _COMMA = re.compile(r"(?<=\d),(?=\d)")
 _PUNCTUATION = re.compile(r"(?<![.,;])\s*[.,;]$")
 _TEXT = re.compile(r"\\(?:text|mbox)(?:bf|it|rm)?\{([^{}]*)\}\.?")
 _SPACES = re.compile(r"\\!\s*|\\[,;: ]|~")
+# `3\\ 1/2` differs from 31/2.
+_MIXED = re.compile(r"(?:\\[,;: ]|~)\s*(?=\d{1,2}\s?/)")
 _MEASURE = re.compile(r"\\[A-Za-z]+\s*|[{}^\d-]+")
 # Words after a number that change it, or name something that is not a unit.
 NOT_UNITS = frozenset(
@@ -185,7 +189,8 @@ def unwrapped(text: str) -> str:
 def _tidy(text: str) -> str:
     text = plain_signs(text)
     if "\\" in text or "{" in text or "~" in text:
-        text = _SPACES.sub("", text.replace("{,}", ",").replace("\\$", "$"))
+        text = _MIXED.sub(" ", text.replace("{,}", ",").replace("\\$", "$"))
+        text = _SPACES.sub("", text)
     return text
 
 
@@ -238,7 +243,8 @@ def _scale(unit: str) -> int | None:
     words = [word.strip(".") for word in re.split(r"[\s/]+", _MEASURE.sub(" ", unit)) if word]
     if any(len(word) == 1 and word.isascii() and word not in _UNIT_LETTERS for word in words):
         return None
-    words = [word.lower() for word in words]
+    # N and K are units in `\\text{}`, and otherwise numbers like n and k.
+    words = [word if len(word) == 1 and "\\" in unit else word.lower() for word in words]
     scale = 1
     while words and words[0] in _SCALES:
         scale *= _SCALES[words.pop(0)]

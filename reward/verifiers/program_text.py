@@ -68,19 +68,30 @@ def _chosen(blocks: list[_Block], entry_point: str) -> _Block | None:
     tagged = [block for block in blocks if block.tag in _PYTHON]
     candidates = tagged or [block for block in blocks if not block.tag]
     # The last one of the best kind.
+    several = [] if tagged or len(candidates) < 2 else candidates
     kinds = [
         [block for block in candidates if defines(entry_point, block.source)],
-        [] if tagged else [block for block in candidates[1:] and candidates if _acts(block.source)],
+        [block for block in several if _acts(block.source)],
+        [block for block in several if _acts(block.source, ast.Assign)],
         candidates,
     ]
     return next((kind[-1] for kind in kinds if kind), None)
 
 
-def _acts(code: str) -> bool:
-    """Whether `code` is Python that does more than naming values and calling functions."""
+def _acts(code: str, *others: type[ast.stmt]) -> bool:
+    """Whether `code` is Python that does more than naming constants and calling functions, or has a
+    statement of the kinds `others`. Output such as `Sum: 7` and `n = 7` is Python too."""
     tree = _parsed(code)
     return tree is not None and any(
-        not isinstance(node, ast.Expr) or _prints(node.value) for node in tree.body
+        isinstance(node, others) or not _may_be_output(node) for node in tree.body
+    )
+
+
+def _may_be_output(node: ast.stmt) -> bool:
+    if isinstance(node, ast.Assign):
+        return isinstance(node.value, ast.Constant)
+    return isinstance(node, ast.AnnAssign) or (
+        isinstance(node, ast.Expr) and not _prints(node.value)
     )
 
 

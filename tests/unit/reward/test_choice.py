@@ -6,6 +6,11 @@ from reward.verifiers.base import BadReferenceError
 from tests.unit.reward.scoring import score
 
 RIGHT = [
+    ("Option C is incorrect, so B", "B"),
+    ("A is wrong. C is wrong. So B.", "B"),
+    ("(C) is wrong. The best is (B).", "B"),
+    ("The answer is not C, it is B.", "B"),
+    ("\\boxed{\\Large \\textbf{B}}", "B"),
     ("B", "B"),
     ("b", "B"),
     ("(B)", "B"),
@@ -165,6 +170,8 @@ RIGHT = [
 ]
 
 WRONG = [
+    ("Option B is incorrect, so C", "B"),
+    ("The answer is not C, it is B.", "C"),
     ("A", "B"),
     ("The answer is A.", "B"),
     ("The answer is A or B", "B"),

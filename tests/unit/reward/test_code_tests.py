@@ -226,6 +226,8 @@ FUNCTION = Suite([Case(code="check(candidate)")], "f", PROMPT)
         ("```\ndef f(): return 1\n```\nIt prints:\n```\n7\n```", "def f(): return 1\n"),
         ("```\ndef f(): return 1\n```\nUsage:\n```\nf()\n```", "def f(): return 1\n"),
         ("```\nx = 1\n```\nIt prints:\n```\nhello world\n```", "x = 1\n"),
+        ("```\nprint(2)\n```\nIt prints:\n```\nSum: 2\n```", "print(2)\n"),
+        ("```\nprint(2)\n```\nIt prints:\n```\nn = 2\n```", "print(2)\n"),
         ("```\nx = 1\n```\nbetter:\n```\nprint(2)\n```", "print(2)\n"),
         ("```\n7\n```\n```\n8\n```", "8\n"),
         # A fence's indentation is not the program's.
