@@ -17,7 +17,6 @@ TAGS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
     ("<|inner_prefix|>", "<|inner_suffix|>"),  # Apertus
     ("◁think▷", "◁/think▷"),  # Kimi-VL
-    ("◁think▷", "◁/think▷"),  # Kimi-VL
 )
 """Opening and closing tags of thoughts that common models are trained with."""
 _PATTERNS = (

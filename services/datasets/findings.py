@@ -153,10 +153,10 @@ class Findings:
             self._shown += ends and bool(before) and not before[-1].isalnum()
 
     def _of_columns(self) -> list[str]:
-        if self._mapping is None:
+        mapping = self.resolved()
+        if mapping is None:
             return []
-        said = []
-        prompts = self._mapping.prompts
+        said, prompts = [], mapping.prompts
         needed = [n for n in self.left_over() if n.strip().lower() in ASKED]
         if needed:
             options = " ".join(f"--prompt {name}" for name in (*prompts, *needed))

@@ -64,6 +64,13 @@ def test_a_column_that_the_question_may_need_is_named_with_the_way_out(
     assert joined.warnings == []
 
 
+def test_the_way_out_for_an_instruction_names_columns_that_rows_have(tmp_path: Path) -> None:
+    row = {"instruction": "Add", "inputs": "1 2", "output": "3"}
+    result = imported(tmp_path, ("rows.jsonl", as_lines(row)))
+
+    assert result.warnings[0].endswith("with --prompt instruction --prompt inputs")
+
+
 def test_a_column_of_the_prompt_that_no_row_has_is_refused(tmp_path: Path) -> None:
     mapping = ColumnMapping(("instruction", "inptu"))
     with pytest.raises(DatasetError, match="no row has a column 'inptu' to take the prompt from"):
