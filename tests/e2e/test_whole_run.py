@@ -15,12 +15,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from transformers import NanoChatConfig, NanoChatForCausalLM
 
-from learner.model.loading.scratch import make_model
 from services.cli.client import Gateway
 from services.cli.host.demo import upload_sums
-from services.contracts.config.model import ScratchModel
 from services.launch import Stack, UpOptions
 from tests.e2e import recorded_vllm
 from tests.integration.installation.test_agents import client_of, lease, payload
@@ -278,6 +275,12 @@ def test_a_whole_run_reads_no_file_that_another_user_could_have_made(
 
 def nanochat(folder: Path) -> str:
     """A small model of nanochat's architecture, with random weights."""
+    # Not at the top: torch names its own cache folder in the environment of all processes here.
+    from transformers import NanoChatConfig, NanoChatForCausalLM
+
+    from learner.model.loading.scratch import make_model
+    from services.contracts.config.model import ScratchModel
+
     tokenizer = make_model(ScratchModel(source="scratch"), 0).tokenizer
     sizes = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 2}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
