@@ -103,7 +103,7 @@ _WHOLE_WITH_REMARK = re.compile(rf"\W{{0,3}}[\d.,]+%?\s+[(\[{{]{_WORKING}[)\]}}]
 _ARROW = re.compile(r"\s*(?:\u2192|\u21d2|[-=]>|\\(?:to|rightarrow|Rightarrow|implies)\b)")
 _CUTS = (re.compile(r"[.;:!?](?:\s|$)|\s[-\u2014]+\s"), re.compile(r",(?:\s|$)"))
 _LIST = re.compile(r",\s|;|(?<=\S):\s")
-_HANGING = re.compile(r"\s(?:[AaI]|and|or|[-+*/=])$")
+_HANGING = re.compile(r"\s(?:[AaI]|and|or|[-+*=])$|\s?/$")
 _JOINT = re.compile(r"\s*(?:,?\s*\b(?:and|or)\b|,)\s*(?=[$\\])")
 _PERCENT = re.compile(r"\s*(?:\\?%|percent\b|pct\b)")
 _AROUND = " \t\n*_`\"'=\u2014"

@@ -27,6 +27,7 @@ from sympy import (
     Float,
     I,
     Intersection,
+    Interval,
     MatrixBase,
     MatrixExpr,
     Rational,
@@ -211,8 +212,11 @@ def _ordered(values: list[Any], others: list[Any]) -> list[Any]:
 
 
 def _in_order(gold: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
-    """The readings, but as tuples if the reference alone names what it gives values to: of
-    `x = 1, y = 2` (1, 2) is the answer, and (2, 1) is another one."""
+    """The readings, but as tuples if one side alone names its variables: `x = 1, y = 2` is (1, 2),
+    and differs from (2, 1)."""
+    # The parser takes (2, 3) for an interval, and the library compares it with tuples.
+    if any(isinstance(one, Tuple | Interval) for one in gold):
+        return gold, [one for value in given for one in _assigned(value)[1:]] or given
     named = [found for value in gold for found in _assigned(value)]
     # `(x, y) = (2, 1)` gives both values, too.
     values = [one.rhs if isinstance(one, Eq) else one for one in given]

@@ -412,6 +412,9 @@ CORRECT: dict[str, list[tuple[str, object]]] = {
         ("So 18 eggs", "18"),
     ],
     "siblings": [
+        ("\\boxed{y=3, x=2}", "(2,3)"),
+        ("#### 12/day", "12"),
+        ("#### $12/hour for 8 hours", "12"),
         ("\\boxed{9.8\\ \\mathrm{m\\,s^{-2}}}", "9.8"),
         ("\\boxed{9.8}", "9.8\\,\\frac{\\text{m}}{\\text{s}^2}"),
         ("\\boxed{5\\,\\mathrm{N\\cdot m}}", "5"),
@@ -1029,6 +1032,9 @@ WRONG: dict[str, list[tuple[str, object]]] = {
         ("Thus $\\sum_{k=0}^n\\bigl(k\\bigr)$.", "0"),
     ],
     "siblings": [
+        ("\\boxed{y=3, x=2}", "(3,2)"),
+        ("#### $12/hour for 8 hours", "8"),
+        ("#### 12/5", "12"),
         ("\\boxed{31/2}", "3 1/2"),
         ("\\boxed{31/2}", "3\\ 1/2"),
         ("\\boxed{12}", "1 2"),
