@@ -1,6 +1,7 @@
 """What a run would need is said without queueing it, and one that cannot fit is refused."""
 
 import json
+import math
 import os
 import struct
 import subprocess
@@ -13,6 +14,7 @@ import pytest
 
 from services.contracts.devices import GPUDevice, LearnerDevices, LearnerHost
 from services.contracts.records import HostLoad, WorkerRecord
+from services.models.architectures import expected_shapes
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore, problems
 from tests.unit.estimate.known import LLAMA_8B
@@ -28,15 +30,11 @@ def llama(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(LLAMA_8B))
     (folder / "tokenizer_config.json").write_text("{}")
-    d, inside, kv, words = 4096, 14336, 1024, 128256
-    block = {"q_proj": (d, d), "k_proj": (kv, d), "v_proj": (kv, d), "o_proj": (d, d)}
-    block |= {"gate_proj": (inside, d), "up_proj": (inside, d), "down_proj": (d, inside)}
-    shapes = {"model.embed_tokens.weight": (words, d), "lm_head.weight": (words, d)}
-    for layer in range(32):
-        shapes |= {f"model.layers.{layer}.{name}.weight": s for name, s in block.items()}
+    shapes = expected_shapes(LLAMA_8B)
+    assert shapes is not None
     header, end = {}, 0
     for name, shape in shapes.items():
-        begin, end = end, end + 2 * shape[0] * shape[1]
+        begin, end = end, end + 2 * math.prod(shape)
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     with (folder / "model.safetensors").open("wb") as file:
