@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900 if REAL else 600)]
 STEPS, GROUPS = 7, 2
 VICTIMS = ["gateway", "rollout worker", "vLLM", "learner rank", "agent"]
 CONFIG: dict[str, Any] = {
+    "data": {"chat_template": "auto"},
     "algorithm": {"prompts_per_step": GROUPS, "samples_per_prompt": 2},
     "sampling": {"max_tokens": 40},
     # Sessions of a killed agent come back after so long.

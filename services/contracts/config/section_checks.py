@@ -127,7 +127,7 @@ def check_sessions(
     refuse_if(
         data.chat_template == "none",
         "data.chat_template none: the model's chat template writes the messages of agents "
-        "(rollout.episode sessions); leave it out, and a model without one gets plain text",
+        "(rollout.episode sessions); set it to auto: a model without one gets plain text",
     )
     refuse_if(
         data.curriculum is not None,

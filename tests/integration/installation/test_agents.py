@@ -26,7 +26,7 @@ from tests.integration.installation.conftest import Installation
 from tests.integration.launch.conditions import eventually
 
 CONFIG: dict[str, Any] = {
-    "data": {"dataset": "sums"},
+    "data": {"dataset": "sums", "chat_template": "auto"},
     "algorithm": {"prompts_per_step": 2, "samples_per_prompt": 2},
     "training": {"max_steps": 1},
     "sampling": {"max_tokens": 40},

@@ -8,7 +8,7 @@ from tests.unit.environments.servers import serving
 from tests.upstream import Answer
 
 CONFIG: dict[str, Any] = {
-    "data": {"dataset": "sums"},
+    "data": {"dataset": "sums", "chat_template": "auto"},
     "rewards": [],
     "algorithm": {"prompts_per_step": 2, "samples_per_prompt": 2},
     "training": {"max_steps": 1},

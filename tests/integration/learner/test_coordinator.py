@@ -141,7 +141,8 @@ async def test_workers_that_start_give_no_warning_unless_one_has_an_error(scene:
 
 
 async def test_a_long_wait_for_agents_does_not_blame_a_worker_that_serves(scene: Scene) -> None:
-    config = parse_config(rl(rollout={"episode": "sessions"}))
+    data = {"dataset": "sums", "chat_template": "auto"}
+    config = parse_config(rl(data=data, rollout={"episode": "sessions"}))
     assert isinstance(config, RLConfig)
     coordinator = scene.coordinator
     coordinator._waiting = Waiting(

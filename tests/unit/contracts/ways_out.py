@@ -221,7 +221,7 @@ SECTIONS: list[tuple[dict[str, Any], list[Way]]] = [
     ),
     (
         RL | {"data": DATA | {"chat_template": "none"}, "rollout": {"episode": "sessions"}},
-        [{"data.chat_template": OUT}],
+        [{"data.chat_template": "auto"}],
     ),
     (
         RL | {"rewards": [{"verifier": "v", "only_if": {"component": "u", "at_least": 1}}]},
