@@ -92,7 +92,7 @@ class Uploaded(DatasetRecord):
         200: {"description": "Uploaded before; nothing changed", "model": Uploaded},
         **responses(
             {
-                409: "There is a dataset of this name with other rows",
+                409: "There is a dataset of this name with other rows or other defaults",
                 413: "The upload is over the limit",
                 415: "Not a format that can be read",
                 422: "A row or the mapping cannot be used; `detail` names the line",
@@ -146,8 +146,8 @@ async def upload(
         Form(max_length=200, description="Where the rows come from. Default: the file's name."),
     ] = None,
 ) -> Uploaded | Response:
-    """Convert uploaded files into a dataset. Uploading the same again changes nothing (200);
-    another content under a name that exists is refused (409)."""
+    """Convert uploaded files into a dataset. Uploading the same again changes nothing (200). Other
+    rows under a name that exists are refused (409), and so is a mapping with other defaults."""
     files = [SourceFile(one.file, PurePath(one.filename or "upload").name) for one in file]
     chosen = name or _name_from([one.name for one in files])
     columns = _mapping(mapping)
@@ -201,8 +201,8 @@ async def _imported(
 
 
 async def _added(deps: Deps, record: DatasetRecord) -> DatasetRecord | None:
-    """The record that there is now; None where the same dataset was deleted since its file was
-    written, and that with it. Raises Problem 409 where another one has its name."""
+    """Return the record that holds the name now, or None if the same dataset was deleted since the
+    file was written. Raises Problem 409 if the record has other rows or other defaults."""
     async with deps.dataset_changes:
         path = deps.volume.path(record.segments[0].file)
         if not await anyio.to_thread.run_sync(path.exists):
@@ -220,6 +220,13 @@ async def _added(deps: Deps, record: DatasetRecord) -> DatasetRecord | None:
                 f"there is a dataset {record.name!r} with other rows (id {kept.id}): choose "
                 f"another name, delete it first (`headrace datasets rm {record.name}`), or append "
                 "to it with POST /v1/prompts",
+            )
+        if kept.defaults != record.defaults:
+            raise Problem(
+                HTTPStatus.CONFLICT,
+                f"dataset {kept.name!r} has these rows already, {_way(kept)}, and this upload "
+                f"would give it {_way(record)}: delete it first "
+                f"(`headrace datasets rm {kept.name}`), or choose another name",
             )
         await keep_copy(keep_dataset, deps.volume.root, kept)
         return kept
@@ -295,6 +302,14 @@ async def delete(deps: Deps, record: DatasetDep) -> None:
 
 def _remove(deps: Deps, dataset: str) -> None:
     shutil.rmtree(deps.volume.path(f"datasets/{dataset}"), ignore_errors=True)
+
+
+def _way(record: DatasetRecord) -> str:
+    """How the rows are asked and scored, for a refusal that tells two ways apart."""
+    if record.defaults is None:
+        return "without a template and a verifier of its own"
+    verifiers = " and ".join(repr(reward.verifier) for reward in record.defaults.rewards)
+    return f"with the template {record.defaults.template!r} and the verifier {verifiers}"
 
 
 def _source(files: list[SourceFile]) -> str:

@@ -117,6 +117,27 @@ def test_uploading_the_same_again_changes_nothing(api: httpx.Client) -> None:
     assert first.json() == again.json()
 
 
+@pytest.mark.parametrize("mappings", [(None, "gsm8k"), ("gsm8k", None)])
+def test_the_same_rows_with_other_defaults_are_a_conflict_that_keeps_them(
+    api: httpx.Client, mappings: tuple[str | None, str | None]
+) -> None:
+    name = f"again-{mappings[0]}"
+    row = b'{"question": "1+1", "answer": "#### 2"}'
+    first, other = ({"mapping": one} if one else {} for one in mappings)
+    made = upload(api, name, row, **first)
+    refused = upload(api, name, row, **other)
+    again = upload(api, name, row, **first)
+
+    assert (made.status_code, refused.status_code, again.status_code) == (201, 409, 200)
+    detail = refused.json()["detail"]
+    assert detail.startswith(f"dataset '{name}' has these rows already, with")
+    assert "without a template and a verifier of its own" in detail
+    assert "after ####.' and the verifier 'math'" in detail
+    assert f"`headrace datasets rm {name}`" in detail
+    assert again.json() == made.json()
+    assert api.get(f"/v1/datasets/{name}/preview").json()["rows"][0]["prompt"] == "1+1"
+
+
 def test_a_name_with_other_rows_is_a_conflict_and_leaves_no_file(
     api: httpx.Client, gateway: GatewayProcess
 ) -> None:
