@@ -174,6 +174,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return CheckResponse(
             problems=sorted([*found.problems, *unreadable], key=lambda problem: problem.use),
             takes_any=found.takes_any,
+            own=found.own,
             teacher=teacher_problem(service.teachers, request.teacher),
         )
 

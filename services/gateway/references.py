@@ -3,7 +3,7 @@
 There is one check for each verifier, its parameters, and version of a dataset; whoever asks for it
 again joins it. Checks take turns batch by batch, so a small dataset does not wait for a large one,
 and a run's own items wait for one batch at most. The report is kept in the dataset's folder, and
-is deleted with it.
+is deleted with it. A report of a user's own verifier is not kept, because its code may change.
 """
 
 import asyncio
@@ -127,16 +127,18 @@ class ReferenceChecks:
         self._checks: dict[str, ReferenceCheck] = {}
         self._tellers: set[asyncio.Task[None]] = set()
 
-    async def check(self, record: DatasetRecord, use: Use) -> ReferenceCheck:
+    async def check(self, record: DatasetRecord, use: Use, keep: bool) -> ReferenceCheck:
         """The check of all rows of `record`: one that goes on, or was done before, or a new one.
-        Raises NotChecked if there are too many."""
+        `keep`: whether its report holds for later submissions too. Raises NotChecked if there are
+        too many checks."""
         segments = [segment.xxh3 for segment in record.segments]
         key = _key(record, use)
         going_on = self._checks.get(key)
         if going_on is not None and going_on.report.segments == segments:
             return going_on
-        path = self._volume.path(f"datasets/{record.id}/{FOLDER}/{key}.json")
-        kept = await anyio.to_thread.run_sync(_kept, path)
+        file = self._volume.path(f"datasets/{record.id}/{FOLDER}/{key}.json")
+        path = file if keep else None
+        kept = await anyio.to_thread.run_sync(_kept, path) if path else None
         if kept is not None and kept.segments == segments:
             return ReferenceCheck(kept, asyncio.create_task(_done()))
         if len(self._checks) >= MOST_CHECKS:
@@ -171,7 +173,7 @@ class ReferenceChecks:
             await self._store.events.add(run, "warning", {"message": found})
 
     async def _read(
-        self, record: DatasetRecord, use: Use, report: ReferenceReport, path: Path
+        self, record: DatasetRecord, use: Use, report: ReferenceReport, path: Path | None
     ) -> None:
         reader, batch = DatasetReader(self._volume, record), FIRST_BATCH
         while report.checked < record.rows:
@@ -192,7 +194,7 @@ class ReferenceChecks:
             report.checked += len(rows)
             batch = max(FIRST_BATCH, min(MOST_ROWS, int(batch * TURN_SECONDS / max(seconds, 1e-3))))
         # A verifier that reads no reference may be mended; the next submission asks it again.
-        if not report.none_readable:
+        if path and not report.none_readable:
             await anyio.to_thread.run_sync(_keep, path, report)
 
     async def _problems(self, use: Use, rows: list[ReferenceRow]) -> list[UseProblem]:

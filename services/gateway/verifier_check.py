@@ -54,6 +54,8 @@ class _Scored(NamedTuple):
     sample: list[SampleRow]
     problems: list[tuple[int, str]]
     """Rows of the sample whose reference cannot be read, and why."""
+    own: bool
+    """Whether the verifier does not come with Headrace."""
 
 
 async def check_verifiers(
@@ -146,7 +148,7 @@ def _scored(
             numbers = [i for i, row in enumerate(sampled[path]) if row.key == key]
             sample = [sampled[path][i] for i in numbers]
             bad = [(sampled[path][i].index, wrong[i]) for i in numbers if i in wrong]
-            yield _Scored(key, record, use, sample, bad)
+            yield _Scored(key, record, use, sample, bad, number in found.own)
 
 
 async def _read(
@@ -158,7 +160,7 @@ async def _read(
     for number, one in enumerate(scored):
         if one.record.rows > len(one.sample):
             try:
-                checks[number] = await deps.references.check(one.record, one.use)
+                checks[number] = await deps.references.check(one.record, one.use, keep=not one.own)
             except NotChecked as error:
                 warnings.append(f"{one.key}: not all references were read: {error}")
     if checks:

@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from reward.remote_endpoints import Endpoint
+from reward.validation import checked_uses
 from reward.verifiers.base import Item, RemoteParams, RemoteVerifier, Verdict, Verifier, correct
 from reward.verifiers.mathematics import MathVerifier
 from reward.verifiers.registry import (
@@ -17,6 +18,7 @@ from reward.verifiers.registry import (
     usable,
 )
 from reward.verifiers.remote import HttpVerifier
+from services.contracts.scores import Use
 
 
 def test_the_built_in_verifiers_describe_themselves() -> None:
@@ -71,6 +73,12 @@ def test_the_own_verifier_of_the_documentation_works_as_it_stands(
     item = Item("haiku", "", "one\ntwo", None, {})
     assert haiku.score(item, parse_params(haiku, {"lines": 2})) == correct()
     assert haiku.score(item, parse_params(haiku, {})).detail == "2 lines"
+
+
+def test_a_check_names_the_uses_whose_verifier_does_not_come_with_headrace() -> None:
+    uses = [Use(verifier=name) for name in ("math", "asked", "code", "missing")]
+
+    assert checked_uses(uses, build_registry([f"{__name__}:Asked"])).own == [1]
 
 
 def test_a_url_may_not_take_the_name_of_a_verifier() -> None:

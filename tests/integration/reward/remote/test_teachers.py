@@ -132,7 +132,7 @@ async def test_a_teacher_is_named_and_never_an_address(
         assert f"there is no teacher '{name}'" in checked["teacher"]
     assert upstream.asked == []
     known = await client.post("/v1/verifiers/check", json={"uses": [], "teacher": "big"})
-    assert known.json() == {"problems": [], "teacher": None, "takes_any": []}
+    assert known.json() == {"problems": [], "teacher": None, "takes_any": [], "own": []}
 
 
 async def test_teachers_are_asked_with_the_services_key_alone(client: httpx.AsyncClient) -> None:
