@@ -3,6 +3,7 @@
 Pure. A finding refuses nothing: each is right for some file.
 """
 
+import re
 from array import array
 from collections.abc import Mapping
 from typing import Any
@@ -27,6 +28,8 @@ ASKED = frozenset(
 """Columns that a question often needs."""
 NO_VALUE = frozenset({"none", "nan", "null", "<na>", "undefined"})
 """How programs write a missing value as text."""
+DECIMAL = re.compile(r"[+-]?[0-9]+\.([0-9]+)")
+"""A number with a point; group 1: the digits behind it."""
 MAX_NAME = 200
 """Characters of a column's name that is counted."""
 MOST_ROLES = 5
@@ -44,7 +47,7 @@ class Findings:
         self._roles: dict[str, int] = {}
         self._prompts, self._pairs = array("Q"), array("Q")
         self._answer: Any = None
-        self._float = 0.0
+        self._float = ""
         self._same = self._empty = self._shown = self._written = self._whole = self._floats = (
             self._chats
         ) = 0
@@ -113,7 +116,7 @@ class Findings:
             )
         if self._whole and self._whole == self._floats:
             said.append(
-                f"{self._whole:,} answers are whole numbers written as {self._float!r}: as "
+                f"{self._whole:,} answers are whole numbers written as {self._float}: as "
                 "text they differ from numbers without a point (verifier exact)"
             )
         return said
@@ -133,7 +136,12 @@ class Findings:
         if isinstance(row.answer, float):
             self._floats += 1
             self._whole += row.answer.is_integer()
-            self._float = row.answer
+            self._float = repr(row.answer)
+        elif isinstance(row.answer, str) and (number := DECIMAL.fullmatch(row.answer.strip())):
+            # Cells of CSV are text.
+            self._floats += 1
+            self._whole += not number[1].strip("0")
+            self._float = _short(row.answer)
 
     def _count_prompt(self, row: Row) -> None:
         text: Any = row.prompt

@@ -22,6 +22,7 @@ CHAT = '"[{""role"": ""user"", ""content"": ""x""}]"'
         ("a,1\nb,1\nc,1\n", 'all rows have the same answer, "1"'),
         ("a,nan\nb,1\nc,None\n", "2 rows have the text of a missing value"),
         ("3+4?;7,7\n5+6?;11,11\nx,2\n", "the prompts of 2 of 3 rows end with their answers"),
+        ("a,72.0\nb, -3.00\nc,x\n", "2 answers are whole numbers written as"),
         (f"{CHAT},2\n", "1 rows are text that looks like a list of messages"),
     ],
 )
@@ -58,6 +59,8 @@ def test_ordinary_rows_have_no_findings(tmp_path: Path) -> None:
         {"question": "Repeat: 7", "answer": "7"},
         {"question": "What is 2+2?", "answer": 4, "level": None},
         {"question": "Is 12 even?", "answer": 2.5},
+        {"question": "Half of 5?", "answer": "2.50"},
+        {"question": "Half of 6?", "answer": "3.0"},
     ]
     result = imported(tmp_path, ("rows.jsonl", as_lines(*rows)))
     assert (result.warnings, result.notes, result.left_over) == ([], [], [])
