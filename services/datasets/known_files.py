@@ -34,6 +34,11 @@ class KnownFile:
         """The row at `place` (e.g. `line 3`). Raises DatasetError."""
         for wanted in self.needs:
             if not any(source.get(name) is not None for name in wanted.split("|")):
+                if nulls := [name for name in wanted.split("|") if name in source]:
+                    raise DatasetError(
+                        f"{place}: column {names_in(nulls)} is null, and the mapping {self.name} "
+                        "needs its value: fill it in, or remove the row"
+                    )
                 either = " or ".join(map(repr, wanted.split("|")))
                 raise DatasetError(
                     f"{place} has no column {either}, which the mapping {self.name} needs; it has: "

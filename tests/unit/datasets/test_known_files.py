@@ -192,6 +192,10 @@ def test_a_row_without_the_columns_of_its_mapping_is_refused_by_name(tmp_path: P
         imported(tmp_path, [COUNTDOWN, {"nums": [1]}], "countdown")
     with pytest.raises(DatasetError, match=r"line 1 has no column 'text' or 'prompt'"):
         imported(tmp_path, [{"test_list": []}], "mbpp")
+    with pytest.raises(DatasetError, match=r"line 1: column 'answer' is null, and the mapping"):
+        imported(tmp_path, [{"question": "b?", "answer": None}], "gsm8k")
+    with pytest.raises(DatasetError, match=r"line 1: column 'text' is null.*remove the row"):
+        imported(tmp_path, [{"text": None, "test_list": []}], "mbpp")
     with pytest.raises(DatasetError, match=r"line 1: test_list"):
         imported(tmp_path, [{"text": "x", "test_list": "assert 1"}], "mbpp")
 
