@@ -45,6 +45,8 @@ class SupervisedRows:
     epoch_rows: int
     longest: int | None
     """Most tokens of a sequence; None: any."""
+    warnings: list[str]
+    """For each dataset, the rows that are left out or cut."""
 
     @property
     def names(self) -> list[str]:
@@ -112,7 +114,11 @@ def open_rows(
         disk.abandon()
     if min(ranks.gather(b"1" if built else b"0")) == b"0":
         return None
-    return ranks.together(lambda: _opened(config, state, supervised, datasets))
+    rows = ranks.together(lambda: _opened(config, state, supervised, datasets))
+    if ranks.first:
+        for warning in rows.warnings:
+            store.warn(warning)
+    return rows
 
 
 def _opened(
@@ -174,7 +180,9 @@ def _opened(
             f"row to validate on (validation.share {share:g} of {sum(supervised.rows):,} rows): "
             "raise validation.share, name validation.datasets, or leave patience out"
         )
-    return SupervisedRows(datasets, steps, total, validation, mixture.epoch_rows, longest)
+    named = {dataset.name: of for dataset, of in zip(datasets, lengths, strict=True)}
+    warnings = [said for name, of in named.items() for said in _overlong(name, of, longest, config)]
+    return SupervisedRows(datasets, steps, total, validation, mixture.epoch_rows, longest, warnings)
 
 
 def _refuse_overlong(name: str, lengths: Lengths, longest: int) -> None:
@@ -189,6 +197,29 @@ def _refuse_overlong(name: str, lengths: Lengths, longest: int) -> None:
             f"may have {longest} (data.max_seq_len, or the model's positions){more}: set "
             "data.overlong to crop or skip, or raise the limit"
         )
+
+
+def _overlong(name: str, lengths: Lengths, longest: int | None, config: SFTConfig) -> list[str]:
+    """Warnings for the rows of a dataset that `data.overlong` leaves out or cuts."""
+    if longest is None:
+        return []
+    taken = lengths.taken(slice(None), longest, config.data.overlong != "skip")
+    left_out, cut = int((taken == 0).sum()), int(((taken > 0) & (taken < lengths.tokens)).sum())
+    limit = "the model's positions" if config.data.max_seq_len is None else "data.max_seq_len"
+    setting = f"data.overlong {config.data.overlong}"
+    why = "are longer" if config.data.overlong == "skip" else "begin their answers later"
+    found = []
+    if left_out:
+        found.append(
+            f"{left_out:,} of {len(taken):,} rows of {name} are left out ({setting}): a row may "
+            f"have {longest:,} tokens ({limit}), and these {why}"
+        )
+    if cut:
+        found.append(
+            f"{cut:,} of {len(taken):,} rows of {name} lose their end ({setting}): a row may have "
+            f"{longest:,} tokens ({limit})"
+        )
+    return found
 
 
 def _refuse_unusable(

@@ -315,8 +315,9 @@ class SFTData(PromptOptions, Component):
     max_seq_len: int | None = Field(None, ge=8)
     """Longest row, in tokens; default: the positions of the model."""
     overlong: Literal["refuse", "skip", "crop"] = "refuse"
-    """What happens with a longer row: the run fails and names it; it is left out; or its end is cut
-    off. Of two answers the longer one decides, and each is cut off by itself."""
+    """How to treat a longer row: `refuse` fails the run and names the row, `skip` leaves the row
+    out, `crop` cuts its end off. The run warns with the number of rows that are left out or cut.
+    If a row has two answers the longer one decides, and each is cut off by itself."""
 
     @property
     def components(self) -> list[Component]:

@@ -18,7 +18,7 @@ from learner.persist.disk_retry import CannotWrite
 from learner.persist.supervised_rows import SupervisedRows
 from learner.state import Progress, Supervised
 from services.contracts.config import SFTConfig, parse_config
-from services.contracts.records import DatasetRecord
+from services.contracts.records import DatasetRecord, DatasetSegment
 from services.volume import Volume
 
 
@@ -27,6 +27,9 @@ class Tokens:
 
     def __init__(self, name: str, lengths: list[int]) -> None:
         self.name, self._tokens = name, np.array(lengths, np.int32)
+
+    def build(self, *_: Any) -> bool:
+        return True
 
     def lengths(self) -> tuple[Lengths, int]:
         return Lengths(self._tokens, self._tokens // 2), 1
@@ -68,6 +71,76 @@ def test_a_dataset_of_which_no_row_can_be_trained_is_named(overlong: str) -> Non
 def test_a_dataset_with_one_row_that_can_be_trained_is_taken() -> None:
     rows = opened([Tokens("cut", [14, 12, 10, 9])], data={"overlong": "crop"})
     assert rows.steps.next() is not None
+
+
+@pytest.mark.parametrize(
+    ("data", "warnings"),
+    [
+        (
+            {"overlong": "skip"},
+            [
+                "2 of 4 rows of a are left out (data.overlong skip): a row may have 8 tokens (the "
+                "model's positions), and these are longer",
+                "1 of 2 rows of b are left out (data.overlong skip): a row may have 8 tokens (the "
+                "model's positions), and these are longer",
+            ],
+        ),
+        (
+            {"overlong": "crop", "max_seq_len": 8},
+            [
+                "1 of 4 rows of a are left out (data.overlong crop): a row may have 8 tokens "
+                "(data.max_seq_len), and these begin their answers later",
+                "1 of 4 rows of a lose their end (data.overlong crop): a row may have 8 tokens "
+                "(data.max_seq_len)",
+                "1 of 2 rows of b lose their end (data.overlong crop): a row may have 8 tokens "
+                "(data.max_seq_len)",
+            ],
+        ),
+        ({"overlong": "skip", "max_seq_len": 20}, []),
+    ],
+)
+def test_a_run_warns_of_rows_that_are_left_out_or_cut(
+    data: dict[str, Any], warnings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = {"a": [4, 5, 9, 20], "b": [3, 9]}
+
+    def tokens(_volume: Volume, record: DatasetRecord, *_: Any) -> Tokens:
+        return Tokens(record.name, lengths[record.name])
+
+    records = [
+        DatasetRecord(
+            id=name,
+            name=name,
+            rows=len(rows),
+            created=0.0,
+            segments=[DatasetSegment(file="f", rows=len(rows), bytes=0, xxh3="")],
+        )
+        for name, rows in lengths.items()
+    ]
+    monkeypatch.setattr(supervised_rows, "_records", lambda *_: records)
+    monkeypatch.setattr(supervised_rows, "DatasetTokens", tokens)
+    embeddings = SimpleNamespace(num_embeddings=10)
+    model = SimpleNamespace(get_input_embeddings=lambda: embeddings)
+    positions = data.get("max_seq_len", 8)
+    loaded = SimpleNamespace(tokenizer=None, max_length=positions, model=model)
+    progress = Progress("r", 0, 0, [], "m", supervised=Supervised([4, 2]))
+    state: Any = SimpleNamespace(progress=progress, loaded=loaded)
+    said: list[str] = []
+    store: Any = SimpleNamespace(
+        warn=said.append, call=lambda _: (False, 0), runs=SimpleNamespace(standing=None)
+    )
+    config = parse_config(
+        {
+            "type": "sft",
+            "model": {"path": "m"},
+            "data": {"dataset": "a", "mix": [{"dataset": "b"}], **data},
+            "validation": {"share": 0.0},
+        }
+    )
+    assert isinstance(config, SFTConfig)
+    ranks, stop = Ranks(0, 1, torch.device("cpu")), threading.Event()
+    assert supervised_rows.open_rows(config, state, ranks, store, Volume(tmp_path), stop)
+    assert said == warnings
 
 
 @pytest.mark.parametrize(
