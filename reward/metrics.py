@@ -19,6 +19,12 @@ class Metrics:
             ["verifier", "status"],
             registry=self.registry,
         )
+        self.unjudged = Counter(
+            "headrace_reward_unjudged",
+            "Answers with reward 0 on which a built-in verifier raised an exception",
+            ["verifier", "error"],
+            registry=self.registry,
+        )
         self.seconds = Histogram(
             "headrace_reward_item_seconds",
             "Time in a worker per item that came back",

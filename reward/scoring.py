@@ -14,7 +14,7 @@ from reward.remote_endpoints import EndpointError, PassingError, SettingsError
 from reward.remote_pool import RETRY_AFTER, Call, Calls
 from reward.teachers import Teachers
 from reward.validation import checked_items
-from reward.verifiers.base import Verdict
+from reward.verifiers.base import UNJUDGED, Verdict
 from reward.verifiers.registry import Registry
 from reward.workers.pool import Pool, PoolClosedError, QueueFullError
 from reward.workers.requests import Request
@@ -28,6 +28,9 @@ from services.contracts.scores import (
 )
 from services.contracts.thoughts import answer_of
 from services.http import Problem
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
 
 T = TypeVar("T")
 UNFINISHED = "the completion ends within its thoughts: nothing closes the last one"
@@ -52,6 +55,8 @@ class Service:
     in_flight: int = 0
     idle: asyncio.Event = field(default_factory=_set_event)
     """Set while no request is in flight."""
+    logged: set[tuple[str, str]] = field(default_factory=set)
+    """Verifiers and the types of exceptions that they have raised on an answer."""
 
     @contextmanager
     def serving(self) -> Iterator[None]:
@@ -101,9 +106,7 @@ async def verdicts_of(service: Service, items: Sequence[Request | Call]) -> list
         # All or none, so that a request that is refused leaves no work behind.
         service.pool.admit(len(own))
         service.calls.admit(len(asked))
-        judged, answered = map(
-            iter, await asyncio.gather(service.pool.score(own), service.calls.score(asked))
-        )
+        pooled, called = await asyncio.gather(service.pool.score(own), service.calls.score(asked))
     except QueueFullError as full:
         raise Problem(
             429,
@@ -112,7 +115,28 @@ async def verdicts_of(service: Service, items: Sequence[Request | Call]) -> list
         ) from None
     except PoolClosedError:
         raise _draining() from None
+    for item, verdict in zip(own, pooled, strict=True):
+        _log_unjudged(service, item.verifier, verdict)
+    judged, answered = iter(pooled), iter(called)
     return [next(judged if isinstance(item, Request) else answered) for item in items]
+
+
+def _log_unjudged(service: Service, verifier: str, verdict: Verdict) -> None:
+    """Count the answers on which a built-in verifier raised an exception, and log the first of each
+    type: the 0 hides a mistake in the verifier."""
+    if not verdict.detail.startswith(UNJUDGED):
+        return
+    error = verdict.detail.removeprefix(UNJUDGED)
+    kind = error.partition(":")[0]
+    service.metrics.unjudged.labels(verifier, kind).inc()
+    if (verifier, kind) not in service.logged:
+        service.logged.add((verifier, kind))
+        log.warning(
+            "a built-in verifier raised an exception on an answer, which gets reward 0: probably a "
+            "mistake in the verifier (headrace_reward_unjudged_total counts such answers)",
+            verifier=verifier,
+            error=error,
+        )
 
 
 async def taught(asked: Awaitable[T]) -> T:

@@ -231,6 +231,8 @@ def broken(detail: str) -> Verdict:
     return Verdict(ScoreStatus.ERROR, None, detail)
 
 
+UNJUDGED = "cannot be judged: "
+"""Begins the detail of a 0 for an answer on which a built-in verifier raised an exception."""
 MAX_DETAIL = 1000
 _VERDICTS = msgspec.msgpack.Decoder(Verdict)
 

@@ -17,6 +17,7 @@ import msgspec
 from reward.errors import brief
 from reward.frames import pack, receive
 from reward.verifiers.base import (
+    UNJUDGED,
     BadReferenceError,
     Item,
     Step,
@@ -67,7 +68,7 @@ def verdict_on(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
         # A mistake in a verifier of the user's own has to be seen. In ours it must not pay that an
         # answer finds it: a masked answer is better off than a wrong one.
         if type(verifier) in BUILT_IN and _answer_is_to_blame(verifier, item, step):
-            return failed(ScoreStatus.WRONG, f"cannot be judged: {brief(error)}")
+            return failed(ScoreStatus.WRONG, UNJUDGED + brief(error))
         return broken(f"verifier {verifier.name!r} broke: {brief(error)}")
 
 

@@ -1,8 +1,16 @@
 """Verdicts of a worker after an exception: the answer's fault, or ours."""
 
-import pytest
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from structlog.testing import capture_logs
+
+from reward.metrics import Metrics
+from reward.scoring import Service, verdicts_of
 from reward.verifiers.base import Item, Step, Verdict, Verifier, VerifierParams
+from reward.workers import worker
+from reward.workers.requests import Request, request_for
 from reward.workers.worker import verdict_on
 from tests.unit.reward.scoring import VERIFIERS
 
@@ -38,3 +46,34 @@ def test_a_mistake_in_a_verifier_of_the_users_own_stays_an_error() -> None:
 
     assert (verdict.status, verdict.reward) == ("error", None)
     assert "a typo" in verdict.detail
+
+
+async def test_an_exception_of_a_built_in_verifier_is_counted_and_logged_once() -> None:
+    class Nested(Verifier[VerifierParams]):
+        name = "nested"
+        description = "Raises."
+        Params = VerifierParams
+
+        def score(self, item: Item, params: VerifierParams) -> Verdict:
+            raise {"a": RecursionError, "b": KeyError}[item.completion](item.completion)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "BUILT_IN", (Nested,))
+        items = [Item("nested", "", answer, None, {}) for answer in "aab"]
+        verdicts = [verdict_on(Nested(), item, Step.SCORE) for item in items]
+
+    async def score(asked: list[Request]) -> list[Verdict]:
+        return verdicts if asked else []
+
+    pool: Any = SimpleNamespace(admit=lambda _: None, score=score)
+    nobody: Any = None
+    service = Service(nobody, pool, pool, nobody, Metrics())
+    requests = [request_for(item, VerifierParams(), Nested()) for item in items]
+    with capture_logs() as logs:
+        assert await verdicts_of(service, requests) == verdicts
+    assert [(line["verifier"], line["error"]) for line in logs] == [
+        ("nested", "RecursionError: a"),
+        ("nested", "KeyError: 'b'"),
+    ]
+    counted = 'headrace_reward_unjudged_total{error="RecursionError",verifier="nested"} 2.0'
+    assert counted in service.metrics.render().decode()
