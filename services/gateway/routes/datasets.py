@@ -225,7 +225,7 @@ async def _added(deps: Deps, record: DatasetRecord) -> DatasetRecord | None:
             raise Problem(
                 HTTPStatus.CONFLICT,
                 f"dataset {kept.name!r} has these rows already, {_way(kept)}, and this upload "
-                f"would give it {_way(record)}: delete it first "
+                f"comes {_way(record)}: delete it first "
                 f"(`headrace datasets rm {kept.name}`), or choose another name",
             )
         await keep_copy(keep_dataset, deps.volume.root, kept)

@@ -132,6 +132,7 @@ def test_the_same_rows_with_other_defaults_are_a_conflict_that_keeps_them(
     detail = refused.json()["detail"]
     assert detail.startswith(f"dataset '{name}' has these rows already, with")
     assert "without a template and a verifier of its own" in detail
+    assert ", and this upload comes with" in detail
     assert "after ####.' and the verifier 'math'" in detail
     assert f"`headrace datasets rm {name}`" in detail
     assert again.json() == made.json()
