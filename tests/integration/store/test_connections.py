@@ -273,6 +273,8 @@ async def whole_life(scene: Scene) -> None:
     await store.runs.update(RUN, scene.fencing_token, {"step": 1})
     await store.events.add(RUN, "step", {"step": 1})
     assert await scene.commit(1) == 2
+    # The run is at this step: nothing is undone.
+    await store.runs.go_back(RUN, scene.fencing_token, scene.lineage, 1, "checkpoints/1")
     broken = await scene.raw.xadd(run_key(RUN, "groups"), {"no": "group"})
     assert broken.decode() not in [one.entry for one in await store.trajectories.pending(RUN)]
     await store.trajectories.read(RUN, wait=0.01)
