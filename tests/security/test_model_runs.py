@@ -39,17 +39,18 @@ LEARNERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "linked": MODELS["files: linked template"],
     "pickle": MODELS["files: pickle"],
     "nested": MODELS["config: nested"],
+    # A config.json that contradicts the weights.
+    "heads": (config(num_attention_heads=3, head_dim=None), "correct config.json"),
+    "width": (config(hidden_size=16), "correct config.json"),
+    "layers": (config(num_hidden_layers=3), "have no layer 2"),
+    "sparse": (sparse, "config.json says vocab_size"),
+    "vocabulary": (config(vocab_size=21), "config.json says vocab_size 21"),
     # What only a library can find out.
-    "heads": (config(num_attention_heads=3, head_dim=None), "does not load"),
-    "width": (config(hidden_size=16), "does not load"),
-    "layers": (config(num_hidden_layers=3), "which would be random"),
     "kind": (config(model_type="bert", architectures=["BertModel"]), "model"),
     "unknown": (config(model_type="nothing"), "does not load"),
-    "sparse": (sparse, "memory"),
     "tokenizer": (file("tokenizer.json", {"model": {"type": "BPE"}}), "does not load"),
     "panic": (breaking_at_the_first_text, "broke down"),
     "no tokenizer": (renamed("tokenizer.json", "x.json"), "model"),
-    "vocabulary": (config(vocab_size=21), "does not load"),
     "template": (file("chat_template.jinja", ENDLESS.encode()), "it runs for more than 2 s"),
 }
 

@@ -42,7 +42,6 @@ REFUSED = [
             "--io-processor-plugin": "os",
             "worker-extension-cls": "os.system",
             "tokenizer": "/etc",
-            "chat-template": "/etc/shadow",
             "O3": None,
         }.items()
     ),
@@ -57,6 +56,12 @@ def test_what_runs_code_needs_the_operators_setting(raw: dict[str, Any], key: st
     assert path == key
     assert "HEADRACE_TRUST_REMOTE_CODE=1" in message
     assert parse_trusted(raw, True) == parse_config(raw)
+
+
+@pytest.mark.parametrize("trusted", [False, True])
+def test_vllm_gets_no_chat_template_of_its_own(trusted: bool) -> None:
+    with pytest.raises(ConfigError, match="Headrace renders the prompts, by data.chat_template"):
+        parse_trusted(config(extra={"chat-template": "/etc/shadow"}), trusted)
 
 
 @pytest.mark.parametrize("value", ["--trust-remote-code", ["--trust-remote-code"], "-x"])
