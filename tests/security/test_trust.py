@@ -60,7 +60,7 @@ def test_what_runs_code_needs_the_operators_setting(raw: dict[str, Any], key: st
 
 @pytest.mark.parametrize("trusted", [False, True])
 def test_vllm_gets_no_chat_template_of_its_own(trusted: bool) -> None:
-    with pytest.raises(ConfigError, match="Headrace renders the prompts, by data.chat_template"):
+    with pytest.raises(ConfigError, match="Headrace renders the prompts"):
         parse_trusted(config(extra={"chat-template": "/etc/shadow"}), trusted)
 
 
