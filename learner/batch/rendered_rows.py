@@ -8,6 +8,7 @@ from typing import Any
 
 from learner.batch.sft_rows import RowTokenizer, TokenRow, UnusableRow
 from services.contracts.config import RLConfig, SFTConfig, parse_config
+from services.contracts.config.episodes import Tools
 from services.contracts.preview import (
     AskedRow,
     Piece,
@@ -46,7 +47,44 @@ def rendered(job: PreviewJob, tokenizer: Any) -> Rendering:
         for name in config.data.chat_template_kwargs
         if not re.search(rf"\b{re.escape(name)}\b", template)
     ]
-    return Rendering(form=form, rows=rows, unread_variables=unread)
+    looked = job.rows[:1] if form == "chat_template" else []
+    idle = [name for one in looked for name in _idle(one, config, tokenizer, unread)]
+    return Rendering(form=form, rows=rows, unread_variables=unread, idle_variables=idle)
+
+
+def _idle(
+    one: AskedRow, config: RLConfig | SFTConfig, tokenizer: Any, unread: list[str]
+) -> list[str]:
+    """Texts among the variables of the chat template without which the row's tokens are the same:
+    a value may be misspelt. Tools are not rendered here, and a variable may be about them."""
+    if isinstance(config, RLConfig) and isinstance(config.rollout.episode, Tools):
+        return []
+    variables = config.data.chat_template_kwargs
+    names = [
+        name for name, value in variables.items() if isinstance(value, str) and name not in unread
+    ]
+    if not names or (tokens := _tokens(one, config, tokenizer)) is None:
+        return []
+    idle = []
+    for name in names:
+        others = {other: value for other, value in variables.items() if other != name}
+        use_template(tokenizer, config.data.model_copy(update={"chat_template_kwargs": others}))
+        if _tokens(one, config, tokenizer) == tokens:
+            idle.append(name)
+    use_template(tokenizer, config.data)
+    return idle
+
+
+def _tokens(one: AskedRow, config: RLConfig | SFTConfig, tokenizer: Any) -> list[int] | None:
+    """The row's tokens, with the first of two answers. Return None if it cannot be rendered."""
+    try:
+        if isinstance(config, RLConfig):
+            return render(compose(_row(one), config.data), config.data, tokenizer)
+        answer = PAIR[0] if config.objective.type == "dpo" else None
+        row = RowTokenizer(tokenizer, config.data, answer).row(_row(one), one.index)
+        return [int(token) for token in row.tokens]
+    except (ValueError, UnusableRow):
+        return None
 
 
 def _row(one: AskedRow) -> Row:

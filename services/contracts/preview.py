@@ -85,6 +85,11 @@ class Rendering(BaseModel):
         default_factory=list,
         description="Names in `data.chat_template_kwargs` that the chat template does not mention.",
     )
+    idle_variables: list[str] = Field(
+        default_factory=list,
+        description="Names of texts in `data.chat_template_kwargs` that the chat template "
+        "mentions, and without which the first row is the same.",
+    )
     note: str | None = Field(
         None, description="Why there is no row, or what rows lack that the model will read."
     )

@@ -44,7 +44,7 @@ def unusable_rows(
 
 def template_warnings(found: Rendering, config: RLConfig | SFTConfig) -> list[str]:
     """Warnings if the model has no chat template, and the config does not say so; and for variables
-    that the template does not read."""
+    that the template does not read, or that change nothing."""
     if found.form == "plain_text" and config.data.chat_template != "none":
         return [
             "data.chat_template: the model has no chat template, so prompts are plain text, and "
@@ -54,6 +54,11 @@ def template_warnings(found: Rendering, config: RLConfig | SFTConfig) -> list[st
         f"data.chat_template_kwargs.{name}: the model's chat template does not mention {name}, so "
         "it changes nothing"
         for name in found.unread_variables
+    ] + [
+        f"data.chat_template_kwargs.{name}: the first row is the same with and without {name} = "
+        f"{config.data.chat_template_kwargs[name]!r}: check the spelling of the value, unless it "
+        "is the template's default"
+        for name in found.idle_variables
     ]
 
 

@@ -146,6 +146,13 @@ def test_a_model_without_a_template_and_variables_for_nobody_are_warned_of() -> 
         "data.chat_template_kwargs.x: the model's chat template does not mention x, so it changes "
         "nothing"
     ]
+    idle = Rendering(form="chat_template", idle_variables=["enable_thinking"])
+    misspelt = {"dataset": "d", "chat_template_kwargs": {"enable_thinking": "fasle"}}
+    assert template_warnings(idle, config(data=misspelt)) == [
+        "data.chat_template_kwargs.enable_thinking: the first row is the same with and without "
+        "enable_thinking = 'fasle': check the spelling of the value, unless it is the template's "
+        "default"
+    ]
 
 
 def test_a_template_and_a_system_message_that_chats_do_not_get_are_said_with_counts(

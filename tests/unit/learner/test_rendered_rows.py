@@ -94,3 +94,22 @@ def test_a_variable_that_the_template_does_not_read_is_named() -> None:
     config = rl(chat_template=template, chat_template_kwargs=variables)
     found = preview(config, AskedRow(index=0, prompt="2+2"))
     assert (marked(found.rows[0]), found.unread_variables) == ("2+2!", ["enable_thinkng"])
+
+
+@pytest.mark.parametrize("kind", [rl, lambda **data: sft(data={"dataset": "d", **data})])
+def test_a_variable_whose_value_changes_nothing_is_named(kind: Any) -> None:
+    think = "{% if enable_thinking is defined and enable_thinking is false %}!{% endif %}"
+    effort = "{{ effort|default('low') }}"
+    template = think + effort + CHATML
+
+    def idle(**variables: Any) -> list[str]:
+        config = kind(chat_template=template, chat_template_kwargs=variables)
+        found = preview(config, AskedRow(index=0, prompt=CHAT))
+        assert found.rows[0].problem is None
+        names: list[str] = found.idle_variables
+        return names
+
+    assert idle(enable_thinking="fasle", effort="high") == ["enable_thinking"]
+    assert idle(enable_thinking=False, effort="low") == ["effort"]
+    # A default that is not a text has no spelling.
+    assert idle(enable_thinking=True, effort="high") == []
