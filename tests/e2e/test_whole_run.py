@@ -16,6 +16,7 @@ import httpx
 import openai
 import pytest
 
+from services.caches import FOLDERS
 from services.cli.client import Gateway
 from services.cli.host.demo import upload_sums
 from services.launch import Stack, UpOptions
@@ -82,8 +83,12 @@ def stack(
         "OPENED_FILES_LOG": str(opened),
         "PYTHONPATH": f"{here.with_name('opened')}:{here.parents[2]}",
     }
-    with Stack(UpOptions(data=data, port=0, reward_port=0, environment=recording)) as stack:
-        yield stack
+    with pytest.MonkeyPatch.context() as patch:
+        # torch names its own folder in the environment of the tests' process.
+        for variable in FOLDERS:
+            patch.delenv(variable, raising=False)
+        with Stack(UpOptions(data=data, port=0, reward_port=0, environment=recording)) as stack:
+            yield stack
 
 
 @pytest.fixture(scope="module")
