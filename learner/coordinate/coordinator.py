@@ -331,7 +331,7 @@ class Coordinator(FirstRank):
     def _say_mismatch(self, step: int, row: dict[str, Any]) -> None:
         """Warn once when sampler and learner begin to disagree about the same weights."""
         vllm = self._config.rollout.vllm
-        dtype = str(self._state.loaded.publish_dtype).removeprefix("torch.")
+        dtype = self._state.loaded.publish_name
         problem = mismatch_problem(row, dtype, vllm.computes_in, vllm.quantization is not None)
         if problem and not self._mismatched:
             self._store.warn(f"step {step}: {problem}")

@@ -38,7 +38,7 @@ class CanaryPass:
             # The frozen weights never change.
             self._without_adapter = packed(scored(BaseLogprobs(policy), tokens))
         return Canary(
-            dtype=str(self._loaded.publish_dtype).removeprefix("torch."),
+            dtype=self._loaded.publish_name,
             vocabulary=vocabulary,
             longest=self._longest,
             logprobs=packed(scored(policy, tokens)),

@@ -340,7 +340,7 @@ def add_models(
 
 def with_policy_dtype(config: C, state: TrainingState) -> C:
     """`config` for copies of the policy, which compute in its type."""
-    dtype = str(state.loaded.publish_dtype).removeprefix("torch.")
+    dtype = state.loaded.publish_name
     return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
 
 

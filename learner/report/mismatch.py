@@ -7,6 +7,8 @@ sample these answers. The run goes on, because a corrected objective tolerates i
 from collections.abc import Mapping
 from typing import Any
 
+from services.contracts.canary import in_float32
+
 EXACT_LOGPROB = 1e-3
 """Nats of one token, if both sides compute in float32. Measured: at most 3e-5."""
 HALF_KL = 0.01
@@ -18,9 +20,9 @@ QUANTIZED_KL = 0.05
 def mismatch_problem(row: Mapping[str, Any], dtype: str, sampler: str, quantized: bool) -> str:
     """Describe a mismatch in a step's metrics that is above its bound. Return '' without one.
 
-    `dtype`: of the published weights; `sampler`: that vLLM computes in, `auto` for the same.
+    `dtype`, `sampler`: see `in_float32`.
     """
-    exact = dtype == "float32" and sampler in ("auto", "float32")
+    exact = in_float32(dtype, sampler)
     name, bound = "mismatch/kl", QUANTIZED_KL if quantized else HALF_KL
     if exact:
         name, bound = "mismatch/logprob_max", EXACT_LOGPROB

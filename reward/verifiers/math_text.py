@@ -7,7 +7,7 @@ import re
 import unicodedata
 
 from reward.verifiers.answer_value import COMMAND, FUNCTIONS, MOST, PROSE
-from reward.verifiers.plain_number import unwrapped
+from reward.verifiers.plain_number import PUNCTUATION, unwrapped
 from reward.verifiers.signs import plain_signs
 
 _LONGEST_WORDS = 200
@@ -42,7 +42,6 @@ _SPACE = re.compile(r"(?<!\\)\\ |~")
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
 _COMMANDS = re.compile(r"\\[A-Za-z]+")
 _MODULUS = re.compile(r"\(\s*\\?mod\s*([^()]*)\)|\\(?:bmod|pmod|mod)\s*(?:\{([^{}]*)\})?")
-_END = re.compile(r"(?<![.,;])\s*[.,;]$")
 # Two numbers stay apart: `3 1/2` is not `31/2`. The digits of a large number may be in groups.
 _BLANKS = re.compile(r"(?<!\d)\s+|\s++(?!\d)|\s+(?=\d{3}(?!\d))|\{\}")
 _SINGLE = re.compile(r"\{(\w|\\[A-Za-z]+)\}")
@@ -86,7 +85,7 @@ def same_text(left: str, right: str) -> bool:
 
 def plain_text(text: str) -> str:
     """One spelling of `text`: equal results mean the same formula, or the same words."""
-    text = _END.sub("", unwrapped(plain_signs(text))).replace("$", "")
+    text = PUNCTUATION.sub("", unwrapped(plain_signs(text))).replace("$", "")
     if "\\" in text:
         text = text.replace("{,}", ",").replace("\\%", "%")
         text = without_styles(_DELIMITERS.sub("", text))

@@ -61,7 +61,7 @@ _END = re.compile(r"\s*\.?\s*")
 _DECIMAL_COMMA = re.compile(r"[-+]?(?:0|\d+(?!,\d{3}(?!\d))),\d+(?![\d.,])", re.ASCII)
 _COMMA = re.compile(r"(?<=\d),(?=\d)")
 # At the end of a formula; three of them are an ellipsis.
-_PUNCTUATION = re.compile(r"(?<![.,;])\s*[.,;]$")
+PUNCTUATION = re.compile(r"(?<![.,;])\s*[.,;]$")
 _TEXT = re.compile(r"\\(?:text|mbox)(?:bf|it|rm)?\{([^{}]*)\}\.?")
 _SPACES = re.compile(r"\\!\s*|\\[,;: ]|~")
 # `3\\ 1/2` differs from 31/2.
@@ -208,7 +208,7 @@ def _unwrapped_once(text: str) -> str:
             body = text.removesuffix(".")
             inner = body[len(opening) : -len(closing)]
             if body.endswith(closing) and closing not in inner.replace("\\$", ""):
-                return _PUNCTUATION.sub("", inner.strip())
+                return PUNCTUATION.sub("", inner.strip())
     return text
 
 

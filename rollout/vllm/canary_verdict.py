@@ -13,7 +13,7 @@ from statistics import median
 
 import numpy as np
 
-from services.contracts.canary import Canary, Floats, sequences, unpacked
+from services.contracts.canary import Canary, Floats, in_float32, sequences, unpacked
 
 FLOAT32, OTHERWISE = 0.005, 0.3
 """Largest mean difference in nats that is usual, where both sides compute in float32, and else
@@ -59,7 +59,7 @@ def limit_for(
     `rollout.canary_limit`; `gaps`: of the last versions that were right."""
     if configured is not None:
         return configured
-    exact = canary.dtype == "float32" and dtype in ("auto", "float32")
+    exact = in_float32(canary.dtype, dtype)
     if exact or len(gaps) < KNOWN_AFTER:
         return FLOAT32 if exact else OTHERWISE
     return min(OTHERWISE, max(FLOAT32, TIMES * median(gaps)))

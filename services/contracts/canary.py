@@ -20,6 +20,7 @@ __all__ = [
     "SHORTEST",
     "Canary",
     "Floats",
+    "in_float32",
     "packed",
     "sequences",
     "unpacked",
@@ -35,6 +36,12 @@ CANARY = "canary"
 """In the metadata of a weight file: the version's canary as JSON."""
 
 Floats = npt.NDArray[np.float32]
+
+
+def in_float32(published: str, sampler: str) -> bool:
+    """Whether learner and vLLM both compute in float32. `published`: the type of the published
+    weights; `sampler`: that vLLM computes in, `auto` for the same."""
+    return published == "float32" and sampler in ("auto", "float32")
 
 
 def sequences(vocabulary: int, longest: int) -> list[list[int]]:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -99,15 +100,19 @@ async def commit(scene: Scene, data: Path, step: int, copied: str) -> str:
     return rows[-1][0]
 
 
-async def trained(scene: Scene, data: Path, steps: int) -> list[int]:
-    """A run of so many steps with its copies; the size of Redis' file after each."""
-    await scene.start(rows=7)
-    record = await scene.store.runs.get(RUN)
-    dataset = await scene.store.datasets.find("d")
+async def begun(scene: Scene, data: Path, **options: Any) -> None:
+    """A run on seven rows, with its copies."""
+    await scene.start(rows=7, **options)
+    record, dataset = await scene.store.runs.get(RUN), await scene.store.datasets.find("d")
     assert record is not None
     assert dataset is not None
     keep_run(data, record)
     keep_dataset(data, dataset)
+
+
+async def trained(scene: Scene, data: Path, steps: int) -> list[int]:
+    """A run of so many steps with its copies; the size of Redis' file after each."""
+    await begun(scene, data)
     copied, sizes = "", []
     for step in range(1, steps + 1):
         copied = await commit(scene, data, step, copied)
@@ -121,12 +126,7 @@ async def test_a_cut_file_is_noticed_by_its_commits_and_the_run_goes_on_from_its
     data = tmp_path / "data"
     with server(tmp_path / "redis") as one:
         async with one.scene() as scene:
-            await scene.start(rows=7, eta=5)
-            record, dataset = await scene.store.runs.get(RUN), await scene.store.datasets.find("d")
-            assert record is not None
-            assert dataset is not None
-            keep_run(data, record)
-            keep_dataset(data, dataset)
+            await begun(scene, data, eta=5)
             copied = await commit(scene, data, 1, "")
             copied = await commit(scene, data, 2, copied)
             await scene.leased(2)
@@ -280,12 +280,7 @@ async def rewritten(tmp_path: Path, installed: Path) -> Path:
     first and was killed."""
     with server(tmp_path / "redis") as one:
         async with one.scene() as scene:
-            await scene.start(rows=7)
-            record, dataset = await scene.store.runs.get(RUN), await scene.store.datasets.find("d")
-            assert record is not None
-            assert dataset is not None
-            keep_run(tmp_path, record)
-            keep_dataset(tmp_path, dataset)
+            await begun(scene, tmp_path)
             copied = await commit(scene, tmp_path, 1, "")
             before = one.file
             await scene.raw.bgrewriteaof()

@@ -75,6 +75,11 @@ class LoadedModel:
     """Contradictions in its files that a user should know."""
 
     @property
+    def publish_name(self) -> str:
+        """`publish_dtype` by its name in configs: `float32`, `bfloat16`."""
+        return str(self.publish_dtype).removeprefix("torch.")
+
+    @property
     def autocast(self) -> torch.dtype | None:
         """The type of the forward pass, if it is not float32."""
         return None if self.publish_dtype == torch.float32 else self.publish_dtype

@@ -65,7 +65,7 @@ def description(loaded: LoadedModel) -> dict[str, bytes]:
         raise UnusableModel(
             f"the model's config or tokenizer cannot be written: {error}"
         ) from error
-    dtype = str(loaded.publish_dtype).removeprefix("torch.")
+    dtype = loaded.publish_name
     config = with_dtype_named(config_for_all(config), dtype)
     config["architectures"] = [type(model).__name__]
     _update(files, CONFIG, config)
