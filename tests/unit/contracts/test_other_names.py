@@ -36,7 +36,7 @@ def test_the_settings_that_a_value_stands_for_are_accepted(
     values: Values,
 ) -> None:
     for settings in values.values():
-        parse_config(changed(RL, dict(settings or {})))
+        parse_config(changed(RL, {key: value for key, value in (settings or {}).items() if key}))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,93 @@ def test_the_settings_that_a_value_stands_for_are_accepted(
         (
             {"loss_type": "dr_grpo"},
             "loss_type",
-            "'dr_grpo' is algorithm.loss.type: ppo, algorithm.aggregation.type: constant here",
+            "'dr_grpo' is algorithm.loss.type: ppo, algorithm.aggregation.type: constant here; it "
+            "is Dr. GRPO with algorithm.advantage.type: group_mean (scale_rewards: false); recipe "
+            "dr_grpo has both, and algorithm.loss.epsilon_low and epsilon_high are your epsilon",
+        ),
+        (
+            {"loss_agg_mode": "seq-mean-token-sum"},
+            "loss_agg_mode",
+            "constant also divides by sampling.max_tokens, so loss and gradient are that many "
+            "times smaller: divide optimizer.max_grad_norm by sampling.max_tokens, too",
+        ),
+        (
+            {"loss_agg_mode": "seq-mean-token-sum-norm"},
+            "loss_agg_mode",
+            "constant here; it divides by sampling.max_tokens, as verl does unless",
+        ),
+        (
+            {"vllm_importance_sampling_mode": "sequence_mask"},
+            "vllm_importance_sampling_mode",
+            "algorithm.correction.low: 0.0, algorithm.correction.level: sequence here; the weight "
+            "of a sequence is the geometric mean",
+        ),
+        (
+            {"data": {"dataset": "d", "truncation": "left"}},
+            "data.truncation",
+            "'left' is data.long_prompts: cut here",
+        ),
+        (
+            {"data": {"dataset": "d", "truncation": "middle"}},
+            "data.truncation",
+            "'middle' has no counterpart here: see 'data.long_prompts'",
+        ),
+        (
+            {"sync_ref_model": True},
+            "sync_ref_model",
+            "algorithm.kl.reference: {type: refresh, every: 512} here; every is your "
+            "ref_model_sync_steps",
+        ),
+        (
+            {"lr_scheduler_type": "cosine_with_restarts"},
+            "lr_scheduler_type",
+            "'cosine_with_restarts' has no counterpart here: see 'schedule.type'",
+        ),
+        # A section of another system in a section that exists.
+        (
+            {"algorithm": {"kl_ctrl": {"kl_coef": 0.001}}},
+            "algorithm.kl_ctrl.kl_coef",
+            "did you mean 'algorithm.kl.beta'? Set algorithm.kl.type, too",
+        ),
+        (
+            {"algorithm": {"kl_ctrl": {"type": "adaptive", "horizon": 10_000}}},
+            "algorithm.kl_ctrl.type",
+            "algorithm.advantage.type: global_whiten, algorithm.kl.adaptive: {} here",
+        ),
+        (
+            {"trainer": {"scheduler": {"type": "cosine"}}},
+            "trainer.scheduler.type",
+            "did you mean 'schedule.type'?",
+        ),
+        (
+            {"rollouts": {"val_kwargs": {"temperature": 0.6}}},
+            "rollouts",
+            "did you mean 'rollout'?",
+        ),
+        (
+            {"actor_rollout_ref": {"rollout": {"val_kwargs": {"temperature": 0.6}}}},
+            "actor_rollout_ref.rollout.val_kwargs.temperature",
+            "did you mean 'evaluation.temperature'?",
+        ),
+        (
+            {"critic": {"model": {"path": "m"}}},
+            "critic.model.path",
+            "did you mean 'algorithm.critic.path'?",
+        ),
+        (
+            {"orchestrator": {"sampling": {"max_tokens": 512}}},
+            "orchestrator.sampling.max_tokens",
+            "did you mean 'sampling.max_tokens'?",
+        ),
+        (
+            {"reward_model": {"model": {"path": "m"}}},
+            "reward_model.model.path",
+            "did you mean 'rewards'?",
+        ),
+        (
+            {"trainer": {"nnodes": 1, "esi_redundant_time": 0, "ray": {"port": 1}}},
+            "trainer",
+            "unknown section; nothing here is called esi_redundant_time, ray.port: leave them out",
         ),
         ({"kl_loss_type": "low_var_kl"}, "kl_loss_type", "is algorithm.kl.type: k3 here"),
         ({"kl_loss_type": "abs"}, "kl_loss_type", "'abs' has no counterpart here"),
@@ -134,6 +220,9 @@ def test_a_name_leads_a_supervised_run_to_its_own_keys() -> None:
     said = refusal(SFT | {"max_seq_length": 512, "num_generations": 8})
     assert said["max_seq_length"].startswith("unknown key; did you mean 'data.max_seq_len'?")
     assert "samples_per_prompt" not in said["num_generations"]
+    # What a value means for a run of RL is no setting of a supervised one.
+    truncated = refusal(SFT | {"truncation": "left"})["truncation"]
+    assert truncated == "unknown key; did you mean 'data.overlong'?"
 
 
 def test_a_value_of_any_size_is_quoted_in_part() -> None:

@@ -13,14 +13,13 @@ from services.contracts.config.parsing.other_values import (
     DTYPES,
     GAE,
     GRPO,
-    ICEPOP,
     KLS,
     LOSSES,
+    NOTE,
     OPTIMIZERS,
     RECOMPUTE,
     REINFORCE_PP,
     SCHEDULES,
-    SEQUENCE,
     TIS,
     Values,
 )
@@ -30,7 +29,7 @@ class Row(NamedTuple):
     """Names that other systems have for one thing."""
 
     names: str
-    """Separated by spaces."""
+    """Separated by spaces. `scheduler.type` is a `type` in a section `scheduler`."""
     keys: str = ""
     """The keys here that take the value, separated by spaces; '' if no key does."""
     note: str = ""
@@ -46,7 +45,8 @@ ROWS = (
     Row(
         "rollout_batch_size num_prompts prompts_per_batch batch_size train_bs_n_seqs",
         "algorithm.prompts_per_step",
-        "It counts prompts, each with samples_per_prompt answers.",
+        "It counts prompts, each with samples_per_prompt answers; prime-rl's batch_size counts "
+        "answers.",
     ),
     Row(
         "train_batch_size",
@@ -73,7 +73,8 @@ ROWS = (
     ),
     Row(
         "gradient_accumulation_steps micro_batch_size micro_train_batch_size "
-        "ppo_micro_batch_size ppo_micro_batch_size_per_gpu",
+        "ppo_micro_batch_size ppo_micro_batch_size_per_gpu log_prob_micro_batch_size "
+        "log_prob_micro_batch_size_per_gpu",
         "training.tokens_per_microbatch",
         "It counts tokens, not samples, and changes memory and speed alone: gradients are the "
         "same.",
@@ -104,6 +105,7 @@ ROWS = (
             "false": {"algorithm.advantage.type": "group_mean"},
             "none": {"algorithm.advantage.type": "group_mean"},
             "batch": None,
+            "mean": None,
         },
     ),
     Row(
@@ -129,14 +131,14 @@ ROWS = (
     ),
     # --- rewards
     Row(
-        "remote_rm_url reward_fn reward_funcs reward_function reward_functions reward_model "
-        "reward_pretrain",
+        "remote_rm_url reward_fn reward_fn_key reward_funcs reward_function reward_functions "
+        "reward_manager reward_model reward_pretrain custom_reward_function",
         "rewards",
         "It is a list of verifiers of the reward service: `headrace verifiers` lists them.",
     ),
     Row("reward_weights", "rewards.0.weight", "Each reward has its own."),
     Row(
-        "dynamic_filtering filter_groups",
+        "dynamic_filtering filter_groups filter_groups.enable",
         "algorithm.dynamic_sampling",
         values={"true": {"algorithm.dynamic_sampling": {}}},
     ),
@@ -149,7 +151,13 @@ ROWS = (
         "mask_truncated_completions overlong_filtering mask_too_long",
         "algorithm.shaping.mask_truncated",
     ),
-    Row("overlong_buffer_len", "algorithm.shaping.overlong_buffer"),
+    Row(
+        "max_num_gen_batches",
+        "algorithm.dynamic_sampling.max_filtered",
+        "The run fails when more than this many times prompts_per_step groups are filtered.",
+    ),
+    Row("overlong_buffer_len overlong_buffer.len", "algorithm.shaping.overlong_buffer"),
+    Row("overlong_buffer.enable", note="leave it out: algorithm.shaping.overlong_buffer is enough"),
     Row("overlong_penalty_factor penalty_factor", "algorithm.shaping.overlong_factor"),
     Row("reward_output_scaling", "algorithm.shaping.scale"),
     Row("reward_output_bias", "algorithm.shaping.bias"),
@@ -176,7 +184,7 @@ ROWS = (
     Row("clip_ratio_c c_clip delta", "algorithm.loss.dual_clip"),
     Row("loss_type policy_loss policy_loss_type loss_mode", "algorithm.loss.type", values=LOSSES),
     Row(
-        "importance_sampling_level",
+        "importance_sampling_level ratio_type",
         "algorithm.loss.type",
         values={
             "token": {"algorithm.loss.type": "ppo"},
@@ -190,6 +198,12 @@ ROWS = (
         "ent_coef entropy_coef entropy_coeff entropy_loss_coef",
         "algorithm.entropy_bonus",
     ),
+    Row(
+        "top_entropy_quantile clip_cov_ratio kl_cov_ratio ptx_coef multi_objective_aggregation "
+        "normalize_reward use_pf_ppo enable_ema neftune_noise_alpha num_cycles "
+        "use_bias_correction_kl vllm_guided_decoding_regex vllm_structured_outputs_regex",
+        note="nothing here does this: leave it out",
+    ),
     Row("early_stop_imp_ratio", "algorithm.early_stop_ratio"),
     Row("aux_loss_coef router_aux_loss_coef", "algorithm.router.aux_loss router.aux_loss"),
     # --- off-policy
@@ -201,13 +215,7 @@ ROWS = (
     Row(
         "vllm_importance_sampling_mode rollout_is rollout_rs",
         "algorithm.correction.type",
-        values={
-            **CORRECTIONS,
-            "token": TIS,
-            "true": TIS,
-            "sequence": {**TIS, **SEQUENCE},
-            "geometric": {**ICEPOP, **SEQUENCE},
-        },
+        values={**CORRECTIONS, "token": TIS, "true": TIS},
     ),
     Row(
         "vllm_importance_sampling_cap vllm_is_truncated_threshold tis_imp_ratio_cap "
@@ -222,12 +230,28 @@ ROWS = (
         "recompute, too.",
     ),
     Row(
+        "token_mask_high mask_ratio_high",
+        "algorithm.correction.high",
+        "Set algorithm.correction.type to mask, too.",
+    ),
+    Row(
+        "token_mask_low mask_ratio_low",
+        "algorithm.correction.low",
+        "Set algorithm.correction.type to mask, too.",
+    ),
+    Row(
+        "off_policy_mask_threshold",
+        "algorithm.correction.delta",
+        "Set algorithm.correction.type to off_policy_sequence_mask, too.",
+    ),
+    Row(
         "use_decoupled_loss recompute_logprob",
         "algorithm.proximal.type",
         values={"true": RECOMPUTE, "false": {"algorithm.proximal.type": "sampler"}},
     ),
     Row(
-        "async_level max_async_level max_head_offpolicyness off_policy_steps async_queue_size",
+        "async_level max_async_level max_head_offpolicyness max_off_policy_steps "
+        "off_policy_steps async_queue_size",
         "rollout.max_staleness",
     ),
     # --- KL
@@ -237,7 +261,13 @@ ROWS = (
         "Set algorithm.kl.type, too: k3 is GRPO's KL in the loss, k1_in_reward is PPO's in the "
         "reward, and without a type there is none.",
     ),
-    Row("kl_loss_type kl_penalty kl_estimator", "algorithm.kl.type", values=KLS),
+    Row("kl_loss_type kl_estimator", "algorithm.kl.type", values=KLS),
+    Row(
+        "kl_penalty",
+        "algorithm.kl.type",
+        "In the reward of each token it is k1_in_reward; k1, k2 and k3 go into the loss.",
+        values={"kl": {**REINFORCE_PP, "algorithm.kl.type": "k1_in_reward"}},
+    ),
     Row(
         "use_kl_loss",
         "algorithm.kl.type",
@@ -257,19 +287,49 @@ ROWS = (
     Row("kl_target target_kl adaptive_kl_target", "algorithm.kl.adaptive.target"),
     Row("kl_horizon adaptive_kl_horizon", "algorithm.kl.adaptive.horizon"),
     Row(
+        "kl_ctrl.type",
+        "algorithm.kl.adaptive",
+        values={
+            "fixed": {"algorithm.kl.type": "k1_in_reward", **REINFORCE_PP},
+            "adaptive": {
+                "algorithm.kl.type": "k1_in_reward",
+                **REINFORCE_PP,
+                "algorithm.kl.adaptive": {},
+            },
+        },
+    ),
+    Row(
         "use_adaptive_kl_ctl adaptive_kl_ctl",
         "algorithm.kl.adaptive",
         values={"true": {"algorithm.kl.type": "k3", "algorithm.kl.adaptive": {}}},
     ),
     Row(
-        "ref_ema_eta ref_model_mixup_alpha",
+        "ref_ema_eta",
         "algorithm.kl.reference.rate",
         "Set algorithm.kl.reference.type to ema, too.",
     ),
     Row(
+        "sync_ref_model",
+        "algorithm.kl.reference.type",
+        values={
+            "true": {
+                "algorithm.kl.type": "k3",
+                "algorithm.kl.reference": {"type": "refresh", "every": 512},
+                NOTE: "every is your ref_model_sync_steps, and the whole policy becomes the "
+                "reference (ref_model_mixup_alpha 1); type ema mixes, after each step",
+            },
+        },
+    ),
+    Row(
+        "ref_model_mixup_alpha",
+        "algorithm.kl.reference.rate",
+        "Set algorithm.kl.reference.type to ema, too. It mixes after each step: "
+        "1 - (1 - {value})^(1 / ref_model_sync_steps) is as fast as TRL.",
+    ),
+    Row(
         "ref_model_sync_steps",
         "algorithm.kl.reference.every",
-        "Set algorithm.kl.reference.type to refresh, too.",
+        "Set algorithm.kl.reference.type to refresh, too: that is ref_model_mixup_alpha 1.",
     ),
     Row("ref_model ref_path reference_model", "algorithm.kl.reference.path"),
     # --- critic
@@ -292,6 +352,54 @@ ROWS = (
         "data.dataset",
         "It is the name of an uploaded dataset: headrace datasets add FILE.",
     ),
+    Row(
+        "dataset_text_field input_key label_key prompt_key messages_key answer_key response_key",
+        note="leave it out: columns are named as a file is uploaded, headrace datasets add FILE "
+        "--prompt COLUMN --answer COLUMN",
+    ),
+    Row(
+        "dataset_split dataset_config prompt_split eval_split max_samples train_max_samples "
+        "val_max_samples",
+        note="leave it out: a run has all rows of its datasets, so upload the rows that it needs",
+    ),
+    Row(
+        "prompt_data_probs dataset_probs",
+        "data.mix.0.weight",
+        "Each dataset has its own, and the first one data.weight.",
+    ),
+    Row(
+        "truncation",
+        "data.long_prompts data.overlong",
+        values={
+            "error": {
+                "data.long_prompts": "drop",
+                NOTE: "rows whose prompts are too long are left out and counted, and end no run",
+            },
+            "left": {"data.long_prompts": "cut"},
+            "right": None,
+            "middle": None,
+        },
+    ),
+    Row(
+        "filter_overlong_prompts",
+        "data.long_prompts data.overlong",
+        values={"true": {"data.long_prompts": "drop"}},
+    ),
+    Row(
+        "assistant_only_loss completion_only_loss",
+        "data.train_on",
+        "assistant trains all turns of the assistant, last the last one, all every token.",
+    ),
+    Row(
+        "load_best_model_at_end metric_for_best_model",
+        "validation.best",
+        "A run keeps the checkpoint of its best validation.",
+    ),
+    Row(
+        "apply_chat_template",
+        "data.chat_template",
+        values={"true": {"data.chat_template": "auto"}, "false": {"data.chat_template": "none"}},
+    ),
     Row("system_message system_prompt", "data.system"),
     Row(
         "input_template prompt_template",
@@ -305,6 +413,12 @@ ROWS = (
     ),
     Row("base_model model_id model_name model_name_or_path pretrain", "model.path"),
     Row("precision torch_dtype dtype", "model.dtype", values=DTYPES),
+    Row("use_peft use_lora", "model.lora", values={"true": {"model.lora": {}}}),
+    Row(
+        "load_in_4bit load_in_8bit",
+        "rollout.vllm.quantization",
+        "Only sampling can use quantised weights.",
+    ),
     Row("bf16", "model.dtype", values={"true": {"model.dtype": "bfloat16"}}),
     Row("fp16", "model.dtype", values={"true": {"model.dtype": "bfloat16"}}),
     Row("lora_alpha", "model.lora.alpha"),
@@ -315,13 +429,14 @@ ROWS = (
         "It is a list; left out, it is all linear layers except the output head.",
     ),
     Row(
-        "lora_dropout",
+        "lora_dropout lora.dropout",
         note="leave it out: adapters have no dropout, since the log-probabilities of a step would "
         "not be those of the sampler",
     ),
     # --- sampling
     Row(
-        "generate_max_len max_completion_length max_generated_tokens max_new_tokens "
+        "generate_max_len max_completion_length max_completion_tokens max_generated_tokens "
+        "max_new_tokens "
         "max_response_length response_length",
         "sampling.max_tokens",
     ),
@@ -342,12 +457,12 @@ ROWS = (
         note=f"leave it out: {NO_PENALTY}",
     ),
     Row(
-        "max_length max_seq_len max_seq_length seq_len",
+        "max_len max_length max_seq_len max_seq_length seq_len",
         "rollout.vllm.max_model_len data.max_seq_len",
         "It counts prompt and answer together.",
     ),
     Row(
-        "max_prompt_length prompt_max_len max_prompt_len",
+        "max_prompt_length prompt_length prompt_max_len max_prompt_len",
         "rollout.vllm.max_model_len",
         "It counts prompt and answer together: {value} and sampling.max_tokens.",
     ),
@@ -358,12 +473,39 @@ ROWS = (
     ),
     Row("vllm_gpu_memory_utilization", "rollout.vllm.gpu_memory_utilization"),
     Row("vllm_enable_sleep_mode vllm_enable_sleep", "rollout.vllm.sleeps"),
-    Row("use_vllm vllm_mode", note="leave it out: vLLM samples every run"),
+    Row(
+        "max_assistant_turns max_user_turns max_tool_calling_iterations",
+        "rollout.episode.max_turns",
+        "Set rollout.episode.type to tools, too.",
+    ),
+    Row(
+        "max_inflight_rollouts oversampling_factor",
+        "rollout.groups_in_flight",
+        "It counts groups of one worker; left out, it keeps vLLM busy.",
+    ),
+    Row(
+        "enforce_eager enable_prefix_caching enable_chunked_prefill max_num_batched_tokens "
+        "vllm_model_impl",
+        "rollout.vllm.extra",
+        "It has vLLM's own options by name, e.g. {{enforce-eager: true}}.",
+    ),
+    Row(
+        "use_vllm vllm_mode rollout.name rollout.mode async_train vllm_server_base_url "
+        "vllm_server_host vllm_server_port vllm_server_timeout vllm_sync_backend "
+        "free_cache_engine calculate_log_probs load_format micro_rollout_batch_size "
+        "vllm_generate_batch_size use_transformers_paged cache_implementation",
+        note="leave it out: vLLM samples every run, and Headrace starts and feeds it",
+    ),
+    Row(
+        "agent_func_path",
+        "rollout.episode",
+        "Agents are programs of their own: headrace agents RUN -- COMMAND.",
+    ),
     # --- optimizer and schedule
     Row("actor_learning_rate learning_rate lr policy_lr", "optimizer.lr"),
     Row("adam_betas", "optimizer.betas"),
     Row(
-        "adam_beta1 adam_beta2 beta1 beta2",
+        "adam_beta1 adam_beta2 beta1 beta2 betas1 betas2",
         "optimizer.betas",
         "It is a pair: [beta1, beta2].",
     ),
@@ -373,10 +515,23 @@ ROWS = (
         "clip_grad clip_grad_norm grad_clip gradient_clip gradient_clipping max_norm",
         "optimizer.max_grad_norm",
     ),
-    Row("optim optimizer_type", "optimizer.type", values=OPTIMIZERS),
+    Row("optim optim.type optimizer_type", "optimizer.type", values=OPTIMIZERS),
     Row("optimizer_in_bwd", "optimizer.in_backward"),
-    Row("adam_offload offload_optimizer", "training.offload", "It is a list: [optimizer]."),
-    Row("lr_scheduler lr_scheduler_type", "schedule.type", values=SCHEDULES),
+    Row(
+        "adam_offload offload_optimizer optim_cpu_offload optimizer_offload",
+        "training.offload",
+        "It is a list: [optimizer].",
+    ),
+    Row(
+        "param_offload fsdp_cpu_offload ref_reward_offload",
+        "training.offload",
+        "It is a list of copies and states: [optimizer, reference]. Weights that are trained stay.",
+    ),
+    Row(
+        "lr_scheduler lr_scheduler_type lr_decay_style scheduler.type warmup_style",
+        "schedule.type",
+        values=SCHEDULES,
+    ),
     Row("lr_warmup_steps num_warmup_steps", "schedule.warmup_steps"),
     Row(
         "lr_warmup_ratio lr_warmup_steps_ratio warmup_ratio warmup_steps_proportion",
@@ -384,18 +539,29 @@ ROWS = (
         "It counts steps: {value} times the steps of the run.",
     ),
     Row("min_lr_ratio min_lr_rate", "schedule.floor"),
+    Row("min_lr", "schedule.floor", "It is a share: {value} divided by optimizer.lr."),
+    Row(
+        "decay_steps lr_decay_steps",
+        "schedule.decay_share",
+        "It is a share: {value} divided by the steps of the run.",
+    ),
     # --- training
     Row(
         "enable_activation_checkpointing enable_gradient_checkpointing gradient_checkpointing",
         "training.activation_checkpointing",
     ),
-    Row("torch_compile use_torch_compile", "training.compile"),
+    Row("ac.freq ac.mode", "training.activation_checkpointing", "It is auto, true or false."),
+    Row("torch_compile use_torch_compile compile.fullgraph", "training.compile"),
     Row(
         "context_parallel_degree context_parallel_size cp cp_size ring_attn_size "
         "sequence_parallel_size ulysses_sequence_parallel_size",
         "training.context_parallel",
     ),
-    Row("fsdp zero_stage deepspeed", "training.parallel", "It is auto, ddp or fsdp."),
+    Row(
+        "fsdp zero_stage deepspeed actor.strategy critic.strategy",
+        "training.parallel",
+        "It is auto, ddp or fsdp.",
+    ),
     Row(
         "num_episodes num_epochs num_train_epochs total_epochs total_train_epochs",
         "training.epochs",
@@ -405,20 +571,45 @@ ROWS = (
         "training.max_steps",
     ),
     Row("seed data_seed data_loader_seed", "training.seed"),
-    Row("save_freq save_interval save_steps save_freq_steps", "training.checkpoint_every"),
+    Row(
+        "save_freq save_interval save_steps save_freq_steps ckpt.interval",
+        "training.checkpoint_every",
+    ),
+    Row(
+        "save_strategy",
+        "training.checkpoint_every training.checkpoint_seconds",
+        "There are checkpoints every few steps; seconds add further ones.",
+    ),
     Row("save_freq_secs ckpt_freq_secs", "training.checkpoint_seconds"),
     Row(
         "save_freq_epochs ckpt_freq_epochs",
         "training.checkpoint_every",
         "It counts steps: an epoch has the dataset's rows divided by prompts_per_step.",
     ),
-    Row("max_ckpt_num save_total_limit", "training.keep_checkpoints"),
+    Row(
+        "ckpt.keep_last max_actor_ckpt_to_keep max_ckpt_num save_total_limit",
+        "training.keep_checkpoints",
+    ),
+    Row(
+        "resume_from_checkpoint resume_mode load_checkpoint",
+        note="leave it out: a run goes on by itself after a crash, and headrace resume RUN "
+        "continues one that is over",
+    ),
     # --- evaluation and reports
     Row("eval_dataset val_dataset val_files", "evaluation.dataset validation.datasets"),
     Row(
-        "eval_every eval_interval eval_steps test_freq eval_freq_steps",
+        "eval_every eval_interval eval_steps test_freq eval_freq_steps eval.interval",
         "evaluation.every validation.every",
     ),
+    Row(
+        "eval_strategy evaluation_strategy",
+        "evaluation.every validation.every",
+        "It counts steps; leave the section out for no evaluation.",
+    ),
+    Row("eval_on_start val_before_train", "evaluation.at_start"),
+    Row("val_only", "training.max_steps", "0 evaluates alone."),
+    Row("num_examples", "evaluation.rows"),
+    Row("val_batch_size per_device_eval_batch_size", note="leave it out: vLLM batches by itself"),
     Row(
         "eval_freq_epochs",
         "evaluation.every validation.every",
@@ -429,11 +620,53 @@ ROWS = (
         "evaluation.every validation.every",
         "It counts steps, so that runs can be compared.",
     ),
-    Row("num_generations_eval eval_n_samples_per_prompt", "evaluation.samples"),
-    Row("eval_temperature", "evaluation.temperature"),
-    Row("logging_steps", note="leave it out: every step is logged"),
-    Row("output_dir save_path ckpt_path", note="leave it out: runs are in the data folder"),
-    Row("run_name experiment_name", note="leave it out: headrace submit --name names a run"),
+    Row(
+        "num_generations_eval eval_n_samples_per_prompt val_kwargs.n eval.group_size",
+        "evaluation.samples",
+    ),
+    Row("eval_temperature val_kwargs.temperature", "evaluation.temperature"),
+    Row(
+        "logging_steps logger report_to use_tensorboard use_wandb wandb wandb_project project_name "
+        "log_completions num_completions_to_print log_unique_prompts logging_dir "
+        "log_val_generations",
+        note="leave it out: every step is in metrics.jsonl of the run, with its answers, and on "
+        "the page",
+    ),
+    Row(
+        "output_dir save_path ckpt_path default_local_dir",
+        note="leave it out: runs are in the data folder",
+    ),
+    Row(
+        "push_to_hub hub_model_id save_hf_ckpt",
+        note="leave it out: headrace export writes the model in Hugging Face layout",
+    ),
+    Row(
+        "run_name experiment_name wandb_run_name",
+        note="leave it out: headrace submit --name names a run",
+    ),
+    # --- machines and kernels
+    Row(
+        "nnodes n_gpus_per_node actor_num_nodes actor_num_gpus_per_node critic_num_nodes "
+        "critic_num_gpus_per_node ref_num_nodes ref_num_gpus_per_node reward_num_nodes "
+        "reward_num_gpus_per_node vllm_num_engines colocate_all_models colocate_actor_ref "
+        "colocate_critic_reward fsdp_size ddp_timeout",
+        note="leave it out: headrace up divides GPUs among learner and workers, not the run",
+    ),
+    Row(
+        "packing_samples use_remove_padding use_dynamic_bsz use_dynamic_batch "
+        "log_prob_use_dynamic_bsz",
+        note="leave it out: sequences are always packed without padding",
+    ),
+    Row(
+        "attn_implementation balance_batch flash_attn use_liger use_liger_kernel use_liger_loss "
+        "use_fused_kernels dataloader_num_workers dataset_num_proc remove_unused_columns "
+        "ds3_gather_for_generation",
+        note="leave it out: the learner sees to it by itself",
+    ),
+    Row(
+        "actor.shuffle critic.shuffle",
+        note="leave it out: it is about the minibatches of a batch, and data.order about prompts",
+    ),
 )
 OTHER_NAMES = {name: row for row in ROWS for name in row.names.split()}
 """Row of a name that another system has."""

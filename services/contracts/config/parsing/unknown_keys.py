@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from services.contracts.config.parsing.other_names import OTHER_NAMES
-from services.contracts.config.parsing.other_values import meant_by
-from services.contracts.config.parsing.tags import Models, fields_of, key_paths
+from services.contracts.config.parsing.other_names import OTHER_NAMES, Row
+from services.contracts.config.parsing.other_values import meant_by, value_name
+from services.contracts.config.parsing.tags import TAGS, Models, fields_of, key_paths
 from services.contracts.nearest import nearest
 
 Problem = tuple[str, str]
@@ -17,22 +17,28 @@ LOOKED_AT = 500
 """Keys of a section of another system."""
 SHOWN = 60
 """Characters of a value that a hint quotes."""
+MOST_NAMED = 10
+"""Keys without a counterpart that are named."""
+ANYWHERE = (*TAGS, "name", "path")
+"""Keys of many sections: alone they name nothing."""
 
 
 def unknown_key(
     root: type[BaseModel], path: list[str], models: Models, value: Any
 ) -> list[Problem]:
     """A problem for the unknown key `path`, or, for a section of another system, for each key in
-    it that has a name here."""
+    it that has a name here, and one for all its other keys."""
     here = ".".join(path)
-    if len(path) == 1 and isinstance(value, dict):
-        leaves = islice(_leaves(value, here), LOOKED_AT)
-        inner = ((key, _elsewhere(root, key.split("."), leaf)) for key, leaf in leaves)
-        if found := [(key, f"unknown key; {hint}") for key, hint in inner if hint]:
-            return found
     section = here.removesuffix(path[-1])
     names = sorted({name for model in models for name in fields_of(model)})
     typed, near = (nearest(path[-1], names, cutoff) for cutoff in (80, 60))
+    if isinstance(value, dict) and value and not typed:
+        leaves = dict(islice(_leaves(value, here), LOOKED_AT))
+        hints = {key: _elsewhere(root, key.split("."), leaf) for key, leaf in leaves.items()}
+        if any(hints.values()):
+            found = [(key, f"unknown key; {hint}") for key, hint in hints.items() if hint]
+            others = [key.removeprefix(f"{here}.") for key, hint in hints.items() if not hint]
+            return [*found, *([(here, _no_counterparts(others))] if others else [])]
     hint = _in_another_system(root, path, value)
     if not hint and typed:
         hint = _meant([section + typed])
@@ -44,35 +50,74 @@ def unknown_key(
 
 def _leaves(value: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
     for key, inner in value.items():
-        if isinstance(inner, dict):
+        if isinstance(inner, dict) and inner:
             yield from _leaves(inner, f"{path}.{key}")
         else:
             yield f"{path}.{key}", inner
 
 
+def _no_counterparts(keys: list[str]) -> str:
+    more = f" and {len(keys) - MOST_NAMED} more" if len(keys) > MOST_NAMED else ""
+    shown = ", ".join(key[:SHOWN] for key in keys[:MOST_NAMED])
+    return f"unknown section; nothing here is called {shown}{more}: leave them out"
+
+
+def _row(path: list[str]) -> Row | None:
+    """The row of a name that another system has, with its section or alone."""
+    lower = [part.lower() for part in path]
+    return OTHER_NAMES.get(".".join(lower[-2:])) or OTHER_NAMES.get(lower[-1])
+
+
 def _in_another_system(root: type[BaseModel], path: list[str], value: Any) -> str:
     """The hint for a name that another system has; '' for any other name."""
-    row = OTHER_NAMES.get(path[-1].lower())
-    if row is None:
-        return ""
+    row = _row(path)
+    return _of_row(root, row, path, value) if row else ""
+
+
+def _of_row(root: type[BaseModel], row: Row, path: list[str], value: Any) -> str:
     known = set(key_paths(root))
     keys = [key for key in row.keys.split() if key in known]
     if "critic" in path:
         keys = [own if (own := f"algorithm.critic.{key}") in known else key for key in keys]
     if row.keys and not keys:
         return ""
-    if sentence := meant_by(row.values, value):
-        return sentence
+    settings = row.values.get(value_name(value)) or {}
+    # What a value means for a run of RL says nothing about a supervised one.
+    if known.issuperset(filter(None, settings)) and (said := meant_by(row.values, value)):
+        return said if settings else f"{said}: see {keys[0]!r}"
     note = row.note.format(value=str(value)[:SHOWN])
     return " ".join(part for part in (_meant(keys, " and ") if keys else "", note) if part)
 
 
 def _elsewhere(root: type[BaseModel], path: list[str], value: Any) -> str:
-    """The hint for a name of another system, or of a key in another section; '' for any other."""
+    """The hint for a name of another system, for a key in another section, or for a section of
+    another system; '' for any other."""
     if hint := _in_another_system(root, path, value):
         return hint
-    keys = [key for key in dict.fromkeys(key_paths(root)) if key.rpartition(".")[2] == path[-1]]
-    return _meant(keys[:3]) if keys else ""
+    for parent in reversed(path[:-1]):
+        row = OTHER_NAMES.get(parent.lower())
+        if row and not row.values and (hint := _of_row(root, row, path, value)):
+            return hint
+    return _meant(keys) if (keys := _same_name(root, path)) else ""
+
+
+def _same_name(root: type[BaseModel], path: list[str]) -> list[str]:
+    """The keys here that have the name of `path`: those in a section of the same name, else the
+    least deep ones."""
+    *above, name = path
+    sections = ["evaluation" if part.startswith(("eval", "val")) else part for part in above]
+    ranks = {
+        key: (
+            next((i for i, part in enumerate(sections) if part in key.split(".")[:-1]), len(path)),
+            key.count("."),
+        )
+        for key in key_paths(root)
+        if key.rpartition(".")[2] == name
+    }
+    best = min(ranks.values(), default=(0, 0))
+    if best[0] == len(path) and name in ANYWHERE:
+        return []
+    return [key for key, rank in ranks.items() if rank == best][:3]
 
 
 def _meant(keys: list[str], conjunction: str = " or ") -> str:
