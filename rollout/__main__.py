@@ -1,5 +1,8 @@
-"""`python -m rollout`: one worker with its own vLLM. Exit codes: 0 after SIGTERM or SIGINT (every
-lease released), 2 for wrong settings, an unusable Redis or no free GPU."""
+"""`python -m rollout`: one worker with its own vLLM.
+
+Exit codes: 0 after SIGTERM or SIGINT (all leases are released); 2 for wrong settings, an unusable
+Redis or no free GPU.
+"""
 
 import asyncio
 import os

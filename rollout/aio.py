@@ -1,4 +1,4 @@
-"""asyncio helpers: finish a task for certain, and repeat a call of the store until it is taken."""
+"""asyncio helpers: wait for a task despite cancellation, and retry a store call."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 async def finish(task: asyncio.Task[T]) -> T:
-    """The result of `task`, for which this waits even if it is cancelled meanwhile."""
+    """Wait until `task` ends, even if the caller is cancelled meanwhile. Return its result."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
@@ -28,8 +28,8 @@ async def finish(task: asyncio.Task[T]) -> T:
 
 
 async def retry(what: str, call: Callable[[], Awaitable[T]]) -> T:
-    """The result of `call`, repeated while Redis is away: it must be safe to make twice. `what` is
-    its name in the log."""
+    """Call `call` until Redis answers, and return the result. It must be safe to call twice. `what`
+    names the call in the log."""
     while True:
         try:
             return await call()

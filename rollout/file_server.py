@@ -1,9 +1,9 @@
-"""Passes files on to other hosts: weights, models and datasets that this host has, or is fetching.
+"""Serves files to other hosts: weights, models and datasets that this host has or is fetching.
 
-`python -m rollout.file_server` does so. A worker starts it as a child, on the address that its
-heartbeat gives: neither waits for the other's event loop. It runs without a worker where workers
-are in containers whose ports other hosts cannot reach. Those hosts download by `services.volume`.
-Exit codes: 0 after a signal, 1 if it cannot listen, 2 for invalid settings.
+`python -m rollout.file_server` runs it. A worker starts it as a child, on the address in its
+heartbeat, so that neither waits for the other's event loop. It runs without a worker if the workers
+are in containers whose ports other hosts cannot reach. Other hosts download through
+`services.volume`. Exit codes: 0 after a signal, 1 if it cannot listen, 2 for invalid settings.
 """
 
 import asyncio
@@ -53,13 +53,13 @@ log = logs.get_logger(__name__)
 
 PREFIX = "/v1/files/"
 LISTENER = "HEADRACE_PEER_LISTENER"
-"""In a child's environment: the descriptor of the socket on which it serves."""
+"""The variable that gives a child the descriptor of its listening socket."""
 PATIENCE_SECONDS, LOOK_SECONDS = 1.0, 0.01
-"""How long a request for parts that are not there yet waits for one, and how often it looks."""
+"""Seconds that a request waits for parts that are still being fetched, and between two checks."""
 TAKE_OVER_SECONDS = 5.0
-"""Between two tries to listen, while another worker of this host does."""
+"""Seconds between two tries to listen while another worker of this host does."""
 NEVER = (errno.EADDRNOTAVAIL, errno.EACCES, errno.EPERM, errno.EAFNOSUPPORT)
-"""Why an address is not to be listened at: it is another machine's, or not for this user."""
+"""Errors that end the tries to listen: the address is another machine's, or not for this user."""
 WAY_OUT = (
     "workers show each other a key that they derive from the API key: give all hosts the same "
     "HEADRACE_API_KEY"
@@ -67,7 +67,7 @@ WAY_OUT = (
 
 
 def other_hosts(settings: RolloutSettings, store: Store) -> Peers:
-    """The hosts that pass files on to this one, by the heartbeats of the pool's workers."""
+    """Return the hosts that serve files to this one, by the heartbeats of the pool's workers."""
 
     async def listed() -> Sequence[tuple[str, Sequence[str]]]:
         try:
@@ -80,14 +80,14 @@ def other_hosts(settings: RolloutSettings, store: Store) -> Peers:
 
 
 class Files:
-    """The ASGI application: one route, as the gateway's. Of a file that is being downloaded it
-    serves the parts that are there."""
+    """The ASGI application with one route, the same as the gateway's. It serves the finished parts
+    of a file that is still being fetched."""
 
     def __init__(self, root: Path, bandwidth: Bandwidth) -> None:
         self._root, self._bandwidth = root, bandwidth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Answer one request."""
         try:
             response = await self._answer(scope)
         except Problem as problem:
@@ -120,8 +120,8 @@ class Files:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _part(self, path: Path, headers: Headers) -> OpenFile | bool | None:
-        """An unfinished file, if bytes that are asked for are there and right; False if they are
-        not yet, None if it is not being downloaded."""
+        """Open an unfinished file whose requested bytes are here and checked. Return False if they
+        are still to come, and None if the file is not being fetched."""
         top, *names = path.relative_to(self._root).parts
         try:
             parts = parts_path(path).read_bytes()
@@ -140,8 +140,8 @@ class Files:
 
 
 def spans(headers: Headers, size: int) -> list[tuple[int, int]]:
-    """Ranges of a file of `size` bytes any of which answers a request; none: its Range header does
-    not name one."""
+    """Return the ranges that would answer the request for a file of `size` bytes: any one will do.
+    Return an empty list if the request has no valid Range header."""
     wanted = byte_range(headers.get("range", ""), size)
     if wanted is None or wanted[0] >= wanted[1]:
         return []
@@ -153,9 +153,12 @@ def spans(headers: Headers, size: int) -> list[tuple[int, int]]:
 
 
 async def keep_serving(settings: RolloutSettings) -> None:
-    """Have a child serve this host's files at the address of `settings.peer_url`, for ever, unless
-    it is not this machine's. If another process listens there, it is one that serves the same
-    files: try again later. So too where a name is not known yet, or memory is short."""
+    """Keep a child that serves this host's files at `settings.peer_url`. Returns if the address is
+    not this machine's.
+
+    If another process listens there, it serves the same files, so try again later. An unknown name
+    and a lack of memory are retried too.
+    """
     if settings.peer_url is None:
         return
     api_key = key_for(settings)
@@ -166,7 +169,7 @@ async def keep_serving(settings: RolloutSettings) -> None:
     said = ""
     while True:
         try:
-            # In a thread: a name server that is away would hold up the worker.
+            # In a thread: a name server that does not answer would block the worker.
             listener = await asyncio.to_thread(_listen, host, port)
         except OSError as error:
             never = not isinstance(error, socket.gaierror) and error.errno in NEVER
@@ -186,7 +189,7 @@ async def keep_serving(settings: RolloutSettings) -> None:
 
 
 async def _child(settings: RolloutSettings, api_key: str, listener: socket.socket) -> None:
-    """Serve by a child process until it ends."""
+    """Serve with a child process until it ends."""
     mbit = settings.file_bandwidth_mbit
     told = {
         "HEADRACE_DATA": str(settings.data.absolute()),
@@ -214,7 +217,7 @@ async def _child(settings: RolloutSettings, api_key: str, listener: socket.socke
 
 
 async def serve(files: ASGIApp, key: str, listener: socket.socket) -> None:
-    """Serve to those who show `key`, until cancelled."""
+    """Serve requests that have `key`, until cancelled."""
     config = server_config(
         SingleHeaders(KeyRequired(files, key, WAY_OUT)),
         access_log=False,
@@ -230,7 +233,7 @@ async def serve(files: ASGIApp, key: str, listener: socket.socket) -> None:
 
 
 class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: it is a task of a process that has its own."""
+    """uvicorn without its signal handlers: this process has its own."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -257,8 +260,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def main() -> int:
-    """Serve on the socket of the worker that has started this process, otherwise on all addresses,
-    on the port of `--peer-url`. Returns the exit code."""
+    """Serve on the socket of the worker that started this process. Without one, serve on all
+    addresses, on the port of `--peer-url`. Returns the exit code."""
     settings = from_command_line(RolloutSettings)
     logs.configure("peers", settings.log_level, settings.log_format)
     if settings.peer_url is None:

@@ -1,8 +1,8 @@
 """An HTTP transport for many requests in flight.
 
-For each request and each answer, httpx's pool looks through all of its connections and asks the
-kernel about idle ones: with 40 groups in flight that was half of a worker's CPU time. Here every
-request in flight has a pool of its own, with one connection.
+httpx's pool searches all its connections for each request and answer, and asks the kernel about
+idle ones. With 40 groups in flight that took half of a worker's CPU time. Here each request in
+flight has its own pool of one connection.
 """
 
 import socket
@@ -29,8 +29,8 @@ class PerRequestTransport(httpx.AsyncBaseTransport):
         self._busy: set[httpx.AsyncHTTPTransport] = set()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Raises httpx.TransportError."""
-        # The last one used: it is the least likely to have been closed meanwhile.
+        """Send one request. Raises httpx.TransportError."""
+        # The server is least likely to have closed the connection that was used last.
         one = self._idle.pop() if self._idle else self._new()
         self._busy.add(one)
         try:
@@ -65,7 +65,7 @@ class PerRequestTransport(httpx.AsyncBaseTransport):
 
 
 class _Body(httpx.AsyncByteStream):
-    """An answer's body, which releases its connection when it is read or given up."""
+    """An answer's body. It releases its connection when it is read or closed."""
 
     def __init__(self, stream: httpx.AsyncByteStream, release: Callable[[], None]) -> None:
         self._stream, self._release = stream, release
@@ -77,5 +77,5 @@ class _Body(httpx.AsyncByteStream):
         try:
             await self._stream.aclose()
         finally:
-            # httpx has closed a connection that was not read to its end.
+            # httpx has closed a connection whose body was not read to its end.
             self._release()

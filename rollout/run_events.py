@@ -1,5 +1,5 @@
-"""What a worker adds to a run for its followers: events, each once, since repeats tell nothing but
-their number, and some of the answers."""
+"""Events and sampled answers that a worker adds to a run. Each event is added once; repeats only
+raise a count."""
 
 from collections import Counter
 from typing import Any
@@ -15,7 +15,8 @@ log = get_logger(__name__)
 
 
 class RunEvents:
-    """Events of `worker` in `run`. Never raises while Redis is away: the log has the event."""
+    """Events of `worker` in `run`. Never raises while Redis is unreachable: the log has the
+    event."""
 
     def __init__(self, run: str, worker: str, store: Store) -> None:
         self.run = run
@@ -25,12 +26,12 @@ class RunEvents:
         self._counts: Counter[str] = Counter()
 
     async def once(self, kind: str, message: str) -> None:
-        """Add a `warning` event, unless one of this kind was added before."""
+        """Add a `warning` event. Do nothing if an event of this kind was added before."""
         await self._add(kind, "warning", {"message": message})
 
     async def counted(self, kind: str, message: str) -> None:
-        """Count one more of this kind. Add a `warning` event for the first, the 10th, the 100th, …
-        of them."""
+        """Count an event of this kind. Add a `warning` event for the first, the 10th, the 100th and
+        so on."""
         self._counts[kind] += 1
         count = self._counts[kind]
         if 10 ** (len(str(count)) - 1) == count:
@@ -38,12 +39,12 @@ class RunEvents:
             await self.once(f"{kind} {count}", message + so_far)
 
     async def state(self, state: str, detail: str) -> None:
-        """Add a `worker` event, unless the worker was in this state before."""
+        """Add a `worker` event. Do nothing if the worker was in this state before."""
         data = {"worker": self._worker, "state": state, "detail": detail}
         await self._add(f"state {state}", "worker", data)
 
     async def judged(self, answers: list[SampledAnswer]) -> None:
-        """Keep answers that were judged, for whoever looks at the run."""
+        """Store scored answers for the pages and reports that show samples of the run."""
         try:
             await self._store.judged.add(self.run, answers)
         except (RedisError, OSError) as error:

@@ -1,4 +1,4 @@
-"""Settings of the rollout process alone, beside those all processes share."""
+"""Settings that only the rollout process has. `services.settings` has the shared ones."""
 
 from typing import Any
 
@@ -58,5 +58,5 @@ class RolloutSettings(GPUSettings):
     @field_validator("peer_url", mode="before")
     @classmethod
     def _url_or_none(cls, value: Any) -> Any:
-        # Compose sets variables that nobody gave a value to the empty text.
+        # Compose sets a variable without a value to the empty text.
         return value or None

@@ -1,8 +1,8 @@
-"""From run to run: serves the model of the pool's active run, works on it, goes on to the next.
+"""Goes from run to run: serves the model of the pool's active run, works on it, takes the next run.
 
-A run that cannot work fails by the rule of `work.failure_limit`. A worker whose vLLM serves other
-weights than it loads restarts it; if the new one has never served the right ones, the worker is
-drained: it holds nothing, and waits for another run or an operator.
+A run that cannot work fails by the rule of `work.failure_limit`. If vLLM serves other weights than
+it has loaded, the worker restarts it. If the new vLLM has never served the right weights, the
+worker is drained: it holds nothing, and waits for another run or for an operator.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ log = get_logger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
 HOST_LOAD_EVERY = 10
-"""Heartbeats between two looks at the host's load."""
+"""Heartbeats between two measurements of the host's load."""
 IDLE_SECONDS = 0.5
 BROKEN = ("unhealthy", "drained")
 
@@ -82,7 +82,7 @@ class Supervisor:
         self._limit = FailureLimit(settings.vllm_start_tries)
         self._redis_away = False
         self._drained: str | None = None
-        """The run that this worker cannot serve."""
+        """The id of the run that this worker cannot serve."""
         name = settings.worker or f"{socket.gethostname()}-{os.urandom(3).hex()}"
         self.record = WorkerRecord(
             id=name,
@@ -104,14 +104,16 @@ class Supervisor:
         self._serving = Serving(settings, self.record, store)
 
     async def serve(self, stop: asyncio.Event) -> None:
-        """Work until `stop` is set. Leaves no lease, no vLLM and no worker record behind."""
+        """Work until `stop` is set. Then release all leases, stop vLLM and remove the worker's
+        record."""
         heart = asyncio.create_task(self._beat(), name="heartbeat")
         work = asyncio.create_task(self._runs(stop), name="runs")
         serving = asyncio.create_task(keep_serving(self._settings), name="peers")
         stopped = asyncio.create_task(stop.wait(), name="stop")
         try:
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
-            # The worker loop ends by itself and releases its leases; a start of vLLM does not.
+            # The worker loop ends by itself and releases its leases. A start of vLLM has to be
+            # cancelled.
             if self._worker is None and not work.done():
                 await end([work])
             else:
@@ -138,7 +140,7 @@ class Supervisor:
             self._note_redis(error)
             active = None
         except SchemaMismatch as error:
-            # A newer learner wrote it: this worker is wrong, not the run.
+            # A newer learner wrote the record: this worker is at fault, and the run is not.
             if self.record.error != str(error):
                 log.error("nothing can be worked on", reason=str(error))
             self.record.state, self.record.error = "unhealthy", str(error)
@@ -171,7 +173,7 @@ class Supervisor:
             try:
                 await self._work(run, manifest, run_events, stop)
             finally:
-                # Heartbeats would go on saying what it did before it failed.
+                # Otherwise heartbeats would repeat what the worker did before it failed.
                 self._worker = None
             self._limit.failures = 0
         except WrongWeights as error:
@@ -197,7 +199,7 @@ class Supervisor:
             await _wait(stop, random.uniform(0.5, 2.0))
 
     def _note_redis(self, error: Exception | None) -> None:
-        """Log once that Redis is away, and once that it is back."""
+        """Log once that Redis is unreachable, and once that it is back."""
         if error is not None and not self._redis_away:
             log.warning("Redis is away, trying again until it is back", error=str(error))
         elif error is None and self._redis_away:
@@ -207,9 +209,9 @@ class Supervisor:
             self.record.error = f"Redis: {error}"
 
     async def _active(self) -> tuple[RunRecord, WeightManifest] | None:
-        """The pool's active run, if it samples and has published weights."""
+        """Return the pool's active run, if it samples and has published weights."""
         run = await self._store.runs.active(self._settings.pool)
-        # The learner fails one with a damaged record.
+        # The learner fails a run whose record is damaged.
         if run is None or run.damage or run.state.ending:
             return None
         manifest = await self._store.weights.newest(run.id) if run.kind == "rl" else None
@@ -226,7 +228,7 @@ class Supervisor:
             raise RunCannotWork(f"run {run.id} is of kind {run.kind}: it samples nothing")
         await run_events.state("joined", f"on {self.record.host}, process {self.record.pid}")
         model = await fetch_model(self._volume, manifest.model)
-        # Before vLLM reads it.
+        # Checked before vLLM reads the folder.
         await asyncio.to_thread(check_folder, model)
         # Importing transformers takes seconds; vLLM starts meanwhile.
         loading = asyncio.create_task(
@@ -290,7 +292,7 @@ class Supervisor:
             sequences=Sequences(
                 explicit or capacity.sequences,
                 None if explicit else capacity.cache_tokens,
-                # Prompts are not known yet: as long as a completion may be.
+                # The prompts are unknown yet: assume that they are as long as a completion may be.
                 min(longest, 2 * config.max_tokens),
             ),
             vocabulary=vocabulary(model) if installed_device() == "cpu" else None,
@@ -319,7 +321,8 @@ class Supervisor:
     # --- failures -----------------------------------------------------------------------------
 
     async def _failed(self, run: RunRecord, run_events: RunEvents, reason: str) -> None:
-        """Fail the run if it has reached the limit of failures; otherwise wait, to try again."""
+        """Fail the run if it has reached the limit of failures. Otherwise wait before the next
+        try."""
         self.record.state, self.record.error = "unhealthy", reason
         log.error("run cannot be worked on", reason=reason)
         try:
@@ -335,7 +338,7 @@ class Supervisor:
         await asyncio.sleep(random.uniform(0.5, 1.0) * min(30.0, 2.0**self._limit.failures))
 
     async def _drain(self, run: RunRecord, run_events: RunEvents, reason: str) -> None:
-        """Work no more on this run: no restart helps."""
+        """Stop working on this run: no restart helps."""
         self._drained = run.id
         self.record.state, self.record.error = "drained", reason
         log.error("drained", reason=reason)
@@ -346,8 +349,8 @@ class Supervisor:
         )
 
     async def _host_at_fault(self, run: RunRecord) -> bool:
-        """Whether another worker is healthy on this run and, unless vLLM failed, any has finished a
-        group: where no worker can succeed, a living one proves nothing."""
+        """Whether the fault is this host's: another worker is healthy on this run and, unless vLLM
+        failed, some worker has finished a group. A worker that only lives proves nothing."""
         others = await self._store.workers.list(self._settings.pool)
         if not any(
             other.id != self.record.id and other.run == run.id and other.state not in BROKEN
@@ -378,19 +381,19 @@ class Supervisor:
             except (RedisError, OSError):
                 pass
             except Exception as error:
-                # A worker that is silent loses the files that it needs.
+                # The learner deletes files that no heartbeat names.
                 if repr(error) != said:
                     said = repr(error)
                     log.exception("a heartbeat failed")
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def _heartbeat(self) -> None:
-        """Raises RedisError."""
+        """Send a heartbeat. Raises RedisError."""
         self._refresh()
         try:
             await self._store.workers.heartbeat(self.record)
         except Unreadable as error:
-            # Of the pool's records: no run is at fault.
+            # The pool's records are unreadable, so no run is at fault.
             report(f"pool {self.record.pool}", str(error))
 
     def _refresh(self) -> None:

@@ -2,13 +2,14 @@
 
 A group's way: lease (work/leases.py) -> the task's row (work/task_rows.py) -> sample and score
 (work/group.py, through episodes, vllm/client.py and rewards/client.py) -> assemble
-(work/assembly.py) -> hand in (work/hand_in.py). work/group_tasks.py has one asyncio task for each.
+(work/assembly.py) -> complete (work/hand_in.py). work/group_tasks.py has one asyncio task for each
+group.
 
-Many groups are in flight; a finished group makes room for the next at once. The worker holds no
-state that outlives a lease: whatever happens to it, its tasks are leased again. It takes no lease
-while its weights may be wrong, and renews leases only while tokens move. Told to stop, it releases
-its leases (work/leases.py). Admission bounds staleness beforehand (store/lua/work/lease.lua); the
-learner refuses what is too stale after all (learner/coordinate/batch_selection.py).
+Many groups are in flight, and a finished group frees its slot at once. The worker holds no state
+that outlives a lease: if it dies, its tasks are leased again. It leases nothing while its weights
+may be wrong, and renews leases only while vLLM samples tokens. On SIGTERM it releases its leases
+(work/leases.py). Admission bounds staleness before sampling (store/lua/work/lease.lua); the learner
+requeues groups that became too stale (learner/coordinate/batch_selection.py).
 """
 
 import asyncio
@@ -41,13 +42,13 @@ from services.store import Store
 log = get_logger(__name__)
 
 POLL_SECONDS = 0.25
-"""Until a refused lease is tried again. Usually this worker's own weight update opens admission,
-and wakes it at once."""
+"""Seconds until a refused lease is requested again. The worker's own weight update usually opens
+admission, and wakes the loop at once."""
 LEARNER_REFUSALS = ("admission", "bytes")
 
 
 class RunWorker:
-    """Works on one run until it ends, is told to stop, or vLLM has to be restarted."""
+    """Works on one run until the run ends, `stop` is set, or vLLM has to be restarted."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class RunWorker:
             context.routing_bytes,
             context.teacher is not None,
         )
-        # Larger ones do not go into Redis, and their references weigh nothing beside.
+        # Larger groups do not go into Redis, and their references hardly count.
         self._reserve = min(largest, context.payloads.above)
         self._ttl = config.rollout.lease_seconds
         self._leases = Leases(context.run, store, self._ttl, wake.set)
@@ -110,11 +111,11 @@ class RunWorker:
 
     @property
     def follower(self) -> Follower:
-        """Keeps the weights current."""
+        """The loop that keeps the weights current."""
         return self._context.follower
 
     def describe(self, record: WorkerRecord) -> None:
-        """Write this worker's leases and state into its heartbeat."""
+        """Write this worker's leases and state into its heartbeat `record`."""
         live, status, leases = self.follower.live, self._status, self._leases
         record.state = status.state
         record.version = live.version if live else None
@@ -137,10 +138,10 @@ class RunWorker:
         record.error = self.follower.error or status.error
 
     async def work(self, stop: asyncio.Event) -> None:
-        """Lease, sample, score, complete, until the run has ended or `stop` is set.
+        """Lease, sample, score and complete until the run has ended or `stop` is set.
 
-        Raises VLLMFailed (restart the server, then go on) and RunCannotWork (fail the run). The
-        worker then holds no lease.
+        Raises VLLMFailed (restart the server and continue) and RunCannotWork (fail the run). The
+        worker holds no lease when this returns or raises.
         """
         leasing = asyncio.create_task(self._lease(stop), name="lease")
         loops = [
@@ -162,12 +163,12 @@ class RunWorker:
                 await self._evaluator.release_all()
                 await self._leases.release_at_stop(leasing)
         finally:
-            # Not cancelled at once: nobody would hold a lease that is granted to a cancelled call.
+            # Not cancelled at once: a lease that is granted to a cancelled call has no holder.
             self._closing = True
             self._wake.set()
             await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
             await end(loops)
-            # What is not released lapses. Why the work has ended must not be lost.
+            # A lease that is not released lapses. The reason why the work ended must survive.
             with contextlib.suppress(TimeoutError, RedisError, OSError):
                 async with asyncio.timeout(DRAIN_SECONDS):
                     await self._release_all()
@@ -175,18 +176,18 @@ class RunWorker:
             task.result()
 
     async def release_groups(self) -> None:
-        """Stop all groups, and release them and rows of evaluations: their tokens may be of other
-        weights than they say."""
+        """Stop and release all groups and evaluation rows: wrong weights may have sampled their
+        tokens."""
         await self._leases.release_all()
         await self._evaluator.release_all()
 
     async def _release_all(self) -> None:
-        """Release all that this worker holds."""
+        """Release everything that this worker holds."""
         await self._leases.release_all()
         await self._evaluator.release_all()
 
     def _listening(self) -> list[asyncio.Task[None]]:
-        """More loops of the worker."""
+        """Return more loops that `work` runs."""
         return []
 
     # --- leasing ------------------------------------------------------------------------------
@@ -196,11 +197,11 @@ class RunWorker:
             self._wake.clear()
             try:
                 refusal = await self._take()
-                # Of a run that is over the weights may be deleted: they would never come.
+                # The weights of a run that is over may be deleted, so they would never load.
                 if refusal in ("state", "weights") and await self._ended():
                     return
             except (RedisError, OSError) as error:
-                # VLLMUnavailable is an OSError too; `_renew` finds out whether the server is dead.
+                # VLLMUnavailable is an OSError too. `_renew` finds out whether the server is dead.
                 refusal = "unavailable"
                 if self._status.error != str(error):
                     log.warning("leasing waits", error=str(error))
@@ -218,7 +219,7 @@ class RunWorker:
                 self._status.admission_wait += time.monotonic() - started
 
     async def _take(self) -> str:
-        """Lease tasks. Returns why there were no more: '' (it got all), `full`, `weights`,
+        """Lease tasks. Return why no more were granted: '' (all were), `full`, `weights`,
         `unavailable`, or the store's refusal."""
         live = self.follower.live
         if live is None or not self.follower.healthy or self.follower.sleeping:
@@ -226,7 +227,8 @@ class RunWorker:
         if self._tasks.paused:
             return "unavailable"
         if self._context.evaluation_only:
-            # Nobody else says that the run has ended: this worker leases nothing.
+            # This worker leases no task, so only this answer makes it check whether the run has
+            # ended.
             return "state"
         if self._evaluator.clearing:
             return "evaluation"
@@ -244,7 +246,7 @@ class RunWorker:
             reserve_bytes=self._reserve,
         )
         if not self.follower.healthy:
-            # Since it asked: what is sampled now may be of other weights, and nobody would know.
+            # The weights became doubtful after the request: tokens could carry a wrong version.
             await self._leases.release([lease.attempt for lease in granted.leases])
             return "weights"
         for lease in granted.leases:
@@ -266,7 +268,7 @@ class RunWorker:
 
     @property
     def _busy(self) -> bool:
-        """Whether the worker holds anything."""
+        """Whether the worker holds any work."""
         return len(self._leases) > 0
 
     async def _ended(self) -> bool:
@@ -276,8 +278,8 @@ class RunWorker:
     # --- leases in time -----------------------------------------------------------------------
 
     async def _renew(self) -> None:
-        """Renew leases while tokens move or groups are being scored. Raises VLLMFailed if the
-        server has died or hangs, RunCannotWork if nothing works."""
+        """Renew leases while vLLM samples tokens or groups are being scored. Raises VLLMFailed if
+        the server has died or hangs, and RunCannotWork if nothing works."""
         pause = min(2.0, self._ttl / 5)
         while True:
             with contextlib.suppress(TimeoutError):
@@ -296,13 +298,14 @@ class RunWorker:
                 self._status.error = f"Redis: {error}"
 
     async def _renew_held(self, moving: bool) -> None:
-        """Renew what is held; of what is in vLLM only if that is `moving`. Raises RedisError."""
+        """Renew what is held. Work in vLLM is renewed only if vLLM is `moving`. Raises
+        RedisError."""
         await self._leases.renew(moving)
         await self._evaluator.renew(moving)
 
     @property
     def _generating(self) -> int:
-        """What is in vLLM, counted for its progress. An episode's tools may be slow meanwhile."""
+        """Requests in vLLM, for judging its progress. Slow tools of an episode do not count."""
         return self._context.policy.sampling
 
     async def _moving(self, within: float) -> bool:
@@ -313,7 +316,7 @@ class RunWorker:
         except (VLLMUnavailable, TimeoutError):
             now = time.monotonic()
             return self._progress.observe(now, self._progress.tokens, max(1, generating), False)
-        # After the answer: this process may have been stopped while it waited.
+        # Read after the answer: this process may have been stopped while it waited.
         now = time.monotonic()
         self._status.rate.observe(now, tokens)
         self._status.tokens = tokens
@@ -350,7 +353,7 @@ class RunWorker:
         return evaluation.share if evaluation else None
 
     async def _look_for_room(self) -> None:
-        """Some samples of the groups in vLLM may have ended."""
+        """Raise the group limit if samples of groups in vLLM have ended."""
         with contextlib.suppress(VLLMUnavailable):
             self._widen(await self._context.policy.unfinished())
 

@@ -1,6 +1,6 @@
 """Episode types: from one prompt to finished completions, in one turn or several.
 
-An episode takes and returns token ids. It never tokenizes sampled text again; tokens that it adds
+An episode takes and returns token ids. It never tokenizes sampled text again. Tokens that it adds
 (tool output, forced tokens) have loss mask 0 and log-probability 0. A package offers its own types
 through the entry-point group `headrace.episodes`. Imports `rollout.vllm` and `rollout.tools`, never
 `rollout.work`.
@@ -43,22 +43,23 @@ class Completion:
     spans: list[Span]
     finish_reason: str
     sampling_mask: SamplingMask | None = None
-    """The tokens that each was chosen from; none for added tokens."""
+    """For each sampled token, the tokens that it was chosen from. Added tokens have an empty
+    set."""
     text: str | None = None
-    """The text for verifiers; default: its tokens without special ones."""
+    """The text for verifiers. Default: the tokens' text without special tokens."""
     prefill: str = ""
-    """The beginning of `text` that the tokens before it already have, such as `<think>`; default
-    without a `text`: what the prompt's tokens have."""
+    """The beginning of `text` that stands in the tokens before it, such as `<think>`. Default
+    without a `text`: the end of the prompt."""
     experts: Experts | None = None
-    """`Sample.experts` from the prompt's first token on, for `algorithm.router.replay`; `extended`
-    joins those of several turns."""
+    """`Sample.experts` from the prompt's first token on, for `algorithm.router.replay`. `extended`
+    joins the routing of several turns."""
     reward: Reward | None = None
-    """What the episode says that it has earned; default: the run's verifiers score its text. With
-    `Reward(error=…)` it has no reward, and is not trained."""
+    """The reward that the episode gives. Default: the run's verifiers score the text.
+    `Reward(error=…)` means that the reward is unknown, so the sample is not trained."""
     branches: list[Branch] = field(default_factory=list)
-    """Where the tokens do not continue those before them, in an agent's session."""
+    """In an agent's session: the places where tokens do not continue the tokens before them."""
     turns: int = 0
-    """Of an agent's session, or of an episode with tools."""
+    """Answers in an agent's session, or in an episode with tools."""
 
 
 class Sampler(Protocol):
@@ -69,23 +70,24 @@ class Sampler(Protocol):
 
     @property
     def ends(self) -> frozenset[int]:
-        """Tokens that mean end of sequence."""
+        """End-of-sequence tokens."""
 
     def room(self, prompt_tokens: Sequence[int]) -> int:
-        """Most tokens that a completion of this prompt may have, added ones included."""
+        """Return the most tokens that a completion of this prompt may have, added tokens
+        included."""
 
     async def sample(
         self, token_ids: Sequence[int], n: int, stop: str = "", index: int = 0, done: int = 0
     ) -> list[Sample]:
-        """`n` continuations of `token_ids`, under the run's sampling options. They also end after
-        the text `stop`, which stays in them; an interrupted request may go on beyond it.
+        """Sample `n` continuations of `token_ids` under the run's sampling options. They also end
+        after the text `stop`, which stays in them; an interrupted request may continue beyond it.
 
-        With `done` > 0 this continues completion `index` of the prompt (`n` is 1), which has `done`
-        tokens: they count towards its length, and it gets new random numbers. After the group's
-        deadline, or without room for a token, the sample is empty, with the finish reason
-        `deadline` or `length`.
+        With `done` > 0 this continues completion `index` of the prompt (`n` is 1), which already
+        has `done` tokens. They count towards its length, and the seed changes. After the group's
+        deadline, or if no token fits, the sample is empty with the finish reason `deadline` or
+        `length`.
 
-        A finish reason `deadline` ends the trajectory. Raises PastDeadline, which ends the whole
+        The finish reason `deadline` ends the trajectory. Raises PastDeadline, which ends the whole
         group, if the deadline comes before a first token, and RequestRefused if the context is
         full.
         """
@@ -93,8 +95,8 @@ class Sampler(Protocol):
     async def message(
         self, token_ids: Sequence[int], tools: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """The sampled `token_ids` as an assistant's message: `content`, and the calls of `tools`
-        (both in OpenAI's form) that vLLM's parser finds, if the run has one."""
+        """Return the sampled `token_ids` as an assistant's message: its `content`, and the calls of
+        `tools` (both in OpenAI's format) that vLLM's parser finds, if the run has one."""
 
 
 @runtime_checkable
@@ -104,7 +106,7 @@ class Episode(Protocol):
     async def run(
         self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
     ) -> list[Completion]:
-        """`n` completions of the prompt, each on its own or sharing turns."""
+        """Return `n` completions of the prompt. They may share turns."""
 
 
 @runtime_checkable
@@ -112,11 +114,11 @@ class DescribesTools(Protocol):
     """An episode whose prompts describe tools."""
 
     async def described(self) -> list[dict[str, Any]]:
-        """The tools, in OpenAI's form."""
+        """Return the tools in OpenAI's format."""
 
 
 class UnusableEpisode(ValueError):
-    """The episode type is not installed here, or does not work with the run's tokenizer."""
+    """The episode type is not installed on this worker, or fails with the run's tokenizer."""
 
 
 def load_episode(
@@ -125,7 +127,7 @@ def load_episode(
     servers: Mapping[str, ToolServer],
     rewards: RewardClient,
 ) -> Episode:
-    """The episode, ready to run. `servers`: MCP servers that the operator has named; `rewards` runs
+    """Return the episode, ready to run. `servers` are the operator's MCP servers; `rewards` runs
     Python for its tools. Raises UnusableEpisode."""
     match config:
         case SingleTurn():

@@ -1,7 +1,7 @@
-"""The arithmetic of nanochat's calculator, by walking a parsed expression.
+"""Evaluates the arithmetic of nanochat's calculator by walking a parsed expression.
 
 Never `eval`: the policy wrote the text. An expression has at most MAX_CHARACTERS and no powers, so
-that it takes microseconds.
+it takes microseconds.
 """
 
 import ast
@@ -25,11 +25,12 @@ _UNARY: dict[type[ast.unaryop], Callable[[float], float]] = {
 
 
 class NoResult(ValueError):
-    """The text is no supported expression, or has no finite value."""
+    """The text is an unsupported expression, or its value is infinite or undefined."""
 
 
 def calculate(text: str) -> str | None:
-    """The value of `text` as Python writes it; None without one (nanochat's `use_calculator`).
+    """Return the value of `text` as Python writes it, or None if it cannot be computed (nanochat's
+    `use_calculator`).
 
     Supports numbers with + - * / // and parentheses, and the method `'text'.count('t')`. Commas are
     removed first, as in 1,000.

@@ -1,9 +1,9 @@
-"""A calculator that the policy may ask while it answers (nanochat's GSM8K task).
+"""A calculator that the policy may call while it answers (nanochat's GSM8K task).
 
-It finds calls in the text of the sampled tokens, so that neither the tokenizer's cuts nor an
-interrupted request matter. A token that holds the end of a call and more text stays as it was
-sampled, and the result comes after it. Tokens that vLLM sampled after a call whose marker an
-interruption cut in two are dropped: they lack the result.
+It finds calls in the text of the sampled tokens, so token boundaries and interrupted requests do
+not matter. A token that holds the end of a call and more text stays as sampled, and the result
+follows it. If an interruption cut the end marker in two, vLLM samples on without the result: those
+tokens are dropped.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ from services.runtime.tasks import end
 
 
 class CalculatorEpisode:
-    """Samples all completions in one request until each ends or calls; from there each is alone."""
+    """Samples all completions in one request until each ends or calls. From there each one
+    continues alone."""
 
     def __init__(self, config: Calculator, tokenizer: TokenizerLike) -> None:
         """Raises UnusableEpisode if the tokenizer cannot encode and decode a marker."""
@@ -56,7 +57,7 @@ class CalculatorEpisode:
     ) -> Completion:
         trained = np.ones(len(whole.token_ids), dtype=np.bool_)
         calls = 0
-        # The part after the last result begins at token `since`; the first `read` characters of its
+        # The part after the last result begins at token `since`. The first `read` characters of its
         # text have been searched for calls.
         since = read = 0
         while True:
@@ -76,7 +77,7 @@ class CalculatorEpisode:
                 trained = np.append(trained[: since + length], np.zeros(len(ids), dtype=np.bool_))
                 since, read, calls = len(whole.token_ids), 0, calls + 1
             elif length < len(sampled) or whole.finish_reason != "stop":
-                continue  # it ended for another reason
+                continue  # The answer ended for another reason.
             done = len(whole.token_ids)
             begun = [*prompt, *whole.token_ids.tolist()]
             (more,) = await sampler.sample(begun, 1, self._config.end, index, done)
@@ -97,9 +98,11 @@ class CalculatorEpisode:
     def _next_call(
         self, tokens: npt.NDArray[np.int32], read: int, tokenizer: TokenizerLike
     ) -> tuple[str | None, int, int] | None:
-        """The first end of a call after character `read` of the tokens' text: its expression (None:
-        no call had begun), the end of the marker in the text, and how many tokens contain it whole.
-        None: no end of a call."""
+        """Find the first end of a call after character `read` of the tokens' text.
+
+        Returns its expression (None if no call had begun), the end of the marker in the text, and
+        how many tokens contain the whole marker. Returns None if no call ends.
+        """
         start, stop = self._config.start, self._config.end
         text = _text(tokenizer, tokens)
         at = text.find(stop, read)
@@ -114,8 +117,8 @@ class CalculatorEpisode:
 
 
 def _answer(whole: Sample, sampler: Sampler) -> str:
-    """The text for verifiers: with markers and results, even if they are special tokens, without
-    the end of sequence."""
+    """Return the text for verifiers: with markers and results, even if they are special tokens,
+    without the end of sequence."""
     ids = whole.token_ids
     if len(ids) and int(ids[-1]) in sampler.ends:
         ids = ids[:-1]

@@ -1,4 +1,4 @@
-"""Episode types of other packages: how one is found, and what is checked of what it returns."""
+"""Loads episode types of other packages, and checks what they return."""
 
 from importlib.metadata import entry_points
 from typing import Any
@@ -11,7 +11,7 @@ from services.contracts.scores import MOST_REWARD, is_reward
 
 
 def load(config: OwnEpisode) -> Episode:
-    """The installed episode type of that name. Raises UnusableEpisode."""
+    """Return the installed episode type of that name. Raises UnusableEpisode."""
     provided = {entry.name: entry for entry in entry_points(group=GROUP)}
     if config.name not in provided:
         raise UnusableEpisode(f"rollout.episode {unknown_episode(config.name, provided)}")
@@ -27,8 +27,8 @@ def load(config: OwnEpisode) -> Episode:
 
 
 def checked(completions: list[Completion], n: int) -> list[Completion]:
-    """The `completions` of an episode, which should be `n`. Raises ValueError for mistakes that
-    would be trained without anyone noticing."""
+    """Return the episode's `completions`. Raises ValueError unless there are `n`, and for mistakes
+    that would otherwise be trained unnoticed."""
     if len(completions) != n:
         raise ValueError(f"the episode type returned {len(completions)} completions, not {n}")
     for completion in completions:
@@ -60,5 +60,5 @@ def _is_reward(given: object) -> bool:
     numbers: list[Any] = [*given.components.values()] + (
         [] if given.reward is None else [given.reward]
     )
-    # True is 1, as in Python.
+    # True counts as 1, as in Python.
     return all(isinstance(one, bool) or is_reward(one) for one in numbers)

@@ -1,4 +1,4 @@
-"""One prompt, one answer: every sampled token trains."""
+"""Single-turn episodes: one prompt, one answer. Every sampled token is trained."""
 
 import numpy as np
 

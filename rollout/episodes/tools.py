@@ -1,11 +1,12 @@
-"""Episodes in which the policy calls tools: those of MCP servers, and Python in the sandbox.
+"""Episodes in which the policy calls tools of MCP servers, or Python in the sandbox.
 
-A call is what vLLM's parser finds in the sampled tokens. What comes between two answers, results
-and the template's own tokens, is rendered as in an agent's session (`vllm.chat_rendering`), so that
-sampled tokens stay as they are.
+vLLM's parser finds the calls in the sampled tokens. The text between two answers (results and the
+template's own tokens) is rendered as in an agent's session (`vllm.chat_rendering`), so sampled
+tokens stay as they are.
 
-What the policy does wrong it reads as the call's result. Where a tool is away or too slow, nobody
-knows what the policy would have read: the sample is not trained, and does not count as 0.
+A mistake of the policy becomes the call's result. If a tool is unreachable or too slow, nobody
+knows what the policy would have read: the sample is not trained, and its reward is unknown instead
+of 0.
 """
 
 import asyncio
@@ -31,7 +32,8 @@ from services.contracts.rows.rendering import NO_TEMPLATE, chat_text
 from services.runtime.tasks import end
 
 CALLS_AT_ONCE = 16
-"""Calls of one answer that are made, one after the other, as they may have effects."""
+"""Calls of one answer that are executed. They run one after the other, since they may have
+effects."""
 PROBE = [{"role": "user", "content": "a"}]
 
 
@@ -40,16 +42,16 @@ class _Play:
     """One completion as it grows."""
 
     index: int
-    """Of its group."""
+    """Its index in the group."""
     whole: Sample
     trained: npt.NDArray[np.bool_]
     since: int = 0
-    """Where the last answer begins."""
+    """The token at which the last answer begins."""
     answers: int = 1
     text: str = ""
-    """Of the last answer, as verifiers read it."""
+    """The last answer, as verifiers read it."""
     prefill: str = ""
-    """As of Completion."""
+    """See Completion."""
 
     def add(self, more: Sample, sampled: bool) -> None:
         if sampled:
@@ -60,7 +62,8 @@ class _Play:
 
 
 class ToolsEpisode:
-    """Samples the first answers of a group in one request; from there each completion is alone."""
+    """Samples the first answers of a group in one request. From there each completion continues
+    alone."""
 
     def __init__(self, tools: RunTools, tokenizer: TokenizerLike) -> None:
         """Raises UnusableEpisode if the model's chat template does not describe tools."""
@@ -82,13 +85,13 @@ class ToolsEpisode:
             )
 
     async def described(self) -> list[dict[str, Any]]:
-        """As `episodes.DescribesTools`. Raises ToolsAway."""
+        """See `episodes.DescribesTools`. Raises ToolsAway."""
         return (await self._offer()).tools
 
     async def run(
         self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
     ) -> list[Completion]:
-        """As `Episode.run`. Raises NoSession if no completion could reach its tools."""
+        """See `Episode.run`. Raises NoSession if no completion reached its tools."""
         until = asyncio.get_running_loop().time() + self._config.episode_seconds
         offered = await self._offer()
         begun = await sampler.sample(prompt_tokens, n)
@@ -104,7 +107,8 @@ class ToolsEpisode:
             await end(task for task in tasks if not task.done())
         away = [error for _, error in played if isinstance(error, NoSession)]
         if len(away) == n:
-            # No fault of the prompt, which would be dropped the third time: the group waits.
+            # The prompt is not at fault, and would be dropped after its third failure: let the
+            # group wait.
             raise away[0]
         return [completion for completion, _ in played]
 
@@ -122,7 +126,7 @@ class ToolsEpisode:
         offered: Offer,
         until: float,
     ) -> tuple[Completion, ToolsAway | None]:
-        """The completion, and why a tool has masked it."""
+        """Return the completion, and the tool error that masked it, if any."""
         play = _Play(index, first, np.ones(len(first.token_ids), dtype=np.bool_))
         reward = away = None
         try:
@@ -175,13 +179,13 @@ class ToolsEpisode:
             begun = [*prompt, *play.whole.token_ids.tolist()]
             (more,) = await sampler.sample(begun, 1, index=play.index, done=done)
             play.add(more, sampled=True)
-        # It would go on, and may not.
+        # The answer ends with a call, but the episode has reached its limit.
         play.add(not_sampled([], "length"), sampled=False)
 
     async def _results(
         self, calls: Sequence[dict[str, Any]], toolbox: Toolbox, tokenizer: TokenizerLike
     ) -> list[dict[str, Any]]:
-        """A message for each call of an answer."""
+        """Return a message with the result of each call of an answer."""
         found = []
         for number, call in enumerate(calls):
             function = call["function"]
@@ -201,8 +205,8 @@ class ToolsEpisode:
         return found
 
     def _without_markers(self, call: dict[str, Any]) -> dict[str, Any]:
-        """A call whose name and id, which templates write, spell no special token: the policy may
-        have spelled one in ordinary tokens."""
+        """Return the call with a name and an id that spell no special token. Templates write both,
+        and the policy may have spelled a special token in ordinary tokens."""
         function = call["function"]
         name = without_markers(function["name"], self._markers)
         id = call.get("id") and without_markers(call["id"], self._markers)

@@ -1,3 +1,2 @@
-"""The policy as an endpoint: calls that anyone with an API key makes while the run trains, answered
-by its workers after training's own requests. Nothing here leases, scores or trains.
-"""
+"""The policy as an endpoint: calls from anyone with an API key while the run trains. Workers answer
+them after training's own requests. Nothing here leases, scores or trains."""

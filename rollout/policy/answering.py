@@ -1,7 +1,8 @@
-"""One call of the policy as an endpoint: from its messages to the pieces of its answer.
+"""Answers one call of the policy as an endpoint, in pieces.
 
-It gives way to training: for PATIENCE_SECONDS vLLM begins it after all training requests that wait.
-Then it waits its turn as they do, so that a run that keeps vLLM full does not shut it out.
+Training comes first: for PATIENCE_SECONDS vLLM starts the call only after all waiting training
+requests. Then the call waits in line with them, so that a run that keeps vLLM full does not starve
+it.
 """
 
 import asyncio
@@ -25,12 +26,12 @@ from services.contracts.weights import parse_version_tag
 
 PATIENCE_SECONDS = 10.0
 AFTER_TRAINING, AS_TRAINING = 1, 0
-"""vLLM's priorities."""
+"""Priorities in vLLM's queue."""
 Say = Callable[[Piece], None]
 
 
 class NotAnswered(ValueError):
-    """A call that gets no answer, or no more of it."""
+    """A call that is not answered, or whose answer breaks off."""
 
     def __init__(
         self, status: int, message: str, param: str | None = None, code: str | None = None
@@ -48,7 +49,7 @@ class Answering:
         self._tools, self._reasoning = served.parses_tools, served.parses_reasoning
 
     async def answer(self, asked: PolicyCall, say: Say) -> None:
-        """Say the answer's pieces, the last one included."""
+        """Send the answer's pieces to `say`, ending with the last one."""
         try:
             await self._answer(asked, say)
         except NotAnswered as error:
@@ -69,7 +70,7 @@ class Answering:
         except ValueError as error:
             raise NotAnswered(HTTPStatus.BAD_REQUEST, f"{param}: {error}", param) from error
         params = self._params(asked, len(prompt), param)
-        # A parser reads a whole answer.
+        # Parsers need the whole answer.
         whole = call.kind == "chat" and bool(call.tools or self._reasoning)
         sampled: list[int] = []
         reason = ABORTED
@@ -99,7 +100,7 @@ class Answering:
         )
 
     async def _served(self) -> int:
-        """The version that vLLM serves, once it was found to do so. Raises NotAnswered."""
+        """Return the version that vLLM was proven to serve. Raises NotAnswered."""
         follower = self._context.follower
         if follower.live is not None:
             with contextlib.suppress(TimeoutError):
@@ -166,7 +167,7 @@ class Answering:
             "logprobs": None,
         }
         if params["temperature"] == 0 and sampling.cuts and context.vocabulary is None:
-            # A server that returns sampling masks takes no temperature of 0.
+            # A server that returns sampling masks refuses a temperature of 0.
             params |= {"temperature": 1.0, "top_k": 1, "top_p": 1.0}
         if call.stop:
             params["stop"] = call.stop
@@ -177,7 +178,7 @@ class Answering:
     async def _deltas(
         self, prompt: list[int], params: dict[str, Any]
     ) -> AsyncGenerator[Delta, None]:
-        """What vLLM samples. Raises RequestRefused, VLLMUnavailable."""
+        """Yield what vLLM samples. Raises RequestRefused, VLLMUnavailable."""
         policy = self._context.policy
         deltas = policy.stream(prompt, params, AFTER_TRAINING)
         try:

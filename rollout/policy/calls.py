@@ -1,7 +1,7 @@
-"""The worker's loop for calls of the policy as an endpoint. It answers some at once, and takes no
-more until one has ended; those that nobody waits for any more it gives up.
+"""The worker's loop for calls of the policy as an endpoint.
 
-Redis is asked once every WAIT_SECONDS while no call comes.
+It answers up to AT_ONCE calls at once, and stops calls whose client has gone. While no call comes,
+Redis is asked once every WAIT_SECONDS.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from services.store import Store
 log = get_logger(__name__)
 
 AT_ONCE = 256
-"""More than gateways let through: of a call that waits here its gateway hears nothing."""
+"""More calls than gateways let through: a gateway hears nothing of a call that waits here."""
 WAIT_SECONDS = 5.0
-"""For the next call, in one read of Redis."""
+"""Seconds that one read of Redis waits for the next call."""
 GATHER_SECONDS = 0.05
-"""Between two writes of one answer."""
+"""Seconds between two writes of one answer."""
 ALIVE_SECONDS = 2.0
-"""After so long without text the gateway is told that the worker is still at work."""
+"""Seconds without text after which the gateway hears that the worker is still working."""
 LEAVES = "the worker that was answering stops: ask again, and another one answers"
 
 
@@ -39,15 +39,15 @@ class PolicyCalls:
         self._answering = Answering(context)
         self._open: set[asyncio.Task[None]] = set()
         self.answered = 0
-        """Since this worker took up the run."""
+        """Answers since this worker took up the run."""
         self.tokens = 0
-        """Sampled for them."""
+        """Tokens sampled for these answers."""
 
     def __len__(self) -> int:
         return len(self._open)
 
     async def run(self) -> None:
-        """Answer calls, for ever. Those in work end with a reason when this is cancelled."""
+        """Answer calls until cancelled. Open calls then end with a reason."""
         try:
             while True:
                 try:
@@ -119,7 +119,7 @@ class PolicyCalls:
 
 
 def together(pieces: list[Piece]) -> Piece:
-    """All of an answer's next pieces as one."""
+    """Join an answer's next pieces into one."""
     whole = Piece(text="".join(piece.text for piece in pieces))
     for piece in pieces:
         if piece.version is not None:

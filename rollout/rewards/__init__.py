@@ -1,4 +1,4 @@
 """From completions to rewards: the reward service's client, and how its scores are combined.
 
-Imports of `rollout` only the HTTP transport.
+Imports only the HTTP transport from `rollout`.
 """

@@ -1,5 +1,5 @@
-"""Client of the reward service. If that is away, a worker waits and holds its leases: no sample
-gets a 0 because nobody could score it."""
+"""Client of the reward service. While the service is unreachable, a worker waits and holds its
+leases: a failure to score a sample never becomes a reward of 0."""
 
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -32,20 +32,20 @@ log = get_logger(__name__)
 
 MAX_ITEMS = 4096
 LONGEST_SCORING = 10 * 3600.0
-"""Seconds. The service limits each item itself: three hours at most, in up to three tries. A host
-that is gone is noticed much earlier by TCP, and a service that hangs by `/healthz`."""
+"""Seconds. The service limits each item itself: three hours at most, in up to three tries. TCP
+notices a dead host much earlier, and `/healthz` a service that hangs."""
 
 
 Waits = Callable[[str], Awaitable[None]]
-"""Called with the reason each time before a request is sent again."""
+"""Called with the reason before each retry."""
 
 
 class RewardUnavailable(ConnectionError):
-    """The reward service is away or overloaded; a later try may succeed."""
+    """The reward service is unreachable or overloaded. A retry may succeed."""
 
 
 class ScoringRefused(ValueError):
-    """The reward service refuses to score these items: its answer has the reason."""
+    """The reward service refuses to score these items. Its answer has the reason."""
 
 
 class RewardClient:
@@ -59,7 +59,7 @@ class RewardClient:
         look_seconds: float = LOOK_SECONDS,
         look_limit: float = LOOK_SECONDS,
     ) -> None:
-        """`key` is asked before each request: the service may make its key after the worker has
+        """`key` is read before each request: the service may create its key after the worker
         started."""
         self._key = key
         self.url = redacted(url.rstrip("/"))
@@ -76,16 +76,17 @@ class RewardClient:
         await self._http.aclose()
 
     async def score(self, items: list[ScoreItem]) -> list[ScoreResult]:
-        """Results in the order of `items`. Retries while the service is away. Raises ScoringRefused
-        if the request itself is wrong."""
+        """Return results in the order of `items`. Retries while the service is unreachable. Raises
+        ScoringRefused if the request itself is wrong."""
         results: list[ScoreResult] = []
         for start in range(0, len(items), MAX_ITEMS):
             results += await self._score(items[start : start + MAX_ITEMS])
         return results
 
     async def taught(self, request: TeacherScoreRequest, waits: Waits) -> list[float]:
-        """What a teacher says of each token of the completion. Retries while it or the service is
-        away, and calls `waits` with the reason. Raises ScoringRefused if it refuses them."""
+        """Return the teacher's log-probability of each token of the completion. Retries while the
+        teacher or the service is unreachable, and calls `waits` with the reason. Raises
+        ScoringRefused."""
         body = msgspec.json.encode(request.model_dump())
         retrying = self._retrying(waits)
         content: bytes = await retrying(self._post, "/v1/teachers/score", body)
@@ -95,15 +96,16 @@ class RewardClient:
         return found
 
     async def teachers_text(self, request: TeacherTextRequest, waits: Waits) -> str:
-        """What a teacher's tokenizer writes. Retries and raises as `taught`."""
+        """Return the text that the teacher's tokenizer decodes. Retries and raises like
+        `taught`."""
         body = msgspec.json.encode(request.model_dump())
         content: bytes = await self._retrying(waits)(self._post, "/v1/teachers/text", body)
         return TeacherText.model_validate_json(content).text
 
     async def python(self, code: str, seconds: float) -> str:
-        """What a program of the policy prints, and how it failed if it did. `seconds`: its time.
-        Retries for as long while the service or its sandbox is away; raises RewardUnavailable then,
-        and ScoringRefused."""
+        """Run a program of the policy for at most `seconds`. Return its output, and its error if it
+        failed. Retries for `seconds` while the service or its sandbox is unreachable, then raises
+        RewardUnavailable. Raises ScoringRefused."""
         body = PythonRequest(code=code, seconds=seconds).model_dump_json().encode()
         retrying = self._retrying().copy(stop=stop_after_delay(seconds), reraise=True)
         content: bytes = await retrying(self._post, "/v1/python", body)
@@ -132,7 +134,7 @@ class RewardClient:
         return results
 
     async def _post(self, path: str, body: bytes) -> bytes:
-        """The body of the answer. Raises RewardUnavailable, ScoringRefused."""
+        """Return the body of the answer. Raises RewardUnavailable, ScoringRefused."""
         try:
             response = await self._answer(path, body)
         except httpx.TransportError as error:
@@ -147,7 +149,7 @@ class RewardClient:
         return response.content
 
     async def _answer(self, path: str, body: bytes) -> httpx.Response:
-        """The answer; waits while the service is healthy. Raises TransportError."""
+        """Return the answer; wait for it while the service is healthy. Raises TransportError."""
         headers = {"content-type": "application/json"} | authorization(self._key())
         request = self._http.post(path, content=body, headers=headers)
         healthy = partial(self._http.get, "/healthz", timeout=self._look_limit)
@@ -160,7 +162,7 @@ class RewardClient:
 
 
 def _detail(response: httpx.Response) -> str:
-    """The detail of a problem document, else the beginning of the answer."""
+    """Return the detail of a problem document, or the beginning of any other answer."""
     try:
         return f"{response.status_code} {response.json()['detail']}"[:500]
     except (ValueError, KeyError, TypeError):

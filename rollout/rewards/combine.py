@@ -1,7 +1,7 @@
-"""From verifiers' results to rewards: gates, clips, weights. Pure.
+"""Combines verifiers' results into rewards: gates, clips, weights. Pure.
 
-A run's rewards are scored in rounds: first those without a gate, then those whose gate is open. A
-verifier that broke gives no reward: a sum without one part is unknown, not smaller.
+A run's rewards are scored in rounds: first rewards without a gate, then rewards whose gate is open.
+A verifier that broke makes the reward unknown: a sum with a missing part would be wrong.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,25 +17,25 @@ from services.contracts.sessions import Reward as Earned
 REASON_LIMIT = 300
 """Characters of a verifier's reason that travel with a group."""
 Results = Mapping[str, ScoreResult]
-"""Of one sample, by the name of the component."""
+"""Results of one sample, by the name of the component."""
 
 
 @dataclass(frozen=True)
 class SampleScore:
-    """One sample over all of the run's rewards. `reward` is None if a verifier broke."""
+    """One sample's score over all of the run's rewards. `reward` is None if a verifier broke."""
 
     reward: float | None
     status: str
-    """That of the first component, or `error`."""
+    """The status of the first component, or `error`."""
     components: dict[str, float | None]
-    """Each one before its weight, and the named parts of its verifier as `component/part`; None:
+    """Each component before its weight, and its verifier's named parts as `component/part`. None:
     not scored."""
     detail: str = ""
-    """The reason of the first component, or of the one that broke."""
+    """The reason of the first component, or of the component that broke."""
     reasons: dict[str, str] = field(default_factory=dict)
-    """What each verifier says, by component."""
+    """Each verifier's reason, by component."""
     parts: list[Part] = field(default_factory=list)
-    """Dense rewards: what parts of the text earned."""
+    """Dense rewards: the rewards of the text's parts."""
 
 
 class Answer(NamedTuple):
@@ -55,8 +55,8 @@ class Due:
 
 
 def due(rewards: Mapping[str, Reward], results: Sequence[Results]) -> list[Due]:
-    """Scores still missing that can be requested: without a gate, or with an open one. Empty when
-    nothing more will come. `rewards` by name, `results` by sample."""
+    """Return the missing scores that can be requested now: without a gate, or with an open gate.
+    Empty when all scores are known. `rewards` is by name, `results` by sample."""
     return [
         Due(sample, name)
         for sample, known in enumerate(results)
@@ -81,8 +81,8 @@ def score_items(
     answers: Sequence[Answer],
     scores: Sequence[Due],
 ) -> list[ScoreItem]:
-    """The reward service's items for `scores`, in that order: `answers` to `row`, which is row
-    `index` of its dataset."""
+    """Return the reward service's items for `scores`, in that order. `answers` answer `row`, which
+    is row `index` of its dataset."""
     return [
         ScoreItem(
             id=f"{one.sample}/{one.component}",
@@ -100,8 +100,8 @@ def score_items(
 
 
 def combine(rewards: Mapping[str, Reward], known: Results) -> SampleScore:
-    """A sample's score, when nothing is due any more. Without `rewards`, which are not learned from
-    then, it is 0."""
+    """Combine a sample's results when no score is missing. Without `rewards` the score is 0,
+    because the run then does not learn from rewards."""
     if not rewards:
         return SampleScore(0.0, ScoreStatus.SCORED.value, {})
     first = known[next(iter(rewards))]
@@ -128,7 +128,7 @@ def combine(rewards: Mapping[str, Reward], known: Results) -> SampleScore:
 
 
 def earned_score(reward: Earned) -> SampleScore:
-    """What an episode, or the client that leads it, says that a sample has earned."""
+    """Return the score of a sample whose reward comes from its episode or its client."""
     status = ScoreStatus.ERROR if reward.reward is None else ScoreStatus.SCORED
     return SampleScore(
         reward=reward.reward,

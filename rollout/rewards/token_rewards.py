@@ -1,6 +1,6 @@
-"""Dense rewards: from parts of an answer's text to its tokens. Pure.
+"""Dense rewards: assigns the rewards of an answer's parts to its tokens. Pure.
 
-A verifier sees text, and its parts end at characters; the token that completes a part gets the
+A verifier sees text, and its parts end at characters. The token that completes a part gets the
 part's reward. Text is never tokenized again.
 """
 
@@ -16,15 +16,15 @@ from services.contracts.scores import ScoreResult
 Decode = Callable[[Sequence[int]], str]
 """From tokens to the text that verifiers see."""
 LONGEST_CHARACTER = 16
-"""Tokens. Where so many have made no whole character, none begins with them: they are bytes that
-mean nothing, or special tokens."""
+"""Tokens. Longer runs of tokens without a whole character are meaningless bytes or special
+tokens."""
 Part = tuple[int, float]
 """The end of a part, in characters of the text, and its reward."""
 
 
 def earned(rewards: Mapping[str, Reward], known: Mapping[str, ScoreResult]) -> list[Part]:
-    """Rewards of one answer's parts, over all dense components, after clips and weights. Both
-    mappings are by name."""
+    """Return the rewards of one answer's parts, over all dense components, after clips and weights.
+    Both mappings are by name."""
     found: list[Part] = []
     for name, reward in rewards.items():
         if reward.dense is None or name not in known:
@@ -43,7 +43,7 @@ def earned(rewards: Mapping[str, Reward], known: Mapping[str, ScoreResult]) -> l
 def token_rewards(
     parts: Sequence[Part], token_ids: Sequence[int], decode: Decode
 ) -> npt.NDArray[np.float32]:
-    """[tokens] the reward of each token, from `parts` of the text that they spell."""
+    """Return [tokens] the reward of each token, from the `parts` of their text."""
     rewards = np.zeros(len(token_ids), dtype=np.float32)
     if parts and len(token_ids):
         ends = text_ends(token_ids, decode)
@@ -53,18 +53,19 @@ def token_rewards(
 
 
 def text_ends(token_ids: Sequence[int], decode: Decode) -> list[int]:
-    """[tokens] characters of the text up to and including each token.
+    """Return [tokens] the number of characters of the text up to and including each token.
 
     A token's text depends on the token before it (blanks, bytes of one character), and never on
-    tokens before the last whole character: only those since then are decoded with it, at most
-    LONGEST_CHARACTER. A policy may repeat half a character for as long as it likes.
+    tokens before the last whole character. So only the tokens since then, at most
+    LONGEST_CHARACTER, are decoded with it. The time stays linear even if a policy repeats half a
+    character without end.
     """
     ends: list[int] = []
     total = start = whole = 0
     for i in range(len(token_ids)):
         before, after = decode(token_ids[start:whole]), decode(token_ids[start : i + 1])
         grown = max(0, len(after) - len(before))
-        # Bytes that do not make a character yet.
+        # These bytes do not make a character yet.
         open_ = not grown or after.endswith("\N{REPLACEMENT CHARACTER}")
         if not open_ or i + 1 - whole == LONGEST_CHARACTER:
             total += grown

@@ -1,7 +1,7 @@
-"""From the recorded turns of a group's sessions to completions and scores. Pure.
+"""Turns the recorded turns of a group's sessions into completions and scores. Pure.
 
-All that was not sampled is masked: a session's own part of the first prompt, and what later turns
-add. A session is one completion, whatever its number of turns, and of branches.
+Only sampled tokens are trained: a session's own part of the first prompt, and the messages that
+later turns add, are masked. A session is one completion, however many turns and branches it has.
 """
 
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ IntArray = npt.NDArray[np.int64]
 
 
 def shared_prompt(sessions: Sequence[Played]) -> list[int]:
-    """The ids that the first conversations of all sessions with a turn begin with. Raises
-    ValueError without any, or if they have nothing in common."""
+    """Return the ids that all sessions with a turn begin with, in their first conversations. Raises
+    ValueError if every session is without a turn, or if they share no beginning."""
     firsts = [next(iter(_in_order(one.turns)), None) for one in sessions]
     prompts = [
         one.turns[n].prompt for one, n in zip(sessions, firsts, strict=True) if n is not None
@@ -41,8 +41,8 @@ def shared_prompt(sessions: Sequence[Played]) -> list[int]:
 
 
 def _in_order(turns: Sequence[Turn]) -> list[int]:
-    """Turns by number, in an order in which as many as can be lie behind the turn that they
-    continue; without side calls that no trained turn continues."""
+    """Return the numbers of the turns to train, ordered so that as many turns as possible directly
+    follow the turn they continue. Side calls are left out unless a trained turn continues them."""
     needed = {n for n, turn in enumerate(turns) if not turn.side}
     for n in range(len(turns) - 1, -1, -1):
         if n in needed and turns[n].parent >= 0:
@@ -59,7 +59,7 @@ def _in_order(turns: Sequence[Turn]) -> list[int]:
 
 
 def _common(one: npt.ArrayLike, other: npt.ArrayLike) -> int:
-    """How many first ids are the same."""
+    """Return how many first ids are equal."""
     a, b = np.asarray(one), np.asarray(other)
     size = min(len(a), len(b))
     differ = np.flatnonzero(a[:size] != b[:size])
@@ -67,14 +67,17 @@ def _common(one: npt.ArrayLike, other: npt.ArrayLike) -> int:
 
 
 def completion(turns: Sequence[Turn], prompt: Sequence[int], masks: bool) -> Completion:
-    """A session after `prompt`, which all of its group begin with; `masks`: with a sampling mask,
-    as the run has one. Each turn's own tokens are in it once, and what a branch begins with is not
-    repeated."""
+    """Return a session as one completion after `prompt`, which all sessions of its group begin
+    with.
+
+    Each turn's own tokens occur once; a branch does not repeat its beginning. `masks`: whether the
+    run has sampling masks.
+    """
     whole = not_sampled([], "stop")
     trained: list[bool] = []
     branches: list[Branch] = []
-    # Of the prompt, and of each turn: the conversation's ids up to its end, and where they are,
-    # counted over prompt and completion.
+    # For the prompt (-1) and each turn: the ids of the conversation up to its end, and their
+    # places, counted over prompt and completion.
     known: dict[int, tuple[IntArray, IntArray]] = {
         -1: (np.array(prompt, np.int64), np.arange(len(prompt)))
     }
@@ -115,13 +118,13 @@ def completion(turns: Sequence[Turn], prompt: Sequence[int], masks: bool) -> Com
 
 
 def last_turn(turns: Sequence[Turn]) -> Turn | None:
-    """The one of a session that was recorded last, without side calls."""
+    """Return a session's last recorded turn that is not a side call."""
     return next((turn for turn in reversed(turns) if not turn.side), None)
 
 
 def transcript(turns: Sequence[Turn], last: Turn) -> tuple[list[int], list[int]]:
-    """The conversation that ends with the turn `last`: the ids before its first answer, and those
-    from there on."""
+    """Return the conversation that ends with the turn `last`: the ids before its first answer, and
+    the ids from there on."""
     path = [last]
     while path[-1].parent >= 0:
         path.append(turns[path[-1].parent])
@@ -133,13 +136,13 @@ def transcript(turns: Sequence[Turn], last: Turn) -> tuple[list[int], list[int]]
 
 
 def answer_text(turn: Turn) -> str:
-    """What verifiers read, of a session's last turn."""
+    """Return the text that verifiers read of a session's last turn."""
     message = turn.message
     return str(message.get("content") or message.get("text") or "")
 
 
 def unplayed() -> SampleScore:
-    """Of a session without a turn to train."""
+    """Return the score of a session without a turn to train."""
     return earned_score(Reward(error=UNPLAYED))
 
 

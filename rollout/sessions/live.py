@@ -1,14 +1,13 @@
-"""Sessions that applications have opened, in a worker: those that are ready are leased and handed
-in, each as a group of one; those whose time has come are ended or discarded.
+"""Sessions that applications have opened: leases ready ones and completes each as a group of one.
+Expired sessions are ended or discarded.
 
-A session is ready until the script that takes its group closes it. So one that a worker has handed
-in before it died is not handed in again, and one that it has not is leased again, as another
-attempt.
+A session is ready until the script that takes its group closes it. So a session that a worker
+completed before it died is not completed twice, and any other is leased again, as another attempt.
 
-A session that cannot be read back is dropped. One that is refused on its way, by a teacher for
-example, is handed in again after all others. It is dropped once it was refused TRIES times and
-another one was taken after the first time: until then the fault may be the run's, and sessions
-cannot be played again.
+A session that cannot be read back is dropped. A session that is refused, by a teacher for example,
+is tried again after all others. It is dropped after TRIES refusals, but only if another session was
+taken since its first refusal: until then the run may be at fault, and sessions cannot be played
+again.
 """
 
 import asyncio
@@ -40,15 +39,15 @@ from services.volume import GatewayAway
 log = get_logger(__name__)
 
 AT_ONCE = 32
-"""Sessions that are handed in at once."""
+"""Sessions that are completed at once."""
 SWEEP_SECONDS = 1.0
 PAUSE_SECONDS, LONGEST_PAUSE = 1.0, 60.0
-"""After a session was refused, no others are leased for so long: twice as long each time, until one
-is taken."""
+"""Seconds without leases after a session was refused. They double each time, until a session is
+taken."""
 
 
 class _Untrainable(ValueError):
-    """What Redis has of a session makes no group, now or later."""
+    """The stored session can never become a group."""
 
 
 class LiveSessions:
@@ -65,7 +64,7 @@ class LiveSessions:
         limit: FailureLimit,
         reserve: int,
     ) -> None:
-        """`reserve`: the most bytes that one may weigh."""
+        """`reserve`: the most bytes that a session can take."""
         self._context, self._store, self._leases = context, store, leases
         self._tasks, self._rows, self._reserve = tasks, rows, reserve
         self._run_events, self._limit = run_events, limit
@@ -74,8 +73,8 @@ class LiveSessions:
         self._pause = PAUSE_SECONDS
 
     async def take(self, live: WeightManifest) -> str:
-        """Lease sessions that are ready. Returns the store's refusal; `full`: enough are in work.
-        Raises RedisError."""
+        """Lease sessions that are ready. Return the store's refusal, or `full` if AT_ONCE are being
+        worked on. Raises RedisError."""
         run, now = self._context.run, time.monotonic()
         if now - self._swept >= SWEEP_SECONDS:
             await self._store.live_sessions.sweep(run)
@@ -97,7 +96,7 @@ class LiveSessions:
         for lease in granted.leases:
             work = asyncio.create_task(self._train(lease, live), name=f"session {lease.attempt}")
             self._leases.hold(lease, work)
-            # Nothing of it is in vLLM.
+            # A live session has nothing in vLLM.
             self._leases.generated(lease.attempt)
         return granted.refusal
 
@@ -108,8 +107,8 @@ class LiveSessions:
             with panics_as(RuntimeError):
                 found = await self._sampled(session_of(lease.attempt))
                 if found is None:
-                    # Where another worker has handed it in, this attempt is no longer held. Else
-                    # it would be leased again at once, for as long as it is ready.
+                    # If another worker completed the session, this attempt is no longer held.
+                    # Otherwise the session would be leased again at once, again and again.
                     log.info("the session is closed")
                     await self._leases.drop(lease.attempt, "refused", "a session: it is closed")
                     return
@@ -130,18 +129,18 @@ class LiveSessions:
             self._leases.ended(lease.attempt)
 
     async def _refused(self, attempt: str, error: Exception) -> None:
-        """Hand the session in again later, if it is worth it."""
+        """Try the session again later, unless it has used up its tries."""
         run, id, live = self._context.run, session_of(attempt), self._store.live_sessions
         tries, others = await retry("a session", lambda: live.refused(run, attempt))
         if not tries:
-            # Its lease has lapsed: the session is another worker's.
+            # The lease has lapsed: the session is another worker's.
             await self._leases.release([attempt])
             return
         if tries >= TRIES and others:
             await self._drop(attempt, error)
             return
         if self._limit.worked:
-            # The teacher may have changed since: sessions count again until one is taken.
+            # The teacher may have changed since: count failures again until a session is taken.
             self._limit.start()
         self._pause_leases()
         await self._leases.release([attempt])
@@ -151,7 +150,7 @@ class LiveSessions:
 
     def _pause_leases(self) -> None:
         now = time.monotonic()
-        # Those that were leased together are refused together, and count once.
+        # Sessions that were leased together are refused together, and count once.
         if now >= self._pause_until:
             self._pause_until = now + self._pause
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -162,7 +161,7 @@ class LiveSessions:
             await self._run_events.once("session", f"a session is not trained: {error}")
 
     async def _sampled(self, id: str) -> tuple[LiveSession, Sampled] | None:
-        """A session as a group of one; None if it is closed. Raises _Untrainable."""
+        """Return a session as a group of one; None if it is closed. Raises _Untrainable."""
         session = await self._store.live_sessions.find(self._context.run, id)
         if session is None:
             raise _Untrainable("Redis no longer has its turns: it keeps them for a week")

@@ -1,6 +1,6 @@
-"""Turns that this worker has recorded or read: it reads none of them from Redis again.
+"""A cache of turns that this worker has recorded or read, so that it reads each from Redis once.
 
-A recorded turn never changes, and nobody asks for one whose session has ended.
+A recorded turn never changes, and turns of an ended session are not requested again.
 """
 
 from collections import OrderedDict
@@ -10,9 +10,9 @@ from services.contracts.sessions import Turn
 from services.store.agents.sessions import AgentSessions
 
 MOST_BYTES = 64 << 20
-"""Of what is remembered; the turns that were used longest ago are forgotten first."""
+"""Size of the cache. The turns that were used longest ago are dropped first."""
 OTHER_BYTES = 1024
-"""Of a turn besides its tokens, about."""
+"""Size of a turn without its tokens, about."""
 
 Session = tuple[str, str, int]
 """(run, attempt, index)."""
@@ -28,7 +28,7 @@ class RecentTurns:
         self._bytes = 0
 
     async def of(self, session: Session, numbers: Sequence[int]) -> list[Turn] | None:
-        """These turns of a session; None if they are gone."""
+        """Return these turns of a session; None if they are gone."""
         found = {n: self._known[session, n] for n in numbers if (session, n) in self._known}
         missing = [n for n in numbers if n not in found]
         read = await self._sessions.turns(*session, missing)
@@ -40,7 +40,7 @@ class RecentTurns:
         return [found[number] for number in numbers]
 
     def remember(self, session: Session, number: int, turn: Turn) -> None:
-        """`turn` is number `number` of `session`."""
+        """Keep `turn`, which is number `number` of `session`."""
         if (session, number) not in self._known:
             self._bytes += _size(turn)
         self._known[session, number] = turn

@@ -1,8 +1,8 @@
-"""One turn of a session: from a call to the answer that is recorded.
+"""Plays one turn of a session: from a call to the answer that is recorded.
 
-The turns before are read from Redis, so that any worker can play the next one. The prompt is what
-was sampled and added so far, and what the new messages add; with `history: template` what the chat
-template makes of all messages.
+Earlier turns are read from Redis, so any worker can play the next one. The prompt is what was
+sampled and added so far, followed by what the new messages add. With `history: template` it is what
+the chat template makes of all messages.
 """
 
 import time
@@ -34,7 +34,8 @@ NO_PARSER = (
 
 
 class Refused(ValueError):
-    """A call that cannot be answered. `code` is OpenAI's word for it, `param` what is at fault."""
+    """A call that cannot be answered. `code` is OpenAI's error code, `param` the parameter at
+    fault."""
 
     def __init__(self, message: str, code: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
@@ -49,18 +50,19 @@ class TurnPlayer:
         served = context.config.served
         self._tools = served.parses_tools
         episode = context.config.rollout.episode
-        # A prompt without a template has nothing that could change.
+        # Without a chat template, earlier turns never change.
         template = isinstance(episode, Sessions) and episode.history == "template"
         self._renders = template and bool(context.tokenizer.chat_template)
 
     async def play(
         self, call: Call, before: Sequence[Turn], seed: int | None
     ) -> tuple[Turn, str, int | None, tuple[str, int]]:
-        """The turn that continues the conversation `before`, the digest of what was then said, its
-        length for /completions, and (lineage, version) of the turn's oldest token. `seed`: for this
-        call, if the run has one.
+        """Sample the turn that continues the conversation `before`.
 
-        Raises Refused, VLLMUnavailable, MalformedAnswer."""
+        Returns the turn, the digest of the conversation with it, the conversation's length for
+        /completions, and (lineage, version) of the turn's oldest token. `seed` is the call's seed,
+        if the run has one. Raises Refused, VLLMUnavailable, MalformedAnswer.
+        """
         begins = tokens_of(before)
         try:
             kept, new = await self._prompt(call, before, begins)
@@ -77,11 +79,11 @@ class TurnPlayer:
             (sample,) = await self._context.policy.generate(prompt, 1, params)
             message = await self._message(call, sample)
         except RequestRefused as error:
-            # Of all that a client sends, vLLM itself judges alone what the answer has to be.
+            # vLLM checks only the answer's format; the gateway has checked all other parameters.
             of = "tool_choice" if "tool_choice" in (call.structured or {}) else "response_format"
             raise Refused(str(error), param=of if call.structured else None) from error
         tags = [span.version for span in sample.spans]
-        # Whether vLLM serves the version that it says: what is answered is trained.
+        # Wait for proof that vLLM serves this version, since the turn is trained.
         await self._context.follower.until_proven(tags)
         live = self._context.follower.live
         oldest = oldest_tag(tags, live.tag if live else tags[0], self._context.follower.forks)
@@ -106,8 +108,8 @@ class TurnPlayer:
     async def _prompt(
         self, call: Call, before: Sequence[Turn], begins: list[int]
     ) -> tuple[int, list[int]]:
-        """How many of the ids that the conversation `begins` with the prompt keeps, and what it
-        adds to them."""
+        """Return how many ids of the conversation so far (`begins`) the prompt keeps, and which ids
+        come after them."""
         if call.kind == "chat" and before and self._renders:
             whole = await opening(call.messages, call.tools, self._context.tokenizer)
             pairs = enumerate(zip(begins, whole, strict=False))
@@ -134,8 +136,8 @@ class TurnPlayer:
         )
 
     def _tokens_left(self, prompt: int, first: int) -> int:
-        """The most tokens of an answer to `prompt` tokens, of a conversation whose first prompt has
-        `first`."""
+        """Return the most tokens of an answer to `prompt` tokens, in a conversation whose first
+        prompt has `first` tokens."""
         most = self._context.config.sampling.max_tokens
         return min(most - (prompt - first), self._context.context - prompt)
 
@@ -143,7 +145,7 @@ class TurnPlayer:
         context, sampling = self._context, self._context.config.sampling
         if left < 1:
             raise Refused(
-                # By these words LangChain and LiteLLM know what it is.
+                # LangChain and LiteLLM recognise the error by these words.
                 f"the prompt is too long: its {prompt} tokens leave no room for an answer in "
                 f"{context.context} (rollout.vllm.max_model_len)",
                 "context_length_exceeded",
@@ -164,7 +166,7 @@ class TurnPlayer:
         return params
 
     async def _message(self, call: Call, sample: Sample) -> dict[str, Any]:
-        """The answer as the client gets it."""
+        """Return the answer as the client gets it."""
         ids, stop = sample.token_ids.tolist(), call.stop
         if call.kind != "chat":
             text = text_of(self._context.tokenizer, without_end(self._context, ids))
@@ -178,17 +180,19 @@ class TurnPlayer:
 
 
 def is_spent(turn: Turn) -> bool:
-    """Whether `turn` is the empty answer of a conversation that had no room for another one."""
+    """Whether `turn` is the empty answer of a conversation that had used up its tokens."""
     return turn.finish_reason == "length" and len(turn.sampled) == 0
 
 
 def _spent(
     call: Call, before: Sequence[Turn], begins: int, prompt: int
 ) -> tuple[Turn, str, int | None, tuple[str, int]]:
-    """Return an empty answer that ends with `length`, in the form of `TurnPlayer.play`. OpenAI's
-    API ends an answer so if its tokens are used up. The turn adds no token to what is trained: the
-    session stays as long as it was, and counts as truncated. A call that continues the turn gets
-    the same answer, because the turn lacks the messages that found no room."""
+    """Return an empty answer that ends with `length`, in the form of `TurnPlayer.play`.
+
+    OpenAI's API ends an answer like this if its tokens are used up. The turn adds no token to the
+    training data: the session keeps its length, and counts as truncated. A call that continues the
+    turn gets the same answer, because the turn lacks the messages that did not fit.
+    """
     message = {"text": ""} if call.kind != "chat" else {"role": "assistant", "content": ""}
     turn = Turn(
         parent=call.path[-1],
@@ -209,13 +213,13 @@ def _spent(
 
 
 def _before(text: str, stops: Sequence[str]) -> str:
-    """`text` up to the first of `stops`."""
+    """Return `text` up to the first of `stops`."""
     ends = [at for stop in stops if (at := text.find(stop)) >= 0]
     return text[: min(ends)] if ends else text
 
 
 def _history(call: Call, message: dict[str, Any], ids: list[int]) -> tuple[str, int | None]:
-    """The digest of what was said after this turn, and its length for /completions."""
+    """Return the digest of the conversation after this turn, and its length for /completions."""
     if call.kind == "chat":
         return chat_histories(call.tools, [*call.messages, message])[-1], None
     whole: str | list[int] = (

@@ -1,7 +1,8 @@
-"""The worker loop of a run whose episodes agents lead: it takes calls, and leases nothing.
+"""The worker loop of a run whose episodes agents lead: it takes calls instead of leasing tasks.
 
-A call is held until a deadline that is prolonged while vLLM moves. A turn is in Redis before it is
-answered, so a worker that dies loses only turns that nobody has read: another one plays them.
+A call is held until a deadline, which is extended while vLLM samples tokens. A turn is in Redis
+before it is answered, so a worker that dies loses only turns that no client has read; another
+worker plays them.
 """
 
 import asyncio
@@ -52,7 +53,7 @@ log = get_logger(__name__)
 
 NEWS_SECONDS = 5.0
 AT_ONCE = 2
-"""Calls held for each sequence that vLLM runs at once: the next ones already wait in vLLM."""
+"""Calls held for each sequence that vLLM runs at once: the next calls already wait in vLLM."""
 
 
 @dataclass
@@ -60,17 +61,17 @@ class _Held:
     work: asyncio.Task[None]
     generating: bool
     claimed: bool
-    """Not yet of a call that was begun when it was asked for: the next claim has it."""
-    again: bool = False
-    """Asked for or claimed once more meanwhile: it lapsed, or was refused and its client repeats
+    """False for a call that was started when its request was announced. The next claim includes
     it."""
+    again: bool = False
+    """Whether it was announced or claimed again meanwhile: it lapsed, or it was refused and its
+    client repeats it."""
 
 
 class SessionWorker(RunWorker):
-    """Plays turns, and hands ended groups in, until the run ends."""
+    """Plays turns, and completes ended groups, until the run ends."""
 
     def __init__(self, *arguments: object, **named: object) -> None:
-        """As RunWorker."""
         super().__init__(*arguments, **named)  # type: ignore[arg-type]
         episode = self._context.config.rollout.episode
         assert isinstance(episode, Sessions)
@@ -80,7 +81,7 @@ class SessionWorker(RunWorker):
         self._hand_in = HandIn(self._leases, self._run_events)
         self._calls: dict[str, _Held] = {}
         self._full = False
-        """Whether it got all calls that it had room for, so that more may wait."""
+        """Whether the last claim filled the worker, so that more calls may wait."""
         self._live: LiveSessions | None = None
         if self._context.config.data.live:
             self._live = LiveSessions(
@@ -95,21 +96,21 @@ class SessionWorker(RunWorker):
             )
 
     def describe(self, record: WorkerRecord) -> None:
-        """As RunWorker; its groups in flight are the calls that it works on."""
+        """See RunWorker. The groups in flight include the calls that are being answered."""
         super().describe(record)
         record.groups_in_flight = len(self._calls) + len(self._leases)
         sampled = sum(held.generating for held in self._calls.values())
         record.scoring = record.groups_in_flight - sampled
 
     async def release_groups(self) -> None:
-        """Give up all turns in work: their tokens may be of other weights than they say."""
+        """Stop all turns in vLLM: wrong weights may have sampled their tokens."""
         await self._give_up([id for id, held in self._calls.items() if held.generating])
         await self._evaluator.release_all()
 
     # --- calls --------------------------------------------------------------------------------
 
     async def _take(self) -> str:
-        """As RunWorker: takes calls, and leases sessions of applications that are ready."""
+        """See RunWorker. Claims calls, and leases sessions of applications that are ready."""
         live, refusal = self.follower.live, self._refusal()
         if live is None or refusal:
             return refusal
@@ -117,7 +118,8 @@ class SessionWorker(RunWorker):
         held = sum(one.claimed for one in self._calls.values())
         room = max(0, AT_ONCE * at_once - held)
         run, worker = self._context.run, self._context.worker
-        # Also without room: it says that this worker lives, and what it holds.
+        # The claim is also a sign of life and lists what this worker holds, so it is sent even if
+        # no call fits.
         claimed = await self._store.agent_calls.claim(run, worker, room, held, at_once)
         self._full = len(claimed) == room
         for one in claimed:
@@ -129,11 +131,11 @@ class SessionWorker(RunWorker):
             return await self._live.take(live)
         if not room:
             return "full"
-        # Nobody else says that the run has ended: this worker leases nothing.
+        # This worker leases no task, so only this answer makes it check whether the run has ended.
         return "" if claimed else "state"
 
     def _refusal(self) -> str:
-        """Why no call can be begun; '' if it can."""
+        """Return why no call can be started; '' if one can."""
         if self.follower.live is None or not self.follower.healthy:
             return "weights"
         return "unavailable" if self._tasks.paused else ""
@@ -143,8 +145,8 @@ class SessionWorker(RunWorker):
         self._calls[one.id] = _Held(work, one.call.kind != "finish", claimed)
 
     async def _begin_asked(self, calls: list[str]) -> None:
-        """Begin `calls`, which this worker may take first. The next claim takes them all: to claim
-        each would cost it a write that Redis has to sync."""
+        """Start `calls`, which this worker may take first. The next claim includes them all:
+        claiming each call would cost Redis one synced write per call."""
         room = AT_ONCE * self._context.sequences.at_once - len(self._calls)
         if self._closing or self._refusal() or room < len(calls):
             self._wake.set()
@@ -168,7 +170,7 @@ class SessionWorker(RunWorker):
             await self._tasks.away(error)
             await retry("a call", lambda: calls.release(run, self._context.worker, [claimed.id]))
         except Exception as error:
-            # Of what Redis holds of it: its lease lapses.
+            # The stored call cannot be answered; its lease lapses.
             log.exception("a call cannot be worked on")
             self._status.error = str(error)
         finally:
@@ -176,7 +178,7 @@ class SessionWorker(RunWorker):
             if self._full:
                 self._wake.set()
         if held and held.again:
-            # Unless it is answered now, it is taken again.
+            # A call that is not answered by now is claimed again.
             await retry("a call", lambda: calls.release(run, self._context.worker, [claimed.id]))
 
     async def _turn(self, claimed: Claimed) -> None:
@@ -214,7 +216,7 @@ class SessionWorker(RunWorker):
             self._turns.remember(session, number, played[0])
 
     async def _seed(self, claimed: Claimed) -> int | None:
-        """The call's seed, if the run has one: another one for each request."""
+        """Return the call's seed, if the run has one. Each request has another seed."""
         if self._context.config.sampling.seed is None:
             return None
         opened = await self._store.agent_sessions.opened(self._context.run, claimed.attempt)
@@ -225,11 +227,12 @@ class SessionWorker(RunWorker):
     # --- ended groups -------------------------------------------------------------------------
 
     async def _finish(self, claimed: Claimed) -> None:
-        """Hand in a group whose sessions have ended."""
+        """Complete a group whose sessions have ended."""
         sessions, run = self._store.agent_sessions, self._context.run
         opened, live = await sessions.opened(run, claimed.attempt), self.follower.live
         if opened is None:
-            # Redis has forgotten them. The call would otherwise be taken again for ever.
+            # Redis has dropped the sessions. Without closing them the call would be claimed again
+            # forever.
             await retry("a group", lambda: sessions.close(run, claimed.attempt, "lapsed"))
             return
         if live is None:
@@ -238,7 +241,8 @@ class SessionWorker(RunWorker):
         row = self._rows.of(lease.position)
         try:
             sampled = await self._sampled(claimed, opened, row)
-            # The store closes them with their task. Those that it has not closed were lost before.
+            # The store closes sessions with their task. Sessions that are still open were lost
+            # before.
             state = "lapsed"
             if sampled is not None:
                 await self._hand_in(lease, live, opened.leased_at, row, sampled)
@@ -255,14 +259,14 @@ class SessionWorker(RunWorker):
         await retry("a group", lambda: sessions.close(run, claimed.attempt, state))
 
     async def _count_rows(self, row: TaskRow) -> None:
-        """Make known how many rows the dataset has: a run fails when all of them, or many, have
-        failed, and agents that give rewards themselves have not had it read here."""
+        """Read a row, so that the number of the dataset's rows is known. A run fails when all its
+        rows, or many, have failed; sessions that are rewarded by agents never read one."""
         with suppress(MissingDataset, IndexError, DamagedFile, OSError):
             await row.dataset.rows.row(row.index)
 
     async def _own_failed(self, attempt: str, error: Exception) -> None:
-        """A client's own prompt failed. It counts against no row of the dataset: the task in whose
-        place it was leased is leased again."""
+        """End a failed group of a client's own prompt. The failure counts against no row: the task
+        whose place it took is leased again."""
         log.warning("a client's prompt failed", error=str(error))
         await self._leases.release([attempt])
         await self._run_events.once(
@@ -270,8 +274,8 @@ class SessionWorker(RunWorker):
         )
 
     async def _sampled(self, claimed: Claimed, opened: Opened, of: TaskRow) -> Sampled | None:
-        """The group's completions, with the rewards that clients gave or verifiers give; None if
-        its sessions are closed."""
+        """Return the group's completions with rewards from clients or verifiers; None if its
+        sessions are closed."""
         context, config = self._context, self._context.config
         sessions = self._store.agent_sessions
         played = await sessions.played(context.run, claimed.attempt, opened.samples)
@@ -301,7 +305,7 @@ class SessionWorker(RunWorker):
         return Sampled(prompt, made, scores, ended, time.time(), key, own, reference)
 
     def _read(self, session: Played, last: Turn) -> Answer:
-        """What the run's verifiers read of a session, whose last turn is `last`."""
+        """Return the text that verifiers read of a session, whose last turn is `last`."""
         episode, tokenizer = self._context.config.rollout.episode, self._context.tokenizer
         if isinstance(episode, Sessions) and episode.scored == "transcript":
             first, tokens = transcript(session.turns, last)
@@ -328,7 +332,7 @@ class SessionWorker(RunWorker):
         return [asyncio.create_task(self._listen(), name="listen")]
 
     async def _listen(self) -> None:
-        """Begin calls when they come; the loop looks for them by itself as well, only later."""
+        """Start calls as soon as they are announced. The worker loop also polls, less often."""
         calls, run = self._store.agent_calls, self._context.run
         after = "$"
         while True:

@@ -1,10 +1,10 @@
-"""What ends an episode that waits for a tool."""
+"""Errors that end an episode because of its tools."""
 
 
 class ToolsAway(ConnectionError):
-    """A tool cannot be reached, or does not answer as it should: nobody can say what the policy
-    would have read. A later try may succeed."""
+    """A tool is unreachable, or its answer is invalid, so the policy's next input is unknown. A
+    retry may succeed."""
 
 
 class NoSession(ToolsAway):
-    """A tool cannot be reached at all, whatever the policy has asked it for."""
+    """A tool is unreachable, whatever it was asked."""

@@ -1,8 +1,8 @@
 """A session with one MCP server, over its streamable HTTP.
 
-The SDK's transport holds answers in memory as a whole, so the HTTP transport below it ends those
-that are too large. It asks for no compression, which could hide a large answer in a small one, and
-opens no stream for what the server says by itself. The SDK follows no redirect to another host.
+The SDK holds whole answers in memory, so the HTTP transport below it aborts answers that are too
+large. It refuses compression, which could hide a large answer in a small one, and opens no stream
+for messages that the server starts. The SDK follows no redirect to another host.
 """
 
 import asyncio
@@ -26,22 +26,22 @@ from services.runtime.tool_servers import VARIABLE, ToolServer
 T = TypeVar("T")
 
 MAX_ANSWER = 1 << 20
-"""Bytes of one answer, all of its events together."""
+"""Bytes of one answer, all its events together."""
 CONNECT_SECONDS = 10.0
 OPEN_SECONDS = 30.0
-"""For the handshake, and for the list of tools."""
+"""Seconds for the handshake, and for the list of tools."""
 CLOSE_SECONDS = 5.0
 OPEN_TRIES = 3
-"""Nothing has happened on the server before a session is open, so that this may be repeated."""
+"""Opening may be repeated, since the server has done nothing before a session is open."""
 TRY_AGAIN_SECONDS = 1.0
 MAX_PROBLEM = 300
-"""Characters."""
+"""Characters of a problem in an error message."""
 REDIRECTS = (
     "it redirects to another address, which is not followed: name that in "
     f"{VARIABLE}, with its scheme and its last slash"
 )
 PAGES = 8
-"""Of a list of tools."""
+"""Pages in a list of tools."""
 # The SDK logs each message that it cannot read, with a traceback: a server could fill the disk.
 for _chatty in ("mcp", "client"):
     logging.getLogger(_chatty).setLevel(logging.CRITICAL + 1)
@@ -49,8 +49,8 @@ _RESULT: TypeAdapter[types.CallToolResult] = TypeAdapter(types.CallToolResult)
 
 
 class Session:
-    """One session. Its connection lives in a task of its own: the SDK cancels the task that has
-    entered it when the connection breaks."""
+    """One session. Its connection has its own task, because the SDK cancels the task that opened a
+    connection when the connection breaks."""
 
     def __init__(self, server: ToolServer) -> None:
         self._server = server
@@ -58,12 +58,12 @@ class Session:
         self._closing = asyncio.Event()
         self._opened: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._connection = asyncio.create_task(self._connect(), name=f"MCP server {server.name}")
-        # Whoever calls is told why it ended; where nobody does, nobody needs to know.
+        # Each waiting call raises the connection's error, so asyncio must not log it as well.
         self._connection.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @classmethod
     async def open(cls, server: ToolServer) -> "Session":
-        """A session that has shaken hands. Raises NoSession after OPEN_TRIES."""
+        """Return a session after its handshake. Raises NoSession after OPEN_TRIES."""
         for tried in range(1, OPEN_TRIES + 1):
             session = cls(server)
             try:
@@ -80,7 +80,7 @@ class Session:
         raise AssertionError("a last try returns or raises")
 
     async def list_tools(self) -> list[Listed]:
-        """The server's tools. Raises ToolsAway."""
+        """Return the server's tools. Raises ToolsAway."""
         found: list[Listed] = []
         cursor: str | None = None
         for _ in range(PAGES):
@@ -94,8 +94,8 @@ class Session:
         raise ToolsAway(self._said(f"its list of tools has more than {PAGES} pages"))
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> str:
-        """The text of a tool's result, or of its error, which tells the policy something as well.
-        Never repeated: nobody knows whether the server has done it. Raises ToolsAway."""
+        """Return the text of a tool's result or error; the policy reads both. Never retried, since
+        the server may have executed the call. Raises ToolsAway."""
         result = await self._within(seconds, self._called(tool, arguments))
         return text_of_result(result.content, result.structured_content)
 
@@ -103,23 +103,23 @@ class Session:
         params = types.CallToolRequestParams(name=tool, arguments=arguments)
         request = types.CallToolRequest(params=params)
         try:
-            # Not `call_tool`, which would check results by a schema that the server has written.
+            # Not `call_tool`, which would check the result by a schema that the server wrote.
             return await self._opened.result().send_request(request, _RESULT)
         except MCPError as error:
-            # Any other error says that the server failed, not that the call was wrong.
+            # Any other error means that the server failed; the call was right.
             if error.code != types.INVALID_PARAMS:
                 raise
             said = types.TextContent(type="text", text=f"error: {error}")
             return types.CallToolResult(content=[said], is_error=True)
 
     async def close(self) -> None:
-        """End the session on the server, if that answers in time."""
+        """End the session on the server, if the server answers in time."""
         self._closing.set()
         self._opened.cancel()
         try:
             await asyncio.wait([self._connection], timeout=CLOSE_SECONDS)
         finally:
-            # Also where this is cancelled, so that no server can keep a connection open.
+            # Also if this call is cancelled, so that no server can keep a connection open.
             self._connection.cancel()
         await end([self._connection])
 
@@ -139,13 +139,13 @@ class Session:
                     self._opened.set_result(session)
                 await self._closing.wait()
         except Exception as error:
-            # Of several tasks of the SDK the first one that failed.
+            # The SDK runs several tasks: take the first that failed.
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
             raise ToolsAway(self._said(_line(error))) from None
 
     async def _within(self, seconds: float, answer: Coroutine[Any, Any, T]) -> T:
-        """What `answer` returns. Raises ToolsAway, also if the connection ends first."""
+        """Return the result of `answer`. Raises ToolsAway, also if the connection ends first."""
         self._transport.problem = ""
         asked = asyncio.create_task(answer)
         try:
@@ -166,8 +166,8 @@ class Session:
             await end([asked])
 
     def _said(self, problem: str) -> str:
-        # The SDK does not always pass on why an answer ended. The URL may hold a key, and where a
-        # server redirects to as well.
+        # The SDK does not always say why an answer ended. Its URL may hold a key, and so may the
+        # target of a redirect.
         problem = self._transport.problem or problem
         problem = REDIRECTS if problem.startswith("Redirect to ") else problem
         return f"MCP server {self._server.name!r}: {self._server.hidden_in(problem)[:MAX_PROBLEM]}"
@@ -179,7 +179,7 @@ def _line(error: Exception) -> str:
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    # Reading them takes longer than a call.
+    # Reading the certificates takes longer than a call.
     return httpx2.create_ssl_context(trust_env=False)
 
 
@@ -187,7 +187,7 @@ class _Limited(httpx2.AsyncHTTPTransport):
     def __init__(self) -> None:
         super().__init__(verify=_certificates(), trust_env=False)
         self.problem = ""
-        """Why an answer was not read."""
+        """Why an answer was refused."""
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method == "GET":
@@ -202,7 +202,7 @@ class _Limited(httpx2.AsyncHTTPTransport):
         return response
 
     def refuse(self, problem: str) -> NoReturn:
-        """Raises ReadError."""
+        """Note the problem and raise ReadError."""
         self.problem = problem
         raise httpx2.ReadError(problem)
 

@@ -1,4 +1,4 @@
-"""The tools of a run, as the prompt describes them and as calls reach them. Pure."""
+"""The tools of a run: their descriptions for the prompt, and who runs each. Pure."""
 
 import json
 import re
@@ -38,7 +38,7 @@ class Listed(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Who runs a tool: a server, and its name there; no server: the sandbox."""
+    """The runner of a tool: a server and the tool's name there. An empty server is the sandbox."""
 
     server: str
     tool: str
@@ -49,20 +49,20 @@ class Offer:
     """All tools of a run."""
 
     tools: list[dict[str, Any]] = field(default_factory=list)
-    """In OpenAI's form."""
+    """Descriptions in OpenAI's format."""
     places: dict[str, Place] = field(default_factory=dict)
     """By the name that the policy calls."""
 
     def without(self, markers: re.Pattern[str]) -> "Offer":
-        """The same, with none of the tokenizer's added tokens (`results.marker_pattern`) spelled in
-        a description."""
+        """Return the offer with descriptions that spell none of the tokenizer's added tokens
+        (`results.marker_pattern`)."""
         text = json.dumps(self.tools, ensure_ascii=False)
         return Offer(json.loads(without_markers(text, markers)), self.places)
 
 
 def offer(listed: Sequence[tuple[str, Iterable[Listed]]], python: bool) -> Offer:
-    """The tools of servers, by name in their order, and `python`. A tool whose name is taken is
-    called SERVER_TOOL. Raises ToolsAway for what no prompt should hold."""
+    """Return the tools of servers, in order, and `python`. A tool whose name is taken is renamed to
+    SERVER_TOOL. Raises ToolsAway for descriptions that no prompt should hold."""
     found = Offer()
     if python:
         found.tools.append(PYTHON_TOOL)

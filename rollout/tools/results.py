@@ -1,4 +1,4 @@
-"""From a tool's answer to the text that the policy reads. Pure, except for the tokenizer."""
+"""Converts a tool's answer into the text that the policy reads. Pure, except for the tokenizer."""
 
 import json
 import re
@@ -10,14 +10,14 @@ from rollout.vllm.chat_rendering import tokens
 from rollout.vllm.model_files import TokenizerLike
 
 MAX_CHARACTERS = 1 << 16
-"""Of a result, before it is cut to tokens."""
+"""Characters of a result, before it is cut to tokens."""
 CUT = "\n[The rest is cut.]"
 _MARKER = re.compile(r"[<\[].+[>\]]", re.DOTALL)
 
 
 def text_of_result(content: Iterable[Any], structured: Any) -> str:
-    """The text of a result's blocks, as MCP has them, and the kind of those without text. Without
-    any block `structured` counts."""
+    """Return the text of a result's MCP blocks. A block without text becomes its kind in brackets.
+    A result without blocks becomes `structured` as JSON."""
     texts = [_text(block) for block in content]
     if not texts and structured is not None:
         return json.dumps(structured, ensure_ascii=False)
@@ -30,20 +30,20 @@ def _text(block: Any) -> str:
 
 
 def marker_pattern(markers: Iterable[str]) -> re.Pattern[str]:
-    """The first character of each of the tokenizer's added tokens (`<|im_end|>`), wherever one is
-    spelled."""
+    """Return a pattern for the first character of each spelled added token of the tokenizer (such
+    as `<|im_end|>`)."""
     by_first: dict[str, list[str]] = {}
     for marker in markers:
         if _MARKER.fullmatch(marker):
             by_first.setdefault(marker[0], []).append(marker[1:])
-    # It looks ahead, as one marker may begin inside another. No marker: it matches nothing.
+    # A lookahead, since one marker may begin inside another. Without markers it matches nothing.
     starts = [f"{re.escape(first)}(?={_any_of(rest)})" for first, rest in by_first.items()]
     return re.compile("|".join(starts) or "(?!)")
 
 
 def _any_of(texts: list[str]) -> str:
-    """A pattern that matches where one of `texts` begins. It holds a beginning that several share
-    once: a vocabulary may have thousands, and each would be tried at each place."""
+    """Return a pattern that matches at the start of each of `texts`. It holds a shared prefix once:
+    a vocabulary may have thousands of markers, and each would be tried at each place."""
     if "" in texts:
         return ""
     by_first: dict[str, list[str]] = {}
@@ -57,23 +57,23 @@ def _any_of(texts: list[str]) -> str:
 
 
 def without_markers(text: str, pattern: re.Pattern[str]) -> str:
-    """`text` in which none of the markers of `pattern` is spelled, so that it cannot end its
-    message or speak as another role: a blank follows the first character of each. Nor has it halves
-    of surrogate pairs, which are no text."""
+    """Return `text` with a blank after the first character of each spelled marker. So it cannot end
+    its message or speak as another role. Unpaired surrogates are replaced too, since they are no
+    valid text."""
     return pattern.sub(r"\g<0> ", text.encode("utf-8", "replace").decode())
 
 
 async def readable(
     text: str, limit: int, pattern: re.Pattern[str], tokenizer: TokenizerLike
 ) -> str:
-    """`text` as the policy reads it, without markers; or its first `limit` tokens, and a mark that
-    there were more."""
+    """Return `text` as the policy reads it, without markers. A longer text is cut to `limit` tokens
+    and marked as cut."""
     kept = without_markers(text[:MAX_CHARACTERS], pattern)
     ids = await tokens(kept, tokenizer, add_special_tokens=False)
     if len(ids) > limit:
         kept = tokenizer.decode(
             ids[:limit], skip_special_tokens=False, clean_up_tokenization_spaces=False
         ).rstrip("\N{REPLACEMENT CHARACTER}")
-        # A tokenizer that normalises has made markers of what looked like them.
+        # A tokenizer that normalises text may have turned similar characters into markers.
         kept = without_markers(kept, pattern)
     return kept + CUT if len(ids) > limit or len(text) > MAX_CHARACTERS else kept

@@ -1,7 +1,7 @@
 """The tools of one run, and of one episode.
 
-The list of tools is asked for once, when the first group of the run needs it, so that all prompts
-of a worker describe the same ones. An episode opens a session with a server at its first call.
+The list of tools is requested once, when the run's first group needs it, so that all prompts of a
+worker describe the same tools. An episode opens a session with a server at its first call.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from services.contracts.strict_json import decode
 from services.runtime.tool_servers import ToolServer, unknown_server
 
 PYTHON_SECONDS = 600.0
-"""The longest that the reward service runs a program."""
+"""Seconds that the reward service runs a program at most."""
 
 
 class RunTools:
@@ -33,16 +33,16 @@ class RunTools:
         self._listing: asyncio.Task[Offer] | None = None
 
     async def offer(self) -> Offer:
-        """All tools. Raises ToolsAway if a server does not say which it has; the next call asks
-        again."""
+        """Return all tools. Raises ToolsAway if a server does not list its tools; the next call
+        tries again."""
         listing = self._listing
         if listing is None or (listing.done() and (listing.cancelled() or listing.exception())):
             listing = self._listing = asyncio.create_task(self._list(), name="list tools")
-        # Other groups wait for it, too.
+        # Other groups wait for the same list.
         return await asyncio.shield(listing)
 
     def server(self, name: str) -> ToolServer:
-        """Raises NoSession for one that cannot be used here."""
+        """Return the MCP server of this name. Raises NoSession if it cannot be used here."""
         found = self._servers.get(name)
         if found is None or found.problem:
             problem = found.problem if found else ""
@@ -65,7 +65,7 @@ class RunTools:
 
 
 class Toolbox:
-    """The tools of one episode, until it is left. Its sessions are of no other episode."""
+    """The tools of one episode, until the block ends. No other episode uses its sessions."""
 
     def __init__(self, run: RunTools, offered: Offer) -> None:
         self._run = run
@@ -80,15 +80,15 @@ class Toolbox:
         await self._stack.aclose()
 
     async def call(self, name: str, arguments: str) -> str:
-        """The text of a call's result. What the policy did wrong is a result as well. Raises
+        """Return the text of a call's result. A mistake of the policy is a result as well. Raises
         ToolsAway."""
         place = self._offered.places.get(name)
         if place is None:
             there = ", ".join(self._offered.places)
             return f"error: there is no tool {name[:80]!r}; there is {there}"
         try:
-            # Strictly: Python's own parser takes NaN and half a surrogate pair as well, which
-            # neither the sandbox nor a server can read.
+            # Strict, because Python's own parser accepts NaN and unpaired surrogates, which neither
+            # the sandbox nor a server can read.
             given = decode((arguments or "{}").encode())
         except (ValueError, RecursionError) as error:
             return f"error: the arguments are not JSON: {str(error)[:200]}"

@@ -1,5 +1,5 @@
-"""The text of an answer's tokens, as verifiers and clients read it, and of what the prompt has of
-the answer already."""
+"""Decodes an answer's tokens as verifiers and clients read them, and finds the part of an answer
+that its prompt already has."""
 
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -10,18 +10,19 @@ from rollout.vllm.model_files import TokenizerLike
 from services.contracts.thoughts import TOKENS, prefill_of
 
 PREFILL_TOKENS = 64
-"""More than the tags of an empty thought have, if a tokenizer cuts them into characters."""
+"""More tokens than the tags of an empty thought have, even if a tokenizer splits them into
+characters."""
 _kept: WeakKeyDictionary[TokenizerLike, dict[int, str]] = WeakKeyDictionary()
 
 
 def text_of(tokenizer: TokenizerLike, token_ids: Any) -> str:
-    """The text of tokens without special ones. Those that begin or end a thought stay: without them
-    a thought reads like an answer."""
+    """Return the text of tokens without special tokens. The tags of thoughts stay: without them a
+    thought reads like an answer."""
     kept = _tags(tokenizer)
     if not kept:
         (text,) = tokenizer.batch_decode([token_ids], skip_special_tokens=True)
         return text
-    # Between two tags the tokens are decoded together: some have no text of their own.
+    # Tokens between two tags are decoded together: some have no text of their own.
     pieces = groupby(map(int, token_ids), kept.get)
     return "".join(
         tag * len(list(ids))
@@ -34,8 +35,8 @@ def text_of(tokenizer: TokenizerLike, token_ids: Any) -> str:
 def prefill(
     tokenizer: TokenizerLike, prompt: Sequence[int], message: Mapping[str, Any] | None = None
 ) -> str:
-    """The beginning of the answer that a prompt has: the tags of a thought at its end. Empty if a
-    reasoning parser has taken the thought out of the answer's `message`."""
+    """Return the beginning of the answer that the prompt ends with: the tags of a thought. Empty if
+    a reasoning parser has removed the thought from the answer's `message`."""
     if message is not None and (message.get("reasoning") or message.get("reasoning_content")):
         return ""
     end = list(prompt[-PREFILL_TOKENS:])
@@ -44,7 +45,7 @@ def prefill(
 
 
 def _tags(tokenizer: TokenizerLike) -> dict[int, str]:
-    """The special tokens that are tags of thoughts, by id."""
+    """Return the special tokens that are tags of thoughts, by id."""
     if tokenizer not in _kept:
         added = tokenizer.get_added_vocab()
         _kept[tokenizer] = {

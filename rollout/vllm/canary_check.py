@@ -1,7 +1,7 @@
-"""Has a server score the canary of each version that it loads, and judges what it finds.
+"""Scores the canary of each loaded version on a server, and compares it with the learner's values.
 
-The request waits for a free place in vLLM like any other, before those that wait already: with all
-places taken by long answers that may be seconds.
+The request enters vLLM's queue with priority. If long answers fill vLLM, it may still wait for
+seconds.
 """
 
 import asyncio
@@ -20,33 +20,35 @@ from services.runtime.logs import get_logger
 log = get_logger(__name__)
 
 REMEMBERED = 8
-"""Versions that the one to be judged is compared with."""
+"""Earlier versions that a version is compared with."""
 GAPS = 32
-"""Versions by which a usual difference is known."""
+"""Versions whose median difference is the usual difference."""
 
 
 @dataclass
 class CanaryCheck:
-    """Of one server on one run."""
+    """The canary of one server on one run."""
 
     policy: PolicyClient
     dtype: str
-    """Of the sampler: `VLLM.computes_in`."""
+    """The sampler's type (`VLLM.computes_in`)."""
     masks: bool
     """Whether the server returns sampling masks."""
     limit: float | None = None
     """`rollout.canary_limit`."""
     gap: float | None = None
-    """Of the last version that was scored: mean absolute difference to the learner, in nats."""
+    """Mean absolute difference to the learner in the last scored version, in nats."""
     seconds: float | None = None
-    """How long that took."""
+    """How long the last scoring took."""
     _known: deque[Known] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS))
 
     async def problem(self, manifest: WeightManifest, first: bool = True) -> str:
-        """Why the server does not serve this version, which it has loaded; '' if it does. `first`:
-        since the load. Later the prefix cache, which the load emptied, has the canary itself, and
-        is not read. Raises VLLMUnavailable."""
+        """Return why the server does not serve this version, or '' if it does.
+
+        `first`: whether this is the first score since the load. Later the prefix cache, which the
+        load emptied, holds the canary itself, so it is bypassed. Raises VLLMUnavailable.
+        """
         canary = manifest.canary
         if canary is None:
             return ""
@@ -72,7 +74,7 @@ class CanaryCheck:
             elif problem:
                 problem = f"its log-probabilities of fixed sequences: {problem}"
         except ValueError as error:
-            # Unscored, or a damaged canary.
+            # vLLM gave no scores, or the canary is damaged.
             problem = str(error)
         self.seconds = time.monotonic() - began
         if problem:
@@ -83,7 +85,7 @@ class CanaryCheck:
         return ""
 
     async def _scores(self, tokens: list[list[int]], through_cache: bool) -> Floats:
-        # One after the other would take as many steps of vLLM.
+        # One request after another would take twice as many steps of vLLM.
         scores = [self.policy.score(one, self.masks, through_cache) for one in tokens]
         found = await asyncio.gather(*scores)
         return np.concatenate(found)

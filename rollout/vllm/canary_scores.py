@@ -1,4 +1,4 @@
-"""The request by which vLLM scores a sequence of the canary, and its answer. Pure."""
+"""The request with which vLLM scores a sequence of the canary, and its answer. Pure."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from rollout.vllm_plugin.wire import LOGPROB, LOWEST, Answer
 from services.contracts.canary import Floats
 
 SALT = "canary"
-"""The same for all versions: a prefix cache that was not emptied shows at once."""
+"""The same for all versions, so that a prefix cache that was not emptied shows at once."""
 
 
 class Unscored(ValueError):
@@ -17,11 +17,11 @@ class Unscored(ValueError):
 
 
 def sampling(masks: bool, through_cache: bool) -> dict[str, Any]:
-    """Sampling parameters of a request that scores its prompt. `masks`: the server returns sampling
-    masks, and takes no request without a `top_k`.
+    """Return sampling parameters of a request that scores its prompt. `masks`: the server returns
+    sampling masks, and refuses a request without a `top_k`.
 
-    vLLM reads no prefix cache for such a request. Here it shall, with `through_cache`: keys and
-    values of other weights that are left there spoil what follows them.
+    vLLM bypasses its prefix cache for such a request, unless `through_cache`: then keys and values
+    of other weights that are left in the cache change the scores.
     """
     return {
         "max_tokens": 1,
@@ -36,9 +36,9 @@ _decoder = msgspec.msgpack.Decoder(Answer)
 
 
 def parse_scores(content: bytes, tokens: list[int]) -> Floats:
-    """vLLM's log-probabilities of `tokens` but the first, from its answer. Those that it leaves out
-    count as impossible: a prefix that it took from its cache has none, or such as mean nothing.
-    Raises Unscored."""
+    """Return vLLM's log-probabilities of `tokens` but the first, from its answer. Missing values
+    count as impossible: a prefix from the cache has no values, or meaningless ones. Raises
+    Unscored."""
     try:
         scored = _decoder.decode(content).prompt_logprobs
     except msgspec.MsgspecError as error:

@@ -1,10 +1,9 @@
-"""Whether vLLM serves the version that the learner published, by its log-probabilities of the
-canary's sequences. Pure.
+"""Judges from log-probabilities of the canary whether vLLM serves the published version. Pure.
 
-Three findings are possible. The log-probabilities differ by more than sampler and learner usually
-do. Or they fit another version better than this one. Or they are exactly those that vLLM gave under
-another version, although the learner's have changed. The last two find weights that were left where
-they were, also where one version differs from the next by less than rounding does.
+There are three findings. The log-probabilities differ from the learner's by more than is usual. Or
+they fit another version better. Or they equal those of another version exactly, although the
+learner's have changed. The last two find weights that a load left unchanged, even if two versions
+differ by less than rounding.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,47 +15,48 @@ import numpy as np
 from services.contracts.canary import Canary, Floats, in_float32, sequences, unpacked
 
 FLOAT32, OTHERWISE = 0.005, 0.3
-"""Largest mean difference in nats that is usual, where both sides compute in float32, and else
-(docs/decisions.md has what was measured)."""
+"""Largest usual mean difference in nats: if both sides compute in float32, and otherwise
+(docs/decisions.md has the measurements)."""
 KNOWN_AFTER, TIMES = 4, 8
-"""After so many versions, so many times the usual difference of this server and model is enough."""
+"""After KNOWN_AFTER versions the limit is TIMES the usual difference of this server and model."""
 NEARER = 2.0
-"""How many times nearer, as a root mean square, another version has to be."""
+"""Another version must be this many times nearer, as a root mean square."""
 ROUNDING = 0.02
-"""A difference of this part of the limit is rounding: then no other version is looked for."""
+"""A difference below this part of the limit is rounding: no other version is searched."""
 CHANGED = 0.5
-"""Share of the learner's values that must have changed before equal ones of vLLM count."""
+"""Share of the learner's values that must have changed before equal values of vLLM are a
+problem."""
 LARGEST = 20.0
-"""Nats that one token counts for at most."""
+"""The most nats that one token counts for."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What is known of one version, or of the model without its adapter."""
+    """The log-probabilities of one version, or of the model without its adapter."""
 
     name: str
     expected: Floats
-    """By the learner."""
+    """The learner's values."""
     found: Floats | None = None
-    """By vLLM, when it served it."""
+    """vLLM's values when it served this version."""
     lineage: str = ""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a score says."""
+    """The result of a comparison."""
 
     gap: float
     """Mean absolute difference in nats."""
     problem: str = ""
-    """In words; '': vLLM serves the version."""
+    """In words; '' if vLLM serves the version."""
 
 
 def limit_for(
     canary: Canary, dtype: str, configured: float | None, gaps: Sequence[float] = ()
 ) -> float:
-    """Nats by which vLLM may differ on average. `dtype`: of the sampler; `configured`:
-    `rollout.canary_limit`; `gaps`: of the last versions that were right."""
+    """Return the mean difference in nats that vLLM may have. `dtype` is the sampler's type;
+    `configured` is `rollout.canary_limit`; `gaps` are those of recent versions that were right."""
     if configured is not None:
         return configured
     exact = in_float32(canary.dtype, dtype)
@@ -66,12 +66,12 @@ def limit_for(
 
 
 def prompts(canary: Canary) -> list[list[int]]:
-    """The sequences to be scored."""
+    """Return the sequences to score."""
     return sequences(canary.vocabulary, canary.longest)
 
 
 def expected(canary: Canary) -> Floats:
-    """The learner's values. Raises ValueError for a damaged canary."""
+    """Return the learner's values. Raises ValueError for a damaged canary."""
     values = unpacked(canary.logprobs)
     wanted = sum(len(one) - 1 for one in prompts(canary))
     if len(values) != wanted:
@@ -90,7 +90,7 @@ def judge(version: Known, limit: float, others: Iterable[Known]) -> Verdict:
     if far > ROUNDING * limit and NEARER * _far(found, nearest) < far:
         return Verdict(gap, f"they are those of {nearest.name}")
     for other in comparable:
-        # Of one lineage only: another process may compute other values for equal weights.
+        # Only within one lineage: another process may compute other values for equal weights.
         if other.lineage == version.lineage and _unchanged(version, other):
             return Verdict(gap, f"they have not changed since {other.name}")
     if gap > limit:
@@ -104,7 +104,7 @@ def _distances(found: Floats, expected: Floats) -> Floats:
 
 
 def _far(found: Floats, version: Known) -> float:
-    """Root mean square of the distances, in nats."""
+    """Return the root mean square of the distances, in nats."""
     return float(np.sqrt(np.square(_distances(found, version.expected)).mean()))
 
 

@@ -1,12 +1,12 @@
-"""From messages to token ids, so that later turns extend what was sampled. Pure, except for the
+"""Renders messages to token ids, so that later turns extend what was sampled. Pure, except for the
 tokenizer.
 
-An answer that was sampled is never rendered again: text may have other ids than those that the
-policy chose. What a turn adds is found in a stand-in for the conversation, a question and an answer
-with the new messages after it: all that follows the end of that answer.
+A sampled answer is never rendered again: its text may have other ids than the policy chose. To find
+what a turn adds, a stand-in conversation (a question, an answer, then the new messages) is
+rendered, and everything after the end of its answer is taken.
 
-Templates are rendered in the thread of the event loop, the only one in which they are limited. Long
-texts become tokens in another thread: 100,000 tokens take a tokenizer tenths of a second.
+Templates are rendered in the event loop's thread, the only thread in which their time is limited.
+Long texts are tokenized in another thread: 100,000 tokens take tenths of a second.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from services.contracts.rows.rendering import NO_TEMPLATE, chat_text, plain_text
 from services.contracts.sessions import digest_of
 
 QUESTION, ANSWER = "a", "b"
-"""Of the stand-in: texts without special tokens."""
+"""The stand-in's texts, without special tokens."""
 LONG_TEXT = 1 << 14
-"""Characters. Shorter ones take less time than a change of threads is worth."""
+"""Characters. Tokenizing a shorter text takes less time than a change of threads."""
 MOST_KNOWN = 256
-"""Stand-ins of one tokenizer whose ends are remembered: two for each set of tools."""
+"""Stand-ins of one tokenizer whose ends are cached: two for each set of tools."""
 Tools = list[dict[str, Any]]
 _UNUSUAL = re.compile(r"[^\w.:-]")
-"""In the name or the id of a call. Each special token has such a character."""
+"""Characters to replace in the name and the id of a call. Each special token has one."""
 _known: WeakKeyDictionary[TokenizerLike, dict[str, tuple[int, int]]] = WeakKeyDictionary()
 
 
 async def tokens(text: str, tokenizer: TokenizerLike, **options: Any) -> list[int]:
-    """The ids of `text`. `options`: of the tokenizer."""
+    """Return the ids of `text`. `options` are the tokenizer's."""
 
     def ids() -> list[int]:
         return list(tokenizer(text, **options)["input_ids"])
@@ -42,14 +42,14 @@ async def tokens(text: str, tokenizer: TokenizerLike, **options: Any) -> list[in
 
 
 async def text_tokens(text: str, tokenizer: TokenizerLike) -> list[int]:
-    """The ids of a prompt that no template writes."""
+    """Return the ids of a prompt without a template."""
     if len(text) < LONG_TEXT:
         return text_ids(text, tokenizer)
     return await asyncio.to_thread(text_ids, text, tokenizer)
 
 
 async def opening(messages: Chat, tools: Tools, tokenizer: TokenizerLike) -> list[int]:
-    """The prompt of a session's first turn. Raises ValueError if the template refuses it."""
+    """Return the prompt of a session's first turn. Raises ValueError if the template refuses it."""
     if tokenizer.chat_template:
         return await _rendered(messages, tools, tokenizer, True)
     if tools:
@@ -65,15 +65,16 @@ async def added(
     ends: Collection[int],
     tokenizer: TokenizerLike,
 ) -> list[int]:
-    """The ids between the last answer, whose ids are `last`, and the next one, which `messages`
-    from number `new` on ask for; message `new` - 1 is that answer. `ends`: ids that mean end of
-    sequence. Raises ValueError if the template refuses the messages, or does not end an answer with
-    such an id."""
+    """Return the ids between the last answer (`last`) and the next answer: `messages` from number
+    `new` on. Message `new` - 1 is the last answer. `ends` are end-of-sequence ids.
+
+    Raises ValueError if the template refuses the messages, or ends an answer without such an id.
+    """
     if not tokenizer.chat_template:
         text = "\n\n" + plain_text(messages[new:])
         return await tokens(text, tokenizer, add_special_tokens=False)
     question: dict[str, Any] = {"role": "user", "content": QUESTION}
-    # Templates look up whose result a tool's message is; the arguments play no part.
+    # Templates look up the call of a tool's message. The arguments do not matter.
     calls = [_stand_in(call) for call in messages[new - 1].get("tool_calls") or []]
     answer = _answer(calls)
     asked, _ = await _ends_of([question], tools, ends, tokenizer)
@@ -82,7 +83,7 @@ async def added(
     except ValueError:
         if len(calls) < 2:
             raise
-        # Llama's takes one call of an answer, and the policy may make several.
+        # Llama's template takes one call an answer, and the policy may make several.
         answer = _answer(calls[:1])
         told, ending = await _ends_of([question, answer], tools, ends, tokenizer)
     if told != asked + 1:
@@ -94,7 +95,7 @@ async def added(
     whole = await _rendered([question, answer, *follows], tools, tokenizer, True)
     found = _ends_in(whole, ends)
     end = found[asked] if len(found) > asked else 0
-    # Some templates write tools before the newest message, and with them what they spell.
+    # Some templates move tools before the newest message, and a tool may spell an end of sequence.
     if not end or (tools and _shown(whole[end - 1], tokenizer) != _shown(ending, tokenizer)):
         raise ValueError(
             "the chat template does not write the last answer where it does so without the new "
@@ -123,8 +124,8 @@ def _answer(calls: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _stand_in(call: dict[str, Any]) -> dict[str, Any]:
-    """A call whose name and id spell no special token: the policy may have spelled one in ordinary
-    tokens. Without further keys of a client's, which may spell one, too."""
+    """Return a call whose name and id spell no special token, which the policy may have spelled in
+    ordinary tokens. A client's further keys are dropped for the same reason."""
     name = _UNUSUAL.sub("_", call["function"]["name"])
     return {"type": "function", "function": {"name": name, "arguments": "{}"}} | _plain_id(
         call, "id"
@@ -138,8 +139,8 @@ def _plain_id(of: dict[str, Any], name: str) -> dict[str, str]:
 async def _ends_of(
     stand_in: Chat, tools: Tools, ends: Collection[int], tokenizer: TokenizerLike
 ) -> tuple[int, int]:
-    """How many end-of-sequence tokens a stand-in has, and the id before the last one. Those of a
-    stand-in without calls are the same for all turns, and remembered."""
+    """Return how many end-of-sequence tokens a stand-in has, and the id before the last one. A
+    stand-in without calls is the same in all turns, so its result is cached."""
     known = _known.setdefault(tokenizer, {})
     name = digest_of([stand_in, tools, sorted(ends)])
     if name not in known:
@@ -155,5 +156,5 @@ async def _ends_of(
 
 
 def _ends_in(ids: list[int], ends: Collection[int]) -> list[int]:
-    """Places of end-of-sequence tokens."""
+    """Return the places of end-of-sequence tokens."""
     return [place for place, id in enumerate(ids) if id in ends]

@@ -1,11 +1,12 @@
-"""HTTP client of one vLLM server: samples out, weights in. No store.
+"""HTTP client of one vLLM server: samples out, weights in. Knows no store.
 
-Every request has the live version as its cache salt, and none is sent while that changes. A request
-on its way, or in vLLM's queue, at an update has the old salt; the plugin therefore also empties the
-prefix cache with every update. So no request that vLLM begins under a version reads keys and values
-of another one's prompt.
+Every request has the live version as its cache salt, and no request is sent while the version
+changes. A request that is queued during an update has the old salt, so the plugin also empties the
+prefix cache at every update. So a request that vLLM starts under one version never reads keys and
+values of another.
 
-A request that vLLM aborts for an update is resumed from its last token; one past its deadline ends.
+A request that vLLM aborts for an update is resumed from its last token. A request past its deadline
+ends.
 """
 
 import asyncio
@@ -40,11 +41,11 @@ from services.runtime.tasks import end
 
 ABORT_AGAIN_SECONDS = 1.0
 MOST_BEGUN = 8
-"""Times that an answer with a constraint is sampled from its beginning where updates abort it."""
+"""Times that an answer with a constraint restarts because updates abort it."""
 
 
 class RequestRefused(ValueError):
-    """The server does not run this request (4xx); sending it again changes nothing."""
+    """The server refuses the request (4xx). A retry would be refused as well."""
 
 
 class PastDeadline(RuntimeError):
@@ -52,22 +53,22 @@ class PastDeadline(RuntimeError):
 
 
 class PolicyClient:
-    """One server, which listens on the Unix socket `socket`. `generate` may be called
+    """The client of the server on the Unix socket `socket`. `generate` may be called
     concurrently."""
 
     def __init__(
         self, socket: Path, control_seconds: float = CONTROL_SECONDS, several: bool = False
     ) -> None:
-        """`several`: as in WeightLoader."""
+        """`several`: see WeightLoader."""
         self.socket = socket
         self._connection = Connection(socket)
         self.sampling = 0
-        """Calls of `generate` in work. Without any, vLLM need not make progress."""
+        """Calls of `generate` in flight. Without calls, vLLM need not make progress."""
         self.weights = WeightLoader(self._connection, control_seconds, several)
 
     async def close(self) -> None:
-        """Close the connections. Requests in flight fail, and a load ends where it is: the server
-        is not used again."""
+        """Close the connections. Requests in flight fail, and a load stops: do not use the server
+        again."""
         await self.weights.close()
         await self._connection.close()
 
@@ -78,11 +79,11 @@ class PolicyClient:
         sampling: dict[str, Any],
         expired: asyncio.Event | None = None,
     ) -> list[Sample]:
-        """`n` samples of the prompt `token_ids` (see `response.sampling_params`). When `expired` is
-        set, they end with the finish reason `deadline`.
+        """Return `n` samples of the prompt `token_ids` (see `response.sampling_params`). When
+        `expired` is set, they end with the finish reason `deadline`.
 
         Raises RequestRefused, VLLMUnavailable, MalformedAnswer, and PastDeadline if `expired` was
-        set before every sample had a token. Cancelling it aborts the request in vLLM.
+        set before every sample had a token. Cancelling the call aborts the request in vLLM.
         """
         self.sampling += 1
         try:
@@ -117,11 +118,11 @@ class PolicyClient:
         sampling: dict[str, Any],
         expired: asyncio.Event | None,
     ) -> Sample:
-        # A constraint on the whole answer begins with its first token, so the answer begins anew.
+        # A constraint covers the whole answer from its first token, so the answer restarts.
         anew, updates = "structured_outputs" in sampling, 0
         while sample.finish_reason == ABORTED:
             done = [] if anew else sample.token_ids.tolist()
-            # vLLM does not sleep for ever: the learner comes to wait for what is not done.
+            # Sleeps are not counted: they end, because the learner waits for these answers.
             updates += not self.weights.sleeping
             if anew and updates == MOST_BEGUN:
                 raise RequestRefused(
@@ -143,7 +144,7 @@ class PolicyClient:
     async def _request(
         self, token_ids: list[int], n: int, sampling: dict[str, Any], expired: asyncio.Event | None
     ) -> list[Sample]:
-        """One request, with aborted samples as they are."""
+        """Send one request. Aborted samples are returned as they are."""
         await self.weights.open.wait()
         id = secrets.token_hex(8)
         body = request_body(token_ids, n, sampling, self.weights.live, SERVED_NAME, id)
@@ -161,8 +162,8 @@ class PolicyClient:
     async def stream(
         self, token_ids: list[int], sampling: dict[str, Any], priority: int
     ) -> AsyncGenerator[Delta, None]:
-        """One sample as it grows, for what is not trained; one that an update aborts ends so.
-        Closing it aborts the request in vLLM. Raises RequestRefused, VLLMUnavailable."""
+        """Yield one sample as it grows, for calls that are not trained. An update ends it. Closing
+        the generator aborts the request in vLLM. Raises RequestRefused, VLLMUnavailable."""
         await self.weights.open.wait()
         id = secrets.token_hex(8)
         live = self.weights.live
@@ -178,11 +179,10 @@ class PolicyClient:
                 yield delta
 
     async def score(self, tokens: list[int], masks: bool, through_cache: bool) -> Floats:
-        """vLLM's log-probabilities of `tokens` but the first, under the live version. `masks`: the
-        server returns sampling masks; `through_cache`: with keys and values that vLLM has kept of
-        an earlier call, if there are any.
+        """Return vLLM's log-probabilities of `tokens` but the first, under the live version.
+        `masks`: the server returns sampling masks. `through_cache`: read the prefix cache.
 
-        Raises VLLMUnavailable, and Unscored for what is no answer to it.
+        Raises VLLMUnavailable, and Unscored for any other answer.
         """
         sampling = canary_scores.sampling(masks, through_cache)
         id = secrets.token_hex(8)
@@ -194,8 +194,8 @@ class PolicyClient:
         return canary_scores.parse_scores(response.content, tokens)
 
     async def message(self, parsed: Parsed) -> dict[str, Any]:
-        """An answer as an assistant's message, by the server's tool and reasoning parsers. Raises
-        VLLMUnavailable, RequestRefused if they cannot read it."""
+        """Return an answer as an assistant's message, by the server's tool and reasoning parsers.
+        Raises VLLMUnavailable, and RequestRefused if they cannot read it."""
         content = msgspec.msgpack.encode(parsed)
         response = await self._connection.send(
             "POST", MESSAGE, content=content, timeout=CONTROL_SECONDS
@@ -206,11 +206,12 @@ class PolicyClient:
         return found
 
     async def _abort_at(self, expired: asyncio.Event, id: str) -> None:
-        """Once `expired` is set, abort the request in vLLM until it has answered."""
+        """When `expired` is set, abort the request in vLLM again and again until it has
+        answered."""
         await expired.wait()
         while True:
             with contextlib.suppress(VLLMUnavailable):
-                # More than once: vLLM may not have taken in all samples yet.
+                # Repeated, since vLLM may not have queued all samples yet.
                 ids = {"request_ids": [id]}
                 await self._connection.send("POST", "/abort_requests", json=ids, timeout=30.0)
             await asyncio.sleep(ABORT_AGAIN_SECONDS)
@@ -226,15 +227,15 @@ class PolicyClient:
         return read_counters((await self._get("/metrics")).content)
 
     async def unfinished(self) -> int:
-        """How many sequences run or wait. Cheaper than `counters`."""
+        """Return how many sequences run or wait. Cheaper than `counters`."""
         return int((await self._get(UNFINISHED)).content)
 
     async def capacity(self) -> Capacity:
-        """How much the server takes at once."""
+        """Return how many sequences and tokens the server holds at once."""
         return msgspec.msgpack.decode((await self._get(CAPACITY)).content, type=Capacity)
 
     async def context_length(self) -> int:
-        """Longest prompt + completion that the server takes, in tokens."""
+        """Return the longest prompt with its completion that the server takes, in tokens."""
         models = msgspec.json.decode((await self._get("/v1/models")).content)
         return int(models["data"][0]["max_model_len"])
 

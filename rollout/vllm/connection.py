@@ -1,7 +1,7 @@
 """The connection to one vLLM server, over its Unix socket.
 
-By aiohttp, which vLLM brings: a request by httpx takes twenty times the CPU time, a third of what a
-worker spent on a turn of an agent.
+It uses aiohttp, which vLLM installs. A request with httpx takes twenty times the CPU time, a third
+of a worker's time for a turn of an agent.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterable
@@ -16,33 +16,33 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 CONNECT_SECONDS = 10.0
 LONGEST_LINE = 1 << 20
-"""Bytes of a streamed answer's line, half of what aiohttp takes."""
+"""Bytes of a streamed answer's line, half of what aiohttp accepts."""
 
 
 class VLLMUnavailable(ConnectionError):
-    """The server does not answer: it starts, hangs, or is gone."""
+    """The server does not answer: it is starting, hangs, or is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer of the server, whole."""
+    """A whole answer of the server."""
 
     status: int
     content: bytes
 
     @property
     def ok(self) -> bool:
-        """Whether the server did what it was asked."""
+        """Whether the server executed the request."""
         return self.status < 400
 
     @property
     def refused(self) -> bool:
-        """Whether the fault is the request's."""
+        """Whether the request is at fault."""
         return 400 <= self.status < 500
 
 
 class Connection:
-    """One server, which listens on the Unix socket `socket`."""
+    """Connections to the server on the Unix socket `socket`."""
 
     def __init__(self, socket: Path) -> None:
         self._socket = socket
@@ -51,7 +51,7 @@ class Connection:
 
     @property
     def _http(self) -> aiohttp.ClientSession:
-        # Made by the first request: it belongs to the event loop.
+        # Created by the first request, because it belongs to the event loop.
         if self._made is None:
             self._made = aiohttp.ClientSession(
                 "http://vllm",
@@ -62,7 +62,7 @@ class Connection:
         return self._made
 
     async def close(self) -> None:
-        """Close it. Requests in flight fail, and so do later ones."""
+        """Close the connections. Requests in flight fail, and so do later ones."""
         self._closed = True
         if self._made is not None:
             await self._made.close()
@@ -75,8 +75,8 @@ class Connection:
         json: Any = None,
         timeout: float | None = None,
     ) -> Reply:
-        """The answer to a request, whatever its status, within `timeout` seconds. `json`: in place
-        of `content`. Raises VLLMUnavailable."""
+        """Return the answer to a request, whatever its status, within `timeout` seconds. `json`
+        replaces `content`. Raises VLLMUnavailable."""
         body = content if json is None else msgspec.json.encode(json)
         kind = "application/msgpack" if json is None else "application/json"
         async with self._request(method, path, body, kind, timeout) as response:
@@ -86,8 +86,8 @@ class Connection:
     async def stream(
         self, path: str, content: bytes
     ) -> AsyncGenerator[Reply | AsyncIterable[bytes], None]:
-        """The lines of an answer while they come, or the whole of one that says why there are none.
-        Raises VLLMUnavailable, also for what the block reads of it."""
+        """Yield the lines of an answer as they arrive, or a whole error answer. Raises
+        VLLMUnavailable, also while the block reads lines."""
         async with self._request("POST", path, content, "application/msgpack", None) as response:
             if response.status >= 400:
                 yield Reply(response.status, await response.read())
@@ -100,7 +100,7 @@ class Connection:
     ) -> AsyncGenerator[aiohttp.ClientResponse, None]:
         if self._closed:
             raise VLLMUnavailable(f"vLLM is not asked for {path}: its connection is closed")
-        # No limit on a generation: a server that hangs shows in its counters.
+        # A generation has no limit: the counters show a server that hangs.
         limits = aiohttp.ClientTimeout(total=timeout, sock_connect=CONNECT_SECONDS)
         headers = {"content-type": media_type}
         try:
@@ -117,18 +117,18 @@ class Connection:
 
 
 def timed_out(error: BaseException | None) -> bool:
-    """Whether the server has the request, and did not answer in time."""
+    """Whether the server has the request but did not answer in time."""
     return isinstance(error, TimeoutError) and not isinstance(error, aiohttp.ConnectionTimeoutError)
 
 
 def broken_off(error: BaseException | None) -> bool:
-    """Whether the connection ended under a request that the server may have begun."""
+    """Whether the connection broke during a request that the server may have started."""
     never = aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError
     return isinstance(error, aiohttp.ClientError | ConnectionError) and not isinstance(error, never)
 
 
 def message_of(reply: Reply) -> str:
-    """The sentence in an error answer of vLLM, which has several shapes."""
+    """Return the message of vLLM's error answer, which has several shapes."""
     try:
         body = msgspec.json.decode(reply.content)
     except msgspec.MsgspecError:

@@ -1,8 +1,9 @@
 """Expert routing as vLLM records it: for each token of a trajectory, prompt included, the experts
-that each layer's router sent it to. Pure.
+to which each layer's router sent it. Pure.
 
-The last sampled token has none: it has been through no layer. If a trajectory takes several
-requests, the routing of a token comes from the first one: the next token was sampled under it.
+The last sampled token has not been through the layers, so its routing is missing. If a trajectory
+takes several requests, a token's routing comes from the first request: the next token was sampled
+under it.
 """
 
 import io
@@ -17,19 +18,19 @@ from numpy.lib.format import read_array_header_1_0, read_magic
 from services.contracts.experts import expert_count
 
 HEADER_BYTES = 4096
-"""At most, of a .npy file that numpy writes for a plain array."""
+"""Upper limit for the header of a .npy file of a plain array."""
 
 Experts = npt.NDArray[np.unsignedinteger]
 """[tokens, layers, experts per token]."""
 
 
 class MissingRouting(ValueError):
-    """A completion comes without the routing that the run replays."""
+    """A completion lacks the routing that the run replays."""
 
 
 def decoded(content: memoryview) -> Experts:
-    """Routing in vLLM's answer: a .npy file, which is not copied. Raises ValueError for anything
-    else."""
+    """Decode the routing in vLLM's answer, a .npy file, without a copy. Raises ValueError for any
+    other content."""
     file = io.BytesIO(content[:HEADER_BYTES])
     try:
         if (version := read_magic(file)) != (1, 0):
@@ -48,7 +49,7 @@ def decoded(content: memoryview) -> Experts:
 
 
 def extended(known: Experts | None, more: Experts | None) -> Experts | None:
-    """`known`, and `more` of a later request for the same trajectory for the tokens after it."""
+    """Return `known`, extended by `more` of a later request for the same trajectory."""
     if known is None or more is None:
         return more if known is None else known
     return np.concatenate([known, more[len(known) :]])
@@ -57,11 +58,11 @@ def extended(known: Experts | None, more: Experts | None) -> Experts | None:
 def gathered(
     prompt: int, lengths: Sequence[int], found: Sequence[Experts | None]
 ) -> tuple[Experts, npt.NDArray[np.int64]]:
-    """A group's routing as on the wire (`TrajectoryGroup`): completions have `lengths`, and `found`
-    is their routing from the prompt's first token on.
+    """Return a group's routing as on the wire (`TrajectoryGroup`). Completions have `lengths`
+    tokens; `found` is their routing from the prompt's first token on.
 
-    The prompt's routing is that of the first completion: all share its keys and values. Raises
-    MissingRouting.
+    The prompt's routing is taken from the first completion, since all share its keys and values.
+    Raises MissingRouting.
     """
     whole = [each for each in found if each is not None and len(each) >= prompt]
     if len(whole) < len(found):
@@ -74,7 +75,7 @@ def gathered(
 
 
 def bytes_per_token(model: Path) -> int:
-    """Most bytes of one token's routing, by the config in the folder `model`."""
+    """Return the most bytes of one token's routing, by the config in the folder `model`."""
     config = json.loads((model / "config.json").read_text())
     config = config.get("text_config") or config
     size = 1 if expert_count(config) <= 256 else 2

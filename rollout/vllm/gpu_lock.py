@@ -1,8 +1,8 @@
-"""Locks on GPUs: each worker of a machine takes GPUs that no other worker has, and where workers
-share a GPU, their vLLMs start one after another.
+"""Locks on GPUs. Each worker of a machine takes GPUs that no other worker has. If workers share a
+GPU, their vLLMs start one after another.
 
-A lock is a file for each device (flock) in a folder that all workers share. The kernel frees it
-when its owner dies, in whatever way.
+A lock is a file for each device (flock) in a folder that all workers share. The kernel releases it
+when its owner dies.
 """
 
 import fcntl
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 
 class GPUsTaken(RuntimeError):
-    """There are not as many free GPUs as wanted. The message says who has them."""
+    """Too few GPUs are free. The message names their holders."""
 
 
 @dataclass(frozen=True)
@@ -40,11 +40,11 @@ class Taken:
     gpus: Sequence[GPU] = ()
     files: Sequence[IO[str]] = field(default=(), repr=False)
     shared: bool = False
-    """Whether the learner has them, too."""
+    """Whether the learner has the same GPUs."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """What shows them alone to processes that are started now."""
+        """Environment variables that show only these GPUs to new processes."""
         return shown(self.gpus)
 
 
@@ -52,9 +52,10 @@ class Taken:
 async def start_lock(settings: GPUSettings) -> AsyncIterator[None]:
     """Hold the block until no other worker starts a vLLM on the GPUs that this process sees.
 
-    vLLM measures the free memory of its GPU while it starts; another start on that GPU would change
-    the result. The learner and reward models take no lock, nor does a worker whose GPUs the driver
-    does not list."""
+    vLLM measures its GPU's free memory while it starts, and another start would change the result.
+    The learner and reward models take no lock. A worker whose driver lists no GPU starts without a
+    lock.
+    """
     try:
         visible = visible_gpus(listed_gpus(), os.environ)
     except GPUsUnknown as error:
@@ -62,14 +63,15 @@ async def start_lock(settings: GPUSettings) -> AsyncIterator[None]:
         visible = []
     folder = settings.gpu_locks or settings.data / "gpu-locks"
     async with AsyncExitStack() as locks:
-        # All workers in the same order, so that none waits for one that waits for it.
+        # All workers lock in the same order, which prevents a deadlock.
         for uuid in sorted(gpu.uuid for gpu in visible):
             await locks.enter_async_context(file_lock(folder / f"{uuid}.start.lock"))
         yield
 
 
 def take_gpus(settings: GPUSettings) -> Taken:
-    """As the settings say; nothing where they say nothing. Raises GPUsTaken, GPUsUnknown."""
+    """Take GPUs by the settings; none if the settings name no folder of locks. Raises GPUsTaken,
+    GPUsUnknown."""
     if settings.gpu_locks is None:
         return Taken()
     visible = visible_gpus(listed_gpus(), os.environ)
@@ -84,11 +86,11 @@ def take(
     learners: Collection[str],
     rewards: Collection[str] = (),
 ) -> Taken:
-    """`count` of the `visible` GPUs that nobody holds, in their order. Raises GPUsTaken, holding
-    none.
+    """Take the first `count` of the `visible` GPUs that no process holds. Raises GPUsTaken, and
+    then holds none.
 
-    GPUs of reward models are left alone, and those of the learner, too, unless there are no others:
-    then workers share these.
+    GPUs of reward models are never taken. GPUs of the learner are taken only if there are no
+    others: then workers share them.
     """
     usable = [gpu for gpu in visible if not gpu.named_in(rewards)]
     free = [gpu for gpu in usable if not gpu.named_in(learners)]
@@ -99,7 +101,8 @@ def take(
     folder.mkdir(parents=True, exist_ok=True)
     taken: list[GPU] = []
     files: list[IO[str]] = []
-    # One at a time: two workers that each took a half of what is there would both have to give up.
+    # Only one worker at a time: two that each took half of the free GPUs would both have to give
+    # up.
     with (folder / "taking.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         for gpu in free:
@@ -116,7 +119,8 @@ def take(
 
 
 def _locked(path: Path) -> IO[str] | None:
-    """The file, locked, with the owner's name in it; None where another process holds it."""
+    """Lock the file, and write the owner's name into it. Return None if another process holds
+    it."""
     file = path.open("a+")
     if not try_lock(file):
         file.close()

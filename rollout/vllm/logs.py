@@ -1,6 +1,6 @@
-"""Logs of vLLM servers: the lines that a user needs, and which old files to delete.
+"""Reads logs of vLLM servers: picks the lines that a user needs, and deletes old files.
 
-A user gets causes without stack frames; the frames are in the file.
+A user sees causes without stack frames; the frames stay in the file.
 """
 
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 LINES = 12
 OLD_LOGS = 10
-"""Logs of workers that have ended: a user can still read why the last ones ended."""
+"""Logs of ended workers to keep, so that a user can still read why they ended."""
 _PREFIX = re.compile(
     r"^(?:\((?P<process>[\w:]+) pid=\d+\) ?)?(?:(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
     r" \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?"
@@ -17,13 +17,13 @@ _PREFIX = re.compile(
 # Frames of a traceback and their code, help texts, and consequences without information.
 _NOISE = re.compile(
     r"^\s{4,}|^\s*File \"|^Traceback|^\s*[\^~ ]+$|^\s*For further information|resource_tracker"
-    # torch's warnings, and extensions for other machines.
+    # Warnings of torch, and extensions for other machines.
     r"|^W\d{4} \d\d:\d\d:|^Failed to load \S+\.so: "
-    # Python's warnings with their line of code, and drawings.
+    # Warnings of Python with their line of code, and drawings.
     r"|^\S+:\d+: \w*Warning: |^\s*warnings\.warn\(|^[^\w]*$"
 )
 COMPUTING = ("EngineCore", "Worker")
-"""Beginnings of the names of vLLM's processes that compute; the others pass requests on."""
+"""Prefixes of the names of vLLM's processes that compute. Other processes pass requests on."""
 LONGEST = 500
 _EXCEPTION = re.compile(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?:: ?(?P<message>.*))?$")
 _CONSEQUENCE = re.compile(
@@ -40,8 +40,8 @@ _CAUSE = re.compile(r"\b\w*(?:Error|Exception|Killed|Failed)\b|\berror\b")
 
 
 def essential_lines(log: str, limit: int = LINES) -> list[str]:
-    """At most `limit` lines of `log`, in its order: the last ones, and before them lines that
-    name a cause. A repeated line (vLLM's processes report for each other) comes once."""
+    """Return at most `limit` lines of `log`, in order: the last lines, and before them lines that
+    name a cause. A repeated line comes once (vLLM's processes report for each other)."""
     causes: dict[str, bool] = {}
     for raw in log.splitlines():
         prefix = _PREFIX.match(raw)
@@ -60,9 +60,9 @@ def essential_lines(log: str, limit: int = LINES) -> list[str]:
 
 
 def root_cause(log: str) -> str:
-    """The exception that ended vLLM, by its log: the last one of a process that computes, else of
-    any process. Exceptions that only report another process's end do not count. Empty without
-    one."""
+    """Return the exception that ended vLLM: the last one of a process that computes, or else of any
+    process. Exceptions that only report another process's end do not count. Empty if the log has no
+    exception."""
     found = {True: "", False: ""}
     code, waits = "", False
     for raw in log.splitlines():
@@ -71,7 +71,7 @@ def root_cause(log: str) -> str:
         process = (prefix["process"] or "") if prefix else ""
         computes = process.startswith(COMPUTING)
         if waits and line.startswith("  "):
-            # The parts of a validation error, each with its message below its name.
+            # A validation error has several parts, each with its message below its name.
             found[computes] += f" {line.strip()}"
             waits = line.strip().isidentifier()
         elif (exception := _EXCEPTION.match(line)) and not _CONSEQUENCE.search(line):
@@ -86,13 +86,13 @@ def root_cause(log: str) -> str:
 
 
 def shown(line: str) -> str:
-    """A line of a log as a user may see it: bounded, and without what looks like a secret."""
+    """Return a line of a log for a user: limited in length, and with secrets masked."""
     return _SECRET.sub(r"\g<name>***", line.strip()[:LONGEST])
 
 
 def explained(problem: str, path: Path, ended: bool) -> str:
-    """`problem` of the vLLM that writes to the log `path`: with its cause in the first line, then
-    the essential lines at the log's end. `ended`: the last line counts as a cause."""
+    """Return `problem` of the vLLM that writes to the log `path`. The first line has its cause; the
+    essential lines of the log's end follow. `ended`: whether the last line counts as a cause."""
     text = _end(path)
     lines = essential_lines(text) or ["(nothing)"]
     cause = root_cause(text) or (lines[-1] if ended else "")
@@ -101,7 +101,7 @@ def explained(problem: str, path: Path, ended: bool) -> str:
 
 
 def brief(text: str) -> str:
-    """The first line of `text`, which has the cause, and the log's path."""
+    """Return the first line of `text`, which has the cause, with the log's path."""
     first = text.partition("\n")[0]
     return first.replace("The last lines of its log", "Its log").rstrip(":")
 
@@ -116,12 +116,12 @@ def _end(path: Path) -> str:
 
 
 def log_of(folder: Path, worker: str) -> Path:
-    """The log file of a worker's vLLM, in the folder of all logs."""
+    """Return the log file of a worker's vLLM in `folder`."""
     return folder / f"vllm-{worker}.log"
 
 
 def delete_old_logs(folder: Path, living: Collection[str]) -> None:
-    """Delete the vLLM logs of workers that are not among `living`, except the newest."""
+    """Delete the vLLM logs of workers that are not `living`, except the newest."""
     in_use = {log_of(folder, worker) for worker in living}
     old = [path for path in folder.glob(log_of(folder, "*").name) if path not in in_use]
     for path in sorted(old, key=_modified, reverse=True)[OLD_LOGS:]:
@@ -132,5 +132,5 @@ def delete_old_logs(folder: Path, living: Collection[str]) -> None:
 def _modified(path: Path) -> float:
     try:
         return path.stat().st_mtime
-    except FileNotFoundError:  # another worker deletes it too
+    except FileNotFoundError:  # Another worker deletes it too.
         return 0.0

@@ -1,7 +1,7 @@
-"""The model folder that the learner exports for a run, without weights: fetching it, its tokenizer,
-what ends a completion, and the room that a prompt leaves.
+"""Reads the model folder that the learner exports for a run, without weights: fetches it, loads its
+tokenizer, finds its end-of-sequence ids.
 
-The tokenizer comes from there, so that rollout and learner agree on every token id.
+Rollout and learner use this tokenizer, so they agree on every token id.
 """
 
 from pathlib import Path
@@ -16,7 +16,7 @@ from services.models import UnusableFolder
 from services.volume import Volume
 
 PLAIN = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""The names of such a class in transformers 4 and 5."""
+"""Names of the plain tokenizer class in transformers 4 and 5."""
 
 
 class TokenizerLike(PromptTokenizer, Protocol):
@@ -36,11 +36,12 @@ class TokenizerLike(PromptTokenizer, Protocol):
 
 
 class PromptTooLong(ValueError):
-    """A prompt leaves no room for even one token of an answer."""
+    """The prompt leaves not even one token for an answer."""
 
 
 async def fetch_model(volume: Volume, name: str) -> Path:
-    """The folder `name` of the data volume as a whole local folder. Raises as `Volume.fetch`."""
+    """Fetch the folder `name` of the data volume. Return the whole local folder. Raises what
+    `Volume.fetch` raises."""
     index = await volume.fetch(f"{name}/{MODEL_FILES}")
     for file in msgspec.json.decode(index.read_bytes(), type=list[WeightFile]):
         await volume.fetch(msgspec.structs.replace(file, name=f"{name}/{file.name}"))
@@ -48,10 +49,10 @@ async def fetch_model(volume: Volume, name: str) -> Path:
 
 
 def load_tokenizer(model: Path, trust_remote_code: bool = False) -> TokenizerLike:
-    """The tokenizer of an exported model folder.
+    """Load the tokenizer of an exported model folder.
 
-    One that is defined by its tokenizer.json alone is loaded as that: AutoTokenizer would load the
-    same, after it has imported torch, which takes a worker four seconds. Raises UnusableFolder.
+    A tokenizer that its tokenizer.json defines completely is loaded from that file. AutoTokenizer
+    would load the same, but imports torch first, which takes four seconds. Raises UnusableFolder.
     """
     import transformers
 
@@ -68,8 +69,8 @@ def load_tokenizer(model: Path, trust_remote_code: bool = False) -> TokenizerLik
 
 
 def eos_token_ids(model: Path, tokenizer: TokenizerLike) -> list[int]:
-    """Every id that ends a completion: those of generation_config.json, else of config.json, the
-    tokenizer's, and those by which its chat template ends a turn."""
+    """Return all ids that end a completion: those of generation_config.json, or else of
+    config.json, the tokenizer's, and those with which its chat template ends a turn."""
     found = set(turn_ends(tokenizer).values())
     for name in ("generation_config.json", "config.json"):
         if not (model / name).exists():
@@ -84,13 +85,13 @@ def eos_token_ids(model: Path, tokenizer: TokenizerLike) -> list[int]:
 
 
 def vocabulary(model: Path) -> int:
-    """The size of an exported model's vocabulary."""
+    """Return the size of an exported model's vocabulary."""
     config = msgspec.json.decode((model / "config.json").read_bytes())
     return int(config.get("text_config", config)["vocab_size"])
 
 
 def room(prompt_tokens: list[int], context: int) -> int:
-    """Tokens that an answer may have. Raises PromptTooLong without any."""
+    """Return how many tokens an answer may have. Raises PromptTooLong if that is 0."""
     left = context - len(prompt_tokens)
     if left < 1:
         raise PromptTooLong(

@@ -1,8 +1,8 @@
-"""From a run's `rollout.vllm` section to vLLM's command line and environment. Pure functions.
+"""Builds vLLM's command line and environment from a run's `rollout.vllm` section. Pure.
 
 The endpoints that `VLLM_SERVER_DEV_MODE` opens let anyone replace the policy, and write files. So
-the server listens on a Unix socket in a folder that only its user can enter, and on no port. It
-answers on the routes that Headrace uses.
+the server listens on no port, but on a Unix socket in a folder that only its user can enter. It
+answers only on the routes that Headrace uses.
 """
 
 import json
@@ -25,11 +25,11 @@ from services.runtime.gpus import ALONE_MEMORY, Device
 
 SERVED_NAME = "policy"
 CPU_BLOCK = 32
-"""Tokens of a block of the prefix cache: the fewest that vLLM's kernels for CPUs are made for. Only
-whole blocks are found again, and an agent's turn seldom fills one of vLLM's 128."""
+"""Tokens in a block of the prefix cache: the fewest that vLLM's CPU kernels support. Only whole
+blocks are found again, and an agent's turn seldom fills one of vLLM's 128."""
 BASE_NAME = "base"
 """vLLM's name for the frozen weights of a run with an adapter."""
-# vLLM may run code from a model's folder, so it gets no secrets; it is offline, and needs no token.
+# vLLM may run code from a model's folder, so it gets no secrets. It is offline and needs no token.
 SECRET = frozenset(
     f"HEADRACE_{name}{ending}"
     for name in ("REDIS_URL", "REDIS_PASSWORD", "API_KEY", "REWARD_KEY", "ENDPOINT_KEYS")
@@ -37,7 +37,7 @@ SECRET = frozenset(
 ) | {
     "HF_TOKEN",
     "HUGGING_FACE_HUB_TOKEN",
-    # Of the bucket for payloads.
+    # Keys of the bucket for payloads.
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",
     "AWS_SESSION_TOKEN",
@@ -45,7 +45,7 @@ SECRET = frozenset(
 
 
 def with_memory(options: VLLM, here: float | None) -> VLLM:
-    """A run's options, with this worker's share of GPU memory (`here`) if they name none."""
+    """Return a run's options, with this worker's share of GPU memory (`here`) if they name none."""
     if options.gpu_memory_utilization is not None or here is None:
         return options
     return options.model_copy(update={"gpu_memory_utilization": here})
@@ -54,10 +54,10 @@ def with_memory(options: VLLM, here: float | None) -> VLLM:
 def fingerprint(
     model: Path, options: VLLM, dtype: str, more: Mapping[str, Any] = MappingProxyType({})
 ) -> str:
-    """Equal for two runs that can use one server: architecture, tokenizer, options, and `more`
-    options that follow from the run's config.
+    """Return a digest that is equal for two runs that can use one server: same architecture,
+    tokenizer, options, and `more` options that follow from the run's config.
 
-    `model` is the exported folder. Every file in it counts; weights by their checksums in the
+    `model` is the exported folder. Every file in it counts; weights count by their checksums in the
     folder's list of files.
     """
     digest = xxhash.xxh3_64()
@@ -78,15 +78,16 @@ def command_line(
     more: Mapping[str, Any] = MappingProxyType({}),
     slot: AdapterSlot | None = None,
 ) -> list[str]:
-    """The server's argument vector. `dtype` is that of the published weights, for `auto`; `socket`
-    is the Unix socket to listen on; `more` are options that follow from the run's config; `slot` is
-    that of the adapter, where the policy is an adapter.
+    """Return the server's arguments.
 
-    `command` replaces `python -m rollout.vllm_plugin.serve` (split as by a shell). Raises
-    ValueError for what this vLLM cannot do."""
+    `dtype` is the type of the published weights, for `auto`; `socket` is the Unix socket to listen
+    on; `more` are options that follow from the run's config; `slot` is the adapter's, if the policy
+    is an adapter. `command` replaces `python -m rollout.vllm_plugin.serve` (split as by a shell).
+    Raises ValueError for what this vLLM cannot do.
+    """
     extra = {spelled(name): value for name, value in options.extra.items()}
     if device == "cpu" and extra.get(RECORD_ROUTING) and command is None:
-        # vLLM's model runner for CPUs cannot do it (0.32), and its error does not name the key.
+        # vLLM's CPU runner cannot do it (0.32), and its error does not name the key.
         raise ValueError(
             "algorithm.router.replay needs the experts that vLLM sends tokens to, which its build "
             "for CPUs cannot return: set it to false, or sample on a GPU"
@@ -113,7 +114,7 @@ def command_line(
         "max-num-seqs": options.max_num_seqs,  # None: vLLM chooses
         "tensor-parallel-size": options.tensor_parallel_size,
         "logprobs-mode": "processed_logprobs",
-        # The canary is scored before requests that wait (`PolicyClient.score`).
+        # The canary is scored before waiting requests (`PolicyClient.score`).
         "scheduling-policy": "priority",
         "disable-uvicorn-access-log": True,
         "middleware": ONLY_ROUTES_IN_USE,
@@ -157,7 +158,7 @@ def command_line(
 
 
 def flag(name: str, value: Any) -> list[str]:
-    """One option as vLLM's parser takes it: true `--x`, false `--no-x`, null nothing, a list
+    """Return one option as vLLM's parser takes it: true `--x`, false `--no-x`, null nothing, a list
     `--x a b`, a mapping JSON."""
     if value is None:
         return []
@@ -173,10 +174,10 @@ def flag(name: str, value: Any) -> list[str]:
 def environment(
     inherited: Mapping[str, str], device: Device, kv_cache_gib: int, folder: Path
 ) -> dict[str, str]:
-    """The server's environment: the operator's variables for vLLM, except those that Headrace needs
-    and secrets. `folder`: for temporary files, since a vLLM that is killed deletes none."""
+    """Return the server's environment: the operator's variables for vLLM, without secrets, and with
+    those that Headrace needs. `folder` is for temporary files, since a killed vLLM deletes none."""
     defaults = {
-        # uvicorn's 5 seconds end idle connections under requests that are just being sent.
+        # uvicorn's 5 seconds would close idle connections just as requests are sent.
         "VLLM_HTTP_TIMEOUT_KEEP_ALIVE": "3600",
         "VLLM_LOGGING_LEVEL": "INFO",
     }

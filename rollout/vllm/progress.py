@@ -1,6 +1,6 @@
-"""What a vLLM server counts, and whether it makes progress. Pure: the clock is an argument.
+"""Counters of a vLLM server, and whether it makes progress. Pure: the clock is an argument.
 
-A server that answers its health check but samples nothing hangs: its leases must lapse, so that
+A server that passes its health check but samples nothing hangs. Its leases must lapse, so that
 another worker gets the tasks.
 """
 
@@ -23,7 +23,7 @@ class Counters(NamedTuple):
 
 
 def read_counters(metrics: bytes) -> Counters:
-    """The counters in the text of vLLM's `/metrics`."""
+    """Parse the counters in the text of vLLM's `/metrics`."""
     return Counters(_sum(_TOKENS, metrics), _sum(_UNFINISHED, metrics))
 
 
@@ -33,7 +33,8 @@ def _sum(counter: re.Pattern[bytes], metrics: bytes) -> int:
 
 @dataclass
 class Progress:
-    """Watches the token counter. `limit`: seconds that it may stand still while there is work."""
+    """Watches the token counter. `limit` is how many seconds it may stand still while there is
+    work."""
 
     limit: float
     tokens: int = 0
@@ -41,11 +42,11 @@ class Progress:
     looked_at: float | None = None
 
     def observe(self, now: float, tokens: int, generating: int, updating: bool) -> bool:
-        """Whether to renew the leases of generating groups at time `now` (seconds).
+        """Return whether to renew the leases of generating groups at time `now` (seconds).
 
-        `tokens` may fall (the server restarted): that is progress too. Without work, or during a
-        weight update, the counter may stand still. Time in which nobody looked (this process was
-        stopped, its machine slept) does not count.
+        A lower `tokens` (the server restarted) is progress too. Without work, or during a weight
+        update, the counter may stand still. A gap between two calls (this process was stopped, its
+        machine slept) does not count.
         """
         if self.looked_at is not None and now - self.looked_at > self.limit / 2:
             self.moved_at = now
@@ -70,7 +71,7 @@ class Rate:
     per_second: float = 0.0
 
     def observe(self, now: float, tokens: int) -> float:
-        """The rate since the last reading; 0 for the first one and after a restart."""
+        """Return the rate since the last reading; 0 for the first reading and after a restart."""
         if self.tokens is None or tokens < self.tokens or now <= self.at:
             self.per_second = 0.0
         else:

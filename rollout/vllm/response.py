@@ -1,6 +1,6 @@
-"""vLLM's generate requests and answers. Pure.
+"""Builds vLLM's generate requests and parses the answers. Pure.
 
-Token ids are those that were sampled, never a new tokenization of text.
+Token ids are those that were sampled; text is never tokenized again.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,8 @@ from services.contracts.groups.sampling_mask import SamplingMask
 
 
 class MalformedAnswer(ValueError):
-    """vLLM's answer lacks something requested. Another vLLM version than the pinned one?"""
+    """vLLM's answer lacks something that was requested, perhaps because its version is not the
+    pinned one."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Sample:
     sampling_mask: SamplingMask | None = None
     """With `sampling.top_k`: the tokens that each one was chosen from."""
     experts: Experts | None = None
-    """If vLLM records it: the routing of the prompt's tokens and of all of these but the last."""
+    """The routing of the prompt's tokens and of all sampled ones but the last, if vLLM records
+    it."""
 
 
 _decoder = msgspec.msgpack.Decoder(Answer)
@@ -64,8 +66,8 @@ def request_body(
     id: str,
     priority: int = 0,
 ) -> bytes:
-    """One generate request for `n` samples of one prompt; `id` serves to abort it, and a low
-    `priority` lets it begin before others.
+    """Return one generate request for `n` samples of one prompt. `id` serves to abort it; a lower
+    `priority` starts earlier.
 
     `salt` separates the prefix caches of policy versions: new samples must not start from keys and
     values of older weights.
@@ -81,11 +83,11 @@ def sampling_params(
     seed: int | None = None,
     vocabulary: int | None = None,
 ) -> dict[str, Any]:
-    """vLLM's sampling parameters. `room`: tokens left between prompt and context length;
-    `vocabulary`: as in `sampling_mask.request_params`.
+    """Return vLLM's sampling parameters. `room`: tokens left between prompt and context length;
+    `vocabulary`: see `sampling_mask.request_params`.
 
-    They name end-of-sequence ids, so that the tokenizer and generation config that the server
-    started with do not decide what ends a completion.
+    They name the end-of-sequence ids, so that the server's own tokenizer and generation config do
+    not decide what ends a completion.
     """
     params: dict[str, Any] = {
         "max_tokens": min(sampling.max_tokens, room),
@@ -104,8 +106,9 @@ def sampling_params(
 
 
 def stopping_after(params: dict[str, Any], stop: str, added: dict[str, int]) -> dict[str, Any]:
-    """`params` for completions that also end after the text `stop`. `added`: the tokenizer's added
-    tokens, which no other tokens spell; for any other text vLLM has to look at the text."""
+    """Return `params` for completions that also end after the text `stop`. `added` has the
+    tokenizer's added tokens, which no other tokens spell; for any other text vLLM has to
+    detokenize."""
     if stop in added:
         ids = {*params.get("stop_token_ids", []), added[stop]}
         return {**params, "stop_token_ids": sorted(ids)}
@@ -113,7 +116,7 @@ def stopping_after(params: dict[str, Any], stop: str, added: dict[str, int]) -> 
 
 
 def parse_answer(content: bytes, params: Mapping[str, Any] = MappingProxyType({})) -> list[Sample]:
-    """The samples of one generate answer, in order. `params`: the request's. Raises
+    """Return the samples of one generate answer, in order. `params` are the request's. Raises
     MalformedAnswer."""
     try:
         answer = _decoder.decode(content)

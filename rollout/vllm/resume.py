@@ -1,8 +1,8 @@
-"""Resuming a completion that was interrupted. Pure.
+"""Resumes an interrupted completion. Pure.
 
-vLLM answers an aborted request with the tokens sampled so far. The prompt and these tokens are the
-prompt of the next request, and its tokens are joined to them, each with its log-probability and
-version. Episodes that insert tokens do the same.
+vLLM answers an aborted request with the tokens sampled so far. They are appended to the prompt of
+the next request, and its tokens are joined to them, each with its log-probability and version.
+Episodes that insert tokens do the same.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ DEADLINE = "deadline"
 
 
 def rest_of(sampling: dict[str, Any], index: int, done: int) -> dict[str, Any]:
-    """vLLM's sampling parameters for the rest of sample `index` after `done` tokens."""
+    """Return vLLM's sampling parameters for the rest of sample `index` after `done` tokens."""
     rest = {**sampling, "max_tokens": sampling["max_tokens"] - done}
     if "seed" in sampling:
         # The same seed would repeat the random numbers of the beginning.
@@ -33,12 +33,12 @@ def rest_of(sampling: dict[str, Any], index: int, done: int) -> dict[str, Any]:
 
 
 def mixed(*numbers: int) -> int:
-    """A seed made of `numbers`: 62 bits."""
+    """Return a seed of 62 bits made of `numbers`."""
     return xxhash.xxh3_64_intdigest(msgspec.msgpack.encode(numbers)) & ((1 << 62) - 1)
 
 
 def joined(begun: Sample, rest: Sample) -> Sample:
-    """`begun` and the tokens sampled after it, as one completion."""
+    """Return `begun` and the tokens sampled after it as one completion."""
     done = len(begun.token_ids)
     spans = list(begun.spans)
     for span in rest.spans:
@@ -67,7 +67,7 @@ def _joined_masks(begun: Sample, rest: Sample) -> SamplingMask | None:
 
 
 def begun_by(whole: Sample, length: int) -> Sample:
-    """The first `length` tokens of `whole`."""
+    """Return the first `length` tokens of `whole`."""
     dropped = len(whole.token_ids) - length
     spans = [replace(s, end=min(s.end, length)) for s in whole.spans if s.start < length]
     return replace(
@@ -81,7 +81,8 @@ def begun_by(whole: Sample, length: int) -> Sample:
 
 
 def not_sampled(token_ids: Sequence[int], finish_reason: str) -> Sample:
-    """Tokens that no version of the policy sampled; without tokens: the end of a completion."""
+    """Return tokens that no version of the policy sampled. Without tokens: the end of a
+    completion."""
     return Sample(
         token_ids=np.array(token_ids, dtype=np.int32),
         logprobs=np.zeros(len(token_ids), dtype=np.float32),

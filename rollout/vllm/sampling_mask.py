@@ -1,9 +1,9 @@
-"""Which tokens `top_k` and `top_p` left each sampled token to be chosen from, as vLLM reports it.
-Pure.
+"""The tokens that `top_k` and `top_p` left each sampled token to be chosen from, as vLLM reports
+them. Pure.
 
-On a GPU vLLM reports it directly (`--return-sampling-mask`). Its runner for CPUs cannot: there a
-request asks for the log-probabilities of some more tokens than `top_k`, and the removed ones have
-none. Either way the server needs options for it, and an answer without a mask is refused.
+On a GPU vLLM reports masks directly (`--return-sampling-mask`). Its CPU runner cannot: there a
+request asks for the log-probabilities of a few more tokens than `top_k`; tokens without one were
+removed. Both ways need server options, and an answer without a mask is refused.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ from services.contracts.groups.sampling_mask import SamplingMask
 TIES = 14
 """On a CPU: tokens that may be exactly as likely as the last of `top_k`; vLLM keeps all of them."""
 IMPOSSIBLE = -9000.0
-"""Below it vLLM means the logarithm of 0 (it writes −9999)."""
+"""vLLM writes −9999 for the logarithm of 0."""
 
 
 class UnknownMask(ValueError):
@@ -22,7 +22,7 @@ class UnknownMask(ValueError):
 
 
 def server_flags(sampling: Sampling, on_cpu: bool) -> dict[str, Any]:
-    """Server options for runs with this sampling."""
+    """Return the server's options for runs with this sampling."""
     if not sampling.cuts:
         return {}
     if on_cpu:
@@ -31,9 +31,12 @@ def server_flags(sampling: Sampling, on_cpu: bool) -> dict[str, Any]:
 
 
 def request_params(sampling: Sampling, vocabulary: int | None) -> dict[str, Any]:
-    """Sampling parameters that make vLLM report masks. `vocabulary`: the model's, on a CPU; None on
-    a GPU, where a temperature of 0 is refused with a mask (`top_k` 1 is the same), while on a CPU
-    it makes vLLM ignore `top_k`."""
+    """Return sampling parameters that make vLLM report masks. `vocabulary` is the model's size on a
+    CPU, and None on a GPU.
+
+    At a temperature of 0 a GPU refuses to return a mask (`top_k` 1 is the same), and a CPU ignores
+    `top_k`.
+    """
     if not sampling.cuts:
         return {}
     if sampling.temperature == 0:
@@ -43,7 +46,7 @@ def request_params(sampling: Sampling, vocabulary: int | None) -> dict[str, Any]
 
 
 def mask_of(tokens: list[int], allowed: list[list[int]]) -> SamplingMask:
-    """From the ids that each of `tokens` was chosen from. Raises UnknownMask."""
+    """Return the mask, from the ids that each of `tokens` was chosen from. Raises UnknownMask."""
     if len(allowed) != len(tokens):
         raise UnknownMask(f"{len(tokens)} tokens were chosen from {len(allowed)} sets")
     for token, ids in zip(tokens, allowed, strict=True):
@@ -53,10 +56,10 @@ def mask_of(tokens: list[int], allowed: list[list[int]]) -> SamplingMask:
 
 
 def allowed_tokens(alternatives: list[tuple[int, float]], top_k: int) -> list[int]:
-    """The ids that a token was chosen from, by the log-probabilities of the likeliest. Raises
-    UnknownMask if there may be more."""
+    """Return the ids that a token was chosen from, by the log-probabilities of the likeliest
+    tokens. Raises UnknownMask if there may be more."""
     allowed = [id for id, logprob in alternatives if logprob > IMPOSSIBLE]
-    # Fewer alternatives than requested: the whole vocabulary.
+    # Fewer alternatives than requested are the whole vocabulary.
     if len(allowed) == len(alternatives) == top_k + TIES:
         raise UnknownMask(
             f"{TIES} tokens or more are exactly as likely as the last of sampling.top_k, and vLLM "

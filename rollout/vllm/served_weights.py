@@ -1,9 +1,9 @@
 """Loads versions into one vLLM server, and proves that it serves what it has loaded.
 
-After each load vLLM scores the version's canary, and again after a load that was undone and after a
-sleep. Until that is right the worker takes no lease and hands in no group with tokens of the
-version. If it is wrong, what the worker holds is sampled again, and the whole weights are loaded
-once more; if it stays wrong, the server is given up. A version that is replaced before it was
+After each load vLLM scores the version's canary. It does so again after a load that was undone, and
+after a sleep. Until the canary is right, the worker leases nothing, and groups with tokens of the
+version wait. If it is wrong, the worker's groups are sampled again, and the whole version is loaded
+once more. If it stays wrong, the server is given up. A version that is replaced before it was
 judged counts as wrong.
 """
 
@@ -30,22 +30,22 @@ from services.runtime.logs import get_logger
 log = get_logger(__name__)
 
 LOADS = 2
-"""Of one version, before a server that serves other weights is given up."""
+"""Loads of one version before a server that serves other weights is given up."""
 UNCLEAR_LIMIT = 3
 """Loads of unclear outcome in a row, after which the server is restarted."""
 
 
 class WrongWeights(VLLMFailed):
-    """vLLM serves other weights than it has loaded, also after it has loaded them once more."""
+    """vLLM serves other weights than it has loaded, even after a second load."""
 
     def __init__(self, problem: str, ever_right: bool) -> None:
-        """`ever_right`: whether this server has served a version rightly."""
+        """`ever_right`: whether this server has ever served the right weights."""
         super().__init__(problem)
         self.ever_right = ever_right
 
 
 class ServedWeights:
-    """What the server behind `loader` serves."""
+    """The weights that the server behind `loader` serves."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ServedWeights:
         changed: Callable[[], None],
         distrust: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`mode`, `changed`, `distrust`: see `Follower`."""
+        """`mode`, `changed`, `distrust`: see `WeightFollower`."""
         self._loader = loader
         self._mode: UpdateMode = mode
         self._canary = canary
@@ -64,38 +64,39 @@ class ServedWeights:
         self.lock = asyncio.Lock()
         """Held while a version is loaded or judged."""
         self._newest: WeightManifest | None = None
-        """The version that vLLM has loaded last, unless it was found to be another one."""
+        """The version that was loaded last, unless vLLM was found to serve another one."""
         self._scored = False
-        """Whether it was, since the load."""
+        """Whether it was scored since the load."""
         self._ever_right = False
         self.live: WeightManifest | None = None
         """The last version that vLLM was found to serve; None if it no longer does."""
         self.loaded: WeightManifest | None = None
-        """The same, but kept: the server puts it back if a load breaks."""
+        """The last such version, even if vLLM no longer serves it: the server puts it back if a
+        load breaks."""
         self.problem = ""
-        """Why none is live, where a load or a proof has failed."""
+        """Why no version is live, if a load or a proof has failed."""
 
     @property
     def proven(self) -> bool:
-        """Whether vLLM was found to serve the live version, and nothing has put it in doubt."""
+        """Whether vLLM was found to serve the live version, and nothing has put that in doubt."""
         return self.live is not None and self._loader.proven.is_set()
 
     async def until_proven(self, tags: list[str]) -> None:
-        """Return at once, or, if the version that was loaded last is in `tags`, when vLLM was found
-        to serve it. Cancelled if it serves another one (`distrust`)."""
+        """If the version that was loaded last is in `tags`, wait until vLLM was found to serve it.
+        The caller is cancelled if vLLM serves another one (`distrust`)."""
         if self._loader.live in tags:
             await self._loader.proven.wait()
 
     async def load(self, update: WeightUpdate, manifest: WeightManifest) -> float:
-        """Load, under `lock`, until vLLM serves the version. Returns seconds paused. Raises
+        """Load under `lock` until vLLM serves the version. Returns seconds paused. Raises
         LoadRefused, VLLMUnavailable, and VLLMFailed if the server must be restarted."""
         try:
             await self._judge()
         except VLLMUnavailable as error:
-            # After the load nobody can say what groups in flight were sampled by.
+            # After the load nobody can tell which weights sampled the groups in flight.
             await self._distrusted(f"the version served could not be scored: {error}")
         for _ in range(LOADS):
-            # Nothing is changed in place of what nobody knows: what was wrong would stay.
+            # A delta is never applied to unknown weights: load the whole version instead.
             known = self._newest is not None
             paused = await self._load(update if known else replace(update, patch=""))
             self._newest, self._scored = manifest, False
@@ -106,14 +107,14 @@ class ServedWeights:
         raise WrongWeights(problem, self._ever_right)
 
     async def prove_again(self) -> None:
-        """Judge the version that is served, for ever, whenever something else than its load, which
-        has it judged itself, has put it in doubt."""
+        """Judge the served version whenever something other than its load has put it in doubt.
+        Never returns."""
         while True:
             await self._loader.doubted.wait()
             try:
                 async with self.lock:
                     self._loader.doubted.clear()
-                    # A load has judged its own version, and says itself when it is done.
+                    # A load judges its own version, and reports when it is done.
                     judged = self._loader.proven.is_set()
                     await self._judge()
             except (RedisError, OSError) as error:
@@ -125,8 +126,8 @@ class ServedWeights:
                     self._changed()
 
     async def _judge(self) -> str:
-        """Why vLLM does not serve the version that it has loaded, if it does not: what was sampled
-        is then released. Asks only where that is not known. Raises VLLMUnavailable."""
+        """Return why vLLM does not serve the version that it has loaded, or ''. Scores the canary
+        only if that is in doubt. Wrong weights release what was sampled. Raises VLLMUnavailable."""
         loader = self._loader
         while self._newest is not None and not loader.proven.is_set():
             loader.doubted.clear()
@@ -160,7 +161,7 @@ class ServedWeights:
             except MustRestart as error:
                 raise VLLMFailed(str(error)) from error
             except (WeightsUnclear, VLLMUnavailable) as error:
-                # The server is paused or hangs: nothing is sampled, so try again at once.
+                # The server is paused or hangs and samples nothing, so try again at once.
                 self.live = None
                 self.problem = str(error)
                 log.warning("weights unclear", error=str(error))

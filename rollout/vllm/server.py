@@ -1,8 +1,9 @@
-"""One vLLM server as a child process on a Unix socket: starts it, waits for it, ends its tree.
+"""One vLLM server as a child process on a Unix socket: starts it, waits for it, ends its process
+tree.
 
-The child and its descendants die with this process, however that ends (`services.runtime.process`,
-`vllm_plugin.register`). A start that fails raises `VLLMFailed` with the cause by the server's log:
-the user sees that text as the run's failure.
+The child and its descendants die with this process, however it ends (`services.runtime.process`,
+`vllm_plugin.register`). A start that fails raises `VLLMFailed` with the cause from the server's
+log, which the user sees as the run's failure.
 """
 
 import asyncio
@@ -36,9 +37,9 @@ log = get_logger(__name__)
 TERM_SECONDS = 10.0
 FOLDER_PREFIX = "headrace-vllm-"
 SOCKET_BYTES = 107
-"""In the path of a Unix socket (unix(7): 108 with the final zero)."""
+"""Longest path of a Unix socket (unix(7): 108 with the final zero)."""
 LONGEST_NAME = "x" * 36
-"""As long as the longest name of a socket in a server's folder: vLLM's are UUIDs."""
+"""As long as the longest socket name in a server's folder: vLLM's are UUIDs."""
 SHORT_PATH = Path("/tmp")
 
 
@@ -46,13 +47,13 @@ class VLLMFailed(RuntimeError):
     """The server did not start, died, or has to be restarted."""
 
     def __init__(self, problem: str, named_cause: bool = False) -> None:
-        """`named_cause`: whether the text has the end of the server's log."""
+        """`named_cause`: whether the text includes the end of the server's log."""
         super().__init__(problem)
         self.named_cause = named_cause
 
 
 class VLLMServer:
-    """One start of a server. Not reusable: after `stop` make a new one."""
+    """One start of a server. After `stop` create a new one."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class VLLMServer:
         command: str | None = None,
         more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """`more`: as in `options.command_line`."""
+        """`more`: see `options.command_line`."""
         self.model = model
         self.options = options
         self.log_file = log_file
@@ -80,21 +81,21 @@ class VLLMServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the child runs. Does not reap it: its process group stays ours to kill."""
+        """Whether the child runs. Does not reap it, so its process group stays ours to kill."""
         return self._process is not None and _exit_status(self._process.pid) is None
 
     @property
     def pid(self) -> int:
-        """The child's process id, which is also its process group. Raises VLLMFailed unless it was
-        started."""
+        """The child's process id, which is also its process group. Raises VLLMFailed before a
+        start."""
         if self._process is None:
             raise VLLMFailed("vLLM was not started")
         return self._process.pid
 
     @property
     def folder(self) -> Path:
-        """The server's own folder, which only this user can enter; it ends with the server, and
-        vLLM's temporary files with it. Raises VLLMFailed before a start."""
+        """The server's own folder, which only this user can enter. It is deleted with the server,
+        and vLLM's temporary files with it. Raises VLLMFailed before a start."""
         if self._folder is None:
             raise VLLMFailed("vLLM was not started")
         return self._folder
@@ -107,9 +108,9 @@ class VLLMServer:
     async def start(self) -> PolicyClient:
         """Start, wait until it serves, and return a client ready to load weights.
 
-        Raises VLLMFailed if it dies or does not serve within `options.startup_seconds`, ValueError
-        for options that vLLM cannot take or where there is no folder for its sockets. Nothing
-        is left running then.
+        Raises VLLMFailed if it dies or does not serve within `options.startup_seconds`, and
+        ValueError for options that vLLM refuses or without a folder for its sockets. A failed start
+        leaves no process.
         """
         started = time.monotonic()
         client: PolicyClient | None = None
@@ -173,13 +174,13 @@ class VLLMServer:
             raise self.failed(f"vLLM ended with {status}")
 
     def failed(self, problem: str) -> VLLMFailed:
-        """`problem`, with its cause by the server's log."""
+        """Return `problem` as an error, with its cause from the server's log."""
         return VLLMFailed(explained(problem, self.log_file, not self.alive), named_cause=True)
 
     async def stop(self) -> None:
         """End the child and its descendants, and delete the server's folder. Safe to call twice.
-        Returns when they have ended, even if it is cancelled meanwhile: then others may have their
-        memory."""
+        Returns when they have ended, even if it is cancelled meanwhile: then their memory is
+        free."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end(), name="end vLLM")
         await finish(self._ending)
@@ -187,8 +188,8 @@ class VLLMServer:
     async def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None:
-            # The group gets its signals before the leader is reaped: until then nobody else can get
-            # its number.
+            # The group gets its signals before the leader is reaped. Until then its number is not
+            # reused.
             _signal_group(process.pid, signal.SIGTERM)
             await asyncio.to_thread(_wait_for_end, process.pid, TERM_SECONDS)
             _signal_group(process.pid, signal.SIGKILL)
@@ -199,11 +200,11 @@ class VLLMServer:
 
 
 def make_server_folder() -> Path:
-    """A new folder, which only this user can enter, for a server's sockets, temporary files and
-    LoRA slot: in TMPDIR, or in /tmp where TMPDIR has too long a path for a socket.
+    """Create a folder, which only this user can enter, for a server's sockets, temporary files and
+    LoRA slot. It is in TMPDIR, or in /tmp if TMPDIR's path is too long for a socket.
 
-    Its name holds this process. Deletes the folders of processes of this host and PID namespace
-    that have died. Raises ValueError where there is no such folder.
+    Its name has this process's id. Deletes the folders of dead processes of this host and PID
+    namespace. Raises ValueError if no folder can be created.
     """
     prefix = f"{FOLDER_PREFIX}{_namespace()}-"
     process = os.getpid()
@@ -226,14 +227,14 @@ def make_server_folder() -> Path:
 
 
 def _namespace() -> str:
-    """Names this boot of this host, and the PID namespace, among all that may share a TMPDIR."""
+    """Name this boot of this host and the PID namespace, among all that may share a TMPDIR."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()
     namespace = os.stat("/proc/self/ns/pid").st_ino
     return f"{zlib.crc32(f'{boot}{namespace}'.encode()):08x}"
 
 
 def _exit_status(pid: int) -> str | None:
-    """How the child ended, in words; None while it runs. Leaves it a zombie."""
+    """Return how the child ended, in words; None while it runs. Leaves it a zombie."""
     try:
         result = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -262,7 +263,7 @@ def _signal_group(leader: int, number: signal.Signals) -> None:
 
 
 def _open_log(path: Path) -> IO[bytes]:
-    """A fresh log file; that of the start before becomes `.1`."""
+    """Open a fresh log file. The log of the start before becomes `.1`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists():
         path.rename(path.with_suffix(path.suffix + ".1"))

@@ -1,5 +1,5 @@
-"""The vLLM server of a rollout process. The next run keeps it if its fingerprint is the same (only
-the weights change); otherwise it is replaced."""
+"""The vLLM server of a rollout process. The next run keeps the server if its fingerprint is the
+same, since only the weights change. Otherwise the server is replaced."""
 
 import asyncio
 import json
@@ -28,8 +28,8 @@ log = get_logger(__name__)
 
 
 def require_gpus(tensor_parallel_size: int, gpus: int | None) -> None:
-    """Raise ValueError unless this worker has a GPU for each part of the model. `gpus`: how many it
-    has; None: not known."""
+    """Raise ValueError unless this worker has a GPU for each part of the model. `gpus` is how many
+    it has; None: unknown."""
     if gpus is not None and tensor_parallel_size > gpus:
         raise ValueError(
             f"rollout.vllm.tensor_parallel_size {tensor_parallel_size}: this worker has {gpus} "
@@ -39,8 +39,8 @@ def require_gpus(tensor_parallel_size: int, gpus: int | None) -> None:
 
 
 def leaves_room(run: RunRecord, share: float | None, sleeps: bool) -> bool:
-    """Whether a vLLM with this share of a GPU, as its run's config says, leaves a learner on the
-    same GPU the memory that it counts on in `run`. `sleeps`: while a learner trains."""
+    """Whether a vLLM with this `share` of a GPU leaves a learner on the same GPU the memory that it
+    needs in `run`. `sleeps`: whether this vLLM sleeps while the learner trains."""
     if run.kind != "rl":
         return False
     options = run.config.get("rollout", {}).get("vllm", {})
@@ -58,13 +58,13 @@ class Serving:
         self._running: tuple[PolicyClient, VLLMServer] | None = None
         self._fingerprint = ""
         self._share: float | None = None
-        """Of its GPU, as the config of the server's run says."""
+        """The server's share of its GPU, by its run's config."""
         self._sleeper: Sleeper | None = None
-        """Where the server takes turns with the learner."""
+        """Set if the server takes turns with the learner."""
 
     async def make_room(self, run: RunRecord) -> None:
-        """End the server if the learner, which has its GPU, too, is about to load a run that leaves
-        vLLM another share of it, or none. The learner waits for the memory. Raises RedisError."""
+        """Stop vLLM if the learner is on the same GPU, and the next run gives vLLM another share of
+        it or none. The learner waits for the memory. Raises RedisError."""
         sleeps = self._sleeper is not None
         if self._running is None or leaves_room(run, self._share, sleeps):
             return
@@ -77,11 +77,14 @@ class Serving:
     async def serve(
         self, config: RLConfig, model: Path, run_events: RunEvents, weights: int = 0
     ) -> tuple[PolicyClient, VLLMServer] | None:
-        """A server for the run, whose newest version has so many bytes of `weights`; None where the
-        run has ended before the server's turn to start. Raises as `VLLMServer.start`, RedisError,
-        and ValueError if there are too few GPUs or the model's config.json has no dtype."""
+        """Return a server for the run, or None if the run ended before the server's turn to start.
+        `weights` is the size in bytes of the run's newest version.
+
+        Raises what `VLLMServer.start` raises, RedisError, and ValueError if there are too few GPUs
+        or the model's config.json has no dtype.
+        """
         options = with_memory(config.served, self._settings.vllm_gpu_memory_utilization)
-        # Of the weights that the learner publishes, whatever `model.dtype: auto` was for it.
+        # The type of the published weights, whatever `model.dtype: auto` meant to the learner.
         file = model / "config.json"
         dtype = json.loads(file.read_text()).get("dtype")
         if not isinstance(dtype, str):
@@ -120,7 +123,8 @@ class Serving:
             if handover is not None:
                 held.callback(handover.close)
             async with start_lock(self._settings) if device == "cuda" else nullcontext():
-                # Its turn may have come because the run is over; the next may want all the memory.
+                # The turn may have come because the run is over. The next run may need all the
+                # memory.
                 if not await self._goes_on(run_events.run):
                     return None
                 began = time.monotonic()
@@ -135,13 +139,13 @@ class Serving:
         return self._running
 
     async def _goes_on(self, run: str) -> bool:
-        """Whether the run is the pool's active one, still. Raises RedisError."""
+        """Whether the run is still the pool's active one. Raises RedisError."""
         active = await self._store.runs.active(self._settings.pool)
         return active is not None and active.id == run and not active.state.ending
 
     async def _handover(self, options: VLLM, device: Device) -> Handover | None:
-        """The GPU, if vLLM and the learner take turns on it; waits until the learner has left it.
-        Raises ValueError where it is not known."""
+        """Return the GPU if vLLM and the learner take turns on it, once the learner has left it.
+        Raises ValueError if the GPU is unknown."""
         if not options.sleeps:
             return None
         devices = self._record.devices
@@ -168,17 +172,17 @@ class Serving:
             self._running[1].check()
 
     async def explained(self, error: VLLMFailed) -> str:
-        """Why vLLM failed, with the cause by its log. To be asked before `stop`."""
+        """Return why vLLM failed, with the cause from its log. Call it before `stop`."""
         if self._running is None or error.named_cause:
             return str(error)
         failed = self._running[1].failed
         return str(await asyncio.to_thread(failed, str(error)))
 
     async def stop(self) -> None:
-        """End the server, if there is one. Where this is cancelled before that, another call does
-        it."""
+        """Stop the server, if there is one. After a cancelled call another call finishes the
+        stop."""
         running, sleeper = self._running, self._sleeper
-        # No run may have it any more.
+        # No run may use it any more.
         self._fingerprint = ""
         if sleeper is not None:
             await sleeper.stop()

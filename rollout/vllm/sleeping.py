@@ -1,7 +1,7 @@
-"""Puts a vLLM server to sleep while the learner wants the GPU of both, and wakes it afterwards.
+"""Puts a vLLM server to sleep while the learner uses their GPU, and wakes it afterwards.
 
-Asleep, the server has its weights in the host's memory and no cache. What it had begun is aborted,
-and resumed from its last token once it is awake; a new version waits until then.
+A sleeping server keeps its weights in the host's memory, and has no cache. Its requests are
+aborted, and resumed from their last token after the sleep. A new version is loaded after the sleep.
 """
 
 import asyncio
@@ -17,20 +17,20 @@ log = get_logger(__name__)
 
 
 class Sleeper:
-    """Of one server, which has its GPU by `handover`."""
+    """Puts one server to sleep when the learner asks for the GPU (`handover`)."""
 
     def __init__(self, policy: PolicyClient, server: VLLMServer, handover: Handover) -> None:
         self._policy, self._server, self._handover = policy, server, handover
         self.problem = ""
-        """Why the server has been ended; '': it has not."""
+        """Why the server was ended; '' if it was not."""
         self._task = asyncio.create_task(self._keep(), name="sleep")
 
     async def stop(self) -> None:
-        """Leave the server as it is; one that is being ended ends first."""
+        """Stop watching. The server stays as it is; if it is being ended, wait for that."""
         await end([self._task])
 
     def close(self) -> None:
-        """Leave the GPU. The server has ended."""
+        """Leave the GPU, after the server has ended."""
         self._handover.close()
 
     async def _keep(self) -> None:
@@ -42,7 +42,7 @@ class Sleeper:
         except Exception as error:
             self.problem = f"vLLM cannot take turns with the learner on its GPU: {error}"
             log.error("vLLM is ended", reason=self.problem)
-            # Asleep or not, it may have memory that the learner counts on.
+            # Asleep or awake, it may hold memory that the learner needs.
             await self._server.stop()
             self._handover.leave()
 

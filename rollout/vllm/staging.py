@@ -1,11 +1,10 @@
-"""Makes a version that comes as deltas ready before vLLM pauses: decoded, checked, and in a file
-that lies in memory (just written, and mapped by vLLM), so that only copying is left for the pause.
+"""Decodes and checks a version that comes as deltas before vLLM pauses. The result is a file in the
+page cache (just written), so that the pause only copies.
 
-vLLM's engine for CPUs multiplies by packed copies of its weights, and a layer is packed whole: it
-gets the whole version. So does an engine that quantises layers, shuffles those of experts, or
-derives others from them. Any other engine gets the changed
-values and their positions, if it serves a version in the chain. A file is there for one load: for
-another try vLLM has the chain itself.
+vLLM's CPU engine multiplies by packed copies of its weights and packs whole layers, so it gets the
+whole version. So does an engine that quantises layers, shuffles weights of experts, or derives
+others from them. Any other engine gets the changed values and their positions, if it serves a
+version in the chain. A staged file is used once: a second load reads the chain itself.
 """
 
 import math
@@ -25,22 +24,22 @@ from services.contracts.experts import expert_count
 from services.weights import DeltaReader, UnusableBase, UnusableDelta, WholeVersion, in_threads
 
 LATENT = "kv_lora_rank"
-"""In the config of a model with multi-head latent attention."""
+"""Key in the config of a model with multi-head latent attention."""
 NARROW = 1 << 31
-"""Elements of a tensor whose positions take 4 bytes."""
+"""Positions in a tensor with fewer elements take 4 bytes."""
 
 
 class Staging:
-    """The folder of one server."""
+    """The staged file of one server."""
 
     def __init__(self, folder: Path, whole: bool) -> None:
-        """`whole`: vLLM loads whole layers alone."""
+        """`whole`: whether vLLM loads only whole layers."""
         self._file = folder / "staged.safetensors"
         self._whole = whole
 
     def stage(self, update: WeightUpdate, live: str | None) -> WeightUpdate:
-        """`update`, with a staged file where that spares the pause work. `live`: the version that
-        the server serves. Raises LoadRefused for files that do not belong together."""
+        """Return `update` with a staged file, if that saves work in the pause. `live` is the
+        version that the server serves. Raises LoadRefused for files that do not belong together."""
         if not update.deltas:
             return update
         try:
@@ -60,13 +59,13 @@ class Staging:
             raise LoadRefused(f"loading {update.tag}: {error}") from error
 
     def clear(self) -> None:
-        """After the load."""
+        """Delete the staged file, after the load."""
         self._file.unlink(missing_ok=True)
 
     def _write(self, arrays: dict[str, "Array"], metadata: dict[str, str]) -> None:
-        # Another file than the one before, which vLLM may still have mapped.
+        # A new file, because vLLM may still have mapped the one before.
         self._file.unlink(missing_ok=True)
-        # Without a copy; numpy has no bfloat16 of its own.
+        # Without a copy. numpy itself has no bfloat16.
         specs = {
             name: TensorSpec(
                 dtype=one.dtype,
@@ -80,8 +79,8 @@ class Staging:
 
 
 def only_whole(model: Path) -> bool:
-    """Whether vLLM holds weights of the model in this folder otherwise than files do, on any
-    device, so that single values cannot be changed (`weight_patch.patchable`)."""
+    """Whether vLLM changes the layout of this model's weights on every device, so that single
+    values cannot be changed (`weight_patch.patchable`)."""
     config = msgspec.json.decode((model / "config.json").read_bytes())
     inner = config.get("text_config") or {}
     latent = config.get(LATENT) or inner.get(LATENT)
@@ -90,7 +89,7 @@ def only_whole(model: Path) -> bool:
 
 @dataclass(frozen=True)
 class Array:
-    """Of a safetensors file."""
+    """An array of a safetensors file."""
 
     dtype: str
     values: NDArray[Any]
@@ -98,14 +97,14 @@ class Array:
 
 
 def whole(base: Path, deltas: list[DeltaReader]) -> dict[str, Array]:
-    """All tensors of the version, each with the checksum that the last delta names."""
+    """Return all tensors of the version. The last delta's checksums are compared."""
     version = WholeVersion(base, deltas)
     found = in_threads(version.tensor, version.shapes)
     return {name: Array("bfloat16", bits) for name, bits in zip(version.shapes, found, strict=True)}
 
 
 def patched(deltas: list[DeltaReader]) -> dict[str, Array]:
-    """What several deltas change, one after the other: arrays `values/NUMBER/TENSOR` and
+    """Return what several deltas change, in order: arrays `values/NUMBER/TENSOR` and
     `positions/NUMBER/TENSOR`."""
     found: dict[str, Array] = {}
     for number, delta in enumerate(deltas):

@@ -1,5 +1,5 @@
-"""Files of weight versions on this worker's host: fetched, found whole, and deleted when no worker
-needs them any more."""
+"""Files of weight versions on this worker's host: fetches them, and deletes copies that no worker
+needs any more."""
 
 import time
 from contextlib import suppress
@@ -10,26 +10,26 @@ from services.store import Store
 from services.volume import Volume
 
 ABANDONED_SECONDS = 3600.0
-"""A copy of this age that no heartbeat names belongs to nobody."""
+"""A copy of this age that no heartbeat names is abandoned."""
 
 
 class WeightFiles:
-    """Those that one worker uses."""
+    """The files that one worker uses."""
 
     def __init__(self, worker: str, store: Store, volume: Volume) -> None:
         self._worker, self._store, self._volume = worker, store, volume
         self._whole: dict[Path, tuple[WeightFile, tuple[int, ...] | None]] = {}
-        """Files that were found whole, and which those were."""
+        """Files that were found whole, with their identity on disk at that time."""
         self._copies: set[Path] = set()
         """Files that this worker fetched, on a host without the data volume."""
 
     def read_again(self) -> None:
-        """Read every file before it is used again: vLLM has refused one."""
+        """Read every file again before its next use: vLLM has refused one."""
         self._whole.clear()
 
     async def fetch(self, file: WeightFile) -> Path:
-        """The file, here and whole. Reads one that was found whole once more only if it is another
-        file now, or after `read_again`. Raises as `Volume.fetch`."""
+        """Return the file, fetched and whole. A file that was found whole is read again only if it
+        has changed on disk, or after `read_again`. Raises what `Volume.fetch` raises."""
         path = self._volume.path(file.name)
         found = _identity(path)
         if found is None:
@@ -42,11 +42,11 @@ class WeightFiles:
 
     async def forget_all_but(self, loaded: WeightManifest) -> None:
         """On a host without the volume: delete copies of older versions that no other worker needs,
-        and old copies, whole or not, of killed workers and of runs that are over."""
+        and old copies, whole or partial, of killed workers and ended runs."""
         own = {self._volume.path(file.name) for file in loaded.files}
         self._whole = {path: known for path, known in self._whole.items() if path in own}
         if not self._copies or self._volume.has_run(loaded.run):
-            # A file of the volume that was gone for a while is no copy.
+            # A file of the volume may have been missing for a while; it is not a copy.
             return
         others = [one for one in await self._store.workers.list() if one.id != self._worker]
         needed = {Path(name).name for one in others for name in one.files}
@@ -64,8 +64,7 @@ class WeightFiles:
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
-    """What changes when another file comes under the same name, or somebody writes to it; None
-    without a file."""
+    """Return what changes when the file is replaced or written to; None without a file."""
     try:
         found = path.stat()
     except FileNotFoundError:

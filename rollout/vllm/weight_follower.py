@@ -1,12 +1,12 @@
 """Keeps one vLLM server on the newest published version of one run.
 
-It fetches and verifies the files of a version (docs/weights.md) before it pauses the server, so a
-slow disk or network costs no generation. If a version cannot be loaded, the old weights stay, and
-the worker is unhealthy (it leases nothing) until a later try succeeds, and so it is until vLLM was
-found to serve the version (`rollout.vllm.served_weights`). An evaluation, which needs
-answers of one version, pins it: vLLM serves that one, and no other, until it is unpinned.
+It fetches and checks a version's files (docs/weights.md) before it pauses the server, so a slow
+disk or network costs no generation. If a version cannot be loaded, the old weights stay. The worker
+stays unhealthy, and leases nothing, until a retry loads the version and the canary confirms that
+vLLM serves it (`served_weights`). An evaluation pins its version: vLLM serves only that version
+until it is unpinned.
 
-The learner deletes files of old versions, except those in heartbeats: a heartbeat names a file
+The learner deletes files of old versions, except those in heartbeats. So a heartbeat names a file
 before the worker fetches it.
 """
 
@@ -39,17 +39,17 @@ LONGEST_BACKOFF = 10.0
 PIN_POLL_SECONDS = 0.1
 
 CANNOT_LOAD = (LoadRefused, DamagedFile, FileNotFoundError, SchemaMismatch, KeyRefused)
-"""The version is wrong, or this host may not have it: the worker is unhealthy until it can load the
-newest one."""
+"""The version is wrong, or this host may not have it. The worker is unhealthy until it loads the
+newest version."""
 
 
 class CannotPin(RuntimeError):
-    """This worker cannot load the version that was pinned."""
+    """This worker cannot load the pinned version."""
 
 
 @dataclass
 class Timings:
-    """Of the newest update: seconds from the end of the optimizer step until it was live here, and
+    """The newest update: seconds from the end of the optimizer step until the version was live, and
     seconds of paused generation."""
 
     update_seconds: float | None = None
@@ -74,8 +74,8 @@ class Follower:
         distrust: Callable[[str], Awaitable[None]],
     ) -> None:
         """`mode`: see `WeightLoader.load`. `changed` is called when `live` or `healthy` may have
-        changed; `heartbeat` sends one with `files`; `distrust` reports in which way vLLM serves
-        other weights, and releases all that it has sampled."""
+        changed. `heartbeat` sends a heartbeat with `files`. `distrust` is called with the problem
+        when vLLM serves wrong weights, and releases everything that it has sampled."""
         self._run = run
         self._store = store
         self._files = WeightFiles(worker, store, volume)
@@ -101,16 +101,17 @@ class Follower:
 
     @property
     def error(self) -> str:
-        """Why the worker is unhealthy, if something has failed."""
+        """Why the worker is unhealthy; '' if it is not."""
         return self._error or self._served.problem
 
     @property
     def healthy(self) -> bool:
-        """Whether a version is live, vLLM was found to serve it, and the last try did not fail."""
+        """Whether vLLM was found to serve the live version, and the last try to load did not
+        fail."""
         return self._served.proven and not self.error
 
     async def until_proven(self, tags: list[str]) -> None:
-        """As `ServedWeights.until_proven`."""
+        """See `ServedWeights.until_proven`."""
         await self._served.until_proven(tags)
 
     @property
@@ -120,20 +121,20 @@ class Follower:
 
     @property
     def sleeping(self) -> bool:
-        """Whether the server is asleep, since the learner has its GPU."""
+        """Whether the server sleeps, because the learner has its GPU."""
         return self._policy.weights.sleeping
 
     @property
     def files(self) -> list[str]:
-        """Files that the learner must keep: of the version that is being fetched or loaded, and of
+        """Files that the learner must keep: those of the version that is being loaded, and those of
         the last loaded one, which the server puts back if a load breaks."""
         needed = [m for m in (self._loading, self._served.loaded) if m is not None]
-        # Both may begin with the same files.
+        # Both versions may begin with the same files.
         return list(dict.fromkeys(file.name for manifest in needed for file in manifest.files))
 
     async def pin(self, manifest: WeightManifest, back: bool) -> bool:
-        """Serve this version and no other until `unpin`. Waits for a load that goes on. Without
-        `back`, returns False where vLLM serves a newer one, and nothing changes."""
+        """Serve only this version until `unpin`. Waits for a load in progress. Without `back`,
+        returns False and changes nothing if vLLM serves a newer version."""
         async with self._served.lock:
             live = self.live
             newer = live is not None and live.tag != manifest.tag
@@ -143,9 +144,9 @@ class Follower:
             return True
 
     async def until_pinned(self) -> None:
-        """Return when the pinned version is live, and vLLM was found to serve it. Raises CannotPin
-        where this worker cannot load it; FileNotFoundError where nobody can any more, since its
-        files are gone, DamagedFile where one is damaged here, and SchemaMismatch."""
+        """Return when vLLM was found to serve the pinned version. Raises CannotPin if this worker
+        cannot load it, FileNotFoundError if its files are gone, DamagedFile if a file is damaged
+        here, and SchemaMismatch."""
         while not self._serves_pinned:
             error = self._pin_error
             if isinstance(error, FileNotFoundError | DamagedFile | SchemaMismatch):
@@ -170,8 +171,8 @@ class Follower:
         )
 
     async def follow(self) -> None:
-        """Apply versions as they appear, for ever, and prove what is served whenever that is in
-        doubt. Raises VLLMFailed if the server must be restarted."""
+        """Load versions as they appear, and prove the served version whenever it is in doubt.
+        Returns never. Raises VLLMFailed if the server must be restarted."""
         loops = [
             asyncio.create_task(self._follow_versions(), name="follow versions"),
             asyncio.create_task(self._served.prove_again(), name="prove again"),
@@ -200,7 +201,8 @@ class Follower:
                 failures = 0
             except (*CANNOT_LOAD, RedisError, OSError) as error:
                 failures += 1
-                # With any other error Redis or the gateway is away: the live version stays right.
+                # After any other error Redis or the gateway is unreachable, and the live version
+                # stays right.
                 if isinstance(error, CANNOT_LOAD):
                     self._files.read_again()
                     if manifest is not None and manifest is self._pinned:
@@ -216,14 +218,14 @@ class Follower:
                 self._changed()
 
     async def _next(self) -> WeightManifest | None:
-        """The pinned manifest, or else the newest one, if it is not live; waits some seconds for a
-        newer one."""
+        """Return the pinned manifest, or the newest one, unless it is live. Waits some seconds for
+        a newer one."""
         if self._pinned is not None:
             if not self._serves_pinned:
                 return self._pinned
             await asyncio.sleep(PIN_POLL_SECONDS)
             return None
-        # Where none is live any more, the newest one once more.
+        # If no version is live any more, load the newest one again.
         after = self._last_entry if self.live is not None else "0"
         found = await self._store.weights.newest_after(self._run, after, wait=2.0)
         if found is None:
@@ -234,7 +236,7 @@ class Follower:
         return manifest
 
     async def _apply(self, manifest: WeightManifest) -> None:
-        """Fetch, verify, load. Raises LoadRefused, DamagedFile, FileNotFoundError, VLLMFailed,
+        """Fetch, check and load. Raises LoadRefused, DamagedFile, FileNotFoundError, VLLMFailed,
         RedisError."""
         paths = await self._fetch(manifest)
         if paths is None:
@@ -248,11 +250,12 @@ class Follower:
         live = self._policy.weights.live if self.live is not None else None
         try:
             stage = asyncio.to_thread(self._staging.stage, update, live)
-            # A thread writes its file also where this is cancelled: it is cleared after that.
+            # The thread writes its file even if this is cancelled, so wait before the file is
+            # cleared.
             update = await finish(asyncio.create_task(stage))
             async with self._served.lock:
                 if self._pinned is not None and self._pinned.tag != manifest.tag:
-                    # Pinned while this one was fetched.
+                    # Another version was pinned while this one was fetched.
                     return
                 paused = await self._served.load(update, manifest)
         finally:
@@ -269,8 +272,8 @@ class Follower:
         )
 
     async def _fetch(self, manifest: WeightManifest) -> list[Path] | None:
-        """The version's files, here and whole; None if newer versions came, and the learner deleted
-        a file before it knew that this worker needs it."""
+        """Return the version's files, fetched and whole. Return None if newer versions came and the
+        learner deleted a file before it knew that this worker needs it."""
         try:
             return [await self._files.fetch(file) for file in manifest.files]
         except FileNotFoundError:
@@ -281,8 +284,8 @@ class Follower:
             return None
 
     async def _note_forks(self, manifest: WeightManifest) -> None:
-        """Note at which version each earlier lineage ended, from the store: this worker may miss
-        the first version of a lineage, or a whole lineage. Raises RedisError."""
+        """Read from the store at which version each earlier lineage ended: this worker may have
+        missed the first version of a lineage, or a whole lineage. Raises RedisError."""
         if manifest.lineage == self._lineage:
             return
         lineages = await self._store.runs.lineages(self._run)

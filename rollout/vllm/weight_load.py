@@ -1,8 +1,8 @@
 """Makes a version of the weights live in one vLLM server: pause, update, resume. Also puts the
-server to sleep, in which no version can be loaded.
+server to sleep; no version can be loaded then.
 
-`load` resumes the server if its weights are whole, and leaves it paused if they may not be, until a
-later `load` succeeds or the server is restarted.
+`load` resumes the server if its weights are whole. Otherwise the server stays paused until a later
+`load` succeeds, or it is restarted.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ from rollout.vllm_plugin.weight_file import WEIGHTS_KEPT
 from services.runtime.tasks import end
 
 CONTROL_SECONDS = 60.0
-"""For a call that waits for the current step at most, and reads no file."""
+"""Time limit of a call that reads no file, and waits for the current step at most."""
 SLOWEST_DISK = 50e6
-"""Bytes of weights a second; a server that loads more slowly hangs."""
+"""Bytes of weights a second. A server that loads more slowly hangs."""
 
 UpdateMode = Literal["keep", "abort", "wait"]
 
 
 class LoadRefused(RuntimeError):
-    """A version was not loaded. The old weights are whole, and the server goes on with them."""
+    """A version was not loaded. The old weights are whole, and the server continues with them."""
 
 
 class WeightsUnclear(RuntimeError):
-    """An update broke after it may have touched the model. The server stays paused."""
+    """An update broke after it may have changed the model. The server stays paused."""
 
 
 class MustRestart(RuntimeError):
-    """The server is not to be used again, as it is: restart it."""
+    """The server must be restarted before it is used again."""
 
 
 class VLLMHangs(MustRestart):
@@ -48,26 +48,26 @@ class VLLMHangs(MustRestart):
 
 
 class WeightsApart(MustRestart):
-    """An update failed in a server of several processes, each of which loads its part of the
-    weights: one may have put back the old ones while another has the new ones."""
+    """An update failed in a server of several processes, which each load a part of the weights. One
+    process may have put back the old weights while another has the new ones."""
 
 
 @dataclass(frozen=True)
 class WeightUpdate:
-    """A version for the weight-transfer engine, by files on the server's host."""
+    """A version for the weight-transfer engine, as files on the server's host."""
 
     path: str
     tag: str
     tensors: int
     kind: str = "full"
     bytes: int = 0
-    """Of all files."""
+    """Size of all files."""
     deltas: tuple[str, ...] = ()
-    """Of kind `delta`: what to apply to the whole file at `path`, in this order."""
+    """For kind `delta`: what to apply to the whole file at `path`, in this order."""
     whole: str = ""
-    """The result as a file, if it was staged."""
+    """The result as a staged file, if there is one."""
     patch: str = ""
-    """Or a staged file of what the deltas change of the version that vLLM serves."""
+    """A staged file with the changes from the version that vLLM serves, if there is one."""
 
 
 class WeightLoader:
@@ -93,31 +93,31 @@ class WeightLoader:
         self.updating = False
         """Whether the server is paused, or about to be: no progress is expected."""
         self.sleeping = False
-        """Whether it is asleep, or about to be."""
+        """Whether the server sleeps, or is about to."""
         self._fell = self._slept = 0.0
         self._short = 0
         """Requests that no sleep may abort."""
         self._no_short = asyncio.Event()
         self._no_short.set()
         self._bytes = self._base = 0
-        """Of the version that is loaded, or that is to be loaded first, and of frozen weights below
-        its adapter."""
-        # Whether nobody knows which weights are loaded: then only a complete load resumes.
+        """Sizes: of the version that is loaded (or will be loaded first), and of the frozen weights
+        below its adapter."""
+        # Whether the loaded weights are unknown: then only a complete load resumes the server.
         self._unclear = False
         self.proven = asyncio.Event()
-        """Cleared by whatever may change the weights (a load, one that was undone, a sleep), before
-        anything more is sampled, until somebody has found that vLLM serves the version."""
+        """Whether vLLM was found to serve the version. Anything that may change the weights (a
+        load, an undone load, a sleep) clears it before the next token is sampled."""
         self.doubted = asyncio.Event()
-        """Set with that, for whoever is to find it out."""
+        """Set at the same time, to wake the loop that scores the canary."""
 
     async def close(self) -> None:
-        """End a load where it is: the server is not used again."""
+        """Stop a load at once: the server is not used again."""
         await end(self._loads)
 
     async def prepare(self, slot: AdapterSlot | None = None, base: int = 0) -> None:
-        """Make a new server ready for updates of its weights, or of the adapter in `slot` over
-        `base` bytes of others. The first pause of a server can take seconds, so there is one here,
-        before it has work."""
+        """Prepare a new server for updates of its weights, or of the adapter in `slot` over `base`
+        bytes of frozen weights. A server's first pause can take seconds, so it is done here, before
+        there is work."""
         self._base = base
         info = {} if slot is None else {"adapter": str(slot.folder)}
         await self._control("/init_weight_transfer_engine", {"init_info": info})
@@ -125,17 +125,17 @@ class WeightLoader:
         await self._control("/resume")
 
     def expect(self, size: int) -> None:
-        """Count on weights of so many bytes, until a version is loaded: a server has as many from
-        its start, and may have to sleep before."""
+        """Expect weights of `size` bytes until a version is loaded. The server has that many from
+        its start, and may have to sleep before its first load."""
         self._bytes = self._bytes or size
 
     async def load(self, update: WeightUpdate, mode: UpdateMode = "keep") -> float:
-        """Make a version live. Returns seconds paused. Requests in flight go on under it (`keep`),
-        are aborted and resumed under it (`abort`), or end before it (`wait`).
+        """Make a version live. Returns seconds paused. Requests in flight continue under it
+        (`keep`), are aborted and resumed under it (`abort`), or end before it (`wait`).
 
-        Raises LoadRefused (the server goes on with its old weights), WeightsUnclear (paused: load
-        again, or restart it), VLLMUnavailable (it could not be paused), MustRestart.
-        Runs to its end, or until `close`, even if the caller is cancelled.
+        Raises LoadRefused (the server continues with its old weights), WeightsUnclear (paused: load
+        again, or restart it), VLLMUnavailable (it could not be paused), MustRestart. The load
+        continues to its end, or until `close`, even if the caller is cancelled.
         """
         load = asyncio.create_task(self._load(update, mode))
         self._loads.add(load)
@@ -144,10 +144,10 @@ class WeightLoader:
 
     @contextlib.asynccontextmanager
     async def asleep(self) -> AsyncIterator[None]:
-        """A block in which the server is asleep: its weights are on the host, and what it had begun
-        is aborted, to be resumed after the block. Loads wait for the end of the block.
+        """A block in which the server sleeps: its weights are on the host, and its requests are
+        aborted, to be resumed after the block. Loads wait for the end of the block.
 
-        Raises LoadRefused, VLLMUnavailable, MustRestart: restart the server.
+        Raises LoadRefused, VLLMUnavailable, MustRestart. Restart the server after each of them.
         """
         async with self._loading:
             self.open.clear()
@@ -162,17 +162,17 @@ class WeightLoader:
             self._slept = self.slept
             self.updating = self.sleeping = False
             self._doubt()
-            # Before a load that waits, nothing is sampled that would have to be proven first.
+            # If a load waits, requests wait for it: their tokens would have to be proven first.
             if not self._unclear and not self._loads:
                 self.open.set()
 
     @property
     def slept(self) -> float:
-        """Seconds that the server has slept, with this sleep."""
+        """Seconds that the server has slept, this sleep included."""
         return self._slept + (time.monotonic() - self._fell if self.sleeping else 0.0)
 
     async def awake_for(self, seconds: float) -> None:
-        """Return once the server was awake for `seconds`."""
+        """Return when the server was awake for `seconds`."""
         began, slept = time.monotonic(), self.slept
         while (left := seconds + self.slept - slept - (time.monotonic() - began)) > 0:
             await asyncio.sleep(left)
@@ -181,7 +181,7 @@ class WeightLoader:
 
     @contextlib.asynccontextmanager
     async def unaborted(self) -> AsyncIterator[None]:
-        """A block for a short request that no sleep aborts, nor finds on its way."""
+        """A block for a short request that no sleep aborts."""
         await self.open.wait()
         self._short += 1
         self._no_short.clear()
@@ -199,7 +199,7 @@ class WeightLoader:
     def _forget(self, load: asyncio.Task[float]) -> None:
         self._loads.discard(load)
         if not load.cancelled():
-            # Looked at: a caller that was cancelled does not ask for it.
+            # Marks the exception as retrieved: a caller that was cancelled does not read it.
             load.exception()
 
     async def _load(self, update: WeightUpdate, mode: UpdateMode) -> float:
@@ -216,10 +216,10 @@ class WeightLoader:
                     self.open.set()
 
     async def _replace(self, update: WeightUpdate, mode: UpdateMode) -> float:
-        # Touches nothing, so that it need not be in the pause.
+        # Changes nothing, so it is done before the pause.
         await self._start_update(update)
         if mode == "wait":
-            # As long as the longest completion takes, and the token counter moves meanwhile.
+            # This takes as long as the longest completion; the token counter moves meanwhile.
             await self._control("/pause?mode=wait&clear_cache=true", unlimited=True)
         self.updating, started = True, time.monotonic()
         if mode != "wait":
@@ -239,14 +239,14 @@ class WeightLoader:
             await self._control("/finish_weight_update", {"weight_version": update.tag})
         except (LoadRefused, VLLMUnavailable) as error:
             if self._several:
-                # vLLM tells what the first process says that failed, and of the others nothing.
+                # vLLM reports only the first process that failed.
                 raise WeightsApart(
                     f"loading {update.tag}: {error}; vLLM's processes may have different weights"
                 ) from error
             if self._unclear or WEIGHTS_KEPT not in str(error):
                 self._unclear = True
                 raise WeightsUnclear(f"loading {update.tag}: {error}") from error
-            # They may have been put back.
+            # The old weights may have been put back.
             self._doubt()
             await self._control("/resume")
             raise LoadRefused(f"loading {update.tag}: {error}") from error
@@ -275,8 +275,8 @@ class WeightLoader:
         reads: int = 0,
         unlimited: bool = False,
     ) -> None:
-        """One call of an update, for which the server reads `reads` bytes. Raises LoadRefused,
-        VLLMUnavailable, and VLLMHangs unless `unlimited`."""
+        """Send one call of an update, during which the server reads `reads` bytes. Raises
+        LoadRefused, VLLMUnavailable, and VLLMHangs unless `unlimited`."""
         limit = None if unlimited else self.control_seconds + reads / SLOWEST_DISK
         call = path.partition("?")[0]
         try:
@@ -284,7 +284,7 @@ class WeightLoader:
         except VLLMUnavailable as error:
             if timed_out(error.__cause__):
                 raise VLLMHangs(f"vLLM has not answered {call} for {limit:g} s") from error
-            # vLLM closes the connection after an answer of 500, sometimes under the next request.
+            # vLLM closes the connection after an answer of 500, sometimes during the next request.
             # These calls may be repeated: at worst the second fails, and the load starts again.
             if not broken_off(error.__cause__):
                 raise

@@ -1,12 +1,13 @@
 """The weight-transfer engine `safetensors`: loads a published file into the running model, in
 place.
 
-A server has either weights to update, or an adapter beside weights that it read when it started.
+A server updates either all its weights, or an adapter over frozen weights that it read at its
+start.
 
-It must never leave a model with mixed weights. So it touches the model only after it has found the
-names and shapes of the file right; if loading breaks all the same, it puts the last good file back.
-Everything happens in `receive_weights`, and nothing at `start_weight_update`: a file refused at the
-update would find a model already taken apart.
+The engine must never leave a model with mixed weights. So it checks the file's names and shapes
+before it changes the model. If a load still breaks, it loads the last good file again. All work
+happens in `receive_weights`: if `start_weight_update` took the model apart, a refused file would
+leave it so.
 """
 
 from dataclasses import dataclass, field
@@ -48,7 +49,7 @@ logger = init_logger(__name__)
 
 
 class WeightTransferError(RuntimeError):
-    """An update that did not happen; begins with `WEIGHTS_KEPT` or `WEIGHTS_MIXED`."""
+    """An update that failed. The text begins with `WEIGHTS_KEPT` or `WEIGHTS_MIXED`."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class LoadedFile:
 
 @dataclass
 class InitInfo(WeightTransferInitInfo):
-    """Files need no rendezvous."""
+    """Empty without an adapter: files need no rendezvous."""
 
     adapter: str | None = None
     """Folder of the server's `AdapterSlot`, if updates are of an adapter."""
@@ -71,8 +72,8 @@ class InitInfo(WeightTransferInitInfo):
 
 @dataclass
 class UpdateInfo(WeightTransferUpdateInfo):
-    """The files to load: a whole one at `path` on this host and the `deltas` after it, and their
-    kind of publication."""
+    """The files to load: a whole file at `path` on this host, the `deltas` after it, and their kind
+    of publication."""
 
     path: str
     kind: str = "full"
@@ -80,9 +81,9 @@ class UpdateInfo(WeightTransferUpdateInfo):
     tensors: int | None = None
     """Number of tensors by the manifest; None: not compared."""
     whole: str = ""
-    """A staged file of what `deltas` make of `path`."""
+    """A staged file: `path` with `deltas` applied."""
     patch: str = ""
-    """A staged file of what changes of the version that is loaded."""
+    """A staged file of the changes from the loaded version."""
     tag: str = ""
     """The version."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -102,7 +103,7 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._adapter: Tensors = {}
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
-        """Expect adapters like the one that the server started with, which vLLM has loaded."""
+        """Expect adapters like the one that vLLM loaded when it started."""
         if init_info.adapter is not None:
             if ignored := self._ignored_layers():
                 raise WeightTransferError(
@@ -113,31 +114,31 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             self._adapter = read_tensors(self._slot.weights)
 
     def _ignored_layers(self) -> list[str]:
-        """Layers in the adapter that vLLM would ignore without a word."""
+        """Return the adapter's layers that vLLM would silently ignore."""
         if self.parallel_config.pipeline_parallel_size > 1:
-            return []  # This process has some of the layers.
+            return []  # This process has only some of the layers.
         manager = self.model.lora_manager
         (adapter,) = manager.list_adapters().values()
         return sorted(adapter.loras.keys() - manager.modules.keys())
 
     def start_weight_update(self) -> None:
-        """Nothing yet; see the module docstring."""
+        """Do nothing; see the module docstring."""
 
     def finish_weight_update(self) -> None:
-        """Nothing: `receive_weights` returns when the model is whole."""
+        """Do nothing: the model is whole when `receive_weights` returns."""
 
     def shutdown(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is no open resource."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        """As the base class, which synchronizes an accelerator even on a CPU."""
+        """See the base class, which synchronizes an accelerator even on a CPU."""
         self.receive_weights(self.parse_update_info(update_info))
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
 
     def receive_weights(self, update_info: UpdateInfo) -> None:
-        """Load one file. Raises WeightTransferError: the model then has its old weights, or, if the
-        text begins with `WEIGHTS_MIXED`, must not sample."""
+        """Load one version. Raises WeightTransferError. The model then has its old weights, unless
+        the text begins with `WEIGHTS_MIXED`: then it must not sample."""
         loaders = {"full": self._receive_full, "delta": self._receive_full}
         if self._slot is not None:
             loaders = {"adapter": partial(self._receive_adapter, self._slot)}
@@ -151,7 +152,7 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         loader(update_info)
 
     def _receive_adapter(self, slot: AdapterSlot, update_info: UpdateInfo) -> None:
-        """Put the file into the slot; at `finish` vLLM drops the adapter that it has read."""
+        """Put the file into the slot. At `finish` vLLM drops the adapter that it has read."""
         try:
             _checked(update_info, self._adapter)
             slot.put(Path(update_info.path))
@@ -187,17 +188,18 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         self._live = LoadedFile(path, deltas, tensors, update_info.tag)
 
     def _load(self, path: Path, deltas: list[Path]) -> None:
-        """Load every tensor of `path` as `deltas` change it, and leave no parameter without one."""
+        """Load every tensor of `path` with `deltas` applied. Raises UnusableFile if a parameter has
+        no tensor."""
         parameters = {name for name, _ in self.model.named_parameters()}
         if self.device.type == "cpu":
             forget_packed_experts(self.model)
         initialize_layerwise_reload(self.model)
-        # Layers now have what a checkpoint has: no scales, which are made of what is loaded.
+        # Layers now have only what a checkpoint has. Scales are computed from the loaded weights.
         parameters &= {name for name, _ in self.model.named_parameters()}
         try:
             loaded = self.model.load_weights(stream(path, deltas))
         finally:
-            # Also after an error: layers that were taken apart get their tensors back.
+            # Also after an error, so that layers that were taken apart get their tensors back.
             finalize_layerwise_reload(self.model, self.model_config)
             if self.device.type == "cpu":
                 pack_tied_layers(self.model)
@@ -207,9 +209,9 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             )
 
     def _put_back(self, cause: Exception) -> None:
-        """Reload the last good file after `cause` broke a load half way; always raises."""
+        """Load the last good file again after `cause` broke a load half way. Always raises."""
         what = f"{type(cause).__name__}: {cause}"
-        # Until it is back: no patch may go into a mixture.
+        # Until it is back, no patch may change mixed weights.
         live, self._live = self._live, None
         if live is None:
             raise WeightTransferError(
@@ -227,8 +229,8 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
 
 def _checked(update_info: UpdateInfo, expected: Tensors | None) -> Tensors:
-    """The file's tensors: as many as promised, and those `expected`. Raises UnusableFile
-    otherwise."""
+    """Return the file's tensors. Raises UnusableFile unless their number is as promised, and they
+    are as `expected`."""
     path = Path(update_info.path)
     tensors = read_tensors(path)
     if update_info.tensors is not None and len(tensors) != update_info.tensors:
@@ -243,8 +245,9 @@ def _checked(update_info: UpdateInfo, expected: Tensors | None) -> Tensors:
 def forget_packed_experts(model: torch.nn.Module) -> None:
     """Make the next load pack the weights of experts again.
 
-    vLLM's CPU engine packs the weights of experts only where it sets their kernel up (0.32): a
-    reload would leave plain weights in the place of packed ones. So the kernel is set up again.
+    vLLM's CPU engine packs the weights of experts only when it sets up their kernel (0.32). A
+    reload would put plain weights where the kernel expects packed ones. So the kernel is set up
+    again.
     """
     for layer in model.modules():
         method = getattr(layer, "quant_method", None)
@@ -255,9 +258,9 @@ def forget_packed_experts(model: torch.nn.Module) -> None:
 def pack_tied_layers(model: torch.nn.Module) -> None:
     """Pack again what layers derive from a parameter that they share with another layer.
 
-    vLLM's CPU engine multiplies by a packed copy of a weight. A reload renews that copy for the
-    layers that it loads. An output head tied to the embedding is none of them, and would keep the
-    copy of the old weights.
+    vLLM's CPU engine multiplies by a packed copy of a weight. A reload renews the copies of the
+    layers that it loads. It does not load an output head tied to the embedding, which would keep
+    the copy of the old weights.
     """
     users: dict[int, list[torch.nn.Module]] = {}
     for layer in model.modules():

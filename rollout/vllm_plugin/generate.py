@@ -1,7 +1,7 @@
-"""vLLM's side of `wire`: routes that ask the engine directly.
+"""Routes in vLLM's server that ask the engine directly (`wire`).
 
 vLLM's own route makes an object of every log-probability and writes it as JSON: 15 µs of CPU time a
-token, in place of 0.3. Imported only in vLLM's API server.
+token, instead of 0.3. Imported only in vLLM's API server.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ async def generate(
     receive: Callable[[], Awaitable[Message]],
     send: Callable[[Message], Awaitable[None]],
 ) -> None:
-    """One request over ASGI. A client that goes away aborts it."""
+    """Answer one request over ASGI. The request is aborted if its client disconnects."""
     body = await body_of(receive)
     if body is None:
         return
     sampling = asyncio.create_task(_answer(scope["app"].state, body))
-    # The body is whole: what comes next is that the client has gone.
+    # The body is complete, so the next message is the client's disconnect.
     gone = asyncio.ensure_future(receive())
     try:
         await asyncio.wait({sampling, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -48,7 +48,7 @@ async def generate(
 
 
 async def body_of(receive: Callable[[], Awaitable[Message]]) -> bytes | None:
-    """A request's whole body; None if the client has gone."""
+    """Return a request's whole body; None if the client has disconnected."""
     body = bytearray()
     more = True
     while more:
@@ -65,7 +65,8 @@ async def capacity(
     receive: Callable[[], Awaitable[Message]],
     send: Callable[[Message], Awaitable[None]],
 ) -> None:
-    """What the server takes at once, as it found when it measured its memory."""
+    """Answer with the sequences and tokens that the server holds at once, as measured at its
+    start."""
     config = scope["app"].state.engine_client.vllm_config
     found = Capacity(config.scheduler_config.max_num_seqs, config.cache_config.kv_cache_size_tokens)
     await respond(send, 200, msgspec.msgpack.encode(found))
@@ -76,7 +77,7 @@ async def unfinished(
     receive: Callable[[], Awaitable[Message]],
     send: Callable[[Message], Awaitable[None]],
 ) -> None:
-    """How many sequences run or wait."""
+    """Answer with the number of sequences that run or wait."""
     number = scope["app"].state.engine_client.output_processor.get_num_unfinished_requests()
     await respond(send, 200, str(number).encode())
 
@@ -89,7 +90,7 @@ async def respond(send: Callable[[Message], Awaitable[None]], status: int, conte
 
 
 async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
-    """Status and body."""
+    """Return status and body."""
     try:
         request = _request.decode(body)
         params = {**request.sampling}
@@ -120,26 +121,26 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
         return 500, error_body(500, error.__cause__ or error)
     if last is None or any(one.finish_reason == "error" for one in last.outputs):
         if constraint:
-            # Its grammar, which only fails here: otherwise the call would be tried again for ever.
+            # The grammar only fails here. With an answer of 500 the call would be retried forever.
             problem = "its schema does not compile, or allows nothing that the vocabulary can say"
             return 400, error_body(400, ValueError(problem))
         return 500, error_body(500, RuntimeError("the engine failed the request; its log says why"))
     answer = Answer([choice(one) for one in last.outputs])
     if last.prompt_logprobs is not None:
         flat: Any = last.prompt_logprobs
-        # The first token has none; of each other one its own comes first.
+        # The first token has no value. Each other token's own value comes first.
         answer.prompt_logprobs = logprobs(np.asarray(flat.logprobs)[flat.start_indices[1:]])
     return 200, msgspec.msgpack.encode(answer)
 
 
 def error_body(status: int, error: BaseException) -> bytes:
-    """An error in vLLM's shape."""
+    """Return an error in vLLM's format."""
     text = str(error) or type(error).__name__
     return msgspec.json.encode({"error": {"message": text, "code": status}})
 
 
 def choice(output: CompletionOutput) -> Choice:
-    """One sample, as it travels."""
+    """Return one sample as it is sent."""
     flat: Any = output.logprobs
     starts = np.asarray(flat.start_indices, np.int64)
     found = np.asarray(flat.logprobs, np.float64)

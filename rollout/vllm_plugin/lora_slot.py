@@ -1,9 +1,9 @@
-"""The folder from which vLLM reads a run's LoRA adapter: always that of the live version.
+"""The folder from which vLLM reads a run's LoRA adapter. It always holds the live version.
 
-vLLM drops its adapters at every weight update and reads them again, from the path in a request, as
-soon as a request needs them. So all requests, also those in flight at an update, name this folder,
-whose weights are a link to the file of the live version. The engine replaces the link while the
-server is paused: requests go on under the new version.
+vLLM drops its adapters at every weight update, and reads them again from the path in a request. So
+all requests, also those in flight at an update, name this folder. Its weights are a link to the
+live version's file. The engine replaces the link while the server is paused, so requests continue
+under the new version.
 """
 
 import json
@@ -46,7 +46,7 @@ class AdapterSlot:
         return config
 
     def put(self, file: Path) -> None:
-        """Make `file` the adapter, atomically; other processes may do the same."""
+        """Make `file` the adapter, atomically. Other processes may do the same."""
         link = self.weights.with_suffix(f".{os.getpid()}")
         link.unlink(missing_ok=True)
         link.symlink_to(file.absolute())
@@ -54,8 +54,8 @@ class AdapterSlot:
 
 
 def slot_for(model: Path, folder: Path) -> AdapterSlot | None:
-    """A slot in `folder` with the adapter without effect, which vLLM loads when it starts. None if
-    `model` comes without an adapter."""
+    """Create a slot in `folder` with an adapter of zeros, which vLLM loads when it starts. Return
+    None if `model` has no adapter."""
     blank = model / ADAPTER
     if not blank.is_dir():
         return None

@@ -1,7 +1,7 @@
-"""vLLM's parsers of answers, behind a route: an answer's text, tool calls and reasoning.
+"""A route for vLLM's parsers of answers: an answer's text, tool calls and reasoning.
 
-vLLM's own route for it takes no answer without an id of a generate request, and needs options that
-open more routes. Imported only in vLLM's API server.
+vLLM's own route needs the id of a generate request, and options that open more routes. Imported
+only in vLLM's API server.
 """
 
 import json
@@ -26,14 +26,15 @@ async def message(
     receive: Callable[[], Awaitable[Message]],
     send: Callable[[Message], Awaitable[None]],
 ) -> None:
-    """One answer as an assistant's message, by the server's tool and reasoning parsers."""
+    """Answer with one answer as an assistant's message, by the server's tool and reasoning
+    parsers."""
     body = await body_of(receive)
     if body is None:
         return
     try:
         found = await _message(scope["app"].state, _parsed.decode(body))
         status, content = 200, json.dumps(found).encode()
-    # A parser reads what the policy wrote, and raises what it likes.
+    # A parser reads the policy's text, and may raise anything.
     except Exception as error:
         status, content = 400, error_body(400, error)
     await respond(send, status, content)

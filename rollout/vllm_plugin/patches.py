@@ -1,6 +1,6 @@
 """Changes to vLLM's own code, only in processes that a rollout worker owns.
 
-Each replaces one function by its name; a vLLM without that function works unchanged.
+Each replaces one function by name. A vLLM without that function works unchanged.
 """
 
 import os
@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 ENOUGH_CORES = 8
-"""With so many cores a process may spin."""
+"""With this many cores a process may spin."""
 WAIT_SECONDS = 50e-6
 
 
@@ -17,7 +17,7 @@ def wait_politely() -> bool:
 
     vLLM's engine and its worker process pass each step through shared memory and spin on it
     (`sched_yield` in a loop). On two cores that takes half a core from the API server, the learner
-    and the worker loop, and the kernel lets those wait for a second and more at times. Measured
+    and the worker loop, and the kernel sometimes lets those wait for more than a second. Measured
     with 1.1 M parameters on two cores: 213 µs of CPU time a token with spinning, 148 µs with sleeps
     of 50 µs, at the same or higher throughput.
     """
@@ -37,11 +37,11 @@ def _wait() -> None:
 
 
 def pause_at_once() -> bool:
-    """Have vLLM's API server answer a pause that keeps its requests as soon as the engine stands
-    still. Returns whether there was code to replace.
+    """Make vLLM's API server answer a pause with `keep` as soon as the engine stands still. Returns
+    whether there was code to replace.
 
-    vLLM waits another 20 ms, for outputs that are on their way, and says itself that nothing needs
-    them. Here they come when generation goes on, with the version that sampled them.
+    vLLM waits 20 ms more, for outputs on their way, and says itself that they are not needed. Here
+    they arrive after the pause, with the version that sampled them.
     """
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -61,14 +61,14 @@ def pause_at_once() -> bool:
 
 
 def empty_prefix_cache_at_updates() -> bool:
-    """Have the engine core empty its prefix cache when its weights change, also while requests in
+    """Make the engine core empty its prefix cache when its weights change, even while requests in
     flight keep their blocks. Returns whether there was code to replace; without it only the salts
-    of requests keep versions apart.
+    of requests separate versions.
 
-    vLLM empties the cache only when nothing is in flight, or drops the keys and values of what is.
-    A request that was sent before an update and begins after it has the old salt, and would find
-    the prompt of the old version. So when the paused engine gets its new version, every block loses
-    its name: requests keep their blocks, and no later request finds them.
+    vLLM can empty the cache only if nothing is in flight, or it drops the keys and values of
+    requests in flight. A request that was sent before an update and starts after it has the old
+    salt, and would find the old version's prompt. So when the paused engine gets its new version,
+    every block loses its hash. Requests keep their blocks, and no later request finds them.
     """
     from vllm.v1.core.block_pool import BlockPool
     from vllm.v1.engine.core import EngineCore
@@ -82,7 +82,7 @@ def empty_prefix_cache_at_updates() -> bool:
     def set_weight_version(self: Any, weight_version: str) -> None:
         original(self, weight_version)
         pool = self.scheduler.kv_cache_manager.block_pool
-        # Only blocks with a name: there may be a hundred thousand others, and generation waits.
+        # Only blocks with a hash: there may be 100,000 others, and generation waits.
         named = {block.block_id for block in pool.blocks if block.block_hash is not None}
         pool.evict_blocks(named | set(pool.cached_block_hashes_by_block))
 

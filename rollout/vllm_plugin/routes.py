@@ -1,4 +1,4 @@
-"""ASGI middleware of vLLM's server: only the routes that Headrace uses are there.
+"""ASGI middleware of vLLM's server that opens only the routes that Headrace uses.
 
 `VLLM_SERVER_DEV_MODE`, which weight updates need, also opens routes that run any method of the
 worker (`/collective_rpc`), or reset and profile the server.
@@ -14,19 +14,20 @@ IN_USE = frozenset(
         *("/health", "/metrics", "/v1/models", "/abort_requests"),
         *("/pause", "/resume", "/init_weight_transfer_engine", "/start_weight_update"),
         *("/update_weights", "/finish_weight_update"),
-        # Only the tests read these, which change nothing.
+        # Only tests read these routes, which change nothing.
         *("/is_paused", "/is_sleeping", "/weight_info"),
     }
 )
 
 SLEEP = frozenset({"/sleep", "/wake_up"})
-"""In use where the server was started with sleep mode. Without it a sleep would never end."""
+"""Open only if the server was started with sleep mode. Without it a sleep would never end."""
 
 Message = dict[str, Any]
 
 
 class OnlyRoutesInUse:
-    """Answers 404 to all other paths, takes no web socket, and has those of `generate`."""
+    """Answers the plugin's own routes, refuses other unknown paths with 404, and closes web
+    sockets."""
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         from rollout.vllm_plugin.generate import capacity, generate, unfinished
@@ -50,7 +51,7 @@ class OnlyRoutesInUse:
         receive: Callable[[], Awaitable[Message]],
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
-        """One request, or the server's lifespan."""
+        """Answer one request, or handle the server's lifespan."""
         if scope["type"] == "http" and scope["path"] in self._own:
             await self._own[scope["path"]](scope, receive, send)
         elif scope["type"] == "lifespan" or (scope["type"] == "http" and _in_use(scope)):
@@ -68,4 +69,4 @@ def _in_use(scope: Message) -> bool:
 
 
 ONLY_ROUTES_IN_USE = f"{OnlyRoutesInUse.__module__}.{OnlyRoutesInUse.__name__}"
-"""As vLLM's option `--middleware` names it."""
+"""The middleware's name for vLLM's option `--middleware`."""

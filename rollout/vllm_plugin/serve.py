@@ -1,6 +1,6 @@
-"""`python -m rollout.vllm_plugin.serve`: vLLM's API server, which starts with less work.
+"""`python -m rollout.vllm_plugin.serve`: vLLM's API server with a shorter start.
 
-vLLM starts its engine and its workers as new Pythons, and each of those first imports the server's
+vLLM starts its engine and its workers as new Python processes, and each first imports the server's
 main module. vLLM's own main module imports the whole API server; this one imports nothing.
 """
 

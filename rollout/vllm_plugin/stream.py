@@ -1,7 +1,6 @@
-"""One sample as it grows, in lines of JSON. Imported only in vLLM's API server.
+"""A route that sends one sample as it grows, in lines of JSON. Imported only in vLLM's API server.
 
-vLLM makes the text: characters come whole, and what may be the beginning of a stop text comes when
-it is known not to be.
+vLLM decodes the text: it sends whole characters, and holds back text that may begin a stop text.
 """
 
 import asyncio
@@ -22,12 +21,12 @@ Send = Callable[[Message], Awaitable[None]]
 
 
 async def stream(scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
-    """One request over ASGI. A client that goes away aborts it."""
+    """Answer one request over ASGI. The request is aborted if its client disconnects."""
     body = await body_of(receive)
     if body is None:
         return
     sampling = asyncio.create_task(_sample(scope["app"].state, body, send))
-    # The body is whole: what comes next is that the client has gone.
+    # The body is complete, so the next message is the client's disconnect.
     gone = asyncio.ensure_future(receive())
     try:
         await asyncio.wait({sampling, gone}, return_when=asyncio.FIRST_COMPLETED)

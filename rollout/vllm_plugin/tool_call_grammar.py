@@ -1,4 +1,4 @@
-"""The grammar of an answer that has to call a tool, in the format that the model's parser reads.
+"""The grammar of an answer that must call a tool, in the format that the model's parser reads.
 
 vLLM builds it in its own chat route, which takes no token ids. Imported only in vLLM's API server.
 """
@@ -14,8 +14,8 @@ from vllm.tool_parsers.structural_tag_registry import limit_to_single_tool_call
 def tool_call_grammar(
     derenderer: Any, tool_choice: Any, tools: list[dict[str, Any]], parallel_tool_calls: bool
 ) -> StructuredOutputsParams:
-    """For one call, or for several where `parallel_tool_calls` allows them. Arguments have to fit
-    the schemas of tools that are `strict`. Raises ValueError."""
+    """Return the grammar of one call, or of several if `parallel_tool_calls`. Arguments must fit
+    the schemas of `strict` tools. Raises ValueError."""
     request = ChatCompletionRequest(messages=[], tools=tools, tool_choice=tool_choice)
     tokenizer, config = derenderer.renderer.get_tokenizer(), derenderer.model_config
     parser = derenderer.parser(tokenizer, request.tools, model_config=config).tool_parser

@@ -1,4 +1,4 @@
-"""Weight files as vLLM loads them: their tensors, checked before the model is touched."""
+"""Reads weight files for vLLM, and checks their tensors before the model is changed."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
 WEIGHTS_KEPT = "weights kept"
 WEIGHTS_MIXED = "weights mixed"
-"""Each error of an update contains one: the old weights are whole, or the model must not sample.
-vLLM passes on nothing but the text."""
+"""The text of a failed update contains WEIGHTS_KEPT (the old weights are whole) or WEIGHTS_MIXED
+(the model must not sample). vLLM passes on only the text."""
 
 BASE, TAG = "base", "tag"
-"""In the metadata of a staged patch: the version that it changes, and the one that it makes."""
+"""Metadata of a staged patch: the version that it changes, and the version that it makes."""
 POSITIONS, VALUES = "positions", "values"
-"""Its arrays: `values/NUMBER/TENSOR`, and where they go in the flat tensor; lower numbers first."""
+"""Arrays of a staged patch: `values/NUMBER/TENSOR` and their positions in the flat tensor. Lower
+numbers come first."""
 
 Tensors = dict[str, tuple[str, tuple[int, ...]]]
 """By name: the type as safetensors spells it (F32, BF16, …) and the shape."""
@@ -29,7 +30,7 @@ class UnusableFile(ValueError):
 
 
 def read_tensors(path: Path) -> Tensors:
-    """The tensors of a safetensors file, from its header alone.
+    """Return the tensors of a safetensors file, from its header alone.
 
     Raises UnusableFile for a file that is missing, truncated or not safetensors: the header has the
     byte range of every tensor, and safetensors compares it with the file's size.
@@ -63,17 +64,17 @@ def check_tensors(path: Path, found: Tensors, expected: Tensors) -> None:
 
 
 def some(names: list[str]) -> str:
-    """The first names, and how many more there are."""
+    """Return the first names, and how many more there are."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more
 
 
 def stream(path: Path, deltas: Sequence[Path] = ()) -> "Iterator[tuple[str, torch.Tensor]]":
-    """(name, tensor) pairs, on the CPU, layer by layer: of a whole safetensors file, or of the
-    version that `deltas` make of it. vLLM buffers tensors until a layer is complete, so the order
-    bounds its memory.
+    """Yield (name, tensor) pairs, on the CPU, layer by layer, of a whole safetensors file with
+    `deltas` applied. vLLM buffers tensors until a layer is complete, so the order limits its
+    memory.
 
-    Raises UnusableFile where a tensor has not the checksum that the last delta names.
+    Raises UnusableFile if a tensor does not have the checksum that the last delta names.
     """
     if deltas:
         yield from _patched(path, deltas)
@@ -86,8 +87,8 @@ def stream(path: Path, deltas: Sequence[Path] = ()) -> "Iterator[tuple[str, torc
 
 
 def check_chain(path: Path, deltas: Sequence[Path]) -> None:
-    """Raise UnusableFile unless `deltas` follow each other and the whole file `path`. No weight is
-    read."""
+    """Raise UnusableFile unless `deltas` follow each other and the whole file `path`. Reads no
+    weight."""
     with ExitStack() as stack:
         _version(path, deltas, stack)
 
@@ -106,7 +107,7 @@ def _patched(path: Path, deltas: Sequence[Path]) -> "Iterator[tuple[str, torch.T
 
 
 def _version(path: Path, deltas: Sequence[Path], stack: ExitStack) -> WholeVersion:
-    """Of files that `stack` closes."""
+    """Open the version's files; `stack` closes them."""
     try:
         opened = [stack.enter_context(DeltaReader(delta)) for delta in deltas]
         return WholeVersion(path, opened)

@@ -1,11 +1,11 @@
-"""Changes single values of a model's weights in place, by vLLM's own loader of patches.
+"""Changes single values of a model's weights in place, with vLLM's own loader of patches.
 
-That loader knows checkpoint names: it finds the part of a fused or sharded parameter that a value
-belongs to. It copies into parameters as they are. So a model is patched only where vLLM holds its
-weights as checkpoints do; for any other one the whole version is loaded.
+That loader takes checkpoint names: it finds the part of a fused or sharded parameter that a value
+belongs to. It copies into parameters as they are. So a model is patched only if vLLM holds its
+weights like a checkpoint; otherwise the whole version is loaded.
 
-vLLM's loader marks unchanged values by NaN, checks what it gets before it writes, and does not undo
-what it has written when it fails: `engine` then loads the version of before.
+vLLM's loader marks unchanged values by NaN, and checks its input before it writes. It does not undo
+its writes when it fails, so `engine` then loads the previous version.
 """
 
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ PLAIN = (UnquantizedLinearMethod, UnquantizedEmbeddingMethod)
 
 
 def patchable(model: torch.nn.Module) -> bool:
-    """Whether vLLM holds every weight as checkpoints do: nothing quantised, packed or shuffled, and
+    """Whether vLLM holds every weight like a checkpoint: nothing quantised, packed or shuffled, and
     nothing derived from weights (multi-head latent attention)."""
     for layer in model.modules():
         method = getattr(layer, "quant_method", None)
@@ -48,8 +48,8 @@ def patchable(model: torch.nn.Module) -> bool:
 
 
 def check_patch(path: Path, base: str, tag: str, tensors: Tensors) -> None:
-    """Raise UnusableFile unless the staged patch leads from version `base`, which is loaded, to
-    `tag`, and changes bfloat16 `tensors` alone. No value is read."""
+    """Raise UnusableFile unless the staged patch leads from the loaded version `base` to `tag`, and
+    changes only bfloat16 `tensors`. Reads no value."""
     with _opened(path) as file:
         metadata = file.metadata() or {}
         if (found := (metadata.get(BASE), metadata.get(TAG))) != (base, tag):
@@ -62,8 +62,8 @@ def check_patch(path: Path, base: str, tag: str, tensors: Tensors) -> None:
 
 
 def apply_patch(model: torch.nn.Module, path: Path, tensors: Tensors, device: torch.device) -> None:
-    """Change `model` as the staged patch says. Raises ValueError (nothing is changed) for positions
-    outside of a tensor or values that are NaN, and whatever the model's loader raises."""
+    """Apply the staged patch to `model`. Raises ValueError (nothing is changed) for positions
+    outside a tensor or values that are NaN, and whatever the model's loader raises."""
     load_checkpoint_weight_patches(
         model, list(_patches(path, tensors, device)), validate_unique_indices=False
     )
@@ -89,6 +89,6 @@ def _opened(path: Path, device: str = "cpu") -> Any:
 
 
 def _parts(file: Any) -> list[tuple[int, str]]:
-    """(number, tensor), in the order of the numbers."""
+    """Return (number, tensor), ordered by number."""
     found = [key.split("/", 2) for key in file.keys() if key.startswith(f"{VALUES}/")]  # noqa: SIM118
     return sorted((int(number), name) for _, number, name in found)

@@ -1,7 +1,7 @@
 """Generate requests and answers between a worker and its vLLM: MessagePack, with arrays as bytes.
 
-JSON of a log-probability costs the server more time than sampling the token does on a small model.
-Imports neither vLLM nor torch: the worker, vLLM and the stand-ins of tests and benchmarks use it.
+On a small model, JSON of a log-probability takes the server longer than sampling the token. Imports
+neither vLLM nor torch: the worker, vLLM, and the stand-ins of tests and benchmarks use it.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 GENERATE = "/headrace/generate"
-"""The route, of the plugin (`generate`)."""
+"""The plugin's route for samples (`generate`)."""
 STREAM = "/headrace/stream"
 """The route that answers token by token, in lines of JSON (`Delta`)."""
 CAPACITY = "/headrace/capacity"
-"""The route that says how much the server takes at once."""
+"""The route that returns how many sequences and tokens the server holds at once."""
 UNFINISHED = "/headrace/unfinished"
-"""The route that says how many sequences it has now, as a decimal number."""
+"""The route that returns how many sequences run or wait, as a decimal number."""
 LOWEST = -9999.0
-"""In place of the logarithm of 0, and of what is no number."""
+"""Replaces the logarithm of 0, and NaN."""
 MESSAGE = "/headrace/message"
 """The route that parses an answer: its text, its tool calls, its reasoning."""
 ID, LOGPROB = np.dtype("<i4"), np.dtype("<f4")
@@ -34,11 +34,12 @@ class Request(msgspec.Struct):
     model: str
     token_ids: list[int]
     cache_salt: str
-    """Only requests with the same one share a prefix cache."""
+    """Only requests with the same salt share a prefix cache."""
     sampling: dict[str, Any]
     """vLLM's `SamplingParams`."""
     priority: int = 0
-    """The lower, the earlier it begins, if the server's scheduling policy is `priority`."""
+    """Requests with a lower priority start earlier, if the server's scheduling policy is
+    `priority`."""
 
 
 class Choice(msgspec.Struct):
@@ -48,15 +49,15 @@ class Choice(msgspec.Struct):
     finish_reason: str
     token_ids: bytes
     logprobs: bytes
-    """One of each token."""
+    """One for each token."""
     versions: list[tuple[str, int, int]]
     """(version of the weights, start, end) of its tokens."""
     counts: bytes = b""
-    """Of each token the number of its candidates, if the request asked for them."""
+    """The number of candidates of each token, if the request asked for candidates."""
     candidates: bytes = b""
-    """The ids of all candidates, those of the first token first."""
+    """The ids of all candidates, in the order of the tokens."""
     candidate_logprobs: bytes = b""
-    """Of all candidates; empty if vLLM has removed the impossible ones."""
+    """The log-probabilities of all candidates; empty if vLLM has removed the impossible ones."""
     experts: memoryview | None = None
     """Expert routing as a .npy file. Not copied out of the message: up to 206 MB a group."""
 
@@ -66,20 +67,21 @@ class Answer(msgspec.Struct):
 
     choices: list[Choice]
     prompt_logprobs: bytes = b""
-    """Of the prompt's tokens but the first, if the request asked for them (`prompt_logprobs`)."""
+    """The log-probabilities of the prompt's tokens but the first, if the request asked for them
+    (`prompt_logprobs`)."""
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
-    """What was sampled since the last one."""
+    """The tokens sampled since the previous delta."""
 
     text: str = ""
     token_ids: list[int] = []
     finish_reason: str | None = None
-    """In the last one."""
+    """Set in the last delta."""
     versions: list[tuple[str, int, int]] = []
-    """In the last one, as in Choice."""
+    """Set in the last delta; see Choice."""
     error: str = ""
-    """Why the answer ends before its end."""
+    """Why the answer breaks off."""
 
 
 class Parsed(msgspec.Struct):
@@ -88,27 +90,28 @@ class Parsed(msgspec.Struct):
     token_ids: list[int]
     """Without an end of sequence."""
     messages: list[dict[str, Any]]
-    """What it answers."""
+    """The conversation before the answer."""
     tools: list[dict[str, Any]]
     variables: dict[str, Any] = {}
-    """Those of the chat template: `enable_thinking` tells a parser whether to expect reasoning."""
+    """Variables of the chat template: `enable_thinking` tells a parser whether to expect
+    reasoning."""
 
 
 class Capacity(msgspec.Struct):
-    """What a server takes at once."""
+    """How much a server holds at once."""
 
     sequences: int
-    """That it runs, at most."""
+    """The most sequences that it runs."""
     cache_tokens: int | None = None
-    """Whose keys and values its cache holds; None for a model without such a cache."""
+    """The tokens whose keys and values its cache holds; None for a model without such a cache."""
 
 
 def ids(numbers: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
-    """Token ids, or counts."""
+    """Encode token ids, or counts."""
     return np.asarray(numbers, ID).tobytes()
 
 
 def logprobs(numbers: Sequence[float] | npt.NDArray[np.floating]) -> bytes:
-    """Log-probabilities."""
+    """Encode log-probabilities."""
     found = np.asarray(numbers, LOGPROB)
     return np.nan_to_num(found, nan=LOWEST, neginf=LOWEST).astype(LOGPROB).tobytes()

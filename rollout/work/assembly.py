@@ -1,6 +1,6 @@
-"""From completions and scores to a trajectory group on the wire. Pure.
+"""Assembles completions and scores into a trajectory group. Pure.
 
-The group has the version of every sampled token; the oldest one decides its staleness.
+The group has the version of every sampled token. The oldest version decides its staleness.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from services.contracts.weights import parse_version_tag
 
 @dataclass(frozen=True)
 class Origin:
-    """Who sampled a group, for which task, and when."""
+    """The worker that sampled a group, the task, and when."""
 
     run: str
     task: int
@@ -31,13 +31,13 @@ class Origin:
     generated_at: float
     scored_at: float
     dataset: str = ""
-    """Of a mixture."""
+    """The dataset's name in a mixture; otherwise empty."""
     prompt_key: str = ""
-    """As of GroupHeader."""
+    """See GroupHeader."""
     own: str | None = None
-    """As of GroupHeader."""
+    """See GroupHeader."""
     reference: str = ""
-    """As of GroupHeader."""
+    """See GroupHeader."""
 
 
 def assemble(
@@ -49,9 +49,12 @@ def assemble(
     decode: Decode | None = None,
     routing: bool = False,
 ) -> TrajectoryGroup:
-    """The group. Completions and scores are in the same order. `sampled_reward`: with `best_of`,
-    the mean over all samples; `decode`: with dense rewards, from tokens to the text that
-    verifiers saw; `routing`: with expert routing. Raises MissingRouting."""
+    """Return the group of `completions` and their `scores`, which have the same order.
+
+    `sampled_reward`: the mean reward of all samples, with `best_of`. `decode`: from tokens to the
+    text that verifiers saw, with dense rewards. `routing`: whether to add expert routing. Raises
+    MissingRouting.
+    """
     tags: dict[str, int] = {}
     spans = [
         (sample, span.start, span.end, tags.setdefault(span.version, len(tags)))
@@ -123,11 +126,11 @@ def _joined(arrays: list[Any], dtype: Any) -> Any:
 
 
 def oldest_tag(tags: list[str], live: str, forks: dict[str, int]) -> str:
-    """The one of `tags` with the most staleness; `live` if nothing was sampled.
+    """Return the tag with the most staleness; `live` if nothing was sampled.
 
     Versions form a tree. A version `v` of a lineage that ended at its fork `f` is `v − f` steps
     along a dead branch, as far from the living branch as version `f − (v − f)`. `forks` has `f` for
-    each lineage that ended; versions of the others count as they are.
+    each lineage that ended. Versions of other lineages count as they are.
     """
 
     def age(tag: str) -> int:

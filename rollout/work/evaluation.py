@@ -1,10 +1,10 @@
-"""Evaluation: rows answered by one exact policy version, beside training.
+"""Evaluation: answers held-out rows with one exact policy version while training continues.
 
-A worker that has a seat keeps vLLM at the evaluated version until it has no row left
-(`Follower.pin`). Its training goes on meanwhile, by that version and under admission as ever, on
-the share of vLLM that evaluation leaves; other workers follow new versions. A worker that serves a
-newer version already (after another one died, or because the evaluation had to wait) lets its
-groups finish first. A worker that only evaluates keeps its seat from one evaluation to the next.
+A worker that has a seat in an evaluation pins vLLM to the evaluated version until it has no row
+left (`WeightFollower.pin`). It continues to train meanwhile, with that version and under admission,
+on the share of vLLM that evaluation leaves. Other workers follow new versions. A worker that
+already serves a newer version (another worker died, or the evaluation had to wait) finishes its
+groups first. A worker that only evaluates keeps its seat from one evaluation to the next.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ from services.volume import DamagedFile, GatewayAway
 log = get_logger(__name__)
 
 POLL_SECONDS = 0.25
-"""Until a worker without rows asks again."""
+"""Seconds until a worker without rows asks again."""
 BACKOFF_SECONDS = 5.0
-"""After a failure that is not the evaluation's."""
+"""Seconds to wait after a failure that the evaluation did not cause."""
 DAMAGED_TRIES = 2
-"""Of an evaluation whose files are damaged, before it ends without answers."""
+"""Tries to load a damaged version before its evaluation fails."""
 AWAY = (VLLMUnavailable, ToolsAway, RedisError, GatewayAway, RowsAway)
 
 
@@ -63,23 +63,23 @@ class Evaluator:
         ready: Callable[[], bool],
         changed: Callable[[], None],
     ) -> None:
-        """`rows_of`: a dataset's rows; `room`: how many rows of so many samples to have in vLLM;
-        `training`: groups in vLLM; `ready`: whether requests may begin now; `changed` is called
-        when training may have other room."""
+        """`rows_of` returns a dataset's rows. `room` returns how many rows with the given number of
+        samples may be in vLLM. `training` returns the number of groups in vLLM, and `ready` whether
+        requests may start now. `changed` is called when the share of training may have changed."""
         self._context, self._store, self._rows_of = context, store, rows_of
         self._run_events, self._ttl, self._room = run_events, ttl, room
         self._training, self._ready, self._changed = training, ready, changed
         self._datasets: dict[str, Rows] = {}
         self._damaged: Counter[str] = Counter()
-        """Tries to load each evaluation's version that met a damaged file."""
+        """For each evaluation: tries to load its version that met a damaged file."""
         self._held: dict[str, bool] = {}
-        # Whether the row is still in vLLM, by attempt.
+        # By attempt: whether the row is still in vLLM.
         self._seated = False
         self._requests: dict[str, EvaluationRequest] = {}
         self.samples = 0
         """Completions of the rows in vLLM."""
         self.clearing = False
-        """Whether training is to take no more groups, until vLLM has gone back to a version."""
+        """Whether training leases no more groups until vLLM has gone back to an older version."""
 
     def __len__(self) -> int:
         return len(self._held)
@@ -90,7 +90,7 @@ class Evaluator:
         return sum(self._held.values())
 
     async def run(self) -> None:
-        """Answer rows whenever an evaluation is open, for ever."""
+        """Answer rows whenever an evaluation is open. Never returns."""
         while True:
             pause = POLL_SECONDS
             try:
@@ -108,14 +108,14 @@ class Evaluator:
             await asyncio.sleep(pause)
 
     async def renew(self, moving: bool) -> None:
-        """Renew the seat and the held rows, as `Leases.renew`. Raises RedisError."""
+        """Renew the seat and the held rows, as `Leases.renew` does. Raises RedisError."""
         keep = [a for a, generating in self._held.items() if moving or not generating]
         if self._seated:
             run, worker = self._context.run, self._context.worker
             await self._store.evaluations.renew(run, worker, keep, self._ttl)
 
     async def release_all(self) -> None:
-        """Release every row without answers, and the seat. Raises RedisError."""
+        """Release all rows without answers, and the seat. Raises RedisError."""
         await self._release(leaves=True)
 
     async def _release(self, leaves: bool) -> None:
@@ -129,8 +129,8 @@ class Evaluator:
     # --- one version ----------------------------------------------------------------------------
 
     async def _turn(self) -> bool:
-        """Answer rows of the open evaluation, if this worker is to. Returns whether there were
-        any. Raises AWAY, CannotPin."""
+        """Answer rows of the open evaluation, if this worker has a seat. Return whether there were
+        any. Raises AWAY and CannotPin."""
         live = self._context.follower.live
         if live is None or not self._context.follower.healthy or not self._ready():
             return False
@@ -151,8 +151,8 @@ class Evaluator:
         return True
 
     async def _serve(self, request: EvaluationRequest) -> None:
-        """Have vLLM serve the request's version, and no other from then on. Raises CannotPin; ends
-        an evaluation whose version nobody can load any more."""
+        """Pin vLLM to the request's version. Raises CannotPin. Fails an evaluation whose version no
+        worker can load any more."""
         follower = self._context.follower
         try:
             manifest = request.weights
@@ -181,7 +181,8 @@ class Evaluator:
             await asyncio.sleep(POLL_SECONDS / 5)
 
     async def _answer_rows(self, version: str, leased: EvaluationLeases) -> None:
-        """Answer rows of the open evaluation, and of those that follow it by the same version."""
+        """Answer rows of the open evaluation, and of the next ones if they have the same
+        version."""
         tasks: set[asyncio.Task[None]] = set()
         try:
             while True:
@@ -195,13 +196,13 @@ class Evaluator:
                     task.result()
                 request = self._requests[leased.id] if leased.id else None
                 samples = request.set.samples if request else 1
-                # Rows that are being scored need no room in vLLM, and do not pile up either.
+                # Rows that are being scored need no place in vLLM, but their number is limited too.
                 room = self._room(samples)
                 count = min(room - self.generating, 2 * room - len(self))
                 leased = await self._lease(count) if self._ready() else EvaluationLeases()
                 self._note_held(leased)
                 if leased.id and self._requests[leased.id].version != version:
-                    # The next one is of another version: first all rows of this one.
+                    # The next evaluation has another version: finish all rows of this one first.
                     leased = EvaluationLeases()
         finally:
             await end(tasks)
@@ -262,7 +263,7 @@ class Evaluator:
         except AWAY:
             raise
         except Exception as error:
-            # An evaluation must end: a row that fails counts as wrong.
+            # An evaluation must end, so a row that fails counts as wrong.
             log.warning("evaluation row failed", error=str(error))
             await self._run_events.once(
                 f"evaluation {request.id}",
@@ -271,7 +272,7 @@ class Evaluator:
             )
             answered = answered.model_copy(update={"samples": [], "error": str(error)})
         if attempt not in self._held:
-            # Released meanwhile: its answers may be of other weights.
+            # The row was released meanwhile: wrong weights may have sampled its answers.
             return
         run, evaluations = self._context.run, self._store.evaluations
         await retry(
@@ -282,7 +283,7 @@ class Evaluator:
     async def _sample(
         self, request: EvaluationRequest, answered: AnsweredRow, generated: Callable[[], None]
     ) -> None:
-        """Fill `answered`. Raises as `sample_and_score`."""
+        """Fill `answered`. Raises what `sample_and_score` raises."""
         held_out = request.set
         rows = self._datasets.get(held_out.dataset)
         if rows is None:
@@ -324,7 +325,8 @@ class Evaluator:
 
 
 def category_of(row: Row, column: str | None) -> str | None:
-    """The row's value in `column`, as text; `COLUMN.KEY` is a key of a column that is an object."""
+    """Return the row's value in `column` as text. `COLUMN.KEY` is a key in a column that holds an
+    object."""
     if column is None:
         return None
     value: Any = row.columns

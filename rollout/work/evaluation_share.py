@@ -1,17 +1,17 @@
-"""How much of vLLM held-out rows get beside training, and how much training keeps. Pure."""
+"""Divides vLLM between held-out rows and training. Pure."""
 
 import math
 
 
 def evaluation_rows(most: int, training: int, share: float | None, samples: int) -> int:
-    """Rows of so many samples for evaluation to have in vLLM: its `share` (None: all) of the `most`
-    completions there, or what `training` leaves of them."""
+    """Return how many rows of `samples` completions evaluation may have in vLLM: its `share` (None:
+    all) of `most` completions, or what `training` leaves free if that is more."""
     return _rows_beside(most, training, 1.0 if share is None else share, samples)
 
 
 def training_groups(most: int, evaluation: int, share: float | None, samples: int) -> int:
-    """Groups of so many samples for training to have there: what `evaluation`, whose `share` it is,
-    leaves, or what is not its share."""
+    """Return how many groups of `samples` completions training may have in vLLM: the share that is
+    not the evaluation's, or what `evaluation` leaves free if that is more."""
     return _rows_beside(most, evaluation, 1 - (share or 0.0), samples)
 
 

@@ -1,13 +1,13 @@
-"""The one rule that ends a run which cannot work. Pure.
+"""The one rule that fails a run which cannot work. Pure.
 
-Failures count until something works; a finished group starts the count again. Limits by cause:
+A finished group resets the count of failures. Limits by cause:
 
-- rows: all rows of the dataset, or 64 of them. One bad row is dropped and forgotten, but a run in
-  which nothing ever works would drop its whole dataset while its user waits.
-- vLLM dies or does not start: `vllm_start_tries` in a row. The cause may be this host.
+- rows: all rows of the dataset, or 64 of them. One bad row is dropped and forgotten. Without this
+  limit a run in which nothing works would drop its whole dataset while its user waits.
+- vLLM dies or does not start: `vllm_start_tries` times in a row. The cause may be this host.
 - no worker can serve the run (its config, dataset or episode type): once.
 
-A run at its limit ends with the reason, unless other workers show that the fault is this host's.
+A run at its limit fails with the reason, unless other workers show that this host is at fault.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ MAX_ROWS = 64
 
 
 class RunCannotWork(RuntimeError):
-    """The run cannot go on, on any worker; the text is the reason for the user."""
+    """The run cannot go on, on any worker. The text is the reason for the user."""
 
 
 @dataclass
@@ -25,7 +25,7 @@ class FailureLimit:
 
     start_tries: int = 1
     failures: int = 0
-    """In a row, of vLLM or of the run: the next try waits longer."""
+    """Failures in a row, of vLLM or of the run. Each one lengthens the wait before the next try."""
     rows: set[str] = field(default_factory=set)
     worked: bool = False
     """Whether a group was finished since the last start of work."""
@@ -34,17 +34,17 @@ class FailureLimit:
     host_may_be_at_fault: bool = False
 
     def start(self) -> None:
-        """Work begins, perhaps again after a failure."""
+        """Reset the failed rows: work begins, perhaps again after a failure."""
         self.rows.clear()
         self.worked, self.reason = False, None
 
     def group_finished(self) -> None:
-        """Something works: from now on a failed row is that row's fault."""
+        """Note that the run works: from now on a failed row is the row's own fault."""
         self.start()
         self.worked, self.failures = True, 0
 
     def row_failed(self, row: str, rows: int, reason: str) -> None:
-        """The row that is called so, of `rows`, failed."""
+        """Note that `row` of the dataset's `rows` failed."""
         if self.worked:
             return
         self.rows.add(row)
@@ -57,6 +57,6 @@ class FailureLimit:
         self.host_may_be_at_fault = True
 
     def run_failed(self, reason: str) -> None:
-        """The run cannot be served, or its rows reached their limit."""
+        """Note that no worker can serve the run, or that its rows reached their limit."""
         self.failures += 1
         self.reason, self.host_may_be_at_fault = reason, False

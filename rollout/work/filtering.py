@@ -1,7 +1,7 @@
-"""Which of a prompt's completions are trained (`best_of`), and which groups are filtered. Pure.
+"""Chooses the completions of a prompt to train (`best_of`), and the groups to filter. Pure.
 
-Both use rewards before shaping, which is the learner's. A completion without a reward (its verifier
-broke) is chosen last, and does not decide about its group.
+Both use rewards before shaping, which the learner does. A completion without a reward (its verifier
+broke) is chosen last, and does not count in the filter.
 """
 
 from collections.abc import Sequence
@@ -10,12 +10,12 @@ from statistics import fmean
 from services.contracts.config.objective.selection import BestOf, DynamicSampling
 
 Rewards = Sequence[float | None]
-"""Of one prompt's completions; None: without a reward."""
+"""Rewards of one prompt's completions. None: the completion has no reward."""
 
 
 def chosen(best_of: BestOf, rewards: Rewards, lengths: Sequence[int], k: int) -> list[int]:
-    """Indices of the `k` completions to train, in the order of sampling. `lengths` in tokens: of
-    equal rewards the longer one is better."""
+    """Return the indices of the `k` completions to train, in the order of sampling. If rewards are
+    equal, the completion with more tokens (`lengths`) is better."""
     best_first = sorted(
         (i for i, reward in enumerate(rewards) if reward is not None),
         key=lambda i: (rewards[i], lengths[i]),
@@ -29,8 +29,8 @@ def chosen(best_of: BestOf, rewards: Rewards, lengths: Sequence[int], k: int) ->
 
 
 def filter_reason(config: DynamicSampling, trained: Rewards, sampled: Rewards) -> str | None:
-    """Why a group is filtered; None if it is not. `trained`: rewards of the completions to train;
-    `sampled`: of all. At least one is known."""
+    """Return why a group is filtered, or None. `trained` has the rewards of the completions to
+    train, `sampled` those of all. At least one reward is known."""
     known = [reward for reward in trained if reward is not None]
     if len(set(known)) < 2:
         missing = len(trained) - len(known)

@@ -1,6 +1,6 @@
-"""One group, from a dataset row to scored completions and their wire format. Knows no other group.
+"""Samples and scores one group, from a dataset row to its trajectories. Knows no other group.
 
-A verifier that broke gives no reward; a sample of an unpublished version is never sent.
+A verifier that broke gives no reward. A sample of an unpublished version is never sent.
 """
 
 import asyncio
@@ -58,7 +58,7 @@ from services.runtime.tool_servers import ToolServer
 
 @dataclass
 class RunContext:
-    """The same for all groups of one run on one server."""
+    """Shared by all groups that one worker samples for one run."""
 
     run: str
     worker: str
@@ -72,23 +72,23 @@ class RunContext:
     eos: list[int]
     payloads: Payloads
     context: int
-    """Longest prompt + completion, in tokens."""
+    """The longest prompt with its completion, in tokens."""
     sequences: Sequences
-    """How many vLLM runs at once."""
+    """How many completions vLLM runs at once."""
     vocabulary: int | None = None
-    """Size of the model's, on a CPU (`sampling_mask.request_params`)."""
+    """The model's vocabulary size, on a CPU only (`sampling_mask.request_params`)."""
     routing_bytes: int = 0
-    """Of each token on the wire, if expert routing is replayed."""
+    """Bytes of one token's expert routing; 0 unless routing is replayed."""
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """MCP servers that this worker's operator has named."""
     teacher: Teacher | None = None
-    """One that is a server; another one is a model of the learner."""
+    """The teacher, if it is a server. Any other teacher is a model of the learner."""
     evaluation_only: bool = False
-    """Whether this worker samples nothing to train on."""
+    """Whether this worker only evaluates."""
 
 
 STAND_IN = [{"role": "user", "content": QUESTION}]
-"""In place of what an answer answers: parsers read the answer alone."""
+"""Stands for the conversation before an answer: parsers read only the answer."""
 UNREWARDED = "the episode gave no reward, and the run has no verifier (rewards)"
 
 
@@ -97,7 +97,8 @@ class VerifierBroke(RuntimeError):
 
 
 class PromptSampler:
-    """`episodes.Sampler` for one task: the run's options, its seed, the room left."""
+    """`episodes.Sampler` for one task: applies the run's options, its seed, and the token
+    limits."""
 
     def __init__(
         self,
@@ -116,13 +117,13 @@ class PromptSampler:
         self._added_tokens = context.tokenizer.get_added_vocab()
 
     def room(self, prompt_tokens: Sequence[int]) -> int:
-        """As `episodes.Sampler.room`. Raises PromptTooLong without room."""
+        """See `episodes.Sampler.room`. Raises PromptTooLong if no token is left."""
         return min(self._sampling.max_tokens, room(list(prompt_tokens), self._context.context))
 
     async def sample(
         self, token_ids: Sequence[int], n: int, stop: str = "", index: int = 0, done: int = 0
     ) -> list[Sample]:
-        """As `episodes.Sampler.sample`. Raises PromptTooLong if the context is full."""
+        """See `episodes.Sampler.sample`. Raises PromptTooLong if the context is full."""
         prompt = list(token_ids)
         if done and self.room(prompt[: len(prompt) - done]) <= done:
             return [not_sampled([], "length")]
@@ -147,13 +148,13 @@ class PromptSampler:
     async def message(
         self, token_ids: Sequence[int], tools: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """As `episodes.Sampler.message`. What a parser cannot read is text. Raises
-        VLLMUnavailable."""
+        """See `episodes.Sampler.message`. An answer that the parser cannot read becomes text.
+        Raises VLLMUnavailable."""
         return await assistant_message(self._context, token_ids, STAND_IN, tools)
 
 
 def task_seed(seed: int | None, task: int) -> int | None:
-    """The seed of a task's first sample; vLLM adds the sample's index. None: no seed."""
+    """Return the seed of a task's first sample; vLLM adds the sample's index. None: no seed."""
     return None if seed is None else mixed(seed, task)
 
 
@@ -167,36 +168,36 @@ class Sampled:
     generated_at: float = 0.0
     scored_at: float = 0.0
     prompt_key: str | None = None
-    """As of GroupHeader; None: that of its dataset row."""
+    """See GroupHeader. None: the key of the dataset row."""
     own: str | None = None
-    """As of GroupHeader."""
+    """See GroupHeader."""
     reference: str = ""
-    """As of GroupHeader."""
+    """See GroupHeader."""
     prompt_cut: int = 0
-    """Tokens that the prompt has lost (`data.long_prompts`)."""
+    """Tokens cut off the prompt (`data.long_prompts`)."""
 
     @property
     def rewards(self) -> list[float | None]:
-        """Of each completion; None: a verifier broke."""
+        """The reward of each completion. None: a verifier broke."""
         return [score.reward for score in self.scores]
 
     def mean_reward(self) -> float:
-        """Over the completions with a reward. Raises VerifierBroke without any."""
+        """Return the mean of the known rewards. Raises VerifierBroke if every reward is missing."""
         known = [reward for reward in self.rewards if reward is not None]
         if not known:
             raise VerifierBroke(self.scores[0].detail or "every verifier reported an error")
         return fmean(known)
 
     def pass_rate(self) -> float:
-        """Share of correct completions among those that a verifier has judged; where verifiers only
-        rate, the mean reward, within 0 and 1."""
+        """Return the share of correct completions among those that a verifier judged. If verifiers
+        only rate, return the mean reward, limited to 0..1."""
         judged = [score.status for score in self.scores if score.status in VERDICTS]
         if judged:
             return judged.count(ScoreStatus.CORRECT) / len(judged)
         return min(max(self.mean_reward(), 0.0), 1.0)
 
     def trained(self, algorithm: Algorithm) -> "Sampled":
-        """The completions to train: those that `best_of` chooses, or all."""
+        """Keep only the completions to train: those that `best_of` chooses, or all."""
         if algorithm.best_of is None:
             return self
         lengths = [len(completion.token_ids) for completion in self.completions]
@@ -221,12 +222,14 @@ async def sample_and_score(
     prompt_options: PromptOptions | None = None,
     rewards: Mapping[str, Reward] | None = None,
 ) -> Sampled:
-    """`n` scored completions of `row`, which is row `index` of its dataset; calls `generated` when
-    they are sampled. After `deadline` seconds the group is truncated or given up, by
-    `rollout.at_deadline`. `prompt_options` and `rewards` (by name): default as in the run's config.
+    """Sample `n` completions of `row` (row `index` of its dataset) and score them.
 
-    Raises PastDeadline, PromptTooLong, ValueError (a prompt that cannot be rendered, or a wrong
-    result of an episode), RequestRefused, VLLMUnavailable, ScoringRefused, ToolsAway.
+    Calls `generated` once they are sampled. After `deadline` seconds the group is truncated or
+    dropped, by `rollout.at_deadline`. `prompt_options` and `rewards` (by name) default to the run's
+    config.
+
+    Raises PastDeadline, PromptTooLong, ValueError (the prompt cannot be rendered, or the episode
+    returned a wrong result), RequestRefused, VLLMUnavailable, ScoringRefused, ToolsAway.
     """
     assert context.episode is not None
     options = prompt_options or context.config.data
@@ -275,10 +278,12 @@ async def assistant_message(
     tools: list[dict[str, Any]],
     parallel_tool_calls: bool = True,
 ) -> dict[str, Any]:
-    """What the policy answered to `messages` as an assistant's message, by vLLM's parsers where the
-    run has any. What they cannot read is text: the policy wrote it, and has to be trained on it as
-    on any other answer. Without `parallel_tool_calls` its first call alone. Raises
-    VLLMUnavailable."""
+    """Return the policy's answer to `messages` as an assistant's message, by vLLM's parsers if the
+    run has any.
+
+    An answer that they cannot read becomes text: the policy wrote it, and it is trained like any
+    other answer. Without `parallel_tool_calls` only the first call is kept. Raises VLLMUnavailable.
+    """
     ids = without_end(context, token_ids)
     served = context.config.served
     if ids and (served.parses_tools or served.parses_reasoning):
@@ -292,7 +297,7 @@ async def assistant_message(
 
 
 def without_end(context: RunContext, token_ids: Sequence[int]) -> list[int]:
-    """An answer's tokens without the one that ends it, if one does."""
+    """Return an answer's tokens without its end-of-sequence token, if it has one."""
     ids = list(token_ids)
     return ids[:-1] if ids and ids[-1] in context.eos else ids
 
@@ -305,7 +310,7 @@ async def scores_of(
     index: int,
     answers: Sequence[Answer],
 ) -> list[SampleScore]:
-    """Scores of `answers` by `rewards`, by name: one request to the reward service, and one more
+    """Score `answers` by `rewards` (by name). Sends one request to the reward service, and one more
     for each gate that waits for another reward. Raises ScoringRefused."""
     if not rewards and not isinstance(context.config.algorithm.advantage, ReverseKL):
         return [earned_score(Earned(error=UNREWARDED)) for _ in answers]
@@ -321,7 +326,7 @@ async def scores_of(
 async def deadline_of(
     at_deadline: str, seconds: float | None, weights: WeightLoader
 ) -> AsyncIterator[asyncio.Event | None]:
-    """After `seconds` in which vLLM was awake, set the block's event (`complete`), or end the block
+    """After `seconds` in which vLLM was awake, set the block's event (`complete`) or end the block
     with PastDeadline (`release`)."""
     if seconds is None:
         yield None
@@ -359,10 +364,12 @@ def to_group(
     dataset: str = "",
     prompt_key: str = "",
 ) -> tuple[TrajectoryGroup, str]:
-    """The group on the wire, and the version tag of its oldest token. `live`: the version of the
-    lease; `sampled_reward`: with `best_of`, the mean over all completions; `dataset`: of a mixture;
-    `prompt_key`: as of GroupHeader. Raises ValueError for what this run's episode type must deliver
-    and did not."""
+    """Return the trajectory group, and the version tag of its oldest token.
+
+    `live` is the version of the lease; `sampled_reward` is the mean over all completions, with
+    `best_of`; `dataset` is set in a mixture; `prompt_key`: see GroupHeader. Raises ValueError if
+    the episode type did not return what this run needs.
+    """
     origin = Origin(
         run=context.run,
         task=task,

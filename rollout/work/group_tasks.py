@@ -1,7 +1,6 @@
-"""Leased tasks, each in an asyncio task of its own, from the lease to its end.
+"""Works on leased tasks: one asyncio task for each, from the lease to its end.
 
-Whatever happens to a group, its lease ends: completed, filtered, dropped with a reason, or
-released.
+Every lease ends: completed, filtered, dropped with a reason, or released.
 """
 
 import asyncio
@@ -34,12 +33,12 @@ from services.volume import GatewayAway
 log = get_logger(__name__)
 
 PAUSE_SECONDS = 1.0
-"""After vLLM or Redis was away, no new tasks for so long."""
+"""Seconds without new tasks after vLLM or Redis was unreachable."""
 
 
 @dataclass
 class Status:
-    """What the worker reports of its work on a run."""
+    """Progress of a worker on a run, for its heartbeat."""
 
     state: str = "starting"
     tokens: int = 0
@@ -50,14 +49,14 @@ class Status:
 
 @dataclass(frozen=True)
 class Failure:
-    """A kind of failed task."""
+    """One kind of failed task."""
 
     error: type[Exception]
     cause: str
     summary: str
-    """Of a run in which every task fails so; the reason goes on with an example."""
+    """The run's reason if every task fails like this; an example is appended."""
     event: str = ""
-    """What a follower of the run reads at the first one."""
+    """The event that is added at the first failure of this kind."""
 
 
 FAILURES = (
@@ -108,16 +107,16 @@ class GroupTasks:
 
     @property
     def paused(self) -> bool:
-        """Whether to begin no more tasks now."""
+        """Whether no task is to begin now."""
         return self._limit.reason is not None or time.monotonic() < self._pause_until
 
     def pause(self) -> None:
-        """Begin no more tasks for a moment, and have the worker look whether it can go on."""
+        """Begin no task for PAUSE_SECONDS, and make the worker check whether it can go on."""
         self._pause_until = time.monotonic() + PAUSE_SECONDS
         self._look()
 
     async def away(self, error: Exception) -> None:
-        """What a task needs is away, and no task is to blame: pause, and say why."""
+        """Pause because something that tasks need is unreachable. The task is not to blame."""
         self._status.error = str(error)
         self.pause()
         if isinstance(error, RowsAway):
@@ -173,7 +172,7 @@ class GroupTasks:
         await self._hand_in(lease, live, leased_at, row, sampled)
 
     async def failed(self, attempt: str, row: TaskRow, error: Exception) -> None:
-        """End the attempt at a task of this row for which `error` was raised."""
+        """End an attempt at a task of `row` that raised `error`."""
         if isinstance(error, RunCannotWork):
             self._limit.run_failed(str(error))
             self._look()

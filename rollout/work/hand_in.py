@@ -1,4 +1,4 @@
-"""A scored group's way to the learner: filtered, or completed."""
+"""Takes a scored group to the learner: filters it, or completes its task."""
 
 import asyncio
 import contextlib
@@ -24,15 +24,17 @@ from services.store.work.prompts import Lease, Passed
 log = get_logger(__name__)
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 15.0
-"""Seconds until a payload that could not be written is written again."""
+"""Seconds until a payload that could not be written is written again: the first wait and the
+longest."""
 
 
 JUDGED_SECONDS, JUDGED_AT_ONCE = 1.0, 8
-"""Between two groups of which the run keeps the best and the worst answer, after the first ones."""
+"""The run keeps the best and the worst answer of the first JUDGED_AT_ONCE groups, then of one group
+in each JUDGED_SECONDS."""
 
 
 class HandIn:
-    """Hands in the groups of one run."""
+    """Completes or filters the groups of one run."""
 
     def __init__(self, leases: Leases, run_events: RunEvents) -> None:
         self._leases = leases
@@ -44,9 +46,11 @@ class HandIn:
     async def __call__(
         self, lease: Lease, live: WeightManifest, leased_at: float, row: TaskRow, sampled: Sampled
     ) -> bool:
-        """Hand in the group of `lease`, of this row; or end its task, if the group is filtered.
-        False: the lease was lost, and nothing has changed. Raises VerifierBroke if no completion
-        has a reward, and as `to_group` and `Teacher.logprobs`."""
+        """Complete the task of `lease` with its group, or end it if the group is filtered.
+
+        Returns False if the lease was lost; nothing has changed then. Raises VerifierBroke if no
+        completion has a reward, and what `to_group` and `Teacher.logprobs` raise.
+        """
         context = row.dataset.context
         algorithm, filter = context.config.algorithm, context.config.data.filter
         passed = None
@@ -93,7 +97,7 @@ class HandIn:
         await context.follower.until_proven(group.header.tags)
         lineage, version = parse_version_tag(oldest)
         trained_lengths = group.trained_lengths(algorithm.shaping.mask_truncated)
-        # 206 MB with routing replay: leases are renewed meanwhile.
+        # With routing replay a group has 206 MB. Leases are renewed meanwhile.
         payload = await asyncio.to_thread(encode, group)
         owner = Owner(context.run, lease.task, lease.attempt)
         stored = await self._stored(context.payloads, owner, payload)
@@ -106,8 +110,8 @@ class HandIn:
         return taken
 
     async def _stored(self, payloads: Payloads, owner: Owner, payload: memoryview) -> bytes:
-        """What Redis stores of a finished group: all of it, or a reference. Waits while that place
-        takes nothing; the lease is held meanwhile."""
+        """Return the bytes that Redis stores for a finished group: the whole payload, or a
+        reference. Waits while the place for payloads is unwritable; the lease is held meanwhile."""
         wait = FIRST_WAIT
         while True:
             try:

@@ -1,5 +1,4 @@
-"""The best and the worst answer of a group as text, as soon as they are judged. Pure, except for
-the tokenizer."""
+"""Picks the best and the worst answer of a scored group as text. Pure, except for the tokenizer."""
 
 from typing import Any
 
@@ -12,10 +11,11 @@ from services.contracts.weights import parse_version_tag
 def judged_answers(
     context: RunContext, task: int, row: TaskRow, sampled: Sampled
 ) -> list[SampledAnswer]:
-    """The best and the worst answer of a group, or its first if no verifier gave a reward."""
+    """Return the best and the worst answer of a group, or the first one if no verifier gave a
+    reward."""
 
     def text(ids: Any) -> str:
-        # As it was sampled, not as it would be printed.
+        # With special tokens and blanks as they were sampled.
         return context.tokenizer.decode(
             ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
         )

@@ -1,8 +1,8 @@
 """The leases that a worker holds, and how each ends: completed, dropped, filtered, released, or
 lost.
 
-Every call of the store here is repeated until Redis takes it: an attempt that has ended ignores the
-second call.
+Every store call here is retried until Redis answers. A second call for an attempt that has ended
+changes nothing.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ T = TypeVar("T")
 TRIES = 3
 """Failures of one kind after which a task is dropped instead of released."""
 ROOM_SECONDS = 1.0
-"""Until a group that found no room in Redis is offered again."""
+"""Seconds until a group that did not fit in Redis is sent again."""
 DRAIN_SECONDS = 5.0
-"""When the worker stops, groups that are being scored may finish for so long."""
+"""Seconds that groups in scoring have to finish when the worker stops."""
 
 
 @dataclass
@@ -40,7 +40,8 @@ class _Held:
     work: asyncio.Task[None]
     generating: bool = True
     ending: bool = False
-    """The store has been told to end it: it is not lost when it is gone."""
+    """Whether this worker has already asked the store to end the lease. A lease that is gone is
+    then not lost."""
     leased: float = field(default_factory=time.monotonic)
     stage_began: float = field(default_factory=time.monotonic)
 
@@ -60,7 +61,7 @@ class Leases:
 
     @property
     def generating(self) -> int:
-        """Groups in vLLM; the others are being scored."""
+        """Groups in vLLM. All others are being scored."""
         return sum(held.generating for held in self._held.values())
 
     @property
@@ -78,11 +79,11 @@ class Leases:
         )
 
     def hold(self, lease: Lease, work: asyncio.Task[None]) -> None:
-        """`work` samples `lease`, and ends it."""
+        """Note that `work` samples the task of `lease` and ends its attempt."""
         self._held[lease.attempt] = _Held(lease.task, work)
 
     def generated(self, attempt: str) -> None:
-        """The group has left vLLM: there is room for another."""
+        """Note that the group has left vLLM, so that another fits."""
         if held := self._held.get(attempt):
             held.generating = False
             held.stage_began = time.monotonic()
@@ -101,8 +102,8 @@ class Leases:
         lengths: GroupLengths,
         passed: Passed | None = None,
     ) -> bool:
-        """Hand in the group, once Redis has room for it. The lease is held until then. `passed`:
-        with a curriculum. False: it came too late."""
+        """Complete the attempt with its group, once Redis has space for it. The lease is held until
+        then. `passed` is set with a curriculum. Return False if the group came too late."""
         while True:
             try:
                 handed_in = await self._end(
@@ -126,7 +127,7 @@ class Leases:
         return handed_in
 
     async def _room(self, attempt: str, version: int, lineage: str, size: int) -> None:
-        """Return when there is room for a finished group."""
+        """Return when Redis has space for a finished group."""
         if held := self._held.get(attempt):
             held.ending = False
         there = False
@@ -139,7 +140,7 @@ class Leases:
             )
 
     async def drop(self, attempt: str, reason: str, detail: str) -> bool:
-        """End the task without training it. False: it was no longer held."""
+        """End the task without training it. Return False if it was no longer held."""
         call = self._prompts.drop
         return await self._end([attempt], lambda: call(self._run, attempt, reason, detail))
 
@@ -148,7 +149,7 @@ class Leases:
         await self._end([attempt], lambda: self._prompts.skip(self._run, attempt, detail))
 
     async def pass_rate(self, row: str) -> float | None:
-        """The row's running pass rate; None before its first task has ended."""
+        """Return the row's running pass rate; None before its first task has ended."""
         return await _retry(lambda: self._prompts.pass_rate(self._run, row))
 
     async def filter_group(
@@ -159,8 +160,8 @@ class Leases:
         dataset: str = "",
         passed: Passed | None = None,
     ) -> bool:
-        """End the task because its group is filtered; `dataset`: of a mixture; `passed`: with a
-        curriculum. False: it was no longer held."""
+        """End the task because its group is filtered. `dataset` is set in a mixture, `passed` with
+        a curriculum. Return False if it was no longer held."""
         return await self._end(
             [attempt],
             lambda: self._prompts.filter_group(self._run, attempt, detail, reward, dataset, passed),
@@ -169,8 +170,8 @@ class Leases:
     async def filter_prompt(
         self, attempt: str, row: str, outside: bool, filter: DatasetFilter
     ) -> bool:
-        """Report, before the task ends, whether the row was outside the prompt filter. Returns
-        whether the row is filtered from now on."""
+        """Report, before the task ends, whether the row's reward was `outside` the prompt filter.
+        Return whether the row is filtered from now on."""
         passes, share = filter.passes, filter.max_share
         return await _retry(
             lambda: self._prompts.filter_prompt(
@@ -183,8 +184,8 @@ class Leases:
         return await _retry(lambda: self._prompts.prompt_filtered(self._run, row))
 
     async def release(self, attempts: list[str], cause: str = "", detail: str = "") -> None:
-        """Let other workers have the tasks. With a cause, a task that failed TRIES times is
-        dropped."""
+        """Release the tasks, so that other workers can lease them. With a `cause`, a task that
+        failed TRIES times is dropped."""
         if attempts:
             await self._end(
                 attempts,
@@ -194,8 +195,8 @@ class Leases:
             )
 
     async def renew(self, moving: bool) -> None:
-        """Renew the leases of groups that are being scored and, if vLLM is `moving`, of those in
-        vLLM. Cancels the work on lost leases. Raises RedisError."""
+        """Renew the leases of groups in scoring and, if vLLM is `moving`, of groups in vLLM.
+        Cancels the work on lost leases. Raises RedisError."""
         keep = [a for a, held in self._held.items() if moving or not held.generating]
         if not keep:
             return
@@ -206,9 +207,9 @@ class Leases:
                 held.work.cancel()
 
     async def release_at_stop(self, leasing: asyncio.Task[None]) -> None:
-        """The worker stops (SIGTERM): release the groups in vLLM at once, so that others sample
-        them; groups that are being scored may finish within DRAIN_SECONDS. `leasing` has been told
-        to end; Redis may be granting it a lease at this moment."""
+        """Release leases on SIGTERM. Groups in vLLM are released at once, so that other workers
+        sample them; groups in scoring get DRAIN_SECONDS to finish. `leasing` is already ending, but
+        Redis may be granting it a lease at this moment."""
         await self._release_generating()
         await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
         await self._release_generating()
@@ -221,7 +222,7 @@ class Leases:
         await self.release(list(held))
 
     async def release_all(self) -> None:
-        """Stop all work and release everything."""
+        """Stop all work and release all leases."""
         held = dict(self._held)
         await end(one.work for one in held.values())
         self._held.clear()

@@ -1,8 +1,8 @@
-"""Prompts that leave too little room for an answer, and what is cut off them (`data.long_prompts`).
-Pure, except for the tokenizer.
+"""Cuts prompts that leave too little space for an answer (`data.long_prompts`). Pure, except for
+the tokenizer.
 
 The longest text of a prompt loses its beginning, since questions mostly come last. The chat
-template is rendered around the rest: a prompt that is cut as tokens would begin within a message.
+template is then rendered again: a prompt cut by tokens would begin in the middle of a message.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from services.contracts.rows.messages import Chat, for_template
 from services.contracts.rows.rendering import render
 
 TRIES = 8
-"""Renderings of a shortened prompt: a text that is cut may have a few more tokens than its part."""
+"""Renderings of a shortened prompt. A cut text may have a few more tokens than it had as a part."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,9 @@ def rendered(
     context: int,
     longest: int | None,
 ) -> Rendered:
-    """`prompt` in tokens, cut to `longest` of them (None: never). Raises PromptTooLong if it leaves
-    no room in `context`, or if what cannot be cut is too long; and ValueError as `render`."""
+    """Return `prompt` in tokens, cut to `longest` tokens (None: never cut). Raises PromptTooLong if
+    it leaves no token for an answer in `context`, or if its template alone is too long; and
+    ValueError as `render` does."""
     tokens = render(prompt, options, tokenizer, tools)
     whole = len(tokens)
     if longest is not None:
@@ -58,7 +59,7 @@ def rendered(
 
 
 def cut_said(row: str, lost: int, left: int) -> str:
-    """An event for a prompt that has lost `lost` tokens, and has `left` tokens."""
+    """Describe, for an event, a prompt that has lost `lost` tokens and has `left` tokens."""
     return (
         f"a prompt is cut (data.long_prompts): {row} has lost {lost:,} of {lost + left:,} tokens, "
         "at the beginning of its longest text"
@@ -68,7 +69,8 @@ def cut_said(row: str, lost: int, left: int) -> str:
 def without_beginning(
     prompt: str | Chat, tokens: int, tokenizer: TokenizerLike
 ) -> str | Chat | None:
-    """`prompt`, whose longest text has lost its first `tokens`. Return None if it has no more."""
+    """Return `prompt` whose longest text has lost its first `tokens`. Return None if the text is
+    shorter."""
     if isinstance(prompt, str):
         return _shortened(prompt, tokens, tokenizer)
     messages = for_template(prompt)

@@ -1,5 +1,5 @@
-"""Which dataset and row a task is, how the prompts of that dataset are worked on, and its rows on
-this host. A dataset may grow while it is read."""
+"""Finds a task's dataset and row, how prompts of that dataset are sampled, and reads its rows. A
+dataset may grow while it is read."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from services.volume import GatewayAway, Volume
 
 
 class MissingDataset(ValueError):
-    """The run's dataset does not exist (any more)."""
+    """The run's dataset does not exist."""
 
 
 class RowsAway(OSError):
-    """The files of a dataset cannot be read on this host now: a later try may succeed, and no row
-    is to blame."""
+    """A dataset's files cannot be read on this host now. A retry may succeed, and no row is to
+    blame."""
 
 
 class Rows:
@@ -34,31 +34,31 @@ class Rows:
         self._volume = volume
         self._name = name
         self._reader: DatasetReader | None = None
-        """Of segments that are here alone."""
+        """Knows only segments whose files are on this host."""
         self._looking = asyncio.Lock()
         self.count = 0
-        """Rows known here; the dataset may have more by now."""
+        """Rows known here. The dataset may have more by now."""
 
     async def row(self, index: int) -> Row:
-        """The row at `index`; looks for newer segments if it is beyond the known ones. Raises
-        MissingDataset, IndexError, DamagedFile, GatewayAway, and RowsAway where a file cannot be
-        read, or is gone."""
+        """Return the row at `index`. Looks for newer segments if `index` is beyond the known ones.
+        Raises MissingDataset, IndexError, DamagedFile, GatewayAway, and RowsAway if a file cannot
+        be read or is gone."""
         try:
             return (await self._with(index)).row(index)
         except GatewayAway:
             raise
         except OSError as error:
-            # All files are looked for again.
+            # The next call looks for all files again.
             self._reader = None
             raise RowsAway(
                 f"the files of dataset {self._name} cannot be read on this host: {error}"
             ) from error
 
     async def _with(self, index: int) -> DatasetReader:
-        """A reader that knows the row, if the dataset has it."""
+        """Return a reader that knows the row, if the dataset has it."""
         if self._reader is not None and index < len(self._reader):
             return self._reader
-        # One at a time: the others find the files here, or try again themselves.
+        # One fetch at a time. The waiting calls then find the files, or fetch again themselves.
         async with self._looking:
             if self._reader is not None and index < len(self._reader):
                 return self._reader
@@ -77,11 +77,11 @@ class DatasetWork:
     """One dataset of a run."""
 
     name: str
-    """What metrics call it; '' where it is alone."""
+    """The name in metrics; '' in a run with one dataset."""
     number: int
-    """Its place in the run's mixture."""
+    """Its index in the run's mixture."""
     context: RunContext
-    """With its own template, rewards, limits and episode."""
+    """The run's context with this dataset's template, rewards, limits and episode."""
     rows: Rows
 
 
@@ -94,7 +94,7 @@ class TaskRow:
 
     @property
     def place(self) -> str:
-        """For people."""
+        """The row's name in messages."""
         return f"{self.index} of {self.dataset.name}" if self.dataset.name else str(self.index)
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class TaskRow:
 
     @property
     def key(self) -> str:
-        """Names the row in the run: by what the store notes of it."""
+        """Names the row in the run, in the store's records about it."""
         return f"{self.dataset.number}/{self.index}" if self.dataset.name else str(self.index)
 
     @property
@@ -117,8 +117,8 @@ class TaskRows:
     def __init__(
         self, datasets: Sequence[DatasetWork], seed: int | None, mixture: Mixture | None = None
     ) -> None:
-        """`seed`: as `RLConfig.order_seed`; `mixture`: the order of several datasets, with this
-        seed; None for one alone."""
+        """`seed`: see `RLConfig.order_seed`. `mixture`: the order of several datasets, made with
+        this seed; None for one dataset."""
         self._datasets, self._seed, self._mixture = datasets, seed, mixture
 
     @property
@@ -127,7 +127,7 @@ class TaskRows:
         return sum(one.rows.count for one in self._datasets)
 
     def of(self, task: TaskPosition) -> TaskRow:
-        """The row of `task`."""
+        """Return the row of `task`."""
         if self._mixture is None:
             return TaskRow(self._datasets[0], task.row(self._seed))
         number, index = self._mixture.place(task.epoch * self._mixture.epoch_rows + task.index)
@@ -135,7 +135,7 @@ class TaskRows:
 
 
 def task_rows(run: RunRecord, context: RunContext, store: Store, volume: Volume) -> TaskRows:
-    """The rows of the tasks of `run`. Raises UnusableEpisode."""
+    """Return the rows of the tasks of `run`. Raises UnusableEpisode."""
     config, seed = context.config, context.config.training.seed
     datasets = []
     for number, (name, one) in enumerate(config.datasets.items()):

@@ -1,7 +1,7 @@
-"""The teacher of a run that is a vLLM server: the reward service knows it, and asks it.
+"""Scores groups by a teacher that is a vLLM server; the reward service sends the requests.
 
-A group is scored once it is sampled, while its lease is held; what the teacher said travels with
-it. Before the first group the teacher's tokens are compared with the policy's.
+A group is scored after it is sampled, while its lease is held. The teacher's log-probabilities
+travel with the group. Before the first group the teacher's tokens are compared with the policy's.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from services.contracts.teaching import TeacherScoreRequest, TeacherTextRequest
 from services.runtime.tasks import end
 
 AT_ONCE = 64
-"""Sequences that a worker has scored at the same time. Each is a request of its own, so that only
-those that failed are asked about again."""
+"""Sequences that a worker has in scoring at once. Each is a request of its own, so that only failed
+ones are sent again."""
 SHOWN = 60
-"""Characters of a token that a sentence shows."""
+"""Characters of a token that an error message shows."""
 
 
 class Teacher:
@@ -49,9 +49,12 @@ class Teacher:
     async def logprobs(
         self, group: TrajectoryGroup, mask_truncated: bool
     ) -> npt.NDArray[np.float32]:
-        """[sum(lengths)] what the teacher says of each token of the group; 0 for samples that are
-        not trained, which it is not asked about. Waits while the teacher is away. Raises
-        ScoringRefused, and RunCannotWork for a teacher with other tokens than the policy."""
+        """Return [sum(lengths)] the teacher's log-probability of each token of the group, and 0 for
+        samples that are not trained.
+
+        Waits while the teacher is unreachable. Raises ScoringRefused, and RunCannotWork for a
+        teacher with other tokens than the policy.
+        """
         await self._check_tokens()
         said = np.zeros(len(group.tokens), dtype=np.float32)
 
@@ -76,7 +79,7 @@ class Teacher:
             return await self._client.taught(request, self._tell)
 
     async def _check_tokens(self) -> None:
-        """Raise RunCannotWork unless the teacher writes the same text for all ids."""
+        """Raise RunCannotWork unless the teacher decodes all ids to the same text as the policy."""
         async with self._checking:
             if self._refused:
                 raise self._refused
@@ -89,7 +92,7 @@ class Teacher:
             self._checked = True
 
     async def _difference(self, ids: list[int]) -> RunCannotWork:
-        """The error that names the first id that differs."""
+        """Return the error that names the first id that differs."""
         while len(ids) > 1:
             first = ids[: len(ids) // 2]
             ids = first if await self._differ(first) else ids[len(first) :]
@@ -101,7 +104,7 @@ class Teacher:
         )
 
     async def _differ(self, ids: list[int]) -> bool:
-        # Without blanks: a server may write them otherwise around the same tokens.
+        # Compared without whitespace: servers place it differently around the same tokens.
         own, other = self._text(ids), await self._said(ids)
         return "".join(own.split()) != "".join(other.split())
 
@@ -113,20 +116,20 @@ class Teacher:
         return await self._client.teachers_text(request, self._tell)
 
     async def _tell(self, reason: str) -> None:
-        """Followers of the run read, once, why its groups wait."""
+        """Add an event, once, that says why the run's groups wait."""
         await self._run_events.once("teacher away", f"groups wait for the teacher: {reason}")
 
 
 def _sequences(
     group: TrajectoryGroup, mask_truncated: bool
 ) -> Iterator[tuple[list[int], npt.NDArray[np.int64]]]:
-    """Of each conversation that is trained: its prompt, and where its tokens are in the group."""
+    """Yield the prompt of each trained conversation, and the places of its tokens in the group."""
     for sample, trains in enumerate(group.in_loss(mask_truncated)):
         start = int(group.lengths[:sample].sum())
         for one in group.conversations_of(sample) if trains else ():
             begins, places = group.prompt_tokens[: one.prompt], start + one.places
             if not len(begins):
-                # A branch that shares nothing: its first token is never sampled.
+                # A branch without a shared prefix: its first token was not sampled.
                 begins, places = group.tokens[places[:1]], places[1:]
             if len(places):
                 yield begins.tolist(), places
