@@ -1,4 +1,4 @@
-"""A learner that publishes versions, and a worker's follower of them on the scripted server."""
+"""A learner that publishes versions, and a worker's follower on the scripted server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -57,8 +57,8 @@ class Learner:
         holds: int | None = None,
         width: int = 4,
     ) -> WeightManifest:
-        """A version; without `file`, one that is gone already; without `announce`, one that no
-        worker hears of. Its file is that of the version `holds`, with rows of `width`."""
+        """Publish a version. Its file is already gone unless `file`, and unless `announce` no
+        worker hears that it is there. The file holds version `holds`, with rows of `width`."""
         path = self.root / self.name(version)
         path.parent.mkdir(parents=True, exist_ok=True)
         weights = {"weight": np.full((2, width), version, np.float32)}
@@ -118,9 +118,9 @@ class Scene:
     policy: PolicyClient
     changed: asyncio.Event
     told: list[list[str]]
-    """The files that each heartbeat of the follower's asking named."""
+    """The files in each heartbeat that the follower requested."""
     distrusted: list[str]
-    """What was found wrong."""
+    """The problems that were found."""
     following: list[asyncio.Task[None]] = field(default_factory=list)
 
     def follow(self) -> None:

@@ -1,5 +1,5 @@
-"""The calculator episode in a worker, and what its tokens were chosen from: what is asked of the
-server, and the groups that are handed in."""
+"""The calculator episode in a worker: the requests to the server, and the completed groups with
+their sampling masks."""
 
 import math
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.rollout.working import Work
 
-# Tokens of the scratch model's alphabet, 0123456789+-*/=() and a blank, from 4 on.
+# The scratch model's alphabet is 0123456789+-*/=() and a blank, from token 4 on.
 END = 2
 
 
@@ -18,7 +18,7 @@ def tokens(text: str) -> list[int]:
 
 
 EPISODE = {"type": "calculator", "start": "(", "end": "=", "output_start": "", "output_end": ")"}
-# Two answers that call, and would go on without a result, and what they say behind it.
+# Two answers that call, what they would say without a result, and what they say after it.
 REPLIES = [tokens("1(2+3=77"), tokens("(2*3=77"), [*tokens("+"), END], [*tokens("+"), END]]
 SECTIONS: dict[str, Any] = {
     "rollout": {"episode": EPISODE, "groups_in_flight": 1},
@@ -26,7 +26,7 @@ SECTIONS: dict[str, Any] = {
 }
 
 
-async def test_the_server_stops_at_the_call_and_the_group_holds_the_result(
+async def test_the_server_stops_at_the_call_and_the_group_has_the_result(
     working: Work, tmp_path: Path
 ) -> None:
     async with working(tmp_path, ["1+1"], {"replies": REPLIES}, **SECTIONS) as one:

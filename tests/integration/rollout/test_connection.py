@@ -26,15 +26,15 @@ ANSWERS = {
 
 @dataclass
 class Server:
-    """Answers what ANSWERS has, and anything else when `open` is set."""
+    """Answers from ANSWERS, or anything else when `open` is set."""
 
     connections: int = 0
     bodies: list[bytes] = field(default_factory=list)
     open: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
-    """One for each request that waits."""
+    """One for each waiting request."""
     left: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
-    """One for each connection that has ended."""
+    """One for each ended connection."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -75,7 +75,7 @@ async def vllm(server: Server, tmp_path: Path) -> AsyncIterator[Connection]:
 
 
 async def in_flight(vllm: Connection, server: Server) -> "asyncio.Task[object]":
-    """A request that the server has and does not answer."""
+    """Send a request that the server reads and does not answer."""
     request = asyncio.create_task(vllm.send("GET", "/late"))
     await server.waiting.acquire()
     return request
@@ -107,15 +107,15 @@ async def test_a_connection_that_the_server_closes_is_not_used_again(
 
 
 @pytest.mark.parametrize("path", ["/part", "/noise"])
-async def test_a_broken_answer_is_no_answer(vllm: Connection, server: Server, path: str) -> None:
+async def test_a_broken_answer_makes_the_server_unavailable(
+    vllm: Connection, server: Server, path: str
+) -> None:
     with pytest.raises(VLLMUnavailable, match=path):
         await vllm.send("GET", path)
     assert (await vllm.send("GET", "/soon")).content == b"ok"
 
 
-async def test_an_answer_that_nobody_asked_for_answers_nothing(
-    vllm: Connection, server: Server
-) -> None:
+async def test_an_unrequested_answer_is_ignored(vllm: Connection, server: Server) -> None:
     assert (await vllm.send("GET", "/twice")).content == b"ok"
     assert (await vllm.send("GET", "/chunks")).content == b"abc"
 

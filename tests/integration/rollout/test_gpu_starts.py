@@ -1,4 +1,5 @@
-"""Workers that share a GPU start their vLLMs one after another: vLLM measures free memory then."""
+"""Workers that share a GPU start their vLLMs one after another, because vLLM then measures free
+memory."""
 
 import asyncio
 import json
@@ -29,7 +30,7 @@ RAW = {"model": {"path": "m"}, "data": {"dataset": "d"}, "rewards": [{"verifier"
 
 @pytest.fixture(autouse=True)
 def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine's driver knows one GPU."""
+    """A machine whose driver knows one GPU."""
     command = tmp_path / "nvidia-smi"
     command.write_text("#!/bin/sh\necho '0, GPU-0'\n")
     command.chmod(0o755)
@@ -38,7 +39,7 @@ def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 async def store(tmp_path: Path) -> AsyncIterator[Store]:
-    """The store, in which RUN is the pool's active run."""
+    """A store in which RUN is the pool's active run."""
     with Stack(UpOptions(data=tmp_path, parts=frozenset({"redis"}))) as stack:
         made = Store.from_url(stack.redis_url)
         await made.runs.submit(record(RUN))
@@ -48,7 +49,7 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 class Starting:
-    """A worker's vLLM on GPU-0, which is about to start."""
+    """A worker's vLLM on GPU-0, before its start."""
 
     def __init__(self, folder: Path, store: Store, **vllm: Any) -> None:
         (folder / "model").mkdir()
@@ -72,7 +73,7 @@ class Starting:
         self._store, self._start = store, self.serving.serve(config, folder / "model", events, 7)
 
     async def waiting(self, why: str) -> "asyncio.Task[Any]":
-        """The start, once it waits for this."""
+        """Return the start once it waits for the lock."""
         start = asyncio.create_task(self._start)
         while not (found := await self._store.events.read(RUN, "0", wait=1)):
             assert not start.done()
@@ -95,7 +96,7 @@ async def test_a_vllm_starts_when_the_other_start_on_its_gpu_is_over(
     await one.serving.stop()
 
 
-async def test_no_vllm_starts_for_a_run_that_ended_while_the_learner_had_their_gpu(
+async def test_vllm_is_not_started_for_a_run_that_ended_during_the_wait_for_the_gpu(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store
 ) -> None:
     monkeypatch.setattr(serving, "installed_device", lambda: "cuda")
@@ -106,7 +107,7 @@ async def test_no_vllm_starts_for_a_run_that_ended_while_the_learner_had_their_g
     learner.leave()
     assert await start is None
     assert not one.log.exists()
-    # Nor does it keep the GPU.
+    # The GPU is free again.
     assert learner.begin_to_train(lambda: True)
     learner.close()
 
@@ -132,7 +133,7 @@ def answers(process: subprocess.Popen[str]) -> IO[str]:
     return process.stdout
 
 
-def test_starts_of_other_processes_wait_and_one_that_is_killed_holds_up_nobody(
+def test_starts_of_other_processes_wait_and_a_killed_process_releases_its_lock(
     tmp_path: Path,
 ) -> None:
     processes: list[subprocess.Popen[str]] = []

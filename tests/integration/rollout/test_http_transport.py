@@ -1,4 +1,4 @@
-"""Connections of many requests in flight: with a small server that counts them."""
+"""Connections of many requests in flight, with a small server that counts them."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -18,7 +18,7 @@ class Server:
     connections: int = 0
     open: asyncio.Event = field(default_factory=asyncio.Event)
     waiting: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
-    """One for each request that waits."""
+    """One for each waiting request."""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -51,7 +51,7 @@ async def http(server: Server) -> AsyncIterator[httpx.AsyncClient]:
 
 
 async def in_flight(http: httpx.AsyncClient, server: Server) -> asyncio.Task[httpx.Response]:
-    """A request that the server has and does not answer."""
+    """Send a request that the server reads and does not answer."""
     request = asyncio.create_task(http.get("/late"))
     await server.waiting.acquire()
     return request
@@ -60,7 +60,7 @@ async def in_flight(http: httpx.AsyncClient, server: Server) -> asyncio.Task[htt
 async def test_an_idle_connection_is_used_again(http: httpx.AsyncClient, server: Server) -> None:
     late = [await in_flight(http, server) for _ in range(3)]
     assert server.connections == 3
-    # Not behind those that wait.
+    # It does not queue after the waiting requests.
     assert (await http.get("/soon")).text == "ok"
     assert server.connections == 4
 

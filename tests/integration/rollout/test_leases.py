@@ -1,4 +1,4 @@
-"""What a worker does about leases that the store no longer knows."""
+"""A worker's leases that the store no longer knows."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ async def _until_cancelled() -> None:
 
 
 def held(store: Store) -> tuple[Leases, asyncio.Task[None]]:
-    """A lease on attempt `a`, which the store does not know, and the work on it."""
+    """A lease on attempt `a`, which the store does not know, and its task."""
     leases = Leases("run", store, 30.0, lambda: None)
     task = asyncio.create_task(_until_cancelled())
     leases.hold(Lease("a", TaskPosition(0, 0, 1, 0)), task)

@@ -1,5 +1,5 @@
-"""An episode type of the user's own, in a worker: what it hands in, and what is not taken from
-it."""
+"""An episode type of the user's own in a worker: the groups that it completes, and those that are
+refused."""
 
 from pathlib import Path
 
@@ -43,7 +43,7 @@ class Judging(Twice):
         return [first, second, third]
 """
 POINTS = "twice = two_turns:Twice\nforgetful = two_turns:Forgetful\njudging = two_turns:Judging\n"
-# Of two samples the first turns, and then the second turn of each.
+# First the first turn of both samples, then the second turn of each.
 SCRIPT = {"replies": [[5, 6], [7], [8, 2], [9, 9, 2]]}
 
 
@@ -78,7 +78,7 @@ async def test_turns_of_an_own_episode_are_one_trajectory(
     assert group.header.finish_reasons == ["stop", "stop"]
 
 
-async def test_a_group_that_lacks_a_completion_is_not_handed_in(
+async def test_a_group_that_lacks_a_completion_is_not_completed(
     working: Work, tmp_path: Path, packages: Path
 ) -> None:
     rollout = episode("forgetful")

@@ -1,4 +1,4 @@
-"""A worker answers calls of the policy beside its training, and gives up what nobody waits for."""
+"""A worker answers calls of the policy while it trains, and stops calls whose client has gone."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ async def ask(one: Working, worker: str, id: str) -> None:
 
 @contextlib.asynccontextmanager
 async def waiting(one: Working, id: str) -> AsyncIterator[None]:
-    """Somebody waits for the call, as the gateway does: however slow this machine is."""
+    """Keep a client waiting for the call, like the gateway, however slow this machine is."""
 
     async def keep() -> None:
         while True:
@@ -39,7 +39,7 @@ async def waiting(one: Working, id: str) -> AsyncIterator[None]:
 
 
 async def worker_that(one: Working, is_so: Callable[[WorkerRecord], bool]) -> WorkerRecord:
-    """The worker, once its heartbeat says so."""
+    """Return the worker, once its heartbeat says so."""
     while True:
         for worker in await one.store.workers.list("default"):
             if is_so(worker):
@@ -48,7 +48,7 @@ async def worker_that(one: Working, is_so: Callable[[WorkerRecord], bool]) -> Wo
 
 
 async def until_text(one: Working, id: str) -> list[Piece]:
-    """The pieces up to the first text or the end."""
+    """Return the pieces up to the first text or the end."""
     found: list[Piece] = []
     after = "0"
     while not any(piece.visible for piece in found):
@@ -57,7 +57,7 @@ async def until_text(one: Working, id: str) -> list[Piece]:
     return found
 
 
-async def test_a_call_that_nobody_waits_for_is_given_up(working: Work, tmp_path: Path) -> None:
+async def test_a_call_whose_client_has_gone_is_stopped(working: Work, tmp_path: Path) -> None:
     # No answer ends by itself: 100 tokens take 50 s.
     digit = make_model(MODEL, 0).tokenizer.get_vocab()["5"]
     slow = {"tokens_per_second": 2.0, "replies": [[digit] * 200]}
@@ -72,7 +72,7 @@ async def test_a_call_that_nobody_waits_for_is_given_up(working: Work, tmp_path:
         async with waiting(one, "two"):
             await until_text(one, "two")
             await worker_that(one, lambda worker: worker.policy_calls == 1)
-            # Training went on beside.
+            # Training continued meanwhile.
             await one.group(1)
 
             os.kill(worker.pid, signal.SIGTERM)

@@ -141,13 +141,13 @@ async def test_a_damaged_file_of_the_volume_that_is_removed_is_loaded_once_it_is
 
         damaged.unlink()
 
-        # The learner looks for the file's name there.
+        # The learner looks for the file's name in the heartbeat.
         await scene.until(lambda: f"{damaged.name} does not exist" in follower.error)
         assert await live_version(scene.policy.socket) == "aaa:0"
         await learner.publish(1)
         await scene.until_live(1)
         await scene.until(lambda: follower.healthy)
-        # It is the volume's, no copy of this worker's.
+        # It belongs to the volume, so this worker does not delete it.
         old = stack.data / learner.name(0)
         os.utime(old, (time.time() - 3700,) * 2)
         await learner.publish(2)
@@ -164,7 +164,7 @@ async def test_a_worker_waits_for_the_gateway_and_logs_no_password(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     here = tmp_path / "here"
-    # Nothing listens on port 1.
+    # No process listens on port 1.
     volume = Volume(here, "http://user:hunter2@127.0.0.1:1", stack.api_key)
     async with following(stack, stack.data, volume, tmp_path, monkeypatch) as scene:
         with pytest.raises(GatewayAway, match=r"the gateway http://.*127\.0\.0\.1:1") as away:

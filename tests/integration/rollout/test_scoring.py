@@ -1,4 +1,4 @@
-"""How long a worker waits for scores: with a small server that answers when it is told to."""
+"""How long a worker waits for scores, with a small server that answers on a signal."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -14,7 +14,7 @@ ITEM = ScoreItem(id="0", verifier="math", completion="1", answer="1")
 
 @dataclass
 class Server:
-    """Answers `/healthz` while it is `alive`, and a scoring once it is `scored`."""
+    """Answers `/healthz` while `alive`, and a scoring request once `scored`."""
 
     alive: bool = True
     scored: asyncio.Event = field(default_factory=asyncio.Event)
@@ -54,7 +54,7 @@ class Server:
 
 @asynccontextmanager
 async def served(look_limit: float) -> AsyncIterator[tuple[Server, RewardClient]]:
-    """The server, and a client of it that asks whether it is alive ten times a second."""
+    """The server, and a client that checks its health ten times a second."""
     made = Server()
     listening = await asyncio.start_server(made.serve, "127.0.0.1", 0)
     host, port = listening.sockets[0].getsockname()

@@ -1,4 +1,4 @@
-"""Supervising a server process and talking to it over HTTP: with the scripted stand-in."""
+"""Starting, watching and calling a server process, with the scripted stand-in."""
 
 import asyncio
 import json
@@ -47,7 +47,7 @@ def snapshot(folder: Path, version: int, width: int = 4) -> WeightUpdate:
 
 @pytest.fixture
 def go_on(tmp_path: Path) -> Path:
-    """The server samples 20 tokens, and no more before this file exists."""
+    """The server samples 20 tokens, and stops until this file exists."""
     return tmp_path / "go-on"
 
 
@@ -101,7 +101,7 @@ async def test_a_refused_version_leaves_the_server_on_the_old_weights(
 async def test_an_unfinished_update_does_not_block_the_next_one(
     policy: PolicyClient, tmp_path: Path
 ) -> None:
-    """As after a worker that died between start and finish and was replaced."""
+    """A worker died between start and finish, and was replaced."""
     await policy.weights._control("/pause?mode=keep&clear_cache=false")
     await policy.weights._control("/start_weight_update")
 
@@ -131,7 +131,7 @@ async def test_a_server_that_dies_is_noticed_with_its_signal(
 
     with pytest.raises(VLLMUnavailable):
         await request
-    # Its sockets close a moment before it can be waited for.
+    # Its sockets close a moment before it can be reaped.
     while server.alive:  # noqa: ASYNC110
         await asyncio.sleep(0)
     with pytest.raises(VLLMFailed, match="vLLM ended with signal SIGKILL"):

@@ -36,12 +36,12 @@ def never() -> bool:
 async def sharing(
     folder: Path, monkeypatch: pytest.MonkeyPatch, sleeps: bool
 ) -> AsyncIterator[tuple[VLLMServer, PolicyClient, Sleeper, Handover]]:
-    """A server, and the learner's side of its GPU; `sleeps`: whether it was started so. The server
-    samples 20 tokens, and no more before the file `go-on` exists."""
+    """A server, and the learner's side of its GPU. `sleeps`: whether it was started with sleep
+    mode. The server samples 20 tokens, and stops until the file `go-on` exists."""
     held = {"tokens_per_second": 400, "hang_after": 20, "hang_until": str(folder / "go-on")}
     server = make_server(folder, monkeypatch, **held)
     server.options = VLLM(startup_seconds=100, sleeps=sleeps)
-    # As below an adapter. Half a second at 50 MB a second.
+    # Frozen weights, as below an adapter: half a second at 50 MB a second.
     with (server.model / "model.safetensors").open("w") as base:
         base.truncate(25_000_000)
     policy = await server.start()
@@ -56,7 +56,7 @@ async def sharing(
 
 
 def serving(server: VLLMServer, policy: PolicyClient, sleeper: Sleeper) -> Serving:
-    """What a worker has, once this server has started."""
+    """A worker's serving state after this server has started."""
     nothing: Any = None
     made = Serving(nothing, nothing, nothing)
     made._running, made._sleeper = (policy, server), sleeper
@@ -64,13 +64,13 @@ def serving(server: VLLMServer, policy: PolicyClient, sleeper: Sleeper) -> Servi
 
 
 async def until_ended(sleeper: Sleeper) -> None:
-    """Until its server is being ended."""
+    """Wait until the server is being stopped."""
     async with asyncio.timeout(60):
         while not sleeper.problem:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
-async def test_what_a_sleep_cuts_off_goes_on_after_it_under_the_version_that_came_meanwhile(
+async def test_requests_that_a_sleep_aborts_resume_under_the_newest_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with sharing(tmp_path, monkeypatch, sleeps=True) as (server, policy, _, learner):
@@ -113,7 +113,7 @@ async def test_what_a_sleep_cuts_off_goes_on_after_it_under_the_version_that_cam
         for sample in await request:
             assert len(sample.token_ids) == 100
             assert [span.version for span in sample.spans] == ["aaaaaa:1", "aaaaaa:2"]
-        # Between waking and the load nothing is sampled, which nobody would have judged.
+        # Between waking and the load nothing may be sampled: it would never be judged.
         assert opened == ["aaaaaa:2"]
         assert not policy.weights.updating
 
@@ -127,13 +127,13 @@ async def test_a_server_that_cannot_sleep_is_ended_and_the_learner_gets_its_gpu(
         assert "cannot take turns with the learner on its GPU: /sleep: 500" in sleeper.problem
 
 
-async def test_the_gpu_is_left_only_when_a_server_that_hangs_is_dead(
+async def test_a_hanging_server_keeps_the_gpu_until_it_is_dead(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(servers, "TERM_SECONDS", 0.5)
     async with sharing(tmp_path, monkeypatch, sleeps=True) as (server, policy, sleeper, learner):
         policy.weights.control_seconds, pid = 0.2, server.pid
-        # It answers nothing, and no SIGTERM ends it.
+        # It answers nothing, and ignores SIGTERM.
         os.kill(pid, signal.SIGSTOP)
 
         def train() -> int | None:
@@ -145,7 +145,7 @@ async def test_the_gpu_is_left_only_when_a_server_that_hangs_is_dead(
         worker = serving(server, policy, sleeper)
         with pytest.raises(VLLMFailed, match=r"vLLM has not answered /sleep for 0\.7 s"):
             worker.check()
-        # The worker does so as soon as it has seen it.
+        # The worker stops it as soon as it notices.
         await worker.stop()
         assert await training is None
 
@@ -159,7 +159,7 @@ async def test_a_server_has_time_to_fall_asleep_before_its_first_load(
         os.kill(server.pid, signal.SIGSTOP)
         training = asyncio.create_task(asyncio.to_thread(learner.begin_to_train, never))
         await until_ended(sleeper)
-        # Half a second for what it has at its start, and as much for the base.
+        # Half a second for the weights at its start, and as much for the base.
         assert "vLLM has not answered /sleep for 1.2 s" in sleeper.problem
         os.kill(server.pid, signal.SIGCONT)
         assert await training
@@ -177,7 +177,7 @@ async def test_a_server_that_does_not_wake_is_ended_and_the_learner_gets_its_gpu
         assert await asyncio.to_thread(learner.begin_to_train, never)
 
 
-async def test_a_worker_that_is_told_to_stop_leaves_no_sleeping_server_and_lets_the_next_one_wait(
+async def test_a_stopped_worker_ends_its_sleeping_server_and_the_next_worker_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with sharing(tmp_path, monkeypatch, sleeps=True) as (server, policy, sleeper, learner):

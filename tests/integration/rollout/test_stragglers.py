@@ -1,5 +1,5 @@
-"""Groups that run past their deadline, and weights that change under requests: whole runs with
-the scripted stand-in for vLLM, slowed down."""
+"""Groups past their deadline, and weights that change during requests: whole runs with a slow
+scripted stand-in for vLLM."""
 
 import json
 from collections.abc import Iterator

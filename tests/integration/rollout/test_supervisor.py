@@ -1,4 +1,4 @@
-"""Whose fault it is where a worker cannot work on a run: the run's, or its own host's."""
+"""A worker that cannot work blames the run or its own host."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ WHY = "nothing can be sampled and scored, e.g. dataset row 3: no space left on d
 
 @pytest.fixture
 async def scene(tmp_path: Path) -> AsyncIterator[Scene]:
-    """A run, and a worker that says it is at work on it."""
+    """A run, and another worker that claims to work on it."""
     options = UpOptions(data=tmp_path, parts=frozenset({"redis"}))
     with Stack(options) as stack:
         store = Store.from_url(stack.redis_url)
@@ -71,7 +71,7 @@ async def test_a_run_without_one_finished_group_fails_though_another_worker_live
     assert run.reason == WHY
 
 
-async def test_a_worker_whose_vllm_has_died_says_that_it_is_unhealthy_until_it_tries_again(
+async def test_a_worker_whose_vllm_died_is_unhealthy_until_it_tries_again(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = RolloutSettings.model_validate({"worker": "broken", "data": tmp_path})
@@ -97,7 +97,7 @@ async def test_a_worker_whose_vllm_has_died_says_that_it_is_unhealthy_until_it_t
 
 
 class Sampling:
-    """A worker, as far as it describes itself."""
+    """The part of a worker that describes itself."""
 
     def describe(self, record: WorkerRecord) -> None:
         record.state = "generating"

@@ -1,4 +1,4 @@
-"""A worker whose run has a server for a teacher: a real reward service asks it."""
+"""A worker whose run has a server for a teacher, through a real reward service."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -20,19 +20,19 @@ TOKENIZER = make_model(MODEL, 0).tokenizer
 SAMPLING = {"max_tokens": 4}
 ROLLOUT = {"groups_in_flight": 1}
 REFUSALS = 4
-"""More than the reward service asks by itself."""
+"""More sequences than the reward service sends at once."""
 
 
 def logprob(place: int, token: int) -> float:
-    """What the teacher says of a token at a place of the whole sequence."""
+    """Return the teacher's log-probability of a token at a place of the whole sequence."""
     return -place - token / 100
 
 
 def teaching(
     swapped: dict[int, int] | None = None, refused: list[int] | None = None
 ) -> Callable[[str, Any], Answer]:
-    """A vLLM server with the policy's tokens, but for `swapped` ones. It is overloaded REFUSALS
-    times when it is asked for text, and when it is asked about a completion that is `refused`."""
+    """A vLLM server with the policy's tokens, except `swapped` ones. It is overloaded for the first
+    REFUSALS requests of text, and of a completion that is `refused`."""
     left = {"/detokenize": REFUSALS if refused else 0, "/v1/completions": REFUSALS}
 
     def answer(path: str, body: Any) -> Answer:
@@ -80,10 +80,10 @@ def scoring(
         }
 
 
-async def test_a_group_brings_what_the_teacher_says_and_only_what_failed_is_asked_again(
+async def test_a_group_has_the_teachers_logprobs_and_only_failed_requests_are_retried(
     scoring: dict[str, str], teacher: Upstream, tmp_path: Path
 ) -> None:
-    # Each different, for many groups after the first.
+    # Each prompt differs, for many groups after the first.
     replies = [[a, b, c] for a in range(3, 20) for b in range(3, 20) for c in range(3, 10)]
     teacher.answer = teaching(refused=replies[0])
     sections: dict[str, Any] = {"algorithm": TAUGHT, "sampling": SAMPLING, "rollout": ROLLOUT}
@@ -106,7 +106,7 @@ async def test_a_group_brings_what_the_teacher_says_and_only_what_failed_is_aske
     assert "'big' answers 503" in warning["message"]
 
 
-async def test_a_teacher_with_other_tokens_fails_the_run_and_the_reason_names_one(
+async def test_a_teacher_with_other_tokens_fails_the_run_and_the_reason_names_a_token(
     scoring: dict[str, str], teacher: Upstream, tmp_path: Path
 ) -> None:
     vocabulary = TOKENIZER.get_vocab()

@@ -1,4 +1,4 @@
-"""`rollout.episode: tools` with a real MCP server: what a worker hands in of its episodes."""
+"""`rollout.episode: tools` with a real MCP server: the groups that a worker completes."""
 
 import json
 from pathlib import Path

@@ -1,8 +1,6 @@
-"""Weight updates while requests are in flight, and aborted requests: with the scripted server.
-
-It samples HELD tokens, and no more before a test lets it go on: however slow this machine is, what
-is in flight does not end before the update that it is to meet.
-"""
+"""Weight updates during requests, and aborted requests, with the scripted server. It samples HELD
+tokens and stops until the test lets it continue, so that requests in flight do not end before the
+update, however slow this machine is."""
 
 import asyncio
 import gc
@@ -56,7 +54,7 @@ async def policy(server: VLLMServer, tmp_path: Path) -> AsyncIterator[PolicyClie
 async def in_flight(
     policy: PolicyClient, n: int = 2, cut: asyncio.Event | None = None, **more: Any
 ) -> asyncio.Task[list[Sample]]:
-    """A request for `n` samples that has sampled HELD tokens."""
+    """Start a request for `n` samples that has sampled HELD tokens."""
     request = asyncio.create_task(policy.generate([1, 2], n, WHOLE | more, cut))
     while (await policy.counters()).tokens < HELD:
         assert not request.done()
@@ -81,7 +79,7 @@ async def test_mode_abort_resumes_every_sample_under_the_new_version(
     go_on.touch()
 
     assert versions(await request) == [["aaaaaa:1", "aaaaaa:3"]] * 2
-    # What was sampled before was not sampled again.
+    # The tokens from before were not sampled again.
     assert (await policy.counters()).tokens == 2 * LENGTH
 
 
@@ -155,7 +153,7 @@ async def test_a_request_at_its_deadline_returns_its_tokens(
         assert 0 < len(sample.token_ids) == len(sample.logprobs) < LENGTH
         check_spans(sample.spans, len(sample.token_ids))
     go_on.touch()
-    # Nobody else's request was touched.
+    # Other requests were not aborted.
     assert versions(await other) == [["aaaaaa:1"]]
 
 
@@ -199,7 +197,7 @@ async def test_a_server_that_hangs_in_an_update_gets_no_more_requests(
     os.kill(server.pid, signal.SIGCONT)
     monkeypatch.undo()
     request = asyncio.create_task(policy.generate([1, 2], 1, WHOLE))
-    # Nobody can say which weights it has: it is to be ended, or loaded anew.
+    # Its weights are unknown: it has to be stopped, or loaded again.
     async with asyncio.timeout(100):
         while (await policy.counters()).unfinished:
             assert not request.done()
@@ -208,13 +206,13 @@ async def test_a_server_that_hangs_in_an_update_gets_no_more_requests(
     assert versions(await request) == [["aaaaaa:2"]]
 
 
-async def test_a_server_of_several_processes_is_not_resumed_after_an_update_that_failed_in_one(
+async def test_a_server_of_several_processes_stays_paused_after_a_failed_update(
     server: VLLMServer, tmp_path: Path
 ) -> None:
     policy = PolicyClient(server.socket, several=True)
     try:
         await policy.weights.load(snapshot(tmp_path, 1))
-        # One process has put its old weights back, as it says; nobody knows of the others.
+        # One process reports that it has put its old weights back. The others are unknown.
         with pytest.raises(WeightsApart, match=r"(?s)weights kept.*may have different weights"):
             await policy.weights.load(snapshot(tmp_path, 2, width=5))
         assert await is_paused(server.socket)
@@ -226,7 +224,7 @@ async def test_a_server_of_several_processes_is_not_resumed_after_an_update_that
 async def test_a_client_that_is_closed_during_an_update_leaves_no_error_behind(
     server: VLLMServer, tmp_path: Path
 ) -> None:
-    """A worker that is told to stop does not wait for the load that its follower has begun."""
+    """A worker that stops does not wait for a load that has begun."""
     unheard: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: unheard.append(context))
     assert server.pid is not None

@@ -37,7 +37,7 @@ async def test_a_server_that_hangs_in_an_update_fails_at_once(
     monkeypatch.setattr(scene.policy.weights, "control_seconds", 0.5)
     os.kill(scene.server.pid, signal.SIGSTOP)
 
-    # The worker restarts it then: not after the tries that a broken connection is worth.
+    # The worker restarts it, without the retries of a broken connection.
     async with asyncio.timeout(100):
         with pytest.raises(VLLMFailed, match="has not answered /start_weight_update for"):
             await scene.follower.follow()
@@ -64,7 +64,7 @@ async def test_a_heartbeat_names_a_file_before_it_is_fetched(scene: Scene) -> No
     await learner.publish(1)
     await scene.until_live(1)
 
-    # While version 1 is loaded, version 0 is what the server would go back to.
+    # While version 1 is loaded, the server would go back to version 0.
     assert scene.told == [[learner.name(0)], [learner.name(1), learner.name(0)]]
     assert scene.follower.files == [learner.name(1)]
 
@@ -88,7 +88,7 @@ async def test_a_pinned_version_is_served_until_it_is_unpinned(scene: Scene) -> 
     await learner.store.weights.publish(learner.fencing_token, new, keep=64)
     await scene.until_live(1)
 
-    # Going back costs something: it has to be asked for.
+    # Going back costs groups, so it must be requested.
     assert not await follower.pin(old, back=False)
     assert await follower.pin(old, back=True)
     await follower.until_pinned()
@@ -99,7 +99,7 @@ async def test_a_pinned_version_is_served_until_it_is_unpinned(scene: Scene) -> 
     follower.unpin()
     await scene.until_live(2)
 
-    # One that is gone leaves the worker as it was.
+    # A version whose file is gone leaves the worker as it was.
     gone = structs.replace(await learner.publish(3, file=False, announce=False), created=3.0)
     assert await follower.pin(gone, back=False)
     with pytest.raises(FileNotFoundError):
@@ -114,7 +114,7 @@ async def test_a_worker_stays_healthy_when_an_overtaken_version_is_gone(scene: S
     scene.follow()
     await scene.learner.publish(0)
     await scene.until_live(0)
-    # The file goes between the look at the stream and the fetch.
+    # The file is deleted between the look at the stream and the fetch.
     told = scene.follower._heartbeat
 
     async def overtaken() -> None:
@@ -152,7 +152,7 @@ async def test_a_lineage_ends_at_the_fork_even_if_the_worker_missed_it(
     scene.follow()
     await scene.learner.publish(1)
     await scene.until_live(1)
-    # bbb dies before it publishes anything; of ccc, the worker was too busy to load 0 and 1.
+    # bbb dies before it publishes anything. The worker was too busy to load 0 and 1 of ccc.
     for lineage in ("bbb", "ccc"):
         fencing_token = await scene.learner.store.runs.acquire(RUN, lineage)
     await Learner(scene.learner.store, scene.learner.root, fencing_token, "ccc").publish(2)
@@ -177,7 +177,7 @@ async def test_a_version_of_a_newer_schema_is_refused_and_the_old_weights_stay(
     assert await live_version(scene.policy.socket) == "aaa:0"
 
 
-async def test_a_load_that_was_skipped_is_found_and_made_good(
+async def test_a_skipped_load_is_found_and_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"
@@ -209,7 +209,7 @@ async def test_a_load_that_was_skipped_is_found_and_made_good(
 
 
 @pytest.mark.parametrize("after", ["a sleep", "a load that was undone"])
-async def test_a_server_that_goes_back_to_older_weights_is_found_before_a_group_is_handed_in(
+async def test_a_server_that_returns_to_old_weights_is_found_before_a_group_is_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     data = tmp_path / "data"
@@ -254,7 +254,7 @@ async def test_a_server_that_goes_back_to_older_weights_is_found_before_a_group_
             await scene.until(lambda: scene.follower.healthy)
 
 
-async def test_a_version_that_was_never_judged_is_sampled_again_when_another_replaces_it(
+async def test_groups_of_a_version_that_was_replaced_before_its_verdict_are_sampled_again(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canary, asked = scene.follower.canary, asyncio.Event()
@@ -278,7 +278,7 @@ async def test_a_version_that_was_never_judged_is_sampled_again_when_another_rep
     assert "the version served could not be scored: away" in scene.distrusted
 
 
-async def test_a_version_that_could_not_be_scored_at_once_is_judged_without_another_load(
+async def test_a_failed_scoring_is_retried_without_another_load(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     canary = scene.follower.canary
@@ -317,7 +317,7 @@ async def test_a_prefix_cache_that_outlives_an_update_is_named(
                 with pytest.raises(WrongWeights, match="a prefix cache of other weights is in use"):
                     await scene.following[0]
 
-            # It asked before the version came, so that it waits for nothing.
+            # This request came before the version, so it did not wait.
             assert waiting.done()
             again = asyncio.create_task(scene.follower.until_proven(["aaa:0", "aaa:1"]))
             await asyncio.sleep(0)
@@ -378,7 +378,7 @@ async def test_deltas_of_another_whole_version_are_refused(scene: Scene) -> None
     await chain.publish()
     scene.follow()
     await scene.until_live(0)
-    # Both files are what the manifest says, but do not belong together.
+    # Both files match the manifest, but do not belong together.
     chain.weights["w"][1, 1] = 9
     await chain.publish()
     await scene.until(lambda: not scene.follower.healthy)

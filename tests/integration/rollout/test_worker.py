@@ -1,4 +1,4 @@
-"""A worker as a process: what it says while it works, and how it fills its slots."""
+"""A worker as a process: its logs and events, and how it fills its slots."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from tests.integration.rollout.working import Work, working_with
 from tests.integration.store.scene import RUN
 
 CONTEXT = 64
-# One prompt that leaves no room for an answer, and one that does.
+# One prompt that leaves no token for an answer, and one that does.
 LONG, SHORT = "1" * CONTEXT, "1+1="
 WAITS = "which waits: File exists"
 LONGEST = {"vllm": {"max_model_len": CONTEXT}}
@@ -86,7 +86,7 @@ async def test_the_first_failed_start_of_vllm_is_an_event_of_the_run(
         f"worker {worker.id} tries again after a failure: vLLM ended with exit code 1: "
         "ValueError: no such device. Its log ("
     )
-    # It failed twice, and was said to start once.
+    # It failed twice, and one event names the start.
     assert [said["state"] for said in told(events, "worker")] == ["joined", "starting"]
 
 
@@ -94,7 +94,7 @@ async def test_a_worker_with_a_full_stream_reports_that_it_waits_for_the_learner
     working: Work,
     tmp_path: Path,
 ) -> None:
-    # Ten batches of 50 are admitted, and of their groups, 4 kB each with 64 samples, 1 MiB.
+    # Ten batches of 50 are admitted. With 64 samples a group has 4 kB, and 1 MiB are reserved.
     sections: dict[str, Any] = {
         "algorithm": {"prompts_per_step": 50, "samples_per_prompt": 64},
         "rollout": {"max_staleness": 9, "stream_bytes": 1 << 20},
@@ -118,8 +118,8 @@ async def test_a_worker_with_a_full_stream_reports_that_it_waits_for_the_learner
 async def test_finished_groups_wait_in_the_worker_while_the_stream_is_full(
     working: Work, tmp_path: Path
 ) -> None:
-    # A batch of 80 groups, 12 kB each, leaves 80 kB of the stream's 1 MiB. When it is there, 20
-    # more or so are in flight.
+    # A batch of 80 groups, 12 kB each, leaves 80 kB of the stream's 1 MiB. When it is there, about
+    # 20 more are in flight.
     sections: dict[str, Any] = {
         "algorithm": {"prompts_per_step": 80, "samples_per_prompt": 16},
         "rollout": {"max_staleness": 9, "stream_bytes": 1 << 20},
@@ -136,7 +136,7 @@ async def test_finished_groups_wait_in_the_worker_while_the_stream_is_full(
         full = int(await redis.get(run_key(RUN, "bytes")) or 0)
         before = await redis.xlen(run_key(RUN, "groups"))
         assert (1 << 20) - 20_000 < full <= 1 << 20
-        # They are not lost: they come when there is room.
+        # They are not lost: they are completed when Redis has space.
         await redis.hset(run_key(RUN, "run"), "stream_bytes", 1 << 30)
         await one.group(before + 3)
         await redis.aclose()
@@ -158,8 +158,8 @@ async def test_a_finished_group_makes_room_while_a_long_one_is_sampled(
 async def test_groups_that_wait_for_one_long_answer_make_room_for_the_next(
     working: Work, tmp_path: Path
 ) -> None:
-    # One sample of every group takes 9 s, the other 0.1 s: of 3 groups, which are what fills 4
-    # sequences and a quarter more, 3 sequences are left.
+    # One sample of every group takes 9 s, the other 0.1 s. 3 groups fill 4 sequences and a quarter
+    # more; 3 of their sequences are left.
     script = {"tokens_per_second": 10, "replies": [[5] * 90, [5]]}
     sections = {
         "rollout": {"vllm": {"max_model_len": 128, "max_num_seqs": 4}},
@@ -179,7 +179,7 @@ async def test_a_worker_holds_as_many_groups_as_vllms_cache_has_tokens_for(
     script = {"tokens_per_second": 10, "replies": [[5] * 30], "cache_tokens": 200}
     async with working(tmp_path, [SHORT], script, sampling={"max_tokens": 30}) as one:
         held: set[int] = set()
-        # For as long as a group takes at least.
+        # At least as long as a group takes.
         while await one.store.trajectories.payloads(RUN, [0]) == [None]:
             held |= {worker.groups_in_flight for worker in await one.store.workers.list("default")}
             await asyncio.sleep(0.05)
@@ -206,7 +206,8 @@ async def test_a_large_group_with_its_expert_routing_waits_until_its_file_is_wri
 
     assert group.experts is not None
     assert group.routed is not None
-    # In the one layer of the model token t goes to t and t + 1; the last of each answer to none.
+    # In the model's only layer token t goes to t and t + 1. The last token of each answer goes
+    # nowhere.
     prompt = group.prompt_tokens.tolist()
     assert sorted(group.lengths) == [1, 3]
     assert group.routed.tolist() == [length - 1 for length in group.lengths]
@@ -217,14 +218,14 @@ async def test_a_large_group_with_its_expert_routing_waits_until_its_file_is_wri
 async def test_a_completed_group_contains_only_the_best_of_completions(
     working: Work, tmp_path: Path
 ) -> None:
-    # Of each prompt the answers 1 (token 5), which is right, 11, 111 and 1111.
+    # The answers of each prompt are 1 (token 5), which is right, 11, 111 and 1111.
     script = {"replies": [[5] * length for length in (1, 2, 3, 4)]}
     sections = {"algorithm": {"best_of": {"generation_size": 4}}}
     async with working(tmp_path, [SHORT], script, **sections) as one:
         first, second = await one.group(0), await one.group(1)
 
     for group in (first, second):
-        # The right one, and of those that are equally wrong the longest.
+        # The right one, and the longest of the wrong ones.
         assert group.lengths.tolist() == [1, 4]
         assert group.header.rewards == [1.0, 0.0]
         assert group.header.sampled_reward == 0.25
@@ -254,13 +255,13 @@ async def test_a_worker_whose_vllm_never_serves_the_right_weights_is_drained(
     assert worker.error in second
 
 
-async def test_evaluation_is_answered_beside_training_each_row_once(
+async def test_evaluation_answers_each_row_once_while_training_continues(
     working: Work, tmp_path: Path
 ) -> None:
-    """Two held-out sets; the worker's vLLM is killed while it has rows of the second one."""
+    """Two held-out sets. The worker's vLLM is killed while it has rows of the second set."""
     go_on = tmp_path / "go-on"
     go_on.touch()
-    # While there is no such file, nothing is sampled.
+    # Nothing is sampled until this file exists.
     script = {"replies": [[5] * 4], "hang_after": 0, "hang_until": str(go_on)}
     sections: dict[str, Any] = {
         "rollout": {"groups_in_flight": 4},
@@ -306,7 +307,7 @@ async def test_evaluation_is_answered_beside_training_each_row_once(
 
 
 async def calls(redis: Any, command: str) -> int:
-    """How often Redis has carried out a command."""
+    """Return how often Redis has executed a command."""
     found = await redis.info("commandstats")
     return int(found.get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
@@ -326,8 +327,8 @@ async def test_a_worker_that_only_evaluates_samples_nothing_to_train_on(
                 found = await redis.zcard(run_key(RUN, "evaluation_seats"))
                 await asyncio.sleep(0.05)
 
-        # Before there is an evaluation. It looks four times a second, at two fields of the run and
-        # not at its whole record.
+        # Before there is an evaluation, it looks four times a second at two fields of the run, not
+        # at its whole record.
         await seats(1)
         before, whole = await calls(redis, "evalsha"), await calls(redis, "hgetall")
         asked = before
@@ -349,7 +350,7 @@ async def test_a_worker_that_only_evaluates_samples_nothing_to_train_on(
         assert worker.evaluation_only
         assert await redis.zcard(run_key(RUN, "evaluation_seats")) == 1
 
-        # It learns that the run is over, although it leases none of its tasks.
+        # It learns that the run is over, although it leases no task.
         await one.store.runs.finish(RUN, "default", "failed", "over")
         await seats(0)
         await redis.aclose()
@@ -388,7 +389,7 @@ async def test_an_evaluation_of_a_damaged_version_ends_and_the_next_is_answered(
 
 
 def vllm_of(worker: int) -> int:
-    """The process of a worker's vLLM."""
+    """Return the process of a worker's vLLM."""
     children = Path(f"/proc/{worker}/task").glob("*/children")
     pids = [int(pid) for file in children for pid in file.read_text().split()]
     (pid,) = [pid for pid in pids if b"scripted_vllm" in Path(f"/proc/{pid}/cmdline").read_bytes()]
@@ -402,7 +403,7 @@ async def test_a_worker_leaves_a_run_that_ended_before_its_weights_could_be_load
         newest = await one.store.weights.newest(RUN)
         assert newest is not None
         (tmp_path / "data" / newest.files[0].name).unlink()
-        # However fast the worker has loaded the first version: the next one is not there either.
+        # However fast the worker loaded the first version, the next one is missing as well.
         token = await one.store.runs.acquire(RUN, "bbb")
         file = replace(newest.files[0], name=f"runs/{RUN}/weights/v000001-bbb.safetensors")
         update = replace(newest, version=1, lineage="bbb", files=[file])

@@ -1,5 +1,5 @@
-"""A rollout worker as a process of its own, on a run that nobody trains: a real Redis and reward
-service, and the scripted stand-in for vLLM."""
+"""A rollout worker as a process, on a run that is not trained: a real Redis and reward service, and
+the scripted stand-in for vLLM."""
 
 import asyncio
 import json
@@ -52,11 +52,11 @@ class Working:
 
     @property
     def payloads(self) -> Payloads:
-        """As the learner reads them."""
+        """The completed groups as the learner reads them."""
         return Payloads(self.store, Files(Volume(self.stack.data)))
 
     async def group(self, task: int) -> TrajectoryGroup:
-        """The finished group of a task."""
+        """The completed group of a task."""
         while True:
             (kept,) = await self.store.trajectories.payloads(RUN, [task])
             if kept is not None:
@@ -64,14 +64,14 @@ class Working:
             await asyncio.sleep(0.02)
 
     async def events(self, until: Callable[[list[Event]], bool]) -> list[Event]:
-        """The run's events, once they are as wanted."""
+        """The run's events, once they are as `wanted`."""
         found: list[Event] = []
         while not until(found):
             found += await self.store.events.read(RUN, found[-1].id if found else "0", wait=1)
         return found
 
     def lines(self) -> list[dict[str, Any]]:
-        """What the worker has logged."""
+        """The worker's log."""
         text = self.stack.log("rollout-0").read_text()
         return [json.loads(line) for line in text.splitlines() if line.startswith("{")]
 
@@ -91,9 +91,9 @@ async def working_with(
     /,
     **sections: Any,
 ) -> AsyncIterator[Working]:
-    """A worker that has been given a run over `prompts`, with these sections of its config.
-    `scoring`: the environment that names a reward service. `packages`: a folder of more that are
-    installed where it runs. `model`: the policy."""
+    """Start a worker on a run over `prompts` with these sections of its config. `scoring`: the
+    environment that names a reward service. `packages`: a folder of packages for the worker.
+    `model`: the policy."""
     data = folder / "data"
     script = {"vocabulary": 20} | script
     environment = SCRIPTED | scoring | {"HEADRACE_SCRIPTED_VLLM": json.dumps(script)}
@@ -124,7 +124,7 @@ def made_of(model: ScratchModel) -> LoadedModel:
 async def _submit(
     store: Store, data: Path, prompts: list[str], sections: dict[str, Any], loaded: LoadedModel
 ) -> None:
-    """What a gateway and a learner do until a run can be sampled for."""
+    """Do the work of a gateway and a learner until a run can be sampled."""
     with write_segment([Row(prompt=text, answer="1") for text in prompts], data) as written:
         segment = written.publish(data, "d")
     dataset = DatasetRecord(id="d", name="d", rows=len(prompts), created=1.0, segments=[segment])
@@ -133,7 +133,7 @@ async def _submit(
         "model": {"path": "none"},
         "data": {"dataset": "d"},
         "rewards": [{"verifier": "exact"}],
-        # A batch that never fills: nothing has to be trained for leases to be granted.
+        # The batch never fills, so leases are granted without training.
         "algorithm": {"prompts_per_step": 100_000, "samples_per_prompt": 2},
     }
     for name, section in sections.items():

@@ -1,7 +1,5 @@
-"""Chat templates and a tokenizer of bytes, for tests of sessions.
-
-Those in `templates` are ours, and write the same texts as the published templates of their names.
-"""
+"""Chat templates and a tokenizer of bytes, for tests of sessions. Our own templates in `templates`
+write the same texts as the published templates of their names."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,7 @@ LLAMA = (
     + "{% if m.tool_calls %}<|eom|>{% else %}<|im_end|>{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}<|start|>assistant<|end|>\n\n{% endif %}"
 )
-# As Qwen3's: the last answer shows its reasoning, or an empty one, and earlier ones do not.
+# Like Qwen3's: the last answer shows its reasoning, or an empty one, and earlier answers show none.
 THINKING = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n"
     "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
@@ -57,7 +55,7 @@ def tokenizer_of(template: str | None) -> Any:
 
 
 def ends_of(tokenizer: Any) -> list[int]:
-    """Those of its template come first."""
+    """Its template's special tokens come first."""
     template = tokenizer.chat_template or ""
     return [
         tokenizer.convert_tokens_to_ids(token)

@@ -1,4 +1,4 @@
-"""A tokenizer of whole words and a policy that says what it is told, for tests of episodes."""
+"""A tokenizer of whole words and a scripted policy, for tests of episodes."""
 
 from collections.abc import Sequence
 from typing import Any, cast
@@ -24,14 +24,14 @@ WORDS = [
     "so ",
     "][",
 ]
-"""Token i is the text WORDS[i]."""
+"""A tokenizer in which token i is the text WORDS[i]."""
 EOS = 0
 NO_REWARDS = cast(RewardClient, None)
-"""For episodes that run no Python."""
+"""A reward client for episodes that run no Python."""
 
 
 class WordTokenizer:
-    """Text becomes the longest words that fit; `[` and the like are ordinary text."""
+    """Splits text into the longest words that fit. `[` and the like are ordinary text."""
 
     eos_token_id: int | None = EOS
     chat_template: Any = None
@@ -65,14 +65,14 @@ def ids(*words: str) -> list[int]:
 
 
 def sample(words: Sequence[str], reason: str = "stop", version: str = "a:1") -> Sample:
-    """Tokens sampled by one version, each with the log-probability −0.5."""
+    """Return tokens sampled by one version, each with the log-probability −0.5."""
     spans = [Span(0, len(words), version)] if words else []
     array = np.array(ids(*words), np.int32)
     return Sample(array, np.full(len(words), -0.5, np.float32), reason, spans)
 
 
 class Told:
-    """A sampler whose answers are given: `begun`, then `more` by index of the completion."""
+    """A sampler with scripted answers: `begun`, then `more` by index of the completion."""
 
     ends = frozenset({EOS})
 
@@ -81,7 +81,7 @@ class Told:
         self.asked: list[tuple[list[int], int, str, int, int]] = []
         self._begun, self._more, self._room = begun, more, room
         self.messages: list[dict[str, Any]] = []
-        """What the answers are, in the order in which they are parsed."""
+        """The answers as messages, in the order in which they are parsed."""
 
     def room(self, prompt_tokens: Sequence[int]) -> int:
         return self._room

@@ -10,7 +10,7 @@ from services.contracts.sessions import Reward, Turn, packed, tokens_of
 from services.store.agents.sessions import Played
 
 FIRST = [1, 7, 4]
-"""What most conversations begin with."""
+"""The tokens that most conversations begin with."""
 
 
 def turn(
@@ -38,7 +38,7 @@ def turn(
 
 
 def path(turns: list[Turn], number: int) -> list[Turn]:
-    """The turns of the conversation that ends with this one."""
+    """Return the turns of the conversation that ends with this turn."""
     found: list[Turn] = []
     while number >= 0:
         found.insert(0, turns[number])
@@ -47,8 +47,8 @@ def path(turns: list[Turn], number: int) -> list[Turn]:
 
 
 def random_session(chance: Random, most: int = 7, side_calls: bool = True) -> list[Turn]:
-    """Turns that continue each other, fork, rewrite what was said, and begin anew. There are few
-    different tokens, so that branches share more than they have to."""
+    """Return turns that continue each other, fork, rewrite earlier text, or start again. There are
+    few different tokens, so that branches share more than they have to."""
 
     def some(least: int, most: int) -> list[int]:
         return [chance.randrange(4, 7) for _ in range(chance.randint(least, most))]
@@ -70,7 +70,7 @@ def random_session(chance: Random, most: int = 7, side_calls: bool = True) -> li
 
 
 def group_of(sessions: list[list[Turn]], rewards: list[float | None]) -> TrajectoryGroup:
-    """The group of these sessions, as the learner reads it."""
+    """Return the group of these sessions as the learner reads it."""
     prompt = shared_prompt([Played(turns) for turns in sessions])
     made = [completion(turns, prompt, masks=False) for turns in sessions]
     scores = [earned_score(Reward(reward=reward)) for reward in rewards]

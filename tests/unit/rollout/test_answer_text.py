@@ -1,4 +1,4 @@
-"""The text of an answer's tokens, and what the prompt has of it."""
+"""Decoding an answer's tokens, and the part of the answer that its prompt already has."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -73,20 +73,20 @@ def test_the_tags_of_thoughts_stay_even_if_they_are_special_tokens(
         (QWEN, "", ""),
     ],
 )
-def test_a_prompts_tokens_say_what_they_have_of_the_answer(
+def test_the_beginning_of_an_answer_is_read_from_the_prompts_tokens(
     tokenizer: TokenizerLike, prompt: str, begun: str
 ) -> None:
     assert prefill(tokenizer, ids(tokenizer, prompt)) == begun
 
 
-def test_a_thought_that_a_parser_has_taken_away_is_not_open() -> None:
+def test_a_prompt_opens_no_thought_if_a_parser_has_removed_it() -> None:
     prompt = ids(QWEN, "<think>\n")
     assert prefill(QWEN, prompt, {"content": "5", "reasoning": "hm"}) == ""
     assert prefill(QWEN, prompt, {"content": "hm"}) == "<think>\n"
 
 
 class Spoken:
-    """An episode whose completions are given; the last one has a text of its own."""
+    """An episode with scripted completions. The last one has a text of its own."""
 
     def __init__(self, tokenizer: TokenizerLike) -> None:
         self.tokenizer = tokenizer
@@ -100,7 +100,7 @@ class Spoken:
         return [said(), said(text="6"), said(text="7", prefill="[THINK]")]
 
 
-async def test_the_reward_service_is_told_what_a_prompt_has_opened() -> None:
+async def test_the_reward_service_gets_the_thought_that_a_prompt_opened() -> None:
     asked: list[ScoreItem] = []
 
     async def score(items: list[ScoreItem]) -> list[ScoreResult]:

@@ -1,4 +1,4 @@
-"""From completions and scores to a group on the wire, and which version its oldest token has."""
+"""Completions and scores become a group on the wire; the version of its oldest token is found."""
 
 import numpy as np
 import pytest
@@ -78,12 +78,12 @@ def test_a_group_takes_at_most_twelve_bytes_a_token():
     [
         (["aa:7", "aa:5"], {}, "aa:5"),
         ([], {}, "aa:7"),
-        # bb ended at 4, where aa began: bb:3 is a common ancestor, 4 behind aa:7; bb:6 lies two
+        # bb ended at 4, where aa began. bb:3 is a common ancestor, 4 behind aa:7. bb:6 lies two
         # steps down a dead branch, 2 back and 3 forward, 5 from aa:7.
         (["aa:5", "bb:3"], {"bb": 4}, "bb:3"),
         (["aa:7", "bb:6", "bb:3"], {"bb": 4}, "bb:6"),
         (["cc:6"], {"bb": 4}, "cc:6"),
     ],
 )
-def test_the_oldest_version_is_found_along_the_tree(tags, forks, expected):
+def test_the_oldest_version_is_the_furthest_along_the_tree_of_lineages(tags, forks, expected):
     assert oldest_tag(tags, "aa:7", forks) == expected

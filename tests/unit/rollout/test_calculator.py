@@ -1,4 +1,5 @@
-"""The calculator episode: where a call is found, what is put behind it, what trains."""
+"""The calculator episode: the calls that it finds, the results that it inserts, and the tokens that
+train."""
 
 import asyncio
 from dataclasses import replace
@@ -32,7 +33,7 @@ def words(completion: Completion) -> str:
     return WordTokenizer().decode(completion.token_ids)
 
 
-def test_the_result_is_put_behind_the_call_and_does_not_train() -> None:
+def test_the_result_follows_the_call_and_does_not_train() -> None:
     call, rest = sample(["so ", "[", "2", "+", "3", "]"]), sample([" is ", "5", "<eos>"])
 
     completion, sampler = one(call, rest)
@@ -41,7 +42,7 @@ def test_the_result_is_put_behind_the_call_and_does_not_train() -> None:
     assert completion.loss_mask.tolist() == [True] * 6 + [False] * 3 + [True] * 3
     assert completion.logprobs.tolist() == [-0.5] * 6 + [0.0] * 3 + [-0.5] * 3
     assert completion.finish_reason == "stop"
-    # What it goes on from: the prompt and the 9 tokens there are.
+    # It continues from the prompt and the 9 tokens so far.
     asked = [*PROMPT, *ids("so ", "[", "2", "+", "3", "]", "{", "5", "}")]
     assert sampler.asked == [(PROMPT, 1, "]", 0, 0), (asked, 1, "]", 0, 9)]
 
@@ -57,8 +58,8 @@ def test_versions_of_each_turn_are_kept() -> None:
 
 
 def test_each_token_keeps_the_routing_that_its_successor_was_sampled_with() -> None:
-    # One layer, one expert a token. Two tokens of prompt, a call of three: all but the last have
-    # been through the layer. Then a result of three and a last token.
+    # One layer, one expert a token. The prompt has two tokens and the call three; all but the last
+    # went through the layer. A result of three and a last token follow.
     call = replace(sample(["[", "2", "]"]), experts=np.full((4, 1, 1), 1, np.uint8))
     rest = replace(sample(["<eos>"]), experts=np.full((8, 1, 1), 2, np.uint8))
     completion, _ = one(call, rest)
@@ -85,13 +86,13 @@ def test_a_token_that_holds_the_end_of_a_call_and_more_stays_as_it_was_sampled()
 
 
 def test_a_token_may_end_one_call_and_begin_the_next() -> None:
-    # The first calculates nothing, so that the second begins in what was sampled with it.
+    # The first call has no value, so the second begins in the same sampled tokens.
     completion, _ = one(sample(["[", "+", "]["]), sample(["2", "]"]), sample(["<eos>"]))
     assert words(completion) == "[+][2]{2}<eos>"
 
 
 def test_tokens_sampled_after_a_call_without_its_result_are_dropped() -> None:
-    """vLLM goes on where a request was interrupted within the marker."""
+    """vLLM resumes a request that was interrupted within the marker."""
     late = sample(["[", "2", "]", "so ", "9", "<eos>"])
     completion, sampler = one(late, sample([" is ", "2", "<eos>"]))
     assert words(completion) == "[2]{2} is 2<eos>"
@@ -122,7 +123,7 @@ def test_calls_beyond_the_limit_get_no_output() -> None:
 
 
 def test_only_the_text_since_the_last_result_is_searched() -> None:
-    # Its output looks like a call, too, and the policy ends it.
+    # The call's output looks like a call, too, and the policy ends it.
     same = MARKERS.model_copy(update={"output_start": "[", "output_end": ""})
     sampler = Told([sample(["[", "2", "]"])], {0: [sample(["]"]), sample(["<eos>"])]})
     (completion,) = finished(sampler, same)
@@ -130,21 +131,21 @@ def test_only_the_text_since_the_last_result_is_searched() -> None:
 
 
 def test_the_result_counts_to_the_length() -> None:
-    # 5 tokens: 3 sampled, and 2 of the 3 that would be put in.
+    # 5 tokens: 3 sampled, and 2 of the result's 3.
     completion, sampler = one(sample(["[", "4", "]"]), sample([], "length"), room=5)
     assert words(completion) == "[4]{4"
     assert completion.finish_reason == "length"
     assert sampler.asked[1][4] == 5
 
 
-def test_an_answer_that_is_cut_off_after_a_call_ends_there() -> None:
+def test_an_answer_that_is_truncated_after_a_call_ends_there() -> None:
     completion, _ = one(sample(["[", "4", "]"]), sample([], "deadline"))
     assert (words(completion), completion.finish_reason) == ("[4]{4}", "deadline")
     completion, _ = one(sample(["[", "4"], "deadline"))
     assert (words(completion), completion.finish_reason) == ("[4", "deadline")
 
 
-def test_each_answer_of_a_prompt_goes_on_by_itself() -> None:
+def test_each_answer_of_a_prompt_continues_alone() -> None:
     begun = [sample(["so ", "<eos>"]), sample(["[", "2", "]"]), sample(["[", "3", "]"])]
     sampler = Told(begun, {1: [sample(["<eos>"])], 2: [sample(["so ", "<eos>"])]})
     completions = finished(sampler)

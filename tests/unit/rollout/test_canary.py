@@ -1,4 +1,4 @@
-"""What vLLM's log-probabilities of fixed sequences say of the weights that it serves."""
+"""The canary's verdict: which weights vLLM serves, by its log-probabilities of fixed sequences."""
 
 import msgspec
 import numpy as np
@@ -49,8 +49,8 @@ def test_a_token_that_vllm_calls_impossible_counts_for_20_nats() -> None:
     assert verdict.gap == 10.0
 
 
-def test_weights_that_stayed_are_found_below_the_usual_difference() -> None:
-    # A step of 0.003 nats: within the limit, and far more than vLLM differs by.
+def test_unchanged_weights_are_found_below_the_usual_difference() -> None:
+    # A step of 0.003 nats: within the limit, and far more than vLLM's own difference.
     now, found = BEFORE + np.float32(0.003), BEFORE + values(0.0005, -0.0005, 0, 0)
     verdict = judge(version(2, now, found), LIMIT, [version(1, BEFORE, BEFORE)])
     assert verdict.problem == "they are those of version a:1"
@@ -65,7 +65,7 @@ def test_the_nearest_of_several_versions_is_named() -> None:
 
 
 def test_a_step_within_rounding_names_no_other_version() -> None:
-    # Both are within 0.0002 nats of what vLLM found.
+    # Both are within 0.0002 nats of vLLM's values.
     now = BEFORE + np.float32(0.00015)
     other = version(1, BEFORE, BEFORE + np.float32(1e-6))
     assert judge(version(2, now, BEFORE.copy()), LIMIT, [other]).problem == ""
@@ -77,25 +77,25 @@ def test_an_adapter_that_did_not_arrive_is_named() -> None:
     assert verdict.problem == "they are those of the model without its adapter"
 
 
-def test_scores_that_do_not_change_where_the_learner_s_do_are_a_problem() -> None:
-    # In bfloat16 the learner's step is less than what vLLM differs by.
+def test_unchanged_scores_are_a_problem_if_the_learners_changed() -> None:
+    # In bfloat16 the learner's step is smaller than vLLM's own difference.
     found = BEFORE + values(0.02, -0.03, 0.01, 0.02)
     now = BEFORE + values(0.001, 0.002, -0.001, 0)
     verdict = judge(version(2, now, found.copy()), 0.3, [version(1, BEFORE, found)])
     assert verdict.problem == "they have not changed since version a:1"
 
 
-def test_equal_scores_are_right_where_the_weights_are_equal() -> None:
+def test_equal_scores_are_right_if_the_weights_are_equal() -> None:
     found = BEFORE + values(0.02, -0.03, 0.01, 0.02)
     same = version(1, BEFORE, found)
     assert judge(version(2, BEFORE.copy(), found.copy()), 0.3, [same]).problem == ""
-    # A learner that goes on elsewhere rounds otherwise.
+    # Another lineage rounds differently.
     now = BEFORE + values(0.001, 0.002, -0.001, 0.001)
     other_start = version(1, BEFORE, found, lineage="b")
     assert judge(version(2, now, found.copy()), 0.3, [other_start]).problem == ""
 
 
-def test_the_limit_is_close_only_where_both_sides_compute_in_float32() -> None:
+def test_the_limit_is_small_only_if_both_sides_compute_in_float32() -> None:
     exact, rounded = (Canary(dtype, 32, 31, b"") for dtype in ("float32", "bfloat16"))
     assert limit_for(exact, "auto", None) == limit_for(exact, "float32", None) == FLOAT32
     assert limit_for(exact, "bfloat16", None) == OTHERWISE
@@ -103,7 +103,7 @@ def test_the_limit_is_close_only_where_both_sides_compute_in_float32() -> None:
     assert limit_for(exact, "auto", 0.7) == 0.7
 
 
-def test_eight_times_what_four_versions_differed_by_is_the_limit_where_sides_round() -> None:
+def test_after_four_versions_the_limit_is_eight_times_their_median_difference() -> None:
     exact, rounded = (Canary(dtype, 32, 31, b"") for dtype in ("float32", "bfloat16"))
     assert limit_for(rounded, "auto", None, [0.01, 0.01, 0.02]) == OTHERWISE
     assert limit_for(rounded, "auto", None, [0.01, 0.01, 0.01, 0.04]) == pytest.approx(0.08)
@@ -121,7 +121,7 @@ def test_scores_are_those_of_all_tokens_but_the_first() -> None:
     assert parse_scores(answer(-0.5, -1.25), [5, 7, 9]).tolist() == [-0.5, -1.25]
 
 
-def test_what_a_cached_prefix_leaves_out_counts_as_impossible() -> None:
+def test_scores_missing_for_a_cached_prefix_count_as_impossible() -> None:
     assert parse_scores(answer(-1.25), [5, 7, 9]).tolist() == [LOWEST, -1.25]
     assert parse_scores(answer(-0.5, np.nan), [5, 7, 9]).tolist() == [-0.5, LOWEST]
 

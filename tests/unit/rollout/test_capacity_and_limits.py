@@ -1,4 +1,4 @@
-"""In-flight sizes, seeds of tasks, progress of a server, and when failures end a run."""
+"""Groups in flight, seeds of tasks, progress of a server, and the failures that end a run."""
 
 from rollout.vllm.progress import Progress, Rate
 from rollout.work.capacity import Sequences, reserve_bytes, slots, to_lease, widened
@@ -14,18 +14,18 @@ def test_slots_fill_vllms_sequences_unless_configured():
 
 
 def test_groups_that_wait_for_their_longest_answers_make_room_for_others():
-    # 40 groups of 8 keep 256 sequences and 64 waiting ones full.
+    # 40 groups of 8 fill 256 sequences and 64 waiting ones.
     assert widened(40, generating=40, unfinished=320, max_num_seqs=256, samples=8) == 40
-    # Of 40 groups 80 sequences are left: 240 are free, for 30 groups.
+    # 40 groups have 80 sequences left: 240 are free, enough for 30 groups.
     assert widened(40, generating=40, unfinished=80, max_num_seqs=256, samples=8) == 70
-    # Given and not begun, as while weights change: no more than ever.
+    # The server has not begun its requests, as during an update: the limit does not grow.
     assert widened(40, generating=40, unfinished=0, max_num_seqs=16, samples=8) == 40
     assert widened(40, generating=30, unfinished=400, max_num_seqs=256, samples=8) == 40
     # Each group has one sequence at least.
     assert widened(40, generating=250, unfinished=250, max_num_seqs=256, samples=8) == 256
 
 
-def test_a_task_has_seeds_of_its_own_whoever_samples_it():
+def test_the_seeds_of_a_task_do_not_depend_on_its_worker():
     assert task_seed(None, 3) is None
     assert task_seed(5, 3) == task_seed(5, 3)
     # vLLM adds the sample's index.
@@ -40,7 +40,7 @@ def test_a_finished_group_makes_room_at_once_even_while_it_is_scored():
     assert to_lease(32, generating=0, scoring=0) == 32
 
 
-def test_scoring_that_falls_behind_stops_the_leasing():
+def test_a_worker_leases_nothing_while_scoring_falls_behind():
     assert to_lease(32, generating=0, scoring=60) == 4
     assert to_lease(32, generating=4, scoring=60) == 0
 
@@ -53,7 +53,7 @@ def test_a_full_group_fits_its_reservation():
     assert reserve_bytes(8, 64, 128, components=1) == full
     # A call cuts a span in two.
     assert reserve_bytes(8, 64, 128, components=1, calls=3) == full + 8 * 3 * 16
-    # Of each token how many it was chosen from, and 3 bytes for 50 and 14 that may be as likely.
+    # For each token a count, and 3 bytes for each of 50 candidates and 14 ties.
     assert reserve_bytes(8, 64, 128, components=1, top_k=50) == full + 512 * (4 + 3 * 64)
     # The routing of 512 completion tokens and of the prompt.
     assert reserve_bytes(8, 64, 128, components=1, routing=384) == full + 384 * (512 + 128)
@@ -68,7 +68,7 @@ def test_leases_are_renewed_only_while_tokens_move():
     assert progress.stalled(71)
 
 
-def test_no_work_and_weight_updates_are_not_a_standstill():
+def test_a_still_counter_counts_as_a_stall_only_with_work_and_outside_updates():
     progress = Progress(limit=60)
     progress.observe(0, tokens=50, generating=4, updating=False)
     assert progress.observe(100, tokens=50, generating=0, updating=False)
@@ -76,7 +76,7 @@ def test_no_work_and_weight_updates_are_not_a_standstill():
     assert not progress.stalled(259)
 
 
-def test_time_while_the_worker_was_stopped_is_no_standstill():
+def test_time_while_the_worker_was_stopped_does_not_count_as_a_stall():
     progress = Progress(limit=60)
     progress.observe(0, tokens=50, generating=4, updating=False)
     progress.observe(12, tokens=50, generating=4, updating=False)
@@ -142,7 +142,7 @@ def test_a_run_that_no_worker_can_serve_fails_at_once():
     assert [limit.reason, limit.host_may_be_at_fault] == ["there is no dataset 'd'", False]
 
 
-def test_as_many_completions_run_at_once_as_the_cache_holds_of_their_length():
+def test_the_cache_limits_completions_by_their_mean_length():
     long = Sequences(most=1024, cache_tokens=400_000, tokens=32_768)
     assert long.at_once == 12
     # 16 completions of 7,000 tokens after a prompt of 1,000 each.

@@ -1,4 +1,4 @@
-"""What a turn of a session adds: together with what was sampled it is what the template writes."""
+"""A turn adds exactly the tokens that the template writes after what was sampled."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ from tests.unit.rollout.chat_templates import (
     tokens,
 )
 
-# Templates that write whose result a tool's message is, and that write tools before the last user.
+# Templates that look up the call of a tool's message, and that write tools before the last user.
 BY_CALL = CHATML.replace(
     "{{ m.content }}",
     "{% set before = messages[loop.index0 - 1] %}{% if m.role == 'tool' %}"
@@ -39,7 +39,7 @@ MOVING = (
 
 
 def conversation(chance: random.Random, template: str) -> list[dict[str, Any]]:
-    """Turns of questions, calls, results and answers; the last message is an answer."""
+    """Return questions, calls, results and answers; the last message is an answer."""
     most = 1 if template == LLAMA31 else 2
     texts = ["sum?", "4", "né", "日本", "a b", "x\ny", "🙂"]
     messages: list[dict[str, Any]] = []
@@ -60,7 +60,7 @@ def conversation(chance: random.Random, template: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("template", [CHATML, LLAMA, LLAMA31], ids=["chatml", "llama", "llama31"])
-async def test_turns_add_up_to_what_the_template_writes(template: str) -> None:
+async def test_turns_add_up_to_the_templates_whole_text(template: str) -> None:
     tokenizer, chance = tokenizer_of(template), random.Random(0)
     ends = ends_of(tokenizer)
     for _ in range(60):
@@ -80,7 +80,7 @@ async def test_turns_add_up_to_what_the_template_writes(template: str) -> None:
             whole = await opening(before, tools, tokenizer)
             assert tokenizer.decode(sequence) == tokenizer.decode(whole)
             assert sequence == whole
-            # What the policy would say in the template's words.
+            # The policy's answer, spelled as the template spells it.
             ended = opening_of(messages[: at + 1], tools, tokenizer)
             last = ended[len(whole) :]
             last = last[: next(i for i, id in enumerate(last) if id in ends) + 1]
@@ -89,7 +89,7 @@ async def test_turns_add_up_to_what_the_template_writes(template: str) -> None:
 
 
 def opening_of(messages: list[dict[str, Any]], tools: Any, tokenizer: Any) -> list[int]:
-    """A conversation to its end, by the template itself."""
+    """Render a whole conversation with the template."""
     chat = [
         {
             **m,
@@ -121,7 +121,7 @@ async def test_a_turn_adds_what_the_template_writes_after_the_last_answer(templa
             assert whole[-len(found) - 1] in ends
 
 
-async def test_an_answer_with_two_calls_is_followed_where_the_template_takes_one() -> None:
+async def test_an_answer_with_two_calls_is_continued_if_the_template_takes_one() -> None:
     tokenizer = tokenizer_of(LLAMA31)
     results = [{"role": "tool", "content": n, "tool_call_id": f"c{n}"} for n in "12"]
 
@@ -145,12 +145,12 @@ async def test_an_answer_without_calls_may_have_an_empty_list_of_them() -> None:
         {"role": "assistant", "content": "4"},
         {"role": "user", "content": "sure?"},
     ]
-    # As vLLM's parsers and some clients write it.
+    # vLLM's parsers and some clients write an empty list.
     empty = [plain[0], plain[1] | {"tool_calls": []}, plain[2]]
     assert await opening(empty, [], tokenizer) == await opening(plain, [], tokenizer)
 
 
-async def test_a_template_that_drops_reasoning_leaves_what_was_sampled_alone() -> None:
+async def test_a_template_that_drops_reasoning_leaves_sampled_tokens_alone() -> None:
     tokenizer = tokenizer_of(THINKING)
     last = tokens(tokenizer, "<think>\nhm\n</think>\n\n4<|im_end|>")
     messages = [
@@ -239,7 +239,7 @@ async def test_further_keys_of_a_call_reach_no_template_that_writes_it_whole() -
     assert await after({"index": "<|im_end|>"}) == await after({})
 
 
-async def test_an_end_that_a_tool_spells_where_templates_move_it_is_refused() -> None:
+async def test_an_end_of_sequence_in_a_moved_tool_description_is_refused() -> None:
     tokenizer = tokenizer_of(MOVING)
     tool: Any = {"type": "function", "function": {"name": "add", "description": "2<|im_end|>"}}
     messages = [
@@ -256,7 +256,7 @@ async def test_a_stand_in_is_rendered_once_for_all_turns_with_the_same_tools() -
     tokenizer, rendered = tokenizer_of(CHATML), list[Any]()
 
     class Counting:
-        """Remembers what was rendered."""
+        """A tokenizer that notes what is rendered."""
 
         chat_template = tokenizer.chat_template
         decode = tokenizer.decode
@@ -294,7 +294,7 @@ async def test_a_long_text_keeps_no_other_call_waiting() -> None:
     tokenizer, other = tokenizer_of(CHATML), threading.Event()
 
     class Slow:
-        """Ends when another call has been at work."""
+        """A tokenizer that waits until another call has been at work."""
 
         chat_template = tokenizer.chat_template
         apply_chat_template = tokenizer.apply_chat_template
@@ -309,14 +309,14 @@ async def test_a_long_text_keeps_no_other_call_waiting() -> None:
 
 
 @pytest.mark.parametrize("history", [True, False], ids=["answer", "new"])
-async def test_arguments_that_are_nested_too_deeply_are_refused(history: bool) -> None:
+async def test_deeply_nested_arguments_are_refused(history: bool) -> None:
     tokenizer, deep = tokenizer_of(CHATML), call("c")
     deep["function"]["arguments"] = "[" * 100_000 + "]" * 100_000
     said = {"role": "assistant", "content": "", "tool_calls": [deep]}
     messages: list[dict[str, Any]] = [{"role": "user", "content": "2+2"}, said]
     messages.append({"role": "tool", "content": "4", "tool_call_id": "c"})
     if history:
-        # They play no part in what follows the answer that has them.
+        # The arguments do not change what follows the answer.
         assert await added(messages, 2, TOOLS, [1], ends_of(tokenizer), tokenizer)
     else:
         with pytest.raises(ValueError, match="nested too deeply"):

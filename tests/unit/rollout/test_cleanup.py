@@ -1,4 +1,4 @@
-"""What killed workers have left is bounded, or gone with the next one."""
+"""Files of killed workers are limited in number, or deleted by the next worker."""
 
 import os
 import socket
@@ -36,7 +36,7 @@ def test_logs_of_living_workers_stay_and_the_newest_ten_of_others(tmp_path: Path
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """In place of TMPDIR, with a path that is short enough for a socket."""
+    """A folder for TMPDIR whose path is short enough for a socket."""
     with tempfile.TemporaryDirectory() as name:
         monkeypatch.setattr(tempfile, "tempdir", name)
         yield Path(name)
@@ -93,7 +93,7 @@ async def test_a_vllm_that_cannot_be_started_leaves_no_folder(folder: Path, tmp_
     assert list(folder.iterdir()) == []
 
 
-async def test_a_lock_whose_file_was_deleted_leaves_that_of_the_next_holder(tmp_path: Path):
+async def test_a_lock_with_a_deleted_file_does_not_delete_the_next_holders_file(tmp_path: Path):
     path = tmp_path / "file.lock"
     async with AsyncExitStack() as second:
         async with file_lock(path):

@@ -1,4 +1,4 @@
-"""What is scored when, and what becomes of it: gates, clips, weights, broken verifiers."""
+"""From verifiers' scores to rewards: gates, clips, weights, broken verifiers."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def test_a_gate_on_a_broken_verifier_stays_shut() -> None:
     assert due(GATED, [{"math": result("error", None)}]) == []
 
 
-def test_a_reward_behind_a_closed_gate_adds_nothing_and_is_none_instead_of_0() -> None:
+def test_a_reward_with_a_closed_gate_adds_nothing_and_is_unknown() -> None:
     score = combine(GATED, {"math": result("correct", 1.0), "judge": result("scored", 0.0)})
 
     assert score == SampleScore(1.0, "correct", {"math": 1.0, "judge": 0.0, "length": None})

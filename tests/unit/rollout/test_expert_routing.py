@@ -1,4 +1,4 @@
-"""Expert routing from vLLM's answers to a group on the wire: whose experts stand where."""
+"""Expert routing from vLLM's answers to a group on the wire keeps each token's experts."""
 
 import io
 import json
@@ -14,7 +14,8 @@ from tests.unit.rollout.test_response import answer, choice
 
 
 def experts(*first: int) -> np.ndarray:
-    """Two layers of two experts for each token; `first` names the first of the first layer."""
+    """Return two layers of two experts for each token; `first` has the first expert of the first
+    layer."""
     return np.array([[[e, 9], [8, 7]] for e in first], np.uint8)
 
 
@@ -49,7 +50,7 @@ def test_malformed_routing_is_refused(content: bytes, message: str) -> None:
 
 
 def test_a_later_request_adds_the_routing_of_new_tokens_only() -> None:
-    # What was sampled after token i was sampled with the experts that took i then.
+    # The token after i was sampled with the experts that i had in that request.
     for known, more, whole in (
         (experts(1, 2), experts(5, 6, 7, 8), experts(1, 2, 7, 8)),
         (None, experts(5), experts(5)),
@@ -71,7 +72,8 @@ def test_a_resumed_completion_keeps_the_routing_of_its_beginning() -> None:
 
 
 def test_dropped_tokens_lose_their_routing() -> None:
-    # A prompt of two, three tokens sampled, of which two are kept; then a result and an answer.
+    # The prompt has two tokens. Three were sampled, and two are kept. Then a result and an answer
+    # follow.
     ids, logprobs = np.array([5, 6, 7], np.int32), np.zeros(3, np.float32)
     whole = Sample(ids, logprobs, "stop", [Span(0, 3, "a:1")], experts=experts(1, 2, 3, 4))
     kept = begun_by(whole, 2)
@@ -89,8 +91,8 @@ def test_dropped_tokens_lose_their_routing() -> None:
 
 
 def test_a_group_holds_the_prompts_routing_once() -> None:
-    # A prompt of two; answers of three, one and two tokens, none of whose last has been through a
-    # layer; after the last one two tokens that an episode added.
+    # A prompt of two. Answers of three, one and two tokens, whose last tokens have not been through
+    # a layer. After the last answer an episode added two tokens.
     found = [experts(1, 2, 3, 4), experts(1, 2), experts(1, 2, 5)]
     whole, routed = gathered(2, [3, 1, 4], found)
     assert whole.tolist() == experts(1, 2, 3, 4, 5).tolist()

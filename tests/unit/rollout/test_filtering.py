@@ -1,4 +1,4 @@
-"""Which completions of a prompt are trained, and which groups are left out, by hand."""
+"""Choosing the completions of a prompt to train, and the groups to filter."""
 
 import pytest
 
@@ -42,7 +42,7 @@ def test_a_group_with_two_different_rewards_has_a_signal() -> None:
     assert filter_reason(config, [0.0, None, 0.1], [0.0, None, 0.1]) is None
 
 
-def test_a_group_of_equal_rewards_has_none() -> None:
+def test_a_group_of_equal_rewards_has_no_signal() -> None:
     config = DynamicSampling()
     assert filter_reason(config, [1.0, 1.0], [1.0, 1.0]) == "all its rewards are 1"
     missing = [0.5, None, None]
@@ -60,7 +60,7 @@ def test_a_group_is_filtered_by_the_rewards_of_trained_completions() -> None:
 def test_too_hard_and_too_easy_are_decided_by_all_samples() -> None:
     config = DynamicSampling(low=0.25, high=0.75)
     both = [0.0, 1.0]
-    # One of four right is 0.25, three of four 0.75: on the edge, and not out.
+    # One of four right is 0.25, three of four 0.75: both are on the edge, so the group stays.
     assert filter_reason(config, both, [0.0, 0.0, 0.0, 1.0]) is None
     assert filter_reason(config, both, [0.0, 1.0, 1.0, 1.0]) is None
     assert filter_reason(config, both, [0.0, 0.0, 0.0, 0.0, 1.0]) == (

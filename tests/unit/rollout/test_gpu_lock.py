@@ -1,4 +1,4 @@
-"""Which GPUs a rollout worker takes, with made-up devices and real locks."""
+"""Rollout workers take GPUs, with made-up devices and real locks."""
 
 import subprocess
 import sys
@@ -56,7 +56,7 @@ def test_with_too_few_free_gpus_none_is_taken_and_the_error_names_the_holders(
     assert indexes(held) == ["1", "2"]
 
 
-def test_on_a_machine_with_the_learners_gpu_alone_one_worker_shares_it(tmp_path: Path) -> None:
+def test_a_worker_shares_the_learners_gpu_if_it_is_the_only_one(tmp_path: Path) -> None:
     shared = take(tmp_path, 1, FOUR[:1], ["0"])
 
     assert indexes(shared) == ["0"]

@@ -1,4 +1,4 @@
-"""How a leased task ends that cannot be sampled."""
+"""How a leased task ends if it cannot be sampled."""
 
 import asyncio
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ AWAY = RowsAway("the files of dataset d cannot be read on this host: Input/outpu
 
 
 class Leases:
-    """Those of one task, and how it was released."""
+    """The leases of one task. They note how it was released."""
 
     def __init__(self) -> None:
         self.released: list[str] = []
@@ -40,7 +40,7 @@ class Leases:
 
 
 class Events:
-    """Of a run."""
+    """Events of a run."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -49,7 +49,7 @@ class Events:
         self.messages.append(message)
 
 
-async def test_no_task_is_to_blame_for_files_that_cannot_be_read(
+async def test_unreadable_files_do_not_count_against_a_task(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def cannot_be_read(*_: object, **__: object) -> None:
@@ -70,7 +70,7 @@ async def test_no_task_is_to_blame_for_files_that_cannot_be_read(
     assert group_tasks.PAUSE_SECONDS > 0
 
 
-async def test_no_answer_is_wrong_because_its_row_cannot_be_read(
+async def test_an_unreadable_row_is_not_a_wrong_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     completed: list[AnsweredRow] = []
@@ -93,7 +93,7 @@ async def test_no_answer_is_wrong_because_its_row_cannot_be_read(
     assert not completed
 
 
-async def test_a_run_says_that_its_evaluation_waits_for_files() -> None:
+async def test_an_event_says_that_an_evaluation_waits_for_files() -> None:
     events = Events()
 
     class Waiting(Evaluator):
@@ -112,9 +112,9 @@ async def test_a_run_says_that_its_evaluation_waits_for_files() -> None:
     assert events.messages == [f"an evaluation waits: {AWAY}"]
 
 
-async def test_why_the_work_has_ended_is_known_also_where_redis_is_away_by_then() -> None:
+async def test_the_reason_why_the_work_ended_survives_an_unreachable_redis() -> None:
     class Failing(RunWorker):
-        """As much of it as ends."""
+        """A worker that only ends its work."""
 
         def __init__(self) -> None:
             self._closing, self._wake = False, asyncio.Event()

@@ -1,4 +1,4 @@
-"""How a group is handed in, without vLLM and Redis."""
+"""Completing a group, without vLLM and Redis."""
 
 import asyncio
 import threading
@@ -31,7 +31,7 @@ def completion(word: str) -> Completion:
     return Completion(sampled.token_ids, mask, sampled.logprobs, sampled.spans, "stop")
 
 
-async def test_the_worker_goes_on_while_a_group_is_encoded(
+async def test_the_worker_continues_while_a_group_is_encoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     turned, taken = threading.Event(), []
@@ -76,8 +76,9 @@ async def test_the_worker_goes_on_while_a_group_is_encoded(
     assert isinstance(lengths, GroupLengths)
 
 
-async def test_the_answers_of_a_group_that_is_not_trained_are_kept() -> None:
-    """The group is filtered, as all its rewards are equal; the next one has none at all."""
+async def test_answers_of_an_untrained_group_are_kept() -> None:
+    """The group is filtered, since all its rewards are equal. The next group has no reward at
+    all."""
     kept: list[SampledAnswer] = []
 
     async def judged(answers: list[SampledAnswer]) -> None:
@@ -103,7 +104,7 @@ async def test_the_answers_of_a_group_that_is_not_trained_are_kept() -> None:
 
     wrong = SampleScore(0.0, "wrong", {"exact": 0.0}, reasons={"exact": "'0' is not '8'"})
     hand: Any = HandIn(leases, events)
-    # After the first ones no other group within a second is kept.
+    # After the first groups, at most one group a second is kept.
     for _ in range(JUDGED_AT_ONCE + 5):
         assert await hand(lease, None, 0.0, row, group(wrong, wrong))
     assert len(kept) == JUDGED_AT_ONCE

@@ -1,4 +1,4 @@
-"""What a user is told of a log."""
+"""The lines of a log that a user sees."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_causes_and_the_last_lines_remain_and_stack_frames_do_not():
     ]
 
 
-def test_a_warning_that_mentions_an_error_is_no_cause():
+def test_a_warning_that_mentions_an_error_is_not_a_cause():
     assert not any("ulimit" in line for line in essential_lines(LOG, limit=4))
 
 
@@ -108,7 +108,7 @@ def test_a_failure_names_the_engines_own_words_and_the_log_in_one_line(tmp_path:
     assert (
         brief(explained("vLLM ended", path, ended=True)) == f"vLLM ended: Killed. Its log ({path})"
     )
-    # A living server's last line says nothing of what is wrong.
+    # A living server's last line is not a cause.
     assert brief(explained("vLLM hangs", path, ended=False)) == f"vLLM hangs. Its log ({path})"
     missing = tmp_path / "none"
     assert "(no log: " in explained("vLLM ended", missing, ended=True)

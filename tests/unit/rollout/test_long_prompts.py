@@ -55,7 +55,7 @@ def test_a_prompt_without_a_template_is_cut_as_text() -> None:
     ("longest", "reason"),
     [
         (None, "the prompt has 29 tokens and the context 29"),
-        # The question is 10 of the tokens, and one of them stays.
+        # The question has 10 of the tokens, and one of them stays.
         (19, "the prompt has 29 tokens, and 29 after it was cut: the most that .* is 19"),
     ],
 )
@@ -64,7 +64,7 @@ def test_a_prompt_that_cannot_be_cut_enough_is_too_long(longest: int | None, rea
         rendered("abcdefghij", PromptOptions(), tokenizer_of(CHATML), None, 29, longest)
 
 
-async def test_what_happens_often_is_counted_in_powers_of_ten() -> None:
+async def test_a_frequent_event_is_counted_in_powers_of_ten() -> None:
     messages: list[str] = []
 
     async def add(run: str, kind: str, data: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Servers that do not answer as MCP servers should: each ends the session with a reason."""
+"""A server that breaks the protocol ends its session with a reason."""
 
 import asyncio
 import gzip
@@ -29,7 +29,7 @@ EVENT = chunk(b'data: {"jsonrpc": "2.0", "method": "%s"}\n\n' % (b"x" * 5000))
 
 @asynccontextmanager
 async def answering(head: bytes, endless: bytes = b"") -> AsyncIterator[ToolServer]:
-    """A server that answers everything with `head`, and then `endless` again and again."""
+    """A server that answers everything with `head`, and then with `endless` forever."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -71,7 +71,7 @@ async def answering(head: bytes, endless: bytes = b"") -> AsyncIterator[ToolServ
     ],
     ids=["500", "garbage", "endless", "events", "gzip", "redirect", "echo", "closed"],
 )
-async def test_an_answer_that_is_none_is_a_server_that_is_away(
+async def test_a_server_with_an_invalid_answer_counts_as_unreachable(
     monkeypatch: pytest.MonkeyPatch, head: bytes, endless: bytes, said: str
 ) -> None:
     monkeypatch.setattr(mcp_session, "OPEN_TRIES", 1)
@@ -85,7 +85,7 @@ async def test_an_answer_that_is_none_is_a_server_that_is_away(
     assert not [one for one in asyncio.all_tasks() if "MCP" in one.get_name()]
 
 
-async def test_opening_a_session_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_opening_a_session_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     tried = 0
     async with answering(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n") as server:
         monkeypatch.setattr(mcp_session, "TRY_AGAIN_SECONDS", 0.0)

@@ -1,4 +1,4 @@
-"""What ends a completion, and the room that a prompt leaves."""
+"""The tokens that end a completion, and the tokens that a prompt leaves for an answer."""
 
 from types import SimpleNamespace
 
@@ -36,7 +36,7 @@ def test_every_end_of_sequence_the_model_names_ends_a_completion(tmp_path, files
     assert eos_token_ids(tmp_path, tokenizer) == expected
 
 
-def test_a_completion_ends_at_the_token_by_which_the_template_ends_a_turn(tmp_path):
+def test_a_completion_ends_at_the_token_that_ends_the_templates_turn(tmp_path):
     tokenizer = tokenizer_of(CHATML)
     tokenizer.eos_token = "<|end|>"
     expected = sorted(map(tokenizer.convert_tokens_to_ids, ["<|end|>", "<|im_end|>"]))

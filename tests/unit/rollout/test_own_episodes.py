@@ -34,7 +34,7 @@ class Other:
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package with two entry points, one of which is no episode."""
+    """A package with two entry points. One of them is not an episode."""
     (tmp_path / "guessing_game.py").write_text(MODULE)
     about = tmp_path / "guessing_game-1.0.dist-info"
     about.mkdir()
@@ -77,7 +77,7 @@ def test_an_unusable_episode_type_is_refused_with_the_reason(
 
 
 def completion(mask: list[bool], spans: list[Span], logprobs: int = 3) -> Completion:
-    """Of three tokens."""
+    """Return a completion of three tokens."""
     return Completion(
         token_ids=np.array([5, 6, 7], np.int32),
         loss_mask=np.array(mask),
@@ -121,7 +121,7 @@ def test_wrong_completions_of_an_episode_are_refused(
         Reward(reward=1.0, components={"form": math.inf}),
     ],
 )
-def test_a_reward_that_cannot_be_trained_with_is_refused(reward: Any) -> None:
+def test_an_invalid_reward_is_refused(reward: Any) -> None:
     made = completion([True] * 3, [Span(0, 3, "a:1")])
     made.reward = reward
     with pytest.raises(ValueError, match="returned the reward"):
@@ -136,7 +136,7 @@ def test_a_reward_that_cannot_be_trained_with_is_refused(reward: Any) -> None:
         Reward(error="the tool is away"),
     ],
 )
-def test_an_episode_may_say_what_a_sample_has_earned(reward: Reward) -> None:
+def test_an_episode_may_give_a_sample_its_reward(reward: Reward) -> None:
     made = completion([True] * 3, [Span(0, 3, "a:1")])
     made.reward = reward
     assert checked([made], 1) == [made]

@@ -1,5 +1,5 @@
-"""Answers of the policy as an endpoint: they give way to training, go on after an update that
-aborts them, and end when the version that was asked for does."""
+"""Answers of the policy as an endpoint give way to training, resume after an update, and end when
+the requested version is replaced."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -30,7 +30,7 @@ CONFIG = parse_config(
 
 
 class Policy:
-    """Gives prepared answers, one a request; None: nothing, for ever."""
+    """A policy with one scripted answer for each request. None: it never answers."""
 
     def __init__(self, *answers: list[Delta] | None) -> None:
         self.answers = list(answers)
@@ -82,14 +82,14 @@ def test_an_answer_comes_in_pieces_and_ends_with_its_length() -> None:
     assert params["stop_token_ids"] == [EOS]
 
 
-def test_a_call_that_training_keeps_waiting_takes_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_behind_training_is_answered_in_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answering, "PATIENCE_SECONDS", 0.01)
     policy = Policy(None, [Delta("2", ids("2"), "stop")])
     assert together(said_by(policy)).text == "2"
     assert [priority for _, _, priority in policy.asked] == [AFTER_TRAINING, AS_TRAINING]
 
 
-def test_an_answer_that_an_update_aborts_goes_on() -> None:
+def test_an_answer_that_an_update_aborts_is_resumed() -> None:
     policy = Policy(
         [Delta("2", ids("2")), Delta(finish_reason="abort")],
         [Delta("3", ids("3"), "stop")],
@@ -101,7 +101,7 @@ def test_an_answer_that_an_update_aborts_goes_on() -> None:
     assert params["max_tokens"] == 7
 
 
-def test_a_version_that_is_served_no_more_ends_the_answer() -> None:
+def test_an_answer_ends_when_its_version_is_replaced() -> None:
     begun = together(said_by(Policy(), version=2))
     assert begun.failure is not None
     assert (begun.failure.status, begun.failure.code) == (404, "version_gone")
@@ -111,7 +111,7 @@ def test_a_version_that_is_served_no_more_ends_the_answer() -> None:
     assert "from version 3 to 4" in ended.failure.message
 
 
-async def test_an_answer_that_no_parser_reads_is_answered_as_text() -> None:
+async def test_an_answer_that_the_parser_refuses_is_returned_as_text() -> None:
     asked = []
 
     async def refuses(parsed: Parsed) -> dict[str, Any]:
@@ -130,11 +130,11 @@ async def test_an_answer_that_no_parser_reads_is_answered_as_text() -> None:
     message = await assistant_message(context, [*ids("2", "+"), EOS], [], [])
     assert message == {"role": "assistant", "content": "2+"}
     assert [parsed.token_ids for parsed in asked] == [ids("2", "+")]
-    # A parser of reasoning looks for none.
+    # A reasoning parser finds no reasoning here.
     assert asked[0].variables == {"enable_thinking": False}
 
 
-def test_a_prompt_without_room_for_an_answer_is_refused() -> None:
+def test_a_prompt_that_leaves_no_token_for_an_answer_is_refused() -> None:
     refused = together(said_by(Policy(), prompt="1" * 12))
     assert refused.failure is not None
     assert refused.failure.code == "context_length_exceeded"

@@ -1,4 +1,4 @@
-"""What is asked of vLLM for the turns of an episode: length, seed, where to stop."""
+"""The requests to vLLM for an episode's turns: length, seed, stop texts."""
 
 import asyncio
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ CONTEXT = 20
 
 
 class Asked:
-    """A policy that notes what it is asked, and answers with one token."""
+    """A policy that notes its requests, and answers with one token."""
 
     def __init__(self) -> None:
         self.params: list[dict[str, Any]] = []
@@ -49,7 +49,8 @@ def test_a_completion_is_as_long_as_the_run_and_the_context_allow() -> None:
     policy = Asked()
     one = sampler(policy, Sampling(max_tokens=12))
     assert asked(one, policy, [7] * 5, 2)["max_tokens"] == 12
-    # 5 tokens of prompt and 8 of the completion: 4 more, then 15 of the context's 20 are left.
+    # With 5 tokens of prompt and 8 of the completion, 4 more are allowed; then 15 of the context's
+    # 20 are left.
     assert asked(one, policy, [7] * 13, 1, "", 0, 8)["max_tokens"] == 4
     assert asked(one, policy, [7] * 10, 2)["max_tokens"] == 10
     assert asked(one, policy, [7] * 18, 1, "", 0, 8)["max_tokens"] == 2
@@ -57,7 +58,7 @@ def test_a_completion_is_as_long_as_the_run_and_the_context_allow() -> None:
 
 
 @pytest.mark.parametrize("there", [(17, 12), (20, 10)], ids=["max_tokens", "context"])
-def test_no_request_is_sent_without_room_for_a_token(there: tuple[int, int]) -> None:
+def test_a_request_is_sent_only_if_a_token_fits(there: tuple[int, int]) -> None:
     policy = Asked()
     length, done = there
     one = sampler(policy, Sampling(max_tokens=12))
@@ -65,7 +66,7 @@ def test_no_request_is_sent_without_room_for_a_token(there: tuple[int, int]) -> 
     assert (len(ended.token_ids), ended.finish_reason, policy.params) == (0, "length", [])
 
 
-def test_each_turn_of_each_completion_has_random_numbers_of_its_own() -> None:
+def test_each_turn_of_each_completion_has_its_own_seed() -> None:
     policy = Asked()
     one = sampler(policy, Sampling(), seed=9)
     assert asked(one, policy, [7], 2)["seed"] == 9
@@ -84,11 +85,11 @@ def test_any_other_stop_text_is_passed_to_vllm() -> None:
     policy = Asked()
     params = asked(sampler(policy, Sampling()), policy, [7], 1, "]")
     assert params["stop"] == ["]"]
-    # Else vLLM has no text to look at, or one without the special tokens.
+    # Otherwise vLLM would have no text to search, or a text without special tokens.
     assert (params["detokenize"], params["skip_special_tokens"]) == (True, False)
 
 
-def test_past_the_deadline_a_completion_ends_where_it_is() -> None:
+def test_a_completion_past_its_deadline_keeps_its_tokens() -> None:
     policy, cut = Asked(), asyncio.Event()
     cut.set()
     one = sampler(policy, Sampling(), cut=cut)

@@ -1,4 +1,4 @@
-"""Turns that a worker remembers: each is read once, and memory is bounded."""
+"""The cache of turns: each turn is read once, and memory is limited."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def turn(tokens: int) -> Turn:
 
 
 class Stored:
-    """Turns in Redis: number n has n tokens. None of a session that is gone."""
+    """Turns in Redis: number n has n tokens. None for a session that is gone."""
 
     def __init__(self) -> None:
         self.read: list[int] = []
@@ -39,7 +39,7 @@ def recent(stored: Any, most_bytes: int = 1 << 20) -> RecentTurns:
     return RecentTurns(stored, most_bytes)
 
 
-async def test_a_turn_is_read_once_and_one_that_was_recorded_here_never() -> None:
+async def test_a_turn_is_read_at_most_once() -> None:
     stored = Stored()
     turns = recent(stored)
     assert await turns.of(SESSION, [0, 1]) == [turn(0), turn(1)]
@@ -51,7 +51,7 @@ async def test_a_turn_is_read_once_and_one_that_was_recorded_here_never() -> Non
     assert stored.read == [0, 1, 0]
 
 
-async def test_turns_that_were_used_longest_ago_are_forgotten_first() -> None:
+async def test_the_least_recently_used_turns_are_dropped_first() -> None:
     stored = Stored()
     turns = recent(stored, 3 * OTHER_BYTES + 4 * (1 + 2 + 3))
     await turns.of(SESSION, [1, 2, 3])
@@ -64,7 +64,7 @@ async def test_turns_that_were_used_longest_ago_are_forgotten_first() -> None:
     assert stored.read == [1, 2, 3, 2]
 
 
-async def test_turns_that_are_gone_are_not_remembered() -> None:
+async def test_turns_that_are_gone_are_not_cached() -> None:
     stored = Stored()
     turns = recent(stored)
     stored.gone = True

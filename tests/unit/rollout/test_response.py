@@ -1,4 +1,4 @@
-"""Parsing vLLM's answers, and what is asked of it."""
+"""Building requests to vLLM, and parsing its answers."""
 
 import msgspec
 import numpy as np

@@ -1,4 +1,4 @@
-"""A completion that was interrupted and continued is one completion, and nothing of it is lost."""
+"""An interrupted and resumed completion is one completion, without any loss."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -101,14 +101,15 @@ def test_a_resumed_request_has_another_seed() -> None:
     assert rest_of(sampling, 1, 5) == rest_of(sampling | {"seed": 8}, 0, 5)
 
 
-async def test_an_answer_with_a_constraint_begins_anew_a_few_times_and_not_for_ever(
+async def test_an_answer_with_a_constraint_restarts_a_limited_number_of_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = []
 
     async def interrupted(self: PolicyClient, token_ids: list[int], *_: Any) -> list[Sample]:
         asked.append(token_ids)
-        # At first the learner takes the GPU again and again, which no setting of the user changes.
+        # At first the learner takes the GPU again and again, which no setting of the user can
+        # change.
         self.weights.sleeping = len(asked) <= MOST_BEGUN
         return [sample([4, 5], "abort", (0, 2, "a:1"))]
 

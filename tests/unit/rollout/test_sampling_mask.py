@@ -1,4 +1,4 @@
-"""What tokens were chosen from: how vLLM is asked for it, and how it answers."""
+"""Sampling masks: how they are requested from vLLM, and how they are read."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def test_a_run_with_top_k_needs_server_options() -> None:
 def test_masks_are_requested_on_a_cpu_and_returned_on_a_gpu() -> None:
     assert "logprobs" not in asked(CUT, None)
     assert asked(CUT, 32_000)["logprobs"] == 2 + TIES
-    # vLLM breaks where more are asked for than there are.
+    # vLLM fails if more log-probabilities are requested than the vocabulary has tokens.
     assert asked(CUT, 10)["logprobs"] == 10
     assert "logprobs" not in asked(Sampling(), 10)
 

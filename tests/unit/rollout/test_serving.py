@@ -1,4 +1,4 @@
-"""When a worker ends its vLLM to make room for the learner on the same GPU."""
+"""A worker stops its vLLM when the learner needs their GPU."""
 
 import asyncio
 from pathlib import Path
@@ -18,13 +18,13 @@ GPU, OTHER = (GPUDevice(uuid=f"GPU-{name}", name="A40", memory=1) for name in "a
 
 
 class Server:
-    """One that runs until it is ended."""
+    """A server that runs until it is stopped."""
 
     def __init__(self) -> None:
         self.ended = 0
 
     async def close(self) -> None:
-        """The client's."""
+        """The client's weights."""
 
     async def stop(self) -> None:
         self.ended += 1
@@ -60,14 +60,14 @@ async def test_vllm_ends_before_the_learner_loads_a_run_that_counts_on_its_memor
     serving, server = Serving(settings, record, store), Server()
     await serving.make_room(next_run)
     assert server.ended == 0
-    # Of a run that gave vLLM 0.3.
+    # The run before gave vLLM a share of 0.3.
     serving._running, serving._share = (server, server), 0.3  # type: ignore[assignment]
     await serving.make_room(next_run)
     await serving.make_room(next_run)
     assert server.ended == int(ends)
 
 
-async def test_a_stop_that_is_cancelled_half_way_can_be_made_once_more() -> None:
+async def test_a_stop_that_was_cancelled_can_be_repeated() -> None:
     closing, nothing = asyncio.Event(), cast(Any, None)
 
     class Slow(Server):
@@ -87,7 +87,7 @@ async def test_a_stop_that_is_cancelled_half_way_can_be_made_once_more() -> None
     assert serving._running is None
 
 
-async def test_a_failure_of_a_server_that_runs_is_told_with_the_cause_in_its_log(
+async def test_a_failure_of_a_running_server_names_the_cause_in_its_log(
     tmp_path: Path,
 ) -> None:
     log, nothing = tmp_path / "vllm-w.log", cast(Any, None)
@@ -101,5 +101,5 @@ async def test_a_failure_of_a_server_that_runs_is_told_with_the_cause_in_its_log
     assert told.splitlines()[0] == (
         f"{error}: RuntimeError: head_dim=16. The last lines of its log ({log}):"
     )
-    # The server itself has told it.
+    # The error already names its cause.
     assert await serving.explained(VLLMFailed(told, named_cause=True)) == told

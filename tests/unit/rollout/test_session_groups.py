@@ -1,4 +1,4 @@
-"""A group's sessions become completions: each sampled token is trained, and no other."""
+"""A group's sessions become completions: exactly the sampled tokens are trained."""
 
 from random import Random
 
@@ -20,7 +20,7 @@ from services.store.agents.sessions import Played
 from tests.unit.rollout.session_graphs import group_of, path, random_session, turn
 
 
-def test_a_session_is_one_completion_with_a_mask_over_what_it_was_told() -> None:
+def test_a_session_is_one_completion_with_a_mask_over_its_messages() -> None:
     turns = [
         turn([1, 2, 3], [10, 11]),
         turn([4, 5], [12], "a:2", "last", parent=0, kept=5),
@@ -39,7 +39,7 @@ def test_a_session_is_one_completion_with_a_mask_over_what_it_was_told() -> None
     assert answer_text(last) == "last"
 
 
-def test_what_a_branch_begins_with_is_not_repeated() -> None:
+def test_a_branch_does_not_repeat_its_beginning() -> None:
     turns = [
         turn([1, 2], [10, 11]),
         turn([4], [12], parent=0, kept=4),
@@ -63,7 +63,7 @@ def test_what_a_branch_begins_with_is_not_repeated() -> None:
     assert [one.new.sum() for one in found] == [6, 2, 2, 2]
 
 
-def test_a_side_call_is_not_trained_but_may_be_what_a_turn_goes_on_from() -> None:
+def test_a_side_call_is_not_trained_but_a_trained_turn_may_continue_it() -> None:
     turns = [
         turn([1, 2], [10]),
         turn([1, 3], [11], side=True),
@@ -83,7 +83,7 @@ def test_a_side_call_is_not_trained_but_may_be_what_a_turn_goes_on_from() -> Non
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_each_sampled_token_is_trained_once_after_what_the_policy_saw(seed: int) -> None:
+def test_each_sampled_token_is_trained_once_after_the_tokens_it_followed(seed: int) -> None:
     chance = Random(seed)
     sessions = [random_session(chance) for _ in range(3)]
     if not any(not one.side for turns in sessions for one in turns):
@@ -110,7 +110,7 @@ def test_each_sampled_token_is_trained_once_after_what_the_policy_saw(seed: int)
         assert sorted(trained) == sorted(sampled)
 
 
-def test_the_prompt_is_what_all_sessions_begin_with() -> None:
+def test_the_prompt_is_the_common_beginning_of_all_sessions() -> None:
     sessions = [
         Played([turn([1, 2, 3], [9])]),
         Played([]),

@@ -1,5 +1,5 @@
-"""Byte by byte: what is trained of a session is what vLLM was asked and what it sampled, whatever a
-client does with its conversations."""
+"""Byte by byte: the training data of a session is what vLLM got and sampled, whatever a client does
+with its conversations."""
 
 import random
 from typing import Any
@@ -36,8 +36,8 @@ ANSWERS = ["4", "né", "日本", "<think>\nhm\n</think>\n\n4", "🙂", " x\ny", 
 
 
 class Engine:
-    """What stands in for vLLM, its parsers and the weights: samples bytes at random, also ones that
-    are no whole characters, and remembers what it was asked."""
+    """Stands in for vLLM, its parsers and the weights: samples random bytes, also incomplete
+    characters, and notes its requests."""
 
     def __init__(self, tokenizer: Any, chance: random.Random) -> None:
         self.seen: list[tuple[list[int], list[int]]] = []
@@ -67,12 +67,12 @@ class Engine:
             number = self._chance.randint(1, most)
             calls = [call(f"c{len(self.seen)}{n}", name) for n in range(number)]
             return {"role": "assistant", "content": None, "tool_calls": calls}
-        # vLLM's have an empty list.
+        # vLLM's messages have an empty list.
         return {"role": "assistant", "content": text, "tool_calls": []}
 
 
 class Context:
-    """As much of RunContext as turns need."""
+    """The part of RunContext that turns need."""
 
     def __init__(self, tokenizer: Any, engine: Engine, history: str) -> None:
         extra = {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
@@ -92,7 +92,7 @@ class Context:
 
 
 class Client:
-    """An agent, the gateway's matching, and the turns that a store would have."""
+    """An agent, the gateway's matching of turns, and the store's turns."""
 
     def __init__(self, player: TurnPlayer, chance: random.Random) -> None:
         self.turns: list[Turn] = []
@@ -107,7 +107,7 @@ class Client:
         history = chance.choice(self._states[-2:]) if self._states else []
         messages: list[dict[str, Any]]
         if not history or chance.random() < 0.15:
-            # Another conversation, or what is left of one after a compaction.
+            # Another conversation, or the rest of one after a compaction.
             messages = [{"role": "user", "content": chance.choice(["2+2", "in short: 4", "né"])}]
         else:
             messages = [dict(one) for one in history]
@@ -136,7 +136,7 @@ class Client:
             self._last[history] = len(self.turns)
             self.turns.append(turn)
         said = self.turns[self._asked[digest]].message
-        # As clients send it back.
+        # Sent back as clients send it.
         return {**said, "refusal": None, "content": said["content"] or ""}
 
 
@@ -144,7 +144,7 @@ class Client:
 @pytest.mark.parametrize(
     "template", [CHATML, LLAMA, QWEN3, LLAMA31], ids=["chatml", "llama", "qwen3", "llama31"]
 )
-async def test_what_is_trained_is_what_was_asked_and_sampled(template: str, history: str) -> None:
+async def test_the_training_data_is_what_vllm_got_and_sampled(template: str, history: str) -> None:
     tokenizer, chance = tokenizer_of(template), random.Random(history)
     branches = rewritten = 0
     for _ in range(CONVERSATIONS):
@@ -173,7 +173,7 @@ async def test_what_is_trained_is_what_was_asked_and_sampled(template: str, hist
             if turn.parent >= 0
         )
     assert branches > CONVERSATIONS / 4
-    # Half characters are not what they were once they are text; reasoning is gone.
+    # Incomplete characters change when they become text, and reasoning is gone.
     assert (rewritten > CONVERSATIONS / 4) == (history == "template")
 
 
@@ -184,7 +184,7 @@ class Judge(Engine):
         raise RequestRefused(f"vLLM refused a request: 400 {params['structured_outputs']}")
 
 
-async def test_what_vllm_says_of_a_schema_reaches_the_client() -> None:
+async def test_vllms_error_about_a_schema_reaches_the_client() -> None:
     tokenizer, schema = tokenizer_of(CHATML), {"json": {"type": "nosuch"}}
     player = TurnPlayer(Context(tokenizer, Judge(tokenizer, random.Random(0)), "exact"))  # type: ignore[arg-type]
     asked = [{"role": "user", "content": "2+2"}]
@@ -194,13 +194,13 @@ async def test_what_vllm_says_of_a_schema_reaches_the_client() -> None:
 
 
 class Unreadable(Engine):
-    """Its parsers raise whatever an answer is."""
+    """A policy whose parsers always raise."""
 
     async def message(self, parsed: Any) -> dict[str, Any]:
         raise RequestRefused("vLLM does not parse an answer: 400 unbalanced brackets")
 
 
-async def test_an_answer_that_no_parser_reads_is_recorded_as_text() -> None:
+async def test_an_answer_that_the_parser_refuses_is_recorded_as_text() -> None:
     tokenizer = tokenizer_of(CHATML)
     engine = Unreadable(tokenizer, random.Random(1))
     player = TurnPlayer(Context(tokenizer, engine, "exact"))  # type: ignore[arg-type]
@@ -213,7 +213,7 @@ async def test_an_answer_that_no_parser_reads_is_recorded_as_text() -> None:
 
 
 class Eager(Engine):
-    """Its answers are two calls."""
+    """A policy that answers with two calls."""
 
     async def message(self, parsed: Any) -> dict[str, Any]:
         calls = [call("c0", "add"), call("c1", "add")]
@@ -221,7 +221,7 @@ class Eager(Engine):
 
 
 @pytest.mark.parametrize(("parallel", "given"), [(True, ["c0", "c1"]), (False, ["c0"])])
-async def test_of_parallel_calls_a_client_that_wants_none_gets_the_first(
+async def test_a_client_without_parallel_calls_gets_the_first_call(
     parallel: bool, given: list[str]
 ) -> None:
     tokenizer = tokenizer_of(CHATML)
@@ -235,7 +235,7 @@ async def test_of_parallel_calls_a_client_that_wants_none_gets_the_first(
     )
     turn, *_ = await player.play(asked, [], None)
     assert [one["id"] for one in turn.message["tool_calls"]] == given
-    # All that was sampled is trained.
+    # All sampled tokens are trained.
     assert turn.sampled.tolist() == engine.seen[0][1]
 
 
@@ -250,7 +250,7 @@ async def test_a_conversation_that_has_used_up_its_tokens_ends_with_length_and_i
     messages: list[dict[str, Any]] = [{"role": "user", "content": "2+2"}]
     first, *_ = await player.play(Call(kind="chat", messages=messages), [], None)
 
-    # The tool's result takes all that is left of the context.
+    # The tool's result fills the rest of the context.
     context.context = first.prompt_tokens + len(first.sampled) + 100
     messages += [first.message, {"role": "user", "content": "x" * 1000}]
     asked = Call(kind="chat", messages=messages, new=2, path=[0])
@@ -262,7 +262,7 @@ async def test_a_conversation_that_has_used_up_its_tokens_ends_with_length_and_i
     assert (spent.parent, len(spent.sampled), len(engine.seen)) == (0, 0, 1)
     assert oldest == parse_version_tag(first.versions[-1][0])
 
-    # The long message is in no turn, so what follows cannot be asked either.
+    # No turn has the long message, so the next call is refused as well.
     messages += [spent.message, {"role": "user", "content": "y"}]
     after = Call(kind="chat", messages=messages, new=4, path=[0, 1])
     last, *_ = await player.play(after, [first, spent], None)

@@ -1,4 +1,4 @@
-"""A worker's calls of agents: each is worked on once at a time, and none is forgotten."""
+"""A worker's calls of agents: each is answered by one task at a time, and none is forgotten."""
 
 import asyncio
 from types import SimpleNamespace
@@ -31,13 +31,13 @@ SEQUENCES = 2
 
 
 class Worker(SessionWorker):
-    """As much of it as takes calls; a turn lasts until `done`."""
+    """A worker that only takes calls; a turn lasts until `done`."""
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
         self.begun = 0
         self.claims: list[tuple[int, int]] = []
-        """Of each claim: how many calls, and how many it held."""
+        """For each claim: how many calls, and how many it held."""
         self.released: list[str] = []
         self._calls, self._wake, self._live = {}, asyncio.Event(), None
         self._full = self._closing = False
@@ -68,14 +68,14 @@ class Worker(SessionWorker):
 
 
 def held() -> Any:
-    """Another call in work."""
+    """Another call that is being answered."""
     return SimpleNamespace(claimed=True)
 
 
-async def test_a_call_that_is_claimed_again_while_it_is_worked_on_is_taken_again() -> None:
+async def test_a_call_that_is_claimed_while_it_is_answered_is_released_for_another_claim() -> None:
     worker = Worker()
     assert await worker._take() == ""
-    # Its client has been refused, and repeats it before the worker knows that it was heard.
+    # Its client was refused, and repeats it before the worker has finished.
     assert await worker._take() == ""
     (held,) = worker._calls.values()
     await asyncio.sleep(0)
@@ -91,12 +91,12 @@ async def test_a_call_that_is_claimed_again_while_it_is_worked_on_is_taken_again
     assert worker.released == [CALL.id]
 
 
-async def test_a_call_begins_when_it_is_asked_for_and_the_next_claim_has_it() -> None:
+async def test_a_call_starts_when_it_is_announced_and_the_next_claim_includes_it() -> None:
     worker = Worker()
     await worker._begin_asked([CALL.id, "ended/0/meanwhile"])
     (held,) = worker._calls.values()
     assert not held.claimed
-    # What is not claimed yet takes no room: the claim would leave it to others.
+    # Only claimed calls are counted: the claim would leave the others to other workers.
     assert await worker._take() == ""
     assert worker.claims == [(AT_ONCE * SEQUENCES, 0)]
     assert (held.claimed, held.again) == (True, False)
@@ -105,7 +105,9 @@ async def test_a_call_begins_when_it_is_asked_for_and_the_next_claim_has_it() ->
     assert (worker.begun, worker.released) == (1, [])
 
 
-async def test_a_call_that_is_asked_for_again_while_it_is_worked_on_is_taken_again() -> None:
+async def test_a_call_that_is_announced_while_it_is_answered_is_released_for_another_claim() -> (
+    None
+):
     worker = Worker()
     await worker._begin_asked([CALL.id])
     (held,) = worker._calls.values()
@@ -116,7 +118,7 @@ async def test_a_call_that_is_asked_for_again_while_it_is_worked_on_is_taken_aga
 
 
 @pytest.mark.parametrize("why", ["paused", "full", "stopping"])
-async def test_a_worker_that_can_begin_nothing_leaves_a_new_call_to_the_next_claim(
+async def test_a_worker_that_cannot_start_a_call_leaves_it_to_the_next_claim(
     why: str,
 ) -> None:
     worker = Worker()
@@ -135,11 +137,11 @@ async def test_a_worker_that_was_full_looks_for_more_calls_when_one_ends(others:
     assert await worker._take() == ""
     worker.done.set()
     await worker._calls[CALL.id].work
-    # With room it is told when a call comes.
+    # A worker that is not full hears of new calls.
     assert worker._wake.is_set() == bool(others)
 
 
-async def test_a_worker_without_room_says_what_it_holds_all_the_same() -> None:
+async def test_a_full_worker_still_reports_its_held_calls() -> None:
     worker = Worker()
     most = AT_ONCE * SEQUENCES
     worker._calls = {str(number): held() for number in range(most)}
@@ -147,7 +149,7 @@ async def test_a_worker_without_room_says_what_it_holds_all_the_same() -> None:
     assert worker.claims == [(0, most)]
 
 
-async def test_a_turn_that_waits_for_redis_is_no_sign_that_vllm_hangs() -> None:
+async def test_a_turn_that_waits_for_redis_does_not_count_as_a_hanging_vllm() -> None:
     async def counters() -> tuple[int, int]:
         return 7, 0
 
@@ -159,14 +161,14 @@ async def test_a_turn_that_waits_for_redis_is_no_sign_that_vllm_hangs() -> None:
     assert await worker._take() == ""
     for _ in range(2):
         assert await worker._moving(5.0)
-    # What is in vLLM, and samples nothing, is such a sign.
+    # A turn in vLLM without progress is such a sign.
     worker._context.policy.sampling = 1
     assert not await worker._moving(5.0)
     worker.done.set()
 
 
 class Finishing(Worker):
-    """As much of it as hands a group in, for which it is too late."""
+    """A worker that only completes a group, too late."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -188,7 +190,7 @@ class Finishing(Worker):
         self.closed.append(state)
 
 
-async def test_a_group_that_is_handed_in_too_late_is_not_said_to_be_completed() -> None:
+async def test_a_group_that_comes_too_late_is_not_reported_as_completed() -> None:
     worker = Finishing()
     await worker._finish(Claimed(call_id("attempt", 0, "finish"), Call(kind="finish")))
     assert worker.closed == ["lapsed"]
@@ -220,13 +222,13 @@ async def test_a_group_fails_whatever_state_its_datasets_file_is_in() -> None:
     assert worker.closed == ["failed"]
 
 
-async def test_the_end_of_a_group_that_redis_has_forgotten_is_not_taken_for_ever() -> None:
+async def test_a_finish_call_of_a_forgotten_group_is_closed() -> None:
     worker = Finishing()
     await worker._finish(Claimed(call_id("forgotten", 0, "finish"), Call(kind="finish")))
     assert worker.closed == ["lapsed"]
 
 
-def test_a_transcript_begins_where_a_template_has_kept_less_than_the_first_prompt() -> None:
+def test_a_transcript_begins_after_the_part_of_the_first_prompt_that_the_template_kept() -> None:
     turns = [
         turn(ids("4", "5"), ids("1")),
         turn(ids("9", "2"), ids("3"), parent=0, kept=1),
@@ -238,7 +240,7 @@ def test_a_transcript_begins_where_a_template_has_kept_less_than_the_first_promp
 @pytest.mark.parametrize(
     ("scored", "read"), [("answer", "3"), ("transcript", "1+23<eos>")], ids=["answer", "transcript"]
 )
-async def test_verifiers_read_the_last_answer_or_the_conversation_that_ends_with_it(
+async def test_verifiers_read_the_last_answer_or_its_whole_conversation(
     monkeypatch: pytest.MonkeyPatch, scored: str, read: str
 ) -> None:
     episode = {"type": "sessions", "scored": scored}
@@ -275,7 +277,7 @@ async def test_verifiers_read_the_last_answer_or_the_conversation_that_ends_with
 
 
 class Live(LiveSessions):
-    """As much of it as hands sessions in; all but those called `bad…` are taken."""
+    """A worker that only completes sessions. All are taken but those named `bad…`."""
 
     def __init__(self, limit: FailureLimit) -> None:
         self.told: list[str] = []
@@ -324,7 +326,7 @@ class Live(LiveSessions):
         self.told.append(message)
 
 
-async def test_a_live_session_that_is_handed_in_starts_the_count_of_vllm_crashes_again() -> None:
+async def test_a_completed_live_session_resets_the_count_of_vllm_crashes() -> None:
     limit = FailureLimit(start_tries=2)
     for _ in range(3):
         limit.vllm_failed("it crashed")
@@ -333,7 +335,7 @@ async def test_a_live_session_that_is_handed_in_starts_the_count_of_vllm_crashes
     assert limit.worked
 
 
-async def test_a_session_that_its_teacher_refuses_is_dropped_only_if_others_are_taken() -> None:
+async def test_a_refused_session_is_dropped_only_if_another_session_is_taken() -> None:
     live = Live(FailureLimit())
     for _ in range(9):
         await live.hand_in("bad")
@@ -343,7 +345,7 @@ async def test_a_session_that_its_teacher_refuses_is_dropped_only_if_others_are_
     await live.hand_in("bad")
     assert live.ended[-1][0] == "bad.token"
     assert "endpoint 'big' answers 400" in live.ended[-1][1]
-    # Another one has its tries all the same.
+    # The other session has its own tries.
     await live.hand_in("bad2")
     assert live.ended[-1] == ("bad2.token", "released")
 
@@ -358,7 +360,7 @@ async def test_a_run_whose_sessions_are_all_refused_fails_with_the_reason() -> N
     assert "endpoint 'big' answers 400" in limit.reason
 
 
-async def test_sessions_that_were_taken_before_do_not_have_refused_ones_dropped() -> None:
+async def test_sessions_taken_before_the_first_refusal_do_not_count() -> None:
     limit = FailureLimit()
     live = Live(limit)
     await live.hand_in("good")
@@ -371,7 +373,7 @@ async def test_sessions_that_were_taken_before_do_not_have_refused_ones_dropped(
     assert {how for _, how in live.ended} == {"released"}
 
 
-async def test_sessions_that_are_refused_again_and_again_are_leased_ever_less_often(
+async def test_repeatedly_refused_sessions_are_leased_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
@@ -387,7 +389,7 @@ async def test_sessions_that_are_refused_again_and_again_are_leased_ever_less_of
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 1]
 
 
-async def test_a_worker_that_has_lost_its_lease_tells_nothing_of_the_session() -> None:
+async def test_a_worker_that_has_lost_its_lease_reports_nothing_about_the_session() -> None:
     live = Live(FailureLimit())
     await live.hand_in("bad-lapsed")
     assert not live.told

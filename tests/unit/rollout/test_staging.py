@@ -1,4 +1,4 @@
-"""What is ready before vLLM pauses for a version that comes as deltas."""
+"""Staged files are ready before vLLM pauses for a version that comes as deltas."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from tests.unit.weights.files import Weights, bits, save_delta, save_full
 
 @pytest.fixture
 def versions() -> list[Weights]:
-    """Three, each of which changes some values of the one before."""
+    """Return three deltas. Each changes some values of the version before."""
     random = np.random.default_rng(0)
     first = {"a": bits(random.normal(size=(4, 6))), "b": bits(random.normal(size=(5,)))}
     second = {name: values.copy() for name, values in first.items()}
@@ -33,7 +33,7 @@ def versions() -> list[Weights]:
 
 @pytest.fixture
 def update(tmp_path: Path, versions: list[Weights]) -> WeightUpdate:
-    """To version a:3, as the learner publishes it."""
+    """Return the update to version a:3, as the learner publishes it."""
     save_full(tmp_path / "v1", versions[0])
     save_delta(tmp_path / "v2", versions[0], versions[1], "a:1", "a:2")
     save_delta(tmp_path / "v3", versions[1], versions[2], "a:2", "a:3")
@@ -55,7 +55,7 @@ def test_a_server_on_a_cpu_gets_the_whole_version(
     assert not Path(staged.whole).exists()
 
 
-def test_a_server_on_a_gpu_gets_what_changes_of_its_version(
+def test_a_server_on_a_gpu_gets_the_changes_from_its_version(
     tmp_path: Path, update: WeightUpdate
 ) -> None:
     staging = Staging(tmp_path, whole=False)
@@ -69,14 +69,14 @@ def test_a_server_on_a_gpu_gets_what_changes_of_its_version(
         ]
         assert file.get_tensor("positions/0/a").tolist() == [8, 23]
         assert file.get_tensor("values/0/a").tolist() == [1.0, 1.0]
-        # All five changed: such a delta has no positions.
+        # All five values changed: such a delta has no positions.
         assert file.get_tensor("positions/1/b").tolist() == [0, 1, 2, 3, 4]
         assert file.get_tensor("values/1/b").tolist() == [2.0] * 5
     with safe_open(staging.stage(update, "a:2").patch, framework="pt") as file:
         assert sorted(file.keys()) == ["positions/0/b", "values/0/b"]
 
 
-def test_a_server_with_no_version_of_the_chain_loads_it_whole(
+def test_a_server_without_a_version_of_the_chain_loads_the_whole_chain(
     tmp_path: Path, update: WeightUpdate
 ) -> None:
     for live in (None, "none", "b:1", "a:3"):
@@ -86,7 +86,7 @@ def test_a_server_with_no_version_of_the_chain_loads_it_whole(
 def test_files_that_do_not_belong_together_are_refused_before_the_pause(
     tmp_path: Path, update: WeightUpdate, versions: list[Weights]
 ) -> None:
-    # One value that no delta changes is another one.
+    # One value that no delta changes differs.
     wrong = {name: values.copy() for name, values in versions[0].items()}
     wrong["a"][0, 0] ^= 1
     save_full(tmp_path / "v1", wrong)
@@ -124,7 +124,7 @@ def test_a_patch_is_not_staged_for_a_model_that_vllm_cannot_patch(
     assert only_whole(tmp_path) is whole
 
 
-async def test_a_file_that_is_staged_when_the_worker_stops_is_cleared_once_it_is_written(
+async def test_a_file_staged_while_the_worker_stops_is_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     begun, go, done = threading.Event(), threading.Event(), list[str]()

@@ -1,4 +1,4 @@
-"""Which dataset, row and options a task has."""
+"""A task's dataset, row and options."""
 
 import asyncio
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_the_rows_of_one_dataset_are_those_of_its_order() -> None:
 
 
 class Fetching:
-    """A volume that has the file of a dataset once it was fetched."""
+    """A volume that has a dataset's file only after a fetch."""
 
     def __init__(self, root: Path) -> None:
         self.volume = Volume(root)
@@ -155,7 +155,7 @@ async def test_a_file_that_could_not_be_fetched_is_fetched_for_the_next_row(
     assert (await rows.row(1)).prompt == "b"
 
 
-async def test_a_file_that_is_gone_for_a_moment_is_looked_for_again(
+async def test_a_file_that_was_missing_for_a_moment_is_found_again(
     tmp_path: Path, dataset: Dataset, rows: Rows
 ) -> None:
     dataset.add("a", "b")

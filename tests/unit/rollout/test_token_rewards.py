@@ -1,4 +1,4 @@
-"""Rewards of parts of an answer: what they earn, and which tokens get it."""
+"""Rewards of an answer's parts, and the tokens that get them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -40,7 +40,7 @@ def test_each_part_earns_its_score() -> None:
 
 def test_cumulative_scores_are_differenced_after_the_clip() -> None:
     dense = rewards(dense="cumulative", weight=2.0, clip=[0, 1])
-    # Clipped .25, .75, 1: each less the one before.
+    # Clipped .25, .75, 1: the difference of each to the one before.
     said = {"steps": result((4, 0.25), (9, 0.75), (12, 4.0))}
     assert earned(dense, said) == [(4, 0.5), (9, 1.0), (12, 0.5)]
 
@@ -58,7 +58,7 @@ def test_parts_count_only_if_the_reward_is_dense() -> None:
     assert (score.reward, score.parts) == (3.0, [(4, 0.5)])
 
 
-def test_a_reward_that_was_not_scored_earns_nothing() -> None:
+def test_an_unscored_reward_is_ignored() -> None:
     gated = named(
         [
             Reward(verifier="math"),
@@ -89,7 +89,7 @@ def test_a_parts_reward_goes_to_the_token_that_completes_it() -> None:
 
 
 def bytes_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a byte, as byte-level tokenizers have them."""
+    """One token a byte, as in byte-level tokenizers."""
     from tokenizers.pre_tokenizers import ByteLevel
 
     vocabulary = {letter: i for i, letter in enumerate(sorted(ByteLevel.alphabet()))}
@@ -101,7 +101,7 @@ def bytes_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def test_a_character_of_several_tokens_belongs_to_the_last_of_them() -> None:
+def test_a_character_of_several_tokens_belongs_to_the_last_token() -> None:
     tokenizer = bytes_tokenizer()
     ids = tokenizer("é 中x").input_ids
     assert len(ids) == 2 + 1 + 3 + 1
@@ -110,12 +110,12 @@ def test_a_character_of_several_tokens_belongs_to_the_last_of_them() -> None:
         return str(tokenizer.decode(list(some), skip_special_tokens=True))
 
     assert text_ends(ids, said) == [0, 1, 2, 2, 2, 3, 4]
-    # Bytes that never become a character: what ends there is the last token's.
+    # Bytes that never become a character: a part that ends there belongs to the last token.
     assert token_rewards([(2, 1.0), (3, 1.0)], ids[:5], said).tolist() == [0, 0, 1, 0, 1]
 
 
 @pytest.mark.parametrize("garbage", [[0x80], [0xF0, 0x9F], [0xFF]])
-def test_bytes_that_never_become_a_character_are_decoded_with_few_others(
+def test_endless_partial_characters_are_decoded_in_linear_time(
     garbage: list[int],
 ) -> None:
     longest = 0

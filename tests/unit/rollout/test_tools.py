@@ -1,4 +1,4 @@
-"""Tools as a prompt describes them, and their results as the policy reads them."""
+"""Descriptions of tools in a prompt, and results as the policy reads them."""
 
 import threading
 from types import SimpleNamespace
@@ -53,7 +53,7 @@ def test_a_tool_whose_name_is_taken_is_called_by_its_server_too() -> None:
     ],
     ids=["name", "number", "size", "twice"],
 )
-def test_what_no_prompt_should_hold_is_refused(tools: list[Listed], said: str) -> None:
+def test_oversized_and_misnamed_tools_are_refused(tools: list[Listed], said: str) -> None:
     with pytest.raises(ToolsAway, match=said.replace("|", r"\|")):
         offer([("one", tools)], python=False)
 
@@ -103,7 +103,7 @@ def test_a_result_is_its_text_and_the_kind_of_all_else() -> None:
     [
         ("12345", "12345"),
         ("123456", "12345" + CUT),
-        # Half of a character's bytes are no text.
+        # An incomplete character is dropped.
         ("1234é", "1234" + CUT),
     ],
 )

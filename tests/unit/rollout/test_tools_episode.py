@@ -1,4 +1,4 @@
-"""Episodes with tools: turns, what trains, where they end, and what masks a sample."""
+"""Episodes with tools: turns, trained tokens, ends, and masked samples."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ TOKENIZER = tokenizer_of(CHATML)
 
 
 class Sandbox:
-    """In place of the reward service: says what it was given, fails, or never answers."""
+    """A reward client that repeats its input, fails, or never answers."""
 
     async def python(self, code: str, seconds: float) -> str:
         PythonRequest(code=code, seconds=seconds)
@@ -46,7 +46,7 @@ class Sandbox:
 
 
 class Policy:
-    """Gives answers in turn, the first one to the whole group."""
+    """A sampler with scripted answers. The first one goes to the whole group."""
 
     def __init__(self, *answers: str, room: int = 10_000, reason: str = "stop") -> None:
         self.tokenizer = TOKENIZER
@@ -113,7 +113,7 @@ def test_results_come_between_answers_and_do_not_train() -> None:
     assert [span.start for span in completion.spans] == [0, start]
 
 
-def test_verifiers_are_told_of_a_thought_that_the_last_answers_prompt_has_opened() -> None:
+def test_verifiers_get_the_thought_that_the_last_answers_prompt_opened() -> None:
     opening = "<|im_start|>assistant\n<think>\n"
     tokenizer = tokenizer_of(CHATML.replace("<|im_start|>assistant\n", opening))
     policy = Policy(f"so</think>{call('a')}{END}", f"5, but{END}")
@@ -150,7 +150,7 @@ def tokens_of(said: str) -> list[int]:
         ),
     ],
 )
-def test_what_the_policy_does_wrong_it_reads(asked: str, said: str) -> None:
+def test_the_policy_reads_its_mistakes_as_results(asked: str, said: str) -> None:
     policy = Policy(f"<tool_call>{asked}</tool_call>{END}", f"well{END}", room=100_000)
 
     completion = played(policy)
@@ -172,7 +172,9 @@ def test_what_the_policy_does_wrong_it_reads(asked: str, said: str) -> None:
     ],
     ids=["raw half", "half in key", "nan", "beyond a float", "digits", "depth", "cut"],
 )
-async def test_arguments_that_no_tool_could_read_reach_none(arguments: str, said: str) -> None:
+async def test_invalid_arguments_are_refused_before_a_tool_is_called(
+    arguments: str, said: str
+) -> None:
     offered = Offer(places={"python": Place("", "python"), "far": Place("sums", "far")})
     tools = RunTools(Tools(type="tools", python=True), {}, cast(RewardClient, Sandbox()))
 
@@ -184,7 +186,7 @@ async def test_arguments_that_no_tool_could_read_reach_none(arguments: str, said
 
 
 @pytest.mark.parametrize(("limit", "program"), [(7, "7 s"), (900, "600 s")])
-async def test_each_call_of_a_tool_has_the_time_that_the_config_gives(
+async def test_each_tool_call_has_the_configured_time_limit(
     limit: float, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Server:
@@ -246,9 +248,7 @@ def test_an_episode_without_an_end_is_truncated(
         ("hang", 0.01, "the episode took longer than 0.01 s"),
     ],
 )
-def test_a_tool_that_is_away_or_too_slow_masks_the_sample(
-    code: str, seconds: float, said: str
-) -> None:
+def test_an_unreachable_or_slow_tool_masks_the_sample(code: str, seconds: float, said: str) -> None:
     completion = played(Policy(f"{call(code)}{END}"), episode_seconds=seconds)
 
     assert completion.reward is not None
@@ -257,7 +257,7 @@ def test_a_tool_that_is_away_or_too_slow_masks_the_sample(
     assert text(completion) == f"{call(code)}{END}"
 
 
-def test_a_group_that_reaches_no_tool_waits_instead_of_costing_its_prompt() -> None:
+def test_a_group_that_reaches_no_tool_waits_and_keeps_its_prompt() -> None:
     away = f"{call('away')}{END}"
 
     async def group(*answers: str) -> list[Completion]:
@@ -285,12 +285,12 @@ def test_an_answer_makes_a_limited_number_of_calls() -> None:
     ("template", "said"),
     [(None, "no chat template that could describe them"), (UNENDED, "leaves tools out")],
 )
-def test_a_model_that_would_not_know_of_tools_is_refused(template: Any, said: str) -> None:
+def test_a_model_whose_template_leaves_tools_out_is_refused(template: Any, said: str) -> None:
     with pytest.raises(UnusableEpisode, match=said):
         made(tokenizer_of(template))
 
 
-def test_tools_that_could_not_be_listed_are_asked_for_again() -> None:
+def test_listing_tools_is_retried_after_a_failure() -> None:
     asked: list[str] = []
 
     class Servers(dict[str, ToolServer]):

@@ -16,7 +16,7 @@ SOCKET = Path("/s")
 
 
 def options_of(arguments: list[str]) -> dict[str, str | None]:
-    """`--x y` pairs of a command line; None for a lone `--x`."""
+    """Return the `--x y` pairs of a command line, with None for a lone `--x`."""
     found: dict[str, str | None] = {}
     for i, part in enumerate(arguments):
         if part.startswith("--"):
@@ -66,7 +66,8 @@ def test_weights_are_quantised_from_bfloat16():
 
 
 def adapted_model(folder: Path, rank: int) -> Path:
-    """A model folder as the learner exports it beside adapters, without what vLLM alone reads."""
+    """A model folder for adapters as the learner exports it, without the files that only vLLM
+    reads."""
     (folder / "adapter").mkdir(parents=True)
     config = {"r": rank, "lora_alpha": 32, "target_modules": ["q_proj", "mlp.up_proj"]}
     (folder / "adapter/adapter_config.json").write_text(json.dumps(config))
@@ -75,7 +76,7 @@ def adapted_model(folder: Path, rank: int) -> Path:
 
 
 @pytest.mark.parametrize(("rank", "room"), [(1, "1"), (2, "8"), (16, "16"), (200, "256")])
-def test_an_adapter_is_the_policy_beside_weights_that_the_server_reads_itself(
+def test_an_adapter_is_the_policy_and_the_server_reads_the_frozen_weights(
     tmp_path: Path, rank: int, room: str
 ):
     model = adapted_model(tmp_path / "model", rank)
@@ -143,7 +144,7 @@ def test_a_run_that_replays_routing_has_it_recorded():
 def test_the_build_for_cpus_cannot_record_routing():
     with pytest.raises(ValueError, match=r"router\.replay .* set it to false, or sample on a GPU"):
         command_line(MODEL, recording(), "float32", SOCKET, "cpu")
-    # What another command can do is its own affair.
+    # Another command may be able to do it.
     own = command_line(MODEL, recording(), "float32", SOCKET, "cpu", "my-vllm serve")
     assert "--enable-return-routed-experts" in own
 

@@ -25,7 +25,7 @@ PEER_KEY = key_for_peers(KEY) or ""
 
 
 class Host:
-    """A host with a folder of its own, which serves files as a worker does."""
+    """A host with its own folder, which serves files as a worker does."""
 
     def __init__(self, root: Path, key: str = PEER_KEY) -> None:
         self.root = root
@@ -73,7 +73,7 @@ def partial_content(first: int, last: int) -> bytes:
 async def scripted(
     answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[str]:
-    """The address of a server that answers every request so."""
+    """Start a server that answers every request like this. Return its address."""
 
     async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):

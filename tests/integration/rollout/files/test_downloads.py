@@ -42,7 +42,7 @@ def test_a_files_parts_are_described(file: WeightFile) -> None:
 async def test_the_gateway_sends_each_byte_once_to_hosts_that_fetch_together(
     gateway: Host, file: WeightFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # On a busy machine no host is slow.
+    # Even on a busy machine no host counts as slow.
     monkeypatch.setattr(download, "LEAST_SECONDS", 100.0)
     async with AsyncExitStack() as stack:
         hosts = [
@@ -55,7 +55,7 @@ async def test_the_gateway_sends_each_byte_once_to_hosts_that_fetch_together(
         assert all(path.read_bytes() == CONTENT for path in paths)
         assert sorted(Counter(gateway.asked).values()) == [1] * PARTS
         assert sum(len(host.asked) for host in hosts) == 3 * PARTS
-        # One that comes later needs the gateway for what it would pass on first, at most.
+        # A late host needs the gateway only for the parts that it passes on first.
         late = volume(tmp_path / "late", gateway.url, "", *urls)
         gateway.asked.clear()
         assert (await late.fetch(file)).read_bytes() == CONTENT
@@ -64,9 +64,7 @@ async def test_the_gateway_sends_each_byte_once_to_hosts_that_fetch_together(
     assert set(left) == {Path(NAME).name}
 
 
-async def test_a_host_that_is_gone_is_left_alone(
-    gateway: Host, file: WeightFile, tmp_path: Path
-) -> None:
+async def test_a_dead_host_is_avoided(gateway: Host, file: WeightFile, tmp_path: Path) -> None:
     here = volume(tmp_path / "here", gateway.url, "", "http://127.0.0.1:1", "ftp://nonsense", "")
     assert (await here.fetch(file)).read_bytes() == CONTENT
 
@@ -79,7 +77,7 @@ async def test_hosts_that_have_a_file_give_it_while_the_gateway_is_away(
         assert (await here.fetch(file)).read_bytes() == CONTENT
 
 
-async def test_wrong_bytes_of_the_gateway_are_refused_and_not_kept(
+async def test_wrong_bytes_from_the_gateway_are_refused_and_not_kept(
     gateway: Host, file: WeightFile, tmp_path: Path
 ) -> None:
     with (gateway.root / NAME).open("r+b") as damaged:
@@ -90,7 +88,7 @@ async def test_wrong_bytes_of_the_gateway_are_refused_and_not_kept(
     assert not list((tmp_path / NAME).parent.glob(".*part*"))
 
 
-async def test_a_download_of_which_the_gateway_sends_a_little_at_a_time_begins_once(
+async def test_a_slow_download_from_the_gateway_is_not_restarted(
     file: WeightFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(download, "pause", lambda failures: 0.0)
@@ -125,7 +123,7 @@ asyncio.run(Volume(Path(sys.argv[1]), sys.argv[2], "hr-test").fetch(file))
 """
 
 
-async def test_a_host_goes_on_where_a_killed_worker_stopped_and_gives_away_what_it_has(
+async def test_a_host_resumes_a_killed_workers_download_and_serves_its_parts(
     gateway: Host, file: WeightFile, tmp_path: Path
 ) -> None:
     async def gives_three(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -152,7 +150,7 @@ async def test_a_host_goes_on_where_a_killed_worker_stopped_and_gives_away_what_
             assert have.content == CONTENT[SMALLEST_PART : 3 * SMALLEST_PART]
             not_yet = await client.get(at, headers={"Range": f"bytes=0-{4 * SMALLEST_PART - 1}"})
             assert (not_yet.status_code, not_yet.headers["X-Headrace-Fetching"]) == (503, "1")
-        # The lock holds across processes, and whoever waits for it may stop at any moment.
+        # The lock holds across processes, and each waiting process may stop at any moment.
         waiting = asyncio.create_task(volume(root, gateway.url).fetch(file))
         await asyncio.sleep(0.1)
         async with asyncio.timeout(30):
@@ -160,7 +158,7 @@ async def test_a_host_goes_on_where_a_killed_worker_stopped_and_gives_away_what_
         assert not gateway.asked
         worker.kill()
         worker.wait()
-    # As after a power cut: a part that is said to be there is not.
+    # After a power cut, a part that is marked as present is missing.
     with path.with_name(f".{path.name}.part").open("r+b") as unfinished:
         unfinished.write(bytes(10))
     assert (await volume(root, gateway.url).fetch(file)).read_bytes() == CONTENT
@@ -168,7 +166,7 @@ async def test_a_host_goes_on_where_a_killed_worker_stopped_and_gives_away_what_
     assert sorted(first) == [0, *(n * SMALLEST_PART for n in range(3, PARTS))]
 
 
-async def test_a_download_from_a_silent_gateway_stops_at_once_when_it_is_told_to(
+async def test_a_download_from_a_silent_gateway_can_be_cancelled_at_once(
     file: WeightFile, tmp_path: Path
 ) -> None:
     begun = asyncio.Event()

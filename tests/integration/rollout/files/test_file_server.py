@@ -1,4 +1,4 @@
-"""The file server of a host: whom it serves, which worker starts it, and how others find it."""
+"""The file server of a host: its clients, its worker, and how other hosts find it."""
 
 import asyncio
 import errno
@@ -28,14 +28,14 @@ from tests.ports import own_ports
 
 
 def settings_of(host: Host) -> RolloutSettings:
-    """Of a worker that serves the files of `host`, at a port of its own."""
+    """Settings of a worker that serves the files of `host`, at its own port."""
     (port,) = own_ports("127.0.0.1", 1)
     return RolloutSettings(
         peer_url=f"http://127.0.0.1:{port}", api_key=SecretStr(KEY), data=host.root
     )
 
 
-async def test_files_are_given_to_those_with_the_hosts_key_alone(
+async def test_files_are_served_only_to_clients_with_the_hosts_key(
     gateway: Host, tmp_path: Path
 ) -> None:
     (gateway.root / "api-key").write_text(KEY)
@@ -104,7 +104,7 @@ async def test_a_host_whose_name_is_not_known_yet_serves_once_it_is(
     assert not unknown
 
 
-async def test_of_the_workers_of_a_host_one_serves_and_another_takes_over(
+async def test_one_worker_of_a_host_serves_files_and_another_takes_over(
     gateway: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_server, "TAKE_OVER_SECONDS", 0.05)

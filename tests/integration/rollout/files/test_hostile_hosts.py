@@ -88,7 +88,7 @@ async def answer_no_http(reader: asyncio.StreamReader, writer: asyncio.StreamWri
 
 
 async def asked(reader: asyncio.StreamReader) -> tuple[int, int, int]:
-    """(first, last, length) of the range that a request asks for."""
+    """Return (first, last, length) of the requested range."""
     header = await reader.readuntil(b"\r\n\r\n")
     assert PEER_KEY.encode() in header
     assert KEY.encode() + b"\r" not in header
@@ -111,7 +111,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("answer", HOSTILE, ids=lambda answer: answer.__name__)
-async def test_a_hostile_host_costs_one_part_and_is_left_alone(
+async def test_a_hostile_host_costs_one_part_and_is_avoided(
     gateway: Host,
     file: WeightFile,
     tmp_path: Path,
@@ -131,7 +131,7 @@ async def test_a_hostile_host_costs_one_part_and_is_left_alone(
         here = volume(tmp_path / "here", gateway.url, "", hostile)
         path = await here.fetch(file)
         assert path.read_bytes() == CONTENT
-        # Two are under way when the first is noticed.
+        # Two requests are in flight when the first is noticed.
         assert 0 < requests <= 4
         assert len(gateway.asked) == PARTS
         path.unlink()
