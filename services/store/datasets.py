@@ -5,18 +5,18 @@ import secrets
 from services.contracts.records import DatasetRecord, DatasetSegment, RunState
 from services.store.errors import Unreadable
 from services.store.keys import DATASET_NAMES, DATASETS, RUNS, run_key
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 from services.store.unreadable import as_text, read_dataset, reading, report
 
 
-class Datasets(Noun):
+class Datasets(StorePart):
     """Records only: rows lie on the data volume."""
 
     async def add(self, record: DatasetRecord) -> DatasetRecord:
         """Register a dataset. Returns the one that holds the name: an older one stays as it is."""
-        given = [record.id, record.name, record.model_dump_json()]
-        held = await self._scripts.run("add_dataset", [DATASETS, DATASET_NAMES], given)
-        return record if held == given[2].encode() else await self._holder(record.name) or record
+        text = record.model_dump_json()
+        present = await self._scripts.run("add_dataset", [record.id, record.name, text])
+        return record if present == text.encode() else await self._holder(record.name) or record
 
     async def _holder(self, name: str) -> DatasetRecord | None:
         id = await self._redis.hget(DATASET_NAMES, name)
@@ -43,7 +43,7 @@ class Datasets(Noun):
         text = await self._redis.hget(DATASETS, id)
         if text is not None:
             name = read_dataset(id, text).name
-            await self._scripts.run("delete_dataset", [DATASETS, DATASET_NAMES], [id, name])
+            await self._scripts.run("delete_dataset", [id, name])
 
     async def append(self, id: str, segment: DatasetSegment) -> DatasetRecord:
         """Grow a dataset by a durable segment; runs on it use the new rows in their next epoch.
@@ -56,9 +56,9 @@ class Datasets(Noun):
                 old = DatasetRecord.model_validate_json(text)
             segments = [*old.segments, segment]
             grown = old.model_copy(update={"rows": old.rows + segment.rows, "segments": segments})
-            given = [id, text, grown.model_dump_json()]
-            keys = [DATASETS, f"{DATASETS}:{secrets.token_hex(8)}"]
-            if await self._scripts.run("compare_set", keys, given):
+            arguments = [id, text, grown.model_dump_json()]
+            change = secrets.token_hex(8)
+            if await self._scripts.run("change_dataset", arguments, change=change):
                 break
         await self._grow_runs(grown)
         return grown
@@ -80,4 +80,4 @@ class Datasets(Noun):
 
     async def grow_run(self, run: str, record: DatasetRecord) -> None:
         """Let a run use all present rows from its next epoch on."""
-        await self._scripts.run("grow", [run_key(run, "order")], [record.rows])
+        await self._scripts.run("grow_run", [record.rows], run=run)

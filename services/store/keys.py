@@ -1,4 +1,6 @@
-"""Names of keys. `{…}` is the cluster hash tag: all keys of a run share one slot."""
+"""Names of keys. `{…}` is the cluster hash tag: all keys of a run are in one slot."""
+
+from string import Template
 
 SCHEMA = "headrace:schema"
 RUNS = "headrace:runs"
@@ -12,26 +14,46 @@ OPEN_CHAINS = "headrace:{chains}:open"
 RESTORING = "headrace:restoring"
 
 LIVE_PARTS = ("sessions_open", "sessions_waiting", "sessions_ready")
-"""Of live sessions. A backup leaves them out: the sessions that they name expire, and are in no
-backup."""
-RUN_PARTS = (
-    *("run", "order", "returned", "attempts", "held", "tries", "groups", "blobs", "bytes", "plans"),
-    *("lineages", "ledger", "weights", "events", "prompt_filter", "pass_rates"),
-    "judged",
+"""Keys of live sessions. A backup leaves them out, because it has none of the sessions that they
+name: sessions expire."""
+EMPTIED_PARTS = (
     *("evaluation", "evaluation_queue", "evaluation_requests", "evaluation_ended"),
     *("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_parts"),
     *("evaluation_answers", "evaluation_seats"),
     *("calls", "calls_due", "calls_asked", "calls_ended", "calls_load"),
     *LIVE_PARTS,
 )
+"""Keys that are deleted when a run ends, besides the keys that `close_run.lua` names."""
+IN_FLIGHT_PARTS = ("attempts", "held", "groups", "blobs", "bytes", "plans", "tries")
+"""Keys of the tasks that a run has begun and not ended."""
+RUN_PARTS = (
+    *("run", "order", "returned", "lineages", "ledger", "weights", "events", "prompt_filter"),
+    *("pass_rates", "judged", *IN_FLIGHT_PARTS, *EMPTIED_PARTS),
+)
 """All keys that a run may have."""
 POOL_PARTS = ("queue", "active", "learner", "workers", "heartbeats", "nodes", "ranks", "devices")
 POOL_PARTS_KEPT = ("queue", "active")
-"""What of a pool outlives its processes."""
+"""The keys of a pool that outlive its processes."""
+
+PATTERNS = {
+    **{part: Template(f"headrace:{{$run}}:{part}") for part in RUN_PARTS},
+    **{part: Template(f"headrace:{{pool:$pool}}:{part}") for part in POOL_PARTS},
+    "deadlines": Template("headrace:{$run}:$deadlines"),
+    "sessions": Template("headrace:{$run}:sessions:$attempt"),
+    "sessions_named": Template("headrace:{$run}:sessions:named:$group"),
+    "chains": Template(CHAINS),
+    "open_chains": Template(OPEN_CHAINS),
+    "datasets": Template(DATASETS),
+    "dataset_names": Template(DATASET_NAMES),
+    "dataset_change": Template(f"{DATASETS}:$change"),
+}
+"""The keys that a Lua script may name in its `-- KEYS` line. `$…` is what the caller fills in:
+`deadlines` is the part of a run with the deadlines of attempts, of live sessions, or of seats;
+`group` is the digest of a group's name; `change` is a token of one call."""
 
 
 def token_key(kind: str, digest: str) -> str:
-    """The key of a session of the page, or of a link that begins one."""
+    """The key of a session of the page, or of a link that begins a session."""
     return f"headrace:{kind}:{digest}"
 
 
@@ -48,13 +70,13 @@ def sessions_key(run: str, attempt: str) -> str:
 
 
 def named_key(run: str, digest: str) -> str:
-    """The key of the attempt of a group that a client has named, which expires."""
+    """The key with the attempt of a group that a client has named, which expires."""
     return f"headrace:{{{run}}}:sessions:named:{digest}"
 
 
 def policy_key(run: str, kind: str, name: str) -> str:
-    """A key of the policy as an endpoint, which expires: of a call, its answer, or a worker's
-    queue of calls."""
+    """A key of the policy as an endpoint, which expires. `kind` is `call`, `answer`, or `worker`
+    for a worker's queue of calls."""
     return f"headrace:{{{run}}}:policy:{kind}:{name}"
 
 

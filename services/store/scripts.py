@@ -1,53 +1,104 @@
-"""Lua scripts by file name. redis-py sends the digest and reloads a script that Redis has
-forgotten (restart, failover), so a call is one round trip."""
+"""Lua scripts by file name, and the keys that each script declares.
 
+A script's header has a line `-- KEYS run groups`: names in `keys.PATTERNS`. The script uses these
+names as variables, and callers pass no keys. A `...` at the end of the line stands for further keys
+that the caller passes as `more`. redis-py sends a script's digest, and loads a script again that
+Redis has forgotten (restart, failover), so a call is one round trip.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
-from redis.commands.core import AsyncScript
 from redis.exceptions import ResponseError
 
 from services.store.errors import Unreadable
+from services.store.keys import PATTERNS
 from services.store.unreadable import is_damage
 
 FOLDER = files("services.store") / "lua"
+COMMON = ("basics", "tasks", "lapsed_leases", "groups", "calls", "sessions", "evaluations")
+"""Files of `lua/common` that every script begins with. A file uses functions of earlier ones."""
+_DECLARED = re.compile(r"-- KEYS (.*)")
 
 
-def script_texts() -> dict[str, str]:
-    """The source of every script by its name, which no two scripts have: `lua/FOLDER/NAME.lua`,
-    after `lua/common.lua`, which all scripts share."""
-    common = (FOLDER / "common.lua").read_text()
-    texts: dict[str, str] = {}
-    for folder in (one for one in FOLDER.iterdir() if one.is_dir()):
-        for file in folder.iterdir():
+@dataclass(frozen=True)
+class Script:
+    """A Lua script as it is sent to Redis."""
+
+    text: str
+    keys: tuple[str, ...]
+    """Names in `keys.PATTERNS`, in the order of KEYS."""
+    takes_more: bool
+    """Whether the caller passes further keys."""
+
+
+def parsed_script(name: str, body: str, common: str) -> Script:
+    """A script from its file. Raises ValueError if it declares no keys, or a key that is not in
+    `keys.PATTERNS`."""
+    lines = [match[1] for line in body.splitlines() if (match := _DECLARED.match(line))]
+    if not lines:
+        raise ValueError(f"{name}.lua has no line `-- KEYS …`")
+    words = " ".join(lines).split()
+    keys = tuple(word for word in words if word != "...")
+    if unknown := [key for key in keys if key not in PATTERNS]:
+        raise ValueError(f"{name}.lua names the key {unknown[0]}, which is not in keys.PATTERNS")
+    variables = f"local {', '.join(keys)} = unpack(KEYS)\n" if keys else ""
+    return Script(f"{common}\n{variables}{body}", keys, words[-1:] == ["..."])
+
+
+def read_scripts(folder: Traversable = FOLDER) -> dict[str, Script]:
+    """All scripts, `lua/FOLDER/NAME.lua`, by name. Raises ValueError for a name that is there
+    twice, or as `parsed_script`."""
+    common = "\n".join((FOLDER / "common" / f"{name}.lua").read_text() for name in COMMON)
+    scripts: dict[str, Script] = {}
+    for group in folder.iterdir():
+        if group.name == "common" or not group.is_dir():
+            continue
+        for file in group.iterdir():
             name = file.name.removesuffix(".lua")
-            if name in texts:
+            if name in scripts:
                 raise ValueError(f"two Lua scripts are called {name}")
-            texts[name] = f"{common}\n{file.read_text()}"
-    return texts
+            scripts[name] = parsed_script(name, file.read_text(), common)
+    return scripts
 
 
 class Scripts:
-    """Each script once per client."""
+    """Runs the Lua scripts of one client."""
 
     def __init__(self, redis: Any) -> None:
-        # All of them now: a file that changes under a running process must not join an older one.
-        self._loaded: dict[str, AsyncScript] = {
-            name: redis.register_script(text) for name, text in script_texts().items()
+        # All scripts now: a file that changes under a running process must not join older ones.
+        self._scripts = read_scripts()
+        self._loaded = {
+            name: redis.register_script(script.text) for name, script in self._scripts.items()
         }
 
-    async def run(self, name: str, keys: list[str], args: list[Any]) -> Any:
-        """Run the script `name`. Raises Unreadable where a key holds what the script cannot use."""
+    def keys(self, name: str, more: Sequence[str], of: Mapping[str, str]) -> list[str]:
+        """The keys of one call, as `run` sends them."""
+        script = self._scripts[name]
+        if more and not script.takes_more:
+            raise ValueError(f"{name}.lua takes no further keys: its KEYS line has no `...`")
+        return [*(PATTERNS[key].substitute(of) for key in script.keys), *more]
+
+    async def run(
+        self, name: str, arguments: Sequence[Any], *, more: Sequence[str] = (), **of: str
+    ) -> Any:
+        """Run the script `name`. `of`: what its keys belong to (`run="…"`, `pool="…"`); `more`:
+        further keys. Raises Unreadable if a key has a value that the script cannot use."""
+        keys = self.keys(name, more, of)
         try:
-            return await self._loaded[name](keys=keys, args=args)
+            return await self._loaded[name](keys=keys, args=list(arguments))
         except ResponseError as error:
             if not is_damage(error):
                 raise
             raise Unreadable(f"what Redis holds under {keys[0]}", str(error)) from error
 
 
-class Noun:
-    """What each noun of the store calls Redis with."""
+class StorePart:
+    """The base of each part of the store: its access to Redis."""
 
     def __init__(self, redis: Any, scripts: Scripts) -> None:
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes

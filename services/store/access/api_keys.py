@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from services.contracts.records import ApiKeyRecord
 from services.store.keys import API_KEYS
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 from services.store.unreadable import as_text, read_json
 
 
-class ApiKeys(Noun):
+class ApiKeys(StorePart):
     """One hash: what a key's digest belongs to. A request with such a key costs one HGET."""
 
     async def add(self, digest: str, record: ApiKeyRecord) -> None:

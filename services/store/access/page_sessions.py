@@ -3,12 +3,12 @@
 from typing import Literal
 
 from services.store.keys import token_key
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 
 Kind = Literal["session", "login"]
 
 
-class PageSessions(Noun):
+class PageSessions(StorePart):
     """Which API key a token was given for, both as digests. Redis forgets it in time."""
 
     async def begin(self, kind: Kind, token: str, key: str, seconds: int) -> None:

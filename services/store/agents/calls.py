@@ -11,8 +11,8 @@ import msgspec
 
 from services.contracts.sessions import Call, Turn, is_live
 from services.store.errors import Unreadable
-from services.store.keys import run_key, sessions_key
-from services.store.scripts import Noun
+from services.store.keys import run_key
+from services.store.scripts import StorePart
 from services.store.unreadable import as_text, reading, report
 
 CLAIM_SECONDS = 10.0
@@ -57,7 +57,7 @@ class Claimed:
         return self.id.split("/")[2]
 
 
-class AgentCalls(Noun):
+class AgentCalls(StorePart):
     """What workers do with calls, and how gateways learn that one has ended."""
 
     async def claim(
@@ -65,11 +65,9 @@ class AgentCalls(Noun):
     ) -> list[Claimed]:
         """Up to `count` calls to work on. `held`: those that the worker works on already, of
         `at_once` that it can."""
-        parts = ("attempts", "calls", "calls_due", "calls_ended", "calls_load", "sessions_open")
         times = [int(CLAIM_SECONDS * 1000), int(HEAD_START_SECONDS * 1000)]
         arguments = [worker, count, *times, held, at_once]
-        keys = [run_key(run, part) for part in parts]
-        found = await self._scripts.run("session_claim", keys, arguments)
+        found = await self._scripts.run("session_claim", arguments, run=run)
         return await self._readable(run, list(zip(found[::2], found[1::2], strict=True)))
 
     async def asked(self, run: str, calls: list[str]) -> list[Claimed]:
@@ -94,17 +92,15 @@ class AgentCalls(Noun):
     async def renew(self, run: str, worker: str, idle: float, calls: list[str]) -> list[str]:
         """Prolong calls, and the leases of their attempts by `idle` seconds. Returns those that
         this worker has lost."""
+        arguments = [worker, int(CLAIM_SECONDS * 1000), int(idle * 1000), *calls]
         # All sessions of a run are live, or none.
-        sessions = held_in(calls[0])
-        keys = [run_key(run, part) for part in (sessions, "calls", "calls_due")]
-        times = [int(CLAIM_SECONDS * 1000), int(idle * 1000)]
-        lost = await self._scripts.run("session_renew", keys, [worker, *times, *calls])
+        deadlines = held_in(calls[0])
+        lost = await self._scripts.run("session_renew", arguments, run=run, deadlines=deadlines)
         return [id.decode() for id in lost]
 
     async def release(self, run: str, worker: str, calls: list[str]) -> None:
         """Give calls up without an answer."""
-        keys = [run_key(run, part) for part in ("calls", "calls_due", "calls_asked")]
-        await self._scripts.run("session_release", keys, [worker, *calls])
+        await self._scripts.run("session_release", [worker, *calls], run=run)
 
     async def answer(
         self,
@@ -135,11 +131,12 @@ class AgentCalls(Noun):
         self, run: str, worker: str, claimed: Claimed, recorded: list[Any], failure: bytes
     ) -> list[int]:
         of = [claimed.attempt, claimed.index, claimed.digest, worker]
-        parts = (held_in(claimed.attempt), "calls", "calls_due", "calls_ended")
         arguments = [*of, *recorded, claimed.id, failure]
-        keys = [sessions_key(run, claimed.attempt), *(run_key(run, part) for part in parts)]
-        found: list[int] = await self._scripts.run("session_answer", keys, arguments)
-        return found
+        attempt = claimed.attempt
+        reply: list[int] = await self._scripts.run(
+            "session_answer", arguments, run=run, attempt=attempt, deadlines=held_in(attempt)
+        )
+        return reply
 
     async def newest(self, log: Log, run: str) -> str:
         """The place in a run's log of calls after which `news` begins."""

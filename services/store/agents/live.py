@@ -16,11 +16,9 @@ import msgspec
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Reward, digest_of, session_of
 from services.store.agents.sessions import MAX_BYTES
-from services.store.keys import run_key, sessions_key
-from services.store.scripts import Noun
+from services.store.keys import LIVE_PARTS, run_key, sessions_key
+from services.store.scripts import StorePart
 
-OF_RUN = ("sessions_open", "sessions_waiting", "sessions_ready", "order")
-CALLS = ("calls", "calls_due", "calls_ended")
 KEPT_SECONDS = 3600.0
 """How long after its deadline Redis knows of a session."""
 
@@ -56,7 +54,7 @@ class LiveCounts:
     """Of these, those whose reward did not come in time, or that were not played."""
 
 
-class LiveSessions(Noun):
+class LiveSessions(StorePart):
     """`id` names a session; its attempts are called `ID.TOKEN`."""
 
     async def open(
@@ -88,32 +86,30 @@ class LiveSessions(Noun):
             "name": session.name,
         }
         flat = [part for pair in fields.items() for part in pair]
-        parts, arguments = (*OF_RUN, "run"), [id, most, key, *flat]
-        return str((await self._live("open", run, id, parts, arguments)).decode())
+        return str((await self._live("open", run, id, [id, most, key, *flat])).decode())
 
     async def reward(self, run: str, id: str, reward: Reward) -> Reward | str:
         """Note a session's reward. Returns the one that counts, or why there is none."""
         arguments = [id, msgspec.json.encode(reward), int(reward.reward is not None)]
-        refusal, *counts = await self._live("reward", run, id, OF_RUN, arguments)
+        refusal, *counts = await self._live("reward", run, id, arguments)
         return msgspec.json.decode(counts[0], type=Reward) if counts else str(refusal.decode())
 
     async def end(self, run: str, id: str) -> str:
         """End a session: '', or why it could not."""
-        return str((await self._live("end", run, id, (*OF_RUN, *CALLS), [id])).decode())
+        return str((await self._live("end", run, id, [id])).decode())
 
     async def refused(self, run: str, attempt: str) -> tuple[int, bool]:
         """The session of this attempt could not be handed in: it is leased after all others that
         are ready. Returns how often that was so, and whether others were accepted since the first
         time; 0: the attempt is not held."""
-        id, parts = session_of(attempt), ("sessions_ready", "order", "attempts")
-        tries, others = await self._live("refused", run, id, parts, [id, attempt])
+        id = session_of(attempt)
+        tries, others = await self._live("refused", run, id, [id, attempt])
         return int(tries), bool(others)
 
     async def sweep(self, run: str) -> int:
         """End sessions that are idle, and discard those whose deadline has passed. Returns how
         many."""
-        keys = [run_key(run, part) for part in (*OF_RUN, *CALLS)]
-        return int(await self._scripts.run("live_sweep", keys, [sessions_key(run, "")]))
+        return int(await self._scripts.run("live_sweep", [sessions_key(run, "")], run=run))
 
     async def find(self, run: str, id: str) -> LiveSession | None:
         """What a session was opened with; None: nothing is known of it any more."""
@@ -128,14 +124,11 @@ class LiveSessions(Noun):
     async def counts(self, run: str) -> LiveCounts:
         """How many there are."""
         async with self._redis.pipeline(transaction=True) as pipe:
-            for part in OF_RUN[:3]:
+            for part in LIVE_PARTS:
                 pipe.zcard(run_key(run, part))
             pipe.hmget(run_key(run, "order"), "sessions_opened", "sessions_discarded")
             open, waiting, ready, (opened, discarded) = await pipe.execute()
         return LiveCounts(open, waiting, ready, int(opened or 0), int(discarded or 0))
 
-    async def _live(
-        self, name: str, run: str, id: str, parts: tuple[str, ...], arguments: list[Any]
-    ) -> Any:
-        keys = [sessions_key(run, id), *(run_key(run, part) for part in parts)]
-        return await self._scripts.run(f"live_{name}", keys, arguments)
+    async def _live(self, name: str, run: str, id: str, arguments: list[Any]) -> Any:
+        return await self._scripts.run(f"live_{name}", arguments, run=run, attempt=id)

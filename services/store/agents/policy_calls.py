@@ -11,7 +11,7 @@ import msgspec
 
 from services.contracts.policy_calls import Piece, PolicyCall
 from services.store.keys import policy_key
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 from services.store.unreadable import reading
 
 CALL_SECONDS = 20
@@ -22,7 +22,7 @@ _call = msgspec.msgpack.Decoder(PolicyCall)
 _piece = msgspec.msgpack.Decoder(Piece)
 
 
-class PolicyCalls(Noun):
+class PolicyCalls(StorePart):
     """A call is a key, its answer a stream, and each worker has a list of the calls that wait for
     it."""
 

@@ -12,8 +12,8 @@ import msgspec
 from services.contracts.rows.dataset import Row
 from services.contracts.sessions import FINISH, Call, Reward, Turn, call_id, digest_of
 from services.store.agents.calls import held_in
-from services.store.keys import named_key, run_key, sessions_key
-from services.store.scripts import Noun
+from services.store.keys import named_key, sessions_key
+from services.store.scripts import StorePart
 from services.store.unreadable import as_text, reading
 
 AT_ONCE = 64
@@ -67,7 +67,7 @@ class Played:
     reward: Reward | None = None
 
 
-class AgentSessions(Noun):
+class AgentSessions(StorePart):
     """`attempt` names a group's sessions, `index` one of them."""
 
     async def named(self, run: str, name: str) -> tuple[str, str] | None:
@@ -81,13 +81,12 @@ class AgentSessions(Noun):
 
     async def reopen(self, run: str, attempt: str, name: str, keys: list[str]) -> str:
         """Give the sessions of a named group other keys: '', or why they take no calls any more."""
-        named = [sessions_key(run, attempt), run_key(run, "attempts")]
-        named.append(named_key(run, digest_of(name)))
-        idle = await self._redis.hget(named[0], "idle") or b"0"
-        kept = int(int(idle) / 1000 + KEPT_SECONDS)
-        return str(
-            (await self._scripts.run("session_reopen", named, [attempt, kept, *keys])).decode()
+        idle = await self._redis.hget(sessions_key(run, attempt), "idle") or b"0"
+        arguments = [attempt, int(int(idle) / 1000 + KEPT_SECONDS), *keys]
+        reply = await self._scripts.run(
+            "session_reopen", arguments, run=run, attempt=attempt, group=digest_of(name)
         )
+        return str(reply.decode())
 
     async def open(
         self,
@@ -115,11 +114,12 @@ class AgentSessions(Noun):
         if opened.own is not None:
             fields |= {"own": msgspec.json.encode(opened.own), "name": opened.name}
         flat = [part for pair in fields.items() for part in pair]
-        names = [sessions_key(run, attempt)]
-        if opened.name:
-            names.append(named_key(run, digest_of(opened.name)))
+        named = [named_key(run, digest_of(opened.name))] if opened.name else []
         arguments = [attempt, lost, int(opened.idle + KEPT_SECONDS), *flat]
-        return bool(await self._scripts.run("session_open", names, arguments) == attempt.encode())
+        holder = await self._scripts.run(
+            "session_open", arguments, more=named, run=run, attempt=attempt
+        )
+        return bool(holder == attempt.encode())
 
     async def key_of(self, run: str, attempt: str, index: int) -> str | None:
         """The digest of a session's key; None if nothing is known of it (any more)."""
@@ -158,13 +158,12 @@ class AgentSessions(Noun):
     async def call(self, run: str, attempt: str, index: int, digest: str, call: Call) -> str:
         """Ask for a turn: `waiting`, `answered`, or why not (see session_call.lua)."""
         arguments = [attempt, index, digest, AT_ONCE, msgspec.msgpack.encode(call)]
-        parts = (held_in(attempt), "calls", "calls_due", "calls_asked", "run", "calls_load")
-        return str((await self._run("call", run, attempt, parts, arguments)).decode())
+        return str((await self._run("call", run, attempt, arguments)).decode())
 
     async def over(self, run: str, attempt: str, index: int) -> str:
         """Why a session takes no calls any more; '' while it may."""
         arguments = [attempt, index, ""]
-        *_, reason = await self._run("look", run, attempt, (held_in(attempt),), arguments)
+        *_, reason = await self._run("look", run, attempt, arguments)
         return str(reason.decode())
 
     async def answer_of(
@@ -173,7 +172,7 @@ class AgentSessions(Noun):
         """The turn that a request was answered with, or its error (an object), or why it gets none
         (a text); None: not yet."""
         arguments = [attempt, index, digest]
-        reply = await self._run("look", run, attempt, (held_in(attempt),), arguments)
+        reply = await self._run("look", run, attempt, arguments)
         turn, failure, refusal = reply
         with reading(f"session {index} of attempt {attempt}"):
             if turn:
@@ -186,15 +185,14 @@ class AgentSessions(Noun):
     async def reward(self, run: str, attempt: str, index: int, reward: Reward) -> Reward | str:
         """Note a session's reward. Returns the one that counts, or why there is none."""
         arguments = [attempt, index, msgspec.json.encode(reward)]
-        refusal, *counts = await self._run("reward", run, attempt, ("attempts",), arguments)
+        refusal, *counts = await self._run("reward", run, attempt, arguments)
         return msgspec.json.decode(counts[0], type=Reward) if counts else str(refusal.decode())
 
     async def end(self, run: str, attempt: str, index: int) -> str:
         """End a session: '', or why it could not."""
         finish = msgspec.msgpack.encode(Call(kind="finish"))
         arguments = [attempt, index, call_id(attempt, 0, FINISH), finish]
-        parts = ("attempts", "calls", "calls_due", "calls_asked", "calls_ended")
-        return str((await self._run("end", run, attempt, parts, arguments)).decode())
+        return str((await self._run("end", run, attempt, arguments)).decode())
 
     # --- workers ------------------------------------------------------------------------------
 
@@ -240,20 +238,17 @@ class AgentSessions(Noun):
     async def release_group(self, run: str, attempt: str) -> bool:
         """A group's client plays it no more: its task is leased again. One that is done stays done.
         False: there is no such group."""
-        parts = ("attempts", "held", "returned", "calls", "calls_due", "calls_ended")
-        return bool(await self._run("release_group", run, attempt, parts, [attempt]))
+        return bool(await self._run("release_group", run, attempt, [attempt]))
 
     async def close(self, run: str, attempt: str, state: str) -> None:
         """A group has been worked on. Unless its attempt ended its task, which closes them with it:
         forget its sessions' turns, and remember why."""
         arguments = [call_id(attempt, 0, FINISH), state]
-        await self._run("close", run, attempt, ("calls", "calls_due", "calls_ended"), arguments)
+        await self._run("close", run, attempt, arguments)
 
-    async def _run(
-        self, name: str, run: str, attempt: str, parts: tuple[str, ...], arguments: list[Any]
-    ) -> Any:
-        keys = [sessions_key(run, attempt), *(run_key(run, part) for part in parts)]
-        return await self._scripts.run(f"session_{name}", keys, arguments)
+    async def _run(self, name: str, run: str, attempt: str, arguments: list[Any]) -> Any:
+        of = {"run": run, "attempt": attempt, "deadlines": held_in(attempt)}
+        return await self._scripts.run(f"session_{name}", arguments, **of)
 
 
 def _over(idle: bytes | None, state: bytes | None, ended: bytes | None) -> str:

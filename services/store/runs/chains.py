@@ -5,11 +5,11 @@ from collections.abc import Callable
 from services.contracts.chains import ChainRecord
 from services.store.errors import Gone
 from services.store.keys import CHAINS, OPEN_CHAINS
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 from services.store.unreadable import as_text, read_json
 
 
-class Chains(Noun):
+class Chains(StorePart):
     """Records only: steps are runs like any other."""
 
     async def add(self, record: ChainRecord) -> None:
@@ -59,5 +59,4 @@ class Chains(Noun):
     async def _change(self, id: str, old: bytes | str, new: ChainRecord | None) -> bool:
         text = new.model_dump_json() if new else ""
         listed = int(new is not None and not new.state.over)
-        given = [id, old, text, listed]
-        return bool(await self._scripts.run("change_chain", [CHAINS, OPEN_CHAINS], given))
+        return bool(await self._scripts.run("change_chain", [id, old, text, listed]))

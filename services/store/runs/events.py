@@ -8,13 +8,13 @@ from services.contracts.events import Event, EventKind
 from services.contracts.strict_json import decode
 from services.store.errors import Unreadable
 from services.store.keys import run_key
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 from services.store.unreadable import reading
 
 KEPT = 20_000
 
 
-class Events(Noun):
+class Events(StorePart):
     """Workers, learner and gateway append; the page and the command line read."""
 
     async def add(self, run: str, kind: EventKind, data: dict[str, Any]) -> None:

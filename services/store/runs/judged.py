@@ -5,13 +5,13 @@ from pydantic import ValidationError
 
 from services.contracts.groups.sampled_answer import SampledAnswer
 from services.store.keys import run_key
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 from services.store.unreadable import report
 
 KEPT = 16
 
 
-class JudgedAnswers(Noun):
+class JudgedAnswers(StorePart):
     """Workers add; the page and the command line read."""
 
     async def add(self, run: str, answers: list[SampledAnswer]) -> None:

@@ -10,14 +10,14 @@ from services.contracts.weights import parse_version_tag
 from services.store.errors import Gone
 from services.store.keys import run_key
 from services.store.runs.audit import Audit, Ending, Generation, audit, trained
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 from services.store.unreadable import reading
 
 PAGE = 1000
 """Rows per read: a row is one batch or one dropped task."""
 
 
-class Ledger(Noun):
+class Ledger(StorePart):
     """What became of a run's tasks."""
 
     async def audit(self, run: str) -> Audit:

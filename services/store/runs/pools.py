@@ -6,14 +6,14 @@ from services.contracts.devices import LearnerDevices
 from services.contracts.records import Queue
 from services.store.keys import pool_key
 from services.store.runs.runs import Runs
-from services.store.scripts import Noun, Scripts
+from services.store.scripts import Scripts, StorePart
 from services.store.unreadable import as_text, read_json
 
 LOCK_SECONDS = 10.0
 """How long a pool's learner keeps its lock without prolonging it."""
 
 
-class Pools(Noun):
+class Pools(StorePart):
     """One lock per pool: the token of its learner, for as long as that prolongs it."""
 
     def __init__(self, redis: Any, scripts: Scripts, runs: Runs) -> None:
@@ -56,9 +56,9 @@ class Pools(Noun):
 
     async def prolong(self, pool: str, token: str, seconds: float) -> bool:
         """Keep the lock. False: it is someone else's, or lapsed."""
-        keys = [pool_key(pool, "learner")]
-        return bool(await self._scripts.run("compare_expire", keys, [token, int(seconds * 1000)]))
+        arguments = [token, int(seconds * 1000)]
+        return bool(await self._scripts.run("prolong_lock", arguments, pool=pool))
 
     async def unlock(self, pool: str, token: str) -> None:
         """Give the lock up."""
-        await self._scripts.run("compare_delete", [pool_key(pool, "learner")], [token])
+        await self._scripts.run("compare_delete", [token], more=[pool_key(pool, "learner")])

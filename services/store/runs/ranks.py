@@ -5,7 +5,7 @@ import secrets
 from dataclasses import dataclass
 
 from services.store.keys import pool_key
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 
 LAPSE_SECONDS = 10.0
 """A node that has not called for this long is gone."""
@@ -38,7 +38,7 @@ class Agreement:
     """Ranks of each node; 0 for one that has not called lately."""
 
 
-class RankMeetings(Noun):
+class RankMeetings(StorePart):
     """Two keys per pool, which expire with the learner. A learner of one node uses neither."""
 
     async def join(
@@ -56,9 +56,9 @@ class RankMeetings(Noun):
         await self._call(pool, node, 0, ["", "", ""])
 
     async def _call(self, pool: str, node: Node, ranks: int, states: list[str]) -> list[bytes]:
-        keys = [pool_key(pool, "nodes"), pool_key(pool, "ranks")]
-        given = [node.count, node.number, node.token, ranks, *states, int(LAPSE_SECONDS * 1000)]
-        reply: list[bytes] = await self._scripts.run("join", keys, given)
+        lapse = int(LAPSE_SECONDS * 1000)
+        arguments = [node.count, node.number, node.token, ranks, *states, lapse]
+        reply: list[bytes] = await self._scripts.run("join", arguments, pool=pool)
         return reply
 
     async def put(self, pool: str, field: str, value: bytes) -> None:
@@ -71,7 +71,7 @@ class RankMeetings(Noun):
     async def add(self, pool: str, field: str, amount: int) -> int:
         """Add to a number; returns the sum."""
         arguments = [field, amount, secrets.token_hex(8), FORGET_SECONDS]
-        return int(await self._scripts.run("add_number", [pool_key(pool, "ranks")], arguments))
+        return int(await self._scripts.run("add_number", arguments, pool=pool))
 
     async def get(self, pool: str, fields: list[str]) -> list[bytes | None]:
         """The value under each field; None where no rank has put one."""

@@ -7,14 +7,14 @@ from redis.exceptions import ResponseError
 
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.store.keys import RUNS, pool_key, run_key
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 from services.store.unreadable import as_text, is_damage, read_run, reading
 
 PAGE = 200
 """Runs read in one round trip."""
 
 
-class RunRecords(Noun):
+class RunRecords(StorePart):
     """One hash per run; its fields are those of RunRecord and what the scripts read."""
 
     async def get(self, run: str) -> RunRecord | None:

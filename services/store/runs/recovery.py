@@ -4,13 +4,12 @@ import json
 from collections.abc import Sequence
 
 from services.contracts.rows.task import TaskPosition
-from services.store.keys import run_key
-from services.store.runs.runs import CLOSED_PARTS
+from services.store.keys import EMPTIED_PARTS, IN_FLIGHT_PARTS, run_key
 from services.store.runs.submission import ORDER
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 
 
-class Recovery(Noun):
+class Recovery(StorePart):
     """Recovery's access to runs."""
 
     async def cursor(self, run: str) -> tuple[TaskPosition, int] | None:
@@ -41,10 +40,8 @@ class Recovery(Noun):
     ) -> bool:
         """Set a run to a checkpoint that Redis had lost: write `rows` to its ledger, `order` to its
         cursor, and make `tasks` its open ones. False: Redis has this step, or a later one."""
-        parts = ("run", "order", "returned", "ledger", "lineages")
-        emptied = [part for part in CLOSED_PARTS if part not in parts]
-        keys = [run_key(run, part) for part in (*parts, *emptied)]
+        emptied = [run_key(run, part) for part in (*IN_FLIGHT_PARTS, *EMPTIED_PARTS)]
         flat = [[text for pair in fields.items() for text in pair] for fields in rows]
-        given = [flat, order, list(tasks), list(lineages)]
-        arguments = [step, checkpoint, note, *map(json.dumps, given)]
-        return bool(await self._scripts.run("recover", keys, arguments))
+        state = [flat, order, list(tasks), list(lineages)]
+        arguments = [step, checkpoint, note, *map(json.dumps, state)]
+        return bool(await self._scripts.run("recover", arguments, more=emptied, run=run))

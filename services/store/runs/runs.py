@@ -11,7 +11,15 @@ from services.contracts.strict_json import decode
 from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
 from services.store.errors import Fenced, Gone, StillRunning, Unreadable
-from services.store.keys import LIVE_PARTS, POOLS, RUN_PARTS, RUNS, pool_key, run_key
+from services.store.keys import (
+    EMPTIED_PARTS,
+    IN_FLIGHT_PARTS,
+    POOLS,
+    RUN_PARTS,
+    RUNS,
+    pool_key,
+    run_key,
+)
 from services.store.runs.ledger import Ledger
 from services.store.runs.records import RunRecords
 from services.store.runs.submission import (
@@ -26,18 +34,9 @@ from services.store.runs.submission import (
 )
 from services.store.scripts import Scripts
 from services.store.unreadable import as_text, reading, report
-from services.store.work.evaluations import PARTS as EVALUATION_PARTS
 
 OLDEST_FIRST = 1e10
 """Queue score: a step of priority outweighs any difference of age (Unix seconds)."""
-
-CLOSED_PARTS = (
-    *("run", "order", "returned", "attempts", "held", "groups", "blobs", "bytes", "plans"),
-    *("tries", "lineages", *EVALUATION_PARTS),
-    *("calls", "calls_due", "calls_asked", "calls_ended", "calls_load"),
-    *LIVE_PARTS,
-)
-"""The keys of a run that `close_run.lua` takes, in its order."""
 
 
 def queue_score(created: float, priority: int) -> float:
@@ -82,13 +81,12 @@ class Runs(RunRecords):
                     for part in ("prompt_filter", "pass_rates")
                 ]
             )
-        parts = ("run", "order", "returned", "ledger", "lineages", "prompt_filter", "pass_rates")
-        keys = [run_key(record.id, part) for part in parts]
         # Of live sessions each is an epoch of one row.
         rows = dataset.rows if dataset else int(is_live_run(record))
         if record.dataset_rows:
             rows, dataset = order_of(record).epoch_rows, None
-        written = await self._scripts.run("submit", keys, submission(record, rows, ended, noted))
+        arguments = submission(record, rows, ended, noted)
+        written = await self._scripts.run("submit", arguments, run=record.id)
         if not written and record.chain:
             # Another gateway was faster. What it leaves undone, `queue_again` does.
             return
@@ -123,9 +121,8 @@ class Runs(RunRecords):
         dataset = await self._datasets.find(name.decode()) if name else None
         if dataset is not None:
             await self._datasets.grow_run(record.id, dataset)
-        keys = [pool_key(record.pool, "active"), pool_key(record.pool, "queue")]
         score = queue_score(record.created, record.priority)
-        await self._scripts.run("queue_run", keys, [record.id, score])
+        await self._scripts.run("queue_run", [record.id, score], pool=record.pool)
 
     async def _stays(self, run: str) -> bool:
         state, deleting = await self._redis.hmget(run_key(run, "run"), ["state", "deleting"])
@@ -146,9 +143,8 @@ class Runs(RunRecords):
     async def _close(self, run: str) -> EndedRun:
         """Close a run that has ended, and say where it stopped."""
         with reading(f"what Redis holds of run {run}"):
-            reply = await self._scripts.run(
-                "close_run", [run_key(run, part) for part in CLOSED_PARTS], []
-            )
+            emptied = [run_key(run, part) for part in EMPTIED_PARTS]
+            reply = await self._scripts.run("close_run", [], more=emptied, run=run)
         if not reply:
             record = await self.get(run)
             if record is None:
@@ -169,7 +165,7 @@ class Runs(RunRecords):
         """Free what an ended run holds without looking at it."""
         # Without a token every learner is fenced.
         await self._redis.hdel(run_key(run, "run"), "fencing_token")
-        for part in CLOSED_PARTS[1:]:
+        for part in ("order", "returned", "lineages", *IN_FLIGHT_PARTS, *EMPTIED_PARTS):
             await self._redis.unlink(run_key(run, part))
 
     async def cancel(self, run: str, *, now: bool = False) -> None:
@@ -202,11 +198,10 @@ class Runs(RunRecords):
     ) -> bool:
         """Change a run's state, with an event. False: its state is final, or not `leaving`.
         Raises Fenced where `fencing_token` is an old learner's."""
-        keys = [run_key(run, "run"), run_key(run, "events")]
         final = int(RunState(state).final)
-        given = [leaving or "", final, "" if fencing_token is None else fencing_token]
-        arguments = [str(RunState(state)), reason, time.time(), *given]
-        changed = await self._scripts.run("set_state", keys, arguments)
+        conditions = [leaving or "", final, "" if fencing_token is None else fencing_token]
+        arguments = [str(RunState(state)), reason, time.time(), *conditions]
+        changed = await self._scripts.run("set_state", arguments, run=run)
         if changed == -1:
             raise Fenced(run)
         return bool(changed)
@@ -217,7 +212,7 @@ class Runs(RunRecords):
 
     async def mark_deleting(self, run: str) -> None:
         """Mark a run that is over, so that no other run starts from it or continues it."""
-        await self._scripts.run("mark_deleting", [run_key(run, "run")], [])
+        await self._scripts.run("mark_deleting", [], run=run)
 
     async def unmark_deleting(self, run: str) -> None:
         """Remove the mark: the run is not deleted."""
@@ -231,8 +226,8 @@ class Runs(RunRecords):
 
     async def delete(self, run: str) -> None:
         """Delete the keys of a run that is over and that no learner holds. Raises StillRunning."""
-        keys = [run_key(run, part) for part in RUN_PARTS]
-        if not await self._scripts.run("delete_run", keys, []):
+        others = [run_key(run, part) for part in RUN_PARTS if part != "run"]
+        if not await self._scripts.run("delete_run", [], more=others, run=run):
             raise StillRunning(run, "not over")
         await self._redis.zrem(RUNS, run)
 
@@ -240,14 +235,13 @@ class Runs(RunRecords):
 
     async def take(self, pool: str) -> RunRecord | None:
         """The pool's active run, else the first of its queue, which becomes active."""
-        keys = [pool_key(pool, "active"), pool_key(pool, "queue")]
-        while run := await self._scripts.run("take_run", keys, []):
+        while run := await self._scripts.run("take_run", [], pool=pool):
             if (record := await self.get(as_text(run))) is not None:
                 # Its record may not say it any more.
                 record.pool = pool
                 return record
             report(f"run {as_text(run)}", "it stands in the queue, and there is no such run")
-            await self._scripts.run("compare_delete", keys[:1], [run])
+            await self._scripts.run("compare_delete", [run], more=[pool_key(pool, "active")])
         return None
 
     async def go_back(
@@ -256,17 +250,14 @@ class Runs(RunRecords):
         """Set a run back to an earlier checkpoint: what it trained later is sampled again. Raises
         Fenced."""
         tasks = await self._ledger.trained_after(run, step)
-        parts = ("run", "order", "returned", "plans", "ledger", "lineages")
-        keys = [run_key(run, part) for part in parts]
         arguments = [fencing_token, lineage, step, checkpoint, json.dumps(tasks)]
-        if await self._scripts.run("go_back", keys, arguments) == -1:
+        if await self._scripts.run("go_back", arguments, run=run) == -1:
             raise Fenced(run)
 
     async def acquire(self, run: str, lineage: str) -> int:
         """Take a run over under a new lineage. Returns the fencing token that shuts out
         all other learners. Raises KeyError where there is no such run."""
-        keys = [run_key(run, part) for part in ("run", "groups", "lineages")]
-        fencing_token = int(await self._scripts.run("acquire", keys, [lineage]))
+        fencing_token = int(await self._scripts.run("acquire", [lineage], run=run))
         if fencing_token == 0:
             raise KeyError(f"there is no run {run}")
         return fencing_token
@@ -281,8 +272,7 @@ class Runs(RunRecords):
     async def update(self, run: str, fencing_token: int, fields: dict[str, Any]) -> None:
         """Set fields of the record. Raises Fenced."""
         arguments = [part for name, value in fields.items() for part in (name, text_of(value))]
-        keys = [run_key(run, "run")]
-        if await self._scripts.run("update_run", keys, [fencing_token, *arguments]) == -1:
+        if await self._scripts.run("update_run", [fencing_token, *arguments], run=run) == -1:
             raise Fenced(run)
 
     async def finish(
@@ -296,4 +286,4 @@ class Runs(RunRecords):
         except Unreadable as error:
             report(f"run {run}", f"{error}: its open tasks and its groups are deleted")
             await self._discard(run)
-        await self._scripts.run("compare_delete", [pool_key(pool, "active")], [run])
+        await self._scripts.run("compare_delete", [run], more=[pool_key(pool, "active")])

@@ -27,7 +27,7 @@ from services.store.keys import (
     run_key,
 )
 from services.store.runs.runs import Runs, queue_score
-from services.store.scripts import Noun, Scripts
+from services.store.scripts import Scripts, StorePart
 from services.store.unreadable import as_text
 
 BY_FIELD = ("blobs",)
@@ -60,7 +60,7 @@ class ForeignDump(RuntimeError):
     """This Redis does not take what another one has written."""
 
 
-class Dumps(Noun):
+class Dumps(StorePart):
     """Reads and writes the whole store."""
 
     def __init__(self, redis: Any, scripts: Scripts, runs: Runs) -> None:
@@ -86,14 +86,14 @@ class Dumps(Noun):
     async def _dump(
         self, of: Literal["run", "pool", "shared"], name: str, keys: list[str], created: float = 0.0
     ) -> Dump:
-        apart = [i for i, key in enumerate(keys, 1) if key.rpartition(":")[2] in BY_FIELD]
-        reply = await self._scripts.run("dump", keys, list(apart))
+        by_field = [i for i, key in enumerate(keys, 1) if key.rpartition(":")[2] in BY_FIELD]
+        reply = await self._scripts.run("dump", by_field, more=keys)
         dumps, hashes = {}, {}
-        for key, found in zip(keys, reply, strict=True):
-            if isinstance(found, list):
-                hashes[key] = dict(zip(found[::2], found[1::2], strict=True))
-            elif found:
-                dumps[key] = found
+        for key, value in zip(keys, reply, strict=True):
+            if isinstance(value, list):
+                hashes[key] = dict(zip(value[::2], value[1::2], strict=True))
+            elif value:
+                dumps[key] = value
         return Dump(of, name, dumps, hashes, created)
 
     async def begin(self, backup: str) -> None:

@@ -10,16 +10,8 @@ from typing import Any, Literal
 from services.contracts.evaluation import AnsweredRow, EvaluationRequest
 from services.store.errors import Fenced
 from services.store.keys import run_key
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 from services.store.unreadable import as_text, reading
-
-OPEN = (
-    *("evaluation", "evaluation_queue", "evaluation_requests", "evaluation_ended"),
-    *("evaluation_returned", "evaluation_attempts", "evaluation_held"),
-)
-"""The keys of what is open, waits, or has ended, as scripts that end the open one take them."""
-PARTS = (*OPEN, "evaluation_parts", "evaluation_answers", "evaluation_seats")
-"""The keys of a run's evaluations."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +39,7 @@ class Standing:
     """Files of answers that are durable."""
 
 
-class Evaluations(Noun):
+class Evaluations(StorePart):
     """The learner requests, workers answer, the learner moves the answers to files."""
 
     async def ask(
@@ -56,16 +48,12 @@ class Evaluations(Noun):
         """Request an evaluation; one of this id that is not closed yet stays as it is. `parts`:
         files with the answers of rows that are not `left`. Raises Fenced."""
         arguments = [fencing_token, request.id, request.model_dump_json(), parts]
-        names = (
-            *("run", "evaluation", "evaluation_queue", "evaluation_requests"),
-            *("evaluation_returned", "evaluation_parts"),
-        )
-        self._refuse(run, await self._run("evaluation_ask", run, names, arguments))
+        self._refuse(run, await self._scripts.run("evaluation_ask", arguments, run=run))
 
     async def let(self, run: str, fencing_token: int, workers: int) -> None:
         """Let so many workers answer at once; 0: all. Raises Fenced."""
         arguments = [fencing_token, "evaluation_workers", workers]
-        self._refuse(run, await self._run("update_run", run, ("run",), arguments))
+        self._refuse(run, await self._scripts.run("update_run", arguments, run=run))
 
     async def lease(
         self,
@@ -84,14 +72,10 @@ class Evaluations(Noun):
         `reserved`: it has a seat in any case, also while no evaluation is open."""
         if count <= 0:
             return EvaluationLeases()
-        names = (
-            *("evaluation", "evaluation_requests", "evaluation_seats", "evaluation_returned"),
-            *("evaluation_attempts", "evaluation_held", "run"),
-        )
         attempts = [secrets.token_hex(8) for _ in range(count)]
         takes = "reserved" if reserved else "busy" if busy else "idle"
         arguments = [worker, version, takes, count, int(ttl * 1000), known, *attempts]
-        reply = await self._run("evaluation_lease", run, names, arguments)
+        reply = await self._scripts.run("evaluation_lease", arguments, run=run)
         if not reply:
             return EvaluationLeases()
         id, text, *pairs = [part.decode() for part in reply]
@@ -102,28 +86,24 @@ class Evaluations(Noun):
 
     async def renew(self, run: str, worker: str, attempts: Sequence[str], ttl: float) -> None:
         """Move the deadlines of the worker's seat and of these rows to `ttl` seconds from now."""
-        names = ("evaluation_attempts", "evaluation_seats")
-        await self._run("evaluation_renew", run, names, [worker, int(ttl * 1000), *attempts])
+        for part, members in ("evaluation_seats", [worker]), ("evaluation_attempts", attempts):
+            if members:
+                arguments = [int(ttl * 1000), *members]
+                await self._scripts.run("renew", arguments, run=run, deadlines=part)
 
     async def complete(self, run: str, id: str, attempt: str, row: AnsweredRow) -> bool:
         """Record a row's answers. False: the attempt was no longer held."""
         arguments = [id, attempt, row.model_dump_json()]
-        names = (*OPEN, "evaluation_answers")
-        return bool(await self._run("evaluation_complete", run, names, arguments))
+        return bool(await self._scripts.run("evaluation_complete", arguments, run=run))
 
     async def release(self, run: str, attempts: Sequence[str], leaves: str = "") -> None:
         """Return rows unanswered; `leaves`: the worker that gives its seat up."""
-        names = (
-            *("evaluation_returned", "evaluation_attempts", "evaluation_held"),
-            "evaluation_seats",
-        )
-        await self._run("evaluation_release", run, names, [leaves, *attempts])
+        await self._scripts.run("evaluation_release", [leaves, *attempts], run=run)
 
     async def fail(self, run: str, id: str, worker: str, reason: str) -> bool:
         """This worker cannot load the version of the open evaluation: end it, unless another worker
         has a seat for it that has not said so. False: it goes on, or is not open."""
-        names = (*OPEN, "evaluation_seats")
-        return bool(await self._run("evaluation_fail", run, names, [id, worker, reason]))
+        return bool(await self._scripts.run("evaluation_fail", [id, worker, reason], run=run))
 
     async def standing(self, run: str) -> list[Standing]:
         """Those that are open or have ended, and are not closed."""
@@ -169,21 +149,13 @@ class Evaluations(Noun):
         self, run: str, fencing_token: int, id: str, part: int, rows: Sequence[int]
     ) -> None:
         """The answers of these rows are durable in part `part`, counted from 1. Raises Fenced."""
-        names = ("run", "evaluation_requests", "evaluation_parts", "evaluation_answers")
         arguments = [fencing_token, id, part, *rows]
-        self._refuse(run, await self._run("evaluation_stored", run, names, arguments))
+        self._refuse(run, await self._scripts.run("evaluation_stored", arguments, run=run))
 
     async def close(self, run: str, fencing_token: int, id: str, left: Sequence[int] = ()) -> None:
         """Forget an evaluation; `left`: rows whose answers may be here still. Raises Fenced."""
-        names = ("run", *OPEN, "evaluation_parts", "evaluation_answers")
         arguments = [fencing_token, id, *left]
-        self._refuse(run, await self._run("evaluation_close", run, names, arguments))
-
-    async def _run(
-        self, script: str, run: str, names: Sequence[str], arguments: Sequence[Any]
-    ) -> Any:
-        keys = [run_key(run, name) for name in names]
-        return await self._scripts.run(script, keys, list(arguments))
+        self._refuse(run, await self._scripts.run("evaluation_close", arguments, run=run))
 
     @staticmethod
     def _refuse(run: str, reply: Any) -> None:

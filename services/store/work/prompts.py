@@ -12,8 +12,8 @@ from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import session_of
 from services.store.errors import NoRoom
-from services.store.keys import run_key, sessions_key
-from services.store.scripts import Noun, Scripts
+from services.store.keys import run_key
+from services.store.scripts import Scripts, StorePart
 
 EXHAUSTED = (
     "no row of the dataset is of use: since a group was last finished every row was sampled again "
@@ -59,7 +59,7 @@ class Granted:
     leases: list[Lease]
 
 
-class Prompts(Noun):
+class Prompts(StorePart):
     """What workers do with tasks."""
 
     def __init__(
@@ -85,16 +85,9 @@ class Prompts(Noun):
         usable rows fails the run, and so does a batch for which too many groups were filtered."""
         if count <= 0:
             return Granted("", [])
-        parts = (
-            *("run", "order", "returned", "attempts", "held", "groups", "bytes", "plans"),
-            "sessions_ready",
-        )
         attempts = [secrets.token_hex(8) for _ in range(count)]
-        reply = await self._scripts.run(
-            "lease",
-            [run_key(run, part) for part in parts],
-            [worker, lineage, version, count, int(ttl * 1000), reserve_bytes, *attempts],
-        )
+        arguments = [worker, lineage, version, count, int(ttl * 1000), reserve_bytes, *attempts]
+        reply = await self._scripts.run("lease", arguments, run=run)
         refusal, *pairs = [part.decode() for part in reply]
         if refusal == "exhausted":
             await self._fail(run, EXHAUSTED.format(run=run, last=await self._last_dropped(run)))
@@ -130,8 +123,8 @@ class Prompts(Noun):
         """Move deadlines to `ttl` seconds from now. Returns the attempts that are lost."""
         if not attempts:
             return []
-        keys = [run_key(run, "attempts")]
-        lost = await self._scripts.run("renew", keys, [int(ttl * 1000), *attempts])
+        arguments = [int(ttl * 1000), *attempts]
+        lost = await self._scripts.run("renew", arguments, run=run, deadlines="attempts")
         return [attempt.decode() for attempt in lost]
 
     async def complete(
@@ -148,21 +141,8 @@ class Prompts(Noun):
         """Hand in a group; `passed`: with a curriculum. False: the attempt was no longer held and
         the work is discarded. Raises NoRoom: the attempt is still held; ask `has_room` before the
         next try."""
-        parts = (
-            "attempts",
-            "held",
-            "groups",
-            "blobs",
-            "bytes",
-            "returned",
-            "order",
-            "run",
-            "plans",
-            "sessions_ready",
-        )
-        keys = [*(run_key(run, part) for part in parts), _sessions(run, attempt)]
         arguments = [attempt, min_version, lineage, blob, str(lengths), *(passed or ())]
-        reply = await self._scripts.run("complete", keys, arguments)
+        reply = await self._end("complete", run, attempt, arguments)
         if reply == 2:
             raise NoRoom(f"{len(blob)} bytes")
         return bool(reply)
@@ -171,15 +151,12 @@ class Prompts(Noun):
         self, run: str, attempt: str, *, min_version: int, lineage: str, size: int
     ) -> bool:
         """Whether a group for which there was no room may be handed in now."""
-        keys = [run_key(run, part) for part in ("run", "attempts", "groups", "bytes", "plans")]
         arguments = [attempt, size, min_version, lineage]
-        return bool(await self._scripts.run("room", keys, arguments))
+        return bool(await self._scripts.run("stream_takes", arguments, run=run))
 
     async def drop(self, run: str, attempt: str, reason: str, detail: str) -> bool:
         """End the held task without training it. False: it was no longer held."""
-        parts = ("attempts", "held", "ledger", "tries", "sessions_ready")
-        keys = [*(run_key(run, part) for part in parts), _sessions(run, attempt)]
-        return bool(await self._scripts.run("drop", keys, [attempt, reason, detail]))
+        return bool(await self._end("drop", run, attempt, [attempt, reason, detail]))
 
     async def filter_group(
         self,
@@ -193,13 +170,8 @@ class Prompts(Noun):
         """End the held task because its group is filtered; `reward`: the mean of what was
         sampled; `dataset`: of a mixture; `passed`: with a curriculum. False: it was no longer
         held."""
-        parts = ("attempts", "held", "ledger", "tries", "order", "pass_rates", "sessions_ready")
-        keys = [*(run_key(run, part) for part in parts), _sessions(run, attempt)]
-        return bool(
-            await self._scripts.run(
-                "filter_group", keys, [attempt, detail, reward, dataset, *(passed or ("", 0))]
-            )
-        )
+        arguments = [attempt, detail, reward, dataset, *(passed or ("", 0))]
+        return bool(await self._end("filter_group", run, attempt, arguments))
 
     async def pass_rate(self, run: str, row: str) -> float | None:
         """A row's running pass rate, by its tasks that have ended; None before the first one."""
@@ -209,8 +181,7 @@ class Prompts(Noun):
     async def skip(self, run: str, attempt: str, detail: str) -> bool:
         """End the held task because the curriculum does not sample it. False: it was no longer
         held."""
-        keys = [run_key(run, part) for part in ("attempts", "held", "ledger", "tries", "order")]
-        return bool(await self._scripts.run("skip", keys, [attempt, detail]))
+        return bool(await self._scripts.run("skip", [attempt, detail], run=run))
 
     async def filter_prompt(
         self, run: str, attempt: str, row: str, *, outside: bool, passes: int, max_share: float
@@ -218,9 +189,8 @@ class Prompts(Noun):
         """Note, before the held task of dataset row `row` ends, whether it lay outside the bounds
         of the run's filter. Returns whether the row is filtered: `passes` tasks of it in a row lay
         outside, and less than `max_share` of all rows are filtered."""
-        keys = [run_key(run, part) for part in ("attempts", "held", "order", "prompt_filter")]
         arguments = [attempt, row, int(outside), passes, max_share]
-        return bool(await self._scripts.run("filter_prompt", keys, arguments))
+        return bool(await self._scripts.run("filter_prompt", arguments, run=run))
 
     async def prompt_filtered(self, run: str, row: str) -> bool:
         """Whether the run's filter has filtered a row."""
@@ -233,11 +203,9 @@ class Prompts(Noun):
         """Return tasks, which are leased again first. With a `cause`, a task that failed so `limit`
         times is dropped instead, with the `detail` of the last failure; returns how many were
         dropped."""
-        parts = ("attempts", "held", "returned", "tries", "ledger")
-        keys = [run_key(run, part) for part in parts]
-        return int(await self._scripts.run("release", keys, [cause, detail, limit, *attempts]))
+        arguments = [cause, detail, limit, *attempts]
+        return int(await self._scripts.run("release", arguments, run=run))
 
-
-def _sessions(run: str, attempt: str) -> str:
-    """The key of the sessions that an attempt hands in, if it has any."""
-    return sessions_key(run, session_of(attempt))
+    async def _end(self, script: str, run: str, attempt: str, arguments: list[Any]) -> Any:
+        """Run a script that ends an attempt and its sessions."""
+        return await self._scripts.run(script, arguments, run=run, attempt=session_of(attempt))

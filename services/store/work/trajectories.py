@@ -13,7 +13,7 @@ from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.rows.task import TaskPosition
 from services.store.errors import Fenced, PlanStands, Unplanned, Unreadable
 from services.store.keys import run_key
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 from services.store.unreadable import reading, report
 
 READ = 1000
@@ -32,7 +32,7 @@ class Group:
     lengths: GroupLengths
 
 
-class Trajectories(Noun):
+class Trajectories(StorePart):
     """What the learner does with groups."""
 
     async def pending(self, run: str) -> list[Group]:
@@ -74,16 +74,14 @@ class Trajectories(Noun):
                 return Group(entry, task, int(fields[b"min_version"]), lineage, size, lengths)
         except Unreadable as error:
             report(f"run {run}", f"{error}; it is removed, and its task is sampled again")
-        keys = [run_key(run, part) for part in ("groups", "blobs", "bytes", "returned")]
-        await self._scripts.run("discard_group", keys, [entry])
+        await self._scripts.run("discard_group", [entry], run=run)
         return None
 
     async def in_flight(self, run: str, lineage: str) -> dict[int, int]:
         """How many groups are being sampled and scored, by the version of `lineage` that their
         leases were granted for; not those that are finished and wait until the learner makes
         room."""
-        keys = [run_key(run, part) for part in ("attempts", "held", "run")]
-        reply = [int(part) for part in await self._scripts.run("in_flight", keys, [lineage])]
+        reply = [int(part) for part in await self._scripts.run("in_flight", [lineage], run=run)]
         return dict(zip(reply[::2], reply[1::2], strict=True))
 
     async def filtered(self, run: str) -> tuple[int, float]:
@@ -111,8 +109,8 @@ class Trajectories(Noun):
     ) -> None:
         """Record batch `step` as (entry, task) pairs. Raises Fenced, and PlanStands where the
         step has another plan or is covered by a checkpoint."""
-        keys = [run_key(run, "run"), run_key(run, "plans")]
-        recorded = await self._scripts.run("plan", keys, [fencing_token, step, json.dumps(pairs)])
+        arguments = [fencing_token, step, json.dumps(pairs)]
+        recorded = await self._scripts.run("plan", arguments, run=run)
         if recorded == -1:
             raise Fenced(run)
         if recorded == 0:
@@ -137,13 +135,11 @@ class Trajectories(Noun):
     async def needed(self, run: str, payloads: Sequence[tuple[int, str]]) -> list[bool]:
         """Which payloads outside of Redis, each of a task and an attempt, may still be needed. One
         that is not will never be."""
-        keys = [run_key(run, part) for part in ("attempts", "blobs")]
-        found: list[bool] = []
+        needed: list[bool] = []
         for start in range(0, len(payloads), READ):
             arguments = [part for pair in payloads[start : start + READ] for part in pair]
-            reply = await self._scripts.run("payload_needed", keys, arguments)
-            found += [bool(one) for one in reply]
-        return found
+            needed += map(bool, await self._scripts.run("payload_needed", arguments, run=run))
+        return needed
 
     async def requeue(
         self,
@@ -160,11 +156,9 @@ class Trajectories(Noun):
         so `limit` times, none: it is dropped as `too_slow` or `unreadable`, with the `detail`.
         Returns how many were. The plan of `step` is dropped, and its other groups can be planned
         again. Raises Fenced."""
-        parts = ("run", "groups", "blobs", "bytes", "returned", "tries", "ledger", "plans")
-        keys = [run_key(run, part) for part in parts]
         reason = "too_slow" if cause == "stale" else cause
         arguments = [fencing_token, limit, cause, reason, detail or f"{cause} {limit} times", step]
-        dropped = await self._scripts.run("requeue", keys, [*arguments, *entries])
+        dropped = await self._scripts.run("requeue", [*arguments, *entries], run=run)
         if dropped == -1:
             raise Fenced(run)
         return int(dropped)
@@ -175,11 +169,8 @@ class Trajectories(Noun):
         """Make a durable checkpoint current and acknowledge its groups; returns how many. One
         that is older than the current checkpoint changes nothing. Raises Fenced, and Unplanned
         where the checkpoint covers a step that has no plan."""
-        parts = ("run", "plans", "groups", "blobs", "bytes", "ledger", "tries", "pass_rates")
-        keys = [run_key(run, part) for part in parts]
-        acknowledged = await self._scripts.run(
-            "commit", keys, [fencing_token, lineage, step, directory]
-        )
+        arguments = [fencing_token, lineage, step, directory]
+        acknowledged = await self._scripts.run("commit", arguments, run=run)
         if acknowledged == -1:
             raise Fenced(run)
         if acknowledged < -1:

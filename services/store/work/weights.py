@@ -5,23 +5,22 @@ from typing import Any
 from services.contracts.weights import WeightManifest, decode_manifest, encode_manifest
 from services.store.errors import Fenced, Unreadable
 from services.store.keys import run_key
-from services.store.scripts import Noun
+from services.store.scripts import StorePart
 from services.store.unreadable import as_text, reading, report
 
 LOOKED_AT = 64
 """Manifests among which one that can be read is looked for."""
 
 
-class Weights(Noun):
+class Weights(StorePart):
     """One writer (the learner that holds the run), any number of followers."""
 
     async def publish(self, fencing_token: int, manifest: WeightManifest, *, keep: int) -> None:
         """Register a version whose files are durable; about `keep` manifests stay listed.
         Raises Fenced."""
-        keys = [run_key(manifest.run, "run"), run_key(manifest.run, "weights")]
         text = encode_manifest(manifest)
         arguments = [fencing_token, manifest.version, manifest.lineage, text, keep]
-        if not await self._scripts.run("publish", keys, arguments):
+        if not await self._scripts.run("publish", arguments, run=manifest.run):
             raise Fenced(manifest.run)
 
     async def newest(self, run: str) -> WeightManifest | None:

@@ -1,15 +1,15 @@
 """Rollout workers by their last heartbeat, in Redis' own time: hosts need not agree on it."""
 
 from services.contracts.records import WorkerRecord
-from services.store.keys import POOLS, pool_key
-from services.store.scripts import Noun
+from services.store.keys import POOLS
+from services.store.scripts import StorePart
 from services.store.unreadable import as_text, read_json
 
 GONE_SECONDS = 30.0
 """A worker that has not been heard of for this long is not listed."""
 
 
-class Workers(Noun):
+class Workers(StorePart):
     """Two keys per pool: each worker's record, and when its heartbeat came."""
 
     async def heartbeat(self, record: WorkerRecord) -> None:
@@ -18,12 +18,12 @@ class Workers(Noun):
         if not await self._redis.sismember(POOLS, record.pool):
             await self._redis.sadd(POOLS, record.pool)
         text = record.model_dump_json(exclude={"heartbeat"})
-        await self._scripts.run("heartbeat", self._keys(record.pool), [record.id, text])
+        await self._scripts.run("heartbeat", [record.id, text], pool=record.pool)
 
     async def seen(self, pool: str) -> tuple[float, list[WorkerRecord]]:
         """Redis' clock (Unix seconds), and the workers of a pool that were heard of lately."""
-        keys, silence = self._keys(pool), int(GONE_SECONDS * 1000)
-        clock, *reply = await self._scripts.run("workers", keys, [silence])
+        silence = int(GONE_SECONDS * 1000)
+        clock, *reply = await self._scripts.run("list_workers", [silence], pool=pool)
         now = int(clock) / 1000
         beats = zip(reply[::2], reply[1::2], strict=True)
         read = [(read_json(WorkerRecord, f"a worker of pool {pool}", t), beat) for t, beat in beats]
@@ -32,10 +32,7 @@ class Workers(Noun):
 
     async def remove(self, pool: str, id: str) -> None:
         """Remove a worker that stops."""
-        await self._scripts.run("worker_leaves", self._keys(pool), [id])
-
-    def _keys(self, pool: str) -> list[str]:
-        return [pool_key(pool, "workers"), pool_key(pool, "heartbeats")]
+        await self._scripts.run("remove_worker", [id], pool=pool)
 
     async def list(self, pool: str | None = None) -> list[WorkerRecord]:
         """The workers of a pool, or of all, that were heard of lately."""

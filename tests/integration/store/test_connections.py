@@ -19,7 +19,7 @@ from services.store import Store
 from services.store.at_start import cannot_use
 from services.store.keys import run_key
 from services.store.runs.ranks import Agreement, Node
-from services.store.scripts import Scripts, script_texts
+from services.store.scripts import Scripts, read_scripts
 from services.store.work.prompts import Lease
 from tests.evaluating import answered, request
 from tests.integration.store.scene import MINUTE, RUN, Scene, record, segment, tasks
@@ -180,14 +180,14 @@ def cluster_url(servers: list[Server]) -> str:
 def touched(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
     """Scripts that were run, and how many slots each call of them touched."""
     seen: dict[str, set[int]] = {}
-    run = Scripts.run
+    keys = Scripts.keys
 
-    async def watched(self: Scripts, name: str, keys: list[str], args: list[Any]) -> Any:
-        slots = {key_slot(key.encode()) for key in keys}
-        seen.setdefault(name, set()).add(len(slots))
-        return await run(self, name, keys, args)
+    def watched(self: Scripts, name: str, *arguments: Any) -> list[str]:
+        made = keys(self, name, *arguments)
+        seen.setdefault(name, set()).add(len({key_slot(key.encode()) for key in made}))
+        return made
 
-    monkeypatch.setattr(Scripts, "run", watched)
+    monkeypatch.setattr(Scripts, "keys", watched)
     return seen
 
 
@@ -203,7 +203,7 @@ async def test_a_whole_life_on_three_masters_and_every_script_on_one_slot(
         slots = {key_slot(f"{{{run}}}".encode()) * 3 // 16384 for run in (RUN, "r2", "r3")}
         assert len(slots) > 1
     await raw.aclose()
-    assert script_texts().keys() - touched.keys() == set(), "not run here: add them"
+    assert read_scripts().keys() - touched.keys() == set(), "not run here: add them"
     assert {name for name, counts in touched.items() if counts != {1}} == set()
 
 

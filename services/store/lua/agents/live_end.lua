@@ -1,12 +1,14 @@
--- An application ends its session. Its turns in work are not recorded any more.
--- Invariant: as of place_ended_session. KEYS session open waiting ready order calls calls_due calls_ended   ARGV id
--- Reply '', also for one that has ended before, or why not: 'gone', 'lapsed' (its run has ended)
-local session, open, waiting, ready, order, calls, due, log = unpack(KEYS)
-local s = redis.call('HMGET', session, 'idle', 'state')
+-- End a live session. Its unfinished turns are not recorded.
+-- Invariant: place_ended_session (common/sessions.lua).
+-- KEYS sessions sessions_open sessions_waiting sessions_ready order calls calls_due calls_ended
+-- ARGV id
+-- Reply '' (also if it has ended before), or why not: 'gone', or 'lapsed' (its run has ended)
+local s = redis.call('HMGET', sessions, 'idle', 'state')
 if not s[1] then return 'gone' end
 if s[2] then return '' end
-local idle_at = redis.call('ZSCORE', open, ARGV[1])
+local idle_at = redis.call('ZSCORE', sessions_open, ARGV[1])
 if not idle_at then return 'lapsed' end
-end_busy_calls(session, calls, due, log, ARGV[1], 0)
-place_ended_session(session, open, waiting, ready, order, ARGV[1], math.min(now_ms(), tonumber(idle_at)))
+end_busy_calls(sessions, calls, calls_due, calls_ended, ARGV[1], 0)
+local ended = math.min(now_ms(), tonumber(idle_at))
+place_ended_session(sessions, sessions_open, sessions_waiting, sessions_ready, order, ARGV[1], ended)
 return ''

@@ -1,20 +1,18 @@
 -- Ask for a turn of a session.
--- Invariants: the same request (by its digest) is one call, however often it comes, and gets the answer that
--- is recorded; `busy` has the digests of a session's calls without one. A call renews the lease of its
--- attempt. A group whose oldest token no batch may train any more is told so, and its `state` is stale from
--- then on; a live session is answered all the same, for its user's sake. The worker that played the session's
--- last turn, which has its tokens cached, may take the call first. If there is none, or it asks for no calls,
--- that is the one with the fewest calls for its size; the call counts there from now on.
--- O(calls of the session at once); of a session without such a worker also O(workers of the run).
--- KEYS sessions attempts calls calls_due calls_asked run calls_load
+-- Invariants: the same request (by its digest) is one call, however often it comes, and gets the answer that is
+-- recorded. `busy:…` has the digests of a session's calls without an answer. A call renews the attempt's lease. A group
+-- becomes stale when no later batch may train its oldest token; live sessions are answered all the same.
+-- The worker that played the session's last turn, which has its tokens cached, may claim the call first. If there is
+-- no such worker, or it no longer asks for calls, the worker with the lowest load may.
+-- O(calls of the session at once); without such a worker also O(workers of the run).
+-- KEYS sessions deadlines calls calls_due calls_asked run calls_load
 -- ARGV attempt index digest at_once call
--- Reply 'waiting' or 'answered', or why not: 'ended', 'busy' (so many at once), 'full' (with those in work it
--- has all its turns, or they weigh `max_bytes`, or too many calls were refused), 'stale', or as sessions_go_on
-local FAILURES = 4 -- for each turn: a session's refused calls are bounded too
-local sessions, attempts, calls, due, asked, run, loads = unpack(KEYS)
-local attempt, index, digest = ARGV[1], ARGV[2], ARGV[3]
+-- Reply 'waiting' or 'answered', or why not: 'ended', 'busy' (`at_once` calls wait), 'full' (the turns are at their
+-- number or at `max_bytes`, or too many calls failed), 'stale', or as sessions_go_on
+local FAILURES = 4 -- per turn, so a session's failed calls are bounded too
+local attempt, index, digest, at_once, call = unpack(ARGV)
 if redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest) == 1 then return 'answered' end
-local refusal = sessions_go_on(sessions, attempts, attempt, index)
+local refusal = sessions_go_on(sessions, deadlines, attempt, index)
 if refusal ~= '' then return refusal end
 local s = redis.call('HMGET', sessions, 'ended:' .. index, 'busy:' .. index, 'turns:' .. index, 'oldest',
   'lineage', 'worker:' .. index, 'max_turns', 'failures:' .. index, 'reward_ms',
@@ -32,25 +30,26 @@ for _ in pairs(busy) do count = count + 1 end
 if tonumber(s[3] or '0') + count >= tonumber(s[7]) then return 'full' end
 if tonumber(s[8] or '0') >= FAILURES * tonumber(s[7]) then return 'full' end
 if s[11] and tonumber(s[10] or '0') >= tonumber(s[11]) then return 'full' end
-if count >= tonumber(ARGV[4]) then return 'busy' end
+if count >= tonumber(at_once) then return 'busy' end
 redis.call('HSET', sessions, 'busy:' .. index, (s[2] and s[2] .. ' ' or '') .. digest)
 redis.call('HDEL', sessions, 'failed:' .. index .. ':' .. digest)
 local first = s[6]
-if not (first and load_of(redis.call('HGET', loads, first))) then
-  local all, least = redis.call('HGETALL', loads), nil
+if not (first and load_of(redis.call('HGET', calls_load, first))) then
+  local all, least = redis.call('HGETALL', calls_load), nil
   first = nil
   for i = 1, #all, 2 do
-    local held, at_once = load_of(all[i + 1])
+    local held, capacity = load_of(all[i + 1])
     if not held then
-      redis.call('HDEL', loads, all[i])
-    elseif not least or held / at_once < least then
-      first, least = all[i], held / at_once
+      redis.call('HDEL', calls_load, all[i])
+    elseif not least or held / capacity < least then
+      first, least = all[i], held / capacity
     end
   end
 end
 if first then
-  local held, at_once, at = load_of(redis.call('HGET', loads, first))
-  redis.call('HSET', loads, first, held + 1 .. ' ' .. at_once .. ' ' .. at)
+  -- The call counts as the worker's load from now on.
+  local held, capacity, at = load_of(redis.call('HGET', calls_load, first))
+  redis.call('HSET', calls_load, first, held + 1 .. ' ' .. capacity .. ' ' .. at)
 end
-add_call(calls, due, asked, attempt .. '/' .. index .. '/' .. digest, ARGV[5], first)
+add_call(calls, calls_due, calls_asked, attempt .. '/' .. index .. '/' .. digest, call, first)
 return 'waiting'

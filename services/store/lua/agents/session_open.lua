@@ -1,11 +1,14 @@
--- Make the sessions of an attempt, under the name that a client gave its group, if there is one (KEYS 2).
--- Invariant: a name has one attempt. Another one takes its place only where the caller names the attempt
--- that had it, whose sessions are lost.
--- KEYS sessions [named]   ARGV attempt before seconds_kept field value...   Reply the attempt with the name
-local sessions, named = KEYS[1], KEYS[2]
+-- Make the sessions of an attempt, under the name that the client gave its group, if it gave one.
+-- Invariant: a name has one attempt. Another attempt replaces it only if the caller names the attempt that had the
+-- name, whose sessions are lost.
+-- KEYS sessions ...
+--   the key of the group's name, if it has a name
+-- ARGV attempt before seconds_kept field value...
+-- Reply the attempt that has the name now
+local named = KEYS[2]
 if named then
-  local has = redis.call('GET', named) or ''
-  if has ~= ARGV[2] then return has end
+  local holder = redis.call('GET', named) or ''
+  if holder ~= ARGV[2] then return holder end
   redis.call('SET', named, ARGV[1], 'EX', ARGV[3])
 end
 redis.call('HSET', sessions, unpack(ARGV, 4))

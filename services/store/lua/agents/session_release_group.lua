@@ -1,12 +1,14 @@
--- Its client releases a group: its sessions end untrained, and its task is leased again.
--- Invariants: a group whose sessions have all ended, or that is over, stays as it is; a live session is no group.
--- KEYS sessions attempts held returned calls calls_due calls_ended   ARGV attempt
--- Reply 1, also where nothing changes; 0: there is no such group
-local sessions, attempts, held, returned, calls, due, log = unpack(KEYS)
+-- Release a group for its client: its sessions end untrained, and its task is leased again.
+-- Invariants: a group whose sessions have all ended, or that is over, stays as it is. A live session is not a group.
+-- KEYS sessions attempts held returned calls calls_due calls_ended
+-- ARGV attempt
+-- Reply 1 (also if nothing changes), or 0 if there is no such group
 local s = redis.call('HMGET', sessions, 'samples', 'state', 'reward_ms')
 if not s[1] or s[3] then return 0 end
 if s[2] then return 1 end
-for index = 0, tonumber(s[1]) - 1 do end_busy_calls(sessions, calls, due, log, ARGV[1], index) end
+for index = 0, tonumber(s[1]) - 1 do
+  end_busy_calls(sessions, calls, calls_due, calls_ended, ARGV[1], index)
+end
 local task = end_attempt(attempts, held, ARGV[1])
 if task then return_task(returned, task) end
 close_sessions(sessions, 'released')

@@ -1,7 +1,8 @@
--- Note what a session has earned. Invariant: the first reward counts.
--- KEYS sessions attempts   ARGV attempt index reward
+-- Record the reward of a session.
+-- Invariant: the first reward counts.
+-- KEYS sessions attempts
+-- ARGV attempt index reward
 -- Reply {'', the reward that counts}, or {why not}: 'ended', or as sessions_go_on
-local sessions, attempts = unpack(KEYS)
 local known = redis.call('HGET', sessions, 'reward:' .. ARGV[2])
 if known then return {'', known} end
 local refusal = sessions_go_on(sessions, attempts, ARGV[1], ARGV[2])

@@ -1,6 +1,7 @@
--- Forget a dataset.
--- Invariant: the name of another dataset, which may have taken it over meanwhile, stays.
--- KEYS records names   ARGV id name   Reply 1 forgotten, 0 not there
-local records, names = unpack(KEYS)
-if redis.call('HGET', names, ARGV[2]) == ARGV[1] then redis.call('HDEL', names, ARGV[2]) end
-return redis.call('HDEL', records, ARGV[1])
+-- Delete a dataset's record and its name.
+-- Invariant: if another dataset has taken over the name meanwhile, the name stays.
+-- KEYS datasets dataset_names
+-- ARGV id name
+-- Reply 1 deleted, 0 there was no such dataset
+if redis.call('HGET', dataset_names, ARGV[2]) == ARGV[1] then redis.call('HDEL', dataset_names, ARGV[2]) end
+return redis.call('HDEL', datasets, ARGV[1])

@@ -1,15 +1,16 @@
--- Write, change or delete a chain, and list it while it is not over.
--- Invariant: a chain changes only from what the caller has read; a chain that is not over is listed
--- in `open`. Repeating a call whose reply was lost changes nothing and replies 1.
--- KEYS chains open   ARGV id old('' none) new('' deletes it) open(1/0)
--- Reply 1 it is as `new` says, 0 another caller has changed it
-local chains, open = unpack(KEYS)
-local found = redis.call('HGET', chains, ARGV[1]) or ''
-if found ~= ARGV[2] and found ~= ARGV[3] then return 0 end
-if ARGV[3] == '' then
-  redis.call('HDEL', chains, ARGV[1])
+-- Write, change or delete a chain, and list it as open until it is over.
+-- Invariants: a chain changes only if it still is what the caller has read. `open_chains` has exactly the chains
+-- that are not over. A call that is repeated because its reply was lost changes nothing, and replies 1.
+-- KEYS chains open_chains
+-- ARGV id old ('' for a new chain) new ('' deletes the chain) open (1 or 0)
+-- Reply 1 the chain is `new`, 0 another caller has changed it
+local id, old, new, open = unpack(ARGV)
+local present = redis.call('HGET', chains, id) or ''
+if present ~= old and present ~= new then return 0 end
+if new == '' then
+  redis.call('HDEL', chains, id)
 else
-  redis.call('HSET', chains, ARGV[1], ARGV[3])
+  redis.call('HSET', chains, id, new)
 end
-redis.call(ARGV[4] == '1' and 'SADD' or 'SREM', open, ARGV[1])
+redis.call(open == '1' and 'SADD' or 'SREM', open_chains, id)
 return 1

@@ -1,12 +1,12 @@
--- Close a run that has ended: free what it holds, and reply what a run that continues it needs.
--- Invariants: only of a run whose state is final; afterwards no learner and no worker can change
--- anything of it (new fencing token, every attempt void), each task that has not ended is in `returned`,
--- and no payload is left. Repeating it changes nothing.
+-- Free what a run holds that has ended, and reply what a run needs that continues it.
+-- Invariants: the run's state is final. Afterwards no learner and no worker can change anything of the run (new
+-- fencing token, no attempts), each task that has not ended is in `returned`, and no payload is left. A repeated
+-- call changes nothing.
 -- O(in flight + waiting), once per run.
--- KEYS run order returned attempts held groups blobs bytes plans tries lineages evaluation...
--- Reply {} where the run has not ended, else {[committed_step, checkpoint],
--- [position, epoch, rows, index], lineages, open tasks in the run's order}
-local run, order, returned, attempts, held, groups, blobs, bytes, plans, tries, lineages = unpack(KEYS)
+-- KEYS run order returned attempts held groups blobs bytes plans tries lineages ...
+--   further keys (services.store.keys.EMPTIED_PARTS) are deleted
+-- Reply {} if the run has not ended, else {[committed_step, checkpoint], [position, epoch, rows, index], lineages,
+--   open tasks in the run's order}
 if not final(redis.call('HGET', run, 'state')) then return {} end
 also_when_full(run)
 redis.call('HINCRBY', run, 'fencing_token', 1)
@@ -19,7 +19,7 @@ for _, entry in ipairs(redis.call('XRANGE', groups, '-', '+')) do
   remove_group(groups, blobs, bytes, entry[1], task)
 end
 redis.call('DEL', attempts, held, blobs, bytes, plans, tries)
--- What became of live sessions is known for an hour; their turns go then.
+-- The state of live sessions is kept for an hour.
 local prefix = string.gsub(run, 'run$', 'sessions:')
 for i = 12, #KEYS do
   if string.find(KEYS[i], ':sessions_%a+$') then

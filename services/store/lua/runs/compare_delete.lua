@@ -1,3 +1,6 @@
--- Delete a key only while it holds what the caller put there.   KEYS key   ARGV value
+-- Delete a key that still has the caller's value.
+-- KEYS ...
+-- ARGV value
+-- Reply 1 deleted, 0 not
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0

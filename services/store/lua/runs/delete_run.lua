@@ -1,7 +1,8 @@
--- Forget a run that is over.
--- Invariant: only of a run whose state is final. What it held is freed in the background.
--- KEYS run, and all its others   Reply 1, or 0 where it is not over; 1 also where it is gone
-local state = redis.call('HGET', KEYS[1], 'state')
+-- Delete all keys of a run that is over. Their memory is freed in the background.
+-- Invariant: the run's state is final.
+-- KEYS run ...
+-- Reply 1 deleted, or gone already, 0 the run is not over
+local state = redis.call('HGET', run, 'state')
 if state and not final(state) then return 0 end
 redis.call('UNLINK', unpack(KEYS))
 return 1

@@ -1,13 +1,12 @@
--- Set a run to a checkpoint that Redis had lost.
--- Invariants: steps only go forward; the ledger's rows that were lost are written again; every task
--- below the cursor is in the ledger or in `returned`; no learner and no worker goes on from before
--- (new fencing token, every attempt void).
--- Repeating it changes nothing. O(lost rows + open tasks).
--- KEYS run order returned ledger lineages, then what is emptied
+-- Set a run to a checkpoint that Redis has lost.
+-- Invariants: steps only go forward. The lost rows of the ledger are written again. Every task below the cursor is in
+-- the ledger or in `returned`. No learner and no worker goes on from before (new fencing token, no attempts).
+-- A repeated call changes nothing. O(lost rows + open tasks).
+-- KEYS run order returned ledger lineages ...
+--   further keys are deleted: what is in flight
 -- ARGV step checkpoint note json([[field, text, ...], ...]) json({order field: text})
 --      json([open task, ...]) json([lineage:version, ...])
--- Reply 1, or 0 where Redis has this step or a later one
-local run, order, returned, ledger, lineages = unpack(KEYS)
+-- Reply 1, or 0 if Redis has this step or a later one
 local committed = tonumber(redis.call('HGET', run, 'committed_step') or '0')
 if committed >= tonumber(ARGV[1]) then return 0 end
 redis.call('HINCRBY', run, 'fencing_token', 1)

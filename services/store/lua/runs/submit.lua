@@ -1,12 +1,11 @@
--- Write a run and, for one that samples, the order of its tasks.
--- Invariants: a run is written once, whole; each open task of the run that it continues is
--- returned (leased first) or ends here as cancelled.
+-- Write a run and, if it samples, the order of its tasks.
+-- Invariants: a run is written once, whole. Each open task of the run that it continues is returned, so it is leased
+-- first, or ends here as cancelled.
 -- KEYS run order returned ledger lineages prompt_filter pass_rates
 -- ARGV json({run field: text}) json({order field: text}) json([open task, ...])
 --      json([cancelled task, ...]) detail json([lineage:version, ...]) json({row: note})
 --      json({row: pass rate})
--- Reply 1, or 0 where it was written before
-local run, order, returned, ledger, lineages, prompt_filter, pass_rates = unpack(KEYS)
+-- Reply 1, or 0 if the run was written before
 if redis.call('EXISTS', run) == 1 then return 0 end
 for name, value in pairs(cjson.decode(ARGV[1])) do redis.call('HSET', run, name, value) end
 for name, value in pairs(cjson.decode(ARGV[2])) do redis.call('HSET', order, name, value) end

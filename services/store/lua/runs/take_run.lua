@@ -1,9 +1,10 @@
--- The pool's active run, or else the first of its queue, which becomes the active one.
--- Invariant: a pool has at most one active run; a run leaves the queue only by becoming active
--- or by being cancelled.   KEYS active queue   Reply run id or ''
-local active = redis.call('GET', KEYS[1])
-if active then return active end
-local first = redis.call('ZPOPMIN', KEYS[2])
+-- Take the pool's active run. If there is none, the first run of the queue becomes active.
+-- Invariants: a pool has at most one active run. A run leaves the queue only by becoming active or cancelled.
+-- KEYS active queue
+-- Reply the run's id, or ''
+local present = redis.call('GET', active)
+if present then return present end
+local first = redis.call('ZPOPMIN', queue)
 if #first == 0 then return '' end
-redis.call('SET', KEYS[1], first[1])
+redis.call('SET', active, first[1])
 return first[1]

@@ -1,6 +1,7 @@
--- All keys of one run, or of one pool, at one moment: nothing else runs meanwhile.
--- O(bytes): a run with a full stream holds Redis for as long as it takes to copy that once.
--- KEYS what is copied   ARGV which of them are hashes to be given field by field, by number
+-- Copy keys of one run, or of one pool, at one moment.
+-- O(bytes): copying a run with a full stream blocks Redis for that long.
+-- KEYS ...
+-- ARGV the numbers of the keys that are copied field by field, if they are hashes
 -- Reply {DUMP or {field, value, ...} or false, ...}, in the order of KEYS
 local by_field, reply = {}, {}
 for _, number in ipairs(ARGV) do by_field[tonumber(number)] = true end

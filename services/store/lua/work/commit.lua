@@ -1,16 +1,14 @@
--- Make a durable checkpoint the run's current one, and end the tasks it was trained on.
--- Invariants: fenced; steps only go forward (go_back.lua sets a run back); a group is acknowledged, deleted and written to the
--- ledger in the same moment, and only when a checkpoint holds what it taught. A checkpoint of an
--- RL run covers recorded plans only: all steps have one, or nothing changes. The ledger keeps,
--- beside each task, the version of its oldest token, and the lineage under which it was planned,
--- so that staleness can be computed again from it alone.
--- With a curriculum, the pass rates of the rows that were trained change in the same moment, too: they
--- follow from the tasks that have ended.
+-- Make a durable checkpoint the run's current one, and end the tasks that it was trained on.
+-- Invariants: fenced. Steps only go forward (go_back.lua sets a run back). A group is acknowledged, deleted and
+-- written to the ledger at the same moment, and only when a checkpoint contains its training. All steps that a
+-- checkpoint of an RL run covers are planned, or nothing changes. With a curriculum, the pass rates of the trained
+-- rows change at the same moment.
+-- The ledger keeps the version of each task's oldest token and the lineage of its plan, so staleness can be
+-- computed from the ledger alone.
 -- O(groups acknowledged).
 -- KEYS run plans groups blobs bytes ledger tries pass_rates
 -- ARGV fencing_token lineage step directory
--- Reply groups acknowledged, -1 fenced, or -1 - s where step s was never planned
-local run, plans, groups, blobs, bytes, ledger, tries, pass_rates = unpack(KEYS)
+-- Reply the number of groups acknowledged, -1 fenced, or -1 - s if step s was never planned
 if fenced(run, ARGV[1]) then return -1 end
 local step = tonumber(ARGV[3])
 local r = redis.call('HMGET', run, 'kind', 'committed_step')
@@ -21,20 +19,23 @@ if r[1] == 'rl' then
     if redis.call('HEXISTS', plans, s) == 0 then return -1 - s end
   end
 end
--- What it frees is more than what it writes.
+-- The commit frees more than it writes.
 also_when_full(run)
 local acknowledged = 0
 for s = committed + 1, r[1] == 'rl' and step or committed do
   local plan = cjson.decode(redis.call('HGET', plans, s))
   local tasks, oldest = {}, {}
   for i, pair in ipairs(plan.pairs) do
-    local entry = redis.call('XRANGE', groups, pair[1], pair[1])[1]
-    tasks[i], oldest[i] = pair[2], entry and entry[2][6] .. ':' .. entry[2][4] or ''
+    local id, task = unpack(pair)
+    local entry = redis.call('XRANGE', groups, id, id)[1]
+    tasks[i], oldest[i] = task, ''
     if entry then
-      if entry[2][11] == 'row' then note_passed(pass_rates, entry[2][12], entry[2][14]) end
-      remove_group(groups, blobs, bytes, pair[1], pair[2])
+      local group = fields_of(entry)
+      oldest[i] = group.lineage .. ':' .. group.min_version
+      note_passed(pass_rates, group.row, group.passed)
+      remove_group(groups, blobs, bytes, id, task)
     end
-    redis.call('HDEL', tries, position_of(pair[2]))
+    redis.call('HDEL', tries, position_of(task))
   end
   redis.call('XADD', ledger, '*', 'end', 'trained', 'step', s, 'lineage', ARGV[2],
     'planned', plan.lineage, 'tasks', cjson.encode(tasks), 'oldest', cjson.encode(oldest))

@@ -1,18 +1,19 @@
--- Forget an evaluation: one that has been reported, or that nobody will wait for.
--- Invariants: fenced; only the one meant; a repeated call changes nothing.
--- KEYS run evaluation queue requests ended returned attempts held parts answers   ARGV fencing_token id row...
--- (rows: whose answers may be left)   Reply 1 forgotten, 0 not there, -1 fenced
-local run, evaluation, queue, requests, ended, parts, answers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[9], KEYS[10]
+-- Forget an evaluation that was reported, or that nobody waits for.
+-- Invariants: fenced. No other evaluation changes. A repeated call changes nothing.
+-- KEYS run evaluation evaluation_queue evaluation_requests evaluation_ended evaluation_returned
+-- KEYS evaluation_attempts evaluation_held evaluation_parts evaluation_answers
+-- ARGV fencing_token id row... (rows whose answers may still be in Redis)
+-- Reply 1 forgotten, 0 there is no such evaluation, -1 fenced
 local id = ARGV[2]
 if fenced(run, ARGV[1]) then return -1 end
 also_when_full(run)
-if redis.call('HDEL', requests, id) == 0 then return 0 end
-redis.call('HDEL', ended, id)
-redis.call('HDEL', parts, id)
-redis.call('LREM', queue, 0, id)
-for i = 3, #ARGV do redis.call('HDEL', answers, id .. ' ' .. ARGV[i]) end
+if redis.call('HDEL', evaluation_requests, id) == 0 then return 0 end
+redis.call('HDEL', evaluation_ended, id)
+redis.call('HDEL', evaluation_parts, id)
+redis.call('LREM', evaluation_queue, 0, id)
+for i = 3, #ARGV do redis.call('HDEL', evaluation_answers, id .. ' ' .. ARGV[i]) end
 if redis.call('HGET', evaluation, 'id') == id then
-  redis.call('DEL', evaluation, KEYS[6], KEYS[7], KEYS[8])
-  open_evaluation(evaluation, queue, requests, KEYS[6])
+  redis.call('DEL', evaluation, evaluation_returned, evaluation_attempts, evaluation_held)
+  open_evaluation(evaluation, evaluation_queue, evaluation_requests, evaluation_returned)
 end
 return 1

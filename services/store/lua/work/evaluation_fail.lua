@@ -1,13 +1,17 @@
--- A worker cannot load the version of the open evaluation: end that, if nobody can, and open the next.
--- Invariants: another one than the one meant stays as it is; so does one for which a worker has a seat that has
--- not said the same: it may serve the version.
--- KEYS evaluation queue requests ended returned attempts held seats   ARGV id worker reason
--- Reply 1 failed, 0 not open, or another worker may answer it
+-- Note that a worker cannot load the version of the open evaluation. End the evaluation if no worker can, and open
+-- the next.
+-- Invariants: no other evaluation changes. The evaluation goes on while a worker with a seat has not failed: it may
+-- serve the version.
+-- KEYS evaluation evaluation_queue evaluation_requests evaluation_ended evaluation_returned
+-- KEYS evaluation_attempts evaluation_held evaluation_seats
+-- ARGV id worker reason
+-- Reply 1 the evaluation ended, 0 it is not open, or goes on
 local id, worker, reason = unpack(ARGV)
-if redis.call('HGET', KEYS[1], 'id') ~= id then return 0 end
-redis.call('HSET', KEYS[1], 'cannot:' .. worker, 1)
-for _, seated in ipairs(redis.call('ZRANGEBYSCORE', KEYS[8], '(' .. now_ms(), '+inf')) do
-  if redis.call('HEXISTS', KEYS[1], 'cannot:' .. seated) == 0 then return 0 end
+if redis.call('HGET', evaluation, 'id') ~= id then return 0 end
+redis.call('HSET', evaluation, 'cannot:' .. worker, 1)
+for _, seated in ipairs(redis.call('ZRANGEBYSCORE', evaluation_seats, '(' .. now_ms(), '+inf')) do
+  if redis.call('HEXISTS', evaluation, 'cannot:' .. seated) == 0 then return 0 end
 end
-end_evaluation(KEYS, id, 'failed', reason)
+end_evaluation(evaluation, evaluation_queue, evaluation_requests, evaluation_ended, evaluation_returned,
+  evaluation_attempts, evaluation_held, id, 'failed', reason)
 return 1

@@ -1,71 +1,54 @@
--- Lease rows of the run's open evaluation.
--- Invariants: a row is in exactly one of: not yet leased, returned, held by one attempt, answered.
--- At most `evaluation_workers` of the run (0: any number) have a seat, which lapses like a lease.
--- An idle worker takes one at once, a busy one when the evaluation has been open for a second. A
--- worker that only evaluates has one in any case, `reserved`, also between two evaluations.
--- A worker gets rows only while it serves the version that is evaluated; with a seat and another
--- version it gets the request alone, and loads that version. A run that ends leases nothing.
+-- Lease rows of the run's open evaluation to a worker.
+-- Invariants: a row is in exactly one place: not yet leased, returned, held by one attempt, or answered. At most
+-- `evaluation_workers` of the run's workers (0: any number) have a seat. A worker gets rows only with a seat, and
+-- only while it serves the version of the evaluation.
+-- Seats: a seat lapses like a lease. An idle worker takes a seat at once, a busy worker once the evaluation has
+-- been open for a second. A `reserved` worker only evaluates: it has a seat in any case, also between evaluations.
+-- A worker with a seat that serves another version gets the request alone, and then loads its version.
+-- A run that ends, or is paused, leases nothing.
 -- O(rows leased and lapsed).
--- KEYS evaluation requests seats returned attempts held run
+-- KEYS evaluation evaluation_requests evaluation_seats evaluation_returned evaluation_attempts evaluation_held run
 -- ARGV worker version 'idle'|'busy'|'reserved' count ttl_ms known_id attempt...
--- Reply {} or {id, json(request) or '' where known_id is id, attempt, row, ...}
-local evaluation, requests, seats, returned, attempts, held, run = unpack(KEYS)
+-- Reply {} or {id, json(request) or '' if known_id is id, attempt, row, ...}
+local worker, version, kind, count, _, known_id = unpack(ARGV, 1, 6)
+local now, ttl = now_ms(), tonumber(ARGV[5])
 local e = redis.call('HMGET', evaluation, 'id', 'version', 'rows', 'next', 'opened')
-local reserved = ARGV[3] == 'reserved'
-if not e[1] and not reserved then return {} end
+if not e[1] and kind ~= 'reserved' then return {} end
 local r = redis.call('HMGET', run, 'state', 'evaluation_workers')
 if not r[1] or r[1] == 'cancelling' or r[1] == 'paused' or final(r[1]) then return {} end
 
-local now, ttl = now_ms(), tonumber(ARGV[5])
--- Such a worker asks several times a second: a write for each would fill the log of Redis.
-local seat = tonumber(redis.call('ZSCORE', seats, ARGV[1]) or '0')
-if reserved and seat < now + ttl / 2 then redis.call('ZADD', seats, now + ttl, ARGV[1]) end
+-- A reserved worker asks several times a second; a write for each question would fill Redis' log.
+local seat = tonumber(redis.call('ZSCORE', evaluation_seats, worker) or '0')
+if kind == 'reserved' and seat < now + ttl / 2 then redis.call('ZADD', evaluation_seats, now + ttl, worker) end
 if not e[1] then return {} end
--- Where Redis' clock has gone back, no lease lasts longer for it than a minute.
-for _, key in ipairs({attempts, seats}) do
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', key, now + ttl + 60001, '+inf')) do
-    redis.call('ZADD', key, now + ttl, member)
-  end
+bound_deadlines(evaluation_seats, now, ttl)
+redis.call('ZREMRANGEBYSCORE', evaluation_seats, '-inf', now)
+for _, row in ipairs(end_lapsed(evaluation_attempts, evaluation_held, now, ttl)) do
+  redis.call('LPUSH', evaluation_returned, row)
 end
-for _, attempt in ipairs(redis.call('ZRANGEBYSCORE', attempts, '-inf', now)) do
-  redis.call('LPUSH', returned, redis.call('HGET', held, attempt))
-  redis.call('HDEL', held, attempt)
-  redis.call('ZREM', attempts, attempt)
-end
-redis.call('ZREMRANGEBYSCORE', seats, '-inf', now)
 
-local reply = {e[1], ''}
-if e[1] ~= ARGV[6] then reply[2] = redis.call('HGET', requests, e[1]) end
--- A call repeated because its reply was lost: the same answer, not more rows under the same names.
-for i = 7, #ARGV do
-  local row = redis.call('HGET', held, ARGV[i])
-  if not row then break end
-  reply[#reply + 1] = ARGV[i]
-  reply[#reply + 1] = row
-end
-if #reply > 2 then return reply end
+local reply = {e[1], e[1] ~= known_id and redis.call('HGET', evaluation_requests, e[1]) or ''}
+if append_granted(reply, evaluation_held, {unpack(ARGV, 7)}) then return reply end
 
 local rows, next_row = tonumber(e[3]), tonumber(e[4])
-if next_row >= rows and redis.call('LLEN', returned) == 0 then return {} end
-if not redis.call('ZSCORE', seats, ARGV[1]) then
+if next_row >= rows and redis.call('LLEN', evaluation_returned) == 0 then return {} end
+if not redis.call('ZSCORE', evaluation_seats, worker) then
   local limit = tonumber(r[2] or '0')
-  if limit > 0 and redis.call('ZCARD', seats) >= limit then return {} end
-  if limit > 0 and ARGV[3] == 'busy' and now - tonumber(e[5]) < 1000 then return {} end
+  if limit > 0 and redis.call('ZCARD', evaluation_seats) >= limit then return {} end
+  if limit > 0 and kind == 'busy' and now - tonumber(e[5]) < 1000 then return {} end
 end
-redis.call('ZADD', seats, now + ttl, ARGV[1])
-if ARGV[2] ~= e[2] then return reply end
+redis.call('ZADD', evaluation_seats, now + ttl, worker)
+if version ~= e[2] then return reply end
 
-for i = 1, tonumber(ARGV[4]) do
-  local row = redis.call('LPOP', returned)
+for i = 1, tonumber(count) do
+  local row = redis.call('LPOP', evaluation_returned)
   if not row then
     if next_row >= rows then break end
     row = tostring(next_row)
     next_row = next_row + 1
   end
-  local attempt = ARGV[6 + i]
-  redis.call('ZADD', attempts, now + ttl, attempt)
-  redis.call('HSET', held, attempt, row)
-  reply[#reply + 1] = attempt
+  grant(evaluation_attempts, evaluation_held, ARGV[6 + i], now + ttl, row)
+  reply[#reply + 1] = ARGV[6 + i]
   reply[#reply + 1] = row
 end
 redis.call('HSET', evaluation, 'next', next_row)

@@ -1,10 +1,10 @@
--- Release rows of a worker and, where it is named, its seat.   Invariant: only held ones.
--- KEYS returned attempts held seats   ARGV worker ('' to keep its seat) attempt...
+-- End attempts at rows of an evaluation without answers, and return their rows. With `worker`, remove its seat.
+-- Invariant: only held rows are returned.
+-- KEYS evaluation_returned evaluation_attempts evaluation_held evaluation_seats
+-- ARGV worker ('' to keep its seat) attempt...
 for i = 2, #ARGV do
-  if redis.call('ZREM', KEYS[2], ARGV[i]) == 1 then
-    redis.call('LPUSH', KEYS[1], redis.call('HGET', KEYS[3], ARGV[i]))
-    redis.call('HDEL', KEYS[3], ARGV[i])
-  end
+  local row = end_attempt(evaluation_attempts, evaluation_held, ARGV[i])
+  if row then redis.call('LPUSH', evaluation_returned, row) end
 end
-if ARGV[1] ~= '' then redis.call('ZREM', KEYS[4], ARGV[1]) end
+if ARGV[1] ~= '' then redis.call('ZREM', evaluation_seats, ARGV[1]) end
 return 0

@@ -1,13 +1,14 @@
--- Forget answers that are durable on the data volume, in the part with this number.
--- Invariants: fenced; parts are counted in order, so that a learner that died between file and
--- call has its successor write the same part again.
--- KEYS run requests parts answers   ARGV fencing_token id part row...
--- Reply 1 done, 0 not there, -1 fenced
-local run, requests, parts, answers = unpack(KEYS)
-if fenced(run, ARGV[1]) then return -1 end
-if redis.call('HEXISTS', requests, ARGV[2]) == 0 then return 0 end
-if tonumber(redis.call('HGET', parts, ARGV[2]) or '0') >= tonumber(ARGV[3]) then return 1 end
+-- Delete the answers that are durable on the data volume, in the part with this number.
+-- Invariants: fenced. Parts are counted in order: if a learner dies between the file and this call, its successor
+-- writes the same part again.
+-- KEYS run evaluation_requests evaluation_parts evaluation_answers
+-- ARGV fencing_token id part row...
+-- Reply 1 done, 0 there is no such evaluation, -1 fenced
+local token, id, part = unpack(ARGV, 1, 3)
+if fenced(run, token) then return -1 end
+if redis.call('HEXISTS', evaluation_requests, id) == 0 then return 0 end
+if tonumber(redis.call('HGET', evaluation_parts, id) or '0') >= tonumber(part) then return 1 end
 also_when_full(run)
-redis.call('HSET', parts, ARGV[2], ARGV[3])
-for i = 4, #ARGV do redis.call('HDEL', answers, ARGV[2] .. ' ' .. ARGV[i]) end
+redis.call('HSET', evaluation_parts, id, part)
+for i = 4, #ARGV do redis.call('HDEL', evaluation_answers, id .. ' ' .. ARGV[i]) end
 return 1

@@ -1,12 +1,12 @@
--- Note whether the task that an attempt holds lay outside the bounds of the run's prompt filter, and
--- filter its row once so many of the row's tasks in a row did.
--- Invariants: only the attempt that holds a task notes it; a task counts once for its row, as its last
--- attempt noted it, and not at all once a later one of the row has; no more than the share of the
--- rows is filtered, and no row whose task lies inside. `filtered_prompts` in the order counts them.
--- KEYS attempts held order prompt_filter   ARGV attempt row outside passes max_share
--- A row is noted as 'passes before this task:position of the task:outside:filtered'.
+-- Note whether a held task lies outside the bounds of the run's prompt filter, and filter its row after `passes`
+-- such tasks in a row.
+-- Invariants: only the attempt that holds a task notes it. A task counts once for its row, as its last attempt
+-- noted it, and not at all once a later task of the row was noted. At most `max_share` of the rows is filtered; a
+-- row whose newest task lies inside is not filtered. `filtered_prompts` in `order` counts the filtered rows.
+-- KEYS attempts held order prompt_filter
+-- ARGV attempt row outside (1 or 0) passes max_share
+-- A row's note is 'passes before this task:position of the task:outside:filtered'.
 -- Reply 1 the row is filtered, 0 it is not, or the attempt is not held
-local attempts, held, order, prompt_filter = unpack(KEYS)
 local row, outside, passes, max_share = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 if not redis.call('ZSCORE', attempts, ARGV[1]) then return 0 end
 local position = tonumber(position_of(redis.call('HGET', held, ARGV[1])))
@@ -18,9 +18,8 @@ if position > at then before = was_outside == '1' and before + 1 or 0 end
 local o = redis.call('HMGET', order, 'filtered_prompts', 'dataset_rows', 'mixed_rows')
 local others = tonumber(o[1] or '0') - was_filtered
 local filtered = 0
--- A share of 0.29 times 100 rows is a little less than 29 as a double.
--- An epoch of a mixture may have fewer tasks than there are rows, or more: `mixed_rows` are those of
--- all its datasets.
+-- 0.29 times 100 rows is a little less than 29 as a double.
+-- An epoch of a mixture may have fewer or more tasks than rows: `mixed_rows` counts the rows of all its datasets.
 local limit = math.floor(max_share * tonumber(o[3] or o[2]) + 1e-6)
 if outside == '1' and before + 1 >= passes and others < limit then filtered = 1 end
 redis.call('HSET', order, 'filtered_prompts', others + filtered)

@@ -1,7 +1,9 @@
--- A worker says that it lives, and how it is; the time is Redis' own.
--- Invariant: a worker stands in both keys or in neither.
--- KEYS workers heartbeats   ARGV worker record   Reply 1
-also_when_full(KEYS[1])
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
-redis.call('ZADD', KEYS[2], now_ms(), ARGV[1])
+-- Record that a worker is alive, and its state, at Redis' own time.
+-- Invariant: a worker is in both keys or in neither.
+-- KEYS workers heartbeats
+-- ARGV worker record
+-- Reply 1
+also_when_full(workers)
+redis.call('HSET', workers, ARGV[1], ARGV[2])
+redis.call('ZADD', heartbeats, now_ms(), ARGV[1])
 return 1

@@ -1,17 +1,18 @@
--- How many live attempts were granted for each version of a lineage: the groups in flight, and how
--- stale they may become. A group that is finished and waits for room counts only where it gets that at
--- once, because this is the last batch that may train it: the learner must not wait for others, since
--- they wait for it to make room.
+-- Count the groups in flight by the version of a lineage for which they were leased. A finished group that waits
+-- for the stream counts only if no later batch may train it: the stream takes it at once. The learner must not
+-- wait for other waiting groups, which wait for the learner.
 -- O(attempts held), with a string match each: the learner asks when a batch is otherwise complete.
--- KEYS attempts held run   ARGV lineage   Reply {version, number, ...}
-local attempts, held, run = unpack(KEYS)
+-- KEYS attempts held run
+-- ARGV lineage
+-- Reply {version, number, ...}
 local r = redis.call('HMGET', run, 'version', 'max_staleness')
 local last = tonumber(r[1] or '0') - tonumber(r[2] or '0')
 local now, counts, reply = now_ms(), {}, {}
 local records = redis.call('HGETALL', held)
 for i = 1, #records, 2 do
   local lineage, version, waits = string.match(records[i + 1], '(%S+):(%d+)( ?%a*)$')
-  if lineage == ARGV[1] and (waits == '' or tonumber(version) <= last) and tonumber(redis.call('ZSCORE', attempts, records[i]) or '0') > now then
+  if lineage == ARGV[1] and (waits == '' or tonumber(version) <= last)
+    and tonumber(redis.call('ZSCORE', attempts, records[i]) or '0') > now then
     counts[version] = (counts[version] or 0) + 1
   end
 end

@@ -1,9 +1,9 @@
--- Which payloads outside of Redis somebody may still need: of an attempt that is held, which may hand
--- its group in, and of a group in the stream. Any other will never be needed: an attempt that has
--- ended hands nothing in. A question, at one moment.
--- O(payloads asked for). KEYS attempts blobs   ARGV task attempt task attempt ...
+-- Ask which payloads outside Redis may still be needed: the payload of a held attempt, which may still complete,
+-- and of a group in the stream. A payload that is not needed now never will be.
+-- O(payloads asked for).
+-- KEYS attempts blobs
+-- ARGV task attempt task attempt ...
 -- Reply 1 or 0 for each
-local attempts, blobs = unpack(KEYS)
 local reply = {}
 for i = 1, #ARGV, 2 do
   local kept = redis.call('HGET', blobs, ARGV[i])

@@ -1,9 +1,9 @@
 -- Record which groups batch `step` trains, before it is trained, and the lineage that plans it.
--- Invariants: fenced; a step's plan, once recorded, never changes: a restarted learner replays
--- it. A step that a checkpoint covers is not planned again.
--- KEYS run plans   ARGV fencing_token step json([[entry, task], ...])
--- Reply 1 recorded (by this call, or by the same one before), 0 another plan stands, -1 fenced
-local run, plans = unpack(KEYS)
+-- Invariants: fenced. A recorded plan never changes: a restarted learner trains the same groups. A step that a
+-- checkpoint covers is not planned again.
+-- KEYS run plans
+-- ARGV fencing_token step json([[entry, task], ...])
+-- Reply 1 recorded (now, or by the same call before), 0 the step has another plan or a checkpoint, -1 fenced
 if fenced(run, ARGV[1]) then return -1 end
 local r = redis.call('HMGET', run, 'lineage', 'committed_step')
 if tonumber(ARGV[2]) <= tonumber(r[2] or '0') then return 0 end

@@ -1,10 +1,13 @@
 -- Register a version whose files are durable.
--- Invariants: fenced; the manifest carries the run's current lineage; a version exists exactly
--- when it stands in this stream, once.
--- KEYS run weights   ARGV fencing_token version lineage manifest keep   Reply entry id, or '' if fenced
-if fenced(KEYS[1], ARGV[1]) then return '' end
-if redis.call('HGET', KEYS[1], 'lineage') ~= ARGV[3] then return '' end
-local newest = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
-if newest and newest[2][2] == ARGV[4] then return newest[1] end
-redis.call('HSET', KEYS[1], 'version', ARGV[2])
-return redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[5], '*', 'manifest', ARGV[4])
+-- Invariants: fenced. The manifest carries the run's current lineage. A version exists exactly when its manifest
+-- is in this stream, once.
+-- KEYS run weights
+-- ARGV fencing_token version lineage manifest keep
+-- Reply the entry's id, or '' if fenced
+local token, version, lineage, manifest, keep = unpack(ARGV)
+if fenced(run, token) then return '' end
+if redis.call('HGET', run, 'lineage') ~= lineage then return '' end
+local newest = redis.call('XREVRANGE', weights, '+', '-', 'COUNT', 1)[1]
+if newest and fields_of(newest).manifest == manifest then return newest[1] end
+redis.call('HSET', run, 'version', version)
+return redis.call('XADD', weights, 'MAXLEN', '~', keep, '*', 'manifest', manifest)

@@ -1,11 +1,9 @@
--- End attempts without ending their tasks: they are leased again first, in the run's order.
--- With a cause, the task's failures of that kind are counted, and the task is dropped (ends) at
--- the limit: one bad row cannot circle for ever.
--- Invariant: exactly one of {returned, ledger} gets the task, and only if the attempt held it.
+-- End attempts and return their tasks. With a `cause`, count a failure of each task, and drop a task that has
+-- failed `limit` times for it: a bad row does not circle for ever.
+-- Invariant: a task goes to exactly one of {returned, ledger}, and only if the attempt held it.
 -- KEYS attempts held returned tries ledger
 -- ARGV cause ('' for none) detail limit attempt...
--- Reply how many tasks were dropped
-local attempts, held, returned, tries, ledger = unpack(KEYS)
+-- Reply the number of tasks that were dropped
 local cause, detail, limit, dropped = ARGV[1], ARGV[2], tonumber(ARGV[3]), 0
 for i = 4, #ARGV do
   local task = end_attempt(attempts, held, ARGV[i])

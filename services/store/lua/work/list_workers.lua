@@ -1,15 +1,15 @@
--- The workers of a pool; those that were silent for too long are forgotten.
--- Invariant: a worker stands in both keys or in neither.
+-- List the workers of a pool, and forget those that were silent for too long.
+-- Invariant: a worker is in both keys or in neither.
 -- O(workers).
--- KEYS workers heartbeats   ARGV silence_ms
+-- KEYS workers heartbeats
+-- ARGV silence_ms
 -- Reply {now_ms, record, heartbeat_ms, record, heartbeat_ms, ...}
-local workers, heartbeats = unpack(KEYS)
 local now = now_ms()
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, '-inf', now - tonumber(ARGV[1]))) do
   redis.call('HDEL', workers, id)
   redis.call('ZREM', heartbeats, id)
 end
--- Redis' clock has gone back: one that lives sends its next heartbeat within a second.
+-- Redis' clock was set back: a living worker sends its next heartbeat within a second.
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, now + 1000, '+inf')) do
   also_when_full(heartbeats)
   redis.call('ZADD', heartbeats, now, id)
