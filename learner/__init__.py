@@ -1,8 +1,9 @@
 """The learner: `python -m learner`, one process per device, one run at a time.
 
-`rank` is a process that trains; `__main__` and `supervise` start it, again when it dies. `rl` and
-`sft` are the two training scripts; read them top to bottom. `step` trains one batch of `rl`,
-`supervised` one of `sft`; `state` is what training changes. Imports go down this list, never up:
+`rank` is a process that trains. `__main__` and `supervise` start the ranks, and start them again
+when one dies. `rl` and `sft` are the two training scripts; read them top to bottom. `step` trains
+one batch of `rl`, `supervised` one of `sft`. `state` is everything that training changes. Imports
+go down this list, never up:
 
     __main__, rank
     supervise, rl, sft
@@ -16,7 +17,7 @@
     batch, optim            samples; updates
     objective               tensors in, tensors out
     distributed, slices     ranks, and what each holds of a sharded weight
-    passing                 which errors may be over at the next start
+    passing                 errors that may pass by the next start
     errors, listeners, settings
 
 Nothing here may talk to Redis except through `services.store`, import `rollout` or `reward`, or

@@ -1,7 +1,7 @@
 """`python -m learner`: start the learner's ranks on this host, and start them again when one dies.
 
-Exit codes: 0 told to end (SIGTERM, SIGINT), 1 told to end, and a rank crashed meanwhile; 2 and 3
-are the exit codes of a rank that no restart can help (`learner.rank`).
+Exit codes: 0 asked to end (SIGTERM, SIGINT); 1 asked to end while a rank crashed; 2 and 3 are the
+exit codes of a rank that no restart can help (`learner.rank`).
 """
 
 import sys
@@ -14,7 +14,7 @@ from services.settings import from_command_line
 
 
 def main() -> int:
-    """Keep the ranks running until told to end. Returns the exit code."""
+    """Keep the ranks running until asked to end. Returns the exit code."""
     die_with_parent()
     keep_files_private()
     settings = from_command_line(LearnerSettings)

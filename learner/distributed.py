@@ -1,6 +1,6 @@
-"""The ranks of one learner: where each runs, and the messages and sums that they exchange.
+"""The ranks of one learner: their devices, the messages between them, and sums over them.
 
-Bytes and sums only. Nothing is ever pickled: a message is msgpack or JSON made by the caller.
+Only bytes and sums are exchanged, never pickles: a message is msgpack or JSON made by the caller.
 """
 
 import os
@@ -33,71 +33,73 @@ USER_ERRORS: tuple[type[Exception], ...] = (
     DamagedFile,
     Unreadable,
 )
-"""What the user can put right: the run fails with the message, and the learner serves the next."""
+"""Errors that the user can fix: the run fails with the message, and the learner serves the next
+run."""
 ENDINGS: tuple[type[Exception], ...] = (Fenced, *USER_ERRORS)
-"""What ends this learner's work on a run, and not the learner."""
-# Rank 0 may wait for groups, or for a run, as long as it takes; the others wait for rank 0.
+"""Errors that end this learner's work on a run without ending the learner."""
+# Rank 0 waits for groups or a run without a limit, and the other ranks wait for rank 0.
 PATIENCE = timedelta(days=30)
 FAILED = -1
-"""In place of a message's size: rank 0 has none to give."""
+"""Sent instead of a message's size if rank 0 has no message to send."""
 GIVEN_UP = "another rank of the learner cannot go on; its log says why"
 
 
 @dataclass(frozen=True)
 class Context:
-    """The ranks that share each row of tokens with this one (`training.context_parallel`)."""
+    """The ranks that share each row of tokens with this rank (`training.context_parallel`)."""
 
     rank: int
-    """This one's place among them."""
+    """This rank's index among them."""
     size: int
     group: dist.ProcessGroup | None
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among its peers. With `size` 1 every call returns what it was given.
+    """This process among the other ranks. With `size` 1 every call returns its argument.
 
-    Ranks that share rows (`context`) train the same samples: what is summed over samples counts
-    once for all of them.
+    Ranks that share rows (`context`) train the same samples, so a sum over samples counts these
+    ranks once.
     """
 
     rank: int
     size: int
     device: torch.device
     control: dist.ProcessGroup | None = None
-    """Gloo, for messages; gradients go over the default group (NCCL on CUDA)."""
+    """Gloo, for messages. Gradients go over the default group (NCCL on CUDA)."""
     local_size: int = 1
     """Ranks on this host."""
     background: dist.ProcessGroup | None = None
-    """Gloo, for messages between threads that write while the others train."""
+    """Gloo, for messages between threads that write during training."""
     context: Context | None = None
-    """None: each rank has rows of its own."""
+    """None: each rank has its own rows."""
     contexts: dict[int, Context] = field(default_factory=dict, compare=False)
-    """Those of earlier runs, by their size."""
+    """Contexts of earlier runs, by size."""
 
     @property
     def first(self) -> bool:
-        """True on rank 0, the only one that reads the stream, publishes and commits."""
+        """True on rank 0, the only rank that reads the stream, publishes and commits."""
         return self.rank == 0
 
     @property
     def parts(self) -> int:
-        """Ranks, or groups of ranks that share rows: so many train samples of their own."""
+        """Number of parts that a batch is dealt to: ranks, or groups of ranks that share rows."""
         return self.size // self.context.size if self.context else self.size
 
     @property
     def part(self) -> int:
-        """Which of them this rank is, or is in."""
+        """Index of this rank's part."""
         return self.rank // self.context.size if self.context else self.rank
 
     @property
     def counts(self) -> bool:
-        """Whether its sums over samples count: those of one rank of several that share rows."""
+        """Whether this rank's sums over samples count. If several ranks share rows, one of them
+        counts."""
         return self.context is None or self.context.rank == 0
 
     def sharing_rows(self, size: int) -> "Ranks":
-        """The same ranks, so many of which share rows. All ranks call it together. Raises
-        RunCannotGoOn where they do not divide so."""
+        """The same ranks, with `size` of them sharing each row. All ranks call it together. Raises
+        RunCannotGoOn if `size` does not divide the ranks."""
         if self.size % size:
             raise RunCannotGoOn(
                 f"training.context_parallel {size} does not divide the learner's {self.size} "
@@ -115,8 +117,8 @@ class Ranks:
         return replace(self, context=self.contexts.get(size))
 
     def broadcast(self, message: bytes | None) -> bytes:
-        """Rank 0's `message` on every rank (the others pass None). Raises PeerFailed where rank 0
-        fails within `announcing` instead."""
+        """Return rank 0's `message` on every rank (the others pass None). Raises PeerFailed if rank
+        0 fails within `announcing` instead."""
         if self.control is None:
             assert message is not None
             return message
@@ -132,13 +134,14 @@ class Ranks:
         return body.numpy().tobytes()[: int(size)]
 
     def of_threads(self) -> "Ranks":
-        """The same ranks, for messages of a thread beside the training."""
+        """The same ranks, with messages over the process group of the writing threads."""
         return replace(self, control=self.background)
 
     @contextmanager
     def announcing(self) -> Iterator[None]:
-        """Work of rank 0 alone, while the others wait for its next message. Where it raises one of
-        ENDINGS the others raise PeerFailed: else they would take the next message for this one."""
+        """Guard work that rank 0 does alone while the others wait for its next message. If the work
+        raises one of ENDINGS, the others raise PeerFailed. Otherwise they would mistake the next
+        message for this one."""
         try:
             yield
         except ENDINGS:
@@ -147,8 +150,8 @@ class Ranks:
             raise
 
     def from_first(self, make: Callable[[], bytes]) -> bytes:
-        """The message that `make` returns on rank 0, where it may take its time, on every rank.
-        It is not called on the others. Raises as `announcing` does."""
+        """Return on every rank the message that `make` returns on rank 0. `make` may take long; the
+        other ranks do not call it. Raises as `announcing` does."""
         if not self.first:
             return self.broadcast(None)
         with self.announcing():
@@ -156,13 +159,13 @@ class Ranks:
         return self.broadcast(message)
 
     def sum(self, values: Sequence[float], own: bool = False) -> list[float]:
-        """Element-wise sums over ranks, in float64. `own`: ranks that share rows have values of
-        their own, and each counts."""
+        """Return element-wise sums over ranks, in float64. `separate`: ranks that share rows have
+        different values, and each rank counts."""
         counted = values if own or self.counts else [0.0] * len(values)
         return self._reduce(counted, dist.ReduceOp.SUM)
 
     def sum_named(self, values: Mapping[str, float]) -> dict[str, float]:
-        """Sums by name over ranks, which need not have the same names."""
+        """Return sums by name over ranks. Ranks may have different names."""
         found: dict[str, float] = {}
         for message in self.gather(msgspec.msgpack.encode(values if self.counts else {})):
             for name, value in msgspec.msgpack.decode(message, type=dict[str, float]).items():
@@ -170,7 +173,7 @@ class Ranks:
         return found
 
     def gather(self, message: bytes) -> list[bytes]:
-        """Every rank's `message` on every rank, in the order of the ranks."""
+        """Return every rank's `message` on every rank, in rank order."""
         if self.control is None:
             return [message]
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
@@ -182,14 +185,15 @@ class Ranks:
         return [b.numpy().tobytes()[: int(n)] for b, n in zip(bodies, sizes, strict=True)]
 
     def max(self, values: Sequence[float]) -> list[float]:
-        """Element-wise maxima over ranks."""
+        """Return element-wise maxima over ranks."""
         return self._reduce(values, dist.ReduceOp.MAX)
 
     def together(self, action: Callable[[], T]) -> T:
-        """The result of `action`, which must not talk to other ranks, once it worked on all.
+        """Return the result of `action` once it has succeeded on all ranks. `action` must not talk
+        to other ranks.
 
-        Where it raised one of ENDINGS on some rank, that rank raises it and the others raise
-        PeerFailed with its words, so that none waits for a rank that has given up.
+        If `action` raises one of ENDINGS on a rank, that rank raises the error and the others raise
+        PeerFailed with its message, so no rank waits for a rank that has given up.
         """
         failure: Exception | None = None
         results: list[T] = []
@@ -216,8 +220,8 @@ class Ranks:
 
 
 def start_ranks(store: Store | None = None) -> Ranks:
-    """Join the ranks that the supervisor's environment describes; alone without one. They meet in
-    `store`; None: in the file that the environment names."""
+    """Join the ranks that the supervisor's environment describes, or run alone without one. The
+    ranks meet in `store`, or in the file that the environment names."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     rank, local = int(os.environ.get("RANK", "0")), int(os.environ.get("LOCAL_RANK", "0"))
     cuda = torch.cuda.is_available()
@@ -246,8 +250,8 @@ def stop_ranks(ranks: Ranks) -> None:
 
 
 def set_threads(ranks_here: int) -> None:
-    """Share this machine's usable cores between its ranks, unless OMP_NUM_THREADS says how many
-    threads each has."""
+    """Share this machine's usable cores between its ranks, unless OMP_NUM_THREADS sets the threads
+    of each rank."""
     text = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     given = int(text) if text.isdigit() else 0
     torch.set_num_threads(given or max(len(os.sched_getaffinity(0)) // ranks_here, 1))

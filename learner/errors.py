@@ -1,6 +1,6 @@
-"""Why a run cannot go on, where the user can put it right: the message is the run's reason.
+"""Errors that end a run and that the user can fix: the message becomes the run's reason.
 
-Everything else is a crash: the ranks start again and the run resumes.
+Any other error is a crash: the ranks start again and the run resumes.
 """
 
 
@@ -9,19 +9,19 @@ class RunCannotGoOn(ValueError):
 
 
 class PeerFailed(RunCannotGoOn):
-    """Another rank cannot go on; its own log says why."""
+    """Another rank cannot continue. Its own log says why."""
 
     passes = False
-    """Whether that rank's error may be over at the next start (`learner.passing`)."""
+    """Whether the other rank's error may pass by the next start (`learner.passing`)."""
 
 
 class UnusableModel(RunCannotGoOn):
-    """The run's model cannot be trained; the message says why and what to do."""
+    """The run's model cannot be trained. The message says why and what to do."""
 
 
 class UnreadableGroups(Exception):
-    """Groups of a batch that cannot be read: why, by the position of their tasks. Raised on all
-    ranks; the groups are sampled again."""
+    """Groups of a batch that cannot be read, with the reason for each, by the position of its task.
+    Raised on all ranks; the groups are sampled again."""
 
     def __init__(self, reasons: dict[int, str]) -> None:
         super().__init__("; ".join(reasons.values()))

@@ -1,7 +1,7 @@
-"""The learner's side of a GPU on which it and vLLM take turns (`rollout.vllm.sleeps`).
+"""The learner's side of a GPU on which the learner and vLLM take turns (`rollout.vllm.sleeps`).
 
 The learner has the GPU except while it waits for workers: for groups, or for answers of an
-evaluation. Meanwhile all that it holds between two batches is in the host's memory.
+evaluation. During that wait, everything that it holds between two batches is in the host's memory.
 """
 
 import gc
@@ -28,11 +28,12 @@ from services.runtime.logs import get_logger
 log = get_logger(__name__)
 
 ASKING_SECONDS = 0.5
-"""Between two looks whether the run is to end."""
+"""Seconds between two checks whether the run should end."""
 ENDING_SECONDS = 10.0
-"""That a learner whose run is to end waits for the GPU, to make the last checkpoint."""
+"""Seconds that a learner waits for the GPU to make the last checkpoint after its run was asked to
+end."""
 PATIENCE_SECONDS = 15.0
-"""Waiting this long for the GPU is worth a warning. vLLM falls asleep in seconds."""
+"""A longer wait for the GPU is worth a warning: vLLM falls asleep in seconds."""
 WAITING = (
     "vLLM is not asleep yet, or another learner has the GPU (rollout.vllm.sleeps). The worker ends "
     "a vLLM that does not fall asleep"
@@ -42,7 +43,7 @@ Tensors = Callable[[], Iterable[torch.Tensor]]
 
 
 class TrainingGPU:
-    """The GPU that a run is trained on. Without a `handover` it is always the learner's."""
+    """The GPU that a run is trained on. Without a `handover` the learner always has it."""
 
     def __init__(
         self,
@@ -51,8 +52,8 @@ class TrainingGPU:
         ready: Callable[[], None] = lambda: None,
         ends: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`moves`: whether to move to the host what the learner holds; `ready`: waits for the
-        memory that others had; `ends`: says whether the run is to end."""
+        """`moves`: move the learner's tensors to the host while vLLM has the GPU; `ready`: wait
+        until vLLM's memory is free; `ends`: whether the run should end."""
         self._handover, self._moves, self._ready = handover, moves, ready
         self._ends = ends
         self._has = False
@@ -61,17 +62,17 @@ class TrainingGPU:
 
     @property
     def in_turns(self) -> bool:
-        """Whether vLLM has it in between."""
+        """Whether vLLM uses this GPU between batches."""
         return self._handover is not None
 
     def holds(self, changing: Tensors, still: Tensors) -> None:
-        """What the learner has on the GPU between two batches, each tensor once: what training
-        changes, and what it does not."""
+        """Register the learner's tensors on the GPU between two batches, each once: those that
+        training changes, and those that it does not."""
         self._held = changing, still
 
     def take(self) -> bool:
-        """Have the GPU: wait until vLLM sleeps. False where the run is to end before that, and vLLM
-        did not let the learner have the GPU soon after. Raises what `ends` raises."""
+        """Take the GPU: wait until vLLM sleeps. Return False if the run should end first and vLLM
+        does not release the GPU soon after. Raises what `ends` raises."""
         if self._handover is None or self._has:
             return True
         began = asked = time.monotonic()
@@ -98,7 +99,7 @@ class TrainingGPU:
         return True
 
     def leave(self) -> None:
-        """Let vLLM have the GPU, until `take`."""
+        """Release the GPU to vLLM until the next `take`."""
         if self._handover is None or not self._has:
             return
         if self._moved is not None:
@@ -113,7 +114,7 @@ class TrainingGPU:
         self._handover.leave()
 
     def close(self) -> None:
-        """Let vLLM have the GPU, for good: what the learner held there is gone."""
+        """Release the GPU to vLLM for good and free the learner's tensors there."""
         if self._handover is None:
             return
         try:
@@ -126,7 +127,7 @@ class TrainingGPU:
             self._handover.close()
 
     def _free(self) -> None:
-        """Give back what the allocator keeps for later."""
+        """Return the allocator's cached memory to the device."""
         if self._moves:
             gc.collect()
             torch.cuda.empty_cache()
@@ -136,8 +137,8 @@ class TrainingGPU:
 def training_gpu(
     config: RLConfig, ranks: Ranks, root: Path, ends: Callable[[], bool]
 ) -> Iterator[TrainingGPU]:
-    """The GPU for the length of the block. `root`: of the data volume; `ends`: says whether the run
-    is to end. Raises RunCannotGoOn."""
+    """Provide the GPU for the length of the block. `root`: the data volume; `ends`: whether the run
+    should end. Raises RunCannotGoOn."""
     if not config.rollout.vllm.sleeps:
         yield TrainingGPU()
         return
@@ -160,7 +161,7 @@ def training_gpu(
     try:
         yield one
     except BaseException:
-        # On a GPU that is broken nothing can be freed, either: the first error says why.
+        # A broken GPU cannot free anything either: keep the first error, which says why.
         with suppress(RuntimeError):
             one.close()
         raise
@@ -168,14 +169,15 @@ def training_gpu(
 
 
 def still(state: TrainingState) -> Iterator[torch.Tensor]:
-    """What `state` holds on the policy's device and training does not change, each tensor once,
-    except what `training.offload` keeps on the host by itself."""
+    """Yield the tensors of `state` on the policy's device that training does not change, each once,
+    except those that `training.offload` keeps on the host."""
     yield from (one for one in state.loaded.model.parameters() if not one.requires_grad)
     yield from _of_copies(state, follow=False)
 
 
 def changing(state: TrainingState) -> Iterator[torch.Tensor]:
-    """The rest of what it holds there between two batches."""
+    """Yield the tensors of `state` on the policy's device that training changes, each once, except
+    those that `training.offload` keeps on the host."""
     yield from (one for one in state.loaded.model.parameters() if one.requires_grad)
     yield from _of_copies(state, follow=True)
     if not state.offloads:
@@ -188,9 +190,9 @@ def changing(state: TrainingState) -> Iterator[torch.Tensor]:
 
 
 def _of_copies(state: TrainingState, follow: bool) -> Iterator[torch.Tensor]:
-    """Weights of the copies that follow the policy, or of those that do not."""
+    """Yield the weights of the copies that follow the policy, or of the copies that do not."""
     for copy in (state.copies.reference, state.copies.lagged, state.copies.teacher):
-        # Beside adapters the reference is the policy without them.
+        # With adapters the reference is the policy without its adapters, not a copy.
         if copy is None or copy.offload or not isinstance(copy.logprobs, TokenLogprobs):
             continue
         if (copy.following is not None) == follow:
@@ -198,6 +200,6 @@ def _of_copies(state: TrainingState, follow: bool) -> Iterator[torch.Tensor]:
 
 
 def _on(state: TrainingState, tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Those on the policy's device: some optimizers count their steps on the host."""
+    """Yield the tensors on the policy's device. Some optimizers count their steps on the host."""
     device = state.loaded.model.device
     return (tensor for tensor in tensors if tensor.device == device)

@@ -1,6 +1,7 @@
-"""Errors that another start may not meet again: of a disk, of memory, of the hub's network.
+"""Recognise errors that may pass by the next start: of a disk, of memory, of the hub's network.
 
-A library, or a check, wraps them in words that sound final. They are found in what caused an error.
+A library or a check may wrap such an error in another one, so the causes of an error are searched
+too.
 """
 
 import errno
@@ -20,11 +21,11 @@ NUMBERS = {
     *(errno.EIO, errno.ENOMEM, errno.EMFILE, errno.ENFILE),
     *(errno.ESTALE, errno.ETIMEDOUT, errno.EREMOTEIO),
 }
-"""Of the system's calls."""
+"""Error numbers of system calls that may pass."""
 
 
 def passes(error: BaseException) -> bool:
-    """Whether `error`, or what has caused it, may be over at the next start."""
+    """Whether `error`, or one of its causes, may pass by the next start."""
     chain = list(_chain(error))
     return any(map(_passes, chain)) or (
         any(map(_hub_away, chain)) and not any(map(_hub_has_said, chain))
@@ -32,7 +33,7 @@ def passes(error: BaseException) -> bool:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """`error`, what has caused it, and so on."""
+    """Yield `error` and its causes, innermost last."""
     found: BaseException | None = error
     while found is not None:
         yield found
@@ -46,20 +47,20 @@ def _passes(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in NUMBERS
-    # safetensors puts the number into its text only.
+    # safetensors gives the error number only as text.
     named = re.search(r"\(os error (\d+)\)", str(error))
     return named is not None and int(named[1]) in NUMBERS
 
 
 def _hub_away(error: BaseException) -> bool:
-    """Whether the hub could not be asked."""
-    # Of the HTTP client, which is not the same one in all versions of the hub's library.
+    """Whether the hub could not be reached."""
+    # The hub's library changed its HTTP client between versions, so the class is matched by name.
     client = any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
     return client or isinstance(error, HfHubHTTPError | LocalEntryNotFoundError)
 
 
 def _hub_has_said(error: BaseException) -> bool:
-    """Whether the hub has answered, and will answer so again, or is not to be asked."""
+    """Whether the hub gave an answer that will not change, or is switched off (offline mode)."""
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code != 429 and error.response.status_code < 500
     return isinstance(error, OfflineModeIsEnabled)

@@ -1,14 +1,14 @@
-"""A rank of the learner: take the pool's next run, train it, go on to the next.
+"""A rank of the learner: take the pool's next run, train it, and continue with the next run.
 
-Rank 0 holds the pool's learner lock and talks to the store; the others follow what it says. A run
-that cannot be trained fails with a reason in words, and the process goes on. Anything unexpected
-ends the process, as does what another start may not meet again: the supervisor starts all ranks
+Rank 0 holds the pool's learner lock and talks to the store. The other ranks follow its commands. A
+run that cannot be trained fails with a reason, and the process continues. Any unexpected error ends
+the process, and so does an error that may pass by the next start: the supervisor starts all ranks
 again, and the run resumes from its checkpoint.
 
-Exit codes: 0 told to end (SIGTERM, SIGINT), 1 crash, or Redis went away, 2 wrong settings or no
-Redis at the first start, 3 another learner serves the pool. The supervisor restarts the ranks
-without end, and a restarted rank waits for its Redis: only `coordinate.crash_limit` decides that a
-run has crashed too often. After 2 and 3 no restart helps, and the supervisor ends, too.
+Exit codes: 0 asked to end (SIGTERM, SIGINT); 1 crash, or Redis went away; 2 wrong settings, or no
+Redis at the first start; 3 another learner serves the pool. The supervisor restarts the ranks
+without limit, and a restarted rank waits for its Redis: only `coordinate.crash_limit` decides that
+a run has crashed too often. After 2 and 3 no restart helps, and the supervisor ends too.
 """
 
 import os
@@ -57,13 +57,13 @@ log = get_logger(__name__)
 POLL_SECONDS = 0.5
 LONGEST_PAUSE = 5.0
 LOG_SECONDS = 10.0
-"""Between two lines about a Redis that stays away."""
+"""Seconds between two log lines about a Redis that stays away."""
 REDIS_AWAY = (RedisConnectionError, RedisTimeoutError)
 
 
 def main() -> int:
-    """Serve one pool until told to end. Returns the exit code; raises SystemExit for settings that
-    make no sense."""
+    """Serve one pool until asked to end. Returns the exit code. Raises SystemExit for invalid
+    settings."""
     die_with_parent()
     keep_files_private()
     settings = from_command_line(LearnerSettings)
@@ -109,8 +109,8 @@ def serve_pool(settings: Settings, stop: threading.Event) -> int:
 
 
 def connect(settings: Settings, stop: threading.Event) -> StoreThread:
-    """The connection to the store. Raises UnsafeRedis, and at a first start one of REDIS_AWAY; a
-    restarted learner has had its Redis, and waits for it."""
+    """Connect to the store. Raises UnsafeRedis, and at the first start one of REDIS_AWAY. A
+    restarted learner has had its Redis before, so it waits."""
     logged, pause = -LOG_SECONDS, POLL_SECONDS
     while True:
         try:
@@ -121,13 +121,13 @@ def connect(settings: Settings, stop: threading.Event) -> StoreThread:
             if time.monotonic() - logged >= LOG_SECONDS:
                 logged = time.monotonic()
                 log.warning("waiting for Redis", reason=cannot_use(settings, error))
-            # Not all learners of all pools at once, when a Redis comes back.
+            # Spread the retries of all learners when a Redis comes back.
             stop.wait(pause * random.uniform(0.5, 1.5))
             pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def agree_on_start(ranks: Ranks, thread: StoreThread, settings: Settings) -> int:
-    """Rank 0 takes the pool; every rank learns whether it could. Returns an exit code."""
+    """Have rank 0 take the pool, and tell every rank whether it could. Returns an exit code."""
     code = 0
     gpus = [one for message in ranks.gather(described_device(ranks)) for one in decoded(message)]
     host = LearnerHost(
@@ -149,21 +149,22 @@ def agree_on_start(ranks: Ranks, thread: StoreThread, settings: Settings) -> int
 
 
 def described_device(ranks: Ranks) -> bytes:
-    """The GPU of this rank as JSON; nothing on a CPU."""
+    """Return this rank's GPU as JSON, or nothing on a CPU."""
     if ranks.device.type != "cuda":
         return b""
     return gpu_of(ranks.device).model_dump_json().encode()
 
 
 def decoded(message: bytes) -> list[GPUDevice]:
-    """The inverse: of a rank on a CPU none."""
+    """Decode a message of `described_device`. Return an empty list for a rank on a CPU."""
     return [GPUDevice.model_validate_json(message)] if message else []
 
 
 def serve(
     ranks: Ranks, thread: StoreThread, volume: Volume, stop: threading.Event, trusted: bool
 ) -> None:
-    """Runs, one at a time, until `stop`. `trusted`: whether the operator trusts their code."""
+    """Train runs, one at a time, until `stop`. `trusted`: whether the operator trusts the runs'
+    code."""
     while True:
         record = None
         if ranks.first:
@@ -181,8 +182,8 @@ def serve(
 
 
 def next_run(thread: StoreThread, volume: Volume) -> RunRecord | None:
-    """The pool's next run; None if there is none, or if Redis has lost commits of it. That run is
-    paused with the reason until it is recovered or cancelled."""
+    """Return the pool's next run. Return None if the pool has no run, or if Redis has lost the
+    run's commits. Such a run is paused with the reason until it is recovered or cancelled."""
     record = thread.next_run()
     if record is None or record.state.ending:
         return record
@@ -203,7 +204,8 @@ def train_one(
     stop: threading.Event,
     trusted: bool,
 ) -> None:
-    """One run, to its end or to ours, with its last state said in words."""
+    """Train one run until the run ends or this process should end, and record the run's last state
+    with its reason."""
     store = RunStore(thread, record)
     if record.damage:
         log.error("run failed", reason=record.damage)
@@ -232,7 +234,7 @@ def train_one(
         return
     except USER_ERRORS as error:
         if passes(error):
-            # A run of days does not end for a disk, or a hub, that is away for a minute.
+            # A run of days must not end because a disk or a hub is away for a minute.
             if not isinstance(error, PeerFailed):
                 crash_limit.record(error)
             raise
@@ -241,12 +243,12 @@ def train_one(
             store.finish("failed", str(error))
         return
     except SchemaMismatch as error:
-        # A checkpoint, or a group, of another version, under which the run can go on.
+        # A checkpoint or a group of another software version, which can continue the run.
         if ranks.first:
             store.pause(str(error))
         raise
     except (*REDIS_AWAY, GatewayAway):
-        # Not the run's fault, and no crash to count.
+        # An outage, so it does not count as a crash of the run.
         raise
     except Exception as error:
         crash_limit.record(error)

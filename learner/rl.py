@@ -1,11 +1,12 @@
 """Reinforcement learning of one policy: the training script, to be read top to bottom.
 
 Each step: next batch -> fetch -> train -> publish -> checkpoint -> report. Rank 0 coordinates: it
-collects a batch of groups and records its plan, every rank fetches its own samples and trains, and
-rank 0 publishes the new version and makes a checkpoint now and then; of a sharded model the others
-give their slices of the one and write their parts of the other. Two invariants hold at every
-line: a version is published only from weights that a recorded plan led to, and groups are
-acknowledged only by the commit of a checkpoint that was trained on them.
+collects a batch of groups and records its plan. Every rank fetches its own samples and trains. Then
+rank 0 publishes the new version, and makes a checkpoint now and then. If the model is sharded, the
+other ranks contribute their slices to versions and write their parts of checkpoints.
+
+Two invariants hold at every line: a version is published only from weights that a recorded plan led
+to, and groups are acknowledged only by the commit of a checkpoint that was trained on them.
 """
 
 import threading
@@ -77,7 +78,7 @@ def train_on(
     stop: threading.Event,
     crash_limit: CrashLimit,
 ) -> str:
-    """As `train_rl`, on this GPU."""
+    """Train `record` on `gpu`. See `train_rl`."""
     ranks = ranks.sharing_rows(config.training.context_parallel)
     record = take_over(ranks, store)
     max_steps = record.max_steps
@@ -117,26 +118,26 @@ class Batch:
     """This rank's share of a batch."""
 
     minibatches: list[list[Sample]]
-    """Of all passes, one after the other."""
+    """Samples of each minibatch, pass after pass."""
     outcomes: dict[str, float]
     """Sums over all ranks (`outcome_sums`)."""
     picked: list[Picked]
-    """On rank 0, completions to be shown."""
+    """Completions for the log, on rank 0."""
     baselines: Baselines
-    """The running means with this batch."""
+    """The running means including this batch."""
     compared: dict[str, float]
-    """Metrics of the means that it is compared with; none without `running_mean`."""
+    """Metrics of the running means before this batch; empty without `running_mean`."""
 
 
 def read_group(store: RunStore, share: Share, stored: bytes | None) -> TrajectoryGroup:
-    """The group of a share. `stored`: what the stream has, its payload or a reference. Raises
-    ValueError where it is gone or damaged, SchemaMismatch, GatewayAway."""
+    """Read the group of a share. `stored`: the stream's value, its payload or a reference to it.
+    Raises ValueError if the payload is missing or damaged, SchemaMismatch, GatewayAway."""
     if stored is None:
         raise ValueError("its payload is not in the stream")
     group = decode_group(store.payload(stored))
     if group.samples != share.of:
         raise ValueError(f"it has {group.samples} samples, its entry in the stream says {share.of}")
-    # With 16 answers of 32k tokens 200 MB, of which other ranks need most.
+    # With 16 answers of 32k tokens these are 200 MB, and other ranks need most of it.
     group.keep_experts(share.samples)
     return group
 
@@ -144,8 +145,9 @@ def read_group(store: RunStore, share: Share, stored: bytes | None) -> Trajector
 def read_groups(
     store: RunStore, minibatches: list[list[Share]], ranks: Ranks
 ) -> list[list[TrajectoryGroup]]:
-    """The groups of this rank's shares. All ranks together, so that none waits for one that cannot
-    read its share. Raises UnreadableGroups on all of them, SchemaMismatch, GatewayAway."""
+    """Read the groups of this rank's shares. All ranks call this together, so that no rank waits
+    for a rank that cannot read its share. Raises UnreadableGroups on all ranks, SchemaMismatch,
+    GatewayAway."""
     unreadable: dict[int, str] = {}
     found: list[list[TrajectoryGroup]] = []
     for shares in minibatches:
@@ -169,9 +171,9 @@ def read_groups(
 def fetch(
     command: Command, config: RLConfig, ranks: Ranks, store: RunStore, progress: Progress
 ) -> Batch:
-    """This rank's samples of each minibatch of each pass, from the groups that `command` names.
-    Their advantages come from whole groups; the metrics of a group are counted by one rank.
-    Raises as `read_groups` does."""
+    """Fetch this rank's samples of each minibatch of each pass, from the groups that `command`
+    names. Advantages come from whole groups. One rank counts a group in the metrics. Raises as
+    `read_groups` does."""
     ancestry, algorithm = Ancestry(tuple(progress.lineages)), config.algorithm
     longest = {name: one.sampling.max_tokens for name, one in config.datasets.items()}
     version = command.step - 1
@@ -184,7 +186,7 @@ def fetch(
     parts = read_groups(store, mine, ranks)
 
     def limit(group: TrajectoryGroup) -> int:
-        # Of a run that had another mixture before it was resumed.
+        # The run may have had another mixture before it was resumed.
         return longest.get(group.header.dataset, config.sampling.max_tokens)
 
     batch: list[Earned] = []
@@ -199,7 +201,8 @@ def fetch(
     for shares, part in zip(mine, parts, strict=True):
         minibatches.append([])
         for share, group in zip(shares, part, strict=True):
-            # All of them: the log shows any, on whatever rank they train.
+            # All samples of the group, because the log shows any of them, on whatever rank they
+            # train.
             dealt = {*share.samples}
             of_group = group_samples(
                 group,
@@ -233,8 +236,8 @@ def fetch(
 
 
 def earned_by_all(own: Mapping[int, Earned | None], ranks: Ranks) -> list[Earned]:
-    """What the groups of the whole batch have earned, in the order of their tasks; `own`: those of
-    this rank, by task. The same on every rank."""
+    """Return the rewards of all groups of the batch, in the order of their tasks. `own`: rewards of
+    this rank's groups, by task. The result is the same on every rank."""
     found: dict[int, Earned | None] = {}
     for message in ranks.gather(msgspec.msgpack.encode(own)):
         found |= msgspec.msgpack.decode(message, type=dict[int, Earned | None])
@@ -244,8 +247,8 @@ def earned_by_all(own: Mapping[int, Earned | None], ranks: Ranks) -> list[Earned
 def later_pass(
     command: Command, own: dict[int, list[Sample]], config: RLConfig, number: int
 ) -> list[list[Sample]]:
-    """This rank's samples of each minibatch of pass `number`: those of the first pass (`own`, by
-    task), in minibatches that are cut anew."""
+    """Return this rank's samples of each minibatch of pass `number`: the samples of the first pass
+    (`own`, by task), in newly cut minibatches."""
     positions = {share.position for part in command.minibatches for r in part for share in r}
     parts = len(command.minibatches)
     return [
@@ -257,7 +260,7 @@ def later_pass(
 def train(
     state: TrainingState, batch: Batch, config: RLConfig, ranks: Ranks, max_steps: int
 ) -> dict[str, float]:
-    """The batch's optimizer steps, after which `state` is one step further. Returns metrics."""
+    """Do the batch's optimizer steps, and advance `state` by one step. Returns metrics."""
     algorithm, step = config.algorithm, state.progress.step
     updates = algorithm.minibatches * algorithm.epochs_per_batch
     metrics = train_batch(
@@ -275,7 +278,7 @@ def train(
 
 
 def objective_of(config: RLConfig, progress: Progress) -> Objective:
-    """What the next batch minimises."""
+    """Return the objective of the next batch."""
     return Objective(
         config.algorithm,
         config.sampling.temperature,
@@ -285,7 +288,7 @@ def objective_of(config: RLConfig, progress: Progress) -> Objective:
 
 
 def beta_so_far(progress: Progress, algorithm: Algorithm) -> float | None:
-    """Where an adaptive beta has gone from the config's; None where it has yet to begin."""
+    """Return the adapted beta, or None if the adaptation has not begun."""
     kl = algorithm.kl
     return None if isinstance(kl, NoKL) or progress.kl_beta_from != kl.beta else progress.kl_beta
 
@@ -293,12 +296,12 @@ def beta_so_far(progress: Progress, algorithm: Algorithm) -> float | None:
 def advanced(
     progress: Progress, config: RLConfig, metrics: dict[str, float], critic: Critic | None = None
 ) -> Progress:
-    """The progress after one more batch, of these `metrics`."""
+    """Return the progress after one more batch with these `metrics`."""
     algorithm = config.algorithm
     samples = algorithm.prompts_per_step * algorithm.samples_per_prompt
     beta, beta_from = progress.kl_beta, progress.kl_beta_from
     adaptive = None if isinstance(algorithm.kl, NoKL) else algorithm.kl.adaptive
-    # Without it no sample has trained.
+    # The metric is missing if no sample was trained.
     if adaptive and not isinstance(algorithm.kl, NoKL) and "train/kl_per_sample" in metrics:
         kl = metrics["train/kl" if adaptive.per == "token" else "train/kl_per_sample"]
         beta = adapted_beta(adaptive, metrics["train/kl_beta"], kl, samples)

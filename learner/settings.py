@@ -1,4 +1,4 @@
-"""The settings of a learner: those of every process, its ranks, and its nodes. Without torch."""
+"""Settings of a learner: settings of every process, ranks and nodes. Must not import torch."""
 
 import os
 from typing import Literal, Self
@@ -9,15 +9,16 @@ from services.runtime.gpus import GPUsUnknown, listed_gpus, names_in
 from services.settings import Settings
 
 RENDEZVOUS = "HEADRACE_RENDEZVOUS"
-"""The supervisor tells each rank here where the ranks of this start meet: a file, or `redis:ID`."""
+"""Environment variable in which the supervisor names the meeting place of the ranks of this start:
+a file, or `redis:ID`."""
 STARTS = "HEADRACE_STARTS"
-"""And here how often it had started them before."""
+"""Environment variable with the number of earlier starts of the ranks."""
 EXIT_CRASH = 1
 EXIT_POOL_TAKEN = 3
 
 
 class LearnerSettings(Settings):
-    """A learner has a supervisor on each of its nodes, which starts the ranks there."""
+    """A learner has one supervisor on each of its nodes, which starts the ranks there."""
 
     ranks: PositiveInt | Literal["gpu"] = Field(
         1,
@@ -43,7 +44,8 @@ class LearnerSettings(Settings):
         return self
 
     def count_ranks(self) -> int:
-        """How many ranks this host has; 0 where it should have one for each GPU and sees none."""
+        """Return the number of ranks on this host. `gpu` on a host without a visible GPU gives
+        0."""
         if self.ranks != "gpu":
             return self.ranks
         names = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -1,11 +1,12 @@
-"""Supervised training on rows with answers, with two answers each, and on plain text: the training
+"""Supervised training on rows with one answer, on pairs of answers, and on plain text: the training
 script, to be read top to bottom.
 
 Each step: next rows -> train -> validate now and then -> checkpoint -> report. All ranks know the
-order of the rows, and each reads those that it trains; rank 0 decides when the run ends. What comes
-next is in every checkpoint, so that a run which was killed goes on as if nothing had been. Left out
-against nanochat: attention across the conversations of a packed row. Here each is blind to the
-others, and room that none fills is not computed.
+order of the rows, and each rank reads its part of them. Rank 0 decides when the run ends. Every
+checkpoint holds the position in the order, so a killed run resumes exactly.
+
+nanochat's conversations in one packed row attend to each other. Here each conversation sees only
+itself, and padding costs nothing.
 """
 
 import math
@@ -61,13 +62,13 @@ def train_sft(
     record = take_over(ranks, store)
     state = prepare(record, config, ranks, store, volume)
     share_gradients(state, ranks)
-    # Tokenising a large dataset survives any number of deaths: what is done stays.
+    # Tokenising a large dataset may be killed any number of times: finished parts are kept.
     crash_limit.idle()
     rows = open_rows(config, state, ranks, store, volume, stop)
     if rows is None:
         return ranks.from_first(lambda: b"cancel" if store.cancelled() else b"yield").decode()
     crash_limit.busy(record.committed_step + 1)
-    # Two answers are compared with what a reference says of them.
+    # For pairs of answers, the reference model makes one extra pass.
     passes = int(state.copies.reference is not None)
     cost = sequence_cost(state.loaded.model)
     work = supervised_work(state.loaded.model, ranks, passes)
@@ -107,13 +108,13 @@ def train_sft(
 
 
 def dealt(uses: Sequence[Use], cost: SequenceCost, ranks: Ranks) -> list[Use]:
-    """This rank's part of the rows of a step."""
+    """Return this rank's part of the rows of a step."""
     lengths = [GroupLengths(1, (max(use.tokens - 1, 1),)) for use in uses]
     return [uses[i] for i in deal(lengths, ranks.parts, cost)[ranks.part]]
 
 
 def validates(config: SFTConfig, progress: Progress, max_steps: int) -> bool:
-    """Whether a validation follows the step that was trained last."""
+    """Whether a validation follows the last trained step."""
     return progress.step % config.validation.every == 0 or progress.step == max_steps
 
 
@@ -126,8 +127,8 @@ def train(
     ranks: Ranks,
     work: Work | None,
 ) -> dict[str, float]:
-    """One optimizer step on `examples`, this rank's part of `step`, after which `state` is one step
-    further. Returns metrics, the same on every rank."""
+    """Do one optimizer step on `examples`, this rank's part of `step`, and advance `state` by one
+    step. Returns metrics, which are the same on every rank."""
     before, names = state.progress.step, rows.names[: len(config.data.components)]
     loss = loss_of(config, state, examples, len(names), ranks)
     routing = routing_of(state.policy)
@@ -173,8 +174,8 @@ def advanced(
     computed: float,
     sequences: int,
 ) -> Progress:
-    """The progress after one more step, of this `loss`, which has `computed` this share of its
-    rows' tokens. A row is so many `sequences`, about equally long."""
+    """Return the progress after one more step with this `loss`. `computed`: share of the rows'
+    tokens that the passes computed; `sequences`: sequences in a row, about equally long."""
     assert progress.supervised is not None
     tokens = sum(use.tokens for use in step.uses)
     squares = sum(use.tokens * use.tokens for use in step.uses) * computed / sequences
@@ -198,8 +199,8 @@ def backward(
     ranks: Ranks,
     routers: RouterTally | None = None,
 ) -> tuple[int, int]:
-    """Gradient of `loss`, and of the routers' terms. Returns how many tokens this rank's rows have,
-    and of how many it has computed a pass, since rows share what they begin with."""
+    """Compute the gradients of `loss` and of the routers' terms. Returns the tokens of this rank's
+    rows, and the tokens that each pass computed: rows that share a prefix compute it once."""
     rows_tokens = computed = 0
     balanced = balance(
         policy,
@@ -231,11 +232,12 @@ def validate(
     ranks: Ranks,
     cost: SequenceCost,
 ) -> dict[str, float]:
-    """Loss per token in nats, and bits per byte of the rows' text; of two answers what is measured
-    in training. `state` learns whether this is the best validation so far.
+    """Return the loss per token in nats and the bits per byte of the rows' text. For pairs of
+    answers, return the metrics of training. Records in `state` whether this is the best validation
+    so far.
 
-    Tokens that spell none of the text (end of sequence, special tokens, the chat template's) have
-    no bytes, and their nats are not in the bits either: as in nanochat.
+    Tokens that spell no text (end of sequence, special tokens, the chat template's) count in the
+    loss only: bits per byte leave out their nats, as in nanochat.
     """
     sums: torch.Tensor | float = 0.0
     for block in rows.validation_blocks():
@@ -257,8 +259,8 @@ def validate(
 
 
 def judged(progress: Progress, loss: float) -> Progress:
-    """The progress after a validation with this `loss`, or bits per byte. What is no number is
-    never the best: it would stay the lowest for ever."""
+    """Return the progress after a validation with this `loss`, or bits per byte. A NaN is never the
+    best value: it would stay the lowest forever."""
     found = progress.supervised
     assert found is not None
     best = found.best_loss

@@ -1,5 +1,5 @@
-"""Weights of which each rank holds some rows: DTensors over all ranks, rank r with the r-th part of
-dimension 0. A rank may hold none. In files they are whole: each rank writes some of them."""
+"""Sharded weights: DTensors over all ranks. Rank r holds the r-th part of dimension 0, which may be
+empty. Files hold whole tensors: each rank writes some of them."""
 
 import re
 from collections.abc import Mapping
@@ -12,15 +12,15 @@ from torch.distributed.tensor import DTensor, Shard
 
 @dataclass(frozen=True)
 class Part:
-    """What one of several ranks writes of named tensors: whole ones, so that a file means the same
-    whoever wrote it, and as many bytes as the others."""
+    """One rank's share of a set of named tensors to write. Tensors are whole, so a file means the
+    same whichever rank wrote it. All shares have about the same size."""
 
     number: int = 0
     count: int = 1
 
     def of(self, tensors: Mapping[str, torch.Tensor]) -> set[str]:
-        """The names of this part; all parts have the same `tensors`. The largest first, to the part
-        that has least."""
+        """Return the names in this share. All ranks pass the same `tensors`. The largest tensor
+        goes first, to the share with the fewest bytes."""
         loads, mine = [0] * self.count, set()
         for name in sorted(tensors, key=lambda name: (-tensors[name].numel(), name)):
             lightest = loads.index(min(loads))
@@ -30,7 +30,8 @@ class Part:
         return mine
 
     def file(self, name: str) -> str:
-        """What this part of the file `name` is called, as transformers and vLLM know it."""
+        """Return the name of this share of the file `name`, in the form that transformers and vLLM
+        read."""
         if self.count == 1:
             return name
         stem = name.removesuffix(".safetensors")
@@ -42,21 +43,21 @@ PART = re.compile(r"-(\d{5})-of-\d{5}\.safetensors$")
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """What this rank holds of `tensor`: the same memory, without gradient."""
+    """Return this rank's rows of `tensor`: the same memory, without gradient."""
     if isinstance(tensor, DTensor):
         tensor = tensor.to_local()
     return tensor.detach()
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
-    """All rows of `tensor`. Every rank of a sharded one has to ask for it."""
+    """Return all rows of `tensor`. For a sharded tensor all ranks must call this together."""
     tensor = tensor.detach()
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def rows_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Of `tensor`, unless it is sharded already, what this rank holds of `like`, which has its
-    shape."""
+    """Return this rank's rows of `tensor`, sharded as `like` is. `tensor` has the shape of `like`
+    and may already be sharded."""
     if not isinstance(like, DTensor) or isinstance(tensor, DTensor):
         return tensor
     start, stop = row_range(like)
@@ -64,7 +65,7 @@ def rows_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def sharded_as(tensor: torch.Tensor, mesh: DeviceMesh) -> DTensor:
-    """This rank's rows of `tensor`, which is whole, where `tensor` lies."""
+    """Return this rank's rows of the whole `tensor`, without a copy."""
     start, stop = rows_on(tensor.shape[0], mesh)
     return DTensor.from_local(
         tensor[start:stop],
@@ -77,23 +78,25 @@ def sharded_as(tensor: torch.Tensor, mesh: DeviceMesh) -> DTensor:
 
 
 def row_range(like: DTensor) -> tuple[int, int]:
-    """First row of `like` that this rank holds, and the one after its last."""
+    """Return the first row of `like` that this rank holds, and the row after its last."""
     return rows_on(like.shape[0], like.device_mesh)
 
 
 def rows_on(rows: int, mesh: DeviceMesh) -> tuple[int, int]:
-    """The same for a tensor of so many rows: each rank has as many, and the last ones fewer."""
+    """Return the rows [start, stop) that this rank holds of a tensor with `rows` rows. All ranks
+    hold equally many rows, except that the last ranks may hold fewer."""
     rank = mesh.get_local_rank()
     return first_row(rows, rank, mesh.size()), first_row(rows, rank + 1, mesh.size())
 
 
 def first_row(rows: int, rank: int, ranks: int) -> int:
-    """Of a tensor of so many rows, the first that `rank` holds; `rows` where it holds none."""
+    """Return the first row that `rank` holds of a tensor with `rows` rows, or `rows` if it holds no
+    row."""
     return min(rank * -(-rows // ranks), rows)
 
 
 def as_slice(rows: torch.Tensor, like: DTensor) -> DTensor:
-    """This rank's `rows` as its part of a tensor that is sharded as `like` is."""
+    """Return a tensor sharded as `like` is, with `rows` as this rank's rows."""
     rows = rows.to(like.device).contiguous().clone()
     return DTensor.from_local(
         rows, like.device_mesh, [Shard(0)], run_check=False, shape=like.shape, stride=like.stride()

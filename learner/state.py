@@ -1,4 +1,4 @@
-"""What training changes, in one place: all that a checkpoint restores."""
+"""The state that training changes: everything that a checkpoint restores."""
 
 from dataclasses import dataclass, field
 
@@ -16,85 +16,86 @@ SCHEMA = 2
 
 @dataclass(frozen=True)
 class Supervised:
-    """Where a supervised run stands in its data, and in its validations."""
+    """Progress of a supervised run in its data and its validations."""
 
     rows: list[int]
-    """Rows of each dataset when the run began; those that came later are not in its order."""
+    """Rows of each dataset when the run began. Later rows are not in the run's order."""
     position: int = 0
-    """In the order of its rows."""
+    """Position in the order of the rows."""
     waiting: list[int] = field(default_factory=list)
-    """Positions before that whose rows are not packed yet."""
+    """Earlier positions whose rows are not packed yet."""
     tokens: int = 0
-    """Trained so far."""
+    """Tokens trained so far."""
     flops: float = 0.0
-    """Of the passes so far."""
+    """FLOPs of all passes so far."""
     smoothed: float = 0.0
-    """The loss's moving average, before it is divided by the weights so far."""
+    """Moving average of the loss, before division by the sum of its weights."""
     best_step: int | None = None
-    """The step with the best validation."""
+    """Step of the best validation."""
     best_loss: float | None = None
-    """Its loss, or its bits per byte (`validation.best`)."""
+    """Loss, or bits per byte (`validation.best`), of the best validation."""
     since_best: int = 0
-    """Validations since that one."""
+    """Validations since the best one."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands: what cannot be read off the weights and the optimizer."""
+    """Progress of a run: everything besides weights and optimizer state."""
 
     run: str
     step: int
     """Batches trained."""
     version: int
     lineages: list[tuple[str, int]]
-    """`lineage.Ancestry`, the lineage that wrote this last."""
+    """See `Ancestry`. The last lineage is the one that wrote this progress."""
     base_model: str
-    """What the run's first step started from: the KL reference."""
+    """The model that the run started from: the KL reference."""
     kl_beta: float | None = None
-    """Where an adaptive weight of the KL has gone."""
+    """The adapted weight of the KL."""
     kl_beta_from: float | None = None
-    """The config's beta from which it went there: a resumed run that sets another begins anew."""
+    """The config's beta at the start of the adaptation. A resumed run with another beta begins
+    anew."""
     critic_moments: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    """`value_loss.Moments` of the returns that a critic has learned."""
+    """`value_loss.Moments` of the returns that the critic has learned."""
     baselines: Baselines = field(default_factory=Baselines)
-    """Of advantage `running_mean`."""
+    """Running means of rewards for the advantage `running_mean`."""
     supervised: Supervised | None = None
-    """Of a supervised run."""
+    """Progress of a supervised run, else None."""
     schema: int = SCHEMA
 
     @property
     def kept_step(self) -> int | None:
-        """A step whose checkpoint is kept however old it is."""
+        """Step whose checkpoint is kept at any age."""
         return self.supervised.best_step if self.supervised else None
 
     @property
     def lineage(self) -> str:
-        """The lineage that training goes on in."""
+        """The current lineage."""
         return self.lineages[-1][0]
 
     @property
     def directory(self) -> str:
-        """Name of its checkpoint's folder, e.g. `step-000010-9f3a1c`."""
+        """Name of the checkpoint's folder, e.g. `step-000010-9f3a1c`."""
         return f"step-{self.step:06d}-{self.lineage}"
 
     @property
     def path(self) -> str:
-        """Its checkpoint's folder, relative to the data volume."""
+        """The checkpoint's folder, relative to the data volume."""
         return f"runs/{self.run}/checkpoints/{self.directory}"
 
 
 @dataclass
 class TrainingState:
-    """Model, optimizers, critic, copies of the policy, and how far the run is."""
+    """Model, optimizers, critic, copies of the policy, and the run's progress."""
 
     loaded: LoadedModel
     policy: nn.Module
-    """The model as TokenLogprobs, sharded, or inside DDP where there are several ranks."""
+    """The model as TokenLogprobs: sharded, or inside DDP if there are several ranks."""
     optimizers: Optimizers
     progress: Progress
     critic: Critic | None = None
     copies: Copies = field(default_factory=Copies)
     offloads: tuple[Offload, ...] = ()
-    """The state of the optimizers, where it is on the host between updates."""
+    """Optimizer states that are on the host between updates."""
     computation: dict[str, str] = field(default_factory=dict)
-    """How passes are made, and why, by part: for people."""
+    """How the passes compute each part and why, in words for the user."""

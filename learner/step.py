@@ -1,7 +1,8 @@
-"""One batch, trained: passes for what is fixed during it, then minibatches of packed micro-batches.
+"""Train one batch: first the passes for values that stay fixed, then minibatches of packed
+micro-batches.
 
-Every term is normalised by counts over all ranks that are known before the first backward pass,
-so the gradient depends neither on the number of ranks nor on how the batch was cut.
+Every term is normalised by counts over all ranks that are known before the first backward pass, so
+the gradient depends neither on the number of ranks nor on how the batch was cut.
 """
 
 from collections.abc import Callable
@@ -41,14 +42,14 @@ def train_batch(
     ranks: Ranks,
     lr_share: Callable[[int], float],
 ) -> dict[str, float]:
-    """Train on `minibatches` (this rank's samples of each): those of the first pass over the batch,
-    and then of the others, `epochs_per_batch` in all.
+    """Train on `minibatches` (this rank's samples of each), pass by pass: `epochs_per_batch` passes
+    over the batch. Returns the step's metrics, which are the same on every rank. Ratios and
+    mismatch are measured in the first pass over each minibatch.
 
     `budget`: tokens of a micro-batch; `lr_share`: share of the peak learning rate, by the number of
-    the batch's update. A minibatch on which the policy has gone beyond `early_stop_ratio` or
-    `early_stop_kl` is not trained any more, and ends the batch for the policy. While the critic
-    warms up the policy is only measured. Returns the step's metrics, the same on every rank; ratios
-    and mismatch are those of the first pass over each minibatch.
+    the update within the batch. If the policy exceeds `early_stop_ratio` or `early_stop_kl` on a
+    minibatch, that minibatch is not trained and the policy's updates for this batch end. While the
+    critic warms up, the policy is only measured.
     """
     policy, optimizers, critic, copies = state.policy, state.optimizers, state.critic, state.copies
     critic_only = critic is not None and state.progress.step < critic.config.warmup_steps
@@ -111,8 +112,8 @@ def train_batch(
 
 
 def teacher_metrics(samples: list[Sample], ranks: Ranks) -> dict[str, float]:
-    """How far the policy was from its teacher before the batch's updates; the same on every
-    rank."""
+    """Return the KL between the policy before the batch's updates and its teacher. It is the same
+    on every rank."""
     apart = [-one.token_advantages for one in samples if one.token_advantages is not None]
     total, count = ranks.sum([float(sum(a.sum() for a in apart)), float(sum(map(len, apart)))])
     return {"train/teacher_kl": total / max(count, 1.0)}
@@ -124,8 +125,8 @@ def stops_early(algorithm: Algorithm) -> bool:
 
 
 def went_too_far(seen: Tally, algorithm: Algorithm, ranks: Ranks) -> bool:
-    """Whether a minibatch, of which `seen` is this rank's part, exceeds a bound that ends the
-    batch. The same on every rank."""
+    """Whether a minibatch exceeds a bound that ends the batch. `tally` is this rank's part of the
+    minibatch; the result is the same on every rank."""
     if not stops_early(algorithm):
         return False
     found = seen.metrics(ranks)
@@ -153,12 +154,12 @@ def accumulate_gradients(
     unchanged: bool = False,
     optimizers: Optimizers | None = None,
 ) -> None:
-    """Backward passes over one minibatch; the sum of gradients over ranks ends in `.grad`, or in
-    the weights, where `optimizers` step in the backward pass.
+    """Run the backward passes over one minibatch. The sum of gradients over ranks ends in `.grad`,
+    or in the weights if `optimizers` step during the backward pass.
 
-    Where gradients are off, the policy is only measured. `unchanged`: it still is the version the
-    batch is trained at, so that log-probabilities of tokens sampled under it must equal the
-    sampler's.
+    With gradients disabled, the policy is only measured. `unchanged`: the policy is still the
+    version at which the batch is trained, so log-probabilities of tokens sampled under it must
+    equal the sampler's.
     """
     samples = [sample for sample in samples if sample.trains]
     lengths = torch.tensor([len(s.sampler_logprobs) for s in samples], dtype=torch.int64)
@@ -186,7 +187,7 @@ def accumulate_gradients(
                 if tally and tally.routers:
                     tally.routers.add(balanced.routed, terms)
         if loss.requires_grad:
-            # The ranks average gradients; the weights already divide by counts over all of them.
+            # The ranks average gradients, but the weights already divide by counts over all ranks.
             (loss * ranks.size).backward()
 
 
@@ -200,8 +201,8 @@ def _loss(
     tally: Tally | None,
     unchanged: bool,
 ) -> torch.Tensor:
-    """The part of the loss that these `samples` are. `weights` [n] of each one's tokens;
-    `sequences` of the minibatch on all ranks."""
+    """Return the loss of `samples`. `weights` [n]: weight of each sample's tokens; `sequences`:
+    sequences of the minibatch on all ranks."""
     tokens = gathered(samples, logprobs, objective.algorithm)
     composed = composed_loss(objective.algorithm, objective.beta, tokens, entropy)
     policy, corrected = composed.policy, composed.corrected
@@ -210,7 +211,7 @@ def _loss(
     if composed.sample_kl is not None:
         loss = loss + composed.sample_kl.sum() / sequences
     if tally is not None:
-        # Of an agent's session that branches, the first conversation counts it.
+        # If an agent's session branches, its first conversation counts the session.
         first = torch.tensor([sample.first for sample in samples])
         tally.add(
             {
@@ -231,8 +232,8 @@ def _loss(
         )
         tally.peak("ratio", policy.ratio)
         if unchanged:
-            # Whole answers only: after an update a token still attends to the keys and values of
-            # the older weights, so that no one version gives its log-probability.
+            # Only completely fresh answers: after a weight update, a token still attends to keys
+            # and values of the older weights, so no single version gives its log-probability.
             whole = torch.tensor([not s.staleness.any() for s in samples])
             fresh = sent(whole, logprobs.device)[tokens.sequence]
             # k3 of KL(μ ‖ π): the samples come from μ.
@@ -249,7 +250,7 @@ def _loss(
 def _forward(
     policy: nn.Module, samples: list[Sample], temperature: float, budget: int, ranks: Ranks
 ) -> list[tuple[Sample, torch.Tensor]]:
-    """Each sample with its log-probabilities [k] under `policy`."""
+    """Return each sample with its log-probabilities [k] under `policy`."""
     order: list[Sample] = []
     found: list[torch.Tensor] = []
     for chosen, row in forward_rows(policy, samples, budget, ranks):
@@ -259,6 +260,6 @@ def _forward(
             found.append(logprobs)
     if not found:
         return []
-    # Fetched once, after all passes.
+    # Copied to the host once, after all passes.
     pieces = torch.cat(found).cpu().split([len(sample.sampler_logprobs) for sample in order])
     return list(zip(order, pieces, strict=True))

@@ -1,7 +1,7 @@
-"""What a supervised run minimises over its rows, and what it measures on those of a validation.
+"""The losses of supervised runs, and the metrics of their validations.
 
-Each loss takes the log-probabilities of one micro-batch after another. It is normalised by counts
-over all ranks that are known before the first, so that the gradient depends on no cut.
+Each loss takes the log-probabilities of one micro-batch at a time. It is normalised by counts over
+all ranks that are known before the first micro-batch, so the gradient does not depend on the cut.
 """
 
 from collections.abc import Sequence
@@ -23,28 +23,29 @@ from services.contracts.config.objective.supervised import DPO
 
 
 class Loss(Protocol):
-    """The loss of one step, over this rank's `rows`."""
+    """The loss of one step over this rank's `rows`."""
 
     rows: list[Example]
     together: int
-    """So many rows behind each other have to be in one micro-batch."""
+    """Consecutive rows that must share a micro-batch."""
     tokens: int
-    """In the loss, on all ranks."""
+    """Tokens in the loss on all ranks."""
 
     def of(self, logprobs: torch.Tensor, chosen: Sequence[int]) -> torch.Tensor:
-        """The part of a micro-batch: `logprobs` [k] of the tokens in the loss of the `chosen` rows.
-        What it measures is added up."""
+        """Return the loss of a micro-batch and add up its measurements. `logprobs` [k]: of the
+        tokens in the loss of the `chosen` rows."""
         ...
 
     def metrics(self, names: Sequence[str], ranks: Ranks) -> dict[str, float]:
-        """The step's, of the datasets with these names; the same on every rank."""
+        """Return the step's metrics for the datasets with these names. They are the same on every
+        rank."""
         ...
 
 
 def loss_of(
     config: SFTConfig, state: TrainingState, rows: list[Example], components: int, ranks: Ranks
 ) -> Loss:
-    """The loss of a step of which this rank has `rows`, of so many datasets."""
+    """Return the loss of a step with this rank's `rows`, from `components` datasets."""
     if isinstance(config.objective, DPO):
         reference = reference_logprobs(state, rows, config, ranks)
         return DPOLoss(config.objective, rows, reference, components, ranks)
@@ -63,10 +64,9 @@ class LikelihoodLoss:
         self.rows, self._counts = rows, ranks.sum(counts)
         self.tokens = int(sum(self._counts))
         self.nats: torch.Tensor | None = None
-        """[components] of this rank so far."""
+        """[components] nats of this rank so far."""
 
     def of(self, logprobs: torch.Tensor, chosen: Sequence[int]) -> torch.Tensor:
-        """As `Loss`."""
         if self.nats is None:
             self.nats = logprobs.new_zeros(len(self._counts), dtype=torch.float64)
         which = datasets_of([self.rows[i] for i in chosen], logprobs.device)
@@ -74,14 +74,13 @@ class LikelihoodLoss:
         return -logprobs.sum() / max(self.tokens, 1)
 
     def metrics(self, names: Sequence[str], ranks: Ranks) -> dict[str, float]:
-        """As `Loss`."""
         nats = [0.0] * len(names) if self.nats is None else self.nats.tolist()
         return losses(names, ranks.sum(nats), self._counts)
 
 
 class DPOLoss:
-    """The mean of `objective.dpo.compare` over pairs of rows: a chosen answer, then the rejected
-    one."""
+    """The mean of `objective.dpo.compare` over pairs of rows: a chosen answer, then its rejected
+    answer."""
 
     together = 2
 
@@ -100,7 +99,6 @@ class DPOLoss:
         self._sums = torch.zeros(components, len(COMPARED), dtype=torch.float64)
 
     def of(self, logprobs: torch.Tensor, chosen: Sequence[int]) -> torch.Tensor:
-        """As `Loss`."""
         sums = answer_sums(logprobs, [self.rows[i] for i in chosen])
         place = {row: at for at, row in enumerate(chosen)}
         first = [row for row in chosen if row % 2 == 0]
@@ -114,7 +112,6 @@ class DPOLoss:
         return loss.sum() / max(self._pairs, 1.0)
 
     def metrics(self, names: Sequence[str], ranks: Ranks) -> dict[str, float]:
-        """As `Loss`."""
         return comparisons("train", names, COMPARED, _over(self._sums, ranks))
 
 
@@ -128,14 +125,14 @@ COMPARED = (
     "chosen_logprob",
     "rejected_logprob",
 )
-"""What is summed over pairs."""
+"""Quantities that are summed over pairs."""
 
 
 def compared(
     config: DPO, policy: torch.Tensor, reference: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """[n] the losses of pairs, from [2, n] log-probabilities of both answers; and [n, COMPARED] of
-    each."""
+    """Return the losses [n] of pairs, from log-probabilities [2, n] of both answers, and the values
+    [n, COMPARED] of each pair."""
     found = compare(policy, reference, config.beta, config.label_smoothing)
     chosen, rejected = found.rewards.detach()
     margin = chosen - rejected
@@ -152,7 +149,7 @@ def compared(
 
 
 def answer_sums(logprobs: torch.Tensor, rows: Sequence[Example]) -> torch.Tensor:
-    """[rows] float64: the sum over each row of `logprobs` [k], those of its tokens in the loss."""
+    """[rows] float64 sum of each row's `logprobs` [k] of the tokens in the loss."""
     counts = torch.tensor([int(row.loss_mask.sum()) for row in rows])
     which = sent(torch.arange(len(rows)).repeat_interleave(counts), logprobs.device)
     found = logprobs.new_zeros(len(rows), dtype=torch.float64)
@@ -162,7 +159,7 @@ def answer_sums(logprobs: torch.Tensor, rows: Sequence[Example]) -> torch.Tensor
 def reference_logprobs(
     state: TrainingState, rows: list[Example], config: SFTConfig, ranks: Ranks
 ) -> torch.Tensor:
-    """[rows] float64: log-probabilities of the answers under the run's reference."""
+    """[rows] float64 log-probabilities of the answers under the run's reference."""
     assert state.copies.reference is not None
     with state.copies.reference.present() as model:
         return logprobs_of(model, rows, config.training.tokens_per_microbatch, ranks)
@@ -170,7 +167,7 @@ def reference_logprobs(
 
 @torch.no_grad()
 def logprobs_of(model: nn.Module, rows: list[Example], budget: int, ranks: Ranks) -> torch.Tensor:
-    """[rows] float64 on the host: the sums of log-probabilities of the answers under `model`."""
+    """[rows] float64 on the host: summed log-probabilities of the answers under `model`."""
     place = {id(row): at for at, row in enumerate(rows)}
     order: list[int] = []
     found: list[torch.Tensor] = []
@@ -181,13 +178,13 @@ def logprobs_of(model: nn.Module, rows: list[Example], budget: int, ranks: Ranks
             found.append(answer_sums(logprobs, chosen))
     sums = torch.zeros(len(rows), dtype=torch.float64)
     if found:
-        # Fetched once, after all passes.
+        # Copied to the host once, after all passes.
         sums[order] = torch.cat(found).cpu()
     return sums
 
 
 def datasets_of(rows: Sequence[Example], device: torch.device) -> torch.Tensor:
-    """[k] the dataset of each token of `rows` in the loss."""
+    """[k] dataset index of each token of `rows` in the loss."""
     counts = torch.tensor([int(row.loss_mask.sum()) for row in rows])
     which = torch.tensor([row.component for row in rows])
     return sent(which.repeat_interleave(counts), device)
@@ -197,7 +194,7 @@ def datasets_of(rows: Sequence[Example], device: torch.device) -> torch.Tensor:
 def validation_sums(
     config: SFTConfig, state: TrainingState, rows: list[Example], components: int, ranks: Ranks
 ) -> torch.Tensor:
-    """[components, …] float64: what `validation_metrics` is made from, of this rank's `rows`."""
+    """[components, …] float64 sums over this rank's `rows`, for `validation_metrics`."""
     budget = config.training.tokens_per_microbatch
     if not isinstance(config.objective, DPO):
         return text_sums(state.policy, rows, budget, ranks, components)
@@ -212,7 +209,7 @@ def validation_sums(
 def validation_metrics(
     config: SFTConfig, names: Sequence[str], sums: torch.Tensor, ranks: Ranks
 ) -> dict[str, float]:
-    """Of all rows, from the sums of each rank; the same on every rank."""
+    """Return metrics over all rows from each rank's sums. They are the same on every rank."""
     totals = _over(sums, ranks)
     if isinstance(config.objective, DPO):
         return comparisons("validation", names, COMPARED, totals)
@@ -222,7 +219,8 @@ def validation_metrics(
 def text_sums(
     policy: nn.Module, rows: list[Example], budget: int, ranks: Ranks, components: int
 ) -> torch.Tensor:
-    """[components, 4] float64: nats, tokens, nats of tokens that spell text, and its bytes."""
+    """[components, 4] float64: nats, tokens, nats of tokens that spell text, and bytes of that
+    text."""
     sums = torch.zeros(components, 4, dtype=torch.float64)
     for chosen, row in forward_rows(policy, rows, budget, ranks):
         logprobs = unwrapped(policy)(row)[0]
@@ -236,7 +234,7 @@ def text_sums(
 
 
 def _over(sums: torch.Tensor, ranks: Ranks) -> list[list[float]]:
-    """`sums` of all ranks."""
+    """Return `sums` summed over all ranks."""
     flat = torch.tensor(ranks.sum(sums.flatten().tolist()), dtype=torch.float64)
     found: list[list[float]] = flat.view_as(sums).tolist()
     return found

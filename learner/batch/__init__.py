@@ -1,5 +1,5 @@
-"""Batches: from trajectory groups and dataset rows to samples with advantages and returns, and
-which rank trains which of them.
+"""Batches: turn trajectory groups and dataset rows into samples with advantages and returns, and
+deal the samples to ranks.
 
-Pure. Imports `objective`; no model, no store, no disk.
+Pure: imports `objective`, and neither models nor the store nor the disk.
 """

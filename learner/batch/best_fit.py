@@ -1,8 +1,10 @@
-"""Which conversations share a packed row: best fit, from a buffer of those that come next. Pure.
+"""Pack conversations into rows by best fit, from a buffer of the conversations that come next.
+Pure.
 
-As nanochat's data loaders fill rows: the longest conversation that still fits whole comes next, the
-first of several as long. If none fits, the rest of the row stays empty (`pad`), or a conversation
-fills it and loses its end (`crop`): the shortest one, or the one that came first.
+Rows are filled as nanochat's data loaders fill them: the longest conversation that still fits comes
+next; among equally long conversations, the one that came first. If no conversation fits, the rest
+of the row stays empty (`pad`), or a conversation fills it and loses its end (`crop`): the shortest
+conversation, or the one that came first.
 """
 
 from bisect import bisect_right, insort
@@ -12,31 +14,31 @@ from itertools import chain, islice
 from typing import Literal, NamedTuple
 
 Crop = Literal["shortest", "first"]
-"""Which buffered conversation is cropped."""
+"""The buffered conversation that is cropped."""
 
 
 class Placed(NamedTuple):
     """A conversation in a row."""
 
     position: int
-    """In the run's order, which names it."""
+    """The conversation's position in the run's order."""
     tokens: int
-    """That the row has of it."""
+    """Tokens of the conversation in this row."""
     lost: int = 0
-    """Of its end, which no row has."""
+    """Tokens cut off its end. They are in no row."""
 
 
 class BestFit:
-    """Fills rows of `length` tokens, none of whose conversations is longer."""
+    """Fills rows of `length` tokens. No conversation may be longer than a row."""
 
     def __init__(self, length: int, buffer: int, crop: Crop | None) -> None:
         """`crop` None: the rest of a row stays empty."""
         self._length, self._buffer, self._crop = length, buffer, crop
         self._of_length: dict[int, deque[int]] = {}
-        """Positions of the buffered conversations by their tokens, in the order in which they
-        came. Most have a length that others have: only a new one costs a place among `_lengths`."""
+        """Positions of the buffered conversations, by token count, in order of arrival. Many
+        conversations have the same length, so `_lengths` stays short."""
         self._lengths: list[int] = []
-        """The lengths that there are, sorted."""
+        """The keys of `_of_length`, sorted."""
         self._count = 0
 
     @property
@@ -45,7 +47,7 @@ class BestFit:
         return sorted(chain.from_iterable(self._of_length.values()))
 
     def put(self, arrived: Iterable[tuple[int, int]]) -> None:
-        """Buffer conversations: (position, tokens) of each, as they come."""
+        """Buffer conversations, given as (position, tokens) in order of arrival."""
         for position, tokens in arrived:
             if tokens not in self._of_length:
                 self._of_length[tokens] = deque()
@@ -54,8 +56,8 @@ class BestFit:
             self._count += 1
 
     def row(self, following: Iterator[tuple[int, int]]) -> list[Placed]:
-        """The next row. `following` gives position and tokens of the conversations that come next.
-        Empty when there is none left."""
+        """Fill the next row. `following` yields (position, tokens) of the conversations that come
+        next. Return an empty list if no conversation remains."""
         placed: list[Placed] = []
         room = self._length
         while room:
@@ -76,12 +78,11 @@ class BestFit:
         return placed
 
     def _first(self) -> int:
-        """The place in `_lengths` of the conversation that came first."""
+        """Return the index in `_lengths` of the conversation that came first."""
         return min(range(len(self._lengths)), key=lambda at: self._of_length[self._lengths[at]][0])
 
     def _take(self, at: int) -> int:
-        """Take the conversation that came first of those with the length `_lengths[at]`. Returns
-        its position."""
+        """Remove the first conversation that has `_lengths[at]` tokens. Return its position."""
         tokens = self._lengths[at]
         same = self._of_length[tokens]
         position = same.popleft()

@@ -1,8 +1,9 @@
-"""From a dataset row to the text that is trained, and where in it the assistant's turns are. Pure.
+"""Turn a dataset row into the text that is trained, and locate the assistant's turns in it. Pure.
 
-A chat template writes the text. A turn is found by writing the chat up to it and up to its end:
-both must be beginnings of the whole (the template is prefix-stable), or what is trained is not what
-the policy samples later. A template that is not may mark its answers itself (`{% generation %}`).
+A chat template writes the text. To locate a turn, the chat is written up to the turn's start and up
+to its end. Both texts must be prefixes of the whole text (the template is prefix-stable), or
+training would see other text than sampling does later. A template that is not prefix-stable may
+mark its answers itself (`{% generation %}`).
 """
 
 import re
@@ -21,24 +22,24 @@ from services.contracts.rows.template_limits import limited
 from services.contracts.rows.turn_end import ending
 
 FIRST = ("system", "developer")
-"""Roles that only a chat's first turns have."""
+"""Roles that may only begin a chat."""
 BEFORE = {
     "user": (*FIRST, "assistant", ""),
     "assistant": ("user", "tool"),
     "tool": ("assistant", "tool"),
 }
-"""Roles that may come right before each; the empty one: nothing."""
+"""Roles that may come directly before each role. The empty string is the start of the chat."""
 CALLS = ("tool_calls", "function_call")
 """Keys of a turn that calls tools; OpenAI's older one last."""
 REASONING = ("reasoning_content",)
-"""The key of a turn that holds what came before its answer."""
+"""Keys of a turn that hold the reasoning before its answer."""
 MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
-"""What stands before an answer in a template that marks them."""
+"""The tag before an answer in a template that marks its answers."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """A row as turns; text where it has none."""
+    """A dataset row as turns."""
 
     turns: Chat
     tools: list[dict[str, Any]] | None = None
@@ -46,20 +47,20 @@ class Conversation:
 
 @dataclass(frozen=True)
 class Written:
-    """A conversation as its template writes it."""
+    """A conversation as text, written by its chat template."""
 
     text: str
     spans: list[tuple[int, int]]
-    """[start, end) characters of each assistant's turn that is trained, with its end."""
+    """[start, end) characters of each trained turn of the assistant, including its end."""
     ended: bool
-    """Whether the last turn ends in a special token, by which the policy ends it."""
+    """Whether the last turn ends with a special token. The policy ends its turn with that token."""
     begins: dict[int, int]
-    """Of turns of the assistant, by their number: the first character, where it is known."""
+    """First character of each turn of the assistant, by turn number, if it could be located."""
 
 
 def conversation(row: Row, data: SFTData) -> Conversation | str:
-    """`row` as a conversation, or its text where it has no answer. Raises ValueError, in words that
-    follow the row's number."""
+    """Return `row` as a conversation, or as plain text if it has no answer. Raises ValueError with
+    a message that continues the row's number."""
     if isinstance(row.prompt, str) and row.answer is None:
         if data.train_on != "all":
             raise ValueError(
@@ -82,7 +83,7 @@ def conversation(row: Row, data: SFTData) -> Conversation | str:
 
 
 def answer_turn(answer: Any) -> dict[str, Any]:
-    """The turn that a row's `answer` stands for: text, or a whole message of the assistant's."""
+    """Return the turn for a row's `answer`: text, or a whole message of the assistant."""
     if isinstance(answer, dict) and answer.get("role") == "assistant":
         return answer
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
@@ -94,7 +95,7 @@ def answer_turn(answer: Any) -> dict[str, Any]:
 
 
 def tools_of(row: Row) -> list[dict[str, Any]] | None:
-    """The row's column `tools`: JSON schemas, or the text of them."""
+    """Return the row's column `tools`: JSON schemas, parsed if the column is text."""
     tools = row.columns.get("tools")
     if isinstance(tools, str):
         try:
@@ -109,7 +110,7 @@ def tools_of(row: Row) -> list[dict[str, Any]] | None:
 
 
 def check_roles(turns: Chat) -> None:
-    """Raise ValueError for roles that are out of order."""
+    """Raise ValueError if the roles are out of order."""
     before = ""
     for number, turn in enumerate(turns, 1):
         role = turn["role"]
@@ -136,9 +137,9 @@ def write(
     special: Sequence[str],
     ends: Collection[str] = (),
 ) -> Written:
-    """The conversation by the tokenizer's chat template. `special`: the special tokens' texts;
-    `ends`: those by which the template ends a turn. Raises ValueError, in words that follow the
-    row's number."""
+    """Write the conversation with the tokenizer's chat template. `special`: texts of the special
+    tokens; `ends`: texts of the tokens that end a turn in this template. Raises ValueError with a
+    message that continues the row's number."""
     turns, tools = found.turns, found.tools
     whole = chat_text(turns, tokenizer, tools, answer_follows=False)
     answers = [i for i, turn in enumerate(turns) if turn["role"] == "assistant"]
@@ -170,7 +171,7 @@ def _by_prefixes(
     whole: str,
     answers: Sequence[int],
 ) -> list[tuple[int, int]] | None:
-    """The spans of `answers`; None where the template is not prefix-stable."""
+    """Return the spans of `answers`, or None if the template is not prefix-stable."""
     spans = []
     for i in answers:
         before = chat_text(turns[:i], tokenizer, tools)
@@ -184,28 +185,28 @@ def _by_prefixes(
 
 
 def _end(whole: str, start: int, end: int, special: Sequence[str]) -> int:
-    """Move the `end` of a turn before the blanks that follow its last special token: sampling has
-    ended there."""
+    """Return the `end` of a turn without the blanks after its last special token, because sampling
+    ends at that token."""
     turn = whole[start:end].rstrip()
     return start + len(turn) if ending(turn, special) else end
 
 
 def _with_end(whole: str, end: int, ends: Collection[str]) -> int:
-    """Move the `end` of an answer that a template has marked behind the token that ends the turn.
-    With marks that leave this token out, a policy would never learn to end its turn."""
+    """Extend the `end` of a marked answer past the token that ends the turn. If the marks left this
+    token out, the policy would never learn to end its turn."""
     following = (end + len(one) for one in ends if whole.startswith(one, end))
     return max(following, default=end)
 
 
 def _check_kept(found: Conversation, tokenizer: Any, whole: str) -> None:
-    """Raise ValueError if the template writes the conversation, `whole`, as it does without its
-    tools, the calls of a turn, or the reasoning of the last answer."""
+    """Raise ValueError if the template drops the tools, a turn's calls, or the reasoning of the
+    last answer: `whole` is the same text without them."""
 
     def is_dropped(turns: Chat, tools: list[dict[str, Any]] | None) -> bool:
         try:
             return chat_text(turns, tokenizer, tools, answer_follows=False) == whole
         except ValueError:
-            # It refuses a result without a call, so it reads calls.
+            # The template refuses a result without a call, so it reads calls.
             return False
 
     if found.tools and is_dropped(found.turns, None):
@@ -216,7 +217,7 @@ def _check_kept(found: Conversation, tokenizer: Any, whole: str) -> None:
         )
     last = max((i for i, turn in enumerate(found.turns) if turn["role"] == "assistant"), default=-1)
     for i, turn in enumerate(found.turns):
-        # Templates may leave out the reasoning of earlier answers.
+        # Templates may drop the reasoning of earlier answers.
         for keys in (CALLS, REASONING) if i == last else (CALLS,):
             named = [key for key in keys if turn.get(key)]
             silent = {key: value for key, value in turn.items() if key not in keys}
@@ -230,10 +231,10 @@ def _check_kept(found: Conversation, tokenizer: Any, whole: str) -> None:
 
 
 def _check_contents(turns: Chat, written: Mapping[int, str]) -> None:
-    """Raise ValueError if the template leaves out the text of a turn. `written`: turns by their
-    number, as the template writes them."""
+    """Raise ValueError if the template drops the text of a turn. `written`: the template's text for
+    each turn, by turn number."""
     for i, text in written.items():
-        # Templates may leave out what comes first: reasoning.
+        # Templates may drop reasoning at the start of the content.
         lines = str(turns[i].get("content") or "").strip().splitlines()
         if lines and lines[-1].strip() not in text:
             raise ValueError(
@@ -245,8 +246,8 @@ def _check_contents(turns: Chat, written: Mapping[int, str]) -> None:
 def generated_parts(
     chat: Chat, tokenizer: Any, tools: list[dict[str, Any]] | None = None
 ) -> list[tuple[int, int]] | None:
-    """[start, end) characters of what the template itself marks as the assistant's; None where it
-    marks nothing. Raises ValueError as `chat_text` does."""
+    """Return the [start, end) characters that the template marks as the assistant's, or None if the
+    template has no marks. Raises ValueError as `chat_text` does."""
     template = tokenizer.chat_template
     if not isinstance(template, str) or not MARKED.search(template):
         return None

@@ -1,9 +1,9 @@
-"""Which rank trains which samples of a minibatch. Pure, and the same in every process.
+"""Deal the samples of a minibatch to ranks. Pure, and the same in every process.
 
-The unit is the sample: eight answers to one prompt are too few units for many ranks if they stay
-together. Samples of a group stay together where that costs no balance, since each rank that has
-some of them reads the whole group, and computes its prompt. Advantages and statistics of a group
-come from all its samples wherever they train.
+The unit is the sample, because a few whole groups of eight answers cannot be balanced over many
+ranks. Each rank that trains samples of a group reads the whole group and computes its prompt.
+Samples of a group therefore stay together unless that costs balance. A group's advantages and
+statistics always come from all its samples, wherever they train.
 """
 
 import heapq
@@ -13,23 +13,25 @@ from learner.batch.cost import SequenceCost
 from services.contracts.groups.group_lengths import GroupLengths
 
 TOLERANCE = 0.01
-"""A rank may have so much more to do, as a share, where that splits fewer groups."""
+"""Extra load, as a share of the best balance, that is accepted to split fewer groups."""
 
 Hand = dict[int, list[int]]
-"""What one rank gets: numbers of samples, by the index of their group."""
+"""The samples of one rank: sample numbers by the index of their group."""
 
 
 def deal(
     groups: Sequence[GroupLengths], ranks: int, cost: SequenceCost, shared: bool = False
 ) -> list[Hand]:
-    """The samples of `groups` for each of `ranks`, by their `cost`; `shared`: a rank computes the
-    prompt of samples of one group once.
+    """Deal the samples of `groups` to `ranks` ranks, balanced by `cost`. `shared`: a rank computes
+    a group's prompt once for all its samples of the group.
 
-    Every sample is dealt once; one that does not train (length 0) goes where its group already is.
+    Every sample is dealt exactly once. A sample that does not train (length 0) goes to a rank that
+    already has samples of its group.
     """
     whole = [cost.samples(group.prompt, group.completions, shared) for group in groups]
     even = -(-sum(whole) // ranks)
-    # Whole groups only; whole groups while a rank has less than its share, then samples; samples.
+    # Three candidates: whole groups only; whole groups up to a rank's even share and then samples;
+    # samples only.
     dealt = [_Table(groups, ranks, cost, shared) for _ in range(3)]
     for table, limit in zip(dealt, (sum(whole), even, 0), strict=True):
         table.deal(whole, limit)
@@ -42,7 +44,7 @@ def deal(
 
 
 class _Table:
-    """One way to deal: what each rank has so far, and what it costs."""
+    """A candidate dealing: the samples of each rank and their cost."""
 
     def __init__(
         self, groups: Sequence[GroupLengths], ranks: int, cost: SequenceCost, shared: bool
@@ -51,17 +53,18 @@ class _Table:
         self.hands: list[Hand] = [{} for _ in range(ranks)]
         self._loads = [0] * ranks
         self._order = [(0, rank) for rank in range(ranks)]
-        """A heap of (load, rank), with entries of earlier loads among them."""
+        """A heap of (load, rank). It also holds outdated entries."""
         self._holders: list[list[int]] = [[] for _ in groups]
 
     @property
     def highest(self) -> int:
-        """The load of the rank that has most to do."""
+        """The load of the busiest rank."""
         return max(self._loads)
 
     def deal(self, whole: Sequence[int], limit: int) -> None:
-        """Give each group of cost `whole` to the lightest rank, the heaviest first (Graham 1969),
-        if that leaves the rank's load within `limit`; then the samples of the others."""
+        """Give each whole group to the least loaded rank, the most expensive group first (Graham
+        1969), if the rank's load stays within `limit`. Then deal the samples of the remaining
+        groups."""
         split = []
         for group in sorted(range(len(whole)), key=lambda g: (-whole[g], g)):
             rank = self._lightest()
@@ -79,14 +82,14 @@ class _Table:
             if not self._groups[group].completions[number] and holders:
                 self._give(holders[0], group, [number], 0)
                 continue
-            # A rank that has some of the group already reads it anyway, and has its prompt.
+            # A rank that has samples of this group already reads the group and computes its prompt.
             among = [*holders, self._lightest()]
             after = [self._loads[rank] + self._added(rank, group, number) for rank in among]
             rank = among[after.index(min(after))]
             self._give(rank, group, [number], min(after) - self._loads[rank])
 
     def _added(self, rank: int, group: int, number: int) -> int:
-        """What one more sample of a group costs `rank`."""
+        """Return the cost of one more sample of `group` on `rank`."""
         lengths = self._groups[group]
         tokens = lengths.completions[number]
         if not tokens:

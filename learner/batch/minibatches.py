@@ -1,4 +1,4 @@
-"""Which groups of a batch each minibatch of a pass trains. Pure, and the same in every process."""
+"""Cut a batch into minibatches for each pass. Pure, and the same in every process."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -7,11 +7,11 @@ import numpy as np
 
 
 def cut(positions: Sequence[int], parts: int, seed: int, step: int, number: int) -> list[list[int]]:
-    """The groups of tasks at `positions`, cut into `parts` minibatches, for pass `number` (from 0)
+    """Cut the groups of tasks at `positions` into `parts` minibatches for pass `number` (from 0)
     over the batch of `step`.
 
-    Each pass has a seeded order of its own, as torchtune and AReaL shuffle a batch before every
-    pass. A single minibatch keeps the order of `positions`.
+    Each pass has its own seeded order: torchtune and AReaL also shuffle a batch before every pass.
+    A single minibatch keeps the order of `positions`.
     """
     if parts == 1:
         return [list(positions)]

@@ -1,8 +1,8 @@
-"""Which sequences share a micro-batch.
+"""Pack sequences into micro-batches.
 
-Pure arithmetic over lengths. Never looks at tokens, never pads: a micro-batch is one row of
-concatenated sequences. The cut must never change the gradient (see `aggregation`), so everything
-here is free to optimise for time alone.
+Pure arithmetic over lengths, without tokens and without padding: a micro-batch is one row of
+concatenated sequences. The cut must never change the gradient (see `aggregation`), so this module
+optimises for time alone.
 """
 
 from collections.abc import Sequence
@@ -19,17 +19,17 @@ def micro_batches(
     count: int | None = None,
     costs: Sequence[int] | None = None,
 ) -> list[list[int]]:
-    """Indices of `lengths`, cut into micro-batches of at most `budget` tokens each. A length is
-    that of a sequence, or what several compute that share a prefix.
+    """Cut the indices of `lengths` into micro-batches of at most `budget` tokens each. A length
+    counts the tokens of a sequence, or of several sequences that share a prefix.
 
-    Those of similar length go together, because short sequences beside long ones are padded, or
-    take further calls of kernels. What is longer than `budget` gets a micro-batch of its own.
+    Sequences of similar length go together: mixed lengths cost padding or extra kernel calls. A
+    sequence longer than `budget` gets its own micro-batch.
 
-    With `count`, exactly that many lists come back, as even in `costs` (default: tokens) as the
-    order allows and empty ones at the end if there are fewer sequences: ranks must take the same
-    number of backward passes, or their all-reduces would wait for each other for ever.
+    With `count`, return exactly that many lists. They are as even in `costs` (default: tokens) as
+    the order allows. If there are fewer sequences, the last lists are empty. Ranks must run the
+    same number of backward passes, or their all-reduces deadlock.
 
-    Raises ValueError where `count` is too small for the budget.
+    Raises ValueError if `count` is too small for the budget.
     """
     order = _by_length(lengths)
     needed = len(_cut(order, lengths, budget))
@@ -42,7 +42,7 @@ def micro_batches(
     if not order:
         return [[] for _ in range(count)]
     costs = lengths if costs is None else costs
-    # The smallest limit of cost that still fits into `count` cuts makes them even.
+    # The smallest cost limit that still fits into `count` cuts makes them even.
     low, high = max(max(costs), -(-sum(costs) // count)), sum(costs)
     while low < high:
         middle = (low + high) // 2
@@ -65,7 +65,8 @@ def _cut(
     costs: Sequence[int] | None = None,
     most: int = 0,
 ) -> list[list[int]]:
-    """Behind each other, at most `budget` tokens each, and with `costs` at most `most` of these."""
+    """Cut greedily, in order: at most `budget` tokens a micro-batch and, with `costs`, at most
+    `max_cost`."""
     cuts: list[list[int]] = []
     tokens = cost = 0
     for index in order:

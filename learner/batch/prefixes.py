@@ -1,8 +1,9 @@
-"""Which samples compute a common prefix once: prompts of a group, turns of a conversation.
+"""Decide which samples compute a common prefix once: the prompt of a group, or earlier turns of a
+conversation.
 
-Sequences are put in an order in which those with a common beginning lie behind each other. Then one
-number each says all: how many tokens it shares with the one before it. A prefix is shared where a
-cost estimate from lengths alone says that it pays; what is shared never changes a gradient.
+Sequences are sorted so that sequences with a common prefix are neighbours. Then one number for each
+sequence is enough: the tokens that it shares with its predecessor. A prefix is shared if a cost
+estimate from lengths alone says that sharing pays. Sharing never changes a gradient.
 """
 
 from collections.abc import Sequence
@@ -16,18 +17,18 @@ from learner.batch.cost import SequenceCost
 
 @dataclass(frozen=True)
 class Sharing:
-    """When it pays to compute a prefix once, by FLOPs of a forward pass."""
+    """Decides when computing a prefix once pays, by FLOPs of a forward pass."""
 
     cost: SequenceCost
     merge: int
-    """What it takes to merge the attention of a token to a shared prefix with that to its own
-    sequence, for each number of its queries: time at the memory, in FLOPs of that time."""
+    """Cost of merging a token's attention to a shared prefix with its attention to its own
+    sequence, for each number of its queries: memory time, expressed in FLOPs."""
     least: int
-    """Tokens that have to be saved at one prefix, which takes further calls of kernels."""
+    """Fewest tokens that a shared prefix must save, because it takes extra kernel calls."""
 
     def pays(self, start: int, end: int, copies: int, behind: int) -> bool:
-        """Whether `copies` sequences, with `behind` tokens in all after their common `end` tokens,
-        should share those from `start` on."""
+        """Whether `copies` sequences should share their tokens from `start` to `end`. `behind`: the
+        tokens of all copies after `end`."""
         saved = (copies - 1) * (end - start)
         flops = (copies - 1) * (self.cost.prompt(end) - self.cost.prompt(start))
         numbers = self.cost.attention + self.cost.windowed
@@ -36,18 +37,18 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Prefixes:
-    """Sequences in an order that shows what they share."""
+    """Sequences, sorted so that each can share a prefix with its predecessor."""
 
     order: list[int]
-    """Indices of the sequences."""
+    """Indices of the sequences, sorted."""
     lengths: list[int]
-    """Tokens of each, in this order."""
+    """Tokens of each sequence, in this order."""
     shared: list[int]
-    """Tokens that each shares with the one before it, in this order; the first none."""
+    """Tokens that each sequence shares with its predecessor, in this order; 0 for the first."""
 
     def families(self, budget: int) -> list[range]:
-        """Stretches of the order that share nothing with each other, cut where they compute more
-        than `budget` tokens; a longer sequence stands alone."""
+        """Cut the order into families that share nothing with each other and compute at most
+        `budget` tokens each. A longer sequence is alone in its family."""
         found: list[range] = []
         tokens = 0
         for i, (length, shared) in enumerate(zip(self.lengths, self.shared, strict=True)):
@@ -60,7 +61,7 @@ class Prefixes:
         return found
 
     def within(self, family: range) -> list[int]:
-        """`shared` of a family, of which the first shares nothing."""
+        """Return `shared` of a family. Its first sequence shares nothing."""
         return [0, *self.shared[family.start + 1 : family.stop]]
 
 
@@ -69,13 +70,13 @@ def common_prefixes(
     experts: Sequence[torch.Tensor | None],
     sharing: Sharing | None,
 ) -> Prefixes:
-    """The prefixes that `sequences` ([t] token ids each) share where it pays, the longest sequence
-    first of those that share nothing. A token is only the same where its recorded `experts` [t, …]
-    are. Without `sharing` nothing is shared."""
+    """Find the prefixes that `sequences` ([t] token ids each) share. Two tokens are equal only if
+    their recorded `experts` [t, …] are equal too. Without `sharing` nothing is shared, and the
+    longest sequence comes first."""
     if sharing is None:
         order = sorted(range(len(sequences)), key=lambda i: (-len(sequences[i]), i))
         return Prefixes(order, [len(sequences[i]) for i in order], [0] * len(order))
-    # The order of the bytes is that of the numbers.
+    # Big-endian bytes sort as the numbers do.
     keys = [sequence.numpy().astype(">u4").tobytes() for sequence in sequences]
     order = sorted(range(len(sequences)), key=lambda i: (keys[i], i))
     lengths = [len(sequences[i]) for i in order]
@@ -87,7 +88,7 @@ def common_prefixes(
 
 
 def _common(one: torch.Tensor | None, other: torch.Tensor | None, most: int | None = None) -> int:
-    """How many first entries, at most `most`, are the same."""
+    """Count the leading entries that are equal, at most `limit`."""
     if one is None or other is None:
         return (most or 0) if one is other else 0
     size = min(len(one), len(other)) if most is None else most
@@ -97,10 +98,11 @@ def _common(one: torch.Tensor | None, other: torch.Tensor | None, most: int | No
 
 
 def worthwhile(lengths: Sequence[int], common: Sequence[int], sharing: Sharing) -> list[int]:
-    """Of the `common` tokens of each sequence and the one before it, those that are shared: at each
-    fork of the tree all sequences below it share what lies before it, or none does."""
+    """Return the tokens that each sequence shares with its predecessor, given the tokens that they
+    have in `common`. At each fork of the tree either all sequences below it share the tokens before
+    the fork, or no sequence does."""
     shared = [0] * len(lengths)
-    # Sequences from `low` to `high` share `depth` tokens already.
+    # Sequences from `low` to `high` already share `depth` tokens.
     open_ = [(0, len(lengths), 0)]
     while open_:
         low, high, depth = open_.pop()
@@ -119,17 +121,17 @@ def worthwhile(lengths: Sequence[int], common: Sequence[int], sharing: Sharing) 
 
 @dataclass(frozen=True)
 class Segments:
-    """A forest: stretches of tokens that one or several sequences have in common."""
+    """A forest of segments: stretches of tokens that one or several sequences have in common."""
 
     lengths: list[int]
-    """Tokens of each, in depth-first order: behind each other they are each sequence's tokens after
-    those that it shares with the one before it."""
+    """Tokens of each segment, in depth-first order. The segments that a sequence adds are its
+    tokens after the shared prefix."""
     parents: list[int]
-    """The segment that each goes on from, or −1."""
+    """The segment that each segment continues, or −1."""
 
 
 def token_places(lengths: Sequence[int], shared: Sequence[int]) -> list[torch.Tensor]:
-    """Where the tokens of each sequence are in the row of all segments: [t] each."""
+    """Return the places [t] of each sequence's tokens in the row of all segments."""
     places: list[torch.Tensor] = []
     start = 0
     for length, depth in zip(lengths, shared, strict=True):
@@ -141,9 +143,9 @@ def token_places(lengths: Sequence[int], shared: Sequence[int]) -> list[torch.Te
 
 
 def segments(lengths: Sequence[int], shared: Sequence[int]) -> Segments:
-    """The segments of sequences of these `lengths`, of which each shares its first `shared` tokens
-    with the one before it."""
-    # Each sequence adds one stretch, which later ones fork off from.
+    """Return the segments of sequences with these `lengths`. Each sequence shares its first
+    `shared` tokens with its predecessor."""
+    # Each sequence adds one stretch. Later sequences fork off from it.
     forks: list[set[int]] = [set() for _ in lengths]
     from_: list[int] = []
     path: list[int] = []

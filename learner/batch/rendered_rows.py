@@ -1,5 +1,5 @@
-"""Rows of a dataset as text that shows what the model reads and what is trained. Pure, except for
-the tokenizer."""
+"""Render dataset rows as text that shows what the model reads and which parts are trained. Pure,
+except for the tokenizer."""
 
 import re
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from services.contracts.rows.preference import PAIR
 from services.contracts.rows.rendering import compose, render, templated, use_template
 
 MOST_PIECES = 64
-"""Pieces of one row that are shown. A long conversation has more."""
+"""Pieces that are shown of one row. A long conversation has more."""
 LEAST = 40
-"""Characters that are shown of each piece."""
+"""Fewest characters that are shown of each piece."""
 
 
 def rendered(job: PreviewJob, tokenizer: Any) -> Rendering:
-    """The job's rows as a run with its config renders them."""
+    """Render the job's rows as a run with its config does."""
     config = parse_config(job.config)
     use_template(tokenizer, config.data)
     rows = [
@@ -55,8 +55,9 @@ def rendered(job: PreviewJob, tokenizer: Any) -> Rendering:
 def _idle(
     one: AskedRow, config: RLConfig | SFTConfig, tokenizer: Any, unread: list[str]
 ) -> list[str]:
-    """Texts among the variables of the chat template without which the row's tokens are the same:
-    a value may be misspelt. Tools are not rendered here, and a variable may be about them."""
+    """Return the text variables of the chat template that do not change the row's tokens: their
+    value may be misspelt. For episodes with tools the list is empty, because tools are not rendered
+    here and a variable may affect only them."""
     if isinstance(config, RLConfig) and isinstance(config.rollout.episode, Tools):
         return []
     variables = config.data.chat_template_kwargs
@@ -76,7 +77,8 @@ def _idle(
 
 
 def _tokens(one: AskedRow, config: RLConfig | SFTConfig, tokenizer: Any) -> list[int] | None:
-    """The row's tokens, with the first of two answers. Return None if it cannot be rendered."""
+    """Return the row's tokens, with the first of two answers, or None if the row cannot be
+    rendered."""
     try:
         if isinstance(config, RLConfig):
             return render(compose(_row(one), config.data), config.data, tokenizer)
@@ -103,7 +105,7 @@ def _prompt(one: AskedRow, config: RLConfig, tokenizer: Any, characters: int) ->
 def _learned(
     one: AskedRow, config: SFTConfig, tokenizer: Any, characters: int
 ) -> list[RenderedRow]:
-    """The row, or each of its two answers."""
+    """Render the row, or each of its two answers."""
     answers = PAIR if config.objective.type == "dpo" else (None,)
     found = []
     for answer in answers:
@@ -122,7 +124,7 @@ def _learned(
 
 
 def _pieces(row: TokenRow, tokenizer: Any, characters: int) -> list[Piece]:
-    """The row, cut where training begins and ends."""
+    """Cut the row at the edges of its trained spans."""
     edges = sorted({0, *(int(edge) for span in row.spans for edge in span), len(row.tokens)})
     starts = {int(start) for start, _ in row.spans}
     cuts = list(pairwise(edges))

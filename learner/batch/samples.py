@@ -1,7 +1,7 @@
-"""From groups on the wire to the samples that a step trains on.
+"""Turn groups from the wire into the samples that a step trains.
 
-Must never let a trajectory whose verifier broke (reward null) into the loss, the denominators or
-its group's statistics, and never re-tokenizes: tokens are what the sampler drew.
+A trajectory whose verifier broke (reward null) must never enter the loss, the denominators or the
+statistics of its group. Tokens are the sampler's: this module never re-tokenizes.
 """
 
 import math
@@ -19,14 +19,16 @@ from services.contracts.groups.branches import Conversation
 from services.contracts.groups.trajectory import TRUNCATED, TrajectoryGroup
 
 OWN = -1
-"""In place of an expert's number: the router's own choice."""
+"""Stands for an expert's number: the router chooses by itself."""
 
 
 @dataclass
 class Sample:
-    """One completion, or of an agent's session with branches one of its conversations. `k` is the
-    number of its tokens in the loss: of tokens that several conversations begin with, the first
-    one has them there."""
+    """One completion, or one conversation of an agent's session with branches.
+
+    `k` is the number of its tokens in the loss. A token that several conversations begin with is in
+    the loss of the first conversation only.
+    """
 
     tokens: torch.Tensor
     """[t] prompt and completion."""
@@ -37,40 +39,42 @@ class Sample:
     staleness: torch.Tensor
     """[k] versions between the token's sampler and the version being trained."""
     advantage: float
-    """Of each of its tokens; with `global_whiten`, a critic or a teacher, its reward."""
+    """Advantage of each of its tokens. With `global_whiten`, a critic or a teacher: the reward."""
     group: int
-    """Which of this rank's groups of the batch it belongs to."""
+    """Index of its group among this rank's groups of the batch."""
     task: int
-    """The task that sampled the group, the same on all ranks."""
+    """The group's task, which is the same on all ranks."""
     number: int
-    """Which of the group's samples it is, or is a conversation of."""
+    """Number of its sample within the group."""
     group_lengths: tuple[int, ...]
-    """Tokens in the loss of each of the group's samples, also of those that other ranks train."""
+    """Tokens in the loss of each sample of the group, including samples that other ranks train."""
     first: bool = True
-    """Whether it is the first of its completion's conversations that trains."""
+    """Whether this is the first trained conversation of its completion."""
     proximal_logprobs: torch.Tensor | None = None
-    """[k], where the proximal policy is not the sampler."""
+    """[k], if the proximal policy is not the sampler."""
     reference_logprobs: torch.Tensor | None = None
     """[k], with a KL to a reference."""
     teacher_logprobs: torch.Tensor | None = None
-    """[k], where a teacher scores each token."""
+    """[k], if a teacher scores each token."""
     token_advantages: torch.Tensor | None = None
     """[k], from estimators that give each token its own."""
     rewards: torch.Tensor | None = None
-    """[k] float64 each token's part of a dense score; the last token gets the rest."""
+    """[k] float64 share of a dense score that each token earned. The last token gets the remainder.
+    """
     sampling_mask: torch.Tensor | None = None
-    """[k, w] int32 ids that each was sampled from, then −1; None: the whole vocabulary."""
+    """[k, w] int32 ids that each token was sampled from, padded with −1. None: the whole
+    vocabulary."""
     truncated: bool = False
-    """Whether the completion did not end by itself."""
+    """Whether the completion reached its token limit before it ended."""
     values: torch.Tensor | None = None
-    """[k + 1] the critic's values before the batch's updates, in its units: before each token in
-    the loss, and at the last token."""
+    """[k + 1] the critic's values before the batch's updates, in the critic's units: before each
+    token in the loss, and at the last token."""
     returns: torch.Tensor | None = None
-    """float64 targets of the critic: [k], of each token in the loss; [k + 1] if the end after them
-    has the score; [1] with `sequence_value`."""
+    """float64 targets of the critic: [k], one for each token in the loss; [k + 1] if the place
+    after the last token has the score; [1] with `sequence_value`."""
     experts: torch.Tensor | None = None
-    """[t, layers, experts per token] int16 experts that vLLM used, `OWN` where unknown; None
-    without replay."""
+    """[t, layers, experts per token] int16 experts that vLLM used, `OWN` if unknown. None without
+    replay."""
 
     @property
     def trains(self) -> bool:
@@ -88,13 +92,13 @@ def group_samples(
     dealt: Collection[int] | None = None,
     baseline: float = 0.0,
 ) -> list[Sample]:
-    """The samples of `group`, this rank's `index`-th, trained at `version`; of a completion with
-    branches one for each conversation. `max_tokens`: the longest completion; `dealt`: those that
-    this rank trains, None for all; the others have no recorded routing here; `baseline`: as of
-    `group_advantages`.
+    """Make the samples of `group`, trained at `version`: one for each completion, or one for each
+    conversation of a completion with branches. `max_tokens`: the longest completion allowed;
+    `index`: the group's index on this rank; `dealt`: the samples that this rank trains, or None for
+    all (the others get no recorded routing here); `baseline`: see `group_advantages`.
 
-    `shaping.mask_truncated` removes truncated samples from the loss but not from the group's
-    statistics; a null reward removes a sample from both.
+    `shaping.mask_truncated` removes truncated samples from the loss but keeps them in the group's
+    statistics. A null reward removes a sample from both.
     """
     truncated = torch.tensor([reason in TRUNCATED for reason in group.header.finish_reasons])
     talks = [group.conversations_of(i) for i in range(group.samples)]
@@ -157,12 +161,12 @@ def group_samples(
 
 
 def longest_of(talks: Sequence[Sequence[Conversation]]) -> torch.Tensor:
-    """[samples] tokens of the longest conversation of each sample, after its prompt."""
+    """[samples] tokens after the prompt in the longest conversation of each sample."""
     return torch.tensor([max(len(one.places) for one in of_one) for of_one in talks])
 
 
 def group_scores(group: TrajectoryGroup, algorithm: Algorithm, max_tokens: int) -> torch.Tensor:
-    """[samples] float64 rewards after shaping; NaN where there is none."""
+    """[samples] float64 rewards after shaping. NaN stands for a null reward."""
     header = group.header
     rewards = torch.tensor(
         [float("nan") if r is None else r for r in header.rewards], dtype=torch.float64
@@ -173,14 +177,15 @@ def group_scores(group: TrajectoryGroup, algorithm: Algorithm, max_tokens: int) 
 
 
 def earned(group: TrajectoryGroup, algorithm: Algorithm, max_tokens: int) -> Earned | None:
-    """What a group adds to the running means; None where none of its samples has a reward."""
+    """Return what a group adds to the running means, or None if no sample has a reward."""
     mean = float(group_scores(group, algorithm, max_tokens).nanmean())
     return None if math.isnan(mean) else Earned(group.header.prompt_key, mean)
 
 
 def rewards_in_loss(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """[k] rewards of the tokens in the loss (`mask` [t]), from `rewards` [t] of all. A token
-    outside the loss gives its reward to the last one before it, else to the first."""
+    """[k] rewards of the tokens in the loss (`mask` [t]), from `rewards` [t] of all tokens. The
+    reward of a token outside the loss goes to the last loss token before it, or to the first loss
+    token."""
     found = rewards.new_zeros(int(mask.sum()))
     if len(found):
         found.index_add_(0, (mask.cumsum(0) - 1).clamp(min=0), rewards)
@@ -188,8 +193,8 @@ def rewards_in_loss(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def recorded_experts(group: TrajectoryGroup, sample: int) -> torch.Tensor | None:
-    """[t, layers, experts per token] int16 of one sample, prompt included; its last token has no
-    routing. None where nothing was recorded."""
+    """[t, layers, experts per token] int16 of one sample, including its prompt. The last token has
+    no routing. Return None if no routing was recorded."""
     if group.experts is None or group.routed is None:
         return None
     prompt, length = len(group.prompt_tokens), int(group.lengths[sample])
@@ -202,8 +207,8 @@ def recorded_experts(group: TrajectoryGroup, sample: int) -> torch.Tensor | None
 
 
 def token_staleness(group: TrajectoryGroup, ancestry: Ancestry, version: int) -> torch.Tensor:
-    """[tokens] int64 staleness of each completion token at `version`; 0 for tokens outside every
-    span (the policy did not sample them)."""
+    """[tokens] int64 staleness of each completion token at `version`. Tokens outside every span get
+    0, because the policy did not sample them."""
     found = torch.zeros(int(group.lengths.sum()), dtype=torch.int64)
     starts = group.lengths.cumsum() - group.lengths
     by_tag = [ancestry.staleness(tag, version) for tag in group.header.tags]

@@ -1,7 +1,7 @@
-"""From dataset rows to token sequences for supervised training. Pure but for the tokenizer.
+"""Turn dataset rows into token sequences for supervised training. Pure, except for the tokenizer.
 
-What the policy is to learn is tokenised as it will be sampled: after its prompt, as rollout workers
-render that, and up to the token that ends it.
+An answer is tokenised as it will be sampled: after its prompt, as rollout workers render the
+prompt, and up to the token that ends it.
 """
 
 from dataclasses import dataclass
@@ -24,45 +24,46 @@ if TYPE_CHECKING:
     import torch
 
 NO_BYTES = -1
-"""In place of the size of a token that spells nothing of the row's text."""
+"""The size of a token that spells nothing of the row's text."""
 
 
 class UnusableRow(RunCannotGoOn):
-    """A dataset row cannot be trained on; the message names it."""
+    """A dataset row that cannot be trained on. The message names the row."""
 
 
 @dataclass(frozen=True)
 class TokenRow:
-    """A dataset row in tokens, however long."""
+    """A tokenised dataset row of any length."""
 
     tokens: npt.NDArray[np.int64]
     """[t]."""
     spans: npt.NDArray[np.int32]
-    """[n, 2] first token, and the one after the last, of each stretch in the loss."""
+    """[n, 2] first token and end (exclusive) of each stretch in the loss."""
     sizes: npt.NDArray[np.int16]
-    """[t] UTF-8 bytes of the row's own text that each token spells; NO_BYTES for end of sequence,
-    special tokens and those of the chat template. 0 for a token that ends a character."""
+    """[t] UTF-8 bytes of the row's own text that each token spells. NO_BYTES for end of sequence,
+    special tokens and tokens of the chat template. A character of several tokens counts at its
+    first token, so its other tokens have 0."""
 
 
 @dataclass(frozen=True)
 class Example:
-    """One row as the model reads it."""
+    """A row, or part of a row, as the model reads it."""
 
     tokens: "torch.Tensor"
     """[t]."""
     loss_mask: "torch.Tensor"
-    """[t] bool: tokens the loss counts; never the first."""
+    """[t] bool: tokens in the loss. The first token is never in the loss."""
     component: int = 0
-    """Which dataset of the mixture it is from."""
+    """Index of its dataset in the mixture."""
     sizes: "torch.Tensor | None" = None
-    """[t] as of a TokenRow; None where nobody asks for bits per byte."""
+    """[t] sizes as in TokenRow. None if bits per byte are not measured."""
     sampling_mask: "torch.Tensor | None" = None
     experts: "torch.Tensor | None" = None
-    """None, both: as of a `Sample` from the whole vocabulary without recorded routing."""
+    """Always None, as in a `Sample` from the whole vocabulary without recorded routing."""
 
 
 def example(row: TokenRow, length: int | None = None, component: int = 0) -> Example:
-    """`row`, or its first `length` tokens, with the sizes of its tokens."""
+    """Return `row`, or its first `length` tokens, with the sizes of its tokens."""
     import torch
 
     tokens = torch.from_numpy(row.tokens[:length].astype(np.int64))
@@ -74,19 +75,23 @@ def example(row: TokenRow, length: int | None = None, component: int = 0) -> Exa
 
 
 class RowTokenizer:
-    """Turns rows into tokens for one run. Raises UnusableRow where no row can be."""
+    """Tokenises the rows of one run."""
 
     def __init__(self, tokenizer: Any, data: SFTData, answer: Preferred | None = None) -> None:
-        """`answer`: which of two answers of a row it takes, that alone in the loss; None: a row has
-        one."""
+        """`answer`: the answer of a pair that is tokenised, and the only part in the loss. None: a
+        row has one answer."""
         self._tokenizer, self._answer = tokenizer, answer
         self._data = data.model_copy(update={"train_on": "last"}) if answer else data
         self._templated = templated(data, tokenizer)
         self._special, self._ends = special_texts(tokenizer), turn_ends(tokenizer)
 
     def row(self, row: Row, index: int) -> TokenRow:
-        """Row `index` of its dataset. Raises UnusableRow, which names it: no answer, roles out of
-        order, unknown characters, a template that refuses it or cannot say where answers are."""
+        """Tokenise row `index` of its dataset.
+
+        Raises UnusableRow, which names the row, if it has no answer, if its roles are out of order,
+        if the tokenizer does not know a character, or if the template refuses the row or cannot
+        locate its answers.
+        """
         try:
             chosen = preferred(row, self._answer) if self._answer else row
             found = conversation(chosen, self._data)
@@ -121,7 +126,7 @@ class RowTokenizer:
         return _token_row(tokens, spans, sizes)
 
     def _answered(self, found: Conversation) -> TokenRow:
-        """Without a chat template, as rollout workers render: contents joined by blank lines."""
+        """Join the contents by blank lines, without a chat template, as rollout workers do."""
         *asked, last = found.turns
         several = any(turn["role"] == "assistant" for turn in asked)
         if (
@@ -176,7 +181,7 @@ class RowTokenizer:
         )
 
     def _opened(self, text: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16]]:
-        """Tokens and sizes of a text of the row's own, as `rendering.text_ids` has the tokens."""
+        """Tokenise the row's own text as `rendering.text_ids` does. Return tokens and sizes."""
         tokens, sizes, _ = self._encoded(text, np.ones(len(text), dtype=bool), [])
         begin = begin_ids(text, self._tokenizer)
         if not begin or tokens[: len(begin)].tolist() == begin:
@@ -187,9 +192,9 @@ class RowTokenizer:
     def _encoded(
         self, text: str, own: npt.NDArray[np.bool_], cuts: list[int]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16], dict[int, int]]:
-        """Tokens and sizes of `text`, of which `own` characters are the row's; and which token each
-        character of `cuts` begins. Where a token would lie across a cut the text is tokenised in
-        pieces: sampling begins there."""
+        """Tokenise `text`. Return tokens, sizes, and for each character of `cuts` the token that
+        begins there. `own` marks the characters of the row's own text. If a token would cross a
+        cut, the text is tokenised in pieces, because sampling begins at the cut."""
         if not self._tokenizer.is_fast:
             return self._piecewise(text, own, cuts)
         found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
@@ -197,7 +202,7 @@ class RowTokenizer:
         offsets = np.array(found["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         starts, ends = _extents(offsets)
         places = np.searchsorted(starts, cuts) if len(starts) else np.zeros(len(cuts), np.int64)
-        # A place behind all tokens is the end; else a token begins exactly there.
+        # A place after all tokens is the end. Elsewhere a token must begin exactly at the cut.
         whole = (places == len(starts)) | (starts[np.minimum(places, len(starts) - 1)] == cuts)
         if cuts and not whole.all():
             return self._piecewise(text, own, cuts)
@@ -218,7 +223,7 @@ class RowTokenizer:
             else:
                 ids = self._tokenizer(piece, add_special_tokens=False)["input_ids"]
                 some = np.array(ids, dtype=np.int64)
-                # Without offsets: nobody knows what a token spells.
+                # Without offsets the bytes of a token are unknown.
                 spelled = np.full(len(some), NO_BYTES, dtype=np.int16)
             tokens.append(some)
             sizes.append(spelled)
@@ -229,8 +234,8 @@ class RowTokenizer:
 
 
 def _texts(found: Conversation, begins: dict[int, int]) -> list[tuple[str, int]]:
-    """What of a chat is the row's own text, in the order in which templates write it; with the
-    character that its turn `begins` with, 0 where nobody knows."""
+    """Return the row's own texts in a chat, in the order in which templates write them, each with
+    the first character of its turn (0 if unknown)."""
     keys = ("reasoning_content", "content")
     texts = [
         (turn.get(key), begins.get(i, 0)) for i, turn in enumerate(found.turns) for key in keys
@@ -239,9 +244,12 @@ def _texts(found: Conversation, begins: dict[int, int]) -> list[tuple[str, int]]
 
 
 def _own(whole: str, parts: list[tuple[str, int]]) -> npt.NDArray[np.bool_]:
-    """[characters] which of `whole` are those of `parts`, in their order, none before its place: a
-    short answer may also stand in what the template writes before it. A template that changes a
-    part hides it: then its tokens count as the template's."""
+    """[characters] mark the characters of `parts` in `whole`.
+
+    Parts are searched in order, each from its turn's first character on, because the template's own
+    text may also contain a short answer. If the template changes a part, the part stays unmarked
+    and its tokens count as the template's.
+    """
     own, end = np.zeros(len(whole), dtype=bool), 0
     for part, earliest in parts:
         if (start := whole.find(part, max(end, earliest))) >= 0:
@@ -253,8 +261,8 @@ def _own(whole: str, parts: list[tuple[str, int]]) -> npt.NDArray[np.bool_]:
 def _extents(
     offsets: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """[t] first character of each token, and the one after its last. Blanks that a tokenizer leaves
-    out of its offsets belong to the token behind them; several tokens may share a character."""
+    """[t] first character and end (exclusive) of each token. Blanks that a tokenizer leaves out of
+    its offsets belong to the next token. Several tokens may share a character."""
     ends = np.maximum.accumulate(offsets[:, 1]) if len(offsets) else offsets[:, 1]
     before = np.concatenate([[0], ends[:-1]]) if len(offsets) else ends
     shares = (offsets[:, 1] > offsets[:, 0]) & (offsets[:, 0] < before)
@@ -267,7 +275,8 @@ def _sizes(
     starts: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int16]:
-    """[t] bytes of own text of each token. A character of several tokens counts at its first."""
+    """[t] bytes of own text that each token spells. A character of several tokens counts at its
+    first token."""
     points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     width = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
     size = np.concatenate([[0], np.cumsum(width * own)])
@@ -287,11 +296,11 @@ def _token_row(
 
 
 def lacking(text: str, tokenizer: Any) -> list[str]:
-    """The characters of `text` that the tokenizer has no token for, in order."""
+    """Return the characters of `text` that the tokenizer has no token for, sorted."""
 
     def known(character: str) -> bool:
         ids = tokenizer(character, add_special_tokens=False)["input_ids"]
-        # Some drop blanks by design, and say them with the word that follows.
+        # Some tokenizers drop blanks by design and encode them with the next word.
         return tokenizer.unk_token_id not in ids and (bool(ids) or character.isspace())
 
     return sorted(character for character in set(text) if not known(character))

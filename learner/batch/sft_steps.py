@@ -1,7 +1,7 @@
-"""Which rows each step of a supervised run trains. Pure: lengths in, places out.
+"""Choose the rows of each step of a supervised run. Pure: lengths in, places out.
 
-What comes next is a function of the position in the run's order and of the conversations that wait
-to be packed. Both are in checkpoints, so that a run goes on exactly where it was.
+The next step depends only on the position in the run's order and on the conversations that wait to
+be packed. Checkpoints hold both, so a run resumes exactly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,9 +17,9 @@ from services.contracts.config.sft import SFTConfig, check_packed_rows
 from services.contracts.rows.mixture import Mixture
 
 BLOCK = 4096
-"""Positions of the order that are looked up at a time."""
+"""Positions of the order that are read at a time."""
 MANY = 1 << 16
-"""Positions that are looked up at a time to count steps."""
+"""Positions that are read at a time to count steps."""
 ROWS_PER_STEP = 128
 
 
@@ -29,40 +29,41 @@ class Use(NamedTuple):
     component: int
     row: int
     tokens: int
-    """Its first ones, which the step has; of two answers those of both."""
+    """Tokens of the row in the step, from the row's start; for a pair, the tokens of both answers.
+    """
 
 
 @dataclass(frozen=True)
 class Step:
-    """What a step trains."""
+    """The rows of one step."""
 
     uses: list[Use]
     lost: int
     """Tokens of its rows that were cut off."""
     padded: int
-    """Tokens of room in packed rows that nothing fills."""
+    """Padding in its packed rows."""
     skipped: int
-    """Rows that were left out on the way to it."""
+    """Rows that were skipped before or within this step."""
     position: int
-    """Where the order goes on."""
+    """The next position in the order."""
     waiting: list[int]
-    """Positions before that which still wait to be packed."""
+    """Earlier positions whose rows still wait to be packed."""
 
     @property
     def done(self) -> int:
-        """Rows of the order that are trained by now, or left out."""
+        """Rows of the order that are trained or skipped by now."""
         return self.position - len(self.waiting)
 
 
 class Lengths(NamedTuple):
-    """Of the rows of one dataset."""
+    """Token counts of the rows of one dataset."""
 
     tokens: npt.NDArray[np.int32]
-    """[n], of two answers those of both."""
+    """[n] tokens; for a pair, the tokens of both answers."""
     first: npt.NDArray[np.int32]
-    """[n] the first token in the loss, of two answers the later one."""
+    """[n] first token in the loss; for a pair, the later one of its two answers."""
     longer: npt.NDArray[np.int32] | None = None
-    """[n] tokens of the longer one of two answers, each with its prompt; None: a row has one."""
+    """[n] tokens of the longer answer of a pair, with its prompt. None: a row has one answer."""
 
     def longest(self, row: int) -> int:
         """Tokens of the longest sequence of `row`."""
@@ -71,8 +72,8 @@ class Lengths(NamedTuple):
     def taken(
         self, rows: npt.NDArray[np.int64] | slice, most: int | None, crops: bool
     ) -> npt.NDArray[np.int32]:
-        """[n] tokens of these rows where their sequences have `most` at most: 0 of those that are
-        left out."""
+        """[n] tokens of each of `rows` in a step if a sequence may have at most `limit` tokens. A
+        skipped row has 0."""
         tokens = self.tokens[rows]
         if most is None:
             return tokens
@@ -82,16 +83,16 @@ class Lengths(NamedTuple):
 
 
 class _Places(NamedTuple):
-    """What is at some positions of the order, one after another."""
+    """The rows at consecutive positions of the order."""
 
     components: npt.NDArray[np.int64]
     rows: npt.NDArray[np.int64]
     taken: npt.NDArray[np.int64]
-    """Tokens; 0: the row is left out."""
+    """Tokens in a step; 0 if the row is skipped."""
 
 
 class Steps:
-    """The steps of a run, one after another."""
+    """The steps of a run, in order."""
 
     def __init__(
         self,
@@ -102,8 +103,9 @@ class Steps:
         position: int = 0,
         waiting: Sequence[int] = (),
     ) -> None:
-        """`longest`: tokens of the longest row; None: any. Goes on at `position`, with those that
-        are `waiting`. Raises ValueError for packed rows that do not make up a step."""
+        """`longest`: the longest sequence allowed in tokens, or None for any. The steps begin at
+        `position`, with the rows at the `waiting` positions still to be packed. Raises ValueError
+        for packed rows that do not make up a step."""
         self._mixture, self._lengths, self._longest = mixture, lengths, longest
         self._overlong = config.data.overlong
         self._rows = config.training.rows_per_step or ROWS_PER_STEP
@@ -111,7 +113,7 @@ class Steps:
         self._position, self._skipped, self._lost = position, 0, 0
         self._block = 0, _Places(*(np.zeros(0, np.int64) for _ in range(3)))
         self._places: dict[int, tuple[int, int]] = {}
-        """Dataset and row at positions that were read and are in no step yet."""
+        """Dataset and row of positions that were read and are not in a step yet."""
         self._fit: BestFit | None = None
         if packing := config.packing:
             if longest is None:
@@ -125,7 +127,7 @@ class Steps:
 
     @property
     def rows(self) -> int:
-        """Rows of a step, of packed ones those that are packed."""
+        """Rows of a step. With packing: packed rows."""
         return self._rows
 
     def __iter__(self) -> Iterator[Step]:
@@ -133,7 +135,7 @@ class Steps:
             yield step
 
     def count(self) -> int:
-        """How many are left until the run's epochs are over. Uses up what is to be packed."""
+        """Count the steps until the run's epochs end. Uses up the rows that wait to be packed."""
         assert self._end is not None, "a run of max_steps has no end"
         blocks = (
             self._read(start, start + MANY).taken
@@ -150,7 +152,7 @@ class Steps:
         return -(-rows // self._rows)
 
     def next(self) -> Step | None:
-        """The next step; None where the run's epochs are over."""
+        """Return the next step, or None if the run's epochs are over."""
         self._skipped = self._lost = 0
         placed: list[Placed] = []
         padded = 0
@@ -176,7 +178,7 @@ class Steps:
         return [] if following is None else [Placed(*following)]
 
     def _following(self) -> tuple[int, int] | None:
-        """Position and tokens of the next row that can be trained."""
+        """Return position and tokens of the next row that can be trained."""
         while self._end is None or self._position < self._end:
             at, self._position = self._position, self._position + 1
             tokens, lost = self._taken(at)
@@ -188,8 +190,8 @@ class Steps:
         return None
 
     def _taken(self, position: int) -> tuple[int, int]:
-        """Tokens that are taken of the row at `position`, and that are lost; none of one that is
-        left out."""
+        """Return the tokens of the row at `position` that are trained, and the tokens that are
+        lost. Both are 0 for a skipped row."""
         start, block = self._block
         if not start <= position < start + len(block.rows):
             start = position - position % BLOCK
@@ -202,7 +204,7 @@ class Steps:
         return taken, int(self._lengths[component].tokens[row]) - taken if taken else 0
 
     def _read(self, start: int, stop: int) -> _Places:
-        """What is at the positions from `start` to `stop`, or to the run's end."""
+        """Read the positions from `start` to `stop`, or to the run's end."""
         stop = stop if self._end is None else min(stop, self._end)
         components, rows = self._mixture.block(start, stop)
         taken = np.zeros(len(rows), np.int64)
@@ -213,7 +215,7 @@ class Steps:
 
 
 def _end(config: SFTConfig, mixture: Mixture) -> int | None:
-    """Where in the order the run ends; None: after `max_steps`, wherever that is."""
+    """Return the position at which the run ends. None: the run ends after `max_steps` steps."""
     if config.training.max_steps is not None:
         return None
     return max(round((config.training.epochs or 1) * mixture.epoch_rows), 1)
@@ -222,8 +224,8 @@ def _end(config: SFTConfig, mixture: Mixture) -> int | None:
 def step_count(
     config: SFTConfig, mixture: Mixture, lengths: Sequence[Lengths], longest: int | None
 ) -> int:
-    """Steps of a whole run: `max_steps`, or as many as its epochs take. Packed rows are filled for
-    it: some seconds for a few million conversations. Raises as `Steps`."""
+    """Count the steps of a whole run: `max_steps`, or the steps of its epochs. Counting fills all
+    packed rows, which takes seconds for a few million conversations. Raises as `Steps` does."""
     if config.training.max_steps is not None:
         return config.training.max_steps
     return Steps(config, mixture, lengths, longest).count()

@@ -1,7 +1,7 @@
 """Advantages of single tokens (over the whole batch, by GAE, by a teacher), the returns of critics,
-and the samples as the objective sees them.
+and the tensors that the objective reads.
 
-Fixed while the batch is trained. Pure.
+Advantages and returns stay fixed while the batch is trained. Pure.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,10 +31,10 @@ def set_returns(
     add_up: Callable[[Mapping[str, float]], Mapping[str, float]],
     scale: Scale,
 ) -> None:
-    """Set advantages of estimators that use the whole batch, a critic or a teacher, and the returns
-    of the critic. `samples`: all that this rank trains, with their proximal, reference and
-    teacher's log-probabilities and values. `add_up`: sums by name over ranks; `scale`: of the
-    values."""
+    """Set the advantages of estimators that use the whole batch, a critic or a teacher, and the
+    returns of the critic. `samples`: all samples that this rank trains, with their
+    log-probabilities (proximal, reference, teacher) and values. `add_up`: sums by name over ranks;
+    `scale`: the units of the values."""
     algorithm = objective.algorithm
     config = algorithm.advantage
     parts = [str(sample.task) if algorithm.whitens_groups else "" for sample in samples]
@@ -57,7 +57,7 @@ def set_returns(
 
 
 def _generalised(sample: Sample, objective: Objective, config: GAE, scale: Scale) -> torch.Tensor:
-    """Advantages [k]; the returns are these and the values."""
+    """Return the advantages [k] by GAE and set the returns: advantages + values."""
     values = scale.value(known(sample.values))
     if config.score_at == "end" and not sample.truncated:
         # The place after the last token is one more step, without an action.
@@ -73,56 +73,57 @@ def _generalised(sample: Sample, objective: Objective, config: GAE, scale: Scale
 
 
 def _over_value(sample: Sample, scale: Scale) -> torch.Tensor:
-    """Advantages [k]: of the whole completion, on each of its tokens."""
+    """Return the advantages [k]: reward − value of the whole completion, on each token."""
     sample.returns = torch.tensor([sample.advantage], dtype=torch.float64)
     apart = sample.returns - scale.value(known(sample.values)[-1:])
     return apart.expand(len(sample.sampler_logprobs))
 
 
 def _to_teacher(sample: Sample) -> torch.Tensor:
-    """Advantages [k]: how much more likely the teacher finds each token."""
+    """Return the advantages [k]: log π_teacher − log π_prox of each token."""
     return (known(sample.teacher_logprobs) - policy_logprobs(sample)).double()
 
 
 def token_rewards(sample: Sample, objective: Objective) -> torch.Tensor:
-    """[k] float64 reward of each token in the loss: the sample's reward at the last one, less dense
-    rewards before it; and −β·KL on each if the KL is in the reward."""
+    """[k] float64 reward of each token in the loss. The last token gets the sample's reward minus
+    the dense rewards. Each token gets −β·KL if the KL is in the reward."""
     rewards = earned_before(sample, objective)
     rewards[-1:] += score_left(sample)
     return rewards
 
 
 def earned_before(sample: Sample, objective: Objective) -> torch.Tensor:
-    """[k] float64 rewards of the tokens in the loss without the sample's score."""
+    """[k] float64 rewards of the tokens in the loss, without the remainder of the score that the
+    last token gets."""
     rewards = -penalties(sample, objective).double()
     return rewards if sample.rewards is None else rewards + sample.rewards
 
 
 def score_left(sample: Sample) -> torch.Tensor:
-    """[1] float64 the part of the sample's score that no token has earned."""
+    """[1] float64 share of the sample's score that no token has earned."""
     dense = 0.0 if sample.rewards is None else float(sample.rewards.sum())
     return torch.tensor([sample.advantage - dense], dtype=torch.float64)
 
 
 def penalties(sample: Sample, objective: Objective) -> torch.Tensor:
-    """[k] β·(log π_prox − log π_ref) where the KL is in the reward, else 0."""
+    """[k] β·(log π_prox − log π_ref) if the KL is in the reward, else 0."""
     if not isinstance(objective.algorithm.kl, RewardKL):
         return torch.zeros_like(sample.sampler_logprobs)
     return objective.beta * (policy_logprobs(sample) - known(sample.reference_logprobs))
 
 
 def policy_logprobs(sample: Sample) -> torch.Tensor:
-    """[k] log π_prox, fixed while the batch is trained."""
+    """[k] log π_prox, which stays fixed while the batch is trained."""
     proximal = sample.proximal_logprobs
     return sample.sampler_logprobs if proximal is None else proximal
 
 
 def gathered(samples: Sequence[Sample], logprobs: torch.Tensor, algorithm: Algorithm) -> Tokens:
-    """The samples' tokens, concatenated in the order of `logprobs` [k]."""
+    """Concatenate the samples' tokens in the order of `logprobs` [k]."""
     dtype = logprobs.dtype
 
     def to(values: torch.Tensor) -> torch.Tensor:
-        """On the device, which the host does not wait for."""
+        """Copy to the device without blocking the host."""
         return values.to(logprobs.device, non_blocking=True)
 
     counts = torch.tensor([len(sample.sampler_logprobs) for sample in samples])
@@ -147,6 +148,6 @@ def gathered(samples: Sequence[Sample], logprobs: torch.Tensor, algorithm: Algor
 
 
 def known(value: torch.Tensor | None) -> torch.Tensor:
-    """`value`, which an earlier pass over the batch has set."""
+    """Assert that an earlier pass over the batch has set `value`, and return it."""
     assert value is not None
     return value

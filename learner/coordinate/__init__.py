@@ -1,5 +1,5 @@
-"""What rank 0 does between two batches: form batches, request evaluations, decide what is due; and
+"""Rank 0's work between two batches: form batches, request evaluations, decide what is due. Also
 the limit on crashes.
 
-Only the training scripts import it.
+Only the training scripts import this package.
 """

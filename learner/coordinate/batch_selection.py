@@ -1,8 +1,8 @@
-"""Which waiting groups the next batch trains on. A small state machine without I/O.
+"""Select the waiting groups of the next batch. A small state machine without I/O.
 
-Invariants: a task is in at most one batch; a batch holds only groups whose oldest token is at most
-`max_staleness` versions old; the oldest go first, so that a group which would be too stale for the
-next batch is in this one. Groups in flight have places reserved: earliest deadline first, over
+Invariants: a task is in at most one batch. The oldest token of every group in a batch is at most
+`max_staleness` versions old. The oldest groups go first, so a group that would be too stale for the
+next batch is in this one. Groups in flight have reserved places: earliest deadline first, over
 finished groups and groups in flight.
 """
 
@@ -18,58 +18,58 @@ from services.contracts.rows.task import TaskPosition
 
 @dataclass(frozen=True)
 class WaitingGroup:
-    """A finished group in the stream, as far as planning needs it."""
+    """A finished group in the stream, with the fields that planning needs."""
 
     entry: str
     """Id of the stream entry."""
     task: str
     """`position:epoch:rows:index`."""
     oldest: str
-    """Version tag of its oldest sampled token."""
+    """Version tag of the group's oldest sampled token."""
     bytes: int
     lengths: GroupLengths
 
     @property
     def position(self) -> int:
-        """The task's place in the run's order, which names it."""
+        """The task's position in the run's order, which identifies the task."""
         return TaskPosition.parse(self.task).position
 
 
 @dataclass
 class BatchSelection:
-    """Groups that have arrived and are in no plan yet."""
+    """The groups that have arrived and are not in a plan yet."""
 
     batch: int
-    """Groups of a batch."""
+    """Number of groups in a batch."""
     max_staleness: int
     waiting: dict[int, WaitingGroup] = field(default_factory=dict)
-    """By the position of their tasks."""
+    """Waiting groups by the position of their tasks."""
     seen: dict[str, int] = field(default_factory=dict)
-    """Entries that have arrived, with the step that they are planned for (0: none yet): a
-    redelivery of one is ignored."""
+    """Stream entries that have arrived, with the step of their plan (0: no plan yet). An entry that
+    arrives again is ignored."""
 
     def arrive(self, groups: list[WaitingGroup]) -> None:
-        """Add groups from the stream; a task that is already here counts once."""
+        """Add groups from the stream. A task that already waits is not added twice."""
         for group in groups:
             if group.entry not in self.seen and group.position not in self.waiting:
                 self.waiting[group.position] = group
             self.seen.setdefault(group.entry, 0)
 
     def planned(self, entries: list[str], step: int) -> None:
-        """Entries of the recorded plan of `step` are not available to another one."""
+        """Record that the plan of `step` uses these entries, so no other plan can."""
         self.seen |= dict.fromkeys(entries, step)
         taken = set(entries)
         self.waiting = {p: g for p, g in self.waiting.items() if g.entry not in taken}
 
     def unplanned(self, groups: Collection[WaitingGroup], gone: Collection[str]) -> None:
-        """The plan of `groups` is dropped: all wait again, but for the entries `gone`, which are
+        """Undo the plan of `groups`: all groups wait again, except the entries `gone`, which are
         deleted from the stream."""
         for group in groups:
             self.seen.pop(group.entry, None)
         self.arrive([group for group in groups if group.entry not in gone])
 
     def committed(self, step: int) -> None:
-        """Forget the entries of plans up to `step`: they are deleted, and never come again."""
+        """Forget the entries of plans up to `step`. They are deleted and never arrive again."""
         self.seen = {entry: at for entry, at in self.seen.items() if at == 0 or at > step}
 
     def stale(self, ancestry: Ancestry, version: int) -> list[WaitingGroup]:
@@ -80,13 +80,13 @@ class BatchSelection:
             if ancestry.too_stale(group.oldest, version, self.max_staleness)
         ]
         for group in old:
-            # Requeueing deletes the entry from the stream, too.
+            # Requeueing also deletes the entry from the stream.
             del self.waiting[group.position], self.seen[group.entry]
         return old
 
     @property
     def enough(self) -> bool:
-        """Whether there are as many groups as a batch has."""
+        """Whether enough groups wait to fill a batch."""
         return len(self.waiting) >= self.batch
 
     def take(
@@ -96,17 +96,18 @@ class BatchSelection:
         step: int,
         in_flight: Mapping[int, int] = MappingProxyType({}),
     ) -> list[WaitingGroup] | None:
-        """The batch of `step`, trained at `version`: oldest versions first, then in the run's
-        order. Raises ValueError where one is too stale: `stale` removes those.
+        """Return the batch of `step`, trained at `version`: oldest versions first, then in the
+        run's order. Return None if there are too few groups, or if the batch should wait for a
+        group in flight. `in_flight` counts the groups in flight by the oldest version that each may
+        have.
 
-        None while there are too few groups, or while it is better to wait for one in flight:
-        `in_flight` counts those by the version that they may be as old as.
+        Raises ValueError if a group is too stale: call `stale` first to remove such groups.
         """
         if not self.enough:
             return None
 
         def batches_left(group: WaitingGroup) -> int:
-            """In how many batches after this one it can be trained at the latest."""
+            """Return the number of batches after this one that can still train the group."""
             return self.max_staleness - ancestry.staleness(group.oldest, version)
 
         chosen = sorted(self.waiting.values(), key=lambda g: (batches_left(g), g.position))
@@ -122,9 +123,9 @@ class BatchSelection:
         return chosen
 
     def _crowded(self, youngest: int, due: Counter[int]) -> bool:
-        """Whether the groups in flight that the next batches must train are more than fit there, so
-        that one of them should replace the `youngest` of this batch. `due`: how many are in
-        flight, by the last batch after this one that can train them."""
+        """Whether the groups in flight need more places in the next batches than there are, so that
+        one of them should replace the `youngest` group of this batch. `due`: groups in flight by
+        the last batch after this one that can train them."""
         total = 0
         for after in range(youngest):
             total += due[after]

@@ -1,7 +1,7 @@
-"""When a checkpoint is due. Pure, but for a clock.
+"""Decide when a checkpoint is due. Pure, except for a clock.
 
-Training must not wait for the disk, and must not run so far ahead of it that groups which only a
-commit can delete fill what the stream may hold, or the disk.
+Training must not wait for the disk. It also must not run so far ahead that groups, which only a
+commit can delete, fill the stream's budget or the disk.
 """
 
 import time
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class CheckpointSchedule:
-    """Counts what the newest checkpoint that was handed over does not cover."""
+    """Counts the batches since the newest submitted checkpoint."""
 
     every: int
     """Steps between checkpoints."""
@@ -20,32 +20,32 @@ class CheckpointSchedule:
     """Bytes that untrained and unacknowledged groups may take."""
     uncovered_bytes: int = 0
     uncovered_files: int = 0
-    """Bytes of payloads on the data volume."""
+    """Bytes of the uncovered payloads on the data volume."""
     overdue: bool = False
     seconds: float | None = None
-    """Seconds after the last hand-over that make a checkpoint due, whatever its step."""
+    """Seconds after the last submitted checkpoint that make a checkpoint due at any step."""
     clock: Callable[[], float] = time.monotonic
     since: float = field(init=False)
-    """When the last checkpoint was handed over, or the learner started."""
+    """Time at which the last checkpoint was submitted, or the learner started."""
 
     def __post_init__(self) -> None:
         self.since = self.clock()
 
     def trained(self, size: int, files: int = 0) -> None:
-        """A batch was trained of so many bytes in the stream, and so many in files."""
+        """Count a trained batch with `size` bytes in the stream and `files` bytes in files."""
         self.uncovered_bytes += size
         self.uncovered_files += files
 
     def due(self, step: int, busy: bool, room: int | None = None) -> bool:
-        """Whether to hand a checkpoint over after `step`; `busy`: an earlier one is on its way,
-        and handing one over would wait for it; `room`: bytes that payloads may still take on the
-        data volume, None where they lie elsewhere.
+        """Whether to submit a checkpoint after `step`. `busy`: an earlier checkpoint is still being
+        written, so submitting would wait for it; `free`: bytes that payloads may still take on the
+        data volume, None if payloads are not there.
 
-        It falls due early when uncovered groups fill a quarter of the budget, or their payloads
-        that of the disk: the batch in training
-        and the next one need room, too. One that falls due while another is on its way is made when
-        that is done. It is waited for at the end, and when uncovered groups fill half the budget:
-        the other half may be those of the checkpoint on its way.
+        A checkpoint falls due early when uncovered groups fill a quarter of the budget, or their
+        payloads a quarter of the disk's free space: the batch in training and the next one need
+        space too. A checkpoint that falls due while another is written waits until that one is
+        done, except at the end of the run and when uncovered groups fill half the budget. The
+        checkpoint that is being written may cover the other half.
         """
         filled = self.uncovered_bytes / self.budget
         if room is not None and self.uncovered_files:
@@ -56,7 +56,7 @@ class CheckpointSchedule:
         return step >= self.last_step or pressed or (self.overdue and not busy)
 
     def handed_over(self) -> None:
-        """A checkpoint of all batches so far is on its way."""
+        """Record that a checkpoint of all batches so far was submitted."""
         self.uncovered_bytes = self.uncovered_files = 0
         self.overdue = False
         self.since = self.clock()

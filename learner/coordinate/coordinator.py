@@ -1,5 +1,5 @@
-"""Rank 0's side of an RL run: it decides what happens next, publishes, and reports. `FirstRank` is
-what it has in common with other runs; `Follower` is what the other ranks do meanwhile."""
+"""Rank 0's side of an RL run: it decides what happens next, publishes, and reports. `FirstRank` has
+the parts that are common to all runs. `Follower` is the counterpart on the other ranks."""
 
 import threading
 import time
@@ -48,7 +48,7 @@ IN_TURNS = (
 
 
 class Coordinator(FirstRank):
-    """Coordinates one run from `state` on."""
+    """Coordinates one RL run, starting at `state`."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Coordinator(FirstRank):
         stop: threading.Event,
         gpu: TrainingGPU | None = None,
     ) -> None:
-        """`gpu`: where vLLM may have the learner's GPU while this one waits for workers."""
+        """`gpu`: the GPU that vLLM may use while this rank waits for workers."""
         training = config.training
         schedule = CheckpointSchedule(
             training.checkpoint_every,
@@ -89,7 +89,7 @@ class Coordinator(FirstRank):
         )
         self._canary = CanaryPass(state.loaded, state.policy, config.rollout.vllm.max_model_len)
         self._newest: Version | None = None
-        """Of a sharded model that is published whole, the last version."""
+        """The last version, if the model is sharded and published whole."""
         ancestry = Ancestry(tuple(state.progress.lineages))
         cost, shares = sequence_cost(state.loaded.model), sharing_of(state.policy) is not None
         self._planner = Planner(config, store, ancestry, cost, shares)
@@ -120,13 +120,13 @@ class Coordinator(FirstRank):
         self._shares: bool | None = None
         """Whether the samples of the last batch shared prefixes."""
         self._all_zero = False
-        """Whether the last batch had no reward other than 0."""
+        """Whether every reward of the last batch was 0."""
         self._mismatched = False
         """Whether sampler and learner disagreed on the last batch."""
 
     def begin(self) -> None:
-        """Publish what training starts from, go back to what an earlier learner had planned, and
-        let the run run."""
+        """Publish the version that training starts from, restore an earlier learner's plans, and
+        set the run's state to running."""
         loaded = self._state.loaded
         base = base_on_host(loaded) if self._sharded and loaded.lora else None
         self._begin(base, self._taken())
@@ -157,7 +157,7 @@ class Coordinator(FirstRank):
         self._store.set_state("running")
 
     def next_command(self) -> Command:
-        """What all ranks do next. Waits for groups as long as it takes."""
+        """Return the next command for all ranks. Waits for groups without a limit."""
         self._time = StepTime()
         try:
             return self._ending or self._next_command()
@@ -166,8 +166,8 @@ class Coordinator(FirstRank):
 
     @on_rank_0
     def requeue(self, step: int, unreadable: Mapping[int, str]) -> None:
-        """Have groups of the batch of `step` sampled again that cannot be read, for these reasons
-        by task; the batch is formed again."""
+        """Have the unreadable groups of the batch of `step` sampled again; the reasons are by task
+        position. The batch is formed again."""
         for reason in unreadable.values():
             self._store.warn(f"{reason}; its task is sampled again")
         self._planner.requeue(step, unreadable)
@@ -180,7 +180,6 @@ class Coordinator(FirstRank):
         self._time.lap("publishing")
 
     def checkpoint(self) -> None:
-        """As of any run."""
         super().checkpoint()
         self._time.lap("checkpointing")
 
@@ -188,8 +187,8 @@ class Coordinator(FirstRank):
     def report(
         self, metrics: dict[str, float], outcomes: dict[str, float], picked: list[Picked]
     ) -> None:
-        """Report a trained batch, with the completions `picked` to be shown, and request an
-        evaluation where one is due. `outcomes`: sums over ranks."""
+        """Report a trained batch and the completions `picked` for the log, and request an
+        evaluation if one is due. `outcomes`: sums over ranks."""
         step = self._state.progress.step
         row = self._step_report.row(
             self._state.progress,
@@ -200,12 +199,12 @@ class Coordinator(FirstRank):
             self._publisher.pushed,
             sum(self._plan.bytes) + self._in_files,
         )
-        # First what is fenced: a learner that was replaced while it slept writes no row.
+        # The fenced call comes first: a replaced learner that was asleep must not write rows.
         self._store.step_done(step, row)
         self._file.add(row)
         self._say_sharing(metrics.get("train/shared_tokens", 0.0))
         if row.get("reward/all_zero") and not self._all_zero:
-            # Nothing can be learned from it, and a broken verifier looks just like this.
+            # A batch of zeros teaches nothing, and a broken verifier looks the same.
             self._store.warn(f"every reward of step {step} {ALL_ZERO}")
         self._all_zero = bool(row.get("reward/all_zero"))
         self._say_mismatch(step, row)
@@ -215,7 +214,7 @@ class Coordinator(FirstRank):
         self._hand_over_captured()
 
     def close(self) -> None:
-        """End the threads. They finish what they have begun, unless the disk takes nothing."""
+        """End the threads. They finish their current work, unless the disk cannot be written."""
         self._disk.abandon()
         self._publisher.close()
         super().close()
@@ -224,7 +223,7 @@ class Coordinator(FirstRank):
         """Evaluate the last version."""
         self._publisher.wait()
         kind = self._final_evaluation() if kind == "finish" else kind
-        # For the last checkpoint.
+        # The last checkpoint needs the GPU.
         self._take_gpu()
         if kind == "cancel":
             self._evaluations.cancel()
@@ -253,8 +252,8 @@ class Coordinator(FirstRank):
         return Command("train", step, self._planner.shares(plan, step, self._ranks.parts))
 
     def _take_gpu(self) -> Command | None:
-        """Have the GPU. Returns the command with which the run ends here where it does not get it,
-        with what is committed: steps after that are trained again when the run goes on."""
+        """Take the GPU. If vLLM does not release it, return the command that ends the run here.
+        Later steps than the last commit are then trained again when the run resumes."""
         if self._gpu.take():
             return None
         log.error("the run ends before its newest state is written", reason="vLLM has the GPU")
@@ -262,8 +261,8 @@ class Coordinator(FirstRank):
         return self._ending
 
     def _interrupted(self) -> Callable[[], bool]:
-        """Asked while groups are waited for: whether the run is to end. Meanwhile it follows open
-        evaluations, and looks at the workers."""
+        """Return a function that says whether the run should end. The planner calls it while it
+        waits for groups; each call also follows open evaluations and checks the workers."""
         self._waiting.begin()
         waits = False
 
@@ -272,7 +271,7 @@ class Coordinator(FirstRank):
             self._check()
             if self._stop.is_set() or self._store.cancelled():
                 return True
-            # Not at the first time: the batch may be there already.
+            # Keep the GPU at the first call: the batch may be there already.
             if waits:
                 self._gpu.leave()
             waits = True
@@ -283,14 +282,14 @@ class Coordinator(FirstRank):
         return interrupted
 
     def _final_evaluation(self) -> str:
-        """Evaluate the last version and wait for the answers. Returns the kind of command that the
-        run ends with: `finish`, or another where it was to end before all were there."""
+        """Evaluate the last version and wait for the answers. Returns the kind of command that ends
+        the run: `finish`, or another kind if the run should end before all answers are there."""
         self._evaluations.last(self._state.progress)
         done = self._evaluated()
         return "finish" if done else "cancel" if self._store.cancelled() else "yield"
 
     def _evaluated(self) -> bool:
-        """Wait for all evaluations. False where the run is to end without it."""
+        """Wait for all evaluations. Return False if the run should end first."""
         self._waiting.begin()
         while self._evaluations.follow():
             self._check()
@@ -305,7 +304,7 @@ class Coordinator(FirstRank):
         self._writer.check()
 
     def _publish_again(self) -> bool:
-        """Publish the newest version again, whole. False where the run ends instead."""
+        """Publish the newest version again, whole. Return False if the run ends instead."""
         if self._publisher.can_repeat:
             self._publisher.submit(Again(time.time()))
             return True
@@ -317,10 +316,11 @@ class Coordinator(FirstRank):
     # --- after a batch --------------------------------------------------------------------------
 
     def _taken(self) -> Version:
-        """The version, to be published. Of a sharded model all ranks take it."""
+        """Copy the current version for publishing. For a sharded model all ranks call this
+        together."""
         now, version = time.time(), self._state.progress.version
         weights = self._versions.take(version, now, self._canary())
-        # For another try, of which the other ranks need not know.
+        # Kept for a retry, which must not need the other ranks.
         self._newest = weights if self._sharded and self._versions.deltas is None else None
         return weights
 
@@ -338,7 +338,7 @@ class Coordinator(FirstRank):
         self._mismatched = bool(problem)
 
     def _say_sharing(self, share: float) -> None:
-        """Where samples begin to share prefixes, or end it."""
+        """Report when samples begin or cease to share prefixes."""
         if self._shares != (share > 0):
             self._shares = share > 0
             self._store.computes("shared_prompts", sharing_in_words(self._state.policy, share))

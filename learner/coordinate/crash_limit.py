@@ -1,11 +1,12 @@
-"""How often a run may crash its learner without progress: the only limit that ends a run.
+"""The limit on crashes without progress: the only limit that ends a run.
 
-The supervisor, the launcher and Kubernetes restart processes without end, and the run resumes from
-its checkpoint. Where that ends in the same way again and again, the run fails with the reason. Each
-rank counts for itself: its own crashes, but not the loss of a peer; and its deaths by a signal,
-which leave no message, only the note that it was busy. Such a death may be the run's doing (no
-memory, a fault in native code) or come from outside, which must not end a run: so more of them are
-allowed, only those of a busy rank count, and a step further clears them.
+The supervisor, the launcher and Kubernetes restart processes without limit, and the run resumes
+from its checkpoint. If the learner fails there again and again, the run fails with the reason. Each
+rank counts its own crashes, but not the loss of a peer. It also counts its deaths by a signal,
+which leave no message, only the note that the rank was busy. The run may have caused such a death
+(too little memory, a fault in native code), or it may have come from outside, which must not end a
+run. Therefore more deaths are allowed than crashes, only deaths while busy count, and progress by a
+step clears them.
 """
 
 import contextlib
@@ -18,7 +19,7 @@ from learner.errors import RunCannotGoOn
 LIMIT = 3
 DEATHS = 10
 PEER_LOST = ("closed by peer", "reset by peer", "broken pipe", "remote process exited")
-"""Words of gloo's and NCCL's errors (torch 2.13) when a peer is gone."""
+"""Parts of gloo's and NCCL's error messages (torch 2.13) when a peer is gone."""
 
 
 class CrashedRepeatedly(RunCannotGoOn):
@@ -32,25 +33,25 @@ class Counts:
     step: int
     crashes: int = 0
     error: str = ""
-    """Of the last crash."""
+    """Message of the last crash."""
     deaths: int = 0
-    """While busy, since `furthest` was reached."""
+    """Deaths while busy, since step `furthest` was reached."""
     furthest: int = 0
-    """The furthest step at which it died."""
+    """The furthest step at which the rank died."""
     at: int = 0
-    """The step in progress; 0: none."""
+    """The step in progress; 0 if none."""
 
 
 class CrashLimit:
-    """One rank's counts, in a small file beside the run's metrics."""
+    """One rank's counts, in a small file next to the run's metrics."""
 
     def __init__(self, file: Path, committed_step: int) -> None:
         self._file = file
         self._counts = self._read(committed_step)
 
     def check(self) -> None:
-        """Raise CrashedRepeatedly where trying again has not helped. Once per start, and before
-        `busy`: it counts the death that ended the start before, if that was busy."""
+        """Raise CrashedRepeatedly if restarts have not helped. Call it once per start, before
+        `busy`: it counts the death that ended the previous start, if that start was busy."""
         counts = self._counts
         if counts.at > counts.furthest:
             counts.furthest, counts.deaths = counts.at, 1
@@ -70,17 +71,17 @@ class CrashLimit:
             )
 
     def busy(self, step: int) -> None:
-        """From now on a death counts: batch `step` is trained, or prepared for."""
+        """Count a death from now on: batch `step` is being trained or prepared."""
         self._counts.at = step
         self._write()
 
     def idle(self) -> None:
-        """From now on no death counts: groups, or other ranks, are waited for."""
+        """Do not count a death from now on: the rank waits for groups or for other ranks."""
         self._counts.at = 0
         self._write()
 
     def record(self, error: BaseException) -> None:
-        """Count a crash at this checkpoint, unless it only says that a peer was lost."""
+        """Count a crash at this checkpoint, unless the error only reports a lost peer."""
         if isinstance(error, RuntimeError) and any(s in str(error).lower() for s in PEER_LOST):
             return
         self._counts.crashes += 1
@@ -88,8 +89,8 @@ class CrashLimit:
         self._write()
 
     def _write(self) -> None:
-        # Not fsynced: it is written twice a step, and a power cut is not the run's doing. The
-        # writes that matter report a full disk.
+        # Not fsynced: the file is written twice a step, and a power cut is not the run's fault.
+        # Other writes report a full disk.
         with contextlib.suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._file.write_text(json.dumps(asdict(self._counts)))

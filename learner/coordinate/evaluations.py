@@ -1,8 +1,8 @@
-"""Evaluations of a run, as rank 0 requests them: when they are due, and what came of them.
+"""Evaluations of a run, as rank 0 requests them: when they are due, and their results.
 
-They run one after the other, each by exactly the version of its step, whose files stay until it is
-done. Training does not wait for them, except after the last step. Each is made once, also by a
-learner that takes the run over.
+Evaluations run one at a time. Each uses exactly the version of its step, whose files stay until the
+evaluation is done. Training does not wait for them, except after the last step. Each evaluation is
+made once, even if another learner takes over the run.
 """
 
 import time
@@ -27,8 +27,8 @@ from services.store.work.evaluations import Standing
 log = get_logger(__name__)
 
 MOST_WAITING = 4
-"""Evaluations of one held-out set that may be unfinished: the files of their versions stay on the
-disk."""
+"""Most evaluations of one held-out set that may be unfinished: the files of their versions take
+disk space."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class _Due:
 
 
 class Evaluations:
-    """Those of one run; none where its config has none."""
+    """The evaluations of one run. Does nothing for a run without evaluations."""
 
     def __init__(
         self,
@@ -55,26 +55,28 @@ class Evaluations:
         disk: Disk,
         manifest: Callable[[str], WeightManifest | None],
     ) -> None:
-        """`root`: the data volume; `manifest`: that of a version, once it is published."""
+        """`root`: the data volume; `manifest`: returns a version's manifest after it is
+        published."""
         self._run, self._config, self._max_steps = config, config.evaluation, max_steps
         self._store, self._file, self._manifest = store, file, manifest
         self._files = EvaluationFiles(root, store, disk)
         self._root = root
         self._open: dict[str, EvaluationRequest] = {}
-        """Requested and not reported, oldest first."""
+        """Requested and unreported evaluations, oldest first."""
         self._due: list[_Due] = []
         self._known: set[str] = set()
-        """Ids of all that were ever requested."""
+        """Ids of all evaluations that were ever requested."""
         self._reported: set[str] = set()
-        """Ids of those in the file of metrics."""
+        """Ids of the evaluations in the metrics file."""
         self._names: dict[str, str] = {}
-        """Of held-out sets, by dataset."""
+        """Names of held-out sets, by dataset."""
         self.files: frozenset[str] = frozenset()
-        """Weight files that are still needed; replaced, never changed: another thread reads it."""
+        """Weight files that are still needed. The set is replaced, never changed, because another
+        thread reads it."""
 
     def begin(self, progress: Progress, reported: set[str]) -> None:
-        """Continue with what an earlier learner requested, and request what is due at the start.
-        `reported`: ids of those in the file of metrics."""
+        """Continue an earlier learner's evaluations, and request those that are due at the start.
+        `reported`: ids in the metrics file."""
         if self._config is None:
             return
         self._reported = reported
@@ -83,7 +85,7 @@ class Evaluations:
         self._known = {*self._open, *(one.id for one in ended)}
         told = {*self._open, *reported}
         for record in ended:
-            # Nobody was asked for its answers, and the learner died before it was reported.
+            # The learner died after the last answer and before the report.
             if record.state == "done" and record.id not in told:
                 self._report(record)
         self._store.fenced(self._store.evaluations.let, self._config.workers)
@@ -95,20 +97,20 @@ class Evaluations:
             due = progress.step - progress.step % every
             newest = max((int(id.partition("-")[0]) for id in self._known), default=0)
             if newest < due:
-                # What was due then is made with the version of now.
+                # An evaluation that fell due earlier is made with the current version.
                 self._note(progress)
         self.follow()
 
     def after_step(self, progress: Progress) -> None:
-        """Request what is due."""
+        """Request the evaluations that are due."""
         every = self._config.every if self._config else None
-        # The last version is evaluated in any case, by `last`.
+        # `last` evaluates the last version in any case.
         if every and progress.step % every == 0 and progress.step < self._max_steps:
             self._note(progress)
 
     def last(self, progress: Progress) -> bool:
-        """Request the evaluation of the last version, unless it was made, and let all workers
-        answer what is open. Returns whether anything is open."""
+        """Request the evaluation of the last version unless it was already made, and let all
+        workers answer open evaluations. Returns whether an evaluation is open."""
         if self._config is None:
             return False
         self._note(progress, whatever_waits=True)
@@ -117,15 +119,15 @@ class Evaluations:
         return bool(self._open)
 
     def follow(self) -> bool:
-        """Store answers that have come, and report the evaluation that they end. Returns whether
-        one is open."""
+        """Store new answers, and report evaluations that are complete. Returns whether an
+        evaluation is open."""
         self._ask_due()
         if self._open:
             self._follow_open()
         return bool(self._open)
 
     def cancel(self) -> None:
-        """Record that what is unfinished will never be: the run was cancelled."""
+        """Record that the open evaluations stay unfinished because the run was cancelled."""
         standing = {one.id: one for one in self._standing()}
         for id, request in list(self._open.items()):
             parts = self._files.move(standing[id], whole=True) if id in standing else 0
@@ -139,7 +141,7 @@ class Evaluations:
     # --- requests -------------------------------------------------------------------------------
 
     def _note(self, progress: Progress, whatever_waits: bool = False) -> None:
-        """Note what is due at `progress`, unless it was requested before."""
+        """Note the evaluations that are due at `progress`, except those already requested."""
         assert self._config is not None
         tag = f"{progress.lineage}:{progress.version}"
         for held_out in self._config.sets:
@@ -196,8 +198,8 @@ class Evaluations:
             del self._due[0]
 
     def _ask(self, request: EvaluationRequest) -> None:
-        """Have the rows answered; of a model, those that no run has answered that this one
-        resumes."""
+        """Request answers to the rows. For an evaluation of a model without training, skip rows
+        that an earlier run with the same evaluation has answered."""
         parts = 0
         if self._max_steps == 0:
             parts, rows = self._files.take_over(request.id)
@@ -211,8 +213,8 @@ class Evaluations:
         self._open[request.id] = request
 
     def take_up(self) -> None:
-        """Learn what an earlier learner requested. Call it before a version is published: that
-        deletes weight files that nobody is known to need."""
+        """Read the requests of an earlier learner. Call it before a version is published, because
+        publishing deletes weight files that no known evaluation needs."""
         requests = self._store.call(self._store.evaluations.requests)
         self._open = {request.id: request for request in requests}
         self._note_files(self._open)
@@ -221,7 +223,7 @@ class Evaluations:
         self.files = frozenset(file.name for one in open.values() for file in one.weights.files)
 
     def _name_of(self, dataset: str) -> str:
-        """The name of a dataset whose id the config has."""
+        """Return the name of the dataset with this id."""
         if dataset not in self._names:
             record = self._store.record_of_dataset(dataset)
             self._names[dataset] = record.name if record else dataset
@@ -233,7 +235,7 @@ class Evaluations:
         for standing in self._standing():
             request = self._open.get(standing.id)
             if request is None:
-                # Somebody has changed what Redis holds: a restored backup, for example.
+                # Another party changed the data in Redis: for example, a backup was restored.
                 log.warning("an evaluation was not requested here", evaluation=standing.id)
                 self.take_up()
                 continue
@@ -257,7 +259,7 @@ class Evaluations:
             self._reported.add(record.id)
             named = {f"evaluation/{name}": value for name, value in found.items()}
             self._file.add({"time": time.time(), **named})
-            # Before the evaluation is forgotten.
+            # Durable before the evaluation is deleted from Redis.
             self._file.sync()
         self._store.event("evaluation", found)
 
@@ -268,7 +270,7 @@ class Evaluations:
 
 
 def _figures(record: EvaluationRecord) -> dict[str, Any]:
-    """What is told of an evaluation, by the names of docs/metrics.md without `evaluation/`."""
+    """Return an evaluation's figures, named as in docs/metrics.md without `evaluation/`."""
     _, version = parse_version_tag(record.version)
     found: dict[str, Any] = {
         "id": record.id,

@@ -1,8 +1,7 @@
-"""What rank 0 does in a run of any kind: it keeps its rows, makes its checkpoints, and ends it.
+"""Rank 0's part in a run of any kind: it writes rows, makes checkpoints, and ends the run.
 
-Only copies are made on the training loop's time; a thread writes to the disk. It may not outlive
-the run, and an error on it ends the run. A run ends when its newest state is committed, never
-before.
+The training loop only waits for copies; a thread writes to the disk. The thread must not outlive
+the run, and an error on it ends the run. A run ends only after its newest state is committed.
 """
 
 import threading
@@ -33,8 +32,8 @@ F = TypeVar("F", bound="FirstRank")
 def on_rank_0(
     action: Callable[Concatenate[F, P], None],
 ) -> Callable[Concatenate[F, P], None]:
-    """Work of rank 0 alone between two batches. The others hear of it where it ends the run; it is
-    left out once the run ends here because it cannot be written."""
+    """Mark work of rank 0 alone between two batches. If the work ends the run, the other ranks
+    learn it. The work is skipped once the run ends here because it cannot be written."""
 
     def guarded(self: F, /, *arguments: P.args, **options: P.kwargs) -> None:
         if self._ending is not None:
@@ -49,7 +48,7 @@ def on_rank_0(
 
 
 class FirstRank(ABC):
-    """Rank 0 beside the training of `state`. `Follower` is what the other ranks do meanwhile."""
+    """Rank 0 next to the training of `state`. `Follower` is the counterpart on the other ranks."""
 
     def __init__(
         self,
@@ -61,7 +60,7 @@ class FirstRank(ABC):
         schedule: CheckpointSchedule,
         keep: int,
     ) -> None:
-        """`schedule`: when checkpoints are due; `keep`: how many of the newest stay."""
+        """`schedule`: when checkpoints are due; `keep`: number of newest checkpoints to keep."""
         self._ranks, self._store, self._state, self._stop = ranks, store, state, stop
         self._folder = volume.path(f"runs/{store.run}")
         self._disk = Disk(volume.root, store, stop)
@@ -73,26 +72,26 @@ class FirstRank(ABC):
         self._captured: Captured | None = None
         """A checkpoint that waits for the rows of its step."""
         self._ending: Command | None = None
-        """Set where the run ends here although its newest state cannot be written."""
+        """Set if the run ends here although its newest state cannot be written."""
 
     def _more_rows(self, volume: Volume) -> Sequence[RowsFile]:
-        """What must be durable with a step besides its metrics."""
+        """Files of rows, besides metrics, that must be durable with a step."""
         return ()
 
     @abstractmethod
     def next_command(self) -> Command:
-        """What all ranks do next. May take its time."""
+        """Return the next command for all ranks. May take long."""
 
     def checkpoint(self) -> None:
-        """Copy the training state to the host where a checkpoint is due. `report` hands it to the
-        thread that writes it: a commit needs the rows of its step."""
+        """Copy the training state to the host if a checkpoint is due. `report` later submits the
+        copy to the writing thread, because a commit needs the rows of its step."""
         if self._with_all_ranks(self._checkpoint_due):
             self._captured = capture(self._state, part_of(self._state, self._ranks))
 
     def end(self, command: Command, crash_limit: CrashLimit) -> str:
-        """Commit what is still open. Returns the kind of command that the run ends with:
-        `command`'s, unless its last state could not be written, or it was to end before its work
-        was done."""
+        """Commit the steps that are still uncommitted. Returns the kind of command that ends the
+        run: the kind of `command`, unless the last state could not be written or the run was asked
+        to end before its work was done."""
         kind: str = command.kind
 
         def uncovered() -> bool:
@@ -107,7 +106,8 @@ class FirstRank(ABC):
         return self._ending.kind if self._ending else kind
 
     def _before_end(self, kind: str) -> str:
-        """Finish what the run's end waits for. Returns the kind of command that it ends with."""
+        """Finish the work that the run's end waits for. Returns the kind of command that ends the
+        run."""
         return kind
 
     @on_rank_0
@@ -116,17 +116,17 @@ class FirstRank(ABC):
         self._writer.wait()
 
     def close(self) -> None:
-        """End the thread. It finishes what it has begun, unless the disk takes nothing."""
+        """End the thread. It finishes its current work, unless the disk cannot be written."""
         self._disk.abandon()
         if self._captured and self._sharded:
-            # Nobody hands it over any more: the rows of its step could not be written.
+            # The rows of its step could not be written: drop the checkpoint.
             self._writer.leave_out(self._captured)
         self._writer.close()
         for file in self._rows:
             file.close()
 
     def _hand_over_captured(self) -> None:
-        """Have the checkpoint written, if `checkpoint` has copied one."""
+        """Submit the checkpoint that `checkpoint` has copied, if any."""
         if self._captured:
             self._hand_over(self._captured)
             self._captured = None
@@ -136,8 +136,9 @@ class FirstRank(ABC):
         self._schedule.handed_over()
 
     def _with_all_ranks(self, decide: Callable[[], bool]) -> bool:
-        """What `decide` finds, which may take its time; of a sharded state the other ranks hear it,
-        and take part. False once the run ends here because it cannot be written."""
+        """Return the result of `decide`, which may take long. If the state is sharded, the other
+        ranks receive the result and take part. Return False once the run ends here because it
+        cannot be written."""
 
         def decided() -> bytes:
             try:
@@ -155,13 +156,13 @@ class FirstRank(ABC):
         room = self._store.payload_room()
         if not self._schedule.due(self._state.progress.step, self._writer.busy, room):
             return False
-        # Waited for first: two copies of the training state may be more than memory holds.
+        # Wait first: memory may not hold two copies of the training state.
         self._writer.wait()
         return True
 
     def _give_up(self, error: CannotWrite) -> Command:
-        """End here: the process or the run was told to end while nothing could be written. Steps
-        after the current checkpoint are trained again when the run goes on."""
+        """End the run here: the process or the run was asked to end while nothing could be written.
+        Steps after the current checkpoint are trained again when the run resumes."""
         log.error("the run ends before its newest state is written", reason=str(error))
         self._ending = Command("cancel" if self._store.cancelled() else "yield")
         return self._ending

@@ -1,8 +1,8 @@
-"""A rank other than 0 beside the coordinator: it gives its slices of what rank 0 publishes, and
+"""A rank other than 0 next to the coordinator: it contributes its slices to published versions, and
 writes its part of checkpoints.
 
-Where every rank holds the whole state, rank 0 copies its own and there is nothing to do here. Else
-each call here is one of all ranks, and stands at the same place of the loop as rank 0's.
+If every rank holds the whole state, rank 0 copies its own state and this rank does nothing.
+Otherwise each call here is a collective call, at the same place of the training loop as rank 0's.
 """
 
 import threading
@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 class Follower:
-    """The coordinator's counterpart on the other ranks, with its methods."""
+    """The coordinator's counterpart on the other ranks, with the same methods."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Follower:
         self._sharded = is_sharded(state.loaded.model)
         self._canary: CanaryPass | None = None
         self._versions: Versions | None = None
-        """None: no version is published."""
+        """None if no version is published."""
         if isinstance(config, RLConfig):
             longest = config.rollout.vllm.max_model_len
             self._canary = CanaryPass(state.loaded, state.policy, longest)
@@ -52,33 +52,33 @@ class Follower:
         self._writer = PartWriter(volume.root, self._disk, ranks)
 
     def begin(self) -> None:
-        """The frozen base of adapters, and the version that training starts from, if it is
-        published."""
+        """Contribute to the frozen base of adapters, and to the version that training starts from
+        if it is published."""
         if self._sharded and self._state.loaded.lora:
             base_on_host(self._state.loaded, part=None)
         self.publish()
 
     def requeue(self, *_: Any) -> None:
-        """Rank 0 does, for all."""
+        """Do nothing: rank 0 requeues for all ranks."""
 
     def publish(self) -> None:
-        """The version that the batch has made."""
+        """Contribute to the version that the batch has made."""
         if self._sharded and self._canary and self._versions:
             self._canary()
             self._versions.take(self._state.progress.version, 0.0)
 
     def checkpoint(self) -> None:
-        """The training state, where rank 0 says that a checkpoint is due."""
+        """Copy this rank's part of the training state if rank 0 says that a checkpoint is due."""
         if self._sharded and self._ranks.broadcast(None):
-            # Rank 0 has made an earlier one current; two copies may be more than memory holds.
+            # Rank 0 has already waited for an earlier checkpoint: memory may not hold two copies.
             self._writer.wait()
             self._writer.submit(capture(self._state, part_of(self._state, self._ranks)))
 
     def report(self, *_: Any) -> None:
-        """Rank 0 reports for all."""
+        """Do nothing: rank 0 reports for all ranks."""
 
     def end(self, command: Command, _: CrashLimit) -> str:
-        """The last checkpoint. Returns the kind of `command`."""
+        """Contribute to the last checkpoint. Returns the kind of `command`."""
         self.checkpoint()
         try:
             self._writer.wait()
@@ -87,6 +87,6 @@ class Follower:
         return command.kind
 
     def close(self) -> None:
-        """End the thread. It finishes what it has begun, unless the disk takes nothing."""
+        """End the thread. It finishes its current work, unless the disk cannot be written."""
         self._disk.abandon()
         self._writer.close()

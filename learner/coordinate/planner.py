@@ -1,7 +1,7 @@
-"""Forms the run's batches from the stream: replays recorded plans, then plans new ones.
+"""Form the run's batches from the stream: replay recorded plans, then plan new batches.
 
-A plan is recorded before anyone trains on it. Groups that are too stale are requeued; a group is
-never acknowledged here (that is the commit's).
+A plan is recorded before its batch is trained. Groups that are too stale are requeued. The planner
+never acknowledges a group; only a commit does.
 """
 
 import time
@@ -28,17 +28,17 @@ log = get_logger(__name__)
 
 POLL_SECONDS = 1.0
 CROWDED_SECONDS = 0.01
-"""Pause where a batch waits for groups in flight: they arrive one by one, and each would be
-followed by the same question to the store."""
+"""Pause while a batch waits for groups in flight. Groups arrive one by one, and without the pause
+each would cost a call to the store."""
 REQUEUE_LIMIT = 3
-"""A task whose groups were too stale this often ends as `too_slow`, one whose groups could not be
-read as `unreadable`."""
+"""Requeues after which a task is dropped: as `too_slow` if its groups were too stale, as
+`unreadable` if they could not be read."""
 REQUEUED = "stale groups are requeued"
-"""What the log says. The benchmark of overlap counts these lines."""
+"""Log message. The benchmark of overlap counts these lines."""
 
 
 class Planner:
-    """The batches of one run, one after the other."""
+    """Plans the batches of one run, in order."""
 
     def __init__(
         self,
@@ -48,25 +48,25 @@ class Planner:
         cost: SequenceCost,
         shared: bool = False,
     ) -> None:
-        """`cost`: of the model's sequences, by which ranks share a batch; `shared`: a rank computes
-        the prompt of samples of one group once."""
+        """`cost`: cost of the model's sequences, by which a batch is dealt to ranks; `shared`: a
+        rank computes a group's prompt once for all samples of the group."""
         algorithm, rollout = config.algorithm, config.rollout
         self._minibatches, self._seed = algorithm.minibatches, config.training.seed
         self._store, self._ancestry = store, ancestry
         self._cost, self._shared = cost, shared
-        # The session of a live run is gone: sampling it again is its users' business.
+        # A live run's session is over, so its users would have to hold it again.
         self._requeue_limit = 1 if config.data.live else REQUEUE_LIMIT
         self._waits_for_stragglers = rollout.stragglers == "wait"
         self._selection = BatchSelection(algorithm.prompts_per_step, rollout.max_staleness)
         self._recorded: dict[int, list[WaitingGroup]] = {}
-        """The batches that an earlier learner planned."""
+        """Batches that an earlier learner planned, by step."""
         self._newest: list[WaitingGroup] = []
         """The groups of the newest plan."""
         self.staleness: list[int] = []
-        """Of each group of the newest plan, by its oldest token."""
+        """Staleness of each group of the newest plan, by its oldest token."""
 
     def begin(self) -> None:
-        """Go back to the plans and groups that an earlier learner left uncommitted."""
+        """Restore the plans and groups that an earlier learner left uncommitted."""
         pending = self._waiting(self._store.call(self._store.trajectories.pending))
         known = {group.entry: group for group in pending}
         for step, pairs in self._store.call(self._store.trajectories.plans).items():
@@ -81,20 +81,20 @@ class Planner:
         self._selection.arrive(pending)
 
     def next(self, progress: Progress, interrupted: Callable[[], bool]) -> Plan | None:
-        """The plan of the batch after `progress`. Waits for groups until `interrupted`, which is
-        asked about once a second; then None."""
+        """Return the plan of the batch after `progress`. Waits for groups. Return None once
+        `interrupted`, which is called about once a second, returns True."""
         step = progress.step + 1
         if recorded := self._recorded.pop(step, None):
             log.info("replaying a recorded batch", step=step)
             self._newest = recorded
-            # Counted as when it was planned: its lineage was the current one.
+            # Counted as when the batch was planned: the sampling lineage was current then.
             tags = [group.oldest for group in recorded]
             self.staleness = [max(progress.version - parse_version_tag(t)[1], 0) for t in tags]
             return plan_of(recorded)
         try:
             groups = self._collect(progress, interrupted)
         except UnknownLineage as error:
-            # The store lists all lineages there were when this one began.
+            # When this lineage began, the store listed all earlier lineages.
             log.warning("a group of a later learner's version", reason=str(error))
             raise Fenced(self._store.run) from error
         if groups is None:
@@ -106,8 +106,9 @@ class Planner:
         return plan
 
     def requeue(self, step: int, unreadable: Mapping[int, str]) -> None:
-        """Have groups of the newest plan, that of `step`, sampled again: those of these tasks, for
-        these reasons. The others can be planned again. Nothing was trained by this plan."""
+        """Have groups of the newest plan, the plan of `step`, sampled again. `unreadable`: the
+        reasons by task position. The other groups can be planned again. No batch was trained on
+        this plan."""
         bad = [group for group in self._newest if group.position in unreadable]
         for group in bad:
             self._store.fenced(
@@ -122,9 +123,9 @@ class Planner:
         self._store.sweep_payloads()
 
     def shares(self, plan: Plan, step: int, ranks: int) -> list[list[list[Share]]]:
-        """What each rank trains in the first pass over the batch of `step`, by minibatch and rank.
-        Minibatches are cut before ranks are, so that each holds the same groups however many ranks
-        there are."""
+        """Return each rank's samples in the first pass over the batch of `step`, by minibatch and
+        rank. Minibatches are cut before the samples are dealt to ranks, so the number of ranks does
+        not change them."""
         positions = [TaskPosition.parse(task).position for task in plan.tasks]
         lengths = dict(zip(positions, plan.lengths, strict=True))
         return [
@@ -137,7 +138,7 @@ class Planner:
     ) -> list[WaitingGroup] | None:
         wait = 0.0
         while not interrupted():
-            # Before the read, not after it: a group that was read may have been committed since.
+            # Committed first, because a group that is read now may be committed after the read.
             self._selection.committed(self._store.committed_step)
             self._selection.arrive(self._read(wait))
             if batch := self._form(progress):
@@ -148,12 +149,12 @@ class Planner:
         return None
 
     def _form(self, progress: Progress) -> list[WaitingGroup] | None:
-        """The next batch, where it can be formed without making others too stale."""
+        """Return the next batch if it can be formed without making other groups too stale."""
         in_flight: dict[int, int] = {}
         if self._selection.enough and self._waits_for_stragglers:
             lineage = self._store.lineage
             in_flight = self._store.call(self._store.trajectories.in_flight, lineage)
-            # A group that is no longer in flight by now has been completed before this.
+            # A group that is no longer in flight by now was completed before `in_flight` was read.
             while fresh := self._read(0):
                 self._selection.arrive(fresh)
         if stale := self._selection.stale(self._ancestry, progress.version):
@@ -176,7 +177,7 @@ class Planner:
 
 
 def plan_of(groups: Sequence[WaitingGroup]) -> Plan:
-    """The plan of a batch of these groups."""
+    """Return the plan of a batch."""
     return Plan(
         [group.entry for group in groups],
         [group.task for group in groups],
@@ -192,7 +193,7 @@ def shares_of(
     cost: SequenceCost,
     shared: bool = False,
 ) -> list[list[Share]]:
-    """What each rank trains of the groups of a minibatch, whose tasks have these `positions`."""
+    """Return each rank's samples of a minibatch. The groups' tasks have these `positions`."""
     shares: list[list[Share]] = []
     counted: set[int] = set()
     for hand in deal(lengths, ranks, cost, shared):

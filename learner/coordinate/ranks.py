@@ -1,5 +1,5 @@
-"""What all ranks do together in a run of any kind: take it over, join their gradients, and hear
-what comes next."""
+"""The steps that all ranks of a run take together: take over the run, join gradients, and receive
+the next command."""
 
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.first_rank import FirstRank
@@ -14,8 +14,8 @@ from services.contracts.records import RunRecord
 
 
 def take_over(ranks: Ranks, store: RunStore) -> RunRecord:
-    """Take the run over (rank 0), for all ranks. Returns, on every rank, its record as of then: no
-    earlier learner can change it any more."""
+    """Take over the run (rank 0), for all ranks. Returns on every rank the run's record at that
+    time. No earlier learner can change it after that."""
 
     def acquired() -> bytes:
         record = store.acquire()
@@ -28,7 +28,7 @@ def take_over(ranks: Ranks, store: RunStore) -> RunRecord:
 
 
 def share_gradients(state: TrainingState, ranks: Ranks) -> None:
-    """Have the backward passes of several ranks sum the gradients of what is not sharded."""
+    """Have the backward passes of several ranks sum the gradients of unsharded weights."""
     state.policy = replicate(state.policy, ranks)
     if critic := state.critic:
         with present(critic.offloaded_weights, changed=False):
@@ -38,8 +38,8 @@ def share_gradients(state: TrainingState, ranks: Ranks) -> None:
 def next_command(
     coordinator: FirstRank | Follower, ranks: Ranks, crash_limit: CrashLimit
 ) -> Command:
-    """Rank 0's next command, on every rank. A rank that waits for it is not at work: its death
-    says nothing about the run."""
+    """Return rank 0's next command on every rank. A rank that waits for the command is idle: its
+    death is not the run's fault."""
     crash_limit.idle()
 
     def make() -> bytes:

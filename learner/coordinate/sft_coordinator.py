@@ -21,11 +21,11 @@ from services.contracts.config import SFTConfig
 from services.volume import Volume
 
 PROGRESS_SECONDS = 1.0
-"""Between two events of a run: steps of a small model take milliseconds."""
+"""Seconds between two progress events of a run: steps of a small model take milliseconds."""
 
 
 class SFTCoordinator(FirstRank):
-    """Coordinates one run from `state` on."""
+    """Coordinates one supervised run, starting at `state`."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class SFTCoordinator(FirstRank):
         stop: threading.Event,
         work: Work | None,
     ) -> None:
-        # Nothing waits in a stream for its commit: no bytes to count.
+        # No group waits in a stream for a commit, so there are no bytes to count.
         training = config.training
         schedule = CheckpointSchedule(
             training.checkpoint_every, max_steps, budget=1, seconds=training.checkpoint_seconds
@@ -56,8 +56,8 @@ class SFTCoordinator(FirstRank):
         return self._state.progress.supervised
 
     def begin(self) -> None:
-        """Write down what adapters are trained beside, go back to the checkpoint's rows, and let
-        the run run."""
+        """Export the model's description for adapters, return to the checkpoint's rows, and set the
+        run's state to running."""
         loaded = self._state.loaded
         self._begin(base_on_host(loaded) if self._sharded and loaded.lora else None)
 
@@ -68,10 +68,10 @@ class SFTCoordinator(FirstRank):
             name = f"runs/{self._store.run}/model"
             self._disk.retry(name, lambda: export_description(loaded, folder, base))
         step = self._state.progress.step
-        # First what is fenced: a learner that was replaced while it loaded its model, or its rows,
-        # leaves the rows of its successor.
+        # The fenced call comes first: a learner that was replaced while it loaded its model or its
+        # rows must not change the rows of its successor.
         self._store.fenced(self._store.runs.update, {"max_steps": self._max_steps})
-        # A run that begins validates again, before its first step.
+        # A run at step 0 validates again before its first step.
         self._file.begin(step if step else -1)
         for warning in loaded.warnings:
             self._store.warn(warning)
@@ -81,7 +81,7 @@ class SFTCoordinator(FirstRank):
         self._store.set_state("running")
 
     def next_command(self) -> Command:
-        """What all ranks do next."""
+        """Return the next command for all ranks."""
         try:
             self._writer.check()
         except CannotWrite as error:
@@ -101,7 +101,8 @@ class SFTCoordinator(FirstRank):
 
     @on_rank_0
     def report(self, metrics: dict[str, float], rows: int = 0, tokens: int = 0) -> None:
-        """Report a step of so many rows and tokens, or the validation before the first one."""
+        """Report a step of `rows` rows and `tokens` tokens, or the validation before the first
+        step."""
         step, now = self._state.progress.step, time.monotonic()
         speed = self._speed.metrics(rows, tokens, self._max_steps - step)
         row = {
@@ -112,7 +113,7 @@ class SFTCoordinator(FirstRank):
             **self._utilisation(speed.get("time/step", 0.0)),
             "memory/peak_bytes": peak_memory(),
         }
-        # First what is fenced: a learner that was replaced while it slept writes no row.
+        # The fenced call comes first: a replaced learner that was asleep must not write rows.
         last = step == self._max_steps or "validation/loss" in row or self._captured is not None
         if last or now - self._said >= PROGRESS_SECONDS:
             self._said = now
@@ -123,14 +124,14 @@ class SFTCoordinator(FirstRank):
         self._hand_over_captured()
 
     def _utilisation(self, seconds: float) -> dict[str, float]:
-        """Of a step that took so long."""
+        """Return the FLOPs utilisation of a step that took `seconds`."""
         spent, self._flops = self._supervised.flops - self._flops, self._supervised.flops
         if self._work is None or not self._work.peak or not seconds:
             return {}
         return {"train/mfu": spent / (seconds * self._work.peak)}
 
     def _before_end(self, kind: str) -> str:
-        # Of steps that take milliseconds not each was said.
+        # Fast steps are not reported one by one, so the last step may be missing.
         self._store.fenced(self._store.runs.update, {"step": self._state.progress.step})
         said = best_said(self._state.progress, self._max_steps, self._measure)
         if kind == "finish" and said:
@@ -140,15 +141,16 @@ class SFTCoordinator(FirstRank):
     def _checkpoint_due(self) -> bool:
         step = self._state.progress.step
         if step and self._supervised.best_step == step:
-            # Its weights are the ones to keep, so they are not left to a later step.
+            # The weights of the best step must be kept, so its checkpoint cannot wait for a later
+            # step.
             self._writer.wait()
             return True
         return super()._checkpoint_due()
 
 
 def best_said(progress: Progress, max_steps: int, measure: str = "loss") -> str | None:
-    """Say at which step the `measure` of a run's validations was lowest. Return None if that is
-    its last step, or if there was no validation. There is no checkpoint of step 0."""
+    """Say at which step the `measure` of a run's validations was lowest. Return None if that is the
+    last step, or if there was no validation. Step 0 has no checkpoint."""
     called = {"loss": "validation loss was", "bits_per_byte": "bits per byte were"}[measure]
     found, step = progress.supervised, progress.step
     if found is None or found.best_step is None or found.best_step >= step:

@@ -23,19 +23,19 @@ from services.contracts.config.objective.terms import ReverseKL
 
 
 class StepReport:
-    """The rows of one run."""
+    """The rows of metrics of one run."""
 
     def __init__(self, config: RLConfig, store: RunStore, work: Work | None) -> None:
-        """`work`: what a step computes; None where nobody knows how fast the device is."""
+        """`work`: FLOPs of a step, None if the speed of the device is unknown."""
         self._config, self._store, self._work = config, store, work
         self._waits: dict[str, float] = {}
         """Seconds that each worker had waited for admission until the last step."""
         self._filtered = (0, 0.0)
         """Groups without reward variance until the last step, and the sum of their mean rewards."""
         self._dataset_names = [name for name in config.datasets if name]
-        """Of a mixture."""
+        """Dataset names of a mixture."""
         self._filtered_of: dict[str, int] = {}
-        """Such groups of each dataset of a mixture."""
+        """Groups without reward variance until the last step, for each dataset of a mixture."""
         self._skipped = 0
         """Tasks that the curriculum has skipped until the last step."""
         self._discarded = 0
@@ -45,7 +45,7 @@ class StepReport:
         """Whether the run has rewards at all."""
 
     def begin(self) -> None:
-        """Count from now on."""
+        """Start counting now."""
         self._filtered = self._store.call(self._store.trajectories.filtered)
         self._filtered_of = self._filtered_by_dataset()
         self._skipped = self._store.call(self._store.trajectories.skipped)
@@ -68,8 +68,9 @@ class StepReport:
         pushed: Pushed | None,
         bytes: int,
     ) -> dict[str, Any]:
-        """The row of the step that led to `progress`. `metrics`: of its training; `sums`: over
-        ranks (`outcome_sums`); `staleness`: of each group; `bytes`: of the groups' payloads."""
+        """Return the row of the step that led to `progress`. `metrics`: metrics of the training
+        step; `sums`: outcomes summed over ranks (`outcome_sums`); `staleness`: staleness of each
+        group; `bytes`: size of the groups' payloads."""
         workers = self._store.workers()
         wait, self._waits = admission_wait(self._waits, workers)
         samples, tokens = int(sums["samples"]), int(sums["completion_tokens"])
@@ -140,7 +141,7 @@ class StepReport:
         if self._work is None:
             return {}
         passes = metrics["train/updates"] / self._config.algorithm.minibatches
-        # What several samples share counts once.
+        # A prefix that several samples share counts once.
         computed = 1 - metrics.get("train/shared_tokens", 0.0)
         tokens, squares = sums["row_tokens"] * computed, sums["row_tokens_squared"] * computed
         return self._work.metrics(tokens, squares, passes, seconds)

@@ -1,5 +1,8 @@
-"""Rank 0 waits for groups or answers: it warns of a long wait, naming the likely reason, and has
-the newest version published again where workers cannot load it because a file is damaged."""
+"""Watch over rank 0's wait for groups or answers.
+
+A long wait is warned of with the likely reason. If workers cannot load the newest version because a
+file is damaged, the version is published again.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,13 +17,13 @@ from services.runtime.logs import get_logger
 log = get_logger(__name__)
 
 PATIENCE_SECONDS = 60.0
-"""Waiting this long is worth a warning."""
+"""A longer wait is worth a warning."""
 LOOK_SECONDS = 5.0
-"""Between two looks at the workers, which take one call of Redis each."""
+"""Seconds between two checks of the workers. Each check is one call to Redis."""
 
 
 class Waiting:
-    """The waits of one run."""
+    """Watches the waits of one run."""
 
     def __init__(
         self,
@@ -30,22 +33,23 @@ class Waiting:
         filtered: Callable[[], int],
         publish_again: Callable[[], bool],
     ) -> None:
-        """`filtered`: groups filtered since the last step; `publish_again` publishes the newest
-        version, whole, and says whether it does."""
+        """`filtered`: number of groups filtered since the last step; `publish_again`: publishes the
+        newest version again, whole, and returns whether it did."""
         self._store, self._publisher = store, publisher
         self._live = config.data.live
         self._by_agents = isinstance(config.rollout.episode, Sessions)
         self._filtered, self._publish_again = filtered, publish_again
         self._began = self._warned = self._looked = time.monotonic()
         self._compared = -PATIENCE_SECONDS
-        """When the files of the newest version were read last: of a large model that takes long."""
+        """Time at which the files of the newest version were last read. For a large model a read
+        takes long."""
 
     def begin(self) -> None:
-        """A wait begins."""
+        """Start a wait."""
         self._began = self._warned = self._looked = time.monotonic()
 
     def look(self, what: str) -> None:
-        """Called again and again while `what` is waited for."""
+        """Check the wait for `what`. Called repeatedly during the wait."""
         now = time.monotonic()
         if now - self._looked < LOOK_SECONDS:
             return
@@ -68,19 +72,19 @@ class Waiting:
     def _warn(self, what: str, seconds: float, workers: Sequence[WorkerRecord]) -> None:
         troubled = [f"{w.id}: {w.error}" for w in workers if w.error]
         if not troubled and any(w.state == "starting" for w in workers):
-            # Nothing is wrong: vLLM takes minutes to start, and its worker says when it gives up.
+            # No problem: vLLM takes minutes to start, and its worker reports when it gives up.
             log.info("waiting for workers to start", what=what, seconds=round(seconds))
             return
         served = any(w.serves(self._store.run) and not w.evaluation_only for w in workers)
         if not troubled and self._live and served:
-            # Nothing is wrong either: users bring sessions when they come.
+            # No problem: users bring sessions when they come.
             return
         if not workers:
             reason = "no rollout worker serves this pool; start one (python -m rollout)"
         elif troubled:
             reason = "; ".join(troubled)
         elif self._by_agents and served:
-            # Workers are idle then, and it is not they who are waited for.
+            # The workers are idle: the run waits for agents, not for workers.
             reason = "no agent plays, or agents have ended too few of their sessions"
         else:
             reason = ", ".join(f"{w.id} is {w.state}" for w in workers)

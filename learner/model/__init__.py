@@ -1,13 +1,13 @@
-"""Models: a package for each concern.
+"""Models: one package per concern.
 
-    loading      models from folders, adapters, and what is written of them
+    loading      models from folders, adapters, and the files that are written for a model
     passes       rows, micro-batches, log-probabilities
-    attention    over packed rows
+    attention    attention over packed rows
     head         from hidden states to log-probabilities
     moe          routers and experts
-    placement    on every rank, in slices, or on the host
+    placement    weights on every rank, in slices, or on the host
 
-The modules beside them put these together: value models, references, compiling, the plan of passes.
-Imports `batch`, `optim` and `objective`; neither the store nor the coordinator. Writes only model
-folders that its caller names.
+The modules next to these packages combine them: value models, references, compiling, the plan of
+passes. Imports `batch`, `optim` and `objective`, but neither the store nor the coordinator. Writes
+only to model folders that its caller names.
 """

@@ -1,6 +1,7 @@
-"""The policy's log-probabilities of the canary's sequences, by the same forward pass that trains.
+"""Compute the policy's log-probabilities of the canary's sequences with the forward pass that
+trains.
 
-One pass of 168 tokens for each version. A pass of a sharded model is one of all ranks.
+Each version costs one pass of 168 tokens. For a sharded model all ranks make the pass together.
 """
 
 import torch
@@ -17,17 +18,17 @@ class CanaryPass:
     """Makes the canary of each version of one run."""
 
     def __init__(self, loaded: LoadedModel, policy: nn.Module, context: int | None) -> None:
-        """`policy`: as in TrainingState; `context`: tokens of prompt and completion that vLLM
-        takes; None: as many as the model."""
+        """`policy`: see TrainingState; `context`: tokens of prompt and completion that vLLM
+        accepts, None for the model's own limit."""
         self._loaded, self._policy = loaded, policy
         limits = [n for n in (context, loaded.max_length) if n is not None]
-        # vLLM must have room for a token that it samples.
+        # vLLM needs one more token: the one that it samples.
         self._longest = min(limits, default=1 << 20) - 1
         self._without_adapter = b""
 
     def __call__(self) -> Canary | None:
-        """The canary of the policy as it is. None where the model takes too few tokens. Of a
-        sharded policy every rank has to ask for it."""
+        """Return the canary of the current policy, or None if the model's context is too short. For
+        a sharded policy all ranks call this together."""
         vocabulary = vocabulary_of(self._loaded)
         tokens = sequences(vocabulary, self._longest)
         if min(map(len, tokens), default=0) < SHORTEST:
@@ -47,13 +48,13 @@ class CanaryPass:
 
 
 def vocabulary_of(loaded: LoadedModel) -> int:
-    """Token ids that both the tokenizer and the model know."""
+    """Return the number of token ids that both the tokenizer and the model know."""
     return min(len(loaded.tokenizer), loaded.model.config.get_text_config().vocab_size)
 
 
 @torch.no_grad()
 def scored(policy: TokenLogprobs | BaseLogprobs, tokens: list[list[int]]) -> list[float]:
-    """Log-probabilities of each token of each sequence but its first."""
+    """Return the log-probabilities of all tokens of each sequence except the first."""
     masks = [torch.arange(len(one)) > 0 for one in tokens]
     row = packed_row([torch.tensor(one) for one in tokens], masks, device_of(policy))
     logprobs, _ = policy(row)

@@ -1,9 +1,9 @@
-"""How a model makes its passes: without noise, with recomputed activations, compiled.
+"""Prepare a model's passes: switch off dropout and router noise, recompute activations, compile
+blocks.
 
-torch.compile is for the blocks: norms, activations and residuals become one pass each.
-
-Blocks are compiled one by one, so that all of a kind share their graphs, for any number of tokens.
-Attention stays as it is: it reads the layout of a row, and each layout would be another graph.
+torch.compile fuses norms, activations and residuals of a block into one pass each. Blocks are
+compiled one by one, so that all blocks of a kind share their graphs, for any number of tokens.
+Attention is not compiled: it reads the layout of a row, and each layout would need its own graph.
 """
 
 import sys
@@ -19,7 +19,7 @@ from learner.model.placement.blocks import blocks
 from services.contracts.experts import expert_count
 
 Backend = Literal["inductor", "cudagraphs", "aot_eager", "eager"]
-"""`training.compile_backend`; benchmarks compile without the package of the config."""
+"""`training.compile_backend`. Benchmarks compile without the config package."""
 WHY, SET = "training.compile compiles", "training.compile is set"
 
 
@@ -29,11 +29,12 @@ def compiles(
     device: torch.device,
     backend: Backend = "inductor",
 ) -> tuple[Backend | None, str]:
-    """The backend that compiles the blocks of `model` for `device`, or None, and why, for people.
-    Asked once a run, before anything of it is compiled: graphs of earlier runs go. Raises
-    UnusableModel if the config asks for what cannot be."""
+    """Return the backend that compiles the blocks of `model` on `device`, or None, and the reason
+    in words for the user. Call it once per run, before anything is compiled: it drops the graphs of
+    earlier runs. Raises UnusableModel if the config requires an impossible compilation."""
     if "torch._dynamo" in sys.modules:
-        # They would count against the few that torch keeps of a block's code, or of an optimizer's.
+        # Old graphs would count against the few that torch keeps for a block's or an optimizer's
+        # code.
         torch.compiler.reset()
     if configured is False:
         return None, f"off: {SET}"
@@ -43,14 +44,14 @@ def compiles(
         if configured == "auto":
             return None, f"off: {why}"
         raise UnusableModel(f"training.compile: {why}; install gcc, or leave training.compile out")
-    # What fails later on, in a block, runs as it is.
+    # With `auto`, a block that fails to compile later runs uncompiled.
     torch._dynamo.config.suppress_errors = configured == "auto"
     why = "the learner computes on CUDA" if configured == "auto" else SET
     return backend, f"on: {why}" + (f" (backend {backend})" if backend != "inductor" else "")
 
 
 def _not_worth(model: PreTrainedModel, device: torch.device) -> str | None:
-    """Why blocks of `model` are better not compiled."""
+    """Return why compiling blocks of `model` would not pay, or None."""
     if device.type == "cpu":
         return "on a CPU it takes half a minute at each start, and gains a few percent"
     if expert_count(model.config.get_text_config()):
@@ -64,7 +65,7 @@ def _not_worth(model: PreTrainedModel, device: torch.device) -> str | None:
 
 @cache
 def _cannot_compile(device: torch.device, backend: Backend) -> str | None:
-    """Why nothing can be compiled for `device` on this machine, by trying it; None: it can."""
+    """Try to compile for `device`. Return why it fails on this machine, or None."""
     x = torch.ones(8, device=device, requires_grad=True)
     try:
         torch.compile(lambda x: (x.sin() * x).sum(), backend=backend)(x).backward()
@@ -76,26 +77,26 @@ def _cannot_compile(device: torch.device, backend: Backend) -> str | None:
 
 
 def compile_blocks(model: PreTrainedModel, backend: Backend) -> None:
-    """Compile the blocks of `model` when they are first used, which takes half a minute and a C
-    compiler. Raises UnusableModel where it does not say what its blocks are."""
+    """Have the blocks of `model` compiled at their first use, which takes half a minute and a C
+    compiler. Raises UnusableModel if the model does not name its blocks."""
     found = blocks(model, WHY)
-    # For all models: it changes nothing where nothing is compiled.
+    # Registered for all models: without compilation it changes nothing.
     AttentionInterface.register(NAME, torch.compiler.disable(packed_attention))
     for block in found:
         block.compile(dynamic=True, backend=backend)
 
 
 def make_trainable(model: PreTrainedModel, checkpointing: bool, compiled: Backend | None) -> None:
-    """Have `model` make its passes without dropout and without noise in routers, whatever its own
-    config says: the sampler has none, and ratios would be random. `checkpointing`: a block's
-    activations are computed again in the backward pass; `compiled`: the backend that compiles the
-    blocks."""
+    """Disable dropout and router noise in the passes of `model`, whatever its own config says. The
+    sampler has neither, and ratios would be random. `checkpointing`: recompute a block's
+    activations in the backward pass; `compiled`: backend that compiles the blocks."""
     model.eval()
     if checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
         for module in model.modules():
             if getattr(module, "gradient_checkpointing", False):
-                # transformers recomputes in training mode alone, in which a block drops by itself.
+                # transformers recomputes activations only in training mode, which also enables a
+                # block's own dropout.
                 module.training = True
                 vars(module).update({n: 0.0 for n, v in vars(module).items() if _drops(n, v)})
     if compiled:

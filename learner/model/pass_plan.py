@@ -1,7 +1,7 @@
-"""How the ranks make their passes: what the estimate of a submission says, for the GPUs at hand.
+"""The plan of the ranks' passes: the estimate of the submission, applied to the actual GPUs.
 
-All ranks must do the same, since passes of a sharded model are passes of all of them: the rank
-with least memory decides.
+All ranks need the same plan, because they make the passes of a sharded model together. The rank
+with the least memory decides.
 """
 
 import time
@@ -26,9 +26,10 @@ from services.runtime.logs import get_logger
 Config = RLConfig | SFTConfig
 CHECKPOINTING = "training.activation_checkpointing"
 FREE = 0.85
-"""Of what a rank may take, before it loads a run: CUDA's own part is taken already."""
+"""Share of a rank's memory that must be free before it loads a run. CUDA's own share is already
+taken."""
 ROOM_SECONDS = 30.0
-"""vLLM gets 10 to end by itself (`rollout.vllm.server`)."""
+"""vLLM gets 10 of them to end by itself (`rollout.vllm.server`)."""
 ROOM_POLL_SECONDS = 0.2
 
 log = get_logger(__name__)
@@ -41,9 +42,9 @@ class PassPlan:
     parallel: str
     """`ddp` or `fsdp`."""
     checkpointing: bool
-    """Whether activations are computed again in the backward pass."""
+    """Whether the backward pass recomputes activations."""
     reason: str
-    """For people: why they are, or are not."""
+    """Why, in words for the user."""
 
     @property
     def sharded(self) -> bool:
@@ -52,7 +53,7 @@ class PassPlan:
 
     @property
     def activations(self) -> str:
-        """What happens with them, and why."""
+        """How activations are handled, and why, in words for the user."""
         kept = "computed again in the backward pass" if self.checkpointing else "kept"
         return f"{kept}: {self.reason}"
 
@@ -63,8 +64,9 @@ def agreed_plan(
     model: Callable[[], Model | None],
     workers: Callable[[], Sequence[Worker]],
 ) -> PassPlan:
-    """The plan, the same on every rank. On CUDA: by `model`, None where its config names no widths,
-    and by the `workers` that sample on the same GPUs. Raises what these raise."""
+    """Return the plan, the same on every rank. On CUDA it depends on `model`, which returns None if
+    the model's config names no widths, and on the `workers` that sample on the same GPUs. Raises
+    what `model` and `workers` raise."""
     parallel = config.training.parallel
     forced = config.training.activation_checkpointing
     if ranks.device.type != "cuda":
@@ -81,8 +83,8 @@ def agreed_plan(
 
 
 def await_memory(device: torch.device, wanted: int) -> None:
-    """Return when a GPU has about as much memory as a run counts on: a worker there may have to end
-    the vLLM of another run first. After ROOM_SECONDS in any case."""
+    """Wait until a GPU has about as much free memory as the run needs, but at most ROOM_SECONDS: a
+    worker there may first have to end the vLLM of another run."""
     limit = time.monotonic() + ROOM_SECONDS
     while (found := available(device)) < FREE * wanted:
         if time.monotonic() > limit:
@@ -96,13 +98,13 @@ def await_memory(device: torch.device, wanted: int) -> None:
 
 
 def available(device: torch.device) -> int:
-    """Bytes of a GPU that this process has or may get now."""
+    """Return the bytes of a GPU that this process has or can allocate now."""
     free, _ = torch.cuda.mem_get_info(device)
     return int(free + torch.cuda.memory_reserved(device))
 
 
 def plan_for(config: Config, model: Model | None, devices: LearnerDevices, budget: int) -> PassPlan:
-    """The plan for ranks that may take `budget` bytes each of a GPU."""
+    """Return the plan for ranks that may each use `budget` bytes of a GPU."""
     forced = config.training.activation_checkpointing
     if model is None:
         shared = parallel_on(config.training.parallel, 0.0, None, devices.ranks)
@@ -123,7 +125,7 @@ def _without_gpu(forced: bool | str, device: torch.device) -> str:
 
 
 def gpu_of(device: torch.device) -> GPUDevice:
-    """The GPU that a rank computes on."""
+    """Describe the GPU that a rank computes on."""
     found = torch.cuda.get_device_properties(device)
     return GPUDevice(uuid=f"GPU-{found.uuid}", name=found.name, memory=found.total_memory)
 
@@ -135,8 +137,8 @@ def known_model(
     teacher: str | None = None,
     reference: str | None = None,
 ) -> Model | None:
-    """The sizes of the model at `path`, and of the critic, teacher and reference that are other
-    models, for the estimate. Raises UnusableModel."""
+    """Return the sizes of the model at `path` for the estimate, and the sizes of critic, teacher
+    and reference if they are other models. Raises UnusableModel."""
     shape, half = _shape(path, config, "model")
     if shape is None:
         return None

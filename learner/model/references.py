@@ -1,7 +1,7 @@
-"""Copies of the policy without gradient: the reference of the KL, and a lagged proximal policy.
+"""Copies of the policy without gradients: the reference of the KL, and a lagged proximal policy.
 
-Each is fixed while a batch is trained, and follows the policy between two batches. All ranks hold
-the same copies: they follow policies that are equal bit for bit.
+A copy is fixed while a batch is trained, and follows the policy between two batches. All ranks hold
+the same copies, because they follow policies that are equal bit for bit.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ Copied = Literal["reference", "lagged", "teacher"]
 
 @dataclass(frozen=True)
 class Following:
-    """How a copy follows the policy: weights += rate · (policy − weights), each `every` steps."""
+    """How a copy follows the policy: weights += rate · (policy − weights), every `every` steps."""
 
     every: int = 1
     rate: float = 1.0
@@ -50,25 +50,25 @@ class Following:
 
 @dataclass
 class PolicyCopy:
-    """A policy that training does not change."""
+    """A policy that training does not change directly."""
 
     logprobs: TokenLogprobs | BaseLogprobs
     following: Following | None = None
-    """None: it is frozen."""
+    """None: the copy is frozen."""
     offload: Offload | None = None
-    """Its weights on the host between its passes."""
+    """Keeps its weights on the host between its passes."""
     tokenizer: Any = None
-    """The tokenizer of the model that it was loaded from."""
+    """Tokenizer of the folder that the copy was loaded from."""
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """Its weights by name; while offloaded they have no memory."""
+        """Its weights by name. Offloaded weights have no memory."""
         assert isinstance(self.logprobs, TokenLogprobs), "a reference beside adapters is frozen"
         return dict(self.logprobs.model.named_parameters())
 
     @contextmanager
     def present(self, changed: bool = False) -> Iterator[TokenLogprobs | BaseLogprobs]:
-        """The copy, ready to compute; `changed`: the block changes its weights."""
+        """Provide the copy on its device. `changed`: the block changes its weights."""
         with present([self.offload] if self.offload else [], changed):
             yield self.logprobs
 
@@ -80,10 +80,10 @@ class PolicyCopy:
             return
         trained = dict(policy.named_parameters())
         for name, parameter in self.parameters.items():
-            # On the host while offloaded, and so are its sums.
+            # Offloaded weights follow on the host.
             weight = self.offload.host[parameter] if self.offload else local(parameter)
             newest = trained[name]
-            # A copy on a device of its own is whole.
+            # A copy on another device is whole.
             newest = local(newest) if isinstance(parameter, DTensor) else whole(newest)
             newest = newest.to(weight.device)
             if following.rate == 1:
@@ -99,7 +99,7 @@ class Copies:
     reference: PolicyCopy | None = None
     lagged: PolicyCopy | None = None
     teacher: PolicyCopy | None = None
-    """Another model, which knows the same tokens."""
+    """Another model, which has the policy's tokens."""
 
     @property
     def moving(self) -> dict[str, PolicyCopy]:
@@ -108,14 +108,14 @@ class Copies:
         return {name: copy for name, copy in named.items() if copy and copy.following}
 
     def after_step(self, step: int, policy: PreTrainedModel) -> None:
-        """Let all follow `policy`."""
+        """Let all copies follow `policy`."""
         for copy in self.moving.values():
             copy.after_step(step, policy)
 
 
 @dataclass(frozen=True)
 class Scorers:
-    """Where the models are that score the policy's answers, if they are other models than the run
+    """Paths of the models that score the policy's answers, if they are not the model that the run
     starts from."""
 
     teacher: str | None = None
@@ -132,13 +132,14 @@ def load_copies(
     scorers: Scorers = Scorers(),
     tokenizer: Any = None,
 ) -> Copies:
-    """The copies before a checkpoint's weights: a reference is the model at `base` unless `scorers`
-    has another, a lagged copy the policy at `start`. Beside adapters the reference is `policy`
-    without them. `tokenizer`: of the policy. Raises UnusableModel, UnusableDevice."""
+    """Load the copies that the objective needs, before a checkpoint's weights are loaded into them.
+    A reference is the model at `base` unless `scorers` names another. A lagged copy is the policy
+    at `start`. With adapters the reference is `policy` without them. `tokenizer`: the policy's.
+    Raises UnusableModel, UnusableDevice."""
 
     def loaded(path: str, follows: Following | None, name: Copied, key: str = "") -> PolicyCopy:
         where = place(f"placement.{name}", getattr(config.placement, name), ranks)
-        # An earlier policy replays the same experts; another model routes by itself.
+        # An earlier policy replays the recorded experts. Another model routes by itself.
         replays = name == "lagged" and config.algorithm.router.replay
         copy = make_copy(path, config.model, follows, where, ranks, policy, compiled, replays)
         if key:
@@ -169,8 +170,8 @@ def load_reference(
     policy: TokenLogprobs,
     compiled: Backend | None = None,
 ) -> PolicyCopy:
-    """The model at `base`, with which a supervised run compares its `policy`; beside adapters the
-    policy without them. Raises UnusableModel."""
+    """Load the model at `base`, the reference of a supervised run. With adapters the reference is
+    `policy` without them. Raises UnusableModel."""
     assert isinstance(config.model, PretrainedModel)
     if config.model.lora is not None:
         return PolicyCopy(BaseLogprobs(policy))
@@ -188,10 +189,12 @@ def make_copy(
     compiled: Backend | None,
     replays: bool = False,
 ) -> PolicyCopy:
-    """The model at `path` as a copy of `policy`, on the device `where`. Raises UnusableModel."""
-    # On a device of its own it is whole.
+    """Load the model at `path` as a copy of `policy`, on the device `where`. Raises
+    UnusableModel."""
+    # A copy on another device is whole.
     sharded = is_sharded(policy) and where == ranks.device
-    # What follows the policy by less than a rounding step would never move in bfloat16.
+    # A copy that follows stays in float32: steps smaller than a rounding step would be lost in
+    # bfloat16.
     never = follows is None
     frozen = load_model(path, model, where, never, ranks if sharded else None)
     frozen.model.eval().requires_grad_(False)
@@ -234,14 +237,14 @@ def _shape(shape: torch.Size | None) -> str:
 
 
 def offloaded(copy: PolicyCopy, name: Copied, training: Training, ranks: Ranks) -> PolicyCopy:
-    """`copy` on the host between its passes, where `training.offload` says so."""
+    """Return `copy`, with its weights on the host between passes if `training.offload` says so."""
     if offloads(name, training, ranks):
         copy.offload = Offload(copy.logprobs.model.parameters)
     return copy
 
 
 def following(config: Reference | LaggedProximal) -> Following | None:
-    """How a copy of this kind follows the policy; None: not at all."""
+    """Return how a copy of this kind follows the policy, or None for a frozen copy."""
     match config:
         case FrozenReference():
             return None

@@ -1,7 +1,9 @@
-"""The critic: it estimates the value of the policy's answers before a batch, and learns from it.
+"""The critic: it estimates the value of the policy's answers before a batch, and then learns from
+it.
 
-It is a model of its own, with its own optimizer, and shares minibatches and micro-batches with the
-policy. Its head reads hidden states of a few tokens: it has no output over the vocabulary.
+It is a separate model with its own optimizer, and uses the policy's minibatches and micro-batches.
+Instead of an output over the vocabulary it has a value head, which reads hidden states of a few
+tokens.
 """
 
 from collections.abc import Callable
@@ -38,20 +40,21 @@ class TokenValues(nn.Module):
         self.autocast = autocast
 
     def forward(self, row: PackedRow, places: torch.Tensor) -> torch.Tensor:
-        """[p], with gradient, at the tokens `places` [p] of the row: float32 or wider."""
+        """Return values [p] with gradient, float32 or wider, at the tokens `places` [p] of the
+        row."""
         inside, part = None, row.part
         if part is not None:
             inside, places = part.here(places)
         hidden = hidden_states(self.model, row, self.autocast)
         if part is not None and not part.size:
-            # Something to read, and to leave out.
+            # A row to index, masked out below.
             hidden = nn.functional.pad(hidden, (0, 0, 0, 1))
         hidden = hidden[places]
         head = self.model.score
-        # A sharded head computes in the type of the passes.
+        # A sharded head has the type of the passes.
         wide = torch.promote_types(hidden.dtype, torch.float32)
         bias = None if head.bias is None else head.bias.to(wide)
-        # Not a view: FSDP has a hook on it.
+        # Cloned, because FSDP cannot hook a view.
         found = (
             nn.functional.linear(hidden.to(wide), head.weight.to(wide), bias).squeeze(-1).clone()
         )
@@ -62,33 +65,33 @@ class TokenValues(nn.Module):
 
 @dataclass
 class Critic:
-    """All of a critic that training changes, and how it is trained."""
+    """A critic's training state and config."""
 
     model: PreTrainedModel
     values: nn.Module
-    """The model as TokenValues, sharded, or inside DDP where there are several ranks."""
+    """The model as TokenValues: sharded, or inside DDP if there are several ranks."""
     optimizers: Optimizers
     config: CriticConfig
     moments: Moments
     offloaded_weights: tuple[Offload, ...] = ()
-    """Its weights, where they are on the host between its passes."""
+    """Its weights, if they are on the host between its passes."""
     offloaded_state: tuple[Offload, ...] = ()
-    """The state of its optimizers, where it is on the host until it is trained."""
+    """Optimizer states, if they are on the host until the critic is trained."""
 
     @property
     def offloads(self) -> tuple[Offload, ...]:
-        """All of it that is on the host."""
+        """All its tensors on the host."""
         return self.offloaded_weights + self.offloaded_state
 
     @property
     def scale(self) -> Scale:
-        """The units of its values now."""
+        """Current units of its values."""
         return self.moments.scale(self.config.normalisation)
 
 
 @torch.no_grad()
 def set_values(critic: Critic, samples: list[Sample], budget: int, ranks: Ranks) -> None:
-    """Set the values of each sample, at all places that an estimator uses."""
+    """Set the critic's values of each sample, at all places that an estimator uses."""
     with present(critic.offloaded_weights, changed=False):
         found: list[tuple[list[Sample], torch.Tensor]] = []
         for chosen, row in forward_rows(critic.values, samples, budget, ranks):
@@ -96,7 +99,7 @@ def set_values(critic: Critic, samples: list[Sample], budget: int, ranks: Ranks)
             values = unwrapped(critic.values)(row, places)
             if chosen:
                 found.append((chosen, values))
-        # Fetched after all passes.
+        # Copied to the host after all passes.
         for chosen, values in found:
             for sample, own in zip(chosen, split(values.cpu(), chosen), strict=True):
                 sample.values = own
@@ -110,11 +113,11 @@ def train_critic(
     ranks: Ranks,
     lr_share: Callable[[int], float],
 ) -> dict[str, float]:
-    """Regress on the samples' returns, in as many updates as the policy has at most.
+    """Regress on the samples' returns, in as many updates as the policy makes at most.
 
-    `minibatches` are those of all passes, as in `train_batch`; `lr_share`: share of the peak
-    learning rate, by the number of the batch's update. Returns metrics, the same on every rank; all
-    but norm and rate are those of the first pass.
+    `minibatches`: all passes, as in `train_batch`; `lr_share`: share of the peak learning rate, by
+    the number of the update within the batch. Returns metrics, the same on every rank. All metrics
+    except norm and rate are measured in the first pass.
     """
     parts = len(minibatches) // algorithm.epochs_per_batch
     everything = [sample for part in minibatches[:parts] for sample in part if sample.trains]
@@ -138,7 +141,7 @@ def train_critic(
 def accumulate_value_gradients(
     critic: Critic, samples: list[Sample], algorithm: Algorithm, budget: int, ranks: Ranks
 ) -> torch.Tensor:
-    """Backward passes over one minibatch. Returns this rank's SUMS over it."""
+    """Run the backward passes over one minibatch. Returns this rank's SUMS over it."""
     samples = [sample for sample in samples if sample.trains]
     config, scale = critic.config, critic.scale
     (count,) = ranks.sum([float(sum(len(known(s.returns)) for s in samples))])
@@ -161,21 +164,21 @@ def accumulate_value_gradients(
             loss = config.loss_weight * each.sum() / max(count, 1.0)
             seen[:2] += torch.stack([loss.detach().double(), clipped.sum().double()])
             seen[2:] += len(values)
-        # The ranks average gradients; the loss already divides by the count over all of them.
+        # The ranks average gradients, but the loss already divides by the count over all of them.
         (loss * ranks.size).backward()
     return seen.cpu()
 
 
 def split(values: torch.Tensor, samples: list[Sample]) -> list[torch.Tensor]:
     """[k + 1] values of each of the `samples` of a row: before each token in the loss, and at the
-    last token. `values`: of all predictors of the row, and then of all ends."""
+    last token. `values`: first for all predictors of the row, then for all ends."""
     counts = [len(sample.sampler_logprobs) for sample in samples]
     *tokens, ends = values.split([*counts, len(samples)])
     return [torch.cat(pair) for pair in zip(tokens, ends.split(1), strict=True)]
 
 
 def learned(sample: Sample, values: torch.Tensor, algorithm: Algorithm) -> torch.Tensor:
-    """The `values` [k + 1] at the places where the critic learns a return."""
+    """Return the `values` [k + 1] at the places where the critic learns a return."""
     if isinstance(algorithm.advantage, SequenceValue):
         return values[-1:]
     return values[: len(known(sample.returns))]
@@ -184,7 +187,7 @@ def learned(sample: Sample, values: torch.Tensor, algorithm: Algorithm) -> torch
 def learn_scale(
     critic: Critic, samples: list[Sample], algorithm: Algorithm, ranks: Ranks
 ) -> dict[str, float]:
-    """Update the critic's units with the batch's returns. Returns how well it predicted them."""
+    """Update the critic's units with the batch's returns. Returns metrics of its predictions."""
     none = torch.zeros(0, dtype=torch.float64)
     returns = torch.cat([none, *(known(s.returns) for s in samples)])
     before = torch.cat([none, *(learned(s, known(s.values), algorithm).double() for s in samples)])
@@ -199,7 +202,7 @@ def learn_scale(
     n = max(count, 1.0)
     metrics = {"critic/value_mean": value / n, "critic/return_mean": total / n}
     spread = squares / n - (total / n) ** 2
-    # Returns that are all equal have nothing to explain.
+    # Equal returns have no variance to explain.
     if spread > 1e-12 * max(squares / n, 1e-12):
         metrics["critic/explained_variance"] = 1 - (misses / n - (miss / n) ** 2) / spread
     if critic.config.normalisation is not None:

@@ -1,4 +1,4 @@
 """The objective: scores, advantages, losses, corrections, KL and their composition.
 
-Pure functions of tensors and config. Imports nothing else of the learner.
+Pure functions of tensors and config. Imports no other package of the learner.
 """

@@ -1,7 +1,7 @@
-"""How much better each sample was than the others, of its prompt or of the whole batch.
+"""Advantages: how much better a sample is than the other samples of its prompt or of the batch.
 
-Pure functions of rewards. Must never let a trajectory without a reward (its verifier broke) touch
-another one's advantage.
+Pure functions of rewards. A trajectory without a reward (its verifier broke) must never change
+another trajectory's advantage.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,14 +26,14 @@ EPSILON = 1e-6
 def group_advantages(
     config: Advantage, rewards: torch.Tensor, baseline: float = 0.0
 ) -> torch.Tensor:
-    """Advantages [n] of one group's `rewards` [n]; NaN marks a reward that does not exist.
+    """Advantages [n] of one group's `rewards` [n]. NaN marks a missing reward.
 
-    Samples without a reward get 0 and leave the statistics; so does a group of one, which has
-    nothing to compare with, unless `running_mean` compares it with `baseline`, the mean of its
-    prompt key. The standard deviation is the unbiased one. With `global_whiten`, what comes back
-    are the rewards that `discounted_returns` takes, less their mean with its option `baseline`;
-    with `gae` and `sequence_value`, which compare with a critic, and `reverse_kl`, which has no use
-    for them, the rewards.
+    A sample without a reward gets 0 and leaves the statistics. A group of one gets 0 too, because
+    it has nothing to compare with. `running_mean` instead compares each sample with `baseline`, the
+    mean of its prompt key. The standard deviation is the unbiased one. For `global_whiten` the
+    result is the rewards that `discounted_returns` takes, minus their mean with the option
+    `baseline`. For `gae` and `sequence_value`, which compare with a critic, and for `reverse_kl`,
+    which ignores rewards, the result is the rewards.
 
     Sources: GRPO (Shao et al. 2024), Dr. GRPO (Liu et al. 2025), RLOO (Ahmadian et al. 2024),
     REINFORCE++ (Hu 2025), SPO (Xu and Ding 2025).
@@ -57,14 +57,14 @@ def group_advantages(
             a = (r - r.mean()) / (r.std() + EPSILON)
         case LeaveOneOut():
             a = r - (r.sum() - r) / (count - 1)
-    # A constant group has nothing to teach; rounding in the mean must not be scaled up by 1/ε.
+    # Equal rewards teach nothing: without this, 1/ε would scale up the rounding error of the mean.
     advantages[known] = torch.where((r == r[0]).all(), torch.zeros_like(a), a)
     return advantages
 
 
 def discounted_returns(rewards: torch.Tensor, gamma: float) -> torch.Tensor:
-    """[k] float64 return of each of a sample's tokens: the sum over itself and those after it of
-    gamma^distance · `rewards` [k]."""
+    """[k] float64 return of each of a sample's tokens: the sum of gamma^distance · `rewards` [k]
+    over the token and all later tokens."""
     nothing = torch.zeros_like(rewards)
     return generalised_advantages(rewards, nothing, 0.0, gamma, 1.0)
 
@@ -72,11 +72,11 @@ def discounted_returns(rewards: torch.Tensor, gamma: float) -> torch.Tensor:
 def generalised_advantages(
     rewards: torch.Tensor, values: torch.Tensor, after: float, gamma: float, lambda_: float
 ) -> torch.Tensor:
-    """[k] float64 Σ (gamma·lambda)^distance · δ over each token and those after it, with δ_t = r_t
-    + gamma·V_{t+1} − V_t (Schulman et al. 2016).
+    """[k] float64 advantage of each token: Σ (gamma·lambda)^distance · δ over the token and all
+    later tokens, with δ_t = r_t + gamma·V_{t+1} − V_t (Schulman et al. 2016).
 
-    `rewards` [k] of a sample's tokens in the loss, `values` [k] before each, `after` the last.
-    Tokens between them that are not in the loss pass value and advantage on as they are.
+    `rewards` [k] of a sample's tokens in the loss, `values` [k] before each token, `after` the last
+    token. Tokens outside the loss pass value and advantage on unchanged.
     """
     found: list[float] = []
     following, advantage = after, 0.0
@@ -93,11 +93,12 @@ def whitened(
     add_up: Callable[[Mapping[str, float]], Mapping[str, float]],
     keep_mean: bool = False,
 ) -> list[torch.Tensor]:
-    """(G − mean) / (std + ε) of `returns` (a [k] for each sample), over the tokens of all samples
-    of its part, on all ranks; with `keep_mean` the mean is added again. `parts`: of each sample.
+    """(G − mean) / (std + ε) of `returns` (a [k] for each sample). Mean and std are over the tokens
+    of all samples of one part, on all ranks. `parts`: the part of each sample. With `keep_mean` the
+    mean is added again.
 
-    `add_up` gives sums by part over ranks, and is called three times on every rank, also on one
-    without samples. The result is 0 in a part with fewer than two tokens.
+    `add_up` sums by part over ranks. Every rank calls it three times, even a rank without samples.
+    The result is 0 in a part with fewer than two tokens.
     """
 
     def sums(of: Callable[[str, torch.Tensor], float]) -> Mapping[str, float]:

@@ -1,8 +1,8 @@
-"""How token losses become one number: a weight per sequence, by *global* counts.
+"""Aggregation of token losses into one number: a weight per sequence, by *global* counts.
 
-The loss of a batch is Σ_tokens weight(sequence) · loss. Because the counts are those of the whole
-batch over all ranks, and are known before the first backward pass, the gradient does not depend
-on the number of ranks or on how the batch was cut. Counts are taken before correction masks.
+The loss of a batch is Σ_tokens weight(sequence) · loss. The counts cover the whole batch over all
+ranks and are known before the first backward pass, so the gradient depends neither on the number of
+ranks nor on how the batch was cut. Counts are taken before correction masks.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from services.contracts.config.objective.terms import (
 
 @dataclass(frozen=True)
 class Counts:
-    """What a batch holds over all ranks, of that which trains."""
+    """Trained tokens, sequences and prompts of a batch, over all ranks."""
 
     tokens: int
     sequences: int
@@ -30,16 +30,18 @@ class Counts:
 
 @dataclass(frozen=True)
 class Together:
-    """What `prompt_mean` averages a sequence together with: its group, or its chunk of it."""
+    """The sequences that `prompt_mean` averages together: a group, or a chunk of a group."""
 
     tokens: int
-    """In the loss of all of them, wherever they are trained."""
+    """Tokens in the loss of all of them, on whatever rank they train."""
     first: bool
-    """Whether the sequence is the first of them that trains: it counts them as one prompt."""
+    """Whether this sequence is the first trained one of them. It counts all of them as one prompt.
+    """
 
 
 def averaged_together(config: Aggregation, number: int, group: Sequence[int]) -> Together:
-    """Of the sequence `number` of a group whose sequences have `group` tokens in the loss."""
+    """Return the sequences that are averaged with sequence `number` of a group. `group`: tokens in
+    the loss of each sequence of the group."""
     start, stop = 0, len(group)
     if isinstance(config, PromptMean) and config.chunk is not None:
         start = number // config.chunk * config.chunk
@@ -51,9 +53,10 @@ def averaged_together(config: Aggregation, number: int, group: Sequence[int]) ->
 def local_counts(
     lengths: torch.Tensor, first: Sequence[bool], together: Sequence[Together]
 ) -> Counts:
-    """Counts of this rank's part. `lengths` [n]: tokens in the loss per conversation; `first` [n]:
-    whether it counts its sequence, which has one conversation, or several in an agent's session;
-    `together` [n]: what each is averaged with. What has no such tokens does not count."""
+    """Count this rank's part. `lengths` [n]: tokens in the loss of each conversation; `first` [n]:
+    whether the conversation counts its sequence (an agent's session may have several
+    conversations); `together` [n]: the sequences that each is averaged with. A conversation without
+    tokens in the loss does not count."""
     sequences = sum(
         1 for one, length in zip(first, lengths.tolist(), strict=True) if one and length
     )
@@ -69,10 +72,10 @@ def sequence_weights(
     max_tokens: int,
 ) -> torch.Tensor:
     """[n] float64 weight of each token of each conversation. `lengths` [n]: tokens in the loss of
-    the sequence that it belongs to, so that a session weighs the same however often it branches.
+    the conversation's whole sequence, so a session weighs the same however often it branches.
 
     token_mean: DAPO (Yu et al. 2025); sequence_mean: GRPO; prompt_mean over chunks: nanochat;
-    constant: Dr. GRPO. Other sequences of a group may be anywhere.
+    constant: Dr. GRPO. Other sequences of a group may be on any rank.
     """
     n = lengths.to(torch.float64)
     match config:

@@ -1,7 +1,7 @@
-"""Running means of rewards by prompt key: what `running_mean` compares a sample with. Pure.
+"""Running means of rewards by prompt key, the baselines of `running_mean`. Pure.
 
-They are part of a run's state: each batch is compared with the means of the batches before it, and
-then added in the order of its tasks. A learner that is started again computes the same ones.
+The means are part of a run's state. Each batch is compared with the means of earlier batches, and
+its rewards are then added in the order of the tasks. A restarted learner computes the same means.
 """
 
 import math
@@ -11,7 +11,7 @@ from functools import partial
 from typing import NamedTuple
 
 MOST_KEYS = 100_000
-"""Keys that are remembered: those trained last. A checkpoint has some 60 bytes of each."""
+"""Most keys that are kept: those trained last. A checkpoint has about 60 bytes for each key."""
 
 
 class Mean(NamedTuple):
@@ -19,47 +19,48 @@ class Mean(NamedTuple):
 
     value: float
     rewards: int
-    """How many are in it."""
+    """Number of rewards in the mean."""
 
     def with_reward(self, reward: float, decay: float) -> "Mean":
-        """It and one more. The first rewards count alike, later ones 1 − `decay` each."""
+        """Return the mean with one more reward. The first rewards count equally, later ones 1 −
+        `decay` each."""
         step = max(1 / (self.rewards + 1), 1 - decay)
         return Mean(self.value + step * (reward - self.value), self.rewards + 1)
 
 
 class Earned(NamedTuple):
-    """What a group has earned."""
+    """The mean reward of a group."""
 
     key: str
-    """'': it has no key."""
+    """The group's prompt key. Empty if it has no key."""
     reward: float
-    """The mean of its samples, after shaping."""
+    """Mean over the group's samples, after shaping."""
 
 
 @dataclass(frozen=True)
 class Baselines:
-    """The means after some batches."""
+    """The running means after some batches."""
 
     overall: Mean = field(default_factory=partial(Mean, 0.0, 0))
-    """Of all rewards, whatever their keys."""
+    """Mean of all rewards, whatever their keys."""
     keys: dict[str, Mean] = field(default_factory=dict)
-    """Those trained last come last."""
+    """Means by prompt key. The keys trained last come last."""
 
     def begun(self, batch: Sequence[Earned]) -> "Baselines":
-        """These, and before the first batch that batch's mean as the one of all rewards: a baseline
-        of 0 would push all of its answers one way."""
+        """Return these baselines. Before the first batch, the overall mean starts at that batch's
+        mean: a baseline of 0 would push all its answers in one direction."""
         if self.overall.rewards or not batch:
             return self
         mean = math.fsum(one.reward for one in batch) / len(batch)
         return Baselines(Mean(mean, 0), self.keys)
 
     def of(self, key: str) -> float:
-        """What a reward of this key is compared with: its mean, or for a new key that of all."""
+        """Return the baseline for this key: its mean, or the overall mean for a new key."""
         return self.keys.get(key, self.overall).value
 
     def after(self, batch: Iterable[Earned], decay: float) -> "Baselines":
-        """With the rewards of a batch, in the order of its tasks. A new key begins at what it was
-        compared with, which counts as one of its rewards."""
+        """Return the baselines with the rewards of `batch` added, in the order of its tasks. A new
+        key starts at the overall mean, which counts as one of its rewards."""
         overall, keys = self.overall, dict(self.keys)
         for key, reward in batch:
             if key:
@@ -71,7 +72,7 @@ class Baselines:
         return Baselines(overall, keys)
 
     def metrics(self, batch: Sequence[Earned]) -> dict[str, float]:
-        """Of a batch that is compared with these."""
+        """Return metrics of a batch that is compared with these baselines."""
         count = max(len(batch), 1)
         return {
             "baseline/mean": math.fsum(self.of(one.key) for one in batch) / count,

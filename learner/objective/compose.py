@@ -1,6 +1,6 @@
 """The composed objective, token by token: correction · policy loss + β·KL − c·entropy.
 
-Pure. `step` weighs the tokens (`aggregation`) and sums them.
+Pure. `step` weights the tokens (`aggregation`) and sums them.
 """
 
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class Objective:
     max_tokens: int
     """Longest completion of any dataset: the denominator of Dr. GRPO."""
     adapted_beta: float | None = None
-    """Where β has gone since the run began, if it is adaptive."""
+    """The adapted β, if it is adaptive and has changed since the run began."""
 
     @property
     def beta(self) -> float:
@@ -51,9 +51,10 @@ class Composed:
 def composed_loss(
     algorithm: Algorithm, beta: float, tokens: Tokens, entropy: torch.Tensor
 ) -> Composed:
-    """All terms of the objective, per token. `beta`: of the KL now; `entropy` [k]."""
+    """Return all terms of the objective, per token. `beta`: current weight of the KL; `entropy`
+    [k]."""
     policy = policy_loss(algorithm.loss, tokens)
-    # reinforce has no ratio: a correction weighs it by all of sg(π)/μ.
+    # reinforce has no ratio, so a correction weights it by the whole sg(π)/μ.
     without_ratio = isinstance(algorithm.loss, ReinforceLoss)
     corrected = correction_weights(
         algorithm.correction,

@@ -7,7 +7,7 @@ from torch.nn.functional import logsigmoid
 
 
 class Compared(NamedTuple):
-    """Of n pairs."""
+    """Loss and rewards of n pairs."""
 
     loss: torch.Tensor
     """[n], with gradient."""

@@ -12,9 +12,9 @@ def kl_estimate(
     kind: Literal["k1", "k2", "k3", "k3+"], logprobs: torch.Tensor, reference: torch.Tensor
 ) -> torch.Tensor:
     """[k], with d = log π − log π_ref: k1 d, k2 d²/2, k3 e^(−d) + d − 1; k3+ has k3's value and
-    k2's gradient. In k3 d is at least −20, since e^(−d) would become infinite.
+    k2's gradient. k3 clamps d to at least −20, because e^(−d) would become infinite.
 
-    In the loss, k1's gradient has expectation zero on-policy; k2's is that of the KL.
+    In the loss, k1's gradient has expectation zero on-policy; k2's gradient is that of the KL.
     """
     d = logprobs - reference
     match kind:
@@ -35,7 +35,7 @@ def _k3(d: torch.Tensor) -> torch.Tensor:
 
 
 def adapted_beta(config: AdaptiveBeta, beta: float, kl: float, samples: int) -> float:
-    """β after a batch of `samples` completions whose KL, as `config.per` has it, was `kl` nats
-    (Ziegler et al. 2019)."""
+    """Return β after a batch of `samples` completions with a KL of `kl` nats, measured as
+    `config.per` says (Ziegler et al. 2019)."""
     error = min(max(kl / config.target - 1, -0.2), 0.2)
     return beta * (1 + error * samples / config.horizon)

@@ -1,7 +1,7 @@
-"""Policy losses per token, to minimise. Pure functions; `aggregation` makes them one number.
+"""Policy losses per token, to minimise. Pure functions; `aggregation` sums them to one number.
 
 Symbols as in docs/algorithms.md: ρ = exp(log π − log π_prox), A the advantage. A log ratio is
-clamped to ±20 where its exp is taken, and nowhere else: a clamp has no gradient.
+clamped to ±20 before its exp and nowhere else, because a clamp has no gradient.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ MAX_LOG_RATIO = 20.0
 
 @dataclass(frozen=True)
 class Tokens:
-    """The `k` tokens of a micro-batch that train, and which of its `n` sequences each is of."""
+    """The `k` trained tokens of a micro-batch, and the sequence (of `n`) of each token."""
 
     logprobs: torch.Tensor
     """[k] log π, with gradient."""
@@ -38,7 +38,7 @@ class Tokens:
     """[k] int64."""
     n: int
     reference: torch.Tensor | None = None
-    """[k] log π_ref, where the objective has a KL."""
+    """[k] log π_ref, if the objective has a KL."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class TokenLoss:
     ratio: torch.Tensor
     """[k] ρ (gspo, sequence_ppo: of the sequence; dppo: π/μ), detached."""
     clipped_low: torch.Tensor
-    """[k] bool: the lower bound took the token's gradient away (cispo: lowered its weight)."""
+    """[k] bool: the lower bound removed the token's gradient (cispo: lowered its weight)."""
     clipped_high: torch.Tensor
     """[k] bool: the same for the upper bound."""
 
 
 def ratio_of(log_ratio: torch.Tensor) -> torch.Tensor:
-    """exp of `log_ratio`, which is clamped to ±20 first: e^89 is infinite in float32."""
+    """exp of `log_ratio`, clamped to ±20 before the exp: e^89 is infinite in float32."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
@@ -72,12 +72,12 @@ def sequence_mean(values: torch.Tensor, sequence: torch.Tensor, n: int) -> torch
 
 
 def policy_loss(config: Loss, tokens: Tokens) -> TokenLoss:
-    """The configured loss of each token.
+    """Return the configured loss of each token.
 
-    ppo: Schulman et al. 2017, dual clip: Ye et al. 2020. cispo: MiniMax-M1 (2025). gspo: Zheng
-    et al. 2025, in its token form, so that every aggregation applies to it. sequence_ppo: as
-    minimind has it; each token carries its sequence's loss, whose mean it is. dppo: Qi et al.
-    2026, with the total variation of a binary choice. sapo: Gao et al. 2025.
+    ppo: Schulman et al. 2017, dual clip: Ye et al. 2020. cispo: MiniMax-M1 (2025). gspo: Zheng et
+    al. 2025, in its token form, so that every aggregation applies to it. sequence_ppo: as in
+    minimind; each token carries the loss of its sequence. dppo: Qi et al. 2026, with the total
+    variation of a binary choice. sapo: Gao et al. 2025.
     """
     a, logprobs = tokens.advantages, tokens.logprobs
     log_rho = logprobs - tokens.proximal
@@ -92,7 +92,7 @@ def policy_loss(config: Loss, tokens: Tokens) -> TokenLoss:
             return TokenLoss(-weight * a * logprobs, rho, rho < floor, rho > top)
         case GSPOLoss(epsilon_low=low, epsilon_high=high):
             mean = sequence_mean(log_rho.detach(), tokens.sequence, tokens.n)[tokens.sequence]
-            # π/sg(π) is 1, and has the gradient.
+            # π/sg(π) is 1 and carries the gradient.
             rho = ratio_of(mean) * (logprobs - logprobs.detach()).exp()
             return _clipped(rho, a, low, high, None)
         case SequencePPOLoss(epsilon_low=low, epsilon_high=high):

@@ -1,7 +1,8 @@
-"""Off-policy correction: what each token's loss counts, given that another policy sampled it.
+"""Off-policy correction: the weight of each token's loss, given that another policy sampled the
+token.
 
-w = exp(log π_prox − log μ), always detached. A configured correction always applies; it never
-depends on another switch.
+w = exp(log π_prox − log μ), always detached. A configured correction always applies. It never
+depends on another option.
 """
 
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from services.contracts.config.objective.terms import (
 
 @dataclass(frozen=True)
 class Corrected:
-    """Weights [k], and which tokens the correction masked (or truncated)."""
+    """Weights [k], and masks of the tokens that the correction masked or truncated."""
 
     weights: torch.Tensor
     low: torch.Tensor
@@ -30,9 +31,9 @@ class Corrected:
 def correction_weights(config: Correction, tokens: Tokens, sampler_is_proximal: bool) -> Corrected:
     """Weight of each token's policy loss.
 
-    With `sampler_is_proximal` w is 1, and a mask looks at sg(ρ) instead, which is then π/μ.
+    With `sampler_is_proximal` w is 1, and a mask uses sg(ρ) instead, which then equals π/μ.
     truncate: TIS (Yao et al. 2025); mask: IcePop (2025); off_policy_sequence_mask: DeepSeek-V3.2
-    (2025), where π/μ is taken whatever is proximal.
+    (2025), which always uses π/μ.
     """
     logprobs = tokens.logprobs.detach()
     log_w = (tokens.proximal - tokens.sampler).detach()
@@ -59,17 +60,17 @@ def correction_weights(config: Correction, tokens: Tokens, sampler_is_proximal: 
 def loglinear_proximal(
     logprobs: torch.Tensor, sampler: torch.Tensor, staleness: torch.Tensor
 ) -> torch.Tensor:
-    """[k] log π_prox between log μ and log π: log μ + d/(d + 1) · (sg(log π) − log μ), where d =
+    """[k] log π_prox between log μ and log π: log μ + d/(d + 1) · (sg(log π) − log μ), with d =
     `staleness` [k], the versions between the token's sampler and the version being trained.
 
-    AReaL's stand-in for a recomputed proximal policy: it needs no forward pass.
+    AReaL uses this instead of a recomputed proximal policy: it needs no forward pass.
     """
     share = staleness / (staleness + 1)
     return sampler + share.to(sampler.dtype) * (logprobs.detach() - sampler)
 
 
 def _at(level: str, values: torch.Tensor, tokens: Tokens) -> torch.Tensor:
-    """[k] `values` of the tokens, or the means of their sequences."""
+    """[k] `values` of the tokens, or the means over their sequences."""
     if level == "token":
         return values
     return sequence_mean(values, tokens.sequence, tokens.n)[tokens.sequence]

@@ -1,6 +1,6 @@
-"""From a verifier's reward to the score that advantages are made of. Pure.
+"""Shape a verifier's reward into the score that advantages use. Pure.
 
-Must never turn a reward that does not exist (its verifier broke) into one that does.
+A missing reward (its verifier broke) must stay missing.
 """
 
 import torch
@@ -15,10 +15,10 @@ def shaped_rewards(
     lengths: torch.Tensor,
     max_tokens: int,
 ) -> torch.Tensor:
-    """Scores [n] from `rewards` [n]; NaN marks a reward that does not exist, and stays NaN.
+    """Scores [n] from `rewards` [n]. NaN marks a missing reward and stays NaN.
 
-    `ended` [n] bool: the completion has its end of sequence; `lengths` [n]: its tokens, of at most
-    `max_tokens`. What replaces a score is not clipped; the overlong penalty is added last.
+    `ended` [n] bool: the completion has its end of sequence; `lengths` [n]: its tokens, at most
+    `max_tokens`. A replaced score is not clipped. The overlong penalty is added last.
 
     Sources: replaced scores as in torchtune's PPO, zero without end as in AReaL, overlong penalty
     of DAPO (Yu et al. 2025).
@@ -37,7 +37,8 @@ def shaped_rewards(
 
 
 def replaced(config: Shaping, ended: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """[n] bool: whose score has nothing left of the reward. Arguments as of `shaped_rewards`."""
+    """[n] bool: samples whose score no longer depends on the reward. See `shaped_rewards` for the
+    arguments."""
     found = _penalised(config, ended, lengths)
     return found | ~ended if config.mask_no_eos_with_zero else found
 

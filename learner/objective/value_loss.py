@@ -1,4 +1,4 @@
-"""The loss of a critic, and the units that it learns returns in. Pure."""
+"""The loss of a critic, and the units in which it learns returns. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -20,14 +20,14 @@ class Scale:
     mean: float = 0.0
     deviation: float = 1.0
     clip: float = math.inf
-    """Largest size of an output that the critic learns."""
+    """Largest absolute output that the critic learns."""
 
     def value(self, outputs: torch.Tensor) -> torch.Tensor:
-        """The values that these outputs stand for, float64."""
+        """Return the values for these outputs, float64."""
         return outputs.double() * self.deviation + self.mean
 
     def target(self, value: torch.Tensor) -> torch.Tensor:
-        """The output that the critic learns for `value`: the output that stands for it, clipped."""
+        """Return the output that the critic learns for `value`, clipped."""
         return ((value - self.mean) / self.deviation).clamp(-self.clip, self.clip)
 
 
@@ -43,7 +43,8 @@ class Moments:
     """Sum of share · return²."""
 
     def after(self, config: Normalisation, count: float, total: float, squares: float) -> "Moments":
-        """With a batch of `count` returns, whose sum and sum of squares those are."""
+        """Return the moments with a batch of `count` returns added. `total` is their sum, `squares`
+        the sum of their squares."""
         if count == 0:
             return self
         kept, share = 1.0, 1.0
@@ -56,8 +57,9 @@ class Moments:
         )
 
     def scale(self, config: Normalisation | None) -> Scale:
-        """Units of the mean and deviation so far; units of 0 and 1 without `config`, and before the
-        first batch. As in AReaL, whose `eps` is 0.01 and whose `clip` is 5."""
+        """Return the units from the mean and deviation so far. Without `config`, and before the
+        first batch, the mean is 0 and the deviation 1. AReaL uses an `eps` of 0.01 and a `clip` of
+        5."""
         if config is None or self.weight == 0:
             return Scale()
         mean = self.total / self.weight
@@ -68,10 +70,10 @@ class Moments:
 def value_loss(
     config: ValueLoss, values: torch.Tensor, before: torch.Tensor, target: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """[p] loss of the critic's `values` ([p], with gradient), and [p] whether the clip took the
-    gradient away. `before` [p]: those before the batch's updates.
+    """Return [p] loss of the critic's `values` ([p], with gradient), and [p] whether the clip
+    removed the gradient. `before` [p]: the values before the batch's updates.
 
-    The larger of the loss with and without the clip (Schulman et al.'s baselines; torchtune).
+    The loss is the larger one with and without the clip (Schulman et al.'s baselines; torchtune).
     """
     plain = _distance(config, values - target)
     if config.clip_range is None:

@@ -1,1 +1,1 @@
-"""Optimizers and learning rate schedules. Imports no run, no store and no disk."""
+"""Optimizers and learning rate schedules. Imports neither runs nor the store nor the disk."""

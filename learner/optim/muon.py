@@ -1,8 +1,8 @@
-"""Muon over matrices that are whole, or of which each rank holds some rows.
+"""Muon over whole matrices, or over matrices with rows on every rank.
 
-Orthogonalising takes whole matrices: a sharded one is gathered when it is its turn, orthogonalised
-by every rank, and dropped. Momentum and weights are updated where they lie. The arithmetic is that
-of `torch.optim.Muon`, whose options this has, except that a CPU iterates in float32.
+Orthogonalising needs whole matrices. A sharded matrix is gathered when its turn comes,
+orthogonalised by every rank, and dropped. Momentum and weights are updated in place. The arithmetic
+is that of `torch.optim.Muon`, whose options it also has, except that a CPU iterates in float32.
 """
 
 from typing import Any
@@ -15,7 +15,8 @@ from learner.slices import local, row_range, whole
 
 
 class Muon(torch.optim.Muon):
-    """`torch.optim.Muon`, also for DTensors with rows on every rank. All ranks step together."""
+    """`torch.optim.Muon` that also takes DTensors with rows on every rank. All ranks step
+    together."""
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -45,17 +46,18 @@ class Muon(torch.optim.Muon):
 def orthogonal(
     matrix: torch.Tensor, coefficients: tuple[float, float, float], steps: int, eps: float
 ) -> torch.Tensor:
-    """`matrix` [m, n] with singular values near 1, by `steps` of Newton and Schulz: each makes a
-    singular value x ax + bx³ + cx⁵ (Jordan 2024, https://kellerjordan.github.io/posts/muon/).
+    """Return `matrix` [m, n] with singular values near 1, by `steps` Newton–Schulz iterations. Each
+    maps a singular value x to ax + bx³ + cx⁵ (Jordan 2024,
+    https://kellerjordan.github.io/posts/muon/).
 
-    It iterates in bfloat16, as torch does, but on a CPU in float32: CPUs without instructions for
-    bfloat16 multiply it ten times slower.
+    The iterations run in bfloat16, as in torch, but on a CPU in float32: CPUs without bfloat16
+    instructions multiply bfloat16 ten times slower.
     """
     a, b, c = coefficients
     tall = matrix.shape[0] > matrix.shape[1]
     found = matrix.T if tall else matrix
     found = found.to(torch.float32 if matrix.device.type == "cpu" else torch.bfloat16)
-    # A spectral norm of at most 1, for which the iteration converges.
+    # The iteration converges for a spectral norm of at most 1.
     found = found / found.norm().clamp(min=eps)
     for _ in range(steps):
         gram = found @ found.T

@@ -1,6 +1,6 @@
-"""The optimizers of a run, stepped together, with a state that is plain named tensors.
+"""The optimizers of a run, stepped together. Their state is a dictionary of plain tensors.
 
-Must never save through pickle: the state goes to safetensors as `<parameter>/<entry>`, of a
+The state must never be saved as a pickle. It goes to safetensors as `<parameter>/<entry>`, and a
 quantised entry as `<parameter>/<entry>.<part>`.
 """
 
@@ -28,7 +28,7 @@ PARTS = ("codes", "scale", "qmap")
 class Optimizers:
     """Torch optimizers over the parameters of one model.
 
-    With `in_backward` each parameter has its own optimizer, which steps in the backward pass that
+    With `in_backward` each parameter has its own optimizer. It steps during the backward pass that
     `last_pass` announced, as soon as the parameter's gradient is complete.
     """
 
@@ -54,7 +54,7 @@ class Optimizers:
                 parameter.register_post_accumulate_grad_hook(self._update)
 
     def set_lr(self, share: float) -> float:
-        """Set every learning rate to `share` of its peak. Returns that of the first group."""
+        """Set every learning rate to `share` of its peak. Returns the rate of the first group."""
         for part, peaks in zip(self.parts, self._peaks, strict=True):
             for group, peak in zip(part.param_groups, peaks, strict=True):
                 if isinstance(group["lr"], torch.Tensor):
@@ -64,21 +64,22 @@ class Optimizers:
         return float(self.parts[0].param_groups[0]["lr"])
 
     def set_momentum(self, batch: int) -> None:
-        """Set Muon's momentum to that of `batch` (from 0)."""
+        """Set Muon's momentum for `batch` (from 0)."""
         for part in self.parts:
             if isinstance(part, torch.optim.Muon) and isinstance(self._config, MuonAdamW):
                 for group in part.param_groups:
                     group["momentum"] = momentum_at(self._config, batch)
 
     def last_pass(self) -> None:
-        """The next backward pass is the last one before `step`."""
+        """Announce that the next backward pass is the last one before `step`."""
         self._last = True
 
     def step(self) -> float:
         """Clip, update, clear. Returns the gradient's global norm before clipping.
 
-        A norm that is not finite skips the update: one bad batch must not destroy the weights. With
-        `in_backward` the updates are made already, and each weight went by its own norm.
+        If the norm is not finite, the update is skipped: one bad batch must not destroy the
+        weights. With `in_backward` the updates are already made, and each parameter was checked by
+        its own norm.
         """
         if self.in_backward:
             norm, self._last, self._squares = self._squares**0.5, False, 0.0
@@ -94,7 +95,7 @@ class Optimizers:
     def _update(self, parameter: torch.Tensor) -> None:
         if not self._last or parameter.grad is None:
             return
-        # Of all ranks' rows: each has to come to the same decision.
+        # The norm is over all ranks' rows, because every rank must make the same decision.
         norm = float(whole(torch.linalg.vector_norm(parameter.grad)))
         self._squares += norm * norm
         if _finite(norm):
@@ -107,7 +108,7 @@ class Optimizers:
             part.zero_grad(set_to_none=True)
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The whole state, where it lies; none before the first step."""
+        """Return the whole state, without copies. It is empty before the first step."""
         return {
             f"{self.names[parameter]}/{entry}{suffix}": tensor
             for part in self.parts
@@ -117,8 +118,8 @@ class Optimizers:
         }
 
     def tensors(self, part: Part = WHOLE) -> dict[str, torch.Tensor]:
-        """A copy of `part` of the state, on the host. Of what is sharded all ranks give their
-        rows."""
+        """Return a copy of `part` of the state on the host. For a sharded state all ranks call this
+        together."""
         state, copied = self.state(), {}
         kept = part.of(state)
         for name, one in state.items():
@@ -129,11 +130,11 @@ class Optimizers:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """What they update, by name."""
+        """The parameters that are updated, by name."""
         return {name: p for p, name in self.names.items()}
 
     def load(self, tensors: dict[str, torch.Tensor]) -> None:
-        """Load a copy from `tensors()`. Raises ValueError for a parameter that is not here."""
+        """Load a copy from `tensors()`. Raises ValueError for a parameter that this model lacks."""
         parameters = self.parameters
         quantised: dict[tuple[nn.Parameter, str], dict[str, torch.Tensor]] = {}
         for key, tensor in tensors.items():
@@ -156,8 +157,8 @@ class Optimizers:
 
 
 def check_optimizer(config: Config, key: str, ranks: Ranks, sharded: bool) -> None:
-    """Raise RunCannotGoOn where the ranks cannot train with `config`, at `key` of the run's
-    config. `sharded`: whether each holds a slice of the weights."""
+    """Raise RunCannotGoOn if the ranks cannot train with `config`, which is at `key` of the run's
+    config. `sharded`: whether each rank holds a slice of the weights."""
     if config.in_backward and ranks.size > 1 and not sharded:
         raise RunCannotGoOn(
             f"{key}.in_backward updates a weight before the gradients of the {ranks.size} ranks "
@@ -172,7 +173,8 @@ def check_optimizer(config: Config, key: str, ranks: Ranks, sharded: bool) -> No
 
 
 def momentum_at(config: MuonAdamW, batch: int) -> float:
-    """Muon's momentum in `batch` (from 0): it rises linearly (nanochat's get_muon_momentum)."""
+    """Return Muon's momentum in `batch` (from 0). It rises linearly (nanochat's
+    get_muon_momentum)."""
     if config.momentum_start is None:
         return config.momentum
     risen = min(batch / config.momentum_warmup_steps, 1.0)
@@ -188,10 +190,10 @@ def _muon(parameters: list[nn.Parameter], config: Config) -> torch.optim.Optimiz
 def _adamw(
     parameters: list[nn.Parameter], config: Config, outer: dict[int, str]
 ) -> torch.optim.Optimizer:
-    """`outer`: which parameters are embedding and output head, by their ids."""
+    """`outer`: kind (embedding or head) of the outer parameters, by id."""
     groups = _groups(parameters, config, outer)
     if isinstance(config, AdamW8bit):
-        # Takes a second, and only those who use it should wait for it.
+        # The import takes a second, which only users of this optimizer should wait for.
         from torchao.optim import AdamW8bit as Quantised
 
         return Quantised(groups, betas=config.betas, eps=config.eps)
@@ -204,8 +206,8 @@ def _step(part: torch.optim.Optimizer) -> None:
 
 
 def _uncompiled(part: torch.optim.Optimizer) -> AbstractContextManager[Any]:
-    """torchao compiles its update for each shape of weight. On a GPU that spares copies of the
-    largest weights; on a CPU it takes longer, 10 s a shape, than small models need to train."""
+    """Disable torchao's compiler on a CPU, where compiling takes 10 s per weight shape, longer than
+    training a small model. On a GPU compiling avoids copies of the largest weights."""
     first = part.param_groups[0]["params"][0]
     if isinstance(part, torch.optim.AdamW | torch.optim.Muon) or first.device.type != "cpu":
         return nullcontext()
@@ -213,7 +215,7 @@ def _uncompiled(part: torch.optim.Optimizer) -> AbstractContextManager[Any]:
 
 
 def _plain(value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """The plain tensors that an entry of the state is made of, and what to call them."""
+    """Yield the plain tensors of an entry of the state, each with the suffix of its name."""
     if type(value) in (torch.Tensor, DTensor):
         yield "", value
     else:
@@ -228,8 +230,8 @@ def _quantised(found: dict[str, torch.Tensor], entry: str, parameter: nn.Paramet
 
 
 def _clipped(parameters: list[nn.Parameter], limit: float) -> float:
-    """The norm of all gradients, on all ranks, which are scaled down to `limit` where it is
-    larger."""
+    """Clip the gradients to a global norm of `limit`. Returns the norm over all ranks before
+    clipping."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = whole(nn.utils.get_total_norm(gradients))
     nn.utils.clip_grads_with_norm_(parameters, limit, norm)
@@ -243,8 +245,8 @@ def _finite(norm: float) -> bool:
 def _groups(
     parameters: Iterable[nn.Parameter], config: Config, outer: dict[int, str]
 ) -> list[dict[str, object]]:
-    """AdamW's groups, each with a rate and a decay. Matrices decay, vectors (norms, biases) do
-    not."""
+    """Return AdamW's groups, each with a rate and a decay. Matrices decay; vectors (norms, biases)
+    do not."""
     kinds: dict[str, list[nn.Parameter]] = {}
     for one in parameters:
         kind = outer.get(id(one), "matrix" if one.ndim >= 2 else "vector")
@@ -273,7 +275,7 @@ def _groups(
 
 
 def _outer(model: PreTrainedModel) -> dict[int, str]:
-    """The embedding, and an output head of its own, by their ids."""
+    """Return the kind of the embedding and of a separate output head, by parameter id."""
     found: dict[int, str] = {}
     for kind, module in (
         ("head", model.get_output_embeddings()),
@@ -288,7 +290,7 @@ def _block_matrices(
     model: PreTrainedModel, parameters: Iterable[nn.Parameter]
 ) -> list[nn.Parameter]:
     heads = (model.get_output_embeddings(), getattr(model, "score", None))
-    # GPT-2 has embeddings of positions, too.
+    # GPT-2 also has position embeddings.
     embeddings = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     outside = {id(module.weight) for module in (*embeddings, *heads) if module is not None}
     return [p for p in parameters if p.ndim == 2 and id(p) not in outside]

@@ -8,12 +8,13 @@ from services.contracts.config.training import Schedule
 def lr_share(
     schedule: Schedule, batch: int, total: int, update: int = 0, updates: int = 1
 ) -> float:
-    """Share of the peak learning rate for `update` of `updates` of `batch` of `total`, all from 0.
+    """Return the share of the peak learning rate for `update` of `updates` of `batch` of `total`,
+    all from 0.
 
-    The position is counted in batches, so that a run which resumes with another number of updates
-    per batch continues at the same rate, but for the first steps of warm-up. Warm-up rises linearly
-    and is never zero; the decay would reach `floor` one update after the last, and a batch beyond
-    `total` gets `floor`.
+    The position is counted in batches. A run that resumes with another number of updates per batch
+    therefore continues at the same rate, except during the first steps of warm-up. Warm-up rises
+    linearly and is never zero. The decay would reach `floor` one update after the last, and a batch
+    beyond `total` gets `floor`.
     """
     at = batch + update / updates
     if at < schedule.warmup_steps:
@@ -21,7 +22,7 @@ def lr_share(
     start = schedule.warmup_steps
     if schedule.type == "wsd":
         start = max(start, total - round(schedule.decay_share * total))
-    # The last update trains at progress 1 - 1/n: a learning rate of exactly 0 would waste it.
+    # The last update trains at progress 1 − 1/n: a learning rate of exactly 0 would waste it.
     progress = min(max((at - start) / max(total - start, 1), 0.0), 1.0)
     match schedule.type:
         case "constant":

@@ -1,7 +1,7 @@
 """Work that the training loop hands to a thread, in order.
 
-An error on the thread is raised by the loop's next call here, since only the loop can end the run
-with a reason. After an error nothing more is done.
+The loop's next call here raises an error of the thread, because only the loop can end the run with
+a reason. After an error the thread does no more work.
 """
 
 import contextvars
@@ -18,13 +18,13 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """Does `work` on each item that is handed over, one at a time, on a thread of its own."""
+    """Does `work` on each submitted item, one at a time, on its own thread."""
 
     def __init__(self, name: str, work: Callable[[T], None]) -> None:
         self._name, self._work = name, work
         self._waiting: queue.Queue[T | None] = queue.Queue(maxsize=1)
         self._error: BaseException | None = None
-        # With the logger's `run` of whoever starts it: a new thread begins without.
+        # Inherits the logger's `run`, which a new thread would lack.
         inherited = contextvars.copy_context()
         self._thread = threading.Thread(target=inherited.run, args=(self._loop,), name=name)
         self._thread.daemon = True
@@ -32,21 +32,21 @@ class Background(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """Whether work is not done yet."""
+        """Whether work is unfinished."""
         return self._waiting.unfinished_tasks > 0
 
     def submit(self, item: T) -> None:
-        """Hand an item over. Blocks only while one is being worked on and another waits."""
+        """Submit an item. Blocks only while one item is in progress and another waits."""
         self.check()
         self._waiting.put(item)
 
     def check(self) -> None:
-        """Raise an error of the thread, if there was one."""
+        """Raise the thread's error, if any."""
         if self._error is not None:
             raise self._error
 
     def wait(self) -> None:
-        """Return when all work is done. Raises an error of the thread."""
+        """Wait until all work is done. Raises the thread's error."""
         self._waiting.join()
         self.check()
 

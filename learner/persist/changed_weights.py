@@ -1,8 +1,8 @@
-"""What a version changes of the version before it, found on the devices that hold the weights.
+"""Find the weights that a version changes, on the devices that hold the weights.
 
-Each rank keeps its weights as they were published, in bfloat16: 2 bytes for each weight that it
-holds. Only rank 0 of replicated weights does so. Positions and values of what differs go to rank
-0, and from there to the host.
+Each rank keeps its weights as they were published, in bfloat16: 2 bytes per weight. If the weights
+are replicated, only rank 0 keeps them. Positions and values of changed weights go to rank 0, and
+from there to the host.
 """
 
 from dataclasses import dataclass
@@ -19,32 +19,32 @@ from learner.model.loading.saving import weight_tensors
 from learner.slices import first_row, local
 
 MOST = 1 / 16
-"""Share of changed weights above which a version is published whole: a delta takes 3.2 bytes a
-change, and a chain may hold no more than one such delta (`chain.SHARE`). It also bounds the memory
-that changes take until they are on the host: 6 bytes each."""
+"""Share of changed weights above which a version is published whole. A delta takes 3.2 bytes per
+change, and a chain may hold only one such delta (`chain.SHARE`). This also bounds the memory of
+changes until they are on the host: 6 bytes each."""
 
 
 @dataclass(frozen=True)
 class Slice:
-    """What one rank has changed of one tensor."""
+    """One rank's changes of one tensor."""
 
     start: int
-    """Elements of the tensor before this rank's."""
+    """Elements of the tensor before this rank's elements."""
     positions: torch.Tensor
-    """int32 or int64, rising, in the rank's elements."""
+    """int32 or int64, ascending, within the rank's elements."""
     values: torch.Tensor
     """int16: bits of bfloat16."""
 
 
 @dataclass(frozen=True)
 class Changes:
-    """By the model's own names, on rank 0's device; tensors without changes are left out."""
+    """Changes by the model's tensor names, on rank 0's device. Unchanged tensors are left out."""
 
     tensors: dict[str, list[Slice]]
 
 
 class PublishedWeights:
-    """The weights of the version before, as far as this rank holds them."""
+    """This rank's weights in the last published version."""
 
     def __init__(self, loaded: LoadedModel, ranks: Ranks, sharded: bool) -> None:
         self._model, self._ranks, self._sharded = loaded.model, ranks, sharded
@@ -52,11 +52,11 @@ class PublishedWeights:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """What this rank keeps, on the devices that hold the weights."""
+        """This rank's copies, on the devices that hold the weights."""
         return list(self._before.values())
 
     def remember(self) -> None:
-        """Keep the weights as they are, as those that are published."""
+        """Record the current weights as published."""
         if self._before:
             for name, tensor in weight_tensors(self._model).items():
                 self._before[name].copy_(bits(tensor))
@@ -65,11 +65,12 @@ class PublishedWeights:
             self._before = {name: bits(tensor).clone() for name, tensor in found}
 
     def changes(self) -> Changes | None:
-        """What has changed since; from now on these weights count as published. None where nothing
-        was published before, or too much has changed: `remember` comes next then.
+        """Return the changes since the last version, and record the current weights as published.
+        Return None if nothing was published before, or if too many weights changed: call `remember`
+        then.
 
-        Of sharded weights all ranks ask, and all get None or none does. Ranks other than 0 get no
-        tensors.
+        For sharded weights all ranks call this together, and either all get None or none does.
+        Ranks other than 0 get no tensors.
         """
         if not self._before:
             return None
@@ -86,8 +87,8 @@ class PublishedWeights:
         return Changes(found)
 
     def _taken(self, tensors: dict[str, torch.Tensor], most: int) -> dict[str, Slice]:
-        """This rank's changes, which count as published. As soon as there are more than `most`,
-        the rest is left out."""
+        """Return this rank's changes and record them as published. Stop once there are more than
+        `limit`."""
         found: dict[str, Slice] = {}
         total = 0
         for name, tensor in tensors.items():
@@ -104,12 +105,12 @@ class PublishedWeights:
         return found
 
     def _counts(self, tensors: dict[str, torch.Tensor], found: dict[str, Slice]) -> list[list[int]]:
-        """Changed elements of each tensor, by rank."""
+        """Return the number of changed elements of each tensor, by rank."""
         mine = [len(found[name].positions) if name in found else 0 for name in tensors]
         if not self._sharded:
             return [mine]
         if not self._ranks.first:
-            # Buffers, which every rank has whole.
+            # Buffers are whole on every rank, so only rank 0 sends them.
             sliced = [isinstance(tensor, DTensor) for tensor in tensors.values()]
             mine = [count if yes else 0 for count, yes in zip(mine, sliced, strict=True)]
         every = self._ranks.gather(msgspec.msgpack.encode(mine))
@@ -118,7 +119,7 @@ class PublishedWeights:
     def _collected(
         self, tensor: torch.Tensor, mine: Slice | None, counts: tuple[int, ...]
     ) -> list[Slice]:
-        """The changes of one tensor: of all ranks on rank 0, none elsewhere."""
+        """Collect the changes of one tensor: from all ranks on rank 0, nothing elsewhere."""
         if self._ranks.first:
             others = [(rank, count) for rank, count in enumerate(counts) if rank and count]
             received = [self._received(tensor, rank, count) for rank, count in others]
@@ -129,10 +130,10 @@ class PublishedWeights:
         return []
 
     def _received(self, tensor: torch.Tensor, rank: int, count: int) -> Slice:
-        """What `rank` sends of `tensor`."""
+        """Receive the changes of `tensor` from `rank`."""
         integer = index_type(tensor)
         size = count * integer.itemsize
-        # NCCL knows no 16 bit integers.
+        # NCCL has no 16-bit integers.
         message = torch.empty(size + 2 * count, dtype=torch.uint8, device=tensor.device)
         dist.recv(message, rank)
         width = tensor.numel() // tensor.shape[0]
@@ -141,18 +142,19 @@ class PublishedWeights:
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's elements in the type that is published, flat, as int16."""
+    """Return this rank's elements in the published type, flat, as int16."""
     return local(tensor).to(torch.bfloat16).reshape(-1).view(torch.int16)
 
 
 def index_type(tensor: torch.Tensor) -> torch.dtype:
-    """Of positions in `tensor`: the same on all ranks, by the size of the whole tensor."""
+    """Return the type of positions in `tensor`. It depends on the size of the whole tensor, so it
+    is the same on all ranks."""
     return torch.int32 if tensor.numel() < 1 << 31 else torch.int64
 
 
 def positions_of(mask: torch.Tensor) -> torch.Tensor:
-    """The positions at which `mask`, which is flat, is true."""
+    """Return the positions at which the flat `mask` is true."""
     if mask.device.type == "cpu":
-        # A third of the time that torch takes on a CPU.
+        # Takes a third of torch's time on a CPU.
         return torch.from_numpy(np.flatnonzero(mask.numpy()))
     return mask.nonzero().squeeze(1)

@@ -1,16 +1,16 @@
-"""Checkpoints: folders that transformers loads, or peft where adapters are trained, plus what a
+"""Write checkpoints: folders that transformers (or peft, for adapters) loads, plus the state that a
 resumed run needs.
 
-The next step waits only for a copy on the host (`capture`). The checkpoint is written under
-another name, every file and the folder fsynced, then renamed; then the store's commit makes it the
-run's current one. `verify` checks every byte against the manifest: a damaged checkpoint is never
-loaded in part.
+The next step waits only for a copy on the host (`capture`). The checkpoint is written under another
+name, every file and the folder are fsynced, then the folder is renamed. After that the store's
+commit makes it the run's current checkpoint. `verify` checks every byte against the manifest: a
+damaged checkpoint is never loaded in part.
 
-Of a sharded state every rank writes a part: whole tensors, in files that are named as those of any
-large model are. Any number of ranks reads them, each its rows.
+If the state is sharded, every rank writes a part: whole tensors, in files named like those of any
+large model. Any number of ranks can read them, each rank its rows.
 
-A folder's name carries the lineage that wrote it: a learner that was replaced while it slept can
-neither replace nor delete what its successor wrote, whenever it wakes.
+A folder's name carries the lineage that wrote it. A learner that was replaced while it slept can
+therefore neither replace nor delete its successor's checkpoints when it wakes.
 """
 
 import json
@@ -43,28 +43,28 @@ from services.contracts.weights import ADAPTER_WEIGHTS
 from services.volume import checksum, fsync, opened_by_umask
 from services.volume.checkpoint import MANIFEST
 
-# In a folder of their own: what serves the checkpoint takes every *.safetensors beside the config
-# for weights.
+# In a separate folder, because servers of the checkpoint read every *.safetensors next to the
+# config as weights.
 TRAINING = "training"
 STATE = f"{TRAINING}/state.json"
 OPTIMIZER = f"{TRAINING}/optimizer.safetensors"
 RANDOM = f"{TRAINING}/random.safetensors"
 WEIGHTS = "model.safetensors"
-# A model folder of its own, that AutoModelForSequenceClassification loads.
+# A model folder that AutoModelForSequenceClassification loads.
 CRITIC = f"{TRAINING}/critic"
 CRITIC_OPTIMIZER = f"{TRAINING}/critic_optimizer.safetensors"
 COPY = f"{TRAINING}/{{}}.safetensors"
 """Weights of a copy of the policy, by its name."""
 UNFINISHED = re.compile(r"\.step-(\d+)-([^-.]+)(?:\.old)?")
-"""Not renamed yet, or on its way out."""
+"""A checkpoint folder before its rename, or during its deletion."""
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A copy of all that a checkpoint holds, on the host, which training does not change."""
+    """A host copy of everything that a checkpoint holds. Training does not change it."""
 
     loaded: LoadedModel
-    """For config and tokenizer, which training never changes; not for its weights."""
+    """Used for config and tokenizer, which training never changes. Its weights are not used."""
     weights: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor]
     random: dict[str, torch.Tensor]
@@ -73,7 +73,7 @@ class Captured:
     copies: Mapping[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     """Weights of the copies of the policy that change, by name."""
     part: Part = WHOLE
-    """What of all tensors this is."""
+    """This rank's part of all tensors."""
 
     @property
     def size(self) -> int:
@@ -84,23 +84,23 @@ class Captured:
 
 
 def part_of(state: TrainingState, ranks: Ranks) -> Part:
-    """What this rank writes of `state`: rank 0 all of it, unless it is sharded."""
+    """Return this rank's part of `state`. Rank 0 writes the whole state unless it is sharded."""
     return Part(ranks.rank, ranks.size) if is_sharded(state.loaded.model) else WHOLE
 
 
 @dataclass(frozen=True)
 class CapturedCritic:
-    """A critic on the host."""
+    """A host copy of a critic."""
 
     model: PreTrainedModel
-    """For its config; not for its weights."""
+    """Used for its config. Its weights are not used."""
     weights: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor]
 
 
 def capture(state: TrainingState, part: Part = WHOLE) -> Captured:
-    """Copy to the host what the next step changes. Of a sharded state every rank gives its slices,
-    and copies another `part`."""
+    """Copy to the host everything that the next step changes. If the state is sharded, all ranks
+    call this together, and each copies another `part`."""
     critic = None
     if state.critic:
         with present(state.critic.offloads, changed=False):
@@ -116,7 +116,7 @@ def capture(state: TrainingState, part: Part = WHOLE) -> Captured:
             copies[name] = on_host(copy.parameters, part=part)
     with present(state.offloads, changed=False):
         optimizer = state.optimizers.tensors(part)
-    # Adapters are small, and peft and vLLM read one file.
+    # Adapters are small, and peft and vLLM read a single file.
     alone = WHOLE if part.number == 0 else None
     of_weights = alone if state.loaded.lora else part
     return Captured(
@@ -132,23 +132,23 @@ def capture(state: TrainingState, part: Part = WHOLE) -> Captured:
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A file of a checkpoint, as its manifest has it."""
+    """A checkpoint file in the manifest."""
 
     bytes: int
     xxh3: str
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What a rank has written of a checkpoint."""
+    """The files of a checkpoint that one rank has written."""
 
     files: dict[str, Entry]
     weights: dict[str, dict[str, str]] = {}
-    """Of each model folder in parts, by the path of its index: its tensors, and their files."""
+    """Tensors and their files, for each model folder in parts, by the path of its index."""
 
 
 def write_checkpoint(root: Path, captured: Captured, before_rename: Callable[[], None]) -> Path:
-    """Write a checkpoint that is whole on this rank under `root`, the run's folder of checkpoints.
-    Durable when this returns. `before_rename` is as in `complete`."""
+    """Write a checkpoint that this rank has whole, under `root`, the run's folder of checkpoints.
+    Durable when this returns. `before_rename`: see `complete`."""
     try:
         return complete(root, captured, [write_part(root, captured)], before_rename)
     finally:
@@ -156,7 +156,7 @@ def write_checkpoint(root: Path, captured: Captured, before_rename: Callable[[],
 
 
 def write_part(root: Path, captured: Captured) -> Written:
-    """Write this rank's files of a checkpoint beside where it will be. Durable when this
+    """Write this rank's files of a checkpoint to the unfinished folder. Durable when this
     returns."""
     beside, part = _unfinished(root, captured), captured.part
     if part == WHOLE:
@@ -182,11 +182,12 @@ def write_part(root: Path, captured: Captured) -> Written:
 def complete(
     root: Path, captured: Captured, written: Sequence[Written], before_rename: Callable[[], None]
 ) -> Path:
-    """Make what all ranks have `written` a checkpoint. Durable when this returns.
+    """Complete a checkpoint from the files that all ranks have `written`. Durable when this
+    returns.
 
-    `before_rename` may raise to leave nothing under the final name. A folder of that name is an
-    earlier, uncommitted try of the same learner, and is replaced; unless nothing lies beside it:
-    then it is this one, whose rename may not be durable yet.
+    `before_rename` may raise, which leaves nothing under the final name. An existing folder of that
+    name is an earlier, uncommitted attempt of the same learner and is replaced. But if there is no
+    unfinished folder, it is this checkpoint itself, whose rename may not be durable yet.
     """
     beside, folder = _unfinished(root, captured), root / captured.progress.directory
     if beside.exists() or not folder.exists():
@@ -220,7 +221,8 @@ def _unfinished(root: Path, captured: Captured) -> Path:
 
 
 def _write_description(folder: Path, captured: Captured, base: Path) -> None:
-    """All but tensors, and the random state, which is rank 0's. `base`: the base of adapters."""
+    """Write everything except tensors, plus rank 0's random state. `base`: folder of the adapters'
+    base."""
     if captured.loaded.lora:
         save_beside_adapter(captured.loaded, folder)
         save_adapter_config(captured.loaded, folder, str(base))
@@ -229,7 +231,7 @@ def _write_description(folder: Path, captured: Captured, base: Path) -> None:
     if captured.critic:
         captured.critic.model.config.save_pretrained(folder / CRITIC)
     save_file(captured.random, folder / RANDOM)
-    # 100,000 running means are 6.7 MB: the standard encoder takes seconds of the training's time.
+    # 100,000 running means are 6.7 MB: the standard encoder would delay training for seconds.
     state = msgspec.json.format(msgspec.json.encode(captured.progress), indent=2)
     (folder / STATE).write_bytes(state + b"\n")
 
@@ -241,8 +243,8 @@ def _save_model(
     part: Part,
     weights: dict[str, dict[str, str]],
 ) -> None:
-    """Save a part of a model folder's weights, `name` if it is all of them; otherwise note it in
-    `weights`."""
+    """Save a part of a model folder's weights. `name`: file name of the whole weights. A part is
+    recorded in `weights`."""
     file = part.file(name)
     save_file(tensors, folder / file, metadata={"format": "pt"})
     if part.count > 1:
@@ -250,13 +252,13 @@ def _save_model(
 
 
 def _durable(folder: Path, part: Part) -> dict[str, Entry]:
-    """The files of `part` in `folder`, fsynced."""
+    """Fsync the files of `part` in `folder` and return them."""
     files = {}
     for path in sorted(folder.rglob("*")):
         found = PART.search(path.name)
         if path.is_dir():
             fsync(path)
-        # Other parts may still be written, under names that begin with a dot.
+        # Other parts may still be in progress, under names that begin with a dot.
         elif not path.name.startswith(".") and part.number == (int(found[1]) - 1 if found else 0):
             opened_by_umask(path)
             files[str(path.relative_to(folder))] = _entry(path)

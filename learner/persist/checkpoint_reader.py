@@ -1,4 +1,5 @@
-"""Reading checkpoints: checked first, then by any number of ranks, each only its rows."""
+"""Read checkpoints: verify them first, then load them on any number of ranks, each rank its
+rows."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping
@@ -22,12 +23,12 @@ from services.volume.checkpoint import listed_files
 
 
 class UnusableCheckpoint(RunCannotGoOn):
-    """A checkpoint folder is incomplete or damaged; the message names the file."""
+    """A checkpoint folder is incomplete or damaged. The message names the file."""
 
 
 def verify(folder: Path, part: Part = WHOLE) -> Progress:
-    """The state of a whole checkpoint, of whose files this rank reads `part`. Raises
-    UnusableCheckpoint naming what is wrong, and SchemaMismatch."""
+    """Verify a checkpoint and return its progress. This rank reads `part` of its files. Raises
+    UnusableCheckpoint, which names the problem, and SchemaMismatch."""
     check_listed(folder, part)
     try:
         raw = json.loads((folder / STATE).read_text())
@@ -48,10 +49,10 @@ def verify(folder: Path, part: Part = WHOLE) -> Progress:
 
 
 def check_listed(folder: Path, part: Part = WHOLE) -> None:
-    """Compare the files of a checkpoint with its manifest; this rank reads `part` of them. Raises
+    """Compare the files of a checkpoint with its manifest. This rank reads `part` of them. Raises
     UnusableCheckpoint."""
     try:
-        # The largest first, each to the next rank.
+        # The largest file first, dealt to the ranks in turn.
         files = [file for file in listed_files(folder) if file.needed]
         for number, (name, size, xxh3) in enumerate(files):
             mine = number % part.count == part.number
@@ -70,15 +71,15 @@ def _within(folder: Path, error: FileNotFoundError) -> Path:
 
 
 def load_optimizer(folder: Path, optimizers: Optimizers, name: str = OPTIMIZER) -> None:
-    """Load the state of the policy's optimizers, or of the critic's, from a verified checkpoint: of
-    what is sharded this rank's rows."""
+    """Load the state of the policy's or the critic's optimizers from a verified checkpoint. If the
+    state is sharded, load this rank's rows."""
     own = optimizers.parameters
     with _usable(folder):
         optimizers.load(read(folder / name, lambda key: own.get(key.rpartition("/")[0])))
 
 
 def load_random_state(folder: Path) -> None:
-    """Continue with the random numbers of a verified checkpoint."""
+    """Restore the random state of a verified checkpoint."""
     with _usable(folder):
         random = load_file(folder / RANDOM)
     torch.set_rng_state(random["cpu"])
@@ -88,8 +89,8 @@ def load_random_state(folder: Path) -> None:
 
 @torch.no_grad()
 def load_copy(folder: Path, name: str, weights: Mapping[str, torch.Tensor]) -> None:
-    """Load the copy `name` of the policy into `weights`, if a verified checkpoint has it: a config
-    without it made none."""
+    """Load the copy `name` of the policy into `weights`. Do nothing if the verified checkpoint has
+    no such copy, because its config had none."""
     if not files_of(path := folder / COPY.format(name)):
         return
     with _usable(folder):
@@ -101,15 +102,15 @@ def load_copy(folder: Path, name: str, weights: Mapping[str, torch.Tensor]) -> N
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file `path`, or the parts that ranks wrote in its place; none if there are none."""
+    """Return the file `path`, or the parts that ranks wrote instead, or an empty list."""
     if path.exists():
         return [path]
     return sorted(path.parent.glob(f"{path.stem}-?????-of-?????{path.suffix}"))
 
 
 def read(path: Path, target: Callable[[str], torch.Tensor | None]) -> dict[str, torch.Tensor]:
-    """The tensors of `files_of(path)`; where `target` has one of the same shape that is sharded,
-    this rank's rows. Raises FileNotFoundError."""
+    """Return the tensors of `files_of(path)`. If `target` returns a sharded tensor of the same
+    shape, return this rank's rows. Raises FileNotFoundError."""
     if not (files := files_of(path)):
         raise FileNotFoundError(f"{path.name} is not there")
     found: dict[str, torch.Tensor] = {}

@@ -1,5 +1,5 @@
-"""Which checkpoints of a run are deleted, and when: at a learner's start, what earlier ones left
-unfinished; after each commit, all but the newest."""
+"""Delete checkpoints of a run: at a learner's start the unfinished ones of earlier learners, and
+after each commit all except the newest."""
 
 import itertools
 import re
@@ -14,12 +14,13 @@ from services.volume.checkpoint import NAME
 
 
 def retain(root: Path, keep: int, current: Progress) -> list[str]:
-    """Delete all but the newest `keep` checkpoints on the path to `current`, the run's current one,
-    which always stays, as does the one that it names as kept. Returns the deleted names.
+    """Delete all checkpoints except the newest `keep` on the path to `current`, the run's current
+    checkpoint, and the checkpoint that `current` names as kept. `current` itself always stays.
+    Returns the deleted names.
 
-    Checkpoints of a dead lineage beyond the fork were never committed, and are deleted; so are
-    unfinished ones of learners that died. A lineage that `current` does not know is a successor's:
-    its folders are not touched.
+    Checkpoints of a dead lineage beyond the fork were never committed, and are deleted. Unfinished
+    checkpoints of dead learners are deleted too. A lineage that `current` does not know is a
+    successor's: its folders are not touched.
     """
     ancestry = Ancestry(tuple(current.lineages))
     known = {lineage for lineage, _ in current.lineages}
@@ -32,16 +33,16 @@ def retain(root: Path, keep: int, current: Progress) -> list[str]:
     kept = {name for name in path if found[name][0] == current.kept_step}
     gone = sorted(found.keys() - set(path[-keep:]) - {current.directory} - kept)
     for name in gone:
-        # Renamed first: a reader sees a whole checkpoint or none.
+        # Renamed first, so a reader sees either a whole checkpoint or none.
         (root / name).rename(root / f".{name}.old")
     _delete_unfinished(root, known)
     return gone
 
 
 def clear(root: Path, lineages: Sequence[tuple[str, int]], own: str) -> None:
-    """Delete what learners before `own`, which has taken the run over, have not finished: a disk
-    with room for the checkpoints that are kept and one more would take no new one. `lineages`: of
-    all starts, in order; one after `own` is a successor's."""
+    """Delete the unfinished checkpoints of learners before `own`, the lineage that has taken over
+    the run. Otherwise a disk with space for the kept checkpoints and one more could not take a new
+    one. `lineages`: lineages of all starts, in order. A lineage after `own` is a successor's."""
     earlier = itertools.takewhile(lambda lineage: lineage != own, (name for name, _ in lineages))
     if root.exists():
         _delete_unfinished(root, set(earlier))
@@ -54,6 +55,6 @@ def _delete_unfinished(root: Path, lineages: Collection[str]) -> None:
 
 
 def _checkpoints(root: Path, pattern: re.Pattern[str]) -> dict[str, tuple[int, str]]:
-    """(step, lineage) of the folders whose names have this form."""
+    """Return (step, lineage) of the folders whose names match `pattern`."""
     found = ((path.name, pattern.fullmatch(path.name)) for path in root.iterdir())
     return {name: (int(m[1]), m[2]) for name, m in found if m}

@@ -1,14 +1,15 @@
-"""Checkpoints while training goes on: a thread writes, commits, then deletes older ones.
+"""Write checkpoints during training: a thread writes, commits, then deletes older checkpoints.
 
-At most one is in progress, so that at most one copy of the training state lies in memory. The
-commit covers exactly the steps of the copy. The order makes it safe to be killed anywhere: a
-checkpoint that is not renamed does not exist; one that is renamed and not committed is never
-loaded, and its groups are still in the stream; steps are committed only when their rows (metrics,
-samples) are durable; the ledger's copy gets a commit only after Redis has it; older checkpoints are
-deleted only after a commit.
+At most one is in progress, so at most one copy of the training state is in memory. The commit
+covers exactly the steps of the copy. The order makes a kill safe at any time:
 
-Where ranks write parts, rank 0 renames and commits after every rank has said that its part is
-durable.
+- a checkpoint before its rename does not exist
+- a renamed checkpoint without a commit is never loaded, and its groups are still in the stream
+- steps are committed only after their rows (metrics, samples) are durable
+- the ledger's copy gets a commit only after Redis has it
+- older checkpoints are deleted only after a commit
+
+If ranks write parts, rank 0 renames and commits after every rank has reported its part as durable.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,30 +34,30 @@ from learner.persist.jsonl import LedgerFile, RowsFile
 from learner.store.run_store import RunStore
 
 TOLD_TO_END, FAILED = b"told to end", b"failed"
-"""In place of what a rank has written."""
+"""Sent by a rank instead of its written files."""
 
 
 @dataclass(frozen=True)
 class OtherRank:
-    """What a disk of a rank other than 0 says of its trouble. Rank 0 alone pauses the run, where
-    its own disk takes nothing; else it waits for this rank, and the run stands still."""
+    """Report a disk problem of a non-zero rank. It only warns: rank 0 alone may pause the run, for
+    a problem of its own disk. Otherwise rank 0 waits for this rank, and the run stands still."""
 
     store: RunStore
     rank: int
 
     def pause(self, reason: str) -> None:
-        """Have the run's events say why it stands still."""
+        """Add the reason for the standstill to the run's events."""
         self.store.warn(f"rank {self.rank} waits for its disk: {reason}")
 
     def go_on(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def cancelled(self) -> bool:
-        """Whether the run is to end."""
+        """Whether the run should end."""
         return self.store.cancelled()
 
     def hold(self) -> None:
-        """Nothing: rank 0 asks before it renames."""
+        """Do nothing: rank 0 checks before it renames."""
 
 
 class PartWriter(Background[Captured]):
@@ -71,11 +72,11 @@ class PartWriter(Background[Captured]):
         self._parts(captured)
 
     def _parts(self, captured: Captured) -> list[Written]:
-        """What all ranks have written, each its part. Raises CannotWrite where one of them was told
-        to end, RuntimeError where one failed."""
+        """Return the files that all ranks have written. Raises CannotWrite if a rank was asked to
+        end, and RuntimeError if a rank failed."""
         path = captured.progress.path
         write = partial(write_part, (self._root / path).parent, captured)
-        # The others write theirs, about as large, to the same disk at the same time.
+        # The other ranks write parts of about the same size to the same disk at the same time.
         size = captured.size * captured.part.count
         message = FAILED
         try:
@@ -84,7 +85,7 @@ class PartWriter(Background[Captured]):
             message = TOLD_TO_END
             raise
         finally:
-            # In any case: the others wait for it.
+            # Sent in any case, because the other ranks wait for it.
             messages = self._ranks.gather(message)
         if FAILED in messages:
             raise RuntimeError("a rank could not write its part of a checkpoint; its log says why")
@@ -105,24 +106,24 @@ class CheckpointWriter(PartWriter):
         rows: Sequence[RowsFile],
         ranks: Ranks,
     ) -> None:
-        """`root`: the data volume; `keep`: newest checkpoints that stay on it; `rows`: what must
-        be durable with a step."""
+        """`root`: the data volume; `keep`: number of newest checkpoints to keep; `rows`: files that
+        must be durable with a step."""
         super().__init__(root, disk, ranks)
         self._keep, self._store, self._rows = keep, store, rows
         self._ledger = LedgerFile(root, store.run, disk)
         self.covers = store.committed_step
-        """Step of the newest checkpoint that was handed over."""
+        """Step of the newest submitted checkpoint."""
         self._left_out = False
 
     def submit(self, captured: Captured) -> None:
-        """Hand a copy over. Blocks while an earlier one is in progress."""
+        """Submit a copy. Blocks while an earlier one is in progress."""
         self.wait()
         super().submit(captured)
         self.covers = captured.progress.step
 
     def leave_out(self, captured: Captured) -> None:
-        """Tell the other ranks, which write their parts of a copy, that none is made of it: they
-        wait for this rank's. Nothing else follows it."""
+        """Tell the other ranks, which write their parts of a copy and wait for this rank's part,
+        that the checkpoint is dropped. It must be the last call before `close`."""
         self._left_out = True
         self._waiting.put(captured)
 
@@ -141,7 +142,7 @@ class CheckpointWriter(PartWriter):
         for file in self._rows:
             file.sync()
         self._store.commit(progress.step, progress.path)
-        # After the commit: its copy proves that Redis had it.
+        # After the commit: the ledger's copy proves that Redis had it.
         self._ledger.add_commit(progress.step, progress.path, self._store)
         retain(folder, self._keep, progress)
         self._store.event("checkpoint", {"step": progress.step, "directory": progress.path})

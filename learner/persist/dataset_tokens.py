@@ -1,4 +1,4 @@
-"""The rows of one dataset in tokens: a sequence of each, or of two answers two."""
+"""The tokenised rows of one dataset: one sequence for each row, or two for a pair of answers."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from services.volume import Volume
 
 
 def sequences_of(config: SFTConfig) -> int:
-    """How many sequences a row is."""
+    """Return the number of sequences of a row."""
     return len(_answers(config))
 
 
@@ -26,13 +26,13 @@ def _answers(config: SFTConfig) -> tuple[Preferred | None, ...]:
 
 
 class DatasetTokens:
-    """One dataset, for a run of `config` whose model reads with `tokenizer`."""
+    """The tokenised rows of one dataset, for a run of `config` and its `tokenizer`."""
 
     def __init__(
         self, volume: Volume, record: DatasetRecord, config: SFTConfig, tokenizer: object
     ) -> None:
         self.name = record.name
-        """What the dataset is called."""
+        """Name of the dataset."""
         self._files = [
             (
                 RowTokenizer(tokenizer, config.data, answer),
@@ -42,14 +42,14 @@ class DatasetTokens:
         ]
 
     def build(self, part: Part, disk: Disk, interrupted: Callable[[int, int], bool]) -> bool:
-        """As `TokenCache.build`."""
+        """Build the missing files. See `TokenCache.build`."""
         return all(
             cache.build(tokenizer, part, disk, interrupted) for tokenizer, cache in self._files
         )
 
     def lengths(self) -> tuple[Lengths, int]:
-        """Lengths of all rows, and the largest token. Raises FileNotFoundError before all files
-        are made."""
+        """Return the lengths of all rows, and the largest token id. Raises FileNotFoundError before
+        all files are built."""
         found = [cache.lengths() for _, cache in self._files]
         largest = max(token for _, token in found)
         if len(found) == 1:
@@ -59,5 +59,5 @@ class DatasetTokens:
         return Lengths(tokens.sum(0, dtype=np.int32), first.max(0), tokens.max(0)), largest
 
     def row(self, index: int) -> list[TokenRow]:
-        """The sequences of row `index`: of two answers the chosen one first."""
+        """Return the sequences of row `index`. For a pair, the chosen answer comes first."""
         return [cache.row(index) for _, cache in self._files]

@@ -1,8 +1,8 @@
-"""Writes to a data volume that may be full: pause the run, and retry until the disk takes them.
+"""Write to a data volume that may be full: pause the run, and retry until the write succeeds.
 
-The pause has a reason that names the file and the way out; no lease is granted meanwhile, and the
-run goes on by itself. A write must leave nothing under a final name unless it is whole, so that it
-can be retried.
+The pause has a reason that names the file and the way out. Meanwhile no lease is granted, and
+afterwards the run continues by itself. Until a write is whole it must leave nothing under a final
+name, so it can be retried.
 """
 
 import errno
@@ -38,44 +38,44 @@ LOOK_SECONDS = 0.25
 
 
 class CannotWrite(OSError):
-    """The run, or this process, was told to end while the disk took nothing."""
+    """The run or this process was asked to end while the disk could not be written."""
 
 
 class Status(Protocol):
     """The run that a disk writes for (`RunStore`)."""
 
     def pause(self, reason: str) -> None:
-        """Have no leases granted, and say why."""
+        """Stop granting leases, for this reason."""
 
     def go_on(self) -> None:
         """End the pause."""
 
     def cancelled(self) -> bool:
-        """Whether the run is to end."""
+        """Whether the run should end."""
 
     def hold(self) -> None:
-        """Raise where another learner has taken the run over."""
+        """Raise if another learner has taken over the run."""
 
 
 class Disk:
     """Writes of one run. Safe for several threads."""
 
     def __init__(self, root: Path, status: Status, stop: threading.Event) -> None:
-        """`root`: the data volume; `stop`: set where this process is to end."""
+        """`root`: the data volume; `stop`: set if this process should end."""
         self._root, self._status, self._stop = root, status, stop
         self._abandoned = threading.Event()
         self._lock = threading.Lock()
         self._troubled: dict[str, str] = {}
-        """Sentences by the name of what cannot be written."""
+        """Reasons by the name of the file that cannot be written."""
 
     def abandon(self) -> None:
-        """From now on a write that fails is not tried again."""
+        """Stop retrying failed writes."""
         self._abandoned.set()
 
     def retry(self, name: str, write: Callable[[], T], size: int = 0) -> T:
-        """The result of `write`, which makes `name` (relative to the volume, about `size` bytes),
-        retried until the disk takes it. Raises CannotWrite where the run or this process is to
-        end, and Fenced where a successor has deleted an unfinished file."""
+        """Return the result of `write`, which writes `name` (relative to the volume, about `size`
+        bytes), and retry until the disk accepts it. Raises CannotWrite if the run or this process
+        should end, and Fenced if a successor has deleted an unfinished file."""
         wait = FIRST_WAIT
         while True:
             try:
@@ -132,16 +132,16 @@ class Disk:
 
 
 def disk_error(error: OSError | SafetensorError) -> int | None:
-    """The error number where the disk is to blame, and waiting may help; else None."""
+    """Return the error number if the disk is the cause and waiting may help, else None."""
     number = error.errno if isinstance(error, OSError) else None
-    # safetensors puts the number into its text only.
+    # safetensors gives the error number only as text.
     if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
         number = int(found[1])
     return number if number in WAYS_OUT else None
 
 
 def append(file: FileIO, text: str) -> None:
-    """Add `text` to a file that is open for that, all of it or nothing. Raises OSError."""
+    """Append `text` to an open file, all or nothing. Raises OSError."""
     before = os.fstat(file.fileno()).st_size
     left = memoryview(text.encode())
     try:
@@ -153,7 +153,7 @@ def append(file: FileIO, text: str) -> None:
 
 
 def replaced(path: Path, text: str) -> FileIO:
-    """Put a new file with `text` in place of `path`, all of it or nothing; it is open for more.
+    """Replace `path` by a new file with `text`, all or nothing. Returns it open for appending.
     Raises OSError."""
     with written_beside(path) as beside:
         beside.write_text(text)

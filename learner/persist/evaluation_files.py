@@ -1,8 +1,8 @@
-"""Moves the answers of evaluations from Redis to files, and computes the outcome from these.
+"""Move the answers of evaluations from Redis to files, and compute the results from the files.
 
-Invariant: a row's answers are deleted in Redis only when a part with them is durable; parts are
-counted in Redis. A learner that dies in between has its successor write the same part again, so
-that each row is in exactly one part that counts.
+Invariant: a row's answers are deleted from Redis only after a part with them is durable. Redis
+counts the parts. If a learner dies in between, its successor writes the same part again, so each
+row is in exactly one counted part.
 """
 
 import time
@@ -30,26 +30,26 @@ from services.evaluations import (
 from services.store.work.evaluations import Standing
 
 PART_ROWS = 64
-"""Rows of a part, about; Redis holds the answers of hardly more."""
+"""Approximate rows of a part. Redis holds the answers of few more rows than that."""
 PART_SECONDS = 5.0
-"""Until answers are stored, however few: then they can be browsed."""
+"""Seconds after which waiting answers are stored in any case, so they can be browsed."""
 
 
 @dataclass
 class EvaluationFiles:
-    """Of one run."""
+    """The evaluation files of one run."""
 
     root: Path
     """The data volume."""
     store: RunStore
     disk: Disk
     _moved: dict[str, tuple[float, int]] = field(default_factory=dict)
-    """When answers were stored last, and how many rows had theirs by then."""
+    """Time of the last move, and rows with stored answers at that time."""
 
     def move(self, standing: Standing, whole: bool = False) -> int:
-        """Store answers that wait: those of PART_ROWS rows, or what there is after PART_SECONDS;
-        all of them with `whole`, or once the evaluation has ended. Returns how many files there
-        are. Raises CannotWrite, Fenced."""
+        """Store waiting answers: once PART_ROWS rows wait, or after PART_SECONDS, or all of them if
+        `whole` or if the evaluation has ended. Returns the number of files. Raises CannotWrite,
+        Fenced."""
         id, parts = standing.id, standing.parts
         whole = whole or standing.state != "open"
         before, moved = self._moved.get(id, (0.0, 0))
@@ -59,7 +59,7 @@ class EvaluationFiles:
         while rows := self.store.call(self.store.evaluations.answers, id, PART_ROWS):
             parts += 1
             path = part_path(folder_of(self.root, self.store.run, id), parts)
-            # A successor may have stored these answers, and others, under this number.
+            # A successor may have stored these and other answers under this number.
             write = partial(write_part, path, rows, self.store.hold)
             self.disk.retry(str(path.relative_to(self.root)), write)
             numbers = [row.row for row in rows]
@@ -68,8 +68,8 @@ class EvaluationFiles:
         return parts
 
     def take_over(self, id: str) -> tuple[int, list[int]]:
-        """Copy the answers of this evaluation that a run has which this one resumes. Returns how
-        many files that are, and the rows in them. Raises CannotWrite."""
+        """Copy this evaluation's answers from a run that this run resumes. Returns the number of
+        files, and the rows in them. Raises CannotWrite."""
         folder = folder_of(self.root, self.store.run, id)
         for run in self.store.resumed():
             copy = partial(copy_parts, folder_of(self.root, run, id), folder)
@@ -81,8 +81,8 @@ class EvaluationFiles:
     def end(
         self, request: EvaluationRequest, state: EvaluationState, reason: str = "", parts: int = 0
     ) -> EvaluationRecord:
-        """Write the record of an evaluation that has ended, with the figures of the first `parts`
-        files. Raises CannotWrite."""
+        """Write the record of an ended evaluation, with the figures of its first `parts` files.
+        Raises CannotWrite."""
         run = self.store.run
         rows = measured(folder_of(self.root, run, request.id), parts)
         record = record_of(run, request, state)

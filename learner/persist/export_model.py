@@ -1,4 +1,4 @@
-"""The run's model folder: all of the model but its weights, for workers on any host."""
+"""The run's model folder: everything of the model except its weights, for workers on any host."""
 
 import os
 import shutil
@@ -17,9 +17,9 @@ from services.volume import fsync, opened_by_umask, weight_file
 def export_description(
     loaded: LoadedModel, folder: Path, base: dict[str, torch.Tensor] | None = None
 ) -> None:
-    """Write `folder`, with the list of its files for hosts without the volume; once per run,
-    because a worker may be reading it. Beside adapters it holds the frozen weights, too: they never
-    change. `base`: these on the host, where `loaded` is sharded."""
+    """Write `folder`, with the list of its files for hosts without the volume. It is written once
+    per run, because a worker may be reading it. For adapters it also holds the frozen weights,
+    which never change. `base`: host copy of the frozen weights, if `loaded` is sharded."""
     if folder.exists():
         return
     for unfinished in folder.parent.glob(f".{folder.name}.*"):

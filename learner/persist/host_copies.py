@@ -1,8 +1,8 @@
-"""Tensors of a device as arrays on the host, copied while the device computes.
+"""Copy a device's tensors to the host while the device computes.
 
-On CUDA a stream of its own copies pieces into two pinned buffers in turn: while one is being
-filled, the other is emptied into memory that can be paged out. So the host pins `2 · PIECE` bytes
-whatever the size of the tensors, and the training's stream does not wait.
+On CUDA a separate stream copies pieces into two pinned buffers in turn: while one buffer is filled,
+the other is emptied into pageable memory. So the host pins only `2 · PIECE` bytes for tensors of
+any size, and the training's stream does not wait.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ class HostCopies:
             self._filled = [torch.cuda.Event() for _ in "ab"]
 
     def now(self) -> "torch.cuda.Event | None":
-        """A mark in the present stream, for `copied`: what has been computed until here."""
+        """Mark the current point of the current stream, for `copied`."""
         if not self._cuda:
             return None
         event = torch.cuda.Event()
@@ -34,8 +34,8 @@ class HostCopies:
     def copied(
         self, tensors: Sequence[torch.Tensor], ready: "torch.cuda.Event | None"
     ) -> list[torch.Tensor]:
-        """`tensors` (contiguous) on the host, as they are at `ready`. Nothing may change them until
-        this returns."""
+        """Return `tensors` (contiguous) on the host, as they are at `ready`. They must not change
+        before this returns."""
         if not self._cuda:
             return list(tensors)
         hosts = [torch.empty(t.shape, dtype=t.dtype) for t in tensors]
@@ -62,7 +62,7 @@ class HostCopies:
 def _pieces(
     sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Parts of the bytes of both, of at most a buffer."""
+    """Yield pieces of both tensors' bytes, of at most one buffer each."""
     for source, target in zip(sources, targets, strict=True):
         one, other = (tensor.reshape(-1).view(torch.uint8) for tensor in (source, target))
         for start in range(0, len(one), PIECE):

@@ -1,8 +1,9 @@
-"""A run's rows by step: `metrics.jsonl`, a line for each step, evaluations between, and
-`samples.jsonl`, some of each step's answers.
+"""A run's rows by step: `metrics.jsonl` with a line for each step and each evaluation, and
+`samples.jsonl` with some of each step's answers.
 
-Invariant: a step's row is durable before a checkpoint that holds the step is committed. So a crash
-leaves no committed step without its row; rows of steps that are trained again are deleted first.
+Invariant: a step's row is durable before a checkpoint with that step is committed. A crash
+therefore leaves no committed step without its row. Rows of steps that will be trained again are
+deleted first.
 """
 
 import json
@@ -26,19 +27,19 @@ class RowsFile:
     """Rows of one run, each with its step. Every call may raise CannotWrite."""
 
     name: ClassVar[str]
-    """In the run's folder."""
+    """File name in the run's folder."""
 
     def __init__(self, root: Path, run: str, disk: Disk) -> None:
         """`root`: the data volume."""
         self._name = f"runs/{run}/{self.name}"
         self._file, self._disk = root / self._name, disk
         self._opened: FileIO | None = None
-        """The file since `begin`. A learner that was replaced while it slept has a file that its
-        successor has replaced: a row that it adds when it wakes is nowhere."""
+        """The file, open since `begin`. If the learner was replaced while it slept, its successor
+        has replaced the file: a row that this learner adds when it wakes is lost."""
 
     def begin(self, step: int) -> set[str]:
-        """Go back to `step`: delete rows of later steps, and lines that are no rows. Rows of
-        evaluations stay: their answers do, too. Returns the ids of these."""
+        """Go back to `step`: delete rows of later steps, and damaged lines. Rows of evaluations
+        stay, like their answers. Returns the ids of these evaluations."""
         kept: list[str] = []
         evaluated: set[str] = set()
         if self._file.exists():
@@ -49,7 +50,7 @@ class RowsFile:
                         kept.append(line.decode())
                         if "evaluation/id" in row:
                             evaluated.add(row["evaluation/id"])
-                # Whatever a damaged disk has made of it: text, but no row.
+                # A damaged disk may have turned a line into other text.
                 except (ValueError, AttributeError, TypeError, RecursionError):
                     log.warning("a line that is no row is dropped", file=self._name)
         self.close()
@@ -57,7 +58,7 @@ class RowsFile:
         return evaluated
 
     def add(self, *rows: dict[str, Any]) -> None:
-        """Add rows, all of them or nothing."""
+        """Add rows, all or nothing."""
         self._add("".join(json.dumps(finite(row)) + "\n" for row in rows))
 
     def _add(self, text: str) -> None:
@@ -71,7 +72,7 @@ class RowsFile:
         self._disk.retry(self._name, add)
 
     def close(self) -> None:
-        """Add no more rows."""
+        """Close the file. No rows may follow."""
         if self._opened is not None:
             self._opened.close()
 
@@ -106,8 +107,8 @@ class LedgerFile(RowsFile):
         self._last = rows[-1][0] if rows else self._last
 
     def _is_torn(self) -> bool:
-        """Whether a power cut has torn the last line. Reads one byte: the file grows with each
-        commit."""
+        """Whether a power cut has torn the last line. Reads one byte, because the file grows with
+        each commit."""
         if not self._file.exists() or not self._file.stat().st_size:
             return False
         with self._file.open("rb") as file:

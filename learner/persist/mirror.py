@@ -1,7 +1,7 @@
-"""The newest published weights in host memory, from which a learner writes whole versions and takes
-the checksums of their tensors: 2 bytes for each weight, on rank 0 alone.
+"""The newest published weights in host memory: 2 bytes per weight, on rank 0 only.
 
-Only the publisher's thread changes it, so that the device is free for the next step.
+The learner writes whole versions and computes tensor checksums from this copy. Only the publisher's
+thread changes it, so the device is free for the next step.
 """
 
 from collections.abc import Iterator
@@ -17,16 +17,16 @@ from services.weights import DeltaWriter, in_threads, tensor_checksum
 
 
 class Mirror:
-    """The weights of one model."""
+    """The newest published weights of one model."""
 
     def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
-        """`tensors`: bfloat16, by the names of a model folder; this object's own from now on."""
+        """`tensors`: bfloat16, by the names of a model folder. The mirror owns them from now on."""
         self.tensors = tensors
         self.weights = sum(tensor.numel() for tensor in tensors.values())
         self._checksums: dict[str, str] = {}
 
     def change(self, changes: Iterator[Change], base: str, tag: str) -> DeltaWriter:
-        """Take over the changes that lead from version `base` to `tag`. Returns their delta."""
+        """Apply the changes from version `base` to version `tag`. Returns their delta."""
         delta = DeltaWriter(base, tag)
         left = dict.fromkeys(self.tensors)
         for change, checksum in in_threads(self._taken, changes):
@@ -41,7 +41,7 @@ class Mirror:
         return delta
 
     def _taken(self, change: Change) -> tuple[Change, str]:
-        """`change`, now taken over, and the tensor's checksum."""
+        """Apply `change`. Return it with the tensor's new checksum."""
         name, positions, values = change
         bits = self._bits(name)
         bits[positions] = values
@@ -70,7 +70,8 @@ _NOTHING = np.zeros(0, np.int64), np.zeros(0, np.uint16)
 def by_folder_names(
     changes: Changes, names: FolderNames, copies: HostCopies, ready: "torch.cuda.Event | None"
 ) -> Iterator[Change]:
-    """The changes, on the host, by tensors of a model folder. `ready`: see `HostCopies.now`."""
+    """Yield the changes on the host, by tensors of a model folder. `ready`: see
+    `HostCopies.now`."""
     for name, slices in changes.tensors.items():
         sides = [tensor for one in slices for tensor in (one.positions, one.values)]
         host = copies.copied(sides, ready)

@@ -1,9 +1,9 @@
-"""Publishing a version: what it changed, or a copy of the weights, then a thread that makes it
-durable and registers it. The next step never waits for the disk.
+"""Publish versions: the training loop copies the weights or their changes, then a thread makes the
+version durable and registers it. The next step never waits for the disk.
 
-Order is what makes a version trustworthy: file and folder are fsynced and renamed first, then
-the manifest is registered. A version exists when its manifest does. It is one file more, whole or a
-delta, so a learner that dies leaves no half of a version.
+The order makes a version trustworthy: file and folder are fsynced and renamed, and only then the
+manifest is registered. A version exists when its manifest does. Each version adds one file, whole
+or a delta, so a dying learner cannot leave half a version.
 """
 
 import re
@@ -28,33 +28,34 @@ from services.volume import DamagedFile, check_file, weight_file, written_beside
 from services.weights import in_threads, tensor_checksum
 
 KEPT_VERSIONS = 3
-"""Newest versions whose files stay on disk in any case: a worker that has just read which version
-is the newest has time to register that it needs it. One that is too late starts again with the
-newest."""
+"""Newest versions whose files always stay on disk. A worker that has just read the newest version's
+manifest has time to register that it needs the files. A worker that is too late starts again with
+the newest version."""
 LINEAGE = re.compile(r"\.?v\d+-([^-.]+)\.")
-"""In the name of a version's file, whole or half written."""
+"""The lineage in the name of a version's file, complete or unfinished."""
 
 
 @dataclass(frozen=True)
 class Again:
-    """The newest version once more, as a whole file."""
+    """Publish the newest version again, as a whole file."""
 
     created: float
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What it took to publish a version."""
+    """Sizes of a published version."""
 
     bytes: int
-    """Of its file: what a worker fetches that has the version before."""
+    """Bytes of its file, which a worker with the previous version fetches."""
     full_bytes: int
-    """Of the newest whole file."""
+    """Bytes of the newest whole file."""
     changed: float | None
-    """Share of the weights that differ from the version before; None where nobody compared them."""
+    """Share of the weights that differ from the previous version. None if they were not
+    compared."""
 
     def metrics(self) -> dict[str, float]:
-        """By the names of docs/metrics.md."""
+        """Return the metrics, named as in docs/metrics.md."""
         found = {"push/bytes": float(self.bytes), "push/full_bytes": float(self.full_bytes)}
         return found if self.changed is None else {**found, "push/changed": self.changed}
 
@@ -62,7 +63,7 @@ class Pushed:
 class Publisher(Background[Version | Again]):
     """Writes versions in order, one at a time, on its own thread.
 
-    Handing one over blocks only while two earlier ones are still being written: versions must not
+    Submitting blocks only while two earlier versions are still being written: versions must not
     pile up in memory faster than the disk takes them.
     """
 
@@ -78,11 +79,11 @@ class Publisher(Background[Version | Again]):
         evaluated: Callable[[], frozenset[str]] = frozenset,
         earlier: Collection[str] = (),
     ) -> None:
-        """`register` makes a manifest known; `workers` are those that are alive; `evaluated` are
+        """`register` registers a manifest; `workers` returns the live workers; `evaluated` returns
         the files of versions that evaluations still need. All are called from the thread. Without
-        `deltas` every version comes as HostWeights. `earlier`: lineages before `lineage`. A file of
-        any other is a successor's, and is not touched: a learner that was replaced while it slept
-        may wake anywhere here."""
+        `deltas` every version comes as HostWeights. `earlier`: lineages before `lineage`. Files of
+        all other lineages are a successor's and are not touched, because a learner that was
+        replaced while it slept may wake at any point here."""
         super().__init__("publisher", self._publish)
         self._root, self._run, self._lineage = root, run, lineage
         self._disk, self._register, self._workers = disk, register, workers
@@ -91,13 +92,14 @@ class Publisher(Background[Version | Again]):
         self._chain = Chain()
         self._newest: WeightManifest | None = None
         self._checksums: dict[str, str] | None = None
-        """Of the newest version's tensors, where it came as HostWeights."""
+        """Checksums of the newest version's tensors, if it came as HostWeights."""
         self._kept: tuple[WeightManifest, ...] = ()
-        """The newest versions; replaced, never changed: another thread reads it."""
+        """Manifests of the newest versions. Replaced, never changed, because another thread reads
+        it."""
         self.pushed: Pushed | None = None
-        """Of the newest version that is registered."""
+        """Sizes of the newest registered version."""
         self._deletes = {lineage, *earlier}
-        # What learners that died have left half written.
+        # Unfinished files of dead learners.
         for unfinished in self._own(".v*"):
             if unfinished.suffix != ".lock":
                 unfinished.unlink(missing_ok=True)
@@ -107,12 +109,13 @@ class Publisher(Background[Version | Again]):
         return (self._root / weights_name(self._run, 0, self._lineage)).parent
 
     def _own(self, pattern: str) -> Iterator[Path]:
-        """The files of no successor whose names match."""
+        """Yield the matching files, except a successor's."""
         found = ((path, LINEAGE.match(path.name)) for path in self._folder.glob(pattern))
         return (path for path, name in found if name is not None and name[1] in self._deletes)
 
     def damage(self) -> str:
-        """What is wrong with a file of the newest version, or ''. Reads all of them."""
+        """Describe a problem with a file of the newest version, or return ''. Reads all its
+        files."""
         if self.busy or self._newest is None:
             return ""
         for file in self._newest.files:
@@ -125,7 +128,7 @@ class Publisher(Background[Version | Again]):
         return ""
 
     def distrusted(self, workers: Sequence[WorkerRecord]) -> bool:
-        """Whether a worker cannot load a file of the newest version, by its own word. The next
+        """Whether a worker reports that it cannot load a file of the newest version. The next
         version is then whole."""
         names = [Path(file.name).name for file in self._chain.files]
         errors = [worker.error for worker in workers if worker.error]
@@ -133,11 +136,11 @@ class Publisher(Background[Version | Again]):
 
     @property
     def can_repeat(self) -> bool:
-        """Whether `Again` may be handed over: the newest weights are held here."""
+        """Whether `Again` may be submitted: the newest weights are in memory."""
         return self._mirror is not None
 
     def manifest(self, tag: str) -> WeightManifest | None:
-        """That of a version, if it is registered and among the newest."""
+        """Return the manifest of a version, if it is registered and among the newest."""
         return next((one for one in self._kept if one.tag == tag), None)
 
     # --- on the thread --------------------------------------------------------------------------
@@ -146,7 +149,7 @@ class Publisher(Background[Version | Again]):
         changed: float | None = None
         workers = self._workers()
         if isinstance(item, HostWeights):
-            # Let go of the old ones first: memory need not hold both.
+            # Free the old weights first: memory may not hold both.
             self._mirror = None
             found = in_threads(_checksum, item.tensors.values())
             checksums = dict(zip(item.tensors, found, strict=True))
@@ -171,7 +174,8 @@ class Publisher(Background[Version | Again]):
     def _changed(
         self, item: ChangedWeights, workers: Sequence[WorkerRecord]
     ) -> tuple[WeightManifest, float]:
-        """The manifest of a version by its changes, and the share of the weights that they are."""
+        """Return the manifest of a version given by its changes, and the share of changed
+        weights."""
         assert self._deltas is not None
         assert self._mirror is not None
         assert self._newest is not None
@@ -191,9 +195,9 @@ class Publisher(Background[Version | Again]):
         return self._manifest(head, "delta", len(mirror.tensors)), share
 
     def _proved_alike(self, head: Head, unchanged: bool) -> Head:
-        """`head` with the canary of the version before, if that has the same weights: two passes
-        over equal weights may differ by rounding (another number of threads, another kernel), and
-        workers would take that for weights that did not arrive."""
+        """Return `head` with the canary of the previous version, if both versions have the same
+        weights. Two passes over equal weights may differ by rounding (number of threads, kernel),
+        and workers would take the difference for weights that did not arrive."""
         if not unchanged or self._newest is None:
             return head
         return replace(head, canary=self._newest.canary)
@@ -212,7 +216,7 @@ class Publisher(Background[Version | Again]):
         return self._manifest(head, kind, len(tensors))
 
     def _written(self, name: str, size: int, write: Callable[[Path], None]) -> WeightFile:
-        """The file `name`, of about `size` bytes, which `write` makes."""
+        """Write the file `name`, of about `size` bytes, with `write`."""
 
         def written() -> WeightFile:
             with written_beside(self._root / name) as beside:
@@ -237,8 +241,7 @@ class Publisher(Background[Version | Again]):
         )
 
     def _delete_old(self) -> None:
-        """Delete files that are of none of the newest versions, and that no worker names by now and
-        no evaluation needs."""
+        """Delete files of old versions that no worker uses and no evaluation needs."""
         names = [file.name for manifest in self._kept for file in manifest.files]
         names += [name for worker in self._workers() for name in worker.files]
         kept = {Path(name).name for name in (*names, *self._evaluated())}
@@ -252,7 +255,7 @@ def _checksum(tensor: torch.Tensor) -> str:
 
 
 def _metadata(head: Head) -> dict[str, str]:
-    """For programs that read the file without its manifest."""
+    """Metadata for programs that read the file without its manifest."""
     return {CANARY: msgspec.json.encode(head.canary).decode()} if head.canary else {}
 
 

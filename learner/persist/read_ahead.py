@@ -1,7 +1,7 @@
-"""The rows of the next step, read by a thread while a step is trained.
+"""Read the rows of the next step on a thread while a step is trained.
 
-What comes next does not depend on training, and a checkpoint holds the place of the step that is
-trained: a run that was killed reads the same rows again.
+The next rows do not depend on training. A checkpoint holds the position of the trained step, so a
+run that was killed reads the same rows again.
 """
 
 from collections.abc import Callable
@@ -15,24 +15,25 @@ Read = tuple[Step, list[Example]]
 
 
 class ReadAhead:
-    """Reads the steps of `rows`, one ahead. Close it: its thread must not outlive the run."""
+    """Reads the steps of `rows`, one ahead. It must be closed: its thread must not outlive the
+    run."""
 
     def __init__(self, rows: SupervisedRows, dealt: Callable[[list[Use]], list[Use]]) -> None:
-        """`dealt` chooses this rank's part of a step's rows."""
+        """`dealt` returns this rank's part of a step's rows."""
         self._rows, self._dealt = rows, dealt
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rows")
         self._reading: Future[Read] | None = None
 
     def next(self, is_last: bool) -> Read:
-        """The next step, and this rank's part of its rows. Unless it `is_last`, the thread begins
-        to read the one after it. Raises as `SupervisedRows.examples`."""
+        """Return the next step, and this rank's part of its rows. Unless the step `is_last`, the
+        thread begins to read the step after it. Raises as `SupervisedRows.examples` does."""
         found = self._read() if self._reading is None else self._reading.result()
         self._reading = None if is_last else self._thread.submit(self._read)
         return found
 
     def wait(self) -> None:
-        """Wait until the thread reads nothing: files of tokens are mapped for one reader. What goes
-        wrong there is raised by `next`."""
+        """Wait until the thread is idle, because the token files support one reader at a time.
+        `next` raises the thread's errors."""
         if self._reading is not None:
             self._reading.exception()
 

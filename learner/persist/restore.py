@@ -1,4 +1,4 @@
-"""The training state that a run starts or resumes from."""
+"""Assemble the training state that a run starts or resumes from."""
 
 import re
 from dataclasses import dataclass, replace
@@ -68,9 +68,9 @@ C = TypeVar("C", RLConfig, SFTConfig)
 def prepare(
     record: RunRecord, config: Config, ranks: Ranks, store: RunStore, volume: Volume
 ) -> TrainingState:
-    """Model, optimizers and progress: from the run's current checkpoint, else from its model. All
-    ranks prepare together. Raises UnusableModel, UnusableCheckpoint, UnusableDevice, DamagedFile,
-    RunCannotGoOn."""
+    """Return model, optimizers and progress: from the run's current checkpoint, else from its
+    model. All ranks call this together. Raises UnusableModel, UnusableCheckpoint, UnusableDevice,
+    DamagedFile, RunCannotGoOn."""
     saved = read_checkpoint(record, ranks, store, volume)
     start = ranks.together(lambda: find_start(record, config, ranks, store, volume, saved))
     ranks.together(lambda: check_base(start, ranks))
@@ -92,14 +92,14 @@ def prepare(
 
 
 def shared_in_words(plan: PassPlan, ranks: Ranks) -> str:
-    """How several ranks share the training."""
+    """Describe how several ranks share the training."""
     rows = f", of which {ranks.context.size} share each micro-batch" if ranks.context else ""
     return f"{plan.parallel} on {ranks.size} ranks{rows}"
 
 
 def check_sharded(state: TrainingState) -> None:
-    """Raise UnusableModel where what a sharded model computes cannot be trained. On every rank: it
-    takes a pass, and all find the same."""
+    """Raise UnusableModel if a sharded model computes something that cannot be trained. Called on
+    every rank, because the check takes a pass. All ranks get the same result."""
     if why := gathered(state.policy, partial(unfit, state.loaded.model)):
         raise UnusableModel(f"model {state.progress.base_model}: {why}")
     if (critic := state.critic) and is_sharded(critic.values):
@@ -111,19 +111,19 @@ def check_sharded(state: TrainingState) -> None:
 
 @dataclass(frozen=True)
 class Start:
-    """What a run goes on from."""
+    """The model and the progress that a run starts or resumes from."""
 
     config: Config
     base: str
-    """The model that the run's first step started from, which may be gone where there is a
-    checkpoint; empty where the run makes one."""
+    """The model that the run's first step started from. It may be missing if there is a checkpoint.
+    Empty if the run makes a model from scratch."""
     own: Path
     """The run's model folder, which may not exist yet."""
     progress: Progress
     folder: Path | None
     """The checkpoint, if there is one."""
     merges: str = ""
-    """Of a tokenizer that the run has trained."""
+    """The tokenizer that the run has trained, if any."""
 
 
 def find_start(
@@ -134,10 +134,11 @@ def find_start(
     volume: Volume,
     saved: tuple[Path, Progress] | None,
 ) -> Start:
-    """Where the run's model is, and how far the run is. Raises as `prepare` does."""
+    """Find the run's model and its progress. Raises as `prepare` does."""
     torch.manual_seed(config.training.seed + ranks.rank)
-    # All lineages, not those of the checkpoint: a start that died before its first one has left
-    # groups behind, too. One after this start's own is a successor's, whose files are not ours.
+    # All lineages, not only the checkpoint's: a start that died before its first checkpoint has
+    # left groups too. A lineage after this start's own is a successor's, whose files must not be
+    # touched.
     lineages = store.lineages()
     lineages = lineages[: [name for name, _ in lineages].index(store.lineage) + 1]
     if ranks.first:
@@ -151,7 +152,7 @@ def find_start(
                 check_listed(Path(base), Part(ranks.rank, ranks.size))
         progress = Progress(record.id, 0, 0, lineages, base)
     else:
-        # What the config names may be gone by now, or be another checkpoint of that run.
+        # The config's model may be missing by now, or be another checkpoint of that run.
         folder, progress = saved
         progress = gone_on(progress, record.id)
         base = found_again(progress.base_model, volume)
@@ -161,8 +162,8 @@ def find_start(
 
 
 def found_again(base: str, volume: Volume) -> str:
-    """The model that a run started from, by its checkpoint: another run's checkpoint is where the
-    data volume is mounted now."""
+    """Return the path of the model that a run started from, given the path in its checkpoint.
+    Another run's checkpoint is looked up where the data volume is mounted now."""
     named = CHECKPOINT.search(base)
     if named is None or Path(base).exists():
         return base
@@ -171,8 +172,8 @@ def found_again(base: str, volume: Volume) -> str:
 
 
 def check_base(start: Start, ranks: Ranks) -> None:
-    """Read the base that adapters are trained beside: all ranks between them, each some of its
-    files. Raises UnusableModel, DamagedFile, RunCannotGoOn."""
+    """Verify the base of adapters. Each rank reads some of its files. Raises UnusableModel,
+    DamagedFile, RunCannotGoOn."""
     model = start.config.model
     if not isinstance(model, PretrainedModel) or model.lora is None:
         return
@@ -181,8 +182,8 @@ def check_base(start: Start, ranks: Ranks) -> None:
 
 
 def gone_on(progress: Progress, run: str) -> Progress:
-    """`progress` of a checkpoint as that of `run`, which may be another run than the one that wrote
-    it: then its patience begins anew, since that of the other may have ended it."""
+    """Return `progress` of a checkpoint as progress of `run`. If another run wrote the checkpoint,
+    patience begins anew, because the other run may have ended by it."""
     supervised = progress.supervised
     if supervised is not None and progress.run != run:
         supervised = replace(supervised, since_best=0)
@@ -192,8 +193,8 @@ def gone_on(progress: Progress, run: str) -> Progress:
 def trained_merges(
     config: Config, model: ScratchModel, ranks: Ranks, store: RunStore, volume: Volume
 ) -> str:
-    """The tokenizer that the run trains on its rows; empty if it does not. By rank 0: a dataset may
-    have grown until another one reads it."""
+    """Return the tokenizer that the run trains on its rows, or '' if it trains none. Rank 0 trains
+    it: a dataset may have grown by the time another rank reads it."""
     tokenizer = model.tokenizer
     if not isinstance(tokenizer, BPETokenizer) or not isinstance(config, SFTConfig):
         return ""
@@ -203,7 +204,7 @@ def trained_merges(
 
 
 def with_known_dtype(start: Start) -> Config:
-    """The config with the type that the run has published before, where it has."""
+    """Return the config with the type that the run has already published, if any."""
     model = start.config.model
     if isinstance(model, ScratchModel):
         return start.config
@@ -211,7 +212,7 @@ def with_known_dtype(start: Start) -> Config:
 
 
 def described(start: Start, store: RunStore, volume: Volume) -> Model | None:
-    """What the estimate needs of the models that training starts from."""
+    """Describe the models that training starts from, for the estimate."""
     config = with_known_dtype(start)
     if isinstance(config.model, ScratchModel):
         return Model(scratch_shape(config.model), half=True)
@@ -226,7 +227,7 @@ def described(start: Start, store: RunStore, volume: Volume) -> Model | None:
 
 
 def critic_path(critic: CriticConfig, start: Start, store: RunStore, volume: Volume) -> str:
-    """Where the critic starts from."""
+    """Return the path that the critic starts from."""
     if start.folder is not None:
         return str(start.folder / CRITIC)
     if critic.path is None:
@@ -235,7 +236,7 @@ def critic_path(critic: CriticConfig, start: Start, store: RunStore, volume: Vol
 
 
 def find_scorers(config: RLConfig, store: RunStore, volume: Volume) -> Scorers:
-    """Where the teacher is that the learner loads, and a reference with a path of its own."""
+    """Return the paths of the teacher and of a separate reference, if the learner loads them."""
     raw = config.model_dump()
 
     def found(key: str) -> str | None:
@@ -248,7 +249,7 @@ def find_scorers(config: RLConfig, store: RunStore, volume: Volume) -> Scorers:
 def assemble(
     start: Start, ranks: Ranks, plan: PassPlan, store: RunStore, volume: Volume
 ) -> TrainingState:
-    """All that trains and is trained. Raises as `prepare` does."""
+    """Load all models and build the training state. Raises as `prepare` does."""
     config, progress, folder = start.config, start.progress, start.folder
     sharded = plan.sharded
     loaded = load_trained(start, ranks, sharded)
@@ -286,7 +287,7 @@ def assemble(
             with copy.present(changed=True):
                 load_copy(folder, name, copy.parameters)
         load_optimizer(folder, optimizers)
-        # Last: a model that is loaded may draw random numbers.
+        # Last, because loading a model may draw random numbers.
         load_random_state(folder)
     if offloads("optimizer", config.training, ranks):
         state.offloads = (Offload(lambda: optimizers.state().values()),)
@@ -294,14 +295,14 @@ def assemble(
 
 
 def device_in_words(ranks: Ranks) -> str:
-    """What the ranks compute on and by, for the run's report: `2 × NVIDIA H100, PyTorch 2.9.0`."""
+    """Describe the ranks' devices for the run's report: `2 × NVIDIA H100, PyTorch 2.9.0`."""
     on_gpu = ranks.device.type == "cuda"
     kind = torch.cuda.get_device_name(ranks.device) if on_gpu else "rank on a CPU"
     return f"{ranks.size} × {kind}, PyTorch {torch.__version__}"
 
 
 def load_trained(start: Start, ranks: Ranks, sharded: bool) -> LoadedModel:
-    """The model that is trained: from the run's checkpoint, else as its config says."""
+    """Load the trained model: from the run's checkpoint, else as its config says."""
     config, model, folder = start.config, start.config.model, start.folder
     sharing = ranks if sharded else None
     if isinstance(model, ScratchModel):
@@ -323,7 +324,7 @@ def add_models(
     store: RunStore,
     volume: Volume,
 ) -> None:
-    """Give `state` the copies of the policy and the critic that the objective needs."""
+    """Add the copies of the policy and the critic that the objective needs to `state`."""
     base, folder = state.progress.base_model, start.folder
     config = with_policy_dtype(config, state)
     beginning = str(folder) if folder else base
@@ -339,7 +340,7 @@ def add_models(
 
 
 def with_policy_dtype(config: C, state: TrainingState) -> C:
-    """`config` for copies of the policy, which compute in its type."""
+    """Return `config` for copies of the policy, which compute in the policy's type."""
     dtype = state.loaded.publish_name
     return config.model_copy(update={"model": config.model.model_copy(update={"dtype": dtype})})
 
@@ -353,9 +354,9 @@ def prepare_critic(
     plan: PassPlan,
     compiled: Backend | None,
 ) -> Critic:
-    """The critic beside the policy of `state`, from the model at `path`."""
+    """Load the critic for the policy of `state`, from the model at `path`."""
     where = place("placement.critic", config.placement.critic, ranks)
-    # On a device of its own it is whole.
+    # A critic on another device is whole.
     sharded = plan.sharded and where == ranks.device
     sharing = ranks if sharded else None
     model = load_critic(

@@ -1,4 +1,4 @@
-"""Texts of the rows that a supervised run trains on, for a tokenizer of its own."""
+"""Texts of the rows that a supervised run trains on, to train its tokenizer."""
 
 import json
 from collections.abc import Iterator
@@ -11,15 +11,16 @@ from services.contracts.rows.dataset import Row
 from services.volume import Volume
 
 MOST = 64 << 20
-"""Characters: more change few merges."""
+"""Characters to read. More characters change few merges."""
 
 
 def texts(config: SFTConfig, store: RunStore, volume: Volume) -> Iterator[str]:
-    """Of prompts and answers, as many of each dataset, from all over it."""
+    """Yield texts of prompts and answers, about equally many characters of each dataset, spread
+    over all its rows."""
     readers = [store.dataset(one.dataset, volume) for one in config.data.components]
     for reader in readers:
         left, rows = MOST // len(readers), len(reader)
-        # A step that has no divisor in common with the number of rows leads to each of them.
+        # A step without a common divisor with the number of rows visits each row once.
         step = next(n for n in range(int(rows * 0.618) + 1, rows + 2) if gcd(n, rows) == 1)
         for place in range(rows):
             for text in texts_of(reader.row(place * step % rows)):
@@ -30,7 +31,7 @@ def texts(config: SFTConfig, store: RunStore, volume: Volume) -> Iterator[str]:
 
 
 def texts_of(row: Row) -> Iterator[str]:
-    """What a chat template writes of a row: of a chat also roles, tools and calls of them."""
+    """Yield what a chat template writes of a row: for a chat also roles, tools and calls."""
     turns: list[Any] = row.prompt if isinstance(row.prompt, list) else [{"content": row.prompt}]
     answer = row.answer if isinstance(row.answer, dict) else {"content": row.answer}
     for turn in (*turns, answer):

@@ -1,4 +1,4 @@
-"""The rows of a supervised run, in tokens: in its order to train on, and others to validate on."""
+"""The tokenised rows of a supervised run: training rows in their order, and validation rows."""
 
 import json
 import threading
@@ -30,7 +30,7 @@ log = get_logger(__name__)
 
 SAY_SECONDS = 10.0
 BLOCK_TOKENS = 1 << 18
-"""Of the rows that are validated at a time: what is in memory."""
+"""Tokens of the rows that are validated at a time. They are in memory together."""
 
 
 @dataclass(frozen=True)
@@ -38,25 +38,26 @@ class SupervisedRows:
     """All rows of a run."""
 
     datasets: list[DatasetTokens]
-    """Those to train on, and then those to validate on."""
+    """Training datasets, then validation datasets."""
     steps: Steps
     max_steps: int
     validation: list[Use]
     epoch_rows: int
     longest: int | None
-    """Most tokens of a sequence; None: any."""
+    """Most tokens of a sequence; None: no limit."""
     warnings: list[str]
-    """For each dataset, the rows that are left out or cut."""
+    """A warning for each dataset with skipped or cropped rows."""
 
     @property
     def names(self) -> list[str]:
-        """What metrics call the datasets: one that is there twice has two names."""
+        """Names of the datasets in metrics. A dataset that is used twice has two names."""
         return numbered([dataset.name for dataset in self.datasets])
 
     def examples(self, uses: list[Use]) -> list[Example]:
-        """These rows, as far as they have something to learn; two answers behind each other."""
+        """Return examples of the rows that have a token in the loss. The answers of a pair are
+        consecutive."""
         found = [
-            # What is packed may be cut further, and is one sequence of the row.
+            # A packed row may be cut further. It is always one sequence.
             example(row, use.tokens if len(rows) == 1 else self.longest, use.component)
             for use in uses
             for rows in [self.datasets[use.component].row(use.row)]
@@ -65,7 +66,7 @@ class SupervisedRows:
         return [one for one in found if bool(one.loss_mask.any())]
 
     def validation_blocks(self) -> Iterator[list[Use]]:
-        """The rows to validate on, some at a time; the same on every rank."""
+        """Yield the validation rows in blocks, the same on every rank."""
         block: list[Use] = []
         tokens = 0
         for use in self.validation:
@@ -86,8 +87,9 @@ def open_rows(
     volume: Volume,
     stop: threading.Event,
 ) -> SupervisedRows | None:
-    """The run's rows, tokenised where no earlier run has done it. On all ranks together; None
-    where the run or this process is to end. `state` learns how many rows each dataset has.
+    """Open the run's rows, and tokenise rows that no earlier run has tokenised. All ranks call this
+    together. Return None if the run or this process should end. Records in `state` how many rows
+    each dataset has.
 
     Raises UnusableRow, UnusableModel, RunCannotGoOn, DamagedFile.
     """
@@ -200,7 +202,7 @@ def _refuse_overlong(name: str, lengths: Lengths, longest: int) -> None:
 
 
 def _overlong(name: str, lengths: Lengths, longest: int | None, config: SFTConfig) -> list[str]:
-    """Warnings for the rows of a dataset that `data.overlong` leaves out or cuts."""
+    """Return warnings for the rows of a dataset that `data.overlong` skips or crops."""
     if longest is None:
         return []
     taken = lengths.taken(slice(None), longest, config.data.overlong != "skip")
@@ -229,8 +231,8 @@ def _refuse_unusable(
     config: SFTConfig,
     longest: int | None,
 ) -> None:
-    """With `max_steps` the order has no end: a run whose rows are all left out would look for the
-    next one for ever."""
+    """Raise RunCannotGoOn if no row of a dataset can be trained. With `max_steps` the order has no
+    end, and a run without usable rows would search forever."""
     none = []
     for number in range(len(mixture.sources)):
         crops = config.data.overlong != "skip"
@@ -256,8 +258,8 @@ def _validated(
 
 
 def _within(sets: list[list[Use]], tokens: int | None) -> list[Use]:
-    """The rows of all `sets`, or of each the same share, so that they have about `tokens`. A set
-    keeps one row at least."""
+    """Return the rows of all `sets`, or the same share of each set so that they have about `tokens`
+    tokens. Each set keeps at least one row."""
     total = sum(use.tokens for uses in sets for use in uses)
     share = 1.0 if tokens is None else min(1.0, tokens / max(total, 1))
     counts = [max(round(share * len(uses)), 1) for uses in sets]
@@ -269,30 +271,31 @@ def _within(sets: list[list[Use]], tokens: int | None) -> list[Use]:
 
 
 def _spread(rows: np.ndarray, most: int | None) -> np.ndarray:
-    """At most so many of `rows`, evenly spaced."""
+    """Return at most `limit` of `rows`, evenly spaced."""
     if most is None or len(rows) <= most:
         return rows
     return rows[np.arange(most) * len(rows) // most]
 
 
 def _records(config: SFTConfig, store: RunStore, volume: Volume) -> list[DatasetRecord]:
-    """The datasets to train on and to validate on, all of their files here."""
+    """Return the training and validation datasets, with all their files on this host."""
     names = [one.dataset for one in config.data.components]
     names += [one.dataset for one in config.validation.datasets]
-    # Each is looked up once: one that is there twice and grows meanwhile would have two splits.
+    # Each dataset is looked up once: a dataset that is used twice and grows in between would have
+    # two splits.
     found = {name: store.dataset(name, volume).record for name in dict.fromkeys(names)}
     return [found[name] for name in names]
 
 
 def _counted(records: list[DatasetRecord], ranks: Ranks) -> list[int]:
-    """Rows of each dataset by rank 0: another rank may have looked later."""
+    """Return rank 0's row counts of the datasets. Another rank may have looked later."""
     message = ranks.from_first(lambda: json.dumps([one.rows for one in records]).encode())
     rows: list[int] = json.loads(message)
     return rows
 
 
 def _first_rows(record: DatasetRecord, rows: int) -> DatasetRecord:
-    """`record` as it was when it had `rows` rows: a dataset grows by whole segments."""
+    """Return `record` as it was when it had `rows` rows. A dataset grows by whole segments."""
     segments, left = [], rows
     for segment in record.segments:
         if left:
@@ -309,8 +312,8 @@ def _first_rows(record: DatasetRecord, rows: int) -> DatasetRecord:
 def _interruption(
     ranks: Ranks, store: RunStore, stop: threading.Event
 ) -> Callable[[int, int], bool]:
-    """Asked before each file of tokens, with the rows that are done: whether to end. Rank 0 says
-    meanwhile what the run waits for."""
+    """Return a function that says whether to end. It is called before each token file with the
+    number of finished rows. Meanwhile rank 0 reports the progress."""
     said = time.monotonic()
 
     def interrupted(done: int, rows: int) -> bool:

@@ -1,8 +1,8 @@
-"""Rows of a dataset in tokens, on the data volume: made once, then read by row.
+"""Tokenised rows of a dataset on the data volume: built once, then read by row.
 
-A file holds the tokens of up to ROWS rows of one segment; its name says which, and its folder which
-tokenizer, template and options made them. A file under its name is whole. Files are mapped into
-memory, a few at a time: a dataset may be larger than that.
+A file holds the tokens of up to ROWS rows of one segment. Its name identifies the segment and part;
+its folder identifies the tokenizer, template and options. A file under its final name is whole.
+Files are mapped into memory, a few at a time, because a dataset may be larger than memory.
 """
 
 import asyncio
@@ -36,14 +36,15 @@ from services.volume import Volume, written_beside
 log = get_logger(__name__)
 
 ROWS = 8192
-"""Of a file: seconds of work, which is what a crash repeats."""
+"""Rows of a file: seconds of work, which a crash repeats."""
 BATCH_ROWS, BATCH_TOKENS = 1024, 1 << 22
-"""Most of a record batch, which is made in memory."""
+"""Largest record batch, which is built in memory."""
 OPEN_FILES = 32
 KEPT = 4
-"""Folders of a dataset that stay: those used last, and those that a run reads now."""
+"""Folders of a dataset that are kept: the last used ones, and those that a run reads now."""
 LARGEST = b"headrace.largest"
-"""Of a record batch: its largest token, so that nobody reads all of them to know."""
+"""Metadata of a record batch: its largest token id, so it can be found without reading all
+tokens."""
 SCHEMA = pa.schema(
     [
         ("tokens", pa.large_list(pa.uint32())),
@@ -55,8 +56,8 @@ SCHEMA = pa.schema(
 
 
 def cache_key(tokenizer: Any, data: SFTData, answer: Preferred | None = None) -> str:
-    """Names all that decides how rows become tokens: tokenizer, template, options, which of two
-    answers, and the form of the files."""
+    """Return a key of everything that decides how rows become tokens: tokenizer, template, options,
+    the answer of a pair, and the format of the files."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     own = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab()))
     names = ("bos_token_id", "eos_token_id", "unk_token_id")
@@ -73,16 +74,16 @@ def cache_key(tokenizer: Any, data: SFTData, answer: Preferred | None = None) ->
 
 
 class Piece(NamedTuple):
-    """Rows of a dataset that one file has."""
+    """The rows of a dataset in one file."""
 
     file: Path
     start: int
-    """Of the dataset's rows."""
+    """First row, in the dataset."""
     stop: int
 
 
 class TokenCache:
-    """The rows of one dataset in tokens."""
+    """The tokenised rows of one dataset."""
 
     def __init__(self, volume: Volume, record: DatasetRecord, key: str) -> None:
         self._volume, self._record = volume, record
@@ -94,7 +95,7 @@ class TokenCache:
 
     @property
     def name(self) -> str:
-        """What the dataset is called."""
+        """Name of the dataset."""
         return self._record.name
 
     def build(
@@ -104,16 +105,17 @@ class TokenCache:
         disk: Disk,
         interrupted: Callable[[int, int], bool],
     ) -> bool:
-        """Make `part` of the files that are missing. False where it was `interrupted`, which is
-        asked before each with the rows that are done and that there are. Raises UnusableRow,
+        """Build `part` of the missing files. Return False if `interrupted`, which is called
+        before each file with the finished and the total number of rows. Raises UnusableRow,
         CannotWrite."""
         self._hold()
         if not all(_usable(piece.file) for piece in self._pieces):
             self._evict()
         elif self._pieces:
-            # What is built next for the same run must not take it for the oldest.
+            # Marked as used, so that the run's next dataset does not evict it as the oldest.
             os.utime(self._folder)
-        # A part of all files: of those that are missing, ranks that look later see fewer.
+        # A part of all files, not of the missing files: ranks that look later see fewer missing
+        # files.
         for piece in self._pieces[part.number :: part.count]:
             if _usable(piece.file):
                 continue
@@ -124,13 +126,13 @@ class TokenCache:
         return True
 
     def lengths(self) -> tuple[Lengths, int]:
-        """Lengths of all rows, and the largest token. Raises FileNotFoundError before all files
-        are made."""
+        """Return the lengths of all rows, and the largest token id. Raises FileNotFoundError before
+        all files are built."""
         self._hold()
         os.utime(self._folder)
         tokens, first, largest = [], [], 0
         for piece in self._pieces:
-            # Not kept open: each is looked at once.
+            # Not kept open: each file is read once here.
             mapped = _Mapped(piece.file)
             tokens.append(mapped.lengths)
             first.append(mapped.first)
@@ -141,7 +143,7 @@ class TokenCache:
         ), largest
 
     def row(self, index: int) -> TokenRow:
-        """Row `index` of the dataset."""
+        """Return row `index` of the dataset."""
         number = int(np.searchsorted(self._starts, index, side="right")) - 1
         mapped = self._open.get(number)
         if mapped is None:
@@ -153,11 +155,12 @@ class TokenCache:
 
     async def _build(self, piece: Piece, tokenizer: RowTokenizer, disk: Disk) -> None:
         async with file_lock(piece.file.with_name(f".{piece.file.name}.lock")):
-            # Of a process that was killed meanwhile: whoever holds the lock is alone here.
+            # Left by a process that was killed. The lock ensures that no other process is writing
+            # it.
             for left in piece.file.parent.glob(f".{piece.file.name}.*"):
                 if left.suffix != ".lock":
                     left.unlink()
-            # Another run of this host may have made it meanwhile.
+            # Another run on this host may have built it meanwhile.
             if not _usable(piece.file):
                 disk.retry(
                     str(piece.file.relative_to(self._volume.root)),
@@ -165,7 +168,7 @@ class TokenCache:
                 )
 
     def _write(self, piece: Piece, tokenizer: RowTokenizer) -> None:
-        # Opened for each file: what is mapped of a large dataset would add up.
+        # Opened for each file: the mapped memory of a large dataset would add up.
         reader = DatasetReader(self._volume, self._record)
         rows: list[TokenRow] = []
         tokens = 0
@@ -186,12 +189,12 @@ class TokenCache:
                     rows, tokens = [], 0
 
     def _hold(self) -> None:
-        """Keep the folder, once there is one, from runs of other pools, for as long as this is
-        there: files are opened at any time."""
+        """Lock the folder, once it exists, against eviction by runs of other pools, for this
+        object's lifetime: files are opened at any time."""
         while self._held is None and self._folder.exists():
             with contextlib.suppress(FileNotFoundError):
                 held = _Held(self._folder, fcntl.LOCK_SH)
-                # It may have been deleted meanwhile, and made again.
+                # The folder may have been deleted and created again in between.
                 if held.at(self._folder):
                     self._held = held
 
@@ -205,10 +208,10 @@ class TokenCache:
 
 
 class _Held:
-    """A lock on a folder, until this is gone, or its process."""
+    """A lock on a folder. It ends with this object or its process."""
 
     def __init__(self, folder: Path, kind: int) -> None:
-        """Raises FileNotFoundError, and BlockingIOError where `kind` does not wait."""
+        """Raises FileNotFoundError, and BlockingIOError if `kind` does not wait."""
         self._descriptor: int | None = None
         self._descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
@@ -216,11 +219,12 @@ class _Held:
         except BlockingIOError:
             raise
         except OSError as error:
-            # A network's file system may lock no folders: then those used last stay, as ever.
+            # A network file system may not support locks on folders: the last used folders still
+            # stay.
             log.debug("a folder of tokens cannot be locked", folder=str(folder), reason=str(error))
 
     def at(self, folder: Path) -> bool:
-        """Whether it is that of `folder`."""
+        """Whether the lock is on the current `folder`."""
         assert self._descriptor is not None
         return os.path.samestat(os.fstat(self._descriptor), folder.stat())
 
@@ -230,7 +234,7 @@ class _Held:
 
 
 class _Mapped:
-    """A file, mapped into memory."""
+    """A token file, mapped into memory."""
 
     def __init__(self, path: Path) -> None:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
@@ -247,16 +251,16 @@ class _Mapped:
 
     @property
     def first(self) -> npt.NDArray[np.int32]:
-        """[n] first token in the loss of each row: each has one."""
+        """[n] first token in the loss of each row. Every row has one."""
         return np.concatenate([c[1][1][c[1][0][:-1]] for c in self._columns]).astype(np.int32)
 
     @property
     def largest(self) -> int:
-        """The largest token."""
+        """The largest token id."""
         return max(self._largest)
 
     def row(self, index: int) -> TokenRow:
-        """The row at `index` of the file."""
+        """Return the row at `index` of the file."""
         number = int(np.searchsorted(self._ends, index, side="right"))
         inside = index - (int(self._ends[number - 1]) if number else 0)
         tokens, spans, sizes = (
@@ -293,7 +297,7 @@ def _pieces(record: DatasetRecord, folder: Path) -> Iterator[Piece]:
 
 
 def _usable(path: Path) -> bool:
-    """Whether a file is there, in the form that is read here."""
+    """Whether a file exists in the current format."""
     try:
         with pa.memory_map(str(path)) as source:
             return bool(pa.ipc.open_file(source).schema.metadata == SCHEMA.metadata)

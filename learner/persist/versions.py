@@ -1,7 +1,7 @@
-"""A version as the training loop hands it to the publisher: a copy of the weights on the host, or
-what they have changed since the version before.
+"""A version as the training loop submits it to the publisher: a host copy of the weights, or their
+changes since the previous version.
 
-Of sharded weights all ranks take a version together, and rank 0 alone gets something to publish.
+For sharded weights all ranks take a version together, and only rank 0 gets data to publish.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from services.contracts.config.rollout import PublishedAs
 
 @dataclass(frozen=True)
 class Head:
-    """What a version's manifest will say, but of its files."""
+    """The fields of a version's manifest, except its files."""
 
     version: int
     created: float
@@ -33,7 +33,7 @@ class Head:
 
 @dataclass(frozen=True)
 class HostWeights:
-    """A version's weights, copied."""
+    """A host copy of a version's weights."""
 
     head: Head
     tensors: dict[str, torch.Tensor]
@@ -42,7 +42,7 @@ class HostWeights:
 
 @dataclass(frozen=True)
 class ChangedWeights:
-    """What a version has changed of the one before it, still on the device."""
+    """The changes from the previous version to this version, still on the device."""
 
     head: Head
     changes: Changes
@@ -55,7 +55,7 @@ Version = HostWeights | ChangedWeights
 
 @dataclass(frozen=True)
 class Deltas:
-    """What a publisher needs to make deltas of `ChangedWeights`."""
+    """The tools with which a publisher makes deltas of `ChangedWeights`."""
 
     names: FolderNames
     copies: HostCopies
@@ -68,8 +68,8 @@ def host_weights(
     part: Part | None = WHOLE,
     canary: Canary | None = None,
 ) -> HostWeights:
-    """Copy what training changes to the host in the type that is published. Of a sharded model
-    every rank gives its slices; one with `part` None copies nothing."""
+    """Copy the trained weights to the host in the published type. For a sharded model all ranks
+    call this together; a rank with `part` None copies nothing."""
     tensors = trained_on_host(loaded, loaded.publish_dtype, part)
     kind: Literal["full", "adapter"] = "adapter" if loaded.lora else "full"
     return HostWeights(Head(version, created, canary), tensors, kind)
@@ -83,7 +83,7 @@ class Versions:
         self._before: PublishedWeights | None = None
         self.deltas: Deltas | None = None
         """None: every version is taken as HostWeights."""
-        # Other weights change everywhere, and adapters are small.
+        # Weights of other types change everywhere, and adapters are small.
         if weights == "auto" and loaded.publish_dtype == torch.bfloat16 and not loaded.lora:
             names = FolderNames(loaded.model)
             if names.divisible:
@@ -92,11 +92,12 @@ class Versions:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """What is kept of the version before, on the device."""
+        """The weights of the previous version that are kept on the device."""
         return self._before.tensors if self._before is not None else []
 
     def take(self, version: int, created: float, canary: Canary | None = None) -> Version:
-        """The weights as `version`. Of no use on ranks other than 0."""
+        """Take the current weights as `version`. The result is meaningless on ranks other than
+        0."""
         if self._before is not None and self.deltas is not None:
             changes = self._before.changes()
             if changes is not None:

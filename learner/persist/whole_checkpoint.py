@@ -1,4 +1,5 @@
-"""The checkpoint that a run goes on from: its current one, or if that is damaged an earlier one."""
+"""Find the checkpoint that a run resumes from: its current one, or an earlier one if that is
+damaged."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -16,9 +17,9 @@ from services.volume.checkpoint import damage, earlier, listed_files
 def read_checkpoint(
     record: RunRecord, ranks: Ranks, store: RunStore, volume: Volume
 ) -> tuple[Path, Progress] | None:
-    """The run's checkpoint and the progress in it; None without one. If the checkpoint is damaged,
-    the run goes back to the newest one that is whole. All ranks read together. Raises as `prepare`
-    does."""
+    """Return the run's checkpoint and its progress, or None without a checkpoint. If the checkpoint
+    is damaged, the run goes back to the newest whole one. All ranks read together. Raises as
+    `prepare` does."""
     if record.checkpoint is None:
         return None
     folder, part = volume.path(record.checkpoint), Part(ranks.rank, ranks.size)
@@ -35,7 +36,7 @@ def read_checkpoint(
 
 
 def checked(folder: Path, part: Part) -> tuple[Progress | None, str]:
-    """The progress in a checkpoint, or why the checkpoint cannot be used. Raises
+    """Return the progress in a checkpoint, or why the checkpoint cannot be used. Raises
     SchemaMismatch."""
     try:
         return verify(folder, part), ""
@@ -44,8 +45,8 @@ def checked(folder: Path, part: Part) -> tuple[Progress | None, str]:
 
 
 def go_back(damaged: Path, problem: str, store: RunStore, volume: Volume) -> str:
-    """Have the run go on from the newest whole checkpoint before the one that is `damaged`. Returns
-    its name. Raises UnusableCheckpoint without one, Fenced, OSError."""
+    """Have the run resume from the newest whole checkpoint before `damaged`. Returns its name.
+    Raises UnusableCheckpoint if there is none, Fenced, OSError."""
     for step, folder in earlier(damaged):
         if damage(folder) is None:
             store.go_back(step, str(folder.relative_to(volume.root)), volume.root)
@@ -61,8 +62,8 @@ def go_back(damaged: Path, problem: str, store: RunStore, volume: Volume) -> str
 
 
 def leave_out_damaged(folder: Path) -> list[str]:
-    """Delete damaged files of a checkpoint that training does not need. Return what a user should
-    know. A checkpoint whose manifest is damaged stays as it is."""
+    """Delete damaged files of a checkpoint that training does not need. Return warnings for the
+    user. A checkpoint whose manifest is damaged stays as it is."""
     said: list[str] = []
     with suppress(DamagedFile, OSError):
         for name, size, xxh3 in (file for file in listed_files(folder) if not file.needed):

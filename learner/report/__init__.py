@@ -1,1 +1,1 @@
-"""Metrics of a step and samples to show, from plain values. No store, no disk."""
+"""A step's metrics, and samples for the log, from plain values. Uses neither store nor disk."""

@@ -31,11 +31,11 @@ MAXIMA = ("ratio", "logprob_gap", "sampler_gap")
 
 
 class Tally:
-    """Sums and maxima over the tokens of a step, reduced over ranks once at its end. Until then
-    they are where the tokens are: the host waits for none of them."""
+    """Sums and maxima over the tokens of a step, reduced over ranks once at the step's end. Until
+    then they stay on the tokens' device, so the host never waits."""
 
     def __init__(self, routing: Routing | None = None) -> None:
-        """`routing`: of the policy, where it has experts."""
+        """`routing`: the policy's routing if it has experts."""
         self.routers = RouterTally(routing) if routing else None
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64)
         self.maxima = torch.zeros(len(MAXIMA), dtype=torch.float64)
@@ -48,7 +48,7 @@ class Tally:
             self.sums[place : place + 1] += value.detach().double().sum()
 
     def count(self, row: PackedRow) -> None:
-        """Add the tokens of a row's sequences, and those that it computes for them."""
+        """Count the tokens of a row's sequences, and the tokens that the row computes for them."""
         for name, tokens in (
             ("sequence_tokens", row.sequence_tokens),
             ("computed_tokens", len(row.tokens)),
@@ -65,14 +65,14 @@ class Tally:
             here.copy_(torch.maximum(here, value.detach().double().max()))
 
     def include(self, other: "Tally") -> None:
-        """Take over what another tally has seen."""
+        """Add another tally's sums and maxima."""
         self.sums = self.sums.to(other.sums.device) + other.sums
         self.maxima = torch.maximum(self.maxima.to(other.maxima.device), other.maxima)
         if self.routers and other.routers:
             self.routers.include(other.routers)
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
-        """Means over the tokens of all ranks, by the names of docs/metrics.md."""
+        """Return means over the tokens of all ranks, named as in docs/metrics.md."""
         total = dict(zip(SUMS, ranks.sum(self.sums.tolist()), strict=True))
         top = dict(zip(MAXIMA, ranks.max(self.maxima.tolist()), strict=True))
         tokens, fresh = max(total["tokens"], 1.0), total["fresh_tokens"]
@@ -95,7 +95,7 @@ class Tally:
             "mismatch/sampler_logprob_max": top["sampler_gap"],
         }
         if fresh:
-            # Only where learner and sampler held the same weights is a gap an error.
+            # A gap is an error only if learner and sampler had the same weights.
             metrics["mismatch/kl"] = total["mismatch_kl"] / fresh
             metrics["mismatch/logprob_max"] = top["logprob_gap"]
         if total["sequences"]:

@@ -1,7 +1,7 @@
-"""Whether sampler and learner compute the same policy where they hold the same weights. Pure.
+"""Check that sampler and learner compute the same policy from the same weights. Pure.
 
-A larger difference means that one of them computes wrongly: the policy that is trained did not
-sample these answers. The run goes on, because a corrected objective tolerates it, and says so.
+A large difference means that one side computes wrongly, so the trained policy did not sample these
+answers. The run continues with a warning, because a corrected objective tolerates a mismatch.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ EXACT_LOGPROB = 1e-3
 HALF_KL = 0.01
 """Nats a token on average (`mismatch/kl`), if one side computes in bfloat16 or float16."""
 QUANTIZED_KL = 0.05
-"""The same if vLLM quantises the weights."""
+"""Nats a token on average, if vLLM quantises the weights."""
 
 
 def mismatch_problem(row: Mapping[str, Any], dtype: str, sampler: str, quantized: bool) -> str:

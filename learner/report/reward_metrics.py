@@ -1,4 +1,4 @@
-"""How a batch's answers fared: sums that ranks add up, and the metrics made of them. Pure."""
+"""Rewards and lengths of a batch's answers: sums that ranks add up, and metrics from them. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -20,16 +20,16 @@ BASIC = (
     "sampled_reward",
 )
 SUM, COUNT = "sum ", "count "
-"""Before a component's name."""
+"""Prefixes of a component's name."""
 DATASET = "dataset "
-"""Before what is summed of a dataset, and its name."""
+"""Prefix of the sums of a dataset, which are named `dataset KEY NAME`."""
 
 
 def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, float]:
-    """Sums over one rank's groups; components under the names that these groups have.
+    """Return sums over one rank's groups. Sums of components are named as in these groups.
 
-    `samples`: the run's samples per prompt. A group leaves pass@k where a reward is missing or
-    where its verifiers only rate answers.
+    `samples`: the run's samples per prompt. A group is left out of pass@k if a reward is missing or
+    if its verifiers only rate answers.
     """
     sums = dict.fromkeys(BASIC, 0.0)
     sums |= {f"pass {k}": 0.0 for k in ks(samples)} | {"whole_groups": 0.0}
@@ -70,7 +70,7 @@ def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, f
 
 
 def _session_sums(group: TrajectoryGroup, turns: float) -> dict[str, float]:
-    """Of one group of agents' sessions, which have so many turns."""
+    """Return the sums of one group of agents' sessions with `turns` turns."""
     forks = 0 if group.branches is None else len(group.branches)
     added = len(group.loss_mask) - group.loss_mask.sum()
     sessions = float(group.samples)
@@ -83,7 +83,8 @@ def _session_sums(group: TrajectoryGroup, turns: float) -> dict[str, float]:
 
 
 def _dataset_sums(group: TrajectoryGroup, rewards: Sequence[float]) -> dict[str, float]:
-    """Of one group, for the metrics of its dataset; `rewards`: those that it has."""
+    """Return the sums of one group for the metrics of its dataset. `rewards`: the group's rewards
+    that are not null."""
     statuses = group.header.statuses
     judged = [status for status in statuses if status in VERDICTS]
     return {
@@ -101,8 +102,8 @@ def _dataset_sums(group: TrajectoryGroup, rewards: Sequence[float]) -> dict[str,
 def dataset_metrics(
     sums: dict[str, float], names: Sequence[str], filtered: Mapping[str, int]
 ) -> dict[str, float]:
-    """Of each dataset of a mixture, from sums over all ranks. `filtered`: groups that were filtered
-    since the step before, by dataset; empty without dynamic sampling."""
+    """Return metrics of each dataset of a mixture, from sums over all ranks. `filtered`: groups of
+    each dataset that were filtered since the last step; empty without dynamic sampling."""
     metrics: dict[str, float] = {}
     for name in names:
 
@@ -126,9 +127,9 @@ def dataset_metrics(
 def outcome_metrics(
     sums: dict[str, float], samples: int, rewarded: bool = True
 ) -> dict[str, float]:
-    """Reward and length metrics of the batch, from sums over all ranks. Means of components appear
-    where there is more than one, each over the samples that it was scored for. `rewarded`: whether
-    the run has rewards at all."""
+    """Return reward and length metrics of the batch, from sums over all ranks. If there are several
+    components, each has a mean over the samples with a score from it. `rewarded`: whether the run
+    has rewards at all."""
     scored, total = max(sums["scored"], 1.0), max(sums["samples"], 1.0)
     mean = sums["reward"] / scored
     variance = max(sums["reward_squared"] - scored * mean * mean, 0.0) / max(scored - 1, 1.0)
@@ -166,8 +167,8 @@ def outcome_metrics(
 
 
 def selection_metrics(sums: dict[str, float], filtered: int, reward: float) -> dict[str, float]:
-    """What was sampled, where not all of it is trained. `filtered`: groups that were filtered since
-    the step before; `reward` is the sum of their mean rewards."""
+    """Return metrics of the sampled groups, if only some of them are trained. `filtered`: groups
+    that were filtered since the last step; `reward`: sum of their mean rewards."""
     groups = sums["groups"] + filtered
     return {
         "reward/groups_filtered": filtered / max(groups, 1.0),

@@ -1,6 +1,6 @@
 """A few of each batch's completions as text: the best and the worst of one group, and others.
 
-They are from the first rank's share of the batch, so nothing is fetched for them.
+They come from the first rank's share of the batch, so nothing extra is fetched.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,12 +19,12 @@ from services.contracts.weights import parse_version_tag
 Rewards = Sequence[float | None]
 
 PER_STEP = 4
-"""Completions of each batch that are written down."""
+"""Completions of each batch that are logged."""
 
 
 @dataclass(frozen=True)
 class Picked:
-    """A completion to be logged once it is trained."""
+    """A completion to log after it has been trained."""
 
     header: GroupHeader
     sample: Sample
@@ -35,8 +35,8 @@ class Picked:
 def pick(
     groups: Sequence[TrajectoryGroup], samples: Sequence[Sample], step: int, count: int
 ) -> list[Picked]:
-    """Up to `count` completions of `groups`, to which `samples` belong; of one with branches the
-    last conversation."""
+    """Pick up to `count` completions of `groups`, whose samples are `samples`. If a completion has
+    branches, its last conversation is logged."""
     last = {(sample.group, sample.number): sample for sample in samples}
     return [
         Picked(
@@ -50,8 +50,9 @@ def pick(
 
 
 def choose(rewards: Sequence[Rewards], step: int, count: int) -> list[tuple[int, int]]:
-    """(group, sample) of up to `count` completions, from each group's `rewards`: the best and the
-    worst of the group whose turn it is at `step`, then one of each group after it, and so on."""
+    """Choose (group, sample) of up to `count` completions, from each group's `rewards`. First the
+    best and the worst of one group, which changes with `step`; then one completion of each
+    following group, and so on."""
     if not rewards:
         return []
     turn = step % len(rewards)
@@ -61,7 +62,8 @@ def choose(rewards: Sequence[Rewards], step: int, count: int) -> list[tuple[int,
 
 
 def _others(rewards: Sequence[Rewards], step: int) -> Iterator[tuple[int, int]]:
-    """Every completion: one of each group, from the one after that of `step` on, then another."""
+    """Yield every completion: one of each group, starting after the group of `step`, then a second
+    of each, and so on."""
     for again in range(max(len(group) for group in rewards)):
         for after in range(1, len(rewards) + 1):
             group = (step + after) % len(rewards)
@@ -70,7 +72,7 @@ def _others(rewards: Sequence[Rewards], step: int) -> Iterator[tuple[int, int]]:
 
 
 def versions(group: TrajectoryGroup, sample: int) -> list[int]:
-    """Versions that sampled tokens of one completion, oldest first."""
+    """Return the versions that sampled tokens of one completion, oldest first."""
     tags = {int(tag) for i, _, _, tag in group.spans if i == sample}
     return sorted({parse_version_tag(group.header.tags[tag])[1] for tag in tags})
 
@@ -78,10 +80,10 @@ def versions(group: TrajectoryGroup, sample: int) -> list[int]:
 def described(
     picked: Sequence[Picked], step: int, algorithm: Algorithm, tokenizer: Any
 ) -> list[dict[str, Any]]:
-    """The rows of `samples.jsonl` for a batch that was trained."""
-    # Here `advantage` is the reward that advantages are made of later.
+    """Return the rows of `samples.jsonl` for a trained batch."""
+    # For these estimators `Sample.advantage` holds the reward.
     own = isinstance(algorithm.advantage, GlobalWhiten | GAE | SequenceValue | ReverseKL)
-    # As it was sampled, not as it would be printed.
+    # Decode the text as it was sampled, including special tokens.
     decode = partial(
         tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False
     )

@@ -1,4 +1,4 @@
-"""Metrics of a supervised run's step, from sums over ranks; names are those of docs/metrics.md."""
+"""Metrics of a supervised run's step, from sums over ranks, named as in docs/metrics.md."""
 
 import math
 import time
@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Literal
 
 SMOOTHING = 0.9
-"""Of the loss and of the time of a step: each step counts a tenth of what came before it less."""
+"""Decay of the moving averages of the loss and of the step time: a new step counts a tenth."""
 
 
 def losses(
     names: Sequence[str], nats: Sequence[float], tokens: Sequence[float]
 ) -> dict[str, float]:
-    """The mean loss of a step's tokens, and that of each dataset that has some, by its name."""
+    """Return the mean loss of a step's tokens, and the mean loss of each dataset in the step, by
+    name."""
     found = {"train/loss": sum(nats) / max(sum(tokens), 1.0)}
     if len(names) > 1:
         found |= {
@@ -24,24 +25,24 @@ def losses(
 
 
 def smoothed(before: float, loss: float, steps: int) -> float:
-    """The moving average of the loss after one more, not yet divided by its weights; `before`: that
-    of so many `steps`. A loss that is no number counts as the average so far."""
+    """Return the moving average after one more `loss`, not yet divided by its weights. `before`:
+    the average after `steps` steps. A NaN or infinite loss counts as the average so far."""
     if not math.isfinite(loss):
         loss = unbiased(before, steps) if steps else 0.0
     elif before == 0.0:
-        # None was a number so far.
+        # No earlier loss was finite.
         return loss * (1 - SMOOTHING ** (steps + 1))
     return SMOOTHING * before + (1 - SMOOTHING) * loss
 
 
 def unbiased(average: float, steps: int) -> float:
-    """The moving average after so many steps, divided by its weights."""
+    """Return the moving average after `steps` steps, divided by its weights."""
     return average / (1 - SMOOTHING**steps)
 
 
 def validation_losses(names: Sequence[str], sums: Sequence[Sequence[float]]) -> dict[str, float]:
-    """Of all rows to validate on, and of each dataset's. `sums`: of each dataset nats, tokens, nats
-    of tokens that spell text, and bytes of that."""
+    """Return the metrics of all validation rows, and of each dataset. `sums`: nats, tokens, nats of
+    tokens that spell text, and bytes of that text, for each dataset."""
     nats, tokens, of_text, size = (sum(column) for column in zip(*sums, strict=True))
     found = {
         "validation/loss": nats / max(tokens, 1.0),
@@ -56,9 +57,9 @@ def validation_losses(names: Sequence[str], sums: Sequence[Sequence[float]]) -> 
 def comparisons(
     stage: str, names: Sequence[str], columns: Sequence[str], sums: Sequence[Sequence[float]]
 ) -> dict[str, float]:
-    """Of pairs of answers in a `stage` (train or validation): the mean of each of `columns` but the
-    first, which counts the pairs, and the loss of each dataset that has some. `sums`: of each
-    dataset its columns."""
+    """Return the metrics of pairs of answers in a `stage` (train or validation): the mean of each
+    of `columns` except the first, which counts the pairs, and the loss of each dataset with pairs.
+    `sums`: the columns of each dataset."""
     pairs, *totals = (sum(column) for column in zip(*sums, strict=True))
     means = zip(columns[1:], totals, strict=True)
     found = {f"{stage}/{name}": total / max(pairs, 1.0) for name, total in means}
@@ -70,20 +71,20 @@ def comparisons(
 
 
 class Laps:
-    """Seconds of a step's wall time, by what they went to; a stopwatch."""
+    """A stopwatch: seconds of a step's wall time, by activity."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
         self._spent = dict.fromkeys(("rows", "training", "validation", "checkpointing"), 0.0)
 
     def lap(self, name: Literal["rows", "training", "validation", "checkpointing"]) -> None:
-        """What has passed since the last lap went to `name`."""
+        """Count the time since the last lap as `name`."""
         now = time.monotonic()
         self._spent[name] += now - self._last
         self._last = now
 
     def metrics(self) -> dict[str, float]:
-        """All of them."""
+        """Return all laps."""
         return {
             "time/rows": self._spent["rows"],
             "time/training": self._spent["training"],
@@ -93,7 +94,7 @@ class Laps:
 
 
 class Speed:
-    """How fast steps come, and when they are done."""
+    """Measures the speed of steps, and estimates the time that remains."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -101,7 +102,8 @@ class Speed:
         self._steps = 0
 
     def metrics(self, rows: int, tokens: int, left: int) -> dict[str, float]:
-        """Of the step that has ended now, with so many steps left; none of no tokens."""
+        """Return the metrics of the step that ends now, with `left` steps to go. Return no metrics
+        for a step without tokens."""
         now = time.monotonic()
         seconds, self._last = max(now - self._last, 1e-9), now
         if not tokens:

@@ -1,4 +1,4 @@
-"""A step's metrics from what was measured; names are those of docs/metrics.md."""
+"""A step's metrics from measurements, named as in docs/metrics.md."""
 
 import math
 import resource
@@ -15,34 +15,34 @@ from services.contracts.records import WorkerRecord
 
 @dataclass
 class StepTime:
-    """Seconds of one step's wall time on rank 0, by what they went to; a stopwatch."""
+    """A stopwatch: seconds of one step's wall time on rank 0, by activity."""
 
     waiting: float = 0.0
-    """For groups."""
+    """Waiting for groups."""
     training: float = 0.0
     publishing: float = 0.0
-    """Copying the weights, and waiting for an earlier version to be written."""
+    """Copying the weights, and waiting until an earlier version is written."""
     checkpointing: float = 0.0
 
     def __post_init__(self) -> None:
         self._lap = time.monotonic()
 
     def lap(self, name: Literal["waiting", "training", "publishing", "checkpointing"]) -> None:
-        """What has passed since the last lap went to `name`."""
+        """Count the time since the last lap as `name`."""
         now = time.monotonic()
         setattr(self, name, now - self._lap)
         self._lap = now
 
     @property
     def total(self) -> float:
-        """All of the step so far."""
+        """Seconds of the step so far."""
         return self.waiting + self.training + self.publishing + self.checkpointing
 
 
 def time_metrics(
     spent: StepTime, samples: int, tokens: int, prompt_tokens: int
 ) -> dict[str, float]:
-    """Where the step's time went, and its throughput. `tokens` are completion tokens."""
+    """Return the step's times and its throughput. `tokens` are completion tokens."""
     total = max(spent.total, 1e-9)
     return {
         "time/step": spent.total,
@@ -58,8 +58,8 @@ def time_metrics(
 
 
 def staleness_metrics(distances: Sequence[int]) -> dict[str, float]:
-    """Mean, maximum and histogram (`staleness/count_D`: groups of staleness D) of a batch;
-    each group counts with its oldest token."""
+    """Return mean, maximum and histogram (`staleness/count_D`: groups of staleness D) of a batch.
+    Each group counts with its oldest token."""
     counts = Counter(distances)
     return {
         "staleness/mean": sum(distances) / max(len(distances), 1),
@@ -71,9 +71,9 @@ def staleness_metrics(distances: Sequence[int]) -> dict[str, float]:
 def admission_wait(
     before: dict[str, float], workers: Sequence[WorkerRecord]
 ) -> tuple[float, dict[str, float]]:
-    """Mean seconds that the workers waited for admission since `before` (totals by worker id),
-    and the new totals. A worker that is new, or started again, counts from now on; one that only
-    evaluates never."""
+    """Return the mean seconds that the workers waited for admission since `before` (totals by
+    worker id), and the new totals. A new or restarted worker counts from now on. A worker that only
+    evaluates does not count."""
     now = {one.id: one.admission_wait_seconds for one in workers if not one.evaluation_only}
     grown = [total - before[id_] for id_, total in now.items() if id_ in before]
     waits = [max(wait, 0.0) for wait in grown]
@@ -81,18 +81,19 @@ def admission_wait(
 
 
 def canary_metrics(workers: Sequence[WorkerRecord]) -> dict[str, float]:
-    """How far the workers' vLLMs are from the learner on fixed sequences: the worst one."""
+    """Return the largest difference between a worker's vLLM and the learner on the canary's
+    sequences."""
     gaps = [worker.canary_gap for worker in workers if worker.canary_gap is not None]
     return {"mismatch/canary": max(gaps)} if gaps else {}
 
 
-# A side that waits for less than this share of the step is not held up by the other.
+# A side that waits for less than this share of the step is not held up by the other side.
 IDLE_SHARE = 0.05
 
 
 def bottleneck(total: float, learner_waits: float, workers_wait: float) -> str:
-    """Which side the run waits for: `rollout` (the learner waits for groups), `learner` (workers
-    wait for admission), or `none` (both are busy)."""
+    """Return the side that the run waits for: `rollout` (the learner waits for groups), `learner`
+    (workers wait for admission), or `none` (both are busy)."""
     limit = IDLE_SHARE * total
     if learner_waits <= limit and workers_wait <= limit:
         return "none"
@@ -100,8 +101,8 @@ def bottleneck(total: float, learner_waits: float, workers_wait: float) -> str:
 
 
 def finite(row: dict[str, Any]) -> dict[str, Any]:
-    """`row` with null for what is no number (a gradient norm that overflowed): JSON has no word
-    for it."""
+    """Return `row` with null for NaN and infinity (a gradient norm that overflowed), which JSON
+    cannot express."""
     return {
         name: None if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.items()
@@ -109,7 +110,7 @@ def finite(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def peak_memory() -> float:
-    """The most memory that rank 0 has held: on the GPU where there is one, else resident."""
+    """Return the peak memory of rank 0: on the GPU if there is one, else resident memory."""
     if torch.cuda.is_available():
         return float(torch.cuda.max_memory_allocated())
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)

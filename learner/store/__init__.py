@@ -1,4 +1,4 @@
 """The run and the pool in the store, and the commands that ranks receive.
 
-All calls of `services.store` go through here. Imports no model, no training state.
+All calls of `services.store` go through here. Imports neither models nor training state.
 """

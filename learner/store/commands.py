@@ -1,4 +1,5 @@
-"""What rank 0 tells the other ranks between batches, and the plan of a batch. Types and bytes."""
+"""Rank 0's commands to the other ranks between batches, and the plan of a batch. Types and
+bytes."""
 
 from typing import Literal
 
@@ -8,30 +9,30 @@ from services.contracts.groups.group_lengths import GroupLengths
 
 
 class Share(msgspec.Struct, frozen=True, array_like=True):
-    """What one rank trains of one group."""
+    """The samples of one group that one rank trains."""
 
     position: int
-    """Of the group's task."""
+    """Position of the group's task."""
     samples: list[int]
-    """Their numbers within the group."""
+    """Numbers of the samples within the group."""
     of: int
-    """How many samples the group has."""
+    """Number of samples in the group."""
     counts: bool
-    """Whether this rank counts the group in the batch's metrics, as one does."""
+    """Whether this rank counts the group in the batch's metrics. Exactly one rank does."""
 
 
 class Command(msgspec.Struct, frozen=True):
     """Train a batch, or end.
 
-    `finish`: every step is trained. `cancel`: the user cancelled the run. `yield`: this process
-    was told to end, the run goes on later.
+    `finish`: every step is trained. `cancel`: the user cancelled the run. `yield`: this process was
+    asked to end, and the run resumes later.
     """
 
     kind: Literal["train", "finish", "cancel", "yield"]
     step: int = 0
-    """The batch's number, from 1; it is trained at version `step − 1`."""
+    """The batch's number, from 1. It is trained at version `step − 1`."""
     minibatches: list[list[list[Share]]] = []
-    """By minibatch and rank."""
+    """Shares by minibatch and rank."""
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -44,10 +45,8 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def encode(command: Command) -> bytes:
-    """The command as bytes."""
     return msgspec.msgpack.encode(command)
 
 
 def decode(message: bytes) -> Command:
-    """The inverse of `encode`."""
     return msgspec.msgpack.decode(message, type=Command)

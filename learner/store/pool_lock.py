@@ -1,7 +1,7 @@
 """The learner's connection to the store, and its lock on a pool, for synchronous code.
 
-The store is asynchronous; one event loop on a thread of its own runs its calls, which are plain and
-blocking here. Nothing in `learner` but `learner.store` imports the store.
+The store is asynchronous. One event loop on its own thread runs the store's calls, which block
+their caller. Within `learner` only `learner.store` imports the store.
 """
 
 import os
@@ -33,7 +33,7 @@ log = get_logger(__name__)
 T = TypeVar("T")
 
 FULL_SECONDS = 1.0
-"""Until a call is tried again that a full Redis has refused."""
+"""Seconds before a call that a full Redis has refused is retried."""
 
 
 class PoolTaken(RuntimeError):
@@ -41,17 +41,18 @@ class PoolTaken(RuntimeError):
 
 
 class StoreThread:
-    """A connection to the store in a thread of its own, and rank 0's lock on its pool."""
+    """A connection to the store on its own thread, and rank 0's lock on its pool."""
 
     def __init__(self, settings: Settings, stop: threading.Event) -> None:
-        """Connect. Raises UnsafeRedis, RedisError or OSError where that fails. `stop` is set when
-        another learner takes the pool over."""
+        """Connect. Raises UnsafeRedis, RedisError or OSError if that fails. `stop` is set when
+        another learner takes over the pool."""
         self.pool = settings.pool
         self._alive_file = settings.alive_file
         self.lost = False
         self._stop = stop
         self.when_full: Callable[[str], None] = lambda reason: None
-        """Called when Redis takes no more, with the reason; and when it does again:"""
+        """Called with the reason when Redis refuses data because it is full. `when_not_full` is
+        called when Redis has memory again."""
         self.when_not_full: Callable[[], None] = lambda: None
         self._waiting, self._counting = 0, threading.Lock()
         self._token = lock_token(socket.gethostname(), os.getpid(), time.time())
@@ -82,9 +83,8 @@ class StoreThread:
         self._stack.close()
 
     def call(self, action: Callable[[], Awaitable[T]]) -> T:
-        """The result of an asynchronous call. Waits while Redis is full: then nothing was done, and
-        the same call works when there is memory again. Raises RedisFull where this process is to
-        end."""
+        """Return the result of an asynchronous call. If Redis is full, the call had no effect and
+        is retried until there is memory. Raises RedisFull if this process should end."""
         waits = False
         while True:
             try:
@@ -102,7 +102,7 @@ class StoreThread:
                 return result
 
     def _count_waiting(self, more: int, reason: str) -> None:
-        """Say once that calls wait for memory, and once that none does any more."""
+        """Report once that calls wait for memory, and once that all calls have gone through."""
         with self._counting:
             self._waiting += more
             news = self._waiting == (1 if more > 0 else 0)
@@ -116,10 +116,11 @@ class StoreThread:
             self.when_not_full()
 
     def take_pool(self) -> None:
-        """Become the pool's learner, and stay it while this process lives. Raises PoolTaken.
+        """Become the pool's learner, and hold the lock while this process lives. Raises PoolTaken.
 
-        The lock of a learner that was killed lapses within LOCK_SECONDS; its successor waits for
-        that, because ranks start again faster. A lock that is prolonged meanwhile is held.
+        The lock of a killed learner lapses within LOCK_SECONDS. Ranks start again faster than that,
+        so a successor waits for the lapse. If the lock is prolonged meanwhile, another learner
+        holds it.
         """
         holder = self.call(self._lock)
         if holder:
@@ -130,12 +131,12 @@ class StoreThread:
         self._held = self._portal.start_task_soon(self._keep)
 
     async def _lock(self) -> str:
-        """Take the lock: '' where it is ours, the holder's token where its holder lives."""
+        """Take the lock. Return '' on success, else the token of the live holder."""
         pools, before = self.store.pools, LOCK_SECONDS
         while holder := await pools.lock(self.pool, self._token, LOCK_SECONDS):
             remaining = await pools.lock_seconds(self.pool)
             if remaining > LOCK_SECONDS + 1:
-                # Redis' clock has gone back: a learner that lives prolongs it all the same.
+                # Redis' clock has gone back. A live learner will prolong the lock anyway.
                 await pools.prolong(self.pool, holder, LOCK_SECONDS)
                 continue
             if remaining > before:
@@ -154,7 +155,7 @@ class StoreThread:
                 log.warning("the pool's lock was not prolonged", reason=str(error))
 
     async def _hold(self) -> None:
-        """Prolong the lock, or find that it is another learner's."""
+        """Prolong the lock, or notice that another learner has it."""
         if await self.store.pools.prolong(self.pool, self._token, LOCK_SECONDS):
             if self._alive_file is not None:
                 self._alive_file.touch()
@@ -175,18 +176,19 @@ class StoreThread:
             self._trains = None
 
     async def _leave_cancelled(self) -> None:
-        """End this process in the middle of a step if somebody else has ended its run: only
-        `headrace cancel --now` does. The supervisor starts all ranks again, for the next run."""
+        """End this process in the middle of a step if another party has ended its run: only
+        `headrace cancel --now` does that. The supervisor starts all ranks again, for the next
+        run."""
         if self._trains is not None and await self.store.runs.is_cancelled(self._trains):
             log.warning("the run was cancelled at once: the ranks start again", run=self._trains)
             os._exit(EXIT_CRASH)
 
     def next_run(self) -> RunRecord | None:
-        """The pool's active run, else the first in its queue, which becomes active; None also where
-        another learner has the pool.
+        """Return the pool's active run, else activate and return the first run in its queue. Return
+        None if the queue is empty, or if another learner has the pool.
 
-        The lock is asked for first: a learner that slept through its own replacement, and has just
-        been fenced, would else take the run from its successor before it hears of it.
+        The lock is checked first. Otherwise a learner that was replaced while it slept could take
+        the run from its successor.
         """
 
         async def taken() -> RunRecord | None:

@@ -1,7 +1,7 @@
-"""Where the ranks of a learner on several hosts meet: a torch.distributed store in Redis.
+"""The meeting place of a learner's ranks on several hosts: a torch.distributed store in Redis.
 
-In place of torch's TCPStore, which answers whoever connects. Here a rank needs Redis' password, and
-what ranks tell each other are bytes that gloo and NCCL parse.
+torch's own TCPStore answers anyone who connects. Here a rank needs Redis' password. The values are
+bytes that gloo and NCCL parse.
 """
 
 import os
@@ -21,15 +21,16 @@ USUAL_WAIT = timedelta(minutes=30)
 
 
 def rendezvous(thread: StoreThread, stop: threading.Event) -> Store | None:
-    """The store of this start's ranks; None where they are on one host and meet in a file."""
+    """Return the store of this start's ranks, or None if they are on one host and meet in a
+    file."""
     kind, _, start = os.environ.get(RENDEZVOUS, "").partition(":")
     return RedisStore(thread, start, stop) if kind == "redis" else None
 
 
 class RedisStore(Store):
-    """The ranks' values under names that begin with the id of their start.
+    """The ranks' values, under names that begin with the id of their start.
 
-    Torch calls it from threads of its own, too. Raises RedisError where Redis is away.
+    Torch calls it from its own threads too. Raises RedisError if Redis is away.
     """
 
     def __init__(self, thread: StoreThread, start: str, stop: threading.Event) -> None:
@@ -38,26 +39,26 @@ class RedisStore(Store):
         self._meetings: RankMeetings = thread.store.rank_meetings
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
-        """Tell the other ranks `value`."""
+        """Publish `value` to the other ranks."""
         self._thread.call(lambda: self._meetings.put(self._thread.pool, self._name(key), value))
 
     def get(self, key: str) -> bytes:
-        """The value, once there is one."""
+        """Wait for the value and return it."""
         return self.multi_get([key])[0]
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, which begins at 0; returns the sum."""
+        """Add to a number, which starts at 0, and return the sum."""
         return self._thread.call(
             lambda: self._meetings.add(self._thread.pool, self._name(key), amount)
         )
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all of them have a value."""
+        """Whether all keys have a value."""
         return None not in self._found(keys)
 
     def wait(self, keys: list[str], timeout: timedelta = USUAL_WAIT) -> None:
-        """Return when all have a value. Raises DistStoreError after `timeout`, and when this rank
-        is told to end."""
+        """Wait until all keys have a value. Raises DistStoreError after `timeout`, or if this rank
+        is asked to end."""
         deadline = time.monotonic() + timeout.total_seconds()
         while not self.check(keys):
             if time.monotonic() > deadline or self._stop.wait(POLL_SECONDS):
@@ -65,25 +66,25 @@ class RedisStore(Store):
                 raise dist.DistStoreError(f"waiting for other ranks ({', '.join(keys)}): {why}")
 
     def delete_key(self, key: str) -> bool:
-        """Take a value back. False where there is none."""
+        """Delete a value. Return False if there was no value."""
         return self._thread.call(lambda: self._meetings.delete(self._thread.pool, self._name(key)))
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """The values, once all are there."""
+        """Wait for all values and return them."""
         self.wait(keys)
         return [value or b"" for value in self._found(keys)]
 
     def multi_set(self, keys: list[str], values: list[bytes]) -> None:
-        """Tell the other ranks several values."""
+        """Publish several values to the other ranks."""
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Whether `multi_get` and `multi_set` are there."""
+        """Whether `multi_get` and `multi_set` exist."""
         return True
 
     def clone(self) -> Store:
-        """This store: any thread may use it."""
+        """Return this store: any thread may use it."""
         return self
 
     def _found(self, keys: list[str]) -> list[bytes | None]:

@@ -1,8 +1,8 @@
 """One run in the store, as its learner sees it.
 
-`call` and `fenced` run a method of the store for this run, and return when it has: everything that
-needs no more than that is called through them, e.g. `run.call(run.trajectories.plans)`. A fenced
-call carries the token that `acquire` gave, and raises Fenced once another learner has the run.
+`call` and `fenced` run a method of the store for this run and return its result, e.g.
+`run.call(run.trajectories.plans)`. A fenced call carries the token from `acquire`, and raises
+Fenced once another learner has the run.
 """
 
 import secrets
@@ -30,7 +30,7 @@ from services.volume import Volume
 log = get_logger(__name__)
 
 WEIGHTS_LISTED = 64
-"""Manifests kept in the run's stream; workers only ever want the newest."""
+"""Manifests kept in the run's stream. Workers only want the newest."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -49,10 +49,11 @@ class RunStore:
         self._payloads = thread.payloads
         self._thread, self._pool = thread, record.pool
         self.fencing_token = 0
-        """Of the start that trains the run, on all of its ranks; 0 before it has taken it over."""
+        """Fencing token of the start that trains the run, the same on all ranks. 0 before the run
+        is taken over."""
         self._state = "starting"
         self._paused: dict[str, str] = {}
-        """Why it is, by what takes no more: the disk, or Redis."""
+        """Reasons of the current pauses, by what is full: the disk, or Redis."""
         self._computation: dict[str, str] = {}
         thread.when_full = partial(self.pause, by="Redis")
         thread.when_not_full = partial(self.go_on, by="Redis")
@@ -63,7 +64,7 @@ class RunStore:
         *arguments: P.args,
         **options: P.kwargs,
     ) -> T:
-        """The result of a method of the store whose first argument is the run."""
+        """Return the result of a method of the store whose first argument is the run."""
         return self._thread.call(lambda: method(self.run, *arguments, **options))
 
     def fenced(
@@ -72,7 +73,8 @@ class RunStore:
         *arguments: P.args,
         **options: P.kwargs,
     ) -> T:
-        """The same for one whose second argument is the fencing token. Raises Fenced."""
+        """Return the result of a method of the store whose second argument is the fencing token.
+        Raises Fenced."""
         return self._thread.call(
             lambda: method(self.run, self.fencing_token, *arguments, **options)
         )
@@ -80,8 +82,8 @@ class RunStore:
     # --- state ----------------------------------------------------------------------------------
 
     def acquire(self) -> RunRecord:
-        """Take the run over, under a new lineage. Returns where it stands from then on: a learner
-        that had it before may have committed since the record was read by which it was found."""
+        """Take over the run, under a new lineage. Returns the run's record as of then: an earlier
+        learner may have committed after the record was first read."""
         self.lineage = secrets.token_hex(3)
         self.fencing_token = self.call(self.runs.acquire, self.lineage)
         record = self.call(self.runs.get)
@@ -91,23 +93,24 @@ class RunStore:
         return record
 
     def lineages(self) -> list[tuple[str, int]]:
-        """(lineage, version it began at) of all starts so far, this one's last. A checkpoint knows
-        only those that led to it: one that died before its first checkpoint is only here, and
-        groups that it had sampled may still be in the stream."""
+        """Return (lineage, version at its start) of all starts so far, this start last. A
+        checkpoint knows only the lineages that led to it. A lineage that died before its first
+        checkpoint is only here, and groups that it sampled may still be in the stream."""
         return list(self.call(self.runs.lineages))
 
     def set_state(self, state: str, reason: str = "") -> None:
-        """Change the run's state; nothing happens where it is final already. Raises Fenced."""
+        """Change the run's state, unless the state is already final. Raises Fenced."""
         self._state = state
         self._write_state(state, reason)
 
     def pause(self, reason: str, by: str = "disk") -> None:
-        """Have no leases granted until `go_on`, for what takes no more. Raises Fenced."""
+        """Stop granting leases until `go_on`, because the disk or Redis (`by`) is full. Raises
+        Fenced."""
         self._paused[by] = reason
         self._write_state("paused", reason)
 
     def go_on(self, by: str = "disk") -> None:
-        """End a pause: the run is again in its state before it, unless there is another reason.
+        """End a pause. The run returns to its state before the pause, unless another pause remains.
         Raises Fenced."""
         self._paused.pop(by, None)
         reason = next(iter(self._paused.values()), "")
@@ -117,11 +120,11 @@ class RunStore:
         self.call(self.runs.set_state, state, reason, fencing_token=self.fencing_token or None)
 
     def hold(self) -> None:
-        """Raise Fenced where another learner has taken the run over."""
+        """Raise Fenced if another learner has taken over the run."""
         self.fenced(self.runs.update, {})
 
     def resumed(self) -> Iterator[str]:
-        """The run that this one resumes, the one that that one resumes, and so on."""
+        """Yield the run that this run resumes, the run that that run resumes, and so on."""
         before = self._resumes
         while before is not None:
             yield before
@@ -129,8 +132,8 @@ class RunStore:
             before = record.resume_from if record else None
 
     def finish(self, state: str, reason: str) -> None:
-        """End the run and make room for the pool's next one; nothing happens where another learner
-        has taken the run over."""
+        """End the run and free the pool for its next run. Does nothing if another learner has taken
+        over the run."""
         try:
             self.call(
                 self.runs.finish,
@@ -144,22 +147,22 @@ class RunStore:
             log.warning(str(error), run=self.run)
 
     def cancelled(self) -> bool:
-        """Whether the user wants the run to end, or someone else has ended it. Raises Fenced."""
+        """Whether the user wants the run to end, or another party has ended it. Raises Fenced."""
         ends, fencing_token = self.call(self.runs.standing)
         if not ends and fencing_token != self.fencing_token:
             raise Fenced(self.run)
         return ends
 
     def commit(self, step: int, directory: str) -> None:
-        """Make a durable checkpoint current and acknowledge the groups that it was trained on."""
+        """Make a durable checkpoint current and acknowledge the groups that were trained for it."""
         self.fenced(self.trajectories.commit, self.lineage, step, directory)
         self.committed_step = step
         self.sweep_payloads()
 
     def go_back(self, step: int, directory: str, root: Path) -> None:
-        """Make an earlier checkpoint current: its tasks of later steps are sampled again. `root`:
-        the data volume. Raises Fenced, OSError."""
-        # First the copy: one that has more commits than Redis proves a loss.
+        """Make an earlier checkpoint current. Tasks of later steps are sampled again. `root`: the
+        data volume. Raises Fenced, OSError."""
+        # Cut the copy first: a copy with more commits than Redis would look like lost writes.
         cut_commits(root, self.run, step)
         self.fenced(self.runs.go_back, self.lineage, step, directory)
         self.committed_step = step
@@ -175,13 +178,13 @@ class RunStore:
     # --- payloads outside of Redis ---------------------------------------------------------------
 
     def payload(self, stored: bytes) -> bytes:
-        """The payload of a group. `stored`: what the stream has, itself or a reference. Raises
-        ValueError where it is damaged or gone, GatewayAway."""
+        """Return the payload of a group. `stored`: the stream's value, the payload itself or a
+        reference to it. Raises ValueError if the payload is damaged or missing, and GatewayAway."""
         return self._thread.call(lambda: self._payloads.read(stored))
 
     def payload_bytes(self, plan: Plan) -> int:
-        """Bytes of a batch's payloads outside of Redis. Costs a request for 150 bytes each, where
-        there may be some."""
+        """Return the bytes of a batch's payloads outside of Redis. Only payloads that may be
+        outside cost a request, of 150 bytes each."""
         sizes = zip(plan.tasks, plan.bytes, strict=True)
         small = [TaskPosition.parse(task).position for task, size in sizes if size <= REFERENCE]
         if not small:
@@ -190,12 +193,13 @@ class RunStore:
         return sum(bytes_outside(one) for one in stored if one is not None)
 
     def payload_room(self) -> int | None:
-        """Bytes that payloads may still take on the data volume; None where they lie elsewhere."""
+        """Return the bytes that payloads may still take on the data volume, or None if payloads are
+        not there."""
         return self._payloads.room()
 
     def sweep_payloads(self) -> None:
-        """Delete those of the run that nobody needs any more. What cannot be deleted now goes with
-        the next sweep, which the gateway makes every minute, too."""
+        """Delete the run's payloads that are no longer needed. A payload that cannot be deleted now
+        goes with the next sweep. The gateway also sweeps every minute."""
         try:
             self._thread.call(lambda: self._payloads.sweep(self.run))
         except OSError as error:
@@ -204,16 +208,16 @@ class RunStore:
     # --- events ---------------------------------------------------------------------------------
 
     def event(self, kind: EventKind, data: dict[str, Any]) -> None:
-        """Add an event, for everybody who follows the run."""
+        """Add an event for everyone who follows the run."""
         self.call(self._thread.store.events.add, kind, data)
 
     def warn(self, message: str) -> None:
-        """A warning in the log and in the run's events."""
+        """Log a warning and add it to the run's events."""
         log.warning(message)
         self.event("warning", {"message": message})
 
     def computes(self, part: str, words: str) -> None:
-        """Say how a part of the run is computed, and why: in the log, and in the run's record.
+        """Report how a part of the run is computed, and why, in the log and in the run's record.
         Raises Fenced."""
         log.info(words, part=part)
         self._computation[part] = words
@@ -222,7 +226,7 @@ class RunStore:
     def step_done(
         self, step: int, row: dict[str, Any], kind: EventKind = "step", total: int | None = None
     ) -> None:
-        """Report a step's metrics: as an event, and as the run's newest values. Raises Fenced."""
+        """Report a step's metrics as an event and as the run's newest values. Raises Fenced."""
         row = finite(row)
         metrics = {name: v for name, v in row.items() if isinstance(v, float) and name != "time"}
         self.fenced(self.runs.update, {"step": step, "metrics": metrics})
@@ -232,12 +236,12 @@ class RunStore:
     # --- the pool and its inputs ----------------------------------------------------------------
 
     def workers(self) -> list[WorkerRecord]:
-        """The pool's rollout workers, as of their last heartbeat."""
+        """Return the pool's rollout workers, as of their last heartbeat."""
         return self._thread.call(lambda: self._thread.store.workers.list(self._pool))
 
     def model_path(self, path: str, volume: Volume, key: str = "model.path") -> str:
-        """A folder or hub name for the value of `key`; `run:RUN` is that run's checkpoint, and
-        `run:RUN@STEP` that of a step."""
+        """Return a folder or hub name for the value of `key`. `run:RUN` is that run's checkpoint,
+        and `run:RUN@STEP` its checkpoint of a step."""
         run = run_named(path)
         if run is None:
             return path
@@ -254,11 +258,12 @@ class RunStore:
         return str(folder)
 
     def record_of_dataset(self, name: str) -> DatasetRecord | None:
-        """The record of the dataset with this name or id, if there is one."""
+        """Return the record of the dataset with this name or id, if it exists."""
         return self._thread.call(lambda: self._thread.store.datasets.find(name))
 
     def dataset(self, name: str, volume: Volume) -> DatasetReader:
-        """The rows of a dataset, all segments here. Raises RunCannotGoOn where there is none."""
+        """Return the rows of a dataset, with all segments fetched to this host. Raises
+        RunCannotGoOn if the dataset does not exist."""
         record = self.record_of_dataset(name)
         if record is None:
             raise RunCannotGoOn(f"there is no dataset {name!r}: upload it first")

@@ -1,6 +1,6 @@
-"""The supervisor of the learner's ranks on one host, and how those of several hosts agree.
+"""The supervisor of the learner's ranks on one host, and how several hosts agree on a start.
 
-Code that starts, watches and ends ranks belongs here; nothing that trains. Must not import torch:
-it takes seconds, and the supervisor has nothing to compute. `rank_server` imports it by the name of
-the module that the ranks run.
+This package starts, watches and ends ranks, and trains nothing. It must not import torch: the
+import takes seconds, and the supervisor has nothing to compute. `rank_server` imports torch through
+the name of the module that the ranks run.
 """

@@ -1,4 +1,5 @@
-"""Which ranks a node runs now, and where they meet; the whole of it for a learner of one node."""
+"""The ranks that a node runs now and their meeting place, and the nodes of a learner with one
+host."""
 
 import os
 import secrets
@@ -8,36 +9,36 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Start:
-    """One start of all ranks of a learner, as one node sees it."""
+    """One start of all ranks of a learner, as seen by one node."""
 
     id: str
     first: int
-    """The number of the first rank on this node."""
+    """Number of the first rank on this node."""
     here: int
     """Ranks on this node."""
     size: int
     """Ranks on all nodes."""
     rendezvous: int | str
-    """The ranks meet there: the descriptor of a file that they inherit, or `redis:ID`."""
+    """The ranks' meeting place: the descriptor of a file that they inherit, or `redis:ID`."""
     environment: dict[str, str]
-    """For the ranks."""
+    """Environment variables for the ranks."""
 
 
 class Nodes(Protocol):
-    """The nodes of one learner, seen from this one."""
+    """The nodes of one learner, seen from this node."""
 
     async def agree(self, running: Start | None, ended: str) -> Start | None:
-        """The start whose ranks run now; None: none runs now. `running`: on this node. `ended`: id
-        of the last one whose ranks have ended here, or ''."""
+        """Return the start whose ranks should run now, or None. `running`: the start whose ranks
+        run on this node; `ended`: id of the last start whose ranks have ended here, or ''."""
 
     async def leave(self) -> None:
-        """No rank runs here, and none will."""
+        """Leave for good: no rank runs here any more."""
 
 
 class OneNode:
-    """A learner on one host: nothing of it can be reached from others, or by other users.
+    """A learner on one host, out of reach of other hosts and other users.
 
-    Its ranks meet in a file that has no name: they inherit it, a new one for each start.
+    Its ranks meet in a file without a name, which they inherit. Each start has a new file.
     """
 
     LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "=lo"}
@@ -48,7 +49,6 @@ class OneNode:
         self._file = -1
 
     async def agree(self, running: Start | None, ended: str) -> Start | None:
-        """As `Nodes` says."""
         if running is None and (self._start is None or self._start.id == ended):
             await self.leave()
             self._file = os.memfd_create("headrace-ranks")
@@ -57,7 +57,6 @@ class OneNode:
         return self._start
 
     async def leave(self) -> None:
-        """As `Nodes` says."""
         if self._start is not None:
             os.close(self._file)
             self._start = None

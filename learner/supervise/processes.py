@@ -1,4 +1,4 @@
-"""The processes of one start on one host, and the server that starts them."""
+"""The rank processes of one start on one host, and the server that starts them."""
 
 import asyncio
 import contextlib
@@ -22,37 +22,37 @@ from services.runtime.threads import WAITING
 log = get_logger(__name__)
 
 GRACE_SECONDS = 10.0
-"""From SIGTERM to SIGKILL, for ranks that cannot go on because another has ended. They have nothing
-to finish: only a step of all ranks counts."""
+"""Seconds from SIGTERM to SIGKILL for ranks that cannot continue because another rank has ended.
+They have nothing to finish: only a step of all ranks counts."""
 MARKER = "HEADRACE_RANKS_OF"
-"""In the environment of all ranks that one supervisor has, and of their descendants."""
+"""Environment variable of all ranks of one supervisor, and of their descendants."""
 QUIET = {
-    # A port on which NCCL answers whoever asks, and a file of pickles in /tmp.
+    # NCCL would open a port that answers anyone, and write a file of pickles to /tmp.
     "NCCL_RAS_ENABLE": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-    # setproctitle would overwrite the environment that the marker is read from.
+    # setproctitle would overwrite the environment that holds the marker.
     "SPT_NOENV": "1",
 }
 ALLOCATOR = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
-"""Names of torch's setting for GPU memory, the one that counts first."""
+"""Names of torch's setting for GPU memory, in order of precedence."""
 EXPANDABLE = {ALLOCATOR[-1]: "expandable_segments:True"}
-"""Micro-batches of many sizes leave less memory unusable. Not for vLLM, which sleeps in a pool that
-must not grow."""
+"""With micro-batches of many sizes, expandable segments waste less memory. vLLM cannot use them: it
+sleeps in a pool that must not grow."""
 
 
 def _allocation() -> dict[str, str]:
-    """Torch's setting for GPU memory, unless the user has one."""
+    """Return torch's setting for GPU memory, unless the user has set one."""
     return {} if any(name in os.environ for name in ALLOCATOR) else EXPANDABLE
 
 
 class RankServer:
-    """The process that starts ranks (`learner.supervise.rank_server`); a new one when it dies.
+    """The process that starts ranks (`learner.supervise.rank_server`). It is replaced when it dies.
 
-    It ends with the supervisor, however that ends, and all ranks end with it.
+    It ends when the supervisor ends, in any way, and all ranks end with it.
     """
 
     def __init__(self, module: Sequence[str]) -> None:
-        """Ranks are as `python -m MODULE` would be; the module has a `main()`."""
+        """Each rank runs `python -m MODULE`. The module must have a `main()`."""
         self._module = module
         self._marker = {MARKER: secrets.token_hex(16)}
         self._process: asyncio.subprocess.Process | None = None
@@ -60,7 +60,8 @@ class RankServer:
         self._ranks: dict[int, asyncio.Future[int]] = {}
 
     async def start(self) -> None:
-        """Start it, if it does not run. It imports for seconds, and takes requests meanwhile."""
+        """Start the server unless it runs. It imports for seconds, and accepts requests
+        meanwhile."""
         if self._process is not None:
             return
         self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -79,44 +80,46 @@ class RankServer:
         self._watch = asyncio.create_task(self._listen(self._process))
 
     def spawn(self, local: int, environment: dict[str, str], files: Sequence[int]) -> None:
-        """Start a rank with this number on this host."""
+        """Start the rank with number `local` on this host."""
         self._ranks[local] = asyncio.get_running_loop().create_future()
         self._send(Spawn(local, environment), files)
 
     @property
     def ranks(self) -> list[asyncio.Future[int]]:
-        """How each rank has ended, once it has: an exit code, or minus the number of a signal."""
+        """The exit code of each rank once it has ended: minus the signal's number if a signal ended
+        it."""
         return list(self._ranks.values())
 
     def terminate(self) -> None:
-        """SIGTERM to all ranks; to the server, if it still imports for them."""
+        """Send SIGTERM to all ranks, or to the server if it is still importing."""
         if self._ready:
             self._send(Terminate())
         elif self._process is not None:
-            # Once it has imported everything it ignores the signal, before it is known to be ready.
+            # Once ready, the server ignores the signal, so the request is repeated when it reports
+            # ready.
             self._ending = True
             signal_child(self._process, signal.SIGTERM)
 
     async def kill_ranks(self) -> None:
-        """SIGKILL to all ranks and to what they have started, but not to this server."""
+        """Send SIGKILL to all ranks and their descendants, but not to this server."""
         spared = [self._process.pid] if self._process is not None else []
         _, alive = await asyncio.to_thread(kill_marked, self._marker, spared=spared)
         if alive:
             log.error("processes survived SIGKILL", pids=alive)
 
     async def close(self) -> None:
-        """End the server. Call it when no rank runs any more."""
+        """End the server. Call it after all ranks have ended."""
         if self._process is not None:
             signal_child(self._process, signal.SIGKILL)
             await self._watch
 
     def _send(self, request: Request, files: Sequence[int] = ()) -> None:
-        # If it has died, `_listen` notices that as well.
+        # If the server has died, `_listen` notices.
         with contextlib.suppress(OSError):
             socket.send_fds(self._control, [msgspec.msgpack.encode(request)], files)
 
     async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        """Take its reports until it ends."""
+        """Receive the server's reports until it ends."""
         loop, decoder = asyncio.get_running_loop(), msgspec.msgpack.Decoder(Report)
         with self._control, contextlib.suppress(ConnectionError):
             while message := await loop.sock_recv(self._control, MAX_BYTES):
@@ -142,7 +145,7 @@ class RankProcesses:
         self._server = server
 
     async def spawn(self, starts: int) -> None:
-        """Start them. `starts`: how often ranks have been started before."""
+        """Start the ranks. `starts`: number of earlier starts."""
         await self._server.start()
         where = self.start.rendezvous
         for local in range(self.start.here):
@@ -164,20 +167,22 @@ class RankProcesses:
 
     @property
     def running(self) -> list[asyncio.Future[int]]:
-        """One future for each process that runs; it is done when the process has ended."""
+        """A future for each running rank. It is done when the rank has ended."""
         return [rank for rank in self._server.ranks if not rank.done()]
 
     @property
     def codes(self) -> list[int]:
-        """How those that have ended did so: an exit code, or minus the number of a signal."""
+        """Exit codes of the ranks that have ended: minus the signal's number if a signal ended the
+        rank."""
         return [rank.result() for rank in self._server.ranks if rank.done()]
 
     def terminate(self) -> None:
-        """SIGTERM to all."""
+        """Send SIGTERM to all ranks."""
         self._server.terminate()
 
     async def end(self) -> None:
-        """SIGTERM, and after GRACE_SECONDS SIGKILL, to all and to what they have started."""
+        """Send SIGTERM to all ranks, and after GRACE_SECONDS SIGKILL to them and their
+        descendants."""
         if self.running:
             self.terminate()
             await asyncio.wait(self.running, timeout=GRACE_SECONDS)

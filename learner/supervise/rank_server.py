@@ -1,18 +1,18 @@
-"""The ranks' common parent: imports what a rank needs once, then forks ranks in milliseconds.
+"""The ranks' common parent: it imports what a rank needs once, then forks ranks in milliseconds.
 
     python -m learner.supervise.rank_server CONTROL_FD MODULE [ARGUMENT …]
 
-A rank runs `MODULE.main()`, as `python -m MODULE ARGUMENT …` would. Torch and transformers take
-seconds of a core to import: so they are imported when the supervisor starts, and not by each rank
-at each of its starts. Trains nothing, and starts no thread: those that numpy and pyarrow start as
-they are imported can be forked (pthread_atfork(3)).
+A rank runs `MODULE.main()`, as `python -m MODULE ARGUMENT …` would. Importing torch and
+transformers takes seconds of a core. The server imports them once, when the supervisor starts, so
+the ranks need not at each of their starts. The server trains nothing and starts no threads. Threads
+that numpy and pyarrow start on import survive a fork (pthread_atfork(3)).
 
-With a build for GPUs a rank is a new Python, and nothing is imported here: a fork of a process in
-which any import has called CUDA's driver cannot use a GPU.
+With a GPU build of torch, a rank is a new Python process and the server imports nothing: a process
+that was forked after an import called CUDA's driver cannot use a GPU.
 
-Collects a rank's exit status before it reports it, and signals only ranks that it has not
-collected: so no signal hits a stranger with a dead rank's pid. When the supervisor ends, so does
-this, and so do the ranks (PR_SET_PDEATHSIG).
+The server collects a rank's exit status before it reports the end, and signals only ranks that it
+has not collected. A signal can therefore never hit another process that got a dead rank's pid. When
+the supervisor ends, the server and the ranks end too (PR_SET_PDEATHSIG).
 """
 
 import atexit
@@ -34,18 +34,19 @@ from services.runtime.gpus import installed_device
 from services.runtime.process import die_with, die_with_parent
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-"""Those of the ranks. Some schedulers send SIGTERM to every process of a job."""
+"""Signals that the ranks handle. Some schedulers send SIGTERM to every process of a job."""
 
 
 def main() -> int:
-    """Serve the control socket until it closes. In a rank: be that rank; returns its exit code."""
+    """Serve the control socket until it closes. In a forked rank: run the rank and return its exit
+    code."""
     die_with_parent()
     control = socket.socket(fileno=int(sys.argv[1]))
     del sys.argv[:2]
-    # Looking for cycles among what is imported took a sixth of the CPU time that the imports take.
+    # Searching the imported objects for cycles took a sixth of the imports' CPU time.
     gc.disable()
     run = _imported(sys.argv[0]) if installed_device() == "cpu" else _execute
-    # What is built by now is shared with the ranks; a collection would touch, and so copy, it.
+    # Forked ranks share these objects. A collection would touch them, and so copy their pages.
     gc.collect()
     gc.freeze()
     gc.enable()
@@ -55,7 +56,7 @@ def main() -> int:
         rank = Server(control).serve()
     if rank is None:
         return 0
-    # What is frozen is not freed at the end, and libraries complain of that.
+    # Frozen objects are not freed at exit, and some libraries complain about that.
     atexit.register(gc.unfreeze)
     os.environ.update(rank.environment)
     return run() or 0
@@ -71,15 +72,16 @@ def _execute() -> int:
 
 
 class Server:
-    """The ranks that run, and the supervisor's socket."""
+    """The server's state: the running ranks, and the supervisor's socket."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
         self._ranks: dict[int, tuple[int, int]] = {}
-        """By a pidfd: the pid, and the number among this host's ranks."""
+        """(pid, number on this host) of each rank, by its pidfd."""
 
     def serve(self) -> Spawn | None:
-        """Until the supervisor ends: None. In a new rank: what that rank is to be."""
+        """Serve requests. Return None when the supervisor ends. In a new rank, return its
+        request."""
         decoder = msgspec.msgpack.Decoder(Request)
         # The supervisor may end between a report and its next request.
         with contextlib.suppress(ConnectionError):
@@ -104,9 +106,11 @@ class Server:
         return None
 
     def _is_rank(self, request: Spawn, files: list[int]) -> bool:
-        """Fork: True in the rank, which has no part in this server; False in the server."""
+        """Fork a rank. Return True in the rank, which leaves this server, and False in the
+        server."""
         parent = os.getpid()
-        # A signal between the fork and the rank's own handlers is delivered then.
+        # A signal between the fork and the rank's own handlers is delivered after the handlers are
+        # set.
         signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
         pid = os.fork()
         if pid == 0:

@@ -1,4 +1,4 @@
-"""The supervisor's requests to its rank server, and the server's reports: one msgpack message a
+"""The supervisor's requests to its rank server, and the server's reports: one msgpack message per
 packet."""
 
 import msgspec
@@ -7,10 +7,10 @@ MAX_BYTES = 1 << 16
 
 
 class Spawn(msgspec.Struct, tag=True):
-    """Start a rank. A descriptor that comes with the message is the file in which ranks meet."""
+    """Start a rank. If a file descriptor comes with the message, the ranks meet in that file."""
 
     local: int
-    """Its number among the ranks of this host."""
+    """The rank's number on this host."""
     environment: dict[str, str]
 
 
@@ -19,11 +19,11 @@ class Terminate(msgspec.Struct, tag=True):
 
 
 class Ready(msgspec.Struct, tag=True):
-    """Everything is imported, and ranks start at once."""
+    """Everything is imported. Ranks now start at once."""
 
 
 class Ended(msgspec.Struct, tag=True):
-    """A rank has ended: with an exit code, or minus the number of a signal."""
+    """A rank has ended. The code is minus the signal's number if a signal ended it."""
 
     local: int
     code: int

@@ -1,4 +1,4 @@
-"""Which ranks a node runs now, as it agrees with the learner's other nodes through Redis."""
+"""The ranks that a node runs now, as it agrees with the learner's other nodes through Redis."""
 
 import asyncio
 import os
@@ -23,12 +23,12 @@ from services.store.runs.ranks import LAPSE_SECONDS, Agreement, Node
 log = get_logger(__name__)
 
 LOG_SECONDS = 10.0
-"""Between two lines about what this node waits for."""
+"""Seconds between two log lines about what this node waits for."""
 
 
 @asynccontextmanager
 async def joined(settings: LearnerSettings, ranks: int) -> AsyncIterator["SeveralNodes"]:
-    """The nodes of this learner. Raises SystemExit where Redis cannot be used."""
+    """Join the nodes of this learner. Raises SystemExit if Redis cannot be used."""
     store = Store.from_url(settings.redis_url.get_secret_value())
     try:
         try:
@@ -42,7 +42,7 @@ async def joined(settings: LearnerSettings, ranks: int) -> AsyncIterator["Severa
 
 
 class SeveralNodes:
-    """A learner on several hosts, whose ranks meet in Redis, which has a password."""
+    """A learner on several hosts. Its ranks meet in Redis, which has a password."""
 
     def __init__(self, settings: LearnerSettings, ranks: int, store: Store) -> None:
         token = lock_token(socket.gethostname(), os.getpid(), time.time())
@@ -54,7 +54,8 @@ class SeveralNodes:
         self._logged = -LOG_SECONDS
 
     async def agree(self, running: Start | None, ended: str) -> Start | None:
-        """As `Nodes` says. Where Redis does not answer, what runs goes on."""
+        """Return the agreed start (see `Nodes`). If Redis does not answer, the running ranks
+        continue."""
         self._candidate = self._candidate or secrets.token_hex(16)
         runs = running.id if running else ""
         try:
@@ -79,14 +80,13 @@ class SeveralNodes:
         return Start(now.start, first, self._node.ranks, sum(now.ranks), where, {})
 
     async def leave(self) -> None:
-        """As `Nodes` says."""
         try:
             await self._meetings.leave(self._pool, self._node)
         except (RedisError, OSError) as error:
             log.warning("the other nodes wait for this one", reason=str(error))
 
     def _is_well(self) -> None:
-        """Say so, where there is no rank 0 that does while it holds the pool."""
+        """Touch the alive file. Rank 0 does this itself while it holds the pool."""
         if self._alive_file is not None:
             self._alive_file.touch()
 

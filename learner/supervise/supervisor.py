@@ -1,7 +1,8 @@
-"""Keeps the ranks of one host running: when one dies, on any node, all of them start again.
+"""Keeps the ranks of one host running: when a rank dies on any node, all ranks start again.
 
-Without end: only `learner.coordinate.crash_limit` decides that a run has crashed too often. But a
-rank that exits with code 2 or 3 would do so again; then the supervisor exits with this code.
+Restarts have no limit: only `learner.coordinate.crash_limit` decides that a run has crashed too
+often. A rank that exits with code 2 or 3 would do so again, so the supervisor exits with the same
+code.
 """
 
 import asyncio
@@ -21,15 +22,15 @@ log = get_logger(__name__)
 
 FINAL = (EXIT_SETTINGS, EXIT_POOL_TAKEN)
 EVERY_SECONDS = 1.0
-"""Between two looks at what the nodes agree on."""
+"""Seconds between two checks of the nodes' agreement."""
 STABLE_SECONDS = 60.0
-"""Ranks that lived for so long start again at once, others after a pause."""
+"""Ranks that lived at least this long start again at once, others after a pause."""
 PAUSE_SECONDS = 0.5
 LONGEST_PAUSE = 5.0
 
 
 def supervise(settings: LearnerSettings, module: Sequence[str]) -> int:
-    """Run `python -m MODULE` as this host's ranks until told to end. Returns the exit code."""
+    """Run `python -m MODULE` as this host's ranks until asked to end. Returns the exit code."""
     ranks = settings.count_ranks()
     if ranks == 0:
         sys.stderr.write(
@@ -46,7 +47,7 @@ async def _supervise(settings: LearnerSettings, ranks: int, module: Sequence[str
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if settings.learner_nodes == 1:
         return await Supervisor(OneNode(ranks), module, stop).run()
-    # It imports the store, which a learner of one node need not wait for.
+    # A learner of one node does not need to import the store.
     from learner.supervise.several_nodes import joined
 
     async with joined(settings, ranks) as nodes:
@@ -54,10 +55,10 @@ async def _supervise(settings: LearnerSettings, ranks: int, module: Sequence[str
 
 
 class Supervisor:
-    """The ranks of one host, one start after the other. Used once."""
+    """Supervises the ranks of one host over successive starts. Used once."""
 
     def __init__(self, nodes: Nodes, module: Sequence[str], stop: asyncio.Event) -> None:
-        """`stop` is set when everything is to end in order."""
+        """`stop` is set to end everything in order."""
         self._nodes = nodes
         self._server = RankServer(module)
         self._stop = stop
@@ -68,7 +69,8 @@ class Supervisor:
         self._began = self._not_before = 0.0
 
     async def run(self) -> int:
-        """Until told to end, or a rank's exit code is final. Returns the exit code."""
+        """Run until asked to end, or until a rank exits with a final code. Returns the exit
+        code."""
         told = False
         try:
             while True:
@@ -88,7 +90,7 @@ class Supervisor:
             await self._nodes.leave()
 
     async def _follow(self) -> None:
-        """Run what the nodes agree on, and nothing else."""
+        """Run exactly the start that the nodes agree on."""
         running = self._ranks.start if self._ranks else None
         start = await self._nodes.agree(running, self._ended)
         if self._ranks is not None and (start is None or start.id != self._ranks.start.id):
@@ -102,7 +104,7 @@ class Supervisor:
             self._starts += 1
 
     async def _wait(self, told: bool) -> None:
-        """Until a rank ends, for EVERY_SECONDS at most, or until told to stop."""
+        """Wait until a rank ends or a stop is requested, for EVERY_SECONDS at most."""
         stop = asyncio.create_task(self._stop.wait())
         ranks = self._ranks.running if self._ranks else []
         events: list[asyncio.Future[Any]] = [*ranks, *([] if told else [stop])]
@@ -111,12 +113,12 @@ class Supervisor:
         stop.cancel()
 
     async def _look(self) -> int | None:
-        """What follows from ranks that have ended. An exit code where it is the supervisor's."""
+        """Handle ranks that have ended. Return an exit code if the supervisor should exit."""
         if self._ranks is None or not self._ranks.codes:
             return None
         codes = self._ranks.codes
         if not any(codes) and self._ranks.running:
-            # Ranks that were told to end do so together.
+            # Ranks that were asked to end do so together.
             return None
         final = [code for code in codes if code in FINAL]
         await self._end_ranks()
@@ -134,7 +136,7 @@ class Supervisor:
     async def _end_ranks(self) -> None:
         assert self._ranks is not None
         self._ended = self._ranks.start.id
-        # Other nodes end theirs meanwhile.
+        # Meanwhile other nodes end their ranks.
         await self._nodes.agree(self._ranks.start, self._ended)
         await self._ranks.end()
         self._ranks = None

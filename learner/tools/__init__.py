@@ -1,1 +1,2 @@
-"""Commands on checkpoints and model folders: chat, export, rendered rows. No run, no store."""
+"""Commands on checkpoints and model folders: chat, export, rendered rows. They use neither runs nor
+the store."""

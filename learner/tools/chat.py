@@ -1,8 +1,8 @@
 """`python -m learner.tools.chat PATH [PROMPT]`: talk to a checkpoint or any Hugging Face folder.
 
-Greedy unless --temperature is given. Prompts are rendered as rollout workers do; --system,
---template, --chat-template and --chat-template-kwargs are the keys of a run's `data` section, which
-a checkpoint does not hold.
+Sampling is greedy unless --temperature is given. Prompts are rendered as rollout workers render
+them. --system, --template, --chat-template and --chat-template-kwargs are keys of a run's `data`
+section, which a checkpoint does not contain.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from services.runtime.terminal import escape_output
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Answer one prompt, or one a line from standard input. Returns the exit code."""
+    """Answer one prompt, or each line of standard input. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m learner.tools.chat", description=__doc__)
     parser.add_argument("path", help="a checkpoint folder, e.g. runs/ID/checkpoints/step-000100")
     parser.add_argument("prompt", nargs="?", help="without one, prompts are read line by line")
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _say(
     loaded: LoadedModel, prompt: str, rendering: PromptOptions, options: argparse.Namespace
 ) -> int:
-    """Print the answer, or why there is none. Returns the exit code."""
+    """Print the answer, or the reason for its absence. Returns the exit code."""
     asked = compose(Row(prompt=prompt), rendering)
     try:
         ids = render(asked, rendering, loaded.tokenizer)
@@ -91,7 +91,7 @@ def _say(
 
 
 def answer(loaded: LoadedModel, ids: list[int], max_tokens: int, temperature: float) -> str:
-    """The model's completion of the prompt `ids`, without special tokens."""
+    """Return the model's completion of the prompt `ids`, without special tokens."""
     tokenizer: Any = loaded.tokenizer
     inputs = torch.tensor([ids], device=loaded.model.device)
     sampling: dict[str, Any] = (

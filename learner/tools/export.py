@@ -1,7 +1,7 @@
-"""`python -m learner.tools.export CHECKPOINT FOLDER`: a LoRA checkpoint as one whole model.
+"""`python -m learner.tools.export CHECKPOINT FOLDER`: export a LoRA checkpoint as one whole model.
 
-The adapter is added in float32, and the sum is rounded to --dtype, else to the type that the base
-was published in. Says on stdout what rounding has lost.
+The adapter is added in float32, and the sum is rounded to --dtype, else to the type in which the
+base was published. Prints the rounding loss to stdout.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from services.volume import opened_by_umask
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Write the folder, which must not be there. Returns the exit code."""
+    """Write the folder, which must not exist yet. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m learner.tools.export", description=__doc__)
     parser.add_argument("--dtype", choices=TYPES)
     parser.add_argument("checkpoint", type=Path)
@@ -41,8 +41,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def merge(checkpoint: Path, folder: Path, dtype: torch.dtype | None = None) -> Loss:
-    """Write the model that the adapter in `checkpoint` makes of its base into the new `folder`, in
-    `dtype`, else in the base's type. Raises UnusableModel."""
+    """Merge the adapter in `checkpoint` into its base, and write the model into the new `folder`,
+    in `dtype` or else in the base's type. Raises UnusableModel."""
     loaded = load_model(str(checkpoint), PretrainedModel(path=str(checkpoint)))
     published = AutoConfig.from_pretrained(find_source(str(checkpoint), False).weights).dtype
     if published in TYPES.values():

@@ -1,4 +1,4 @@
-"""`python -m learner.tools.preview`: render rows of a dataset as a run will, for the gateway.
+"""`python -m learner.tools.preview`: render dataset rows as a run will, for the gateway.
 
 Reads a PreviewJob from standard input and writes a Rendering. A tokenizer and its chat template may
 be hostile: the gateway gives this process no keys, and the process limits its own memory and time.
@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 MEMORY = 4 << 30
-"""Bytes of address space. A tokenizer of 256,000 tokens takes half a gigabyte."""
+"""Bytes of address space. A tokenizer with 256,000 tokens takes half a gigabyte."""
 CPU_SECONDS = 15
 
 

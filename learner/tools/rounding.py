@@ -1,6 +1,6 @@
-"""`python -m learner.tools.rounding DTYPE FOLDER`: the weights of a model's folder in another type.
+"""`python -m learner.tools.rounding DTYPE FOLDER`: round the weights in a model's folder to a type.
 
-Says on stdout what rounding has lost.
+Prints the rounding loss to stdout.
 """
 
 import argparse
@@ -38,18 +38,19 @@ def main(arguments: list[str] | None = None) -> int:
 
 @dataclass
 class Loss:
-    """Counts what rounding changes, over all tensors."""
+    """Counts the weights that rounding changes, over all tensors."""
 
     dtype: torch.dtype
     weights: int = 0
     rounded: int = 0
     zeroed: int = 0
-    """Weights other than 0 that became 0."""
+    """Weights that were not 0 and became 0."""
     furthest: float = 0.0
-    """The largest change of a weight that did not become 0, relative to it."""
+    """The largest relative change of a weight that did not become 0."""
 
     def round(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """`tensor` in the type. Raises UnusableModel for a weight that the type cannot hold."""
+        """Return `tensor` in the type. Raises UnusableModel for a weight that the type cannot
+        hold."""
         if not tensor.is_floating_point():
             return tensor
         after = tensor.to(self.dtype)
@@ -75,7 +76,7 @@ class Loss:
 
     @property
     def words(self) -> str:
-        """The loss, for a user."""
+        """The loss in words, for a user."""
         if not self.rounded:
             return f"{self}: every weight kept its value"
         zeroed = f"; {self.zeroed:,} became 0" if self.zeroed else ""

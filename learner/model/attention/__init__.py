@@ -1,2 +1,2 @@
-"""Attention over packed rows: layouts, kernels, ranks that share a row. Knows nothing of files or
+"""Attention over packed rows: layouts, kernels, ranks that share a row. Independent of files and
 losses."""

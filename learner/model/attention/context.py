@@ -1,10 +1,10 @@
 """Context parallelism: several ranks share the tokens of one packed row.
 
-Each rank computes a stretch of the row, of nearly equal length. For attention the ranks exchange
-stretches for heads, and back (Ulysses, Jacobs et al. 2023, arXiv:2309.14509): each attends over
-the whole row, with its share of the heads, by the kernels that one rank alone would use. So windows
-and shared prefixes stay as they are, gradients are exact, and no rank waits for one with the longer
-end of a triangle. What each rank finds at its tokens is then put together on all of them.
+Each rank computes a stretch of the row; all stretches are about equally long. For attention the
+ranks exchange stretches for heads, and back (Ulysses, Jacobs et al. 2023, arXiv:2309.14509): each
+rank attends over the whole row with its share of the heads, using the kernels of a single rank.
+Therefore windows and shared prefixes work unchanged, gradients are exact, and causal attention is
+balanced over ranks. Afterwards the results at each rank's tokens are joined on all ranks.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from learner.model.attention.kernels import Call, attend
 from learner.model.attention.row_calls import sent
 
-if TYPE_CHECKING:  # bench.learner.one_pass runs where there is torch and transformers alone
+if TYPE_CHECKING:  # bench.learner.one_pass also runs with only torch and transformers
     from learner.distributed import Context
 
 
@@ -31,43 +31,45 @@ class RowPart:
     sizes: tuple[int, ...]
     """Tokens of each rank's stretch."""
     predictors: torch.Tensor
-    """[m] places, within the stretch, of the row's predictors that are in it."""
+    """[m] places within the stretch of the row's predictors that are in it."""
     chosen: torch.Tensor
-    """[m] which of the row's predictors these are."""
+    """[m] indices of these predictors among the row's predictors."""
 
     @property
     def start(self) -> int:
-        """The row's token that this stretch begins with."""
+        """Index of the stretch's first token in the row."""
         return sum(self.sizes[: self.context.rank])
 
     @property
     def size(self) -> int:
-        """Tokens of this stretch."""
+        """Tokens of the stretch."""
         return self.sizes[self.context.rank]
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
-        """[t, …] this stretch of `x` [T, …]."""
+        """[t, …] this rank's stretch of `x` [T, …]."""
         return x.narrow(0, self.start, self.size)
 
     def joined(self, x: torch.Tensor, count: int) -> torch.Tensor:
-        """[k] what all ranks have found at the row's `count` predictors, of which this one has
-        found `x` [m]."""
+        """[k] results of all ranks at the row's `count` predictors. `x` [m]: this rank's
+        results."""
         return self.summed(x.new_zeros(count).index_copy(0, self.chosen, x))
 
     def here(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Which of the row's `places` [p] are in this stretch [p], and where; others: anywhere."""
+        """Return which of the row's `places` [p] are in this stretch, and their places in it [p].
+        The place of a token outside the stretch is arbitrary."""
         own = places - self.start
         return (own >= 0) & (own < self.size), own.clamp(0, max(self.size - 1, 0))
 
     def summed(self, x: torch.Tensor) -> torch.Tensor:
-        """The sum of all ranks' `x`, with the gradient of this one's. All make the same loss of
-        it, so that each has the whole gradient of the sum already."""
+        """Return the sum of all ranks' `x`, with the gradient of this rank's `x`. All ranks compute
+        the same loss from the sum, so each already has the whole gradient of the sum."""
         total: torch.Tensor = _Summed.apply(x, self.context)
         return total
 
 
 def row_part(context: "Context", tokens: int, predictors: torch.Tensor, device: Any) -> RowPart:
-    """This rank's stretch of a row of so many `tokens`, with its `predictors` [k] (on the host)."""
+    """Return this rank's stretch of a row of `tokens` tokens with `predictors` [k] (on the
+    host)."""
     bounds = [tokens * i // context.size for i in range(context.size + 1)]
     start, end = bounds[context.rank : context.rank + 2]
     chosen = ((predictors >= start) & (predictors < end)).nonzero().squeeze(1)
@@ -83,8 +85,8 @@ def attend_together(
     scaling: float | None,
     part: RowPart,
 ) -> torch.Tensor:
-    """[t, h, e] as `attend` of the whole row, at this rank's stretch: `query` [t, h, d], `key`
-    [t, g, d], `value` [t, g, e]."""
+    """[t, h, e] attention of the whole row (`attend`) at this rank's stretch: `query` [t, h, d],
+    `key` [t, g, d], `value` [t, g, e]."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     ranks, size = part.context.size, value.shape[-1]
     width = max(query.shape[-1], size)
@@ -92,7 +94,7 @@ def attend_together(
     if heads != list(range(key.shape[1])):
         index = sent(torch.tensor(heads), key.device)
         key, value = key.index_select(1, index), value.index_select(1, index)
-    # By rank: its heads of all three, in one message.
+    # Each rank gets its heads of query, key and value in one message.
     by_rank = [
         F.pad(x, (0, width - x.shape[-1])).unflatten(1, (ranks, -1)) for x in (query, key, value)
     ]
@@ -105,8 +107,8 @@ def attend_together(
 
 
 def key_heads(heads: int, groups: int, ranks: int) -> list[int]:
-    """The key heads of each rank, behind each other, as many for each: query head i of `heads`
-    reads key head i·`groups`//`heads`, and rank r has the r-th part of the query heads."""
+    """Return the key heads of all ranks, rank by rank, the same number for each. Query head i of
+    `heads` reads key head i·`groups`//`heads`, and rank r has the r-th part of the query heads."""
     every = [i * groups // heads for i in range(heads)]
     own = heads // ranks
     parts = [sorted(set(every[i : i + own])) for i in range(0, heads, own)]
@@ -145,7 +147,7 @@ class _ToHeads(torch.autograd.Function):
 
 
 class _ToTokens(torch.autograd.Function):
-    """The inverse."""
+    """[T, h, d] this rank's heads of the whole row → [t, n, h, d] this stretch's heads, by rank."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, part: RowPart) -> torch.Tensor:
@@ -172,8 +174,8 @@ def _to_tokens(x: torch.Tensor, part: RowPart) -> torch.Tensor:
 def _exchanged(
     x: torch.Tensor, given: list[int], taken: list[int], context: "Context"
 ) -> torch.Tensor:
-    """[Σ taken, …] the rows that the ranks have for this one, of whose rows [Σ given, …] each gets
-    its own."""
+    """[Σ taken, …] rows that the other ranks send to this rank. `x` [Σ given, …]: the rows that
+    this rank sends, rank by rank."""
     found = x.new_empty(sum(taken), *x.shape[1:])
     dist.all_to_all_single(found, x, taken, given, group=context.group)
     return found

@@ -1,10 +1,10 @@
-"""Attention over the segments of a packed row, with exact gradients, by kernels of parts.
+"""Attention over the segments of a packed row, with exact gradients, composed of kernel calls.
 
-Each part of a row's attention (`row_layout`) is one call of a kernel, which also returns the
-log-sum-exp of its scores. Parts are merged by these: with lse = log Σ exp(lse_p), the output is
-Σ exp(lse_p − lse) · out_p. Backward, each kernel gets the merged output and log-sum-exp instead of
-its own: it then computes its share of the softmax over all keys, and its gradients are exact parts
-of the whole (as in ring attention, Liu et al. 2023, arXiv:2310.01889).
+Each part of a row's attention (`row_layout`) is one call of a kernel. The call also returns the
+log-sum-exp of its scores, by which parts are merged: with lse = log Σ exp(lse_p), the output is Σ
+exp(lse_p − lse) · out_p. In the backward pass each kernel gets the merged output and log-sum-exp.
+It then computes its share of the softmax over all keys, and its gradients are exact parts of the
+whole (as in ring attention, Liu et al. 2023, arXiv:2310.01889).
 """
 
 from collections.abc import Sequence
@@ -26,11 +26,11 @@ def attend(
     scaling: float | None = None,
 ) -> torch.Tensor:
     """[T, h, d] attention of `query` [T, h, d] to `key` [T, g, d] and `value` [T, g, e], all of one
-    type, by `calls`, of which the first cover each query once; g divides h."""
+    type, by `calls`. The `first` calls cover each query once. g divides h."""
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     size = value.shape[-1]
-    # Zeros change no score and no sum. The kernels take queries and values of one size; the varlen
-    # one a multiple of 8.
+    # Zeros change neither scores nor sums. The kernels need queries and values of one size, the
+    # varlen kernel a multiple of 8.
     width = max(query.shape[-1], size)
     if query.is_cuda:
         width = -(-width // 8) * 8
@@ -87,8 +87,9 @@ class _Attention(torch.autograd.Function):
 def merge(
     call: Call, out: torch.Tensor, lse: torch.Tensor, part: torch.Tensor, part_lse: torch.Tensor
 ) -> None:
-    """Merge what one call found, `part` [m, h, d] and `part_lse` [m, h], into the output [T, h, d]
-    and log-sum-exp [T, h] of those before it. What calls with `first` find goes where zeros are."""
+    """Merge the result of one call, `part` [m, h, d] and `part_lse` [m, h], into output [T, h,
+    d] and log-sum-exp [T, h] of the earlier calls. Results of calls with `first` are added to
+    zeros."""
     if call.first:
         call.places.add(out, part)
         call.places.add(lse, part_lse)
@@ -103,7 +104,7 @@ def merge(
 def _forward(
     call: Call, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output [m, h, d] and log-sum-exp [m, h] of one call, at its `places`."""
+    """Return output [m, h, d] and log-sum-exp [m, h] of one call, at its `places`."""
     if isinstance(call, VarlenCall):
         return _varlen_forward(call, query, key, value, scaling)
     # [n, heads, length, d]
@@ -123,7 +124,8 @@ def _backward(
     lse: torch.Tensor,
     scaling: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of one call's queries [m, h, d], keys and values [n, g, d], at its places."""
+    """Return the gradients of one call's queries [m, h, d], keys and values [n, g, d], at its
+    places."""
     if isinstance(call, VarlenCall):
         return _varlen_backward(call, grad, query, key, value, out, lse, scaling)
     queries, keys = call.queries, call.keys
@@ -131,7 +133,7 @@ def _backward(
     k, v = (keys.take(x).transpose(1, 2) for x in (key, value))
     norm = queries.take(lse)
     if queries.padding is not None:
-        # Padding has no share in anything.
+        # Padding must not contribute.
         norm = norm.masked_fill(queries.padding[..., None], torch.inf)
     found = dense_backward(slope, q, k, v, merged, norm.transpose(1, 2), call.causal, scaling)
     of_query, of_key, of_value = (x.transpose(1, 2) for x in found)
@@ -141,14 +143,14 @@ def _backward(
 # --- rows of one length: torch's flash kernel on a CPU, its memory-efficient one on CUDA ----------
 
 ALIGNED = 32
-"""The memory-efficient kernel's log-sum-exp has a multiple of so many queries."""
+"""The memory-efficient kernel pads the queries of its log-sum-exp to a multiple of this."""
 
 
 def dense_forward(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Output [n, h, q, d] and log-sum-exp [n, h, q] of `query` [n, h, q, d] over `key` and `value`
-    [n, g, k, d]. `causal`: query i sees the keys up to i."""
+    """Return output [n, h, q, d] and log-sum-exp [n, h, q] of `query` [n, h, q, d] over `key` and
+    `value` [n, g, k, d]. `causal`: query i sees the keys up to i."""
     if query.is_cuda:
         key, value = _repeated(key, query.shape[1]), _repeated(value, query.shape[1])
         out, lse, _, _ = torch.ops.aten._scaled_dot_product_efficient_attention(
@@ -171,8 +173,8 @@ def dense_backward(
     causal: bool,
     scaling: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients of query, key and value of `dense_forward`, whose keys may be a part of those that
-    `out` and `lse` are over."""
+    """Return the gradients of query, key and value of `dense_forward`. Its keys may be a part of
+    the keys that `out` and `lse` cover."""
     if not query.is_cuda:
         of_query, of_key, of_value = (
             torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -238,7 +240,7 @@ def _varlen_backward(
     lse: torch.Tensor,
     scaling: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    # No dropout: the state of the random generator is not read.
+    # Without dropout the state of the random generator is not read.
     state = torch.zeros(2, dtype=torch.uint64, device=query.device)
     of_query, of_key, of_value = torch.ops.aten._flash_attention_backward(
         call.places.take(grad).contiguous(),
@@ -257,17 +259,17 @@ def _varlen_backward(
 
 
 def _bounds(call: VarlenCall) -> tuple[torch.Tensor, torch.Tensor, int, int, float, bool]:
-    """Where sequences end, the longest ones, no dropout, and whether the mask is causal: the same
-    forward and backward."""
-    # With one query a sequence and grouped heads the kernel would swap the two, and the log-sum-exp
-    # would have another shape.
+    """Return the kernel's arguments for both passes: ends of sequences, longest lengths, no
+    dropout, and whether the mask is causal."""
+    # With one query per sequence and grouped heads, the kernel would swap the two, and the
+    # log-sum-exp would have another shape.
     longest = max(call.longest, 2)
     causal = call.causal and call.window is None
     return call.bounds, call.key_bounds, longest, call.longest_keys, 0.0, causal
 
 
 def _window(call: VarlenCall) -> dict[str, int]:
-    """Keys before and after the one at a query's own place that it sees; −1: all."""
+    """Return how many keys before and after its own place a query sees; −1: all."""
     if not call.causal:
         return {"window_size_left": -1, "window_size_right": -1}
     left = -1 if call.window is None else call.window - 1

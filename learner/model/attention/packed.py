@@ -1,9 +1,9 @@
-"""Attention over packed rows that costs what the sequences cost, not the square of the row.
+"""Attention over packed rows whose cost grows with the sequences, not with the square of the row.
 
-transformers' own `sdpa` builds a dense [T, T] mask for a packed row. This implementation,
-registered under the name `headrace_packed`, knows where sequences begin and end, and computes in
-the type of the pass. On CUDA in half precision it calls torch's varlen flash kernel; elsewhere it
-arranges sequences of similar length as rows [n, longest] for a causal kernel.
+transformers' own `sdpa` builds a dense [T, T] mask for a packed row. This implementation is
+registered as `headrace_packed`. It knows where sequences begin and end, and computes in the type of
+the pass. On CUDA in half precision it calls torch's varlen flash kernel. Elsewhere it arranges
+sequences of similar length as rows [n, longest] for a causal kernel.
 """
 
 from dataclasses import dataclass
@@ -40,8 +40,8 @@ def packed_attention(
     """Causal attention inside each sequence of `packed`.
 
     query [1, h, T, d], key and value [1, g, T, d] with g dividing h. Returns [1, T, h, d]. `part`:
-    this rank has a stretch of the T tokens of `packed` alone. Without `packed`, rows are separate
-    sequences [b, h, t, d] (generation, tests), with as many keys or more.
+    this rank has only a stretch of the T tokens of `packed`. Without `packed`, rows are separate
+    sequences [b, h, t, d] (generation, tests), with as many keys as queries or more.
     """
     if attention_mask is not None or dropout:
         raise ValueError("packed attention takes neither a mask nor dropout")
@@ -58,9 +58,9 @@ def packed_attention(
 
 
 def in_pass_type(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """`tensors` (the last the values) in the type of the pass: under autocast its type, else that
-    of the values. Rotary embeddings and norms leave queries and keys in float32, and no autocast
-    reaches the kernels."""
+    """Return `tensors` (the last are the values) in the type of the pass: the autocast type, else
+    the type of the values. Rotary embeddings and norms leave queries and keys in float32, and
+    autocast does not reach the kernels."""
     device, kind = tensors[-1].device.type, tensors[-1].dtype
     if torch.is_autocast_enabled(device) and kind != torch.float64:
         kind = torch.get_autocast_dtype(device)
@@ -68,7 +68,7 @@ def in_pass_type(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def takes_varlen(device: torch.device, kind: torch.dtype) -> bool:
-    """Whether torch's varlen flash kernel takes tensors of this type there."""
+    """Whether torch's varlen flash kernel supports this type on `device`."""
     half = kind in (torch.float16, torch.bfloat16)
     return device.type == "cuda" and half and torch.cuda.get_device_capability(device) >= (8, 0)
 
@@ -80,7 +80,7 @@ def _separate(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """[b, q, h, d] of rows whose queries are the last of their keys."""
+    """[b, q, h, d] attention in separate rows, whose queries are the last of their keys."""
     rows, heads, queries, _ = query.shape
     keys = key.shape[2]
     if queries == 1:
@@ -99,7 +99,7 @@ def _separate(
 
 @dataclass(frozen=True)
 class AttentionInUse:
-    """How a model's attention over packed rows is computed, for people."""
+    """A model's implementation of attention over packed rows, and the reason for it, in words."""
 
     implementation: str
     reason: str
@@ -109,12 +109,12 @@ class AttentionInUse:
 
 
 def use_packed_attention(model: PreTrainedModel) -> str | None:
-    """Switch `model` to packed attention where its layers can. Returns why they cannot, else None:
-    then packed rows go through the model's own mask, where it has one for them (`packing_check`
-    refuses the others)."""
+    """Switch `model` to packed attention if its layers support it. Return None, or why they do not.
+    In that case packed rows go through the model's own mask, if it has one for them
+    (`packing_check` refuses other models)."""
     why = _own_mask(model)
     if why is None:
-        # Once: `compiling` has replaced it where blocks are compiled.
+        # Registered once: `compiling` replaces it if blocks are compiled.
         if NAME not in ALL_ATTENTION_FUNCTIONS:
             AttentionInterface.register(NAME, packed_attention)
         model.set_attn_implementation(NAME)
@@ -122,7 +122,7 @@ def use_packed_attention(model: PreTrainedModel) -> str | None:
 
 
 def attention_in_use(model: PreTrainedModel, autocast: torch.dtype | None) -> AttentionInUse:
-    """What the passes of `model`, on its device, use, and why."""
+    """Return the attention that the passes of `model` use on its device, and why."""
     if why := _own_mask(model):
         name = f"transformers' {model.config._attn_implementation}, with a mask of each row"
         return AttentionInUse(name, why)
@@ -139,7 +139,7 @@ def attention_in_use(model: PreTrainedModel, autocast: torch.dtype | None) -> At
 
 
 def _own_mask(model: PreTrainedModel) -> str | None:
-    """Why a model needs its own mask; None where packed attention computes the same."""
+    """Return why a model needs its own mask, or None if packed attention computes the same."""
     config = model.config
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     name = type(model).__name__
@@ -156,7 +156,7 @@ def _own_mask(model: PreTrainedModel) -> str | None:
 
 
 def why_not_shared(model: PreTrainedModel, ranks: int) -> str | None:
-    """Why so many ranks cannot share rows of `model`; None: they can."""
+    """Return why `ranks` ranks cannot share rows of `model`, or None if they can."""
     config, name = model.config.get_text_config(), type(model).__name__
     if (own := _own_mask(model)) is not None:
         return own

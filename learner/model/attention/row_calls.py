@@ -1,7 +1,7 @@
-"""Calls of attention kernels: which tokens of a packed row each has as queries and as keys.
+"""Calls of attention kernels: the tokens of a packed row that are queries and keys of each call.
 
-`row_layout` decides what attends to what; here pieces of it are put together so that few calls do,
-and each knows where in the row its inputs come from and its outputs go. Nothing looks at values.
+`row_layout` decides which tokens attend to which. This module combines its pieces into few calls.
+Each call knows where in the row its inputs come from and its outputs go. Values are never read.
 """
 
 from dataclasses import dataclass
@@ -10,26 +10,26 @@ from functools import cached_property
 import torch
 
 SIMILAR, SHORT = 0.75, 64
-"""A block's shortest piece has this share of its longest's queries, or the longest has no more than
-SHORT: there another kernel call costs more than the padding."""
+"""Pieces share a block if the shortest has at least this share of the longest's queries, or if the
+longest has at most SHORT queries: then an extra kernel call costs more than padding."""
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Queries and keys of one triangle (query i sees the keys up to i) or one rectangle (all see
-    all)."""
+    """Queries and keys of one triangle (query i sees the keys up to i) or of one rectangle (all
+    queries see all keys)."""
 
     queries: torch.Tensor
     """[q] places in the row."""
     keys: torch.Tensor
-    """[k] places in the row; of a triangle as many as queries."""
+    """[k] places in the row. A triangle has as many keys as queries."""
     causal: bool
     stage: int
-    """Queries are in at most one piece of a stage, and all are in stage 0."""
+    """Each query is in at most one piece of a stage, and in exactly one piece of stage 0."""
 
 
 class Places:
-    """Tokens of a row, in some order, perhaps several times."""
+    """Tokens of a row, in any order, possibly repeated."""
 
     def __init__(self, index: torch.Tensor, device: torch.device) -> None:
         """`index`: [m] places, on the host."""
@@ -39,11 +39,11 @@ class Places:
         self._index = sent(index, device)
 
     def whole(self, x: torch.Tensor) -> bool:
-        """Whether these are all entries of `x` [T, …], in their order."""
+        """Whether these are all entries of `x` [T, …], in order."""
         return self._start == 0 and self.size == len(x)
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
-        """[m, …] the entries of `x` [T, …]: a view where they lie behind each other."""
+        """[m, …] the entries of `x` [T, …]: a view if they are contiguous."""
         if self._start is None:
             return x.index_select(0, self._index)
         return x.narrow(0, self._start, self.size)
@@ -65,29 +65,29 @@ class Places:
 
 @dataclass(frozen=True)
 class Side:
-    """The queries, or the keys, of several pieces, the shorter padded at the right end."""
+    """The queries, or the keys, of several pieces. Shorter pieces are padded at the right end."""
 
     shape: tuple[int, int]
-    """Pieces, and entries of the longest."""
+    """Number of pieces, and entries of the longest piece."""
     padded: Places
-    """Of all entries; padding repeats the first of its piece."""
+    """Places of all entries. Padding repeats the first entry of its piece."""
     places: Places
-    """Of those that are no padding."""
+    """Places of the entries without padding."""
     real: torch.Tensor | None
-    """[m] which of the flattened entries are no padding; None: all."""
+    """[m] indices of the flattened entries that are not padding. None: no entry is padding."""
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
         """[n, longest, …] the entries of `x` [T, …]."""
         return self.padded.take(x).unflatten(0, self.shape)
 
     def flat(self, x: torch.Tensor) -> torch.Tensor:
-        """[m, …] the entries of `x` [n, longest, …] that are no padding."""
+        """[m, …] the entries of `x` [n, longest, …] without padding."""
         x = x.flatten(0, 1)
         return x if self.real is None else x.index_select(0, self.real)
 
     @cached_property
     def padding(self) -> torch.Tensor | None:
-        """[n, longest] bool; None: there is none."""
+        """[n, longest] bool mask of padding. None: there is no padding."""
         if self.real is None:
             return None
         found = torch.ones(self.shape[0] * self.shape[1], dtype=torch.bool, device=self.real.device)
@@ -96,52 +96,54 @@ class Side:
 
 @dataclass(frozen=True)
 class Block:
-    """Pieces that one call of a kernel computes. Padding of a triangle is hidden by the causal
-    mask; a rectangle's keys are never padded."""
+    """Pieces that one kernel call computes. The causal mask hides the padding of a triangle. A
+    rectangle's keys are never padded."""
 
     queries: Side
     keys: Side
     causal: bool
     first: bool
-    """Whether it is of stage 0."""
+    """Whether the pieces are of stage 0."""
 
     @property
     def places(self) -> Places:
-        """Of the queries."""
+        """Places of the queries."""
         return self.queries.places
 
     @property
     def key_places(self) -> Places:
-        """Of the keys."""
+        """Places of the keys."""
         return self.keys.places
 
 
 @dataclass(frozen=True)
 class VarlenCall:
-    """One call of a kernel that takes sequences of any length, queries aligned to the keys' end."""
+    """A call of a kernel that takes sequences of any length, with queries aligned to the keys'
+    end."""
 
     places: Places
-    """Of the queries, sequence by sequence."""
+    """Places of the queries, sequence by sequence."""
     key_places: Places
-    """Of the keys, likewise; a token may appear in several sequences."""
+    """Places of the keys, sequence by sequence. A token may be in several sequences."""
     bounds: torch.Tensor
-    """[s + 1] int32: first query of each sequence, then their number."""
+    """[s + 1] int32: first query of each sequence, then the number of queries."""
     key_bounds: torch.Tensor
-    """[s + 1] int32: first key of each sequence, then their number."""
+    """[s + 1] int32: first key of each sequence, then the number of keys."""
     longest: int
     longest_keys: int
     causal: bool
     window: int | None = None
-    """Keys that a query sees at most, itself included."""
+    """Most keys that a query sees, including its own token."""
 
     @property
     def first(self) -> bool:
-        """Whether it has every query of the row, with the query's own token among the keys."""
+        """Whether the call has every query of the row, with the query's own token among the
+        keys."""
         return self.causal
 
 
 def cuts(pieces: list[Piece]) -> list[list[Piece]]:
-    """Pieces that share a call, stage by stage, those with most queries first."""
+    """Group pieces that share a call, stage by stage, the largest pieces first."""
 
     def kind(piece: Piece) -> tuple[int, int]:
         return piece.stage, 0 if piece.causal else len(piece.keys)
@@ -158,7 +160,7 @@ def cuts(pieces: list[Piece]) -> list[list[Piece]]:
 
 
 def block_of(cut: list[Piece], device: torch.device) -> Block:
-    """The call for these pieces (`cuts`)."""
+    """Return the call for these pieces (`cuts`)."""
     first = cut[0]
     queries = _side([piece.queries for piece in cut], device)
     itself = first.stage == 0
@@ -167,7 +169,7 @@ def block_of(cut: list[Piece], device: torch.device) -> Block:
 
 
 def _side(lists: list[torch.Tensor], device: torch.device) -> Side:
-    """`lists` of places, the first the longest."""
+    """Combine `lists` of places; the first is the longest."""
     shape = len(lists), len(lists[0])
     sizes = torch.tensor([len(entries) for entries in lists])[:, None]
     real = torch.arange(shape[1]) < sizes
@@ -182,5 +184,5 @@ def _side(lists: list[torch.Tensor], device: torch.device) -> Side:
 
 
 def sent(x: torch.Tensor, device: torch.device | str) -> torch.Tensor:
-    """`x`, which nothing changes any more, on `device`. The host does not wait for it."""
+    """Copy `x`, which must not change any more, to `device` without blocking the host."""
     return x.to(device, non_blocking=True)

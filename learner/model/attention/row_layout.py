@@ -1,8 +1,8 @@
-"""Which tokens of a packed row attend to which: a forest of segments, cut into calls of kernels.
+"""The attention layout of a packed row: a forest of segments, cut into kernel calls.
 
-A segment is a stretch of tokens that attends to itself causally and to all of its ancestors in
-full; a sequence without relatives is one segment. Segments lie in depth-first order, so that all
-descendants of one lie directly behind it. Nothing here looks at values; no mask exists.
+A segment is a stretch of tokens that attends causally to itself and fully to all its ancestors. A
+sequence that shares nothing is one segment. Segments are in depth-first order, so all descendants
+of a segment directly follow it. This module never reads values and builds no mask.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ import torch
 from learner.model.attention.row_calls import Block, Piece, Places, VarlenCall, block_of, cuts, sent
 
 ROOT = -1
-"""In place of a parent."""
+"""The parent of a root."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class PackedLayout:
     lengths: tuple[int, ...]
     """Tokens of each segment."""
     parents: tuple[int, ...]
-    """The segment that each goes on from, or ROOT."""
+    """The segment that each segment continues, or ROOT."""
     bounds: torch.Tensor
     """[n + 1] int32: first token of each segment, then the total."""
     _blocks: dict[int | None, tuple[Block, ...]] = field(default_factory=dict, compare=False)
@@ -54,7 +54,7 @@ class PackedLayout:
 
     @cached_property
     def ends(self) -> list[int]:
-        """Of each segment, the first token behind it and all of its descendants."""
+        """End of each segment and all its descendants: the first token after them."""
         found = [self.starts[i + 1] for i in range(len(self.lengths))]
         for i in reversed(range(len(self.lengths))):
             if self.parents[i] != ROOT:
@@ -63,11 +63,11 @@ class PackedLayout:
 
     @property
     def shares(self) -> bool:
-        """Whether any segment goes on from another."""
+        """Whether any segment continues another."""
         return any(parent != ROOT for parent in self.parents)
 
     def before(self, segment: int, tokens: int) -> torch.Tensor:
-        """[at most `tokens`] row places of the last ones before `segment` in its sequence."""
+        """[at most `tokens`] row places of the last tokens before `segment` in its sequence."""
         parts: list[torch.Tensor] = []
         parent = self.parents[segment]
         while tokens > 0 and parent != ROOT:
@@ -78,8 +78,8 @@ class PackedLayout:
         return torch.cat(parts[::-1]) if parts else torch.zeros(0, dtype=torch.int64)
 
     def blocks(self, window: int | None) -> tuple[Block, ...]:
-        """Calls of a kernel that takes rows of one length, in which each token attends to the last
-        `window` tokens of its sequence (None: to all)."""
+        """Return the calls of a kernel that takes rows of one length. Each token attends to the
+        last `window` tokens of its sequence (None: to all)."""
         if window is not None and window >= self.longest:
             window = None
         if window not in self._blocks:
@@ -89,7 +89,8 @@ class PackedLayout:
         return self._blocks[window]
 
     def varlen(self, window: int | None) -> tuple[VarlenCall, ...]:
-        """The same for a kernel that takes sequences of any length."""
+        """Return the calls of a kernel that takes sequences of any length. `window`: see
+        `blocks`."""
         if window is not None and window >= self.longest:
             window = None
         if window not in self._varlen:
@@ -98,7 +99,7 @@ class PackedLayout:
 
     @cached_property
     def longest(self) -> int:
-        """Tokens of the longest sequence, ancestors included."""
+        """Tokens of the longest sequence, including its ancestors."""
         return max(p + n for p, n in zip(self.positions, self.lengths, strict=True))
 
     # --- pieces ---------------------------------------------------------------------------------
@@ -114,8 +115,9 @@ class PackedLayout:
         return pieces
 
     def _windowed(self, window: int) -> list[Piece]:
-        """In chunks of the window: a chunk sees itself as a triangle; of the `window` − 1 tokens
-        before it, its token a those but the first a, which is a triangle in reversed order."""
+        """Cut the row into chunks of the window. A chunk sees itself as a triangle. Of the `window`
+        − 1 tokens before the chunk, the chunk's token a sees all except the first a: a triangle in
+        reversed order."""
         pieces = []
         for i, length in enumerate(self.lengths):
             for first in range(0, length, window):
@@ -135,12 +137,13 @@ class PackedLayout:
         own = [torch.arange(*pair) for pair in zip(self.starts, self.starts[1:], strict=False)]
         if window is None:
             return self._call(own, own, causal=True), *self._of_ancestors()
-        # Each segment behind the tokens before it that its window reaches.
+        # The keys of a segment begin with the earlier tokens that its window reaches.
         keys = [torch.cat([self.before(i, window - 1), tokens]) for i, tokens in enumerate(own)]
         return (self._call(own, keys, causal=True, window=window),)
 
     def _of_ancestors(self) -> list[VarlenCall]:
-        """A call for each depth: the descendants of two segments of one depth are not the same."""
+        """Return one call per depth, because segments of the same depth have different
+        descendants."""
         calls = []
         parents = [i for i in range(len(self.lengths)) if self.ends[i] > self.starts[i + 1]]
         for depth in sorted({self.depths[i] for i in parents}):
@@ -176,9 +179,10 @@ def packed_layout(
     device: torch.device | str = "cpu",
     parents: Sequence[int] | None = None,
 ) -> PackedLayout:
-    """The layout of segments of these lengths, in this order; without `parents` all are roots.
+    """Return the layout of segments of these lengths, in this order. Without `parents` all segments
+    are roots.
 
-    Raises ValueError where the order is not depth-first.
+    Raises ValueError if the order is not depth-first.
     """
     parents = tuple(parents) if parents is not None else (ROOT,) * len(lengths)
     path: list[int] = []
@@ -196,11 +200,12 @@ def _bounds(sizes: Sequence[int]) -> torch.Tensor:
 
 
 def _band(own: torch.Tensor, before: torch.Tensor, window: int) -> list[Piece]:
-    """What a chunk `own` [m ≤ window] sees of the tokens right before it, `before` [b < window].
+    """Return the pieces of a chunk `own` [m ≤ window] and the tokens directly before it, `before`
+    [b < window].
 
-    With r = 0 the nearest of these, token a of the chunk sees r ≤ t = window − 2 − a. Where t ≥ b
-    that is all of them. For the others t runs from `low` to b − 1: all see r < `low`, and the rest
-    is a triangle in reversed order.
+    With r = 0 for the nearest token before the chunk, token a of the chunk sees r ≤ t = window − 2
+    − a. If t ≥ b, the token sees all of `before`. For the other tokens t runs from `low` to b − 1:
+    they all see r < `low`, and the rest is a triangle in reversed order.
     """
     reach, b = window - 1, len(before)
     nearest = before.flip(0)

@@ -1,2 +1,2 @@
 """From hidden states to log-probabilities: the output head, whole or over a sampling mask, and
-models' own factors of logits."""
+models' own scaling of logits."""

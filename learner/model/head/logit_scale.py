@@ -1,7 +1,7 @@
-"""What a model does to its logits before their softmax: a factor, and a cap.
+"""A model's scaling of its logits before the softmax: a factor, and a cap.
 
-Cohere multiplies them, Granite divides them; Gemma and nanochat have c·tanh(logits / c). vLLM does
-the same before it divides by the temperature.
+Cohere multiplies the logits, Granite divides them; Gemma and nanochat compute c·tanh(logits / c).
+vLLM does the same before it divides by the temperature.
 """
 
 from dataclasses import dataclass, replace
@@ -16,36 +16,37 @@ MULTIPLIERS = ("logit_scale", "lm_head_multiplier")
 DIVISORS = ("logits_scaling",)
 CAP = "final_logit_softcapping"
 APART = 1e-3
-"""Largest difference between the model's logits and ours, as a share of the largest: more than
-rounding, less than another factor or cap makes."""
+"""Largest difference between the model's logits and ours, relative to the largest logit. Rounding
+stays below it; another factor or cap exceeds it."""
 APART_BFLOAT16 = 0.05
-"""The same where rounding makes a hundredth or two."""
+"""The same tolerance for bfloat16, whose rounding alone gives 0.01 to 0.02."""
 
 
 class UnusableHead(RunCannotGoOn):
-    """The learner cannot train this model's output head; the message says why."""
+    """The learner cannot train this model's output head. The message says why."""
 
 
 @dataclass(frozen=True)
 class LogitScale:
-    """cap · tanh(multiplier · z / cap) of the head's output z; without a cap multiplier · z."""
+    """cap · tanh(multiplier · z / cap) of the head's output z. Without a cap: multiplier · z."""
 
     multiplier: float = 1.0
     cap: float | None = None
 
     def at(self, temperature: float) -> "LogitScale":
-        """Also divided by `temperature`."""
+        """Return this scale divided by `temperature`."""
         cap = None if self.cap is None else self.cap / temperature
         return LogitScale(self.multiplier / temperature, cap)
 
     def apply_(self, z: torch.Tensor) -> torch.Tensor:
-        """The logits, in place."""
+        """Scale the head's output `z` to logits, in place."""
         if self.multiplier != 1.0:
             z.mul_(self.multiplier)
         return z if self.cap is None else z.div_(self.cap).tanh_().mul_(self.cap)
 
     def bend(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """What the cap alone does to a gradient of the `logits` that it made; None without one."""
+        """Return the factor by which the cap scales a gradient of the `logits`, or None without a
+        cap."""
         return None if self.cap is None else 1 - (logits / self.cap).square()
 
 
@@ -53,7 +54,7 @@ PLAIN = LogitScale()
 
 
 def logit_scale(model: PreTrainedModel) -> LogitScale:
-    """Of `model`, by its config."""
+    """Read the scale of `model` from its config."""
     config = model.config.get_text_config()
 
     def named(name: str) -> float:
@@ -70,8 +71,8 @@ def logit_scale(model: PreTrainedModel) -> LogitScale:
 
 @torch.no_grad()
 def other_logits(model: PreTrainedModel) -> str | None:
-    """Why `model` cannot be trained through its head: its own logits are others than `logit_scale`
-    makes of the head's output. None where they are the same."""
+    """Return why `model` cannot be trained through its head: its own logits differ from
+    `logit_scale` of the head's output. Return None if they agree."""
     words = model.get_input_embeddings().num_embeddings
     tokens = ((torch.arange(8) * 7 + 3) % words).to(model.device)[None]
     own: Any = model(input_ids=tokens, use_cache=False)
@@ -79,7 +80,7 @@ def other_logits(model: PreTrainedModel) -> str | None:
         model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
     )
     scaled = logit_scale(model).apply_(found)
-    # Differences between logits: a constant changes no probability.
+    # Compared up to a constant, which does not change probabilities.
     ours, theirs = (x - x.mean(-1, keepdim=True) for x in (scaled, own.logits))
     apart = APART_BFLOAT16 if found.dtype == torch.bfloat16 else APART
     if not (ours - theirs).abs().max() > apart * theirs.abs().max():

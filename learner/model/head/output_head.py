@@ -1,8 +1,9 @@
-"""The output head: log-probabilities and entropy from hidden states, without all logits.
+"""The output head: log-probabilities and entropy from hidden states, without storing all logits.
 
 The head runs in chunks over rows and vocabulary, forward and backward: a [tokens, vocabulary]
-tensor never exists. Entropy comes from the same pass. Must agree with `log_softmax(logits /
-temperature)` of the model's own logits to rounding, and never asks the device for a value.
+tensor never exists. Entropy comes from the same pass. The result must agree with
+`log_softmax(logits / temperature)` of the model's own logits up to rounding. The host never waits
+for a value from the device.
 """
 
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ VOCABULARY = 8192
 """A chunk of logits is at most ROWS × VOCABULARY float32: 64 MiB."""
 CPU_ROWS = 512
 CPU_VOCABULARY = 2048
-"""4 MiB on a CPU, which stay in its caches: a third faster forward, a tenth backward."""
+"""4 MiB on a CPU, which fit in its caches: a third faster forward, a tenth faster backward."""
 
 
 def head_logprobs(
@@ -33,9 +34,9 @@ def head_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """log softmax(scale(hidden·weightᵀ + bias) / temperature) at `targets`, and the entropy.
 
-    hidden [k, d], weight [V, d], bias [V] or None, targets [k] → two [k] tensors, float32 or
-    wider. `compute` is the type the products run in (the sums are always float32 or wider). A chunk
-    of logits is [rows, vocabulary]; default: what suits the device.
+    hidden [k, d], weight [V, d], bias [V] or None, targets [k] → two [k] tensors, float32 or wider.
+    `compute`: type of the products (sums are always float32 or wider). A chunk of logits is [rows,
+    vocabulary]; the default suits the device.
     """
     cpu = hidden.device.type == "cpu"
     rows = rows or (CPU_ROWS if cpu else ROWS)
@@ -47,8 +48,8 @@ def head_logprobs(
 
 
 class _HeadLogprobs(torch.autograd.Function):
-    """Online log-sum-exp over chunks of the vocabulary; the backward pass makes each chunk of
-    logits again instead of keeping it."""
+    """Online log-sum-exp over chunks of the vocabulary. The backward pass recomputes each chunk of
+    logits instead of keeping it."""
 
     @staticmethod
     def forward(
@@ -113,7 +114,7 @@ class _HeadLogprobs(torch.autograd.Function):
                     spread = (every + entropy[r : r + rows, None]).mul_(every.exp()).neg_()
                     spread.mul_(by_entropy[r : r + rows, None])
                 slope = every.exp_().neg_()
-                # Without asking the device which targets are here.
+                # Masked, so that the device is not asked which targets are in this chunk.
                 inside = (target >= v) & (target < v + vocabulary)
                 column = (target - v).clamp(0, slope.shape[1] - 1)[:, None]
                 slope.scatter_add_(1, column, inside.to(wide)[:, None])
@@ -132,7 +133,7 @@ class _HeadLogprobs(torch.autograd.Function):
 
 
 class HeadGradients:
-    """Sums of the gradients of hidden states, and of the head's weight and bias where these are
+    """Sums of the gradients of hidden states, and of the head's weight and bias if they are
     trained: a frozen head (LoRA) costs neither the product nor the memory."""
 
     def __init__(
@@ -143,8 +144,8 @@ class HeadGradients:
         wide: torch.dtype,
         needed: Sequence[bool],
     ) -> None:
-        """0 each, of type `wide`. `needed`: `ctx.needs_input_grad` of a function whose first three
-        inputs these are."""
+        """Zeros of type `wide`. `needed`: `ctx.needs_input_grad` of a function whose first three
+        inputs are hidden, weight and bias."""
         self._given = (hidden, weight, bias)
         self.hidden = torch.zeros_like(hidden, dtype=wide)
         self.weight = torch.zeros_like(weight, dtype=wide) if needed[1] else None
@@ -152,7 +153,7 @@ class HeadGradients:
         self.bias = weight.new_zeros(weight.shape[0], dtype=wide) if trains_bias else None
 
     def returned(self) -> list[torch.Tensor | None]:
-        """All three in the types of what they are gradients of; None: not trained."""
+        """Return the three gradients in the types of their tensors. None: not trained."""
         sums = (self.hidden, self.weight, self.bias)
         return [
             None if total is None or one is None else total.to(one.dtype)

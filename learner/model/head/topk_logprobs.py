@@ -1,7 +1,8 @@
-"""Log-probabilities over what `top_k` and `top_p` left to the sampler, token by token.
+"""Log-probabilities over the tokens that `top_k` and `top_p` left to the sampler, token by token.
 
-Only the logits of those tokens are made, in chunks of rows, forward and backward. Must agree with
-`log_softmax` of all logits / temperature after the others were set to −∞, to rounding.
+Only the logits of those tokens are computed, in chunks of rows, forward and backward. The result
+must agree up to rounding with `log_softmax` of all logits / temperature after the other logits were
+set to −∞.
 """
 
 from typing import Any
@@ -12,7 +13,7 @@ from learner.model.head.logit_scale import PLAIN, LogitScale
 from learner.model.head.output_head import HeadGradients
 
 ELEMENTS = 1 << 24
-"""A chunk of output embeddings is at most so many numbers: 64 MiB of float32."""
+"""Numbers in a chunk of output embeddings: at most 64 MiB of float32."""
 
 
 def padded(tables: list[torch.Tensor]) -> torch.Tensor:
@@ -34,8 +35,8 @@ def topk_logprobs(
     elements: int = ELEMENTS,
     scale: LogitScale = PLAIN,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """As `output_head.head_logprobs`, for the softmax over the ids in `sampling_mask` [k, w] (−1:
-    none). Each target has to be one of its row's."""
+    """Like `output_head.head_logprobs`, with the softmax over the ids in `sampling_mask` [k, w],
+    padded with −1. Each target must be an id of its row."""
     logprobs, entropy = _TopKLogprobs.apply(
         hidden, weight, bias, targets, sampling_mask, scale.at(temperature), compute, elements
     )
@@ -43,7 +44,7 @@ def topk_logprobs(
 
 
 class _TopKLogprobs(torch.autograd.Function):
-    """The backward pass makes each chunk of logits again instead of keeping it."""
+    """The backward pass recomputes each chunk of logits instead of keeping it."""
 
     @staticmethod
     def forward(
@@ -119,7 +120,7 @@ def _logits(
     kind: torch.dtype,
     wide: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of the rows of `part`: [rows, w] logits, −∞ where there is no id, and [rows, w, d] output
+    """Return for the rows of `part`: [rows, w] logits, −∞ for padding, and [rows, w, d] output
     embeddings."""
     ids = sampling_mask[part].clamp(min=0)
     chosen = weight[ids].to(kind)

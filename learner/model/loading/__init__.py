@@ -1,1 +1,1 @@
-"""Models from folders and from nothing, adapters beside them, and what is written of them."""
+"""Load models from folders, make them from scratch, add adapters, and write their files."""

@@ -1,8 +1,8 @@
-"""Changes of a model's own tensors as changes of the tensors in a model folder.
+"""Map changes of a model's own tensors to changes of the tensors in a model folder.
 
-transformers holds some weights otherwise than folders do: all experts of a layer in one tensor, for
-example. What turns the one into the other moves elements and computes nothing, so it also moves
-marks of what has changed.
+transformers holds some weights in another layout than folders do, for example all experts of a
+layer in one tensor. The conversion moves elements and computes nothing, so it also moves marks of
+the changed elements.
 """
 
 from collections.abc import Iterator
@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 from learner.model.loading.saving import as_in_a_folder, weight_tensors
 
 Change = tuple[str, NDArray[np.int64], NDArray[np.uint16]]
-"""A tensor's name, flat positions, and bits of bfloat16 values there."""
+"""A tensor's name, flat positions, and the bits of the bfloat16 values there."""
 
 
 class FolderNames:
-    """Of one model."""
+    """Maps the tensor names of one model to tensor names of its folder."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
@@ -33,14 +33,15 @@ class FolderNames:
         for name in self._converted:
             found += as_in_a_folder(model, {name: own[name]})
         self.divisible = sorted(found) == sorted(every)
-        """Whether each of the model's tensors becomes tensors of a folder by itself. If not,
-        `changes` cannot be asked."""
+        """Whether each of the model's tensors converts to folder tensors by itself. `changes`
+        requires it."""
 
     def changes(
         self, name: str, positions: NDArray[np.int64], values: NDArray[np.uint16]
     ) -> Iterator[Change]:
-        """The changes of the model's tensor `name`, by tensors of a folder. Positions rise here and
-        there. Takes three bytes for each element of a tensor that is converted."""
+        """Yield the changes of the model's tensor `name`, by folder tensor. Positions are
+        ascending, in the arguments and in the result. Takes three bytes for each element of a
+        converted tensor."""
         if name in self._renamed:
             yield self._renamed[name], positions, values
             return

@@ -1,4 +1,4 @@
-"""From what `model.path` names to folders that are safe to load: found, checked, and measured."""
+"""Find the model folders for a `model.path`, check that they are safe to load, and measure them."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,23 +22,23 @@ from services.runtime.host_load import free_memory
 from services.runtime.panics import is_panic
 
 READ = [*DESCRIPTIONS, "*.safetensors"]
-"""Files of a hub repository that are fetched: none that can hold code."""
+"""Files of a hub repository that are fetched. None of them can contain code."""
 NOT_READ = ["*/*.safetensors", "consolidated*"]
 """Copies of the weights in other layouts."""
 BYTES = 4
-"""Of each number in float32."""
+"""Bytes of a float32 number."""
 LAYER_BYTES = 300_000
-"""What the modules of a layer take without its weights, at least."""
+"""Fewest bytes that the modules of a layer take without its weights."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a model is loaded from."""
+    """The folders that a model is loaded from."""
 
     folder: str
-    """Its tokenizer, and its adapter if it is one."""
+    """Folder of the tokenizer, and of the adapter if there is one."""
     weights: str
-    """The folder of the weights: for an adapter that of its base."""
+    """Folder of the weights. For an adapter: the folder of its base."""
     adapter: dict[str, Any] | None
     """The adapter's config."""
     model: ModelFolder
@@ -46,8 +46,8 @@ class Source:
 
 
 def find_source(path: str, trust_remote_code: bool, what: str = "model") -> Source:
-    """The folders of the model at `path`, a folder or a hub name, all checked. Raises
-    UnusableModel, which calls it `what`."""
+    """Return the folders of the model at `path`, a folder or a hub name, all checked. Raises
+    UnusableModel, which calls the model `what`."""
     folder = Path(path) if Path(path).exists() else _from_hub(path, trust_remote_code, what)
     try:
         model = check_model(folder)
@@ -60,7 +60,8 @@ def find_source(path: str, trust_remote_code: bool, what: str = "model") -> Sour
 
 
 def _from_hub(name: str, trust_remote_code: bool, what: str) -> Path:
-    """The files of the hub's repository `name`, in this host's cache. Raises UnusableModel."""
+    """Return the folder with the files of the hub's repository `name`, in this host's cache. Raises
+    UnusableModel."""
     if name.startswith((".", "/", "~")) or name.count("/") > 1:
         raise UnusableModel(why_not(name, FileNotFoundError(name), what))
     code = ["*.py"] if trust_remote_code else []
@@ -72,8 +73,8 @@ def _from_hub(name: str, trust_remote_code: bool, what: str) -> Path:
 
 @contextmanager
 def unusable(path: str, what: str = "model") -> Iterator[None]:
-    """Whatever a library raises while it loads the model at `path` makes it an unusable one: a
-    folder can be broken in more ways than libraries name. Raises UnusableModel."""
+    """Raise UnusableModel for any error of a library that loads the model at `path`: folders break
+    in more ways than libraries name."""
     try:
         yield
     except UnusableModel:
@@ -85,7 +86,7 @@ def unusable(path: str, what: str = "model") -> Iterator[None]:
 
 
 def numbers_of(kind: Any, source: Source, **options: Any) -> int:
-    """How many numbers a model has, by its config. `kind`: the class that loads it, with
+    """Count the numbers in a model, by its config. `kind`: the class that loads the model, with
     `options`."""
     trust = options.pop("trust_remote_code")
     config = AutoConfig.from_pretrained(source.weights, trust_remote_code=trust, **options)
@@ -95,13 +96,14 @@ def numbers_of(kind: Any, source: Source, **options: Any) -> int:
 
 
 def scratch_numbers(config: ScratchModel) -> int:
-    """The same of a model that is made, before any of it is."""
+    """Count the numbers in a model from scratch, before it is made."""
     return max(scratch_shape(config).parameters, config.layers * LAYER_BYTES // BYTES)
 
 
 def check_size(path: str, numbers: int, dtype: torch.dtype, ranks: Ranks | None) -> None:
-    """Raise UnusableModel where the model at `path`, of so many numbers of `dtype`, does not fit
-    into this machine's memory. `ranks`: those that share it; None: each holds all of it."""
+    """Raise UnusableModel if the model at `path`, with this many `numbers` of `dtype`, does not fit
+    in this machine's memory. `ranks`: the ranks that share the model, or None if each rank holds
+    the whole model."""
     needed, free = numbers * dtype.itemsize, free_memory()
     if ranks is not None:
         needed = needed * ranks.local_size // ranks.size
@@ -114,8 +116,8 @@ def check_size(path: str, numbers: int, dtype: torch.dtype, ranks: Ranks | None)
 
 
 def check_tied(path: str, model: PreTrainedModel) -> None:
-    """Raise UnusableModel for a head of its own in a model whose config ties it to the embedding:
-    vLLM gets the config, and would serve the embedding."""
+    """Raise UnusableModel for a separate output head in a model whose config ties it to the
+    embedding: vLLM reads the config, and would use the embedding."""
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
     tied = getattr(model.config.get_text_config(), "tie_word_embeddings", False)
     can_tie = bool(getattr(model, "_tied_weights_keys", None)) and head is not None
@@ -127,7 +129,7 @@ def check_tied(path: str, model: PreTrainedModel) -> None:
 
 
 def why_not(path: str, error: BaseException, what: str = "model") -> str:
-    """Why the model at `path` does not load, in words, by a library's `error`."""
+    """Say why the model at `path` does not load, given a library's `error`."""
     folder = Path(path)
     if not folder.exists():
         looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1

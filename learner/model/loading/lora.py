@@ -1,8 +1,9 @@
-"""LoRA: the policy as a frozen base with small adapters, which alone are trained.
+"""LoRA: the policy is a frozen base with small adapters, and only the adapters are trained.
 
 Versions and checkpoints hold the adapters. The base is written once, into the run's model folder,
-in the published type. Workers, resumed learners and later runs read it there, by checksum, so that
-all use the same bytes. peft is imported where it is used: most runs have no adapters.
+in the published type. Workers, resumed learners and later runs read it there and verify its
+checksums, so that all use the same bytes. Only functions that need peft import it, because most
+runs have no adapters.
 """
 
 import json
@@ -36,9 +37,9 @@ from services.contracts.weights import (
 from services.volume import check_file
 
 PREFIX = "base_model.model."
-"""What peft puts before the names of a model's layers."""
+"""Prefix that peft adds to the names of a model's layers."""
 NAME = ".default"
-"""What peft calls the one adapter of a model, in the names of its parameters but not in files."""
+"""peft's name of a model's only adapter. It is in parameter names but not in files."""
 
 
 def load_policy(
@@ -50,11 +51,11 @@ def load_policy(
     device: torch.device | str = "cpu",
     sharing: Ranks | None = None,
 ) -> LoadedModel:
-    """The policy: from the run's `checkpoint`, else from the model at `start`. With `model.lora`
-    the base is that of the checkpoint, else that in `own`, the run's model folder, if it exists;
-    the caller has it checked (`check_files`). `sharing` is as in `load_model`.
+    """Load the policy from the run's `checkpoint`, else from the model at `start`. With
+    `model.lora` the base is the checkpoint's base, else the base in `own`, the run's model folder,
+    if it exists. The caller must check the base (`check_files`). `sharing`: see `load_model`.
 
-    Raises UnusableModel, and RunCannotGoOn for a checkpoint of other adapters.
+    Raises UnusableModel, and RunCannotGoOn for a checkpoint with other adapters.
     """
     if config.lora is None:
         return load_model(str(checkpoint or start), config, device, sharing=sharing)
@@ -67,7 +68,7 @@ def load_policy(
 
 
 def base_of(config: PretrainedModel, start: str, own: Path, checkpoint: Path | None) -> str:
-    """Where the frozen base is of a policy with adapters; as for `load_policy`."""
+    """Return the folder of the frozen base. See `load_policy` for the arguments."""
     if checkpoint is None:
         return str(own) if own.exists() else start
     source = find_source(str(checkpoint), config.trust_remote_code)
@@ -75,8 +76,8 @@ def base_of(config: PretrainedModel, start: str, own: Path, checkpoint: Path | N
 
 
 def check_files(folder: Path, part: Part = WHOLE) -> None:
-    """Read `part` of a run's model folder against its list of files; nothing for another one.
-    Raises DamagedFile, and RunCannotGoOn where a file is gone or the list is none."""
+    """Verify `part` of a run's model folder against its list of files. Do nothing for another
+    folder. Raises DamagedFile, and RunCannotGoOn if a file is missing or the list is invalid."""
     index = folder / MODEL_FILES
     if not index.is_file():
         return
@@ -84,7 +85,7 @@ def check_files(folder: Path, part: Part = WHOLE) -> None:
         files = msgspec.json.decode(index.read_bytes(), type=list[WeightFile])
     except (msgspec.MsgspecError, RecursionError, OSError) as error:
         raise UnusableModel(f"{index} is no list of files: {error}") from error
-    # The largest first, each to the next rank.
+    # The largest file first, dealt to the ranks in turn.
     files.sort(key=lambda file: (-file.bytes, file.name))
     for number, file in enumerate(files):
         if ".." in Path(file.name).parts or Path(file.name).is_absolute():
@@ -100,8 +101,8 @@ def check_files(folder: Path, part: Part = WHOLE) -> None:
 
 
 def add_adapters(loaded: LoadedModel, lora: LoRA, seed: int) -> None:
-    """Freeze the model, convert it to the published type, and add float32 adapters to its layers,
-    which change nothing at first: B is 0, and A is random from `seed`.
+    """Freeze the model, convert it to the published type, and add float32 adapters to its layers.
+    At first they change nothing: B is 0, and A is random from `seed`.
 
     Raises UnusableModel for targets that the model lacks, and for a mixture of experts.
     """
@@ -126,7 +127,8 @@ def add_adapters(loaded: LoadedModel, lora: LoRA, seed: int) -> None:
 
 
 def targeted(model: PreTrainedModel, lora: LoRA) -> list[str]:
-    """Ends of layers' names, as peft takes them. Raises UnusableModel where one is no layer."""
+    """Return the targeted layer name suffixes, in peft's form. Raises UnusableModel for a target
+    that is not a linear layer."""
     head = model.get_output_embeddings()
     layers = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and m is not head]
     ends = sorted({name.rpartition(".")[2] for name in layers})
@@ -140,26 +142,26 @@ def targeted(model: PreTrainedModel, lora: LoRA) -> list[str]:
 
 
 def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The adapters' weights by their names in peft's files."""
+    """Return the adapters' weights, by their names in peft's files."""
     return {_in_file(name): p.detach() for name, p in model.named_parameters() if ".lora_" in name}
 
 
 def trained_tensors(loaded: LoadedModel) -> dict[str, torch.Tensor]:
-    """The weights that training changes, by their names in files."""
+    """Return the weights that training changes, by their names in files."""
     return adapter_tensors(loaded.model) if loaded.lora else weight_tensors(loaded.model)
 
 
 def trained_on_host(
     loaded: LoadedModel, dtype: torch.dtype | None = None, part: Part | None = WHOLE
 ) -> dict[str, torch.Tensor]:
-    """A copy of the weights that training changes, on the host, by their names in files; in their
-    own type, or in `dtype`. `part` is as in `on_host`."""
+    """Return a host copy of the weights that training changes, by their names in files, in their
+    own type or in `dtype`. `part`: see `on_host`."""
     tensors = on_host(trained_tensors(loaded), dtype, part)
     return tensors if loaded.lora else as_in_a_folder(loaded.model, tensors)
 
 
 def base_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The frozen weights, by the names of the model without adapters."""
+    """Return the frozen weights, by their names in the model without adapters."""
     return {
         name.replace(".base_layer.", "."): tensor
         for name, tensor in weight_tensors(model).items()
@@ -168,7 +170,7 @@ def base_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 
 
 def load_adapters(loaded: LoadedModel, folder: Path) -> None:
-    """Load a checkpoint's adapters. Raises RunCannotGoOn where they have other shapes."""
+    """Load a checkpoint's adapters. Raises RunCannotGoOn if their shapes differ."""
     path = folder / ADAPTER_WEIGHTS
     try:
         saved = load_file(path)
@@ -202,13 +204,13 @@ def save_adapter_config(loaded: LoadedModel, folder: Path, base: str | None) -> 
 
 
 def base_on_host(loaded: LoadedModel, part: Part | None = WHOLE) -> dict[str, torch.Tensor]:
-    """A copy of the frozen weights, on the host. `part` is as in `on_host`."""
+    """Return a host copy of the frozen weights. `part`: see `on_host`."""
     return on_host(base_tensors(loaded.model), part=part)
 
 
 def save_base(loaded: LoadedModel, folder: Path, base: dict[str, torch.Tensor]) -> None:
-    """Write `base`, the frozen weights, and an adapter of zeros: a server starts with both. Runs of
-    the same base and shape get the same files, and can share a server."""
+    """Write `base`, the frozen weights, and an adapter of zeros, with which a server starts. Runs
+    with the same base and shape get the same files, and can share a server."""
     save_file(base, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / ADAPTER).mkdir()
     save_adapter_config(loaded, folder / ADAPTER, None)
@@ -220,7 +222,7 @@ def save_base(loaded: LoadedModel, folder: Path, base: dict[str, torch.Tensor]) 
 
 
 class BaseLogprobs(nn.Module):
-    """A policy without its adapters: the reference, at no cost in memory."""
+    """A policy without its adapters: a reference that takes no extra memory."""
 
     def __init__(self, policy: TokenLogprobs) -> None:
         from peft.tuners.lora import LoraLayer
@@ -231,13 +233,13 @@ class BaseLogprobs(nn.Module):
 
     @property
     def model(self) -> PreTrainedModel:
-        """The policy's model, adapters included."""
+        """The policy's model, including its adapters."""
         return self.policy.model
 
     def forward(
         self, row: PackedRow, temperature: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As TokenLogprobs; for passes without gradient."""
+        """See TokenLogprobs. For passes without gradient."""
         for layer in self.layers:
             layer.enable_adapters(False)
         try:

@@ -1,7 +1,7 @@
-"""The model a run trains and its tokenizer, loaded from a folder; `scratch` makes one from nothing.
+"""Load the model that a run trains, and its tokenizer, from a folder. `scratch` makes a new one.
 
-Optimizers always work on float32 weights; a run's `dtype` is the type of the forward pass and of
-published weights. Code shipped with a model runs only where the config allows it.
+Optimizers always work on float32 weights. A run's `dtype` is the type of the forward pass and of
+published weights. Code in a model folder runs only if the config allows it.
 """
 
 import json
@@ -66,22 +66,22 @@ class LoadedModel:
     tokenizer: Any
     publish_dtype: torch.dtype
     lora: LoRA | None = None
-    """The adapters, with explicit targets, if they are what is trained."""
+    """The adapters, with explicit targets, if the run trains adapters."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """The files of its folder but the weights; empty for a model from scratch."""
+    """The files of its folder except the weights. Empty for a model from scratch."""
     read_tokenizer: TokenizerState | None = None
-    """The state of `tokenizer` as these files have it."""
+    """State of the tokenizer in these files."""
     warnings: list[str] = field(default_factory=list)
-    """Contradictions in its files that a user should know."""
+    """Contradictions in its files that the user should know."""
 
     @property
     def publish_name(self) -> str:
-        """`publish_dtype` by its name in configs: `float32`, `bfloat16`."""
+        """Name of `publish_dtype` in configs: `float32`, `bfloat16`."""
         return str(self.publish_dtype).removeprefix("torch.")
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """The type of the forward pass, if it is not float32."""
+        """Type of the forward pass, None for float32."""
         return None if self.publish_dtype == torch.float32 else self.publish_dtype
 
     @property
@@ -102,11 +102,12 @@ def load_model(
     frozen: bool = False,
     sharing: Ranks | None = None,
 ) -> LoadedModel:
-    """The model at `path`, a folder or a hub name; of a folder with a LoRA adapter, its base with
-    the adapter merged in. Raises UnusableModel.
+    """Load the model at `path`, a folder or a hub name. A LoRA adapter in the folder is merged into
+    its base. Raises UnusableModel.
 
-    `frozen`: its weights will not change, and are loaded in the type of the passes. `sharing`:
-    ranks that load their rows of it each; the caller has it checked (`unfit`) once it is sharded.
+    `frozen`: the weights will not change, so they are loaded in the type of the passes. `sharing`:
+    ranks that each load their rows of the model; the caller must check it (`unfit`) once it is
+    sharded.
     """
     options = {"trust_remote_code": config.trust_remote_code}
     source = find_source(path, config.trust_remote_code)
@@ -150,26 +151,26 @@ def load_model(
 
 
 def unfit(model: PreTrainedModel, autocast: torch.dtype | None = None) -> str | None:
-    """Why the learner cannot train `model`, by what it computes; None where it can. `autocast`: of
-    its passes, where nothing else gives them their type."""
+    """Return why the learner cannot train `model`, judged by its computations, or None if it can.
+    `autocast`: type of the passes, unless the weights already have it."""
     return mixes_sequences(model, autocast) or other_logits(model)
 
 
 def pass_dtype(config: str, own: torch.dtype, device: torch.device | str) -> torch.dtype:
-    """Type of the forward pass and of published weights for `model.dtype` of a config. `own`: the
-    type that the model's folder names."""
+    """Return the type of the forward pass and of published weights, for `model.dtype` of a config.
+    `own`: the type that the model's folder names."""
     if config != "auto":
         return DTYPES[config]
     # A CPU without bfloat16 instructions takes several times as long with it.
     if torch.device(device).type != "cuda" or own == torch.float32:
         return torch.float32
-    # float16 becomes bfloat16: the learner does not scale losses.
+    # float16 becomes bfloat16, because the learner does not scale losses.
     return torch.bfloat16 if torch.cuda.is_bf16_supported(False) else torch.float32
 
 
 def with_dtype(config: PretrainedModel, published: Path) -> PretrainedModel:
-    """`config` with the type that the run has published before, by the config.json in `published`,
-    where it has; else as it is."""
+    """Return `config` with the type that the run has already published, read from the config.json
+    in `published`. Without that file, return `config` unchanged."""
     path = published / "config.json"
     if config.dtype != "auto" or not path.exists():
         return config
@@ -184,9 +185,9 @@ def load_critic(
     sharing: Ranks | None = None,
     autocast: torch.dtype | None = None,
 ) -> PreTrainedModel:
-    """The model at `path` with a value head, which is 0 unless the folder holds one. `sharing` is
-    as in `load_model`, `autocast` as in `unfit`. Raises UnusableModel, also where it lacks tokens
-    of the policy."""
+    """Load the model at `path` with a value head. The head is 0 unless the folder has one.
+    `sharing`: see `load_model`; `autocast`: see `unfit`. Raises UnusableModel, also if the model
+    lacks tokens of the policy."""
     options = {"trust_remote_code": config.trust_remote_code, "num_labels": 1}
     source = find_source(path, config.trust_remote_code, what := "the critic's model")
     with unusable(path, what):
@@ -235,14 +236,14 @@ def load_critic(
 
 
 def end_tokens(loaded: LoadedModel) -> set[int]:
-    """Ids that end a completion: the tokenizer's, the generation config's, and those by which the
-    chat template ends a turn."""
+    """Return the ids that end a completion: the tokenizer's, the generation config's, and those
+    with which the chat template ends a turn."""
     ends = {loaded.tokenizer.eos_token_id, *turn_ends(loaded.tokenizer).values()}
     return {int(end) for end in (*ends, *_named_ends(loaded)) if end is not None}
 
 
 def name_ends(loaded: LoadedModel) -> None:
-    """Add the tokens by which the chat template ends a turn to the generation config, which is
+    """Add the tokens with which the chat template ends a turn to the generation config, which is
     published and exported: supervised training teaches them."""
     named = _named_ends(loaded)
     ends = [end for end in turn_ends(loaded.tokenizer).values() if end not in named]
@@ -252,14 +253,15 @@ def name_ends(loaded: LoadedModel) -> None:
 
 
 def _named_ends(loaded: LoadedModel) -> list[int]:
-    """The ids of the generation config that end a completion."""
+    """Return the generation config's ids that end a completion."""
     generation = loaded.model.generation_config
     named = generation.eos_token_id if generation is not None else None
     return list(named) if isinstance(named, list | tuple) else [] if named is None else [named]
 
 
 def endless(loaded: LoadedModel, sampling: Sampling) -> str | None:
-    """A warning where the model has no end of sequence, so that it ends no completion."""
+    """Return a warning if the model has no end of sequence: then its completions end only at a
+    limit."""
     if end_tokens(loaded):
         return None
     ends = "sampling.max_tokens"
@@ -272,24 +274,24 @@ def endless(loaded: LoadedModel, sampling: Sampling) -> str | None:
 
 
 def _merged(model: PreTrainedModel, source: Source) -> PreTrainedModel:
-    """`model` with the adapter of `source` added to its weights."""
+    """Merge the adapter of `source` into the weights of `model`."""
     from peft import LoraConfig, PeftModel
 
     assert source.adapter is not None
-    # Only what says how to merge: the other keys initialise, train, or name files and modules.
+    # Only the keys that say how to merge. Other keys initialise, train, or name files and modules.
     known = {key: source.adapter[key] for key in MERGED if source.adapter.get(key) is not None}
-    # A pattern can take for ever; the adapter's own tensors say the same.
+    # A regular expression can take forever. The adapter's own tensors give the same targets.
     if isinstance(known.get("target_modules"), str):
         known["target_modules"] = adapted_layers(Path(source.folder))
         known.pop("exclude_modules", None)
     adapted = PeftModel.from_pretrained(model, source.folder, config=LoraConfig(**known))
     merged: PreTrainedModel = adapted.merge_and_unload()
-    # peft has frozen what it put the adapter beside.
+    # peft has frozen the adapted weights.
     return merged.requires_grad_(True)
 
 
 def _check_generation(model: PreTrainedModel) -> None:
-    """Keep of a generation config that transformers would refuse to write only what ends a
+    """If transformers would refuse to write the generation config, keep only the tokens that end a
     completion."""
     generation = model.generation_config
     if generation is None:
@@ -305,8 +307,8 @@ def _check_generation(model: PreTrainedModel) -> None:
 def ready(
     model: PreTrainedModel, tokenizer: Any, dtype: torch.dtype, device: torch.device | str
 ) -> LoadedModel:
-    """`model` on `device`, with attention and experts that compute packed rows. `dtype`: of its
-    passes and of what is published."""
+    """Move `model` to `device`, and have its attention and experts compute packed rows. `dtype`:
+    type of the passes and of published weights."""
     _place(model, device)
     use_packed_attention(model)
     use_pass_type_experts(model)
@@ -316,20 +318,20 @@ def ready(
 def _place_for(
     model: PreTrainedModel, device: torch.device | str, sharing: Ranks | None
 ) -> torch.device | str:
-    """Where `model` waits to be sharded between ranks, if it is to be: whole ones on the host, from
-    which FSDP takes one block at a time."""
+    """Return the device on which `model` waits until it is sharded. A whole model waits on the
+    host, and FSDP moves one block at a time."""
     whole = not isinstance(next(model.parameters()), DTensor)
     return "cpu" if sharing is not None and whole else device
 
 
 def _place(model: PreTrainedModel, device: torch.device | str) -> None:
     model.to(device)
-    # Weights that were read from a file lie where its header leaves them, and a CPU rounds products
-    # by where their factors lie: without a copy a resumed run would not repeat bit for bit.
+    # Weights that were read from a file have the alignment of the file, and CPU products round by
+    # the alignment of their factors: without a copy a resumed run would not repeat bit for bit.
     for parameter in model.parameters():
         own = parameter.detach().clone(memory_format=torch.contiguous_format)
         if isinstance(own, DTensor):
-            # Setting its `data` changes nothing.
+            # Setting its `data` has no effect.
             torch.utils.swap_tensors(parameter, nn.Parameter(own, parameter.requires_grad))
         else:
             parameter.data = own

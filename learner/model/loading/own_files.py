@@ -1,8 +1,8 @@
-"""The files of a model's folder without its weights, kept as they are.
+"""Keep the files of a model's folder, without its weights, as they are.
 
-Written anew, they would be another model to an older transformers: it finds no `rope_theta` in a
-config of transformers 5, and takes a default. So a checkpoint has the files that its model was
-loaded from, and only what the run has changed is changed in them.
+If transformers 5 rewrote them, an older transformers would read another model: it finds no
+`rope_theta` in the new config and takes a default. Therefore a checkpoint has the files that its
+model was loaded from, and only what the run has changed differs.
 """
 
 import os
@@ -20,24 +20,24 @@ from services.volume.checkpoint import CARD, LEGAL, MANIFEST
 log = get_logger(__name__)
 
 DESCRIPTIONS = ("*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken", CARD, *LEGAL)
-"""Files that are kept; with a model's code `*.py`, too."""
+"""Files that are kept. Python files are also kept for a model with code."""
 NOT_KEPT = (
-    # Lists of weights, and how other files hold them.
+    # Indexes of weights, and other files about the layout of weights.
     "*.index.json", "params.json", "*quant_config.json", "quantize_config.json",
-    # Left over from another training.
+    # Left over from an earlier training.
     "trainer_state.json", "*_results.json", "training_args.json",
-    # A checkpoint's and a run's own.
+    # Files that checkpoints and runs write themselves.
     MANIFEST, MODEL_FILES, ADAPTER_CONFIG,
 )  # fmt: skip
 LARGEST = 64 << 20
-"""Bytes of one file, which stays in memory. The largest tokenizers are half as large."""
+"""Most bytes of one file, which stays in memory. The largest tokenizers are half as large."""
 TokenizerState = tuple[int, str, str]
 CHANGED = "> **Changed:** Headrace trained these weights, starting from the model of this card.\n\n"
-"""Licences like Apache 2.0 (section 4b) want changed files to say so."""
+"""Licences such as Apache 2.0 (section 4b) require a notice in changed files."""
 
 
 def own_files(folder: Path, with_code: bool) -> dict[str, bytes]:
-    """The files of the model in `folder` but its weights, by their names. `with_code`: also its
+    """Return the files of the model in `folder` except its weights, by name. `with_code`: include
     Python files. Raises OSError."""
     root, found = cache_or_self(folder), {}
     for name in sorted(_names(folder, with_code)):
@@ -52,35 +52,36 @@ def own_files(folder: Path, with_code: bool) -> dict[str, bytes]:
 
 
 def with_adapter(base: Mapping[str, bytes], adapter: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files of a model that is merged from a base and an adapter: the adapter's tokenizer, and
-    all else of the base."""
+    """Return the files of a model that is merged from a base and an adapter: the adapter's
+    tokenizer, and everything else from the base."""
     kept = {name: text for name, text in base.items() if not is_tokenizer(name)}
     return kept | {name: text for name, text in adapter.items() if is_tokenizer(name)}
 
 
 def is_tokenizer(name: str) -> bool:
-    """Whether a kept file is neither config, nor code, nor for people."""
+    """Whether a kept file belongs to the tokenizer: neither config nor code nor documentation."""
     others = (CONFIG, GENERATION, CARD, *LEGAL, "*.py", "*processor_config.json")
     return not _matches(name, others)
 
 
 def beside_adapter(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files that a folder of an adapter has: the tokenizer and licences."""
+    """Return the files that go with an adapter: the tokenizer and licences."""
     return {n: text for n, text in files.items() if is_tokenizer(n) or _matches(n, LEGAL)}
 
 
 def tokenizer_state(tokenizer: Any) -> TokenizerState:
-    """Return what a run may change of a tokenizer: size, special tokens, chat template."""
+    """Return the parts of a tokenizer that a run may change: size, special tokens, chat
+    template."""
     return len(tokenizer), str(tokenizer.special_tokens_map), str(tokenizer.chat_template)
 
 
 def marked_as_changed(card: bytes) -> bytes:
-    """A model card that says first that the weights are not the ones it describes."""
+    """Return a model card that begins with a note that its weights were trained further."""
     text = card.decode(errors="replace")
     if CHANGED.strip() in text:
         return card
     lines = text.splitlines(keepends=True)
-    # Metadata for the hub come first, between two lines of dashes.
+    # The hub's metadata comes first, between two lines of dashes.
     ends = [i for i, line in enumerate(lines) if line.strip() == "---"]
     begin = ends[1] + 1 if len(ends) > 1 and ends[0] == 0 else 0
     return "".join([*lines[:begin], CHANGED, *lines[begin:]]).encode()

@@ -1,4 +1,4 @@
-"""What is written of a model: its description, and its weights on the host, by the names of model
+"""Write a model's description, and copy its weights to the host, under the names of model
 folders."""
 
 import json
@@ -29,26 +29,26 @@ from services.models.folder import CONFIG, GENERATION
 
 TOKENIZER = "tokenizer_config.json"
 NOT_OF_A_TOKENIZER = ("backend", "is_local", "local_files_only")
-"""Keys that say how this process has loaded it."""
+"""Keys that describe how this process loaded the tokenizer."""
 
 
 def save_description(loaded: LoadedModel, folder: Path) -> None:
-    """Write all of a model but its weights into `folder`. Raises as `description`."""
+    """Write all files of a model except its weights into `folder`. Raises as `description` does."""
     _write(description(loaded), folder)
 
 
 def save_beside_adapter(loaded: LoadedModel, folder: Path) -> None:
-    """Write what goes with an adapter into its `folder`: the tokenizer, and the base's licence.
-    Raises as `description`."""
+    """Write the files that go with an adapter into its `folder`: the tokenizer, and the base's
+    licence. Raises as `description` does."""
     _write(beside_adapter(description(loaded)), folder)
 
 
 def description(loaded: LoadedModel) -> dict[str, bytes]:
-    """The files of a model but its weights: those that it was loaded from, with what the run has
-    changed; for a model from scratch, new ones.
+    """Return the files of a model except its weights. They are the files that the model was loaded
+    from, with the run's changes; new files for a model from scratch.
 
-    The config names the type that is published, so that vLLM's `auto` picks it. Raises OSError, and
-    UnusableModel for what transformers read and cannot write.
+    The config names the published type, so vLLM's `auto` picks it. Raises OSError, and
+    UnusableModel for a config that transformers could read but cannot write.
     """
     files = dict(loaded.files)
     model = loaded.model
@@ -77,7 +77,7 @@ def description(loaded: LoadedModel) -> dict[str, bytes]:
 
 
 def _config(model: PreTrainedModel, own: Object) -> Object:
-    """The config of `model`, with the keys of the file `own` that hold for it."""
+    """Return the config of `model`, with the keys of the file `own` that still hold."""
     trained: Object = model.config.to_dict()
     section = section_of(own, trained.get("model_type", ""))
     if section is None:
@@ -88,8 +88,8 @@ def _config(model: PreTrainedModel, own: Object) -> Object:
 
 
 def _generation(model: PreTrainedModel, own: Object, config: Object) -> Object:
-    """The generation config of `model`: the file `own`, with tokens as the run has them. Empty if
-    transformers takes the same from `config`."""
+    """Return the generation config of `model`: the file `own`, with the run's tokens. Empty if
+    transformers derives the same values from `config`."""
     if model.generation_config is None:
         return own
     named = {key: getattr(model.generation_config, key) for key in TOKENS}
@@ -99,8 +99,8 @@ def _generation(model: PreTrainedModel, own: Object, config: Object) -> Object:
 
 
 def _new_tokenizer(tokenizer: Any) -> dict[str, bytes]:
-    """The files of a tokenizer, as transformers writes them, with its chat template also where
-    older versions look for it."""
+    """Return the files of a tokenizer as transformers writes them. The chat template is also put
+    where older versions look for it."""
     with TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
         files = {
@@ -123,7 +123,8 @@ def _object(text: bytes | None) -> Object:
 
 
 def _update(files: dict[str, bytes], name: str, wanted: Object) -> None:
-    """Have the file `name` hold `wanted`; byte for byte as it was if it does."""
+    """Make the file `name` hold `wanted`. A file that already holds it stays as it is, byte for
+    byte."""
     if _object(files.get(name)) != wanted:
         files[name] = (json.dumps(wanted, indent=2) + "\n").encode()
 
@@ -136,13 +137,13 @@ def _write(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def weight_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """The weights by the names they have in `model`, tied ones once."""
+    """Return the weights by their names in `model`. Tied weights appear once."""
     seen: set[int] = set()
     tensors: dict[str, torch.Tensor] = {}
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     named = model.state_dict(keep_vars=True)
     for name, tensor in sorted(named.items(), key=lambda item: item[0] in tied):
-        # A slice may be empty, and has no address then.
+        # An empty slice has no address.
         place = id(tensor) if isinstance(tensor, DTensor) else tensor.data_ptr()
         if place in seen and tensor.numel() > 0:
             continue
@@ -156,14 +157,14 @@ def on_host(
     dtype: torch.dtype | None = None,
     part: Part | None = WHOLE,
 ) -> dict[str, torch.Tensor]:
-    """A copy of `part` of `tensors` in host memory, in their own type or in `dtype`.
+    """Copy `part` of `tensors` to host memory, in their own type or in `dtype`.
 
-    Sharded ones are gathered one by one, with the slices of all ranks, so that no device holds two.
-    With `part` None this rank gives its slices and keeps nothing.
+    Sharded tensors are gathered one by one from all ranks, so no device holds two whole tensors.
+    With `part` None this rank contributes its slices and keeps nothing.
     """
     copied, kept = {}, part.of(tensors) if part else set()
     for name, tensor in tensors.items():
-        # In the smaller type before it is sent to the other ranks.
+        # Converted before it is sent to the other ranks: the type may be smaller.
         every = whole(tensor.to(dtype or tensor.dtype))
         if name in kept:
             copied[name] = every.to("cpu", copy=True).contiguous()
@@ -173,8 +174,8 @@ def on_host(
 def as_in_a_folder(
     model: PreTrainedModel, tensors: dict[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """`tensors` by the names of a model folder, which vLLM's `load_weights` takes: transformers
-    holds all experts of a layer in one tensor, which is split here. Copies these, so `tensors`
-    should be on the host."""
+    """Return `tensors` under the names of a model folder, as vLLM's `load_weights` expects them.
+    transformers holds all experts of a layer in one tensor, which is split here. Split tensors are
+    copies, so `tensors` should be on the host."""
     cut = revert_weight_conversion(model, tensors)
     return {name: tensor.contiguous() for name, tensor in sorted(cut.items())}

@@ -1,4 +1,5 @@
-"""A model made from nothing: random weights, a tokenizer of characters or of its run's rows."""
+"""Make a model from scratch: random weights, and a tokenizer of characters or trained on the run's
+rows."""
 
 from collections.abc import Iterable
 
@@ -36,7 +37,7 @@ CHAT = (
     "<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""ChatML. Tools come before the messages; calls are as vLLM's parser `hermes` reads them."""
+"""ChatML. Tools come before the messages. Calls have the format of vLLM's parser `hermes`."""
 
 
 def make_model(
@@ -45,9 +46,9 @@ def make_model(
     device: torch.device | str = "cpu",
     merges: str = "",
 ) -> LoadedModel:
-    """A Llama, or with experts a Qwen3-MoE, with random weights, drawn from `seed`, and its
-    tokenizer: by `merges` (`train_merges`) or by characters. Raises UnusableModel for a model that
-    memory cannot hold."""
+    """Make a Llama, or with experts a Qwen3-MoE, with random weights drawn from `seed`, and its
+    tokenizer: from `merges` (`train_merges`), or of characters. Raises UnusableModel for a model
+    that does not fit in memory."""
     check_size("to be made", scratch_numbers(config), torch.float32, None)
     if isinstance(config.tokenizer, CharacterTokenizer):
         tokenizer = character_tokenizer(config.tokenizer, config.max_length)
@@ -89,9 +90,10 @@ def make_model(
 
 
 def character_tokenizer(config: CharacterTokenizer, max_length: int) -> PreTrainedTokenizerFast:
-    """One token per character; encoding text puts the beginning-of-sequence token before it."""
+    """Return a tokenizer with one token per character. It puts the beginning-of-sequence token
+    before an encoded text."""
     vocabulary = {token: i for i, token in enumerate([PAD, BOS, EOS, UNKNOWN, *config.alphabet])}
-    # Byte-pair encoding without merges splits into characters.
+    # Byte-pair encoding without merges splits text into characters.
     tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[], unk_token=UNKNOWN))
     tokenizer.decoder = decoders.Fuse()
     tokenizer.post_processor = TemplateProcessing(
@@ -109,9 +111,10 @@ def character_tokenizer(config: CharacterTokenizer, max_length: int) -> PreTrain
 
 
 def train_merges(config: BPETokenizer, texts: Iterable[str]) -> str:
-    """A byte-level tokenizer with the merges of the most frequent pairs in `texts`, as JSON."""
+    """Train a byte-level tokenizer that merges the most frequent pairs in `texts`. Return it as
+    JSON."""
     tokenizer = Tokenizer(BPE())
-    # Each digit on its own: a small model neither copies nor adds numbers that are one token.
+    # Each digit is a token: a small model can neither copy nor add numbers that are one token.
     digits = pre_tokenizers.Digits(individual_digits=True)
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([digits, words])
@@ -130,7 +133,7 @@ def train_merges(config: BPETokenizer, texts: Iterable[str]) -> str:
 
 
 def merging_tokenizer(merges: str, max_length: int) -> PreTrainedTokenizerFast:
-    """The tokenizer that `train_merges` has made. One token ends texts and turns."""
+    """Return the tokenizer that `train_merges` has made. One token ends texts and turns."""
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(merges),
         pad_token=PAD,

@@ -1,7 +1,7 @@
-"""A model's config.json and tokenizer_config.json so that old and new transformers read them alike.
+"""Make config.json and tokenizer_config.json read alike in old and new transformers.
 
-transformers 5 has other keys for some things, and writes these alone. Both spellings together give
-every version the same model. Pure functions over JSON objects, which return new ones.
+transformers 5 renamed some keys, and writes only the new names. With both spellings every version
+reads the same model. Pure functions over JSON objects, which return new objects.
 """
 
 from collections.abc import Mapping
@@ -13,15 +13,15 @@ Object = dict[str, Any]
 NOT_TRAINED = frozenset(
     {"use_cache", "dtype", "torch_dtype", "architectures", "transformers_version", "_name_or_path"}
 )
-"""Keys that a run does not change, or that are written by themselves."""
+"""Keys that a run does not change, or that are written separately."""
 GPT_NEOX = ("gpt_neox", "gpt_neox_japanese")
 TWO_ROTARIES = ("gemma3_text", "gemma3n_text")
-"""Models whose older configs have a key of its own for the positions of local attention."""
+"""Models whose older configs have a separate key for the positions of local attention."""
 
 
 def changed_config(own: Mapping[str, Any], read: Object, trained: Object) -> Object:
-    """The file `own` with the keys that differ between what a library `read` in it and the config
-    that was `trained`."""
+    """Return the file `own` with the keys updated that differ between `read`, the config that a
+    library read from it, and the `trained` config."""
     changed = dict(own)
     for key in trained.keys() - NOT_TRAINED:
         value, before = trained[key], read.get(key)
@@ -39,7 +39,7 @@ def changed_config(own: Mapping[str, Any], read: Object, trained: Object) -> Obj
 
 def section_of(own: Object, model_type: str) -> Object | None:
     """Return the part of the file `own` that describes a model of `model_type`: the whole file, or
-    its text_config if that model alone was loaded. Return None without such a part."""
+    its text_config if only the text model was loaded. Return None without such a part."""
     if own.get("model_type") == model_type:
         return own
     text = own.get("text_config")
@@ -50,7 +50,7 @@ def section_of(own: Object, model_type: str) -> Object | None:
 
 
 def with_dtype_named(config: Object, dtype: str) -> Object:
-    """`config` of weights that are used in `dtype`, in all its sections."""
+    """Return `config` with `dtype` as the type of the weights, in all its sections."""
     named = {
         key: with_dtype_named(value, dtype) if _is_section(key, value) else value
         for key, value in config.items()
@@ -59,7 +59,8 @@ def with_dtype_named(config: Object, dtype: str) -> Object:
 
 
 def config_for_all(config: Object) -> Object:
-    """`config` with both spellings of experts and positions, if it has only the newer one."""
+    """Return `config` with both spellings of experts and positions, if it has only the newer
+    one."""
     both = {
         key: config_for_all(value) if _is_section(key, value) else value
         for key, value in config.items()
@@ -88,7 +89,7 @@ def config_for_all(config: Object) -> Object:
 
 
 def tokenizer_config_for_all(config: Object) -> Object:
-    """A tokenizer_config.json without what transformers before 5 takes for an error."""
+    """Return a tokenizer_config.json without keys that transformers before 5 rejects."""
     both = dict(config)
     if both.get("tokenizer_class") == "TokenizersBackend":
         both["tokenizer_class"] = "PreTrainedTokenizerFast"

@@ -1,8 +1,8 @@
 """Experts that compute in the type of the pass.
 
-transformers' grouped products take no part in autocast: they cast their input to the type of the
-weights, float32. Here the weights are cast to the type of the pass, as autocast does for linear
-layers, and gradients come back in the weights' own type.
+transformers' grouped products ignore autocast: they cast their input to the type of the weights,
+float32. Here the weights are cast to the type of the pass, as autocast does for linear layers.
+Gradients return in the weights' own type.
 """
 
 from typing import Any, cast
@@ -16,7 +16,7 @@ NAME = "headrace_grouped_mm"
 
 
 class _InType:
-    """The experts of a layer, their weights cast to a type as they are read."""
+    """The experts of a layer, with their weights cast to a type on access."""
 
     def __init__(self, experts: nn.Module, kind: torch.dtype) -> None:
         self._experts, self._kind = experts, kind
@@ -32,11 +32,12 @@ def experts_forward(
     top_k_index: torch.Tensor,
     top_k_weights: torch.Tensor,
 ) -> torch.Tensor:
-    """[T, d] as transformers' `grouped_mm`: the outputs of the experts `top_k_index` [T, k] for
-    `hidden_states` [T, d], weighted by `top_k_weights` [T, k] and added up in the type of these."""
+    """[T, d] like transformers' `grouped_mm`: the outputs of the experts `top_k_index` [T, k] for
+    `hidden_states` [T, d], weighted by `top_k_weights` [T, k] and added up in the type of the
+    weights."""
     device = hidden_states.device.type
     if torch.is_autocast_enabled(device) and _fits(experts):
-        # The input is cast to the weights' type; outputs are added up in its own.
+        # The input is cast to the weights' type. Outputs are added up in the input's own type.
         experts = cast(nn.Module, _InType(experts, torch.get_autocast_dtype(device)))
     found: torch.Tensor = grouped_mm_experts_forward(
         experts, hidden_states, top_k_index, top_k_weights
@@ -45,13 +46,14 @@ def experts_forward(
 
 
 def _fits(experts: nn.Module) -> bool:
-    """Whether CUDA's grouped products take the sizes in half precision, whose rows have to begin at
-    multiples of 16 bytes."""
+    """Whether CUDA's grouped products support these sizes in half precision. Their rows must begin
+    at multiples of 16 bytes."""
     return all(size % 8 == 0 for p in experts.parameters() if p.ndim == 3 for size in p.shape[1:])
 
 
 def use_pass_type_experts(model: PreTrainedModel) -> None:
-    """Have the experts of `model`, if it has any that use grouped products, compute so."""
+    """Make the experts of `model` compute in the type of the pass, if it has experts that use
+    grouped products."""
     if model.config._experts_implementation == "grouped_mm":
         ExpertsInterface.register(NAME, experts_forward)
         model.set_experts_implementation(NAME)

@@ -1,7 +1,7 @@
 """Routers of a mixture-of-experts model: their output for a row, and replay of recorded experts.
 
-Hooks on transformers' own modules; no other module knows them. A router that replays experts still
-weighs them by its own logits, so that it learns: rollout routing replay (Ma et al. 2025,
+Hooks on transformers' own modules, which only this module knows. A router that replays experts
+still weights them by its own logits, so it learns: rollout routing replay (Ma et al. 2025,
 arXiv:2510.11370).
 """
 
@@ -17,14 +17,15 @@ from learner.batch.samples import OWN
 from learner.errors import RunCannotGoOn
 from services.contracts.experts import expert_count
 
-if TYPE_CHECKING:  # bench.learner.one_pass runs where there is torch and transformers alone
+if TYPE_CHECKING:  # bench.learner.one_pass also runs with only torch and transformers
     from services.contracts.config.router import Balance
 
 ROUTERS = frozenset(
     {"MixtralTopKRouter", "OlmoeTopKRouter", "Qwen2MoeTopKRouter", "Qwen3MoeTopKRouter"}
 )
-"""Classes that return (logits [T, E], weights [T, k], experts [T, k]), the weights a softmax over
-all experts at those with the largest logits, made to add up to 1 unless `norm_topk_prob` is off."""
+"""Router classes that return (logits [T, E], weights [T, k], experts [T, k]). The experts have the
+k largest logits. The weights are a softmax over all experts, normalised to 1 unless
+`norm_topk_prob` is off."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Routed:
     taken: torch.Tensor
     """[L, n, k] experts that the tokens went to."""
     own: torch.Tensor
-    """[L, n, k] experts that the routers would have taken."""
+    """[L, n, k] experts that the routers would have chosen by themselves."""
     replayed: torch.Tensor
     """[n] bool: whether `taken` was recorded."""
 
@@ -46,9 +47,9 @@ class UnknownRouters(RunCannotGoOn):
 
 
 class Routing:
-    """The routers of one model, hooked. The weights are those of their terms in the loss.
+    """The routers of one model, with hooks. The weights are of their terms in the loss.
 
-    Once there has been a `begin`, every forward pass of the model needs its own.
+    After the first `begin`, every forward pass of the model needs its own `begin`.
     """
 
     def __init__(
@@ -60,9 +61,9 @@ class Routing:
         self.experts, self.used = expert_count(config), config.num_experts_per_tok
         routers = find_routers(model)
         self.layers = list(routers)
-        """Which of the model's layers have a router."""
+        """Indices of the model's layers that have a router."""
         self.routed: Routed | None = None
-        """Of the last pass."""
+        """The routers' output in the last pass."""
         self._shape = config.num_hidden_layers, self.used
         self._recorded: torch.Tensor | None = None
         self._places = torch.zeros(0, dtype=torch.int64)
@@ -71,11 +72,11 @@ class Routing:
             router.register_forward_hook(self._hook(layer))
 
     def begin(self, recorded: torch.Tensor | None, places: torch.Tensor) -> None:
-        """Before a forward pass over T tokens: replay `recorded`, [T, layers, k] with `OWN` where
+        """Prepare a forward pass over T tokens: replay `recorded`, [T, layers, k] with `OWN` if
         nothing is recorded, and collect the output at `places` [n].
 
-        Both hold until the next call: a backward pass that recomputes activations takes the same
-        experts. Raises ValueError where another model was recorded.
+        Both hold until the next call, so a backward pass that recomputes activations uses the same
+        experts. Raises ValueError if another model was recorded.
         """
         if recorded is not None and recorded.shape[1:] != self._shape:
             raise ValueError(
@@ -86,7 +87,7 @@ class Routing:
         self.routed = None
 
     def end(self) -> None:
-        """After it: `routed` is the routers' output at `places`."""
+        """Finish a forward pass: `routed` is the routers' output at `places`."""
         assert self._outputs is not None
         logits, taken, own = (torch.stack(each) for each in zip(*self._outputs, strict=True))
         self._outputs = None
@@ -104,7 +105,8 @@ class Routing:
                 recorded = self._recorded[:, layer].to(own.dtype)
                 taken = torch.where(recorded == OWN, own, recorded)
                 weights = expert_weights(router, logits, taken).to(weights.dtype)
-            # Also where nothing is collected: recomputed activations must take the same steps.
+            # Computed even if the output is not collected: recomputed activations must take the
+            # same steps.
             places = self._places
             output = widened(logits[places]), taken[places], own[places]
             if self._outputs is not None:
@@ -117,18 +119,18 @@ class Routing:
 def expert_weights(router: nn.Module, logits: torch.Tensor, taken: torch.Tensor) -> torch.Tensor:
     """[T, k] weights of the outputs of the experts `taken`, by the router's logits [T, E]."""
     weights = widened(logits).softmax(-1).gather(-1, taken)
-    # As the classes of ROUTERS do: Mixtral's has no such switch.
+    # As in the classes of ROUTERS. Mixtral's router has no such option.
     normalised = getattr(router, "norm_topk_prob", True)
     return weights / weights.sum(-1, keepdim=True) if normalised else weights
 
 
 def widened(x: torch.Tensor) -> torch.Tensor:
-    """`x` in float32, or wider where it is."""
+    """Return `x` in float32 or its own wider type."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def find_routers(model: PreTrainedModel) -> dict[int, nn.Module]:
-    """Each router by the layer it is in, in their order. Raises UnknownRouters."""
+    """Return the routers by their layer, in order. Raises UnknownRouters."""
     found: dict[int, nn.Module] = {}
     for name, module in model.named_modules():
         if type(module).__name__ in ROUTERS:
@@ -146,8 +148,8 @@ def find_routers(model: PreTrainedModel) -> dict[int, nn.Module]:
 def policy_routing(
     model: PreTrainedModel, terms: "Balance", key: str = "algorithm.router"
 ) -> Routing | None:
-    """The hooked routers of the model that is trained; None for a dense model, and for unknown
-    routers of which `terms`, at `key` of the config, ask nothing. Raises UnknownRouters."""
+    """Hook and return the routers of the trained model. Return None for a dense model, and for
+    unknown routers if `terms`, at `key` of the config, do not need them. Raises UnknownRouters."""
     config = model.config.get_text_config()
     if not expert_count(config):
         if terms.needs_experts:
@@ -169,5 +171,5 @@ def policy_routing(
 
 
 def own_weight(weight: float | None, config: Any, name: str) -> float:
-    """A weight of the loss: as configured, else the model's own, else 0."""
+    """Return a weight of the loss: the configured one, else the model's own, else 0."""
     return float(getattr(config, name, None) or 0.0) if weight is None else weight

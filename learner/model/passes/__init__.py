@@ -1,2 +1,2 @@
-"""Passes over packed rows: rows, families and micro-batches of samples, log-probabilities, routers'
-balance, and what passes cost. Imports no files of models."""
+"""Passes over packed rows: rows, families and micro-batches of samples, log-probabilities, router
+balance, and the cost of passes. Reads no model files."""

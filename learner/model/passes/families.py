@@ -1,6 +1,7 @@
-"""Which samples compute what they begin with once, and which of them make a micro-batch.
+"""Group samples into families that compute a common prefix once, and cut families into
+micro-batches.
 
-Needs torch and transformers alone: the learner's benchmark takes the same cuts.
+Needs only torch and transformers: the learner's benchmark makes the same cuts.
 """
 
 from collections.abc import Sequence
@@ -17,22 +18,22 @@ from learner.batch.prefixes import Sharing, common_prefixes
 from learner.model.attention.packed import NAME
 from learner.model.passes.mfu import sequence_cost
 
-# `Sharing.merge` and `Sharing.least`. Merging reads and writes some ten numbers of float32 for each
-# number of a query, at 5 GB/s and 50 GFLOP/s of one core, and 4 TB/s and 400 TFLOP/s of an H200.
+# `Sharing.merge` and `Sharing.least`. Merging reads and writes about ten float32 numbers for each
+# number of a query, at 5 GB/s and 50 GFLOP/s of one core, or 4 TB/s and 400 TFLOP/s of an H200.
 CPU_MERGE, CPU_LEAST = 400, 32
 CUDA_MERGE, CUDA_LEAST = 4000, 512
 
 
 @dataclass(frozen=True)
 class Family:
-    """Samples that share prefixes, or one that shares none."""
+    """Samples that share prefixes, or a single sample."""
 
     members: list[int]
-    """Their indices, in the order of `prefixes`."""
+    """Indices of its samples, in the order of `prefixes`."""
     shared: list[int]
-    """Tokens that each shares with the one before it."""
+    """Tokens that each sample shares with its predecessor."""
     tokens: int
-    """That they compute."""
+    """Tokens that the family computes."""
     cost: int
     """FLOPs of a forward pass."""
 
@@ -45,9 +46,9 @@ def families_of(
     sharing: Sharing | None,
     cost: SequenceCost,
 ) -> list[Family]:
-    """Sequences ([t] ids each) by what they share where sharing pays, in parts of at most `budget`
-    tokens. `loss_masks` ([t] bool each), `experts` ([t, layers, experts per token] each): as
-    recorded."""
+    """Group sequences ([t] ids each) into families that share prefixes if sharing pays, of at most
+    `budget` tokens. `loss_masks` ([t] bool each), `experts` ([t, layers, experts per token] each):
+    as recorded."""
     prefixes = common_prefixes(sequences, experts, sharing)
     found = []
     for family in prefixes.families(budget):
@@ -69,8 +70,8 @@ def units_of(
     sharing: Sharing | None,
     cost: SequenceCost,
 ) -> list[Family]:
-    """As `families_of`, of each `size` sequences behind each other one family, which no
-    micro-batch divides, however long it is."""
+    """Like `families_of`, but each `size` consecutive sequences are one family of any length, which
+    is never split."""
     found = []
     for start in range(0, len(sequences), size):
         part = slice(start, start + size)
@@ -88,32 +89,32 @@ def units_of(
 
 
 def sizes_of(families: Sequence[Family]) -> list[int]:
-    """Tokens that each computes."""
+    """Tokens that each family computes."""
     return [family.tokens for family in families]
 
 
 def cut(families: Sequence[Family], budget: int, passes: int | None) -> list[list[Family]]:
-    """Micro-batches of whole families; with `passes` so many."""
+    """Cut into micro-batches of whole families, exactly `passes` of them if given."""
     costs = [family.cost for family in families]
     chosen = micro_batches(sizes_of(families), budget, passes, costs)
     return [[families[i] for i in indices] for indices in chosen]
 
 
 def language_model(model: nn.Module) -> PreTrainedModel | None:
-    """The model of transformers in a policy or critic; None where it has another."""
+    """Return the transformers model in a policy or critic, or None if it has another model."""
     found = getattr(unwrapped(model), "model", None)
     return found if isinstance(found, PreTrainedModel) else None
 
 
 def cost_of(model: nn.Module) -> SequenceCost:
-    """What sequences cost `model`."""
+    """Return the cost of sequences for `model`."""
     inner = language_model(model)
     return TOKENS if inner is None else sequence_cost(inner)
 
 
 def sharing_of(model: nn.Module) -> Sharing | None:
-    """When samples share prefixes in passes of `model`; None: never, since it does not use packed
-    attention."""
+    """Return when samples share prefixes in passes of `model`, or None if its attention cannot
+    share prefixes."""
     inner = language_model(model)
     if inner is None or inner.config._attn_implementation != NAME:
         return None
@@ -126,8 +127,8 @@ def sharing_of(model: nn.Module) -> Sharing | None:
 
 
 def sharing_in_words(model: nn.Module, share: float) -> str:
-    """Whether samples share prefixes in passes of `model`, and why; `share` of their tokens were
-    not computed."""
+    """Describe for the user whether samples share prefixes in passes of `model`, and why. `share`:
+    share of their tokens that sharing saved."""
     if share > 0:
         return f"on: {share:.0%} of the samples' tokens were computed once for several samples"
     if sharing_of(model) is None:
@@ -139,10 +140,10 @@ def sharing_in_words(model: nn.Module, share: float) -> str:
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """`model` without DDP, for passes that have no gradient."""
+    """Return `model` without DDP, for passes without gradient."""
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where `model` computes."""
+    """Return the device on which `model` computes."""
     return next(model.parameters()).device

@@ -1,4 +1,4 @@
-"""Log-probabilities of the tokens that train, and nothing more.
+"""Log-probabilities of the tokens that train, and no others.
 
 Hidden states are selected *before* the output head (`output_head`).
 """
@@ -21,15 +21,15 @@ from learner.model.head.logit_scale import UnusableHead, logit_scale
 from learner.model.head.output_head import head_logprobs
 from learner.model.head.topk_logprobs import topk_logprobs
 
-if TYPE_CHECKING:  # bench.learner.one_pass runs where there is torch and transformers alone
+if TYPE_CHECKING:  # bench.learner.one_pass also runs with only torch and transformers
     from learner.distributed import Context
     from learner.model.moe.routing import Routing
 
 
 @dataclass(frozen=True)
 class PackedRow:
-    """One micro-batch: concatenated sequences, and which of their tokens to predict. What several
-    sequences share is in it once."""
+    """One micro-batch: concatenated sequences, and the tokens to predict. A shared prefix appears
+    once."""
 
     tokens: torch.Tensor
     """[T] token ids."""
@@ -37,20 +37,21 @@ class PackedRow:
     """[T] position of each token within its sequence."""
     layout: PackedLayout
     predictors: torch.Tensor
-    """[k] index of the token *before* each one whose log-probability is needed; the last token of a
-    shared prompt is so for the first one of each answer."""
+    """[k] index of the token *before* each target. The last token of a shared prompt predicts the
+    first token of each answer."""
     targets: torch.Tensor
     """[k] token ids to predict."""
     ends: torch.Tensor
     """[n] index of the last token of each sequence."""
     sequence_tokens: int
-    """Of all sequences, what they share counted for each."""
+    """Tokens of all sequences. Shared tokens count for each sequence."""
     sampling_mask: torch.Tensor | None = None
-    """[k, w] the ids that each was chosen from, and then −1; None: the whole vocabulary."""
+    """[k, w] ids that each target was chosen from, padded with −1. None: the whole vocabulary."""
     experts: torch.Tensor | None = None
-    """[T, layers, experts per token] int16: where routers send each token (`routing`)."""
+    """[T, layers, experts per token] int16: experts to which routers send each token
+    (`routing`)."""
     part: RowPart | None = None
-    """What this rank computes of it; None: all."""
+    """This rank's part of the row. None: the whole row."""
 
 
 def packed_row(
@@ -62,12 +63,12 @@ def packed_row(
     shared: Sequence[int] | None = None,
     context: "Context | None" = None,
 ) -> PackedRow:
-    """Pack `sequences` ([t] ids each). `loss_masks` ([t] bool each) mark the tokens to predict;
-    `sampling_mask` is as in PackedRow; `experts` ([t, layers, experts per token] each) says where
-    routers send them; `shared`: how many first tokens each shares with the one before it;
-    `context`: the ranks that share the row.
+    """Pack `sequences` ([t] ids each). `loss_masks` ([t] bool each): the tokens to predict;
+    `sampling_mask`: see PackedRow; `experts` ([t, layers, experts per token] each): experts to
+    which routers send them; `shared`: leading tokens that each sequence shares with its
+    predecessor; `context`: ranks that share the row.
 
-    Raises ValueError where a mask includes a first token, which nothing precedes.
+    Raises ValueError if a mask includes a first token, which has no predecessor.
     """
     if any(bool(mask[0]) for mask in loss_masks):
         raise ValueError("the first token of a sequence cannot be predicted")
@@ -81,7 +82,7 @@ def packed_row(
     targets = [sequence[c] for sequence, c in zip(sequences, chosen, strict=True)]
 
     def own(parts: list[torch.Tensor]) -> torch.Tensor:
-        """What each sequence does not share with the one before it, in the row's order."""
+        """Concatenate the part of each sequence that it does not share with its predecessor."""
         return sent(torch.cat([part[n:] for part, n in zip(parts, shared, strict=True)]), device)
 
     predictors = torch.cat(before)
@@ -102,8 +103,7 @@ def packed_row(
 class TokenLogprobs(nn.Module):
     """A causal language model as a map from packed rows to log-probabilities.
 
-    A module, so that DDP can wrap it, or FSDP gather it: hooks fire only for what runs inside
-    `forward`.
+    A module, so that DDP can wrap it, or FSDP gather it: their hooks fire only within `forward`.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class TokenLogprobs(nn.Module):
     def forward(
         self, row: PackedRow, temperature: float = 1.0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies [k] float32, in nats, at `temperature` and over
+        """Return log-probabilities and entropies [k] float32, in nats, at `temperature` and over
         `row.sampling_mask`, with gradient."""
         part = row.part
         if part is None:
@@ -143,7 +143,7 @@ class TokenLogprobs(nn.Module):
         sampling_mask: torch.Tensor | None,
         temperature: float,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of `targets` [m] behind `places` [m] of what this rank computes of the row."""
+        """Predict `targets` [m] at `places` [m] of this rank's part of the row."""
         if self.routing:
             experts = row.experts
             if row.part and experts is not None:
@@ -164,14 +164,14 @@ class TokenLogprobs(nn.Module):
 def computing_in(
     device: torch.device, autocast: torch.dtype | None
 ) -> torch.autocast | nullcontext[None]:
-    """A block that computes in the type of the passes; None: in that of the weights."""
+    """A context that computes in the type of the passes. None: in the type of the weights."""
     return nullcontext() if autocast is None else torch.autocast(device.type, autocast)
 
 
 def hidden_states(
     model: PreTrainedModel, row: PackedRow, autocast: torch.dtype | None
 ) -> torch.Tensor:
-    """[T, d] what the head of `model` reads at each token of the row, or of this rank's part."""
+    """[T, d] hidden states before the head, at each token of the row or of this rank's part."""
     extra: dict[str, Any] = {}
     if model.config._attn_implementation == NAME:
         extra["packed"] = row.layout

@@ -1,10 +1,10 @@
-"""Model FLOPs utilisation: the share of the devices' peak that training uses.
+"""Model FLOPs utilisation (MFU): the share of the devices' peak that training uses.
 
-Counted is what the objective asks for, as in PaLM (Chowdhery et al. 2022, appendix B): forward and
-backward pass take 6 FLOPs per weight and token, and 12·L·H·Q·T per token for attention over a
-sequence of T tokens (L layers, H query heads of Q); a forward pass alone takes a third of both.
-What samples share counts once. What is computed a second time to save memory does not count, nor
-what causal attention, a window or an output head at some tokens only, or for some ids only, saves.
+FLOPs are counted as in PaLM (Chowdhery et al. 2022, appendix B): forward and backward pass take 6
+FLOPs per weight and token, and 12·L·H·Q·T per token for attention over a sequence of T tokens (L
+layers, H query heads of size Q). A forward pass alone takes a third of both. Shared prefixes count
+once. Recomputation does not count. Neither do savings by causal attention, by a window, or by an
+output head at some tokens or some ids only.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from services.contracts.experts import expert_count
 from services.estimate.devices import peak_flops
 from services.estimate.shape import ModelShape, shape_of
 
-if TYPE_CHECKING:  # bench.learner.one_pass runs where there is torch and transformers alone
+if TYPE_CHECKING:  # bench.learner.one_pass also runs with only torch and transformers
     from learner.distributed import Ranks
     from services.contracts.config.objective.algorithm import Algorithm
 
@@ -28,32 +28,33 @@ class Work:
     """FLOPs of one pass over one token, and the devices' peak."""
 
     weights: int
-    """Of matrices that a token is multiplied with: all but an embedding that is no output head, and
-    but the experts it does not go to."""
+    """Weights that a token is multiplied with: all except an input embedding and the experts that
+    the token does not use."""
     attention: int
     """L·H·Q."""
     forward: int
-    """Passes over a batch that are forward only: of the proximal policy, of the reference."""
+    """Forward-only passes over a batch: for the proximal policy, for the reference."""
     peak: float
     """FLOP/s of all devices together."""
     frozen: int = 0
-    """Of `weights`, those that the backward pass goes through and makes no gradient of."""
+    """Frozen part of `weights`: the backward pass goes through them without computing their
+    gradient."""
     other: tuple[int, int] = (0, 0)
-    """Weights and L·H·Q of a critic, or of a teacher: a run has one of them at most."""
+    """Weights and L·H·Q of a critic, or of a teacher. A run has at most one of both."""
     other_passes: float = 0.0
-    """How often a critic is trained on a batch, and a third for what it, or a teacher, says
-    before."""
+    """Training passes of a critic over a batch, plus a third for the forward pass of the critic or
+    teacher before them."""
 
     def metrics(
         self, tokens: float, squares: float, passes: float, seconds: float
     ) -> dict[str, float]:
-        """Of `seconds` in which sequences whose lengths add up to `tokens`, and their squares to
-        `squares`, were trained `passes` times."""
+        """Return the MFU of `seconds` in which sequences were trained `passes` times. Their lengths
+        add up to `tokens`, the squares of their lengths to `squares`."""
         flops = self.flops(tokens, squares, passes)
         return {"train/mfu": flops / (max(seconds, 1e-9) * self.peak)}
 
     def flops(self, tokens: float, squares: float, passes: float) -> float:
-        """Of the same."""
+        """Return the FLOPs for the same arguments."""
 
         def once(weights: int, attention: int) -> float:
             return 6 * weights * tokens + 12 * attention * squares
@@ -70,8 +71,8 @@ def work(
     critic: PreTrainedModel | None = None,
     teacher: PreTrainedModel | None = None,
 ) -> Work | None:
-    """None where a device's peak is not known, or what a token takes is not to be read off the
-    model's config."""
+    """Return the work of an RL run, or None if a device's peak is unknown or the model's config
+    does not name its sizes."""
     if ranks.device.type != "cuda":
         return None
     peak, sizes = peak_flops(torch.cuda.get_device_name(ranks.device)), shape(model)
@@ -92,9 +93,8 @@ def work(
 
 
 def supervised_work(model: PreTrainedModel, ranks: "Ranks", forward: int = 0) -> Work | None:
-    """Of a supervised run, with so many passes over a batch that are `forward` only; its `peak` is
-    0 where that is not known. None where what a token takes is not to be read off the model's
-    config."""
+    """Return the work of a supervised run with `forward` forward-only passes over a batch. An
+    unknown `peak` is 0. Return None if the model's config does not name its sizes."""
     if (sizes := shape(model)) is None:
         return None
     known = None
@@ -105,15 +105,15 @@ def supervised_work(model: PreTrainedModel, ranks: "Ranks", forward: int = 0) ->
 
 
 def shape(model: PreTrainedModel) -> tuple[int, int] | None:
-    """(weights, L·H·Q) of a model, of experts the part that a token uses; None where the config
-    does not say how many it uses, or has no attention heads."""
+    """Return (weights, L·H·Q) of a model, counting only the experts that a token uses. Return None
+    if the config lacks the number of experts per token, or the attention heads."""
     found = _sizes(model)
     return None if found is None else (_weights(model, found), found.layers * found.query)
 
 
 def sequence_cost(model: PreTrainedModel) -> SequenceCost:
-    """What the model's sequences cost, to balance work by; each token the same where the config
-    does not say."""
+    """Return the cost of the model's sequences, for balancing work. If the config does not name its
+    sizes, each token costs the same."""
     found, head = _sizes(model), model.get_output_embeddings()
     if found is None:
         return TOKENS
@@ -137,13 +137,14 @@ def _sizes(model: PreTrainedModel) -> ModelShape | None:
 
 
 def _weights(model: PreTrainedModel, found: ModelShape) -> int:
-    """Those that a token is multiplied with. An embedding is only where it is the output head: a
-    critic's is not."""
+    """Count the weights that a token is multiplied with. The embedding counts only if it is also
+    the output head, which it never is in a critic."""
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
     own = head is None or embedding is not head.weight
     return found.parameters - found.idle - (embedding.numel() if own else 0)
 
 
 def widths(text: PreTrainedConfig) -> dict[str, Any]:
-    """The config of a model by the usual names of widths: architectures have their own."""
+    """Return the config of a model under the usual names of widths. Some architectures name them
+    differently."""
     return text.to_dict() | {name: getattr(text, name, None) for name in text.attribute_map}

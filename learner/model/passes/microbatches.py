@@ -1,7 +1,8 @@
-"""Passes of a model over a batch, in packed micro-batches, by every rank the same number of times.
+"""Passes of a model over a batch in packed micro-batches. Every rank makes the same number of
+passes.
 
-The cut must never change the gradient: what is summed here is normalised by counts over all ranks
-that are known before the first backward pass.
+The cut must never change the gradient: sums are normalised by counts over all ranks that are known
+before the first backward pass.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,8 +35,9 @@ from learner.model.passes.logprobs import PackedRow, packed_row
 from learner.model.placement.parallel import is_sharded
 from learner.optim.optimizers import Optimizers
 
-# On a CPU, activations of more tokens than this fall out of the caches: micro-batches of 1,000 to
-# 4,000 tokens are the fastest for models of 1 M to 100 M parameters, 16,000 half again as slow.
+# On a CPU, activations of more tokens than this do not fit in the caches: micro-batches of 1,000 to
+# 4,000 tokens are the fastest for models of 1 M to 100 M parameters. 16,000 take half as long
+# again.
 CPU_TOKENS = 4096
 S = TypeVar("S", Sample, Example)
 
@@ -48,9 +50,9 @@ def backward_rows(
     optimizers: Optimizers | None = None,
     together: int = 1,
 ) -> Iterator[tuple[list[int], PackedRow]]:
-    """Micro-batches of `samples`: which of them, and their row. Each is for one forward and one
-    backward pass of `model`; the last one sums gradients over ranks, and is announced to
-    `optimizers`. Each `together` samples behind each other are in one micro-batch.
+    """Yield micro-batches of `samples`: indices of the samples, and their row. Each is for one
+    forward and one backward pass of `model`. The last backward pass sums gradients over ranks, and
+    is announced to `optimizers`. Each `together` consecutive samples are in one micro-batch.
 
     A rank with fewer micro-batches than the others gets rows without samples, for a loss of 0:
     DDP's all-reduce needs the backward pass.
@@ -70,8 +72,9 @@ def backward_rows(
 def forward_rows(
     model: nn.Module, samples: Sequence[S], budget: int, ranks: Ranks
 ) -> Iterator[tuple[list[S], PackedRow]]:
-    """Micro-batches of `samples` and their rows, for forward passes of `model`: without any there
-    is none. Where `model` is sharded, every rank makes as many, some of them without samples."""
+    """Yield micro-batches of `samples` and their rows, for forward passes of `model`. Without
+    samples there are no micro-batches, except for a sharded `model`: then every rank gets equally
+    many, some of them without samples."""
     device = device_of(model)
     budget = micro_batch_tokens(budget, device) * row_ranks(ranks)
     families = _families(model, samples, budget)
@@ -84,24 +87,25 @@ def forward_rows(
 
 
 def micro_batch_tokens(budget: int, device: torch.device) -> int:
-    """The configured limit, or less where less is faster."""
+    """Return the configured limit, or a lower limit that is faster."""
     return min(budget, CPU_TOKENS) if device.type == "cpu" else budget
 
 
 def row_ranks(ranks: Ranks) -> int:
-    """Ranks that share a row, each of which has so many tokens of it."""
+    """Return the number of ranks that share a row. Each rank may have `budget` tokens."""
     return ranks.context.size if ranks.context else 1
 
 
 def check_sharing(model: PreTrainedModel, ranks: Ranks) -> None:
-    """Raise UnusableModel where ranks are to share rows of `model`, and cannot."""
+    """Raise UnusableModel if ranks should share rows of `model` but cannot."""
     if ranks.context and (why := why_not_shared(model, ranks.context.size)):
         raise UnusableModel(f"training.context_parallel {ranks.context.size}: {why}")
 
 
 def synchronised(model: nn.Module, last: bool) -> AbstractContextManager[None]:
-    """DDP sums gradients over ranks in the `last` backward pass of an optimizer step only. A
-    sharded model sums them in each: else every rank would hold those of the whole model."""
+    """Have DDP sum gradients over ranks only in the `last` backward pass of an optimizer step. A
+    sharded model sums them in each pass, or every rank would hold the gradients of the whole
+    model."""
     if isinstance(model, DistributedDataParallel) and not last:
         return model.no_sync()
     return nullcontext()
@@ -125,8 +129,9 @@ def row_of(
     device: torch.device,
     context: Context | None = None,
 ) -> PackedRow:
-    """The row of these families of `samples`, which the ranks of `context` share; without any, one
-    that predicts a token for nothing, since every rank makes the same passes."""
+    """Return the row of `families` of `samples`, shared by the ranks of `context`. Without
+    families, the row predicts one dummy token, because every rank makes the same number of
+    passes."""
     if not families:
         return packed_row(
             [torch.zeros(2, dtype=torch.int64)],

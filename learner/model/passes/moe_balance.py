@@ -1,15 +1,17 @@
 """Balance of a model's experts: two terms of the loss, and metrics.
 
-Over the n tokens of a minibatch in the loss, on all ranks, each counted at the token before it,
-whose routers decide what it will be; over the model's L routers with E experts, of which a token
-takes k. With f_e the share of tokens that went to expert e (all experts together: k), P_e the
-routers' mean probability of it, both over tokens and routers:
+Both terms are over the n tokens in the loss of a minibatch, on all ranks, and over the model's L
+routers. Each token counts at its predecessor, whose routers process its prediction. There are E
+experts, and a token uses k experts. f_e is the share of tokens that went to expert e; the shares
+add up to k. P_e is the routers' mean probability of expert e. Both are means over tokens and
+routers:
 
     aux = E · Σ_e sg(f_e) · P_e         (Fedus et al. 2022, as transformers has it) k if all is even
     z   = mean of logsumexp(logits)²    (Zoph et al. 2022)
 
-A product of two means over the minibatch is no sum over its tokens. f is therefore counted over all
-ranks before the first backward pass, so that the gradient depends on no cut of the minibatch.
+A product of two means over the minibatch is not a sum over its tokens. Therefore f is counted over
+all ranks before the first backward pass, and the gradient does not depend on how the minibatch is
+cut.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,20 +28,21 @@ from learner.model.passes.logprobs import PackedRow
 
 
 def routing_of(policy: nn.Module) -> Routing | None:
-    """The routers of `policy`, a TokenLogprobs that may be inside DDP."""
+    """Return the routers of `policy`, a TokenLogprobs that may be inside DDP."""
     routing = getattr(unwrapped(policy), "routing", None)
     return routing if isinstance(routing, Routing) else None
 
 
 @dataclass(frozen=True)
 class Balance:
-    """The routers' terms in the loss of one minibatch, and what they are normalised by."""
+    """The routers' terms in the loss of one minibatch, and their normalisation."""
 
     routing: Routing
     tokens: int
     """n, over all ranks."""
     counts: torch.Tensor
-    """[E] tokens that went to each expert, over all routers and ranks; 0 where no term needs it."""
+    """[E] tokens that went to each expert, over all routers and ranks; 0 if no term needs the
+    count."""
 
     @property
     def routed(self) -> Routed:
@@ -48,7 +51,7 @@ class Balance:
         return self.routing.routed
 
     def loss(self) -> torch.Tensor:
-        """The part of both terms, with their weights, that the last forward pass adds."""
+        """Return the share of both terms, with their weights, that the last forward pass adds."""
         logits = self.routed.logits
         n = len(self.routing.layers) * max(self.tokens, 1)
         total = logits.new_zeros(())
@@ -67,11 +70,11 @@ def balance(
     recorded: Callable[[Routing], torch.Tensor | None],
     rows: Iterable[tuple[Sequence[object], PackedRow]],
 ) -> Balance | None:
-    """The terms of a minibatch with `tokens` in the loss on all ranks, of which this one has `rows`
-    (`forward_rows`); None for a dense model.
+    """Return the router terms of a minibatch with `tokens` tokens in the loss on all ranks, or None
+    for a dense model. `rows`: this rank's micro-batches (`forward_rows`).
 
-    Where the auxiliary loss has a weight, `recorded` counts [E] how many of this rank's tokens go
-    to each expert, over all routers; where it cannot, that costs a forward pass over `rows`.
+    If the auxiliary loss has a weight, `recorded` counts [E] this rank's tokens by expert, over all
+    routers. If it returns None, counting takes a forward pass over `rows`.
     """
     routing = routing_of(policy)
     if routing is None:
@@ -79,9 +82,9 @@ def balance(
     counts = torch.zeros(routing.experts, dtype=torch.int64)
     if routing.aux_weight and torch.is_grad_enabled():
         found = recorded(routing)
-        # The same way on every rank: the passes of a sharded model are passes of all of them.
+        # All ranks count in the same way, because they make the passes of a sharded model together.
         (unknown,) = ranks.max([found is None])
-        # Recorded ones are of whole samples; a pass has those of this rank's part of the rows.
+        # Recorded counts cover whole samples. A pass counts only this rank's part of the rows.
         own = bool(unknown) or found is None
         counts = computed_counts(policy, routing, rows) if unknown or found is None else found
         counts = torch.tensor(ranks.sum(counts.tolist(), own), dtype=torch.float64)
@@ -89,8 +92,8 @@ def balance(
 
 
 def recorded_counts(samples: list[Sample], routing: Routing) -> torch.Tensor | None:
-    """[E] tokens in the loss that went to each expert when they were sampled, over all routers;
-    None where some were not recorded."""
+    """[E] tokens in the loss that went to each expert when they were sampled, over all routers.
+    Return None if a token's experts were not recorded."""
     counts = torch.zeros(routing.experts, dtype=torch.int64)
     for sample in samples:
         if sample.experts is None:
@@ -113,25 +116,25 @@ def computed_counts(
         unwrapped(policy)(row)
         assert routing.routed is not None
         if chosen:
-            # `bincount` would have the host wait for the largest number.
+            # `bincount` would make the host wait for the largest number.
             taken = routing.routed.taken.flatten()
             counts.index_add_(0, taken, torch.ones_like(taken))
     return counts.cpu()
 
 
 class RouterTally:
-    """Sums over a step's routed tokens, reduced over ranks at its end."""
+    """Sums over a step's routed tokens, reduced over ranks at the step's end."""
 
     def __init__(self, routing: Routing) -> None:
         self._layers, self._experts, self._used = len(routing.layers), routing.experts, routing.used
         self.taken = torch.zeros(self._layers, self._experts, dtype=torch.float64)
         self.probabilities = torch.zeros(self._experts, dtype=torch.float64)
-        # Tokens, Σ z, tokens whose experts were recorded, experts of these that agree, both terms.
+        # Tokens, Σ z, tokens with recorded experts, agreements of the recorded experts, both terms.
         self.sums = torch.zeros(5, dtype=torch.float64)
 
     @torch.no_grad()
     def add(self, routed: Routed, terms: torch.Tensor) -> None:
-        """Add the tokens of a micro-batch, and what they add to the loss (`Balance.loss`)."""
+        """Add the tokens of a micro-batch, and their terms of the loss (`Balance.loss`)."""
         self._to(routed.logits.device)
         taken = routed.taken.flatten(1)
         self.taken.scatter_add_(1, taken, torch.ones_like(taken, dtype=torch.float64))
@@ -147,7 +150,7 @@ class RouterTally:
         self.sums[1:] += torch.stack([one.double() for one in sums])
 
     def _to(self, device: torch.device) -> None:
-        """The host waits for no sum until `metrics`."""
+        """Move the sums to `device`, so the host does not wait before `metrics`."""
         self.taken, self.probabilities, self.sums = (
             one.to(device) for one in (self.taken, self.probabilities, self.sums)
         )
@@ -160,7 +163,8 @@ class RouterTally:
         self.sums += other.sums
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
-        """By the names of docs/metrics.md; none where nothing trained."""
+        """Return the metrics, named as in docs/metrics.md. Return no metrics if no token was
+        trained."""
         parts = [self.sums, self.probabilities, self.taken.flatten()]
         every = ranks.sum(torch.cat(parts).tolist(), own=True)
         total = torch.tensor(every, dtype=torch.float64)

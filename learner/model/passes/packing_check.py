@@ -1,4 +1,4 @@
-"""Whether the learner may pack several sequences of a model into one row.
+"""Check that the learner may pack several sequences of a model into one row.
 
 A model that looks beyond a sequence's ends would be trained on other probabilities than vLLM
 samples from, and only `mismatch/kl` would show it.
@@ -10,18 +10,18 @@ from transformers import PreTrainedModel
 from learner.model.passes.logprobs import computing_in, hidden_states, packed_row
 
 APART = 0.01
-"""Largest relative difference between a token's hidden states in the row and in its sequence alone:
-rounding makes a thousandth at most, looking beyond the ends a tenth or more."""
+"""Largest relative difference between a token's hidden states in the row and in its sequence alone.
+Rounding makes at most 0.001, looking beyond the ends 0.1 or more."""
 APART_BFLOAT16 = 0.05
-"""The same where rounding makes a hundredth or two."""
+"""The same tolerance for bfloat16, whose rounding alone gives 0.01 to 0.02."""
 LENGTHS = [2, 4, 4, 4]
-"""Short: some models look at no more than the last few tokens."""
+"""Short, because some models look only at the last few tokens."""
 
 
 @torch.no_grad()
 def mixes_sequences(model: PreTrainedModel, autocast: torch.dtype | None = None) -> str | None:
-    """Why `model`, without dropout, cannot have packed rows; None where it can. `autocast`: as of
-    the passes that train, whose attention is another than float32's on a GPU."""
+    """Return why `model`, without dropout, cannot have packed rows, or None if it can. `autocast`:
+    type of the training passes, whose attention on a GPU differs from float32's."""
     device, words = model.device, model.get_input_embeddings().num_embeddings
     sequences = ((torch.arange(sum(LENGTHS)) * 7 + 3) % words).split(LENGTHS)
     row = packed_row(
@@ -35,7 +35,7 @@ def mixes_sequences(model: PreTrainedModel, autocast: torch.dtype | None = None)
                 for s in sequences
             ]
         )
-    # The median: in a mixture of experts rounding can send a token to another expert.
+    # The median, because in a mixture of experts rounding can send a token to another expert.
     apart = ((packed - alone).norm(dim=1) / alone.norm(dim=1)).median()
     rounds = torch.bfloat16 in (packed.dtype, autocast)
     if not apart > (APART_BFLOAT16 if rounds else APART):

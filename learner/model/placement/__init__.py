@@ -1,1 +1,1 @@
-"""Where weights are: on every rank, in slices, or on the host while they are idle."""
+"""Placement of weights: on every rank, in slices, or on the host while they are idle."""

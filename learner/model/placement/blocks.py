@@ -1,4 +1,4 @@
-"""The blocks that a model is a stack of."""
+"""The stacked blocks of a model."""
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -7,8 +7,8 @@ from learner.errors import UnusableModel
 
 
 def blocks(model: PreTrainedModel, why: str) -> list[nn.Module]:
-    """The blocks that `model` is a stack of. Raises UnusableModel, with `why` they are needed,
-    where it does not say what its blocks are."""
+    """Return the stacked blocks of `model`. Raises UnusableModel, with the reason `why` they are
+    needed, if the model does not name its blocks."""
     kinds = set(model._no_split_modules or ())
     found = [module for module in model.modules() if type(module).__name__ in kinds]
     if not found:

@@ -1,7 +1,7 @@
-"""Placement of models beside the policy, and of what is on the host while it is idle.
+"""Placement of models other than the policy, and of idle tensors on the host.
 
 Only storage is freed and allocated. Parameters and optimizer state stay the same tensors on the
-same device, so that optimizers and DDP need not know.
+same device, so optimizers and DDP need not know.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -13,24 +13,24 @@ import torch
 from learner.errors import RunCannotGoOn
 from learner.slices import local
 
-if TYPE_CHECKING:  # tests/gpu runs where there is torch and transformers alone
+if TYPE_CHECKING:  # tests/gpu also runs with only torch and transformers
     from learner.distributed import Ranks
     from services.contracts.config.training import Offloaded, Training
 
 
 class UnusableDevice(RunCannotGoOn):
-    """The config places a model on a device that it cannot use; the message names the devices."""
+    """The config places a model on a device that it cannot use. The message names the devices."""
 
 
 def offloads(name: "Offloaded", training: "Training", ranks: "Ranks") -> bool:
-    """Whether `name` is on the host while it is idle: as the config says, where that is not where
-    it is used."""
+    """Whether `name` is on the host while it is idle: if the config says so and the device is not
+    already the host."""
     return name in training.offload and ranks.device.type != "cpu"
 
 
 def place(key: str, placement: str, ranks: "Ranks", devices: int | None = None) -> torch.device:
-    """Where `placement`, the value of the config's `key`, has a model of this rank compute.
-    `devices`: how many GPUs this host has. Raises UnusableDevice."""
+    """Return the device for a model of this rank, given `placement`, the value of the config's
+    `key`. `devices`: number of GPUs of this host. Raises UnusableDevice."""
     if placement == "same":
         return ranks.device
     there = torch.cuda.device_count() if devices is None else devices
@@ -52,19 +52,20 @@ def place(key: str, placement: str, ranks: "Ranks", devices: int | None = None) 
 
 
 class Offload:
-    """Tensors that have storage on their device only while they are used, else on the host."""
+    """Tensors that have storage on their device only while they are used, and are otherwise on the
+    host."""
 
     def __init__(self, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
-        """`tensors`: all of them, each once; there may be more after a use than before."""
+        """`tensors`: returns all tensors, each once. There may be more after a use than before."""
         self._tensors = tensors
         self.host: dict[torch.Tensor, torch.Tensor] = {}
-        """Content of each tensor, of a sharded one this rank's rows, while it has no storage."""
+        """Content of each tensor without storage. For a sharded tensor: this rank's rows."""
         self._sizes: dict[torch.Tensor, int] = {}
         self.store(changed=True)
 
     @torch.no_grad()
     def load(self) -> None:
-        """Give every tensor its storage and content back."""
+        """Restore the storage and content of every tensor."""
         for tensor, kept in self.host.items():
             here = local(tensor)
             here.untyped_storage().resize_(self._sizes[tensor])
@@ -72,7 +73,7 @@ class Offload:
 
     @torch.no_grad()
     def store(self, changed: bool) -> None:
-        """Free their storage. `changed`: copy their content to the host first."""
+        """Free the tensors' storage. `changed`: first copy their content to the host."""
         for tensor in self._tensors():
             here = local(tensor)
             if tensor not in self.host:
@@ -80,7 +81,8 @@ class Offload:
                 self.host[tensor] = torch.empty_like(
                     here, device="cpu", pin_memory=here.is_cuda, requires_grad=False
                 ).copy_(here)
-                # A slice may have less than its memory: all ranks' slices are gathered as one.
+                # A slice's memory may be larger than the slice: all ranks' slices are gathered as
+                # one tensor.
                 self._sizes[tensor] = here.untyped_storage().nbytes()
             elif changed:
                 self.host[tensor].copy_(here)
@@ -89,7 +91,7 @@ class Offload:
 
 @contextmanager
 def present(offloads: Iterable[Offload], changed: bool) -> Iterator[None]:
-    """A block in which the tensors of `offloads` can be used. `changed`: it changes them."""
+    """Make the tensors of `offloads` usable within the block. `changed`: the block changes them."""
     with ExitStack() as stack:
         for offload in offloads:
             offload.load()

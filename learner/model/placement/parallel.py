@@ -1,9 +1,9 @@
-"""How ranks share the training of a model: each holds all of it (DDP), or a slice of every weight
-(FSDP).
+"""Split the training of a model over ranks: each rank holds the whole model (DDP), or a slice of
+every weight (FSDP).
 
-A sharded weight is a DTensor: rank r holds the r-th part of its rows, and the root module gathers
-the rest for the length of a pass. Optimizers update the slices. Every pass of a sharded model,
-with or without gradient, is one of all ranks: who leaves one out lets the others wait for ever.
+A sharded weight is a DTensor. Rank r holds the r-th part of its rows, and the root module gathers
+the rest for the length of a pass. Optimizers update the slices. All ranks must make every pass of a
+sharded model together, with or without gradient: a rank that skips a pass deadlocks the others.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def replicate(passes: nn.Module, ranks: Ranks) -> nn.Module:
-    """`passes` so that its last backward pass before an update averages gradients over ranks."""
+    """Have the last backward pass of `passes` before an update average gradients over ranks."""
     if ranks.size == 1 or is_sharded(passes):
         return passes
     return DistributedDataParallel(passes, forward_sync_buffers=False)
@@ -37,15 +37,16 @@ def replicate(passes: nn.Module, ranks: Ranks) -> nn.Module:
 def shard(
     passes: nn.Module, model: PreTrainedModel, compute: torch.dtype | None, ranks: Ranks
 ) -> None:
-    """Leave each rank its slice of every weight of `model`, and have `passes`, the module around it
-    whose `forward` makes its passes, gather them: each block for itself, the rest together.
+    """Leave each rank its slice of every weight of `model`. `passes` is the module around `model`
+    whose `forward` makes its passes: it gathers each block separately, and the remaining weights
+    together.
 
-    `compute`: the type of the gathered weights and of the passes; None: that of the weights.
-    Gradients are averaged over ranks in float32, after every backward pass: a rank never holds
-    those of the whole model. Raises UnusableModel where the model does not name its blocks.
+    `compute`: type of the gathered weights and of the passes; None: the type of the weights.
+    Gradients are averaged over ranks in float32 after every backward pass, so a rank never holds
+    the gradients of the whole model. Raises UnusableModel if the model does not name its blocks.
     """
     mesh = mesh_of(ranks)
-    # FSDP takes whole weights, also such without memory, and makes slices of them.
+    # FSDP expects whole weights, even without memory, and makes slices of them.
     slices = [(place, name, one) for place, name, one in weights_of(model) if is_slice(one)]
     unread: dict[int, nn.Parameter] = {}
     for place, name, one in slices:
@@ -54,19 +55,19 @@ def shard(
         setattr(place, name, unread[id(one)])
     reduced = None if compute is None else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduced)
-    # The root, too: while it is gathered its slices are not to be found at their names, and a pass
-    # without gradient would leave it so.
+    # The root is resharded too: while it is gathered, its slices are not under their names, and a
+    # pass without gradient would leave it gathered.
     for module in (*blocks(model, "training.parallel fsdp shards"), passes):
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     for place, name, one in slices:
         setattr(place, name, one)
-    # Moves nothing: FSDP looks again at what its slices are.
+    # Moves nothing, but makes FSDP update its record of the slices.
     passes.to(ranks.device)
 
 
 def gathered(passes: nn.Module, action: Callable[[], T]) -> T:
-    """The result of `action`, which computes with the model inside `passes` other than by its
-    `forward`. All ranks call it for a sharded one."""
+    """Return the result of `action`, which computes with the model inside `passes` without its
+    `forward`. For a sharded model all ranks call this together."""
     if not is_sharded(passes):
         return action()
     passes.acting = action  # type: ignore[assignment]
@@ -78,7 +79,7 @@ def gathered(passes: nn.Module, action: Callable[[], T]) -> T:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether each rank holds a slice of the weights of `module`, between its passes."""
+    """Whether each rank holds a slice of the weights of `module` between its passes."""
     return is_slice(next(module.parameters()))
 
 

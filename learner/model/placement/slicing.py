@@ -1,8 +1,8 @@
-"""Loading a model of which this rank keeps its rows only: no process ever holds all of it.
+"""Load only this rank's rows of a model: no process ever holds the whole model.
 
-transformers makes a model on the meta device, then reads its weights. In between, every weight
-becomes a DTensor without memory, of which transformers reads this rank's rows; `parallel.shard`
-gives these to FSDP.
+transformers creates a model on the meta device, then reads its weights. In between, every weight
+becomes a DTensor without memory, and transformers reads this rank's rows into it. `parallel.shard`
+hands these rows to FSDP.
 """
 
 from collections.abc import Iterator
@@ -23,24 +23,25 @@ log = get_logger(__name__)
 
 
 def mesh_of(ranks: Ranks) -> DeviceMesh:
-    """All ranks, in their order."""
+    """Return the mesh of all ranks, in their order."""
     assert dist.group.WORLD is not None
     return DeviceMesh.from_group(dist.group.WORLD, ranks.device.type)
 
 
 @contextmanager
 def loading_slices(ranks: Ranks | None) -> Iterator[None]:
-    """Within it `from_pretrained` leaves this rank its rows of every weight; None: all of them.
+    """Within the block, `from_pretrained` loads only this rank's rows of every weight. None: all
+    rows.
 
-    A model whose folder holds other tensors than it has, in ways that mix their rows, is loaded
-    whole, and sharded afterwards.
+    If the model's folder holds its tensors in a layout that mixes their rows, the model is loaded
+    whole and sharded afterwards.
     """
     if ranks is None:
         yield
         return
     mesh = mesh_of(ranks)
-    # The one place between the model on the meta device and its weights. transformers' own
-    # `fsdp_plan` shards there, too, but the module that makes our passes is not the model's.
+    # The only hook between the creation of the model and the loading of its weights. transformers'
+    # own `fsdp_plan` also shards there, but our passes are made by another module than the model.
     read = PreTrainedModel._load_pretrained_model
 
     def read_slices(
@@ -61,8 +62,8 @@ def loading_slices(ranks: Ranks | None) -> Iterator[None]:
 
 
 def keeps_rows(conversion: Any) -> bool:
-    """Whether rows of a weight are made of the same rows of tensors in its folder, or of whole ones
-    (a layer's experts)."""
+    """Whether each row of a weight is made from the same row of tensors in its folder, or from
+    whole tensors (a layer's experts)."""
     if not isinstance(conversion, WeightConverter):
         return True
     return all(
@@ -73,14 +74,15 @@ def keeps_rows(conversion: Any) -> bool:
 
 
 def without_memory(model: PreTrainedModel, mesh: DeviceMesh) -> None:
-    """Make every weight of `model`, on the meta device, a sharded one."""
+    """Replace every weight of `model`, which is on the meta device, by a sharded weight."""
     for module, name, weight in weights_of(model):
         sliced = sharded_as(weight.detach(), mesh)
         setattr(module, name, nn.Parameter(sliced, requires_grad=weight.requires_grad))
 
 
 def weights_of(model: nn.Module) -> Iterator[tuple[nn.Module, str, nn.Parameter]]:
-    """Every place of every weight: its module, its name there, itself. Tied ones have several."""
+    """Yield every place of every weight: its module, its name there, and the weight. A tied weight
+    has several places."""
     for module in list(model.modules()):
         for name, weight in list(module.named_parameters(recurse=False)):
             yield module, name, weight
