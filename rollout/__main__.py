@@ -14,7 +14,7 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.settings import RolloutSettings
-from rollout.supervisor import Supervisor
+from rollout.supervisor import WorkerSupervisor
 from rollout.vllm.gpu_lock import GPUsTaken, take_gpus
 from services.contracts.schema import SchemaMismatch
 from services.runtime import logs
@@ -48,7 +48,7 @@ async def _serve(settings: RolloutSettings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     store = Store.from_url(settings.redis_url.get_secret_value())
-    supervisor = Supervisor(settings, store)
+    supervisor = WorkerSupervisor(settings, store)
     bind_contextvars(worker=supervisor.record.id)
     try:
         await require_durable(store, settings)

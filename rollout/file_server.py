@@ -79,7 +79,7 @@ def other_hosts(settings: RolloutSettings, store: Store) -> Peers:
     return Peers(settings.peer_url or "", listed, key_for_peers(key_for(settings)))
 
 
-class Files:
+class FileServer:
     """The ASGI application with one route, the same as the gateway's. It serves the finished parts
     of a file that is still being fetched."""
 
@@ -225,14 +225,14 @@ async def serve(files: ASGIApp, key: str, listener: socket.socket) -> None:
         lifespan="off",
         timeout_graceful_shutdown=1,
     )
-    server = _Server(config)
+    server = _SignalFreeServer(config)
     try:
         await server.serve(sockets=[listener])
     finally:
         server.should_exit = server.force_exit = True
 
 
-class _Server(uvicorn.Server):
+class _SignalFreeServer(uvicorn.Server):
     """uvicorn without its signal handlers: this process has its own."""
 
     @contextmanager
@@ -285,7 +285,7 @@ def main() -> int:
 
 
 async def _until_told(settings: RolloutSettings, key: str, listener: socket.socket) -> int:
-    files = Files(settings.data.absolute(), Bandwidth.of(settings.file_bandwidth_mbit))
+    files = FileServer(settings.data.absolute(), Bandwidth.of(settings.file_bandwidth_mbit))
     serving = asyncio.create_task(serve(files, key, listener))
     log.info("files are served to other hosts", address=settings.peer_url)
     for number in (signal.SIGTERM, signal.SIGINT):

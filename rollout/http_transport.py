@@ -49,7 +49,7 @@ class PerRequestTransport(httpx.AsyncBaseTransport):
         return httpx.Response(
             response.status_code,
             headers=response.headers,
-            stream=_Body(response.stream, release),
+            stream=_ReleasingBody(response.stream, release),
             extensions=response.extensions,
         )
 
@@ -64,7 +64,7 @@ class PerRequestTransport(httpx.AsyncBaseTransport):
         )
 
 
-class _Body(httpx.AsyncByteStream):
+class _ReleasingBody(httpx.AsyncByteStream):
     """An answer's body. It releases its connection when it is read or closed."""
 
     def __init__(self, stream: httpx.AsyncByteStream, release: Callable[[], None]) -> None:

@@ -30,12 +30,12 @@ from rollout.vllm.served_weights import WrongWeights
 from rollout.vllm.server import VLLMFailed
 from rollout.vllm.serving import Serving
 from rollout.vllm.staging import Staging, only_whole
-from rollout.vllm.weight_follower import Follower
+from rollout.vllm.weight_follower import WeightFollower
 from rollout.work.capacity import Sequences
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
 from rollout.work.task_rows import Rows, task_rows
-from rollout.work.teacher import Teacher
+from rollout.work.teacher import TeacherScorer
 from rollout.worker import RunWorker
 from services.contracts.config import RLConfig
 from services.contracts.config.episodes import Sessions, own_episodes
@@ -66,7 +66,7 @@ IDLE_SECONDS = 0.5
 BROKEN = ("unhealthy", "drained")
 
 
-class Supervisor:
+class WorkerSupervisor:
     """One rollout process."""
 
     def __init__(self, settings: RolloutSettings, store: Store) -> None:
@@ -254,7 +254,7 @@ class Supervisor:
 
         masks = config.sampling.cuts and installed_device() != "cpu"
         limit, options = config.rollout.canary_limit, config.rollout.vllm
-        follower = Follower(
+        follower = WeightFollower(
             run.id,
             self.record.id,
             self._store,
@@ -298,7 +298,7 @@ class Supervisor:
             vocabulary=vocabulary(model) if installed_device() == "cpu" else None,
             routing_bytes=bytes_per_token(model) if config.algorithm.router.replay else 0,
             tool_servers=self._tool_servers,
-            teacher=Teacher(taught, self._rewards, tokenizer, run_events)
+            teacher=TeacherScorer(taught, self._rewards, tokenizer, run_events)
             if taught is not None and taught.endpoint is not None
             else None,
             evaluation_only=self._settings.evaluation_only,

@@ -20,18 +20,18 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from rollout.policy.calls import PolicyCalls
+from rollout.policy.calls import PolicyCallLoop
 from rollout.run_events import RunEvents
 from rollout.vllm.connection import VLLMUnavailable
-from rollout.vllm.progress import Progress
+from rollout.vllm.progress import TokenProgress
 from rollout.vllm.server import VLLMFailed
-from rollout.vllm.weight_follower import Follower
+from rollout.vllm.weight_follower import WeightFollower
 from rollout.work.capacity import reserve_bytes, slots, to_lease, widened
 from rollout.work.evaluation import Evaluator
 from rollout.work.evaluation_share import evaluation_rows, training_groups
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
-from rollout.work.group_tasks import GroupTasks, Status
+from rollout.work.group_tasks import GroupTasks, WorkStatus
 from rollout.work.leases import DRAIN_SECONDS, Leases
 from rollout.work.task_rows import Rows, TaskRows
 from services.contracts.records import WorkerRecord
@@ -85,13 +85,13 @@ class RunWorker:
         self._reserve = min(largest, context.payloads.above)
         self._ttl = config.rollout.lease_seconds
         self._leases = Leases(context.run, store, self._ttl, wake.set)
-        self._progress = Progress(limit=self._ttl)
+        self._progress = TokenProgress(limit=self._ttl)
         # Wakes `_renew`, which checks whether work can go on.
         self._look = asyncio.Event()
         self._closing = False
         self._limit = limit
         limit.start()
-        self._status = Status()
+        self._status = WorkStatus()
         self._tasks = GroupTasks(
             rows, self._leases, run_events, limit, self._status, self._look.set
         )
@@ -107,10 +107,10 @@ class RunWorker:
             wake.set,
         )
 
-        self._policy_calls = PolicyCalls(context, store)
+        self._policy_calls = PolicyCallLoop(context, store)
 
     @property
-    def follower(self) -> Follower:
+    def follower(self) -> WeightFollower:
         """The loop that keeps the weights current."""
         return self._context.follower
 

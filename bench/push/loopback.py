@@ -17,7 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from bench.fleet.control_plane import durable_redis
 from bench.simulated.versions import Bits, step, weights, write_delta, write_full
-from rollout.file_server import Files, other_hosts, serve
+from rollout.file_server import FileServer, other_hosts, serve
 from rollout.settings import RolloutSettings
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import WeightFile
@@ -39,7 +39,7 @@ class Host:
         self.root = root
         self.url = ""
         self.sent = 0
-        self._files = Files(root, Bandwidth(None))
+        self._files = FileServer(root, Bandwidth(None))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, counted."""

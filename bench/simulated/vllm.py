@@ -21,13 +21,13 @@ from rollout.vllm_plugin.wire import (
     CAPACITY,
     GENERATE,
     UNFINISHED,
-    Answer,
     Capacity,
     Choice,
+    GenerateAnswer,
+    GenerateRequest,
     ids,
     logprobs,
 )
-from rollout.vllm_plugin.wire import Request as Generate
 from services.contracts.canary import CANARY, Canary, Floats, sequences, unpacked
 
 
@@ -136,9 +136,9 @@ def build(engine: Engine, context: int) -> FastAPI:
     async def post(path: str, request: Request) -> Response:
         body = await request.body()
         if f"/{path}" == GENERATE:
-            asked = msgspec.msgpack.decode(body, type=Generate)
+            asked = msgspec.msgpack.decode(body, type=GenerateRequest)
             if "prompt_logprobs" in asked.sampling:
-                scored = Answer([], logprobs(engine.scores[tuple(asked.token_ids)]))
+                scored = GenerateAnswer([], logprobs(engine.scores[tuple(asked.token_ids)]))
                 return Response(msgspec.msgpack.encode(scored))
             chosen = lengths(str(asked.token_ids))[: asked.sampling["n"]]
             longest = asked.sampling["max_tokens"]
@@ -146,7 +146,7 @@ def build(engine: Engine, context: int) -> FastAPI:
                 engine.sample(index, min(length, longest), longest)
                 for index, length in enumerate(chosen)
             )
-            found = Answer(list(await asyncio.gather(*samples)))
+            found = GenerateAnswer(list(await asyncio.gather(*samples)))
             return Response(msgspec.msgpack.encode(found))
         if path == "update_weights":
             info = msgspec.json.decode(body)["update_info"]

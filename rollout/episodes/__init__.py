@@ -133,7 +133,7 @@ def load_episode(
         case SingleTurn():
             from rollout.episodes import single_turn
 
-            return single_turn.SingleTurn()
+            return single_turn.SingleTurnEpisode()
         case Calculator():
             from rollout.episodes import calculator
 

@@ -6,7 +6,7 @@ from rollout.episodes import Completion, Sampler
 from services.contracts.rows.dataset import Row
 
 
-class SingleTurn:
+class SingleTurnEpisode:
     """Samples all completions of the prompt in one request, so that they share its prefill."""
 
     async def run(

@@ -31,7 +31,7 @@ ALIVE_SECONDS = 2.0
 LEAVES = "the worker that was answering stops: ask again, and another one answers"
 
 
-class PolicyCalls:
+class PolicyCallLoop:
     """Answers calls on one worker."""
 
     def __init__(self, context: RunContext, store: Store) -> None:

@@ -38,7 +38,7 @@ class SampleScore:
     """Dense rewards: the rewards of the text's parts."""
 
 
-class Answer(NamedTuple):
+class AnswerText(NamedTuple):
     """An answer as verifiers read it."""
 
     text: str
@@ -78,7 +78,7 @@ def score_items(
     prompt: str | list[dict[str, Any]],
     row: Row,
     index: int,
-    answers: Sequence[Answer],
+    answers: Sequence[AnswerText],
     scores: Sequence[Due],
 ) -> list[ScoreItem]:
     """Return the reward service's items for `scores`, in that order. `answers` answer `row`, which

@@ -50,7 +50,7 @@ class _Untrainable(ValueError):
     """The stored session can never become a group."""
 
 
-class LiveSessions:
+class LiveSessionTasks:
     """The sessions of one run with `data.source: sessions`."""
 
     def __init__(

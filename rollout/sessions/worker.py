@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.aio import retry
-from rollout.rewards.combine import Answer, earned_score
+from rollout.rewards.combine import AnswerText, earned_score
 from rollout.sessions.groups import (
     answer_text,
     completion,
@@ -24,7 +24,7 @@ from rollout.sessions.groups import (
     transcript,
     unplayed,
 )
-from rollout.sessions.live import LiveSessions
+from rollout.sessions.live import LiveSessionTasks
 from rollout.sessions.recent_turns import RecentTurns
 from rollout.sessions.turns import Refused, TurnPlayer
 from rollout.vllm.answer_text import prefill, text_of
@@ -57,7 +57,7 @@ AT_ONCE = 2
 
 
 @dataclass
-class _Held:
+class _HeldCall:
     work: asyncio.Task[None]
     generating: bool
     claimed: bool
@@ -79,12 +79,12 @@ class SessionWorker(RunWorker):
         self._player = TurnPlayer(self._context)
         self._turns = RecentTurns(self._store.agent_sessions)
         self._hand_in = HandIn(self._leases, self._run_events)
-        self._calls: dict[str, _Held] = {}
+        self._calls: dict[str, _HeldCall] = {}
         self._full = False
         """Whether the last claim filled the worker, so that more calls may wait."""
-        self._live: LiveSessions | None = None
+        self._live: LiveSessionTasks | None = None
         if self._context.config.data.live:
-            self._live = LiveSessions(
+            self._live = LiveSessionTasks(
                 self._context,
                 self._store,
                 self._leases,
@@ -142,7 +142,7 @@ class SessionWorker(RunWorker):
 
     def _begin(self, one: Claimed, claimed: bool) -> None:
         work = asyncio.create_task(self._work_on(one), name=f"call {one.id}")
-        self._calls[one.id] = _Held(work, one.call.kind != "finish", claimed)
+        self._calls[one.id] = _HeldCall(work, one.call.kind != "finish", claimed)
 
     async def _begin_asked(self, calls: list[str]) -> None:
         """Start `calls`, which this worker may take first. The next claim includes them all:
@@ -304,13 +304,13 @@ class SessionWorker(RunWorker):
         own = None if opened.own is None else opened.name
         return Sampled(prompt, made, scores, ended, time.time(), key, own, reference)
 
-    def _read(self, session: Played, last: Turn) -> Answer:
+    def _read(self, session: Played, last: Turn) -> AnswerText:
         """Return the text that verifiers read of a session, whose last turn is `last`."""
         episode, tokenizer = self._context.config.rollout.episode, self._context.tokenizer
         if isinstance(episode, Sessions) and episode.scored == "transcript":
             first, tokens = transcript(session.turns, last)
-            return Answer(text_of(tokenizer, tokens), prefill(tokenizer, first))
-        return Answer(answer_text(last), prefill(tokenizer, last.prompt, last.message))
+            return AnswerText(text_of(tokenizer, tokens), prefill(tokenizer, first))
+        return AnswerText(answer_text(last), prefill(tokenizer, last.prompt, last.message))
 
     # --- while calls are held -----------------------------------------------------------------
 

@@ -48,13 +48,13 @@ for _chatty in ("mcp", "client"):
 _RESULT: TypeAdapter[types.CallToolResult] = TypeAdapter(types.CallToolResult)
 
 
-class Session:
+class MCPSession:
     """One session. Its connection has its own task, because the SDK cancels the task that opened a
     connection when the connection breaks."""
 
     def __init__(self, server: ToolServer) -> None:
         self._server = server
-        self._transport = _Limited()
+        self._transport = _LimitedTransport()
         self._closing = asyncio.Event()
         self._opened: asyncio.Future[ClientSession] = asyncio.get_running_loop().create_future()
         self._connection = asyncio.create_task(self._connect(), name=f"MCP server {server.name}")
@@ -62,7 +62,7 @@ class Session:
         self._connection.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @classmethod
-    async def open(cls, server: ToolServer) -> "Session":
+    async def open(cls, server: ToolServer) -> "MCPSession":
         """Return a session after its handshake. Raises NoSession after OPEN_TRIES."""
         for tried in range(1, OPEN_TRIES + 1):
             session = cls(server)
@@ -183,7 +183,7 @@ def _certificates() -> ssl.SSLContext:
     return httpx2.create_ssl_context(trust_env=False)
 
 
-class _Limited(httpx2.AsyncHTTPTransport):
+class _LimitedTransport(httpx2.AsyncHTTPTransport):
     def __init__(self) -> None:
         super().__init__(verify=_certificates(), trust_env=False)
         self.problem = ""
@@ -198,7 +198,7 @@ class _Limited(httpx2.AsyncHTTPTransport):
             await response.aclose()
             self.refuse("it compresses an answer that was asked for as it is")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Body(response.stream, self.refuse)
+        response.stream = _LimitedBody(response.stream, self.refuse)
         return response
 
     def refuse(self, problem: str) -> NoReturn:
@@ -207,7 +207,7 @@ class _Limited(httpx2.AsyncHTTPTransport):
         raise httpx2.ReadError(problem)
 
 
-class _Body(httpx2.AsyncByteStream):
+class _LimitedBody(httpx2.AsyncByteStream):
     def __init__(self, stream: httpx2.AsyncByteStream, refuse: Callable[[str], NoReturn]) -> None:
         self._stream, self._refuse = stream, refuse
 

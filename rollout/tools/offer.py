@@ -37,7 +37,7 @@ class Listed(NamedTuple):
     schema: dict[str, Any]
 
 
-class Place(NamedTuple):
+class ToolRunner(NamedTuple):
     """The runner of a tool: a server and the tool's name there. An empty server is the sandbox."""
 
     server: str
@@ -50,7 +50,7 @@ class Offer:
 
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Descriptions in OpenAI's format."""
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, ToolRunner] = field(default_factory=dict)
     """By the name that the policy calls."""
 
     def without(self, markers: re.Pattern[str]) -> "Offer":
@@ -66,7 +66,7 @@ def offer(listed: Sequence[tuple[str, Iterable[Listed]]], python: bool) -> Offer
     found = Offer()
     if python:
         found.tools.append(PYTHON_TOOL)
-        found.places[PYTHON] = Place("", PYTHON)
+        found.places[PYTHON] = ToolRunner("", PYTHON)
     for server, tools in listed:
         for tool in tools:
             _add(found, server, tool)
@@ -93,4 +93,4 @@ def _add(found: Offer, server: str, tool: Listed) -> None:
             f"{MAX_DESCRIPTION:,} are read"
         )
     found.tools.append({"type": "function", "function": function})
-    found.places[name] = Place(server, tool.name)
+    found.places[name] = ToolRunner(server, tool.name)

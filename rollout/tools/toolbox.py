@@ -11,7 +11,7 @@ from typing import Any
 
 from rollout.rewards.client import RewardClient, RewardUnavailable
 from rollout.tools.errors import NoSession, ToolsAway
-from rollout.tools.offer import Listed, Offer, Place, offer
+from rollout.tools.offer import Listed, Offer, ToolRunner, offer
 from services.contracts.config.episodes import Tools
 from services.contracts.programs import MAX_PROGRAM
 from services.contracts.strict_json import decode
@@ -55,9 +55,9 @@ class RunTools:
 
     async def _tools_of(self, name: str) -> list[Listed]:
         # Importing the SDK takes a second.
-        from rollout.tools.mcp_session import Session
+        from rollout.tools.mcp_session import MCPSession
 
-        session = await Session.open(self.server(name))
+        session = await MCPSession.open(self.server(name))
         try:
             return await session.list_tools()
         finally:
@@ -96,7 +96,7 @@ class Toolbox:
             return "error: the arguments are not a JSON object"
         return await self._called(place, given)
 
-    async def _called(self, place: Place, given: dict[str, Any]) -> str:
+    async def _called(self, place: ToolRunner, given: dict[str, Any]) -> str:
         seconds = self._run.config.call_seconds
         if place.server:
             session = await self._session(place.server)
@@ -115,10 +115,10 @@ class Toolbox:
             raise ToolsAway(f"python: {error}") from error
 
     async def _session(self, server: str) -> Any:
-        from rollout.tools.mcp_session import Session
+        from rollout.tools.mcp_session import MCPSession
 
         if server not in self._sessions:
-            session = await Session.open(self._run.server(server))
+            session = await MCPSession.open(self._run.server(server))
             self._stack.push_async_callback(session.close)
             self._sessions[server] = session
         return self._sessions[server]

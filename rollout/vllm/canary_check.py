@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rollout.vllm.canary_verdict import Known, expected, judge, limit_for, prompts
+from rollout.vllm.canary_verdict import VersionScores, expected, judge, limit_for, prompts
 from rollout.vllm.client import PolicyClient
 from services.contracts.canary import Floats, unpacked
 from services.contracts.weights import WeightManifest
@@ -40,7 +40,7 @@ class CanaryCheck:
     """Mean absolute difference to the learner in the last scored version, in nats."""
     seconds: float | None = None
     """How long the last scoring took."""
-    _known: deque[Known] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    _known: deque[VersionScores] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS))
 
     async def problem(self, manifest: WeightManifest, first: bool = True) -> str:
@@ -55,13 +55,15 @@ class CanaryCheck:
         began = time.monotonic()
         others = [one for one in self._known if one.name != f"version {manifest.tag}"]
         if canary.without_adapter:
-            others.append(Known("the model without its adapter", unpacked(canary.without_adapter)))
+            others.append(
+                VersionScores("the model without its adapter", unpacked(canary.without_adapter))
+            )
         limit = limit_for(canary, self.dtype, self.limit, self._gaps)
 
-        async def judged(through_cache: bool) -> tuple[Known, str]:
+        async def judged(through_cache: bool) -> tuple[VersionScores, str]:
             found = await self._scores(prompts(canary), through_cache)
             name = f"version {manifest.tag}"
-            version = Known(name, expected(canary), found, manifest.lineage)
+            version = VersionScores(name, expected(canary), found, manifest.lineage)
             verdict = judge(version, limit, others)
             if through_cache or not first:
                 self.gap = verdict.gap

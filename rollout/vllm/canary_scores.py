@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rollout.vllm_plugin.wire import LOGPROB, LOWEST, Answer
+from rollout.vllm_plugin.wire import LOGPROB, LOWEST, GenerateAnswer
 from services.contracts.canary import Floats
 
 SALT = "canary"
@@ -32,7 +32,7 @@ def sampling(masks: bool, through_cache: bool) -> dict[str, Any]:
     }
 
 
-_decoder = msgspec.msgpack.Decoder(Answer)
+_decoder = msgspec.msgpack.Decoder(GenerateAnswer)
 
 
 def parse_scores(content: bytes, tokens: list[int]) -> Floats:

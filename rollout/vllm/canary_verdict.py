@@ -31,7 +31,7 @@ LARGEST = 20.0
 
 
 @dataclass(frozen=True)
-class Known:
+class VersionScores:
     """The log-probabilities of one version, or of the model without its adapter."""
 
     name: str
@@ -43,7 +43,7 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CanaryVerdict:
     """The result of a comparison."""
 
     gap: float
@@ -79,7 +79,7 @@ def expected(canary: Canary) -> Floats:
     return values
 
 
-def judge(version: Known, limit: float, others: Iterable[Known]) -> Verdict:
+def judge(version: VersionScores, limit: float, others: Iterable[VersionScores]) -> CanaryVerdict:
     """Compare what vLLM found with what the learner expected, and with `others`."""
     found = version.found
     assert found is not None
@@ -88,14 +88,16 @@ def judge(version: Known, limit: float, others: Iterable[Known]) -> Verdict:
     nearest = min(comparable, key=lambda one: _far(found, one), default=version)
     far = _far(found, version)
     if far > ROUNDING * limit and NEARER * _far(found, nearest) < far:
-        return Verdict(gap, f"they are those of {nearest.name}")
+        return CanaryVerdict(gap, f"they are those of {nearest.name}")
     for other in comparable:
         # Only within one lineage: another process may compute other values for equal weights.
         if other.lineage == version.lineage and _unchanged(version, other):
-            return Verdict(gap, f"they have not changed since {other.name}")
+            return CanaryVerdict(gap, f"they have not changed since {other.name}")
     if gap > limit:
-        return Verdict(gap, f"they differ by {gap:.3g} nats on average; up to {limit:g} is usual")
-    return Verdict(gap)
+        return CanaryVerdict(
+            gap, f"they differ by {gap:.3g} nats on average; up to {limit:g} is usual"
+        )
+    return CanaryVerdict(gap)
 
 
 def _distances(found: Floats, expected: Floats) -> Floats:
@@ -103,12 +105,12 @@ def _distances(found: Floats, expected: Floats) -> Floats:
     return distances
 
 
-def _far(found: Floats, version: Known) -> float:
+def _far(found: Floats, version: VersionScores) -> float:
     """Return the root mean square of the distances, in nats."""
     return float(np.sqrt(np.square(_distances(found, version.expected)).mean()))
 
 
-def _unchanged(version: Known, other: Known) -> bool:
+def _unchanged(version: VersionScores, other: VersionScores) -> bool:
     if version.found is None or other.found is None:
         return False
     changed = float(np.mean(version.expected != other.expected))

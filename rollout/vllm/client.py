@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from rollout.vllm import canary_scores
-from rollout.vllm.connection import Connection, Reply, VLLMUnavailable, message_of
+from rollout.vllm.connection import Reply, VLLMConnection, VLLMUnavailable, message_of
 from rollout.vllm.options import SERVED_NAME
 from rollout.vllm.progress import Counters, read_counters
 from rollout.vllm.response import Sample, parse_answer, request_body
@@ -61,7 +61,7 @@ class PolicyClient:
     ) -> None:
         """`several`: see WeightLoader."""
         self.socket = socket
-        self._connection = Connection(socket)
+        self._connection = VLLMConnection(socket)
         self.sampling = 0
         """Calls of `generate` in flight. Without calls, vLLM need not make progress."""
         self.weights = WeightLoader(self._connection, control_seconds, several)

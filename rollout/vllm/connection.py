@@ -41,7 +41,7 @@ class Reply:
         return 400 <= self.status < 500
 
 
-class Connection:
+class VLLMConnection:
     """Connections to the server on the Unix socket `socket`."""
 
     def __init__(self, socket: Path) -> None:

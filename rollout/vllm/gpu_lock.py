@@ -34,7 +34,7 @@ class GPUsTaken(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Taken:
+class TakenGPUs:
     """GPUs that this process holds until it ends, or closes the files."""
 
     gpus: Sequence[GPU] = ()
@@ -69,11 +69,11 @@ async def start_lock(settings: GPUSettings) -> AsyncIterator[None]:
         yield
 
 
-def take_gpus(settings: GPUSettings) -> Taken:
+def take_gpus(settings: GPUSettings) -> TakenGPUs:
     """Take GPUs by the settings; none if the settings name no folder of locks. Raises GPUsTaken,
     GPUsUnknown."""
     if settings.gpu_locks is None:
-        return Taken()
+        return TakenGPUs()
     visible = visible_gpus(listed_gpus(), os.environ)
     learners, rewards = names_in(settings.learner_gpus), names_in(settings.reward_gpus)
     return take(settings.gpu_locks, settings.gpus_per_worker, visible, learners, rewards)
@@ -85,7 +85,7 @@ def take(
     visible: Sequence[GPU],
     learners: Collection[str],
     rewards: Collection[str] = (),
-) -> Taken:
+) -> TakenGPUs:
     """Take the first `count` of the `visible` GPUs that no process holds. Raises GPUsTaken, and
     then holds none.
 
@@ -115,7 +115,7 @@ def take(
                 file.close()
             raise GPUsTaken(message)
     log.info("GPUs taken", gpus=[gpu.index for gpu in taken])
-    return Taken(taken, files, shared)
+    return TakenGPUs(taken, files, shared)
 
 
 def _locked(path: Path) -> IO[str] | None:

@@ -32,7 +32,7 @@ def _sum(counter: re.Pattern[bytes], metrics: bytes) -> int:
 
 
 @dataclass
-class Progress:
+class TokenProgress:
     """Watches the token counter. `limit` is how many seconds it may stand still while there is
     work."""
 

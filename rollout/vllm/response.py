@@ -20,7 +20,7 @@ from rollout.vllm.sampling_mask import (
     mask_of,
     request_params,
 )
-from rollout.vllm_plugin.wire import ID, LOGPROB, Answer, Choice, Request
+from rollout.vllm_plugin.wire import ID, LOGPROB, Choice, GenerateAnswer, GenerateRequest
 from services.contracts.config.rollout import Sampling
 from services.contracts.groups.sampling_mask import SamplingMask
 
@@ -54,7 +54,7 @@ class Sample:
     it."""
 
 
-_decoder = msgspec.msgpack.Decoder(Answer)
+_decoder = msgspec.msgpack.Decoder(GenerateAnswer)
 
 
 def request_body(
@@ -73,7 +73,7 @@ def request_body(
     values of older weights.
     """
     params = {"logprobs": 0, "detokenize": False, **sampling, "n": n}
-    return msgspec.msgpack.encode(Request(id, model, token_ids, salt, params, priority))
+    return msgspec.msgpack.encode(GenerateRequest(id, model, token_ids, salt, params, priority))
 
 
 def sampling_params(

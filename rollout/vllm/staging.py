@@ -62,7 +62,7 @@ class Staging:
         """Delete the staged file, after the load."""
         self._file.unlink(missing_ok=True)
 
-    def _write(self, arrays: dict[str, "Array"], metadata: dict[str, str]) -> None:
+    def _write(self, arrays: dict[str, "StagedArray"], metadata: dict[str, str]) -> None:
         # A new file, because vLLM may still have mapped the one before.
         self._file.unlink(missing_ok=True)
         # Without a copy. numpy itself has no bfloat16.
@@ -88,7 +88,7 @@ def only_whole(model: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Array:
+class StagedArray:
     """An array of a safetensors file."""
 
     dtype: str
@@ -96,23 +96,28 @@ class Array:
     """Contiguous."""
 
 
-def whole(base: Path, deltas: list[DeltaReader]) -> dict[str, Array]:
+def whole(base: Path, deltas: list[DeltaReader]) -> dict[str, StagedArray]:
     """Return all tensors of the version. The last delta's checksums are compared."""
     version = WholeVersion(base, deltas)
     found = in_threads(version.tensor, version.shapes)
-    return {name: Array("bfloat16", bits) for name, bits in zip(version.shapes, found, strict=True)}
+    return {
+        name: StagedArray("bfloat16", bits)
+        for name, bits in zip(version.shapes, found, strict=True)
+    }
 
 
-def patched(deltas: list[DeltaReader]) -> dict[str, Array]:
+def patched(deltas: list[DeltaReader]) -> dict[str, StagedArray]:
     """Return what several deltas change, in order: arrays `values/NUMBER/TENSOR` and
     `positions/NUMBER/TENSOR`."""
-    found: dict[str, Array] = {}
+    found: dict[str, StagedArray] = {}
     for number, delta in enumerate(deltas):
         for patch in delta.patches():
             size = math.prod(patch.shape)
             positions = np.arange(size) if patch.positions is None else patch.positions
             narrow = np.int32 if size < NARROW else np.int64
             key = f"{number}/{patch.name}"
-            found[f"{VALUES}/{key}"] = Array("bfloat16", patch.values)
-            found[f"{POSITIONS}/{key}"] = Array(np.dtype(narrow).name, positions.astype(narrow))
+            found[f"{VALUES}/{key}"] = StagedArray("bfloat16", patch.values)
+            found[f"{POSITIONS}/{key}"] = StagedArray(
+                np.dtype(narrow).name, positions.astype(narrow)
+            )
     return found

@@ -56,7 +56,7 @@ class Timings:
     pause_seconds: float | None = None
 
 
-class Follower:
+class WeightFollower:
     """Follows the manifests of `run` for the server behind `policy`."""
 
     def __init__(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rollout.vllm.connection import (
-    Connection,
+    VLLMConnection,
     VLLMUnavailable,
     broken_off,
     message_of,
@@ -75,7 +75,7 @@ class WeightLoader:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: VLLMConnection,
         control_seconds: float = CONTROL_SECONDS,
         several: bool = False,
     ) -> None:

@@ -17,9 +17,16 @@ from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind, SamplingParams, StructuredOutputsParams
 
 from rollout.vllm_plugin.tool_call_grammar import tool_call_grammar
-from rollout.vllm_plugin.wire import Answer, Capacity, Choice, Request, ids, logprobs
+from rollout.vllm_plugin.wire import (
+    Capacity,
+    Choice,
+    GenerateAnswer,
+    GenerateRequest,
+    ids,
+    logprobs,
+)
 
-_request = msgspec.msgpack.Decoder(Request)
+_request = msgspec.msgpack.Decoder(GenerateRequest)
 
 Message = dict[str, Any]
 
@@ -125,7 +132,7 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
             problem = "its schema does not compile, or allows nothing that the vocabulary can say"
             return 400, error_body(400, ValueError(problem))
         return 500, error_body(500, RuntimeError("the engine failed the request; its log says why"))
-    answer = Answer([choice(one) for one in last.outputs])
+    answer = GenerateAnswer([choice(one) for one in last.outputs])
     if last.prompt_logprobs is not None:
         flat: Any = last.prompt_logprobs
         # The first token has no value. Each other token's own value comes first.

@@ -13,9 +13,9 @@ from vllm.inputs import tokens_input
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from rollout.vllm_plugin.generate import Message, body_of, error_body, respond
-from rollout.vllm_plugin.wire import Delta, Request
+from rollout.vllm_plugin.wire import Delta, GenerateRequest
 
-_request = msgspec.msgpack.Decoder(Request)
+_request = msgspec.msgpack.Decoder(GenerateRequest)
 
 Send = Callable[[Message], Awaitable[None]]
 

@@ -26,7 +26,7 @@ MESSAGE = "/headrace/message"
 ID, LOGPROB = np.dtype("<i4"), np.dtype("<f4")
 
 
-class Request(msgspec.Struct):
+class GenerateRequest(msgspec.Struct):
     """`sampling["n"]` samples of one prompt."""
 
     id: str
@@ -62,7 +62,7 @@ class Choice(msgspec.Struct):
     """Expert routing as a .npy file. Not copied out of the message: up to 206 MB a group."""
 
 
-class Answer(msgspec.Struct):
+class GenerateAnswer(msgspec.Struct):
     """All samples of a request."""
 
     choices: list[Choice]

@@ -17,7 +17,7 @@ from rollout.episodes import Completion, DescribesTools, Episode
 from rollout.episodes.own_episode import checked
 from rollout.rewards.client import RewardClient
 from rollout.rewards.combine import (
-    Answer,
+    AnswerText,
     SampleScore,
     combine,
     due,
@@ -30,14 +30,14 @@ from rollout.vllm.client import PastDeadline, PolicyClient, RequestRefused
 from rollout.vllm.model_files import TokenizerLike, room
 from rollout.vllm.response import Sample, sampling_params, stopping_after
 from rollout.vllm.resume import DEADLINE, mixed, not_sampled, rest_of
-from rollout.vllm.weight_follower import Follower
+from rollout.vllm.weight_follower import WeightFollower
 from rollout.vllm.weight_load import WeightLoader
 from rollout.vllm_plugin.wire import Parsed
 from rollout.work.assembly import Origin, assemble, oldest_tag
 from rollout.work.capacity import Sequences
 from rollout.work.filtering import chosen
 from rollout.work.long_prompts import rendered
-from rollout.work.teacher import Teacher
+from rollout.work.teacher import TeacherScorer
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import ReverseKL
@@ -64,7 +64,7 @@ class RunContext:
     worker: str
     config: RLConfig
     policy: PolicyClient
-    follower: Follower
+    follower: WeightFollower
     rewards: RewardClient
     tokenizer: TokenizerLike
     episode: Episode | None
@@ -81,7 +81,7 @@ class RunContext:
     """Bytes of one token's expert routing; 0 unless routing is replayed."""
     tool_servers: Mapping[str, ToolServer] = field(default_factory=dict)
     """MCP servers that this worker's operator has named."""
-    teacher: Teacher | None = None
+    teacher: TeacherScorer | None = None
     """The teacher, if it is a server. Any other teacher is a model of the learner."""
     evaluation_only: bool = False
     """Whether this worker only evaluates."""
@@ -256,9 +256,9 @@ async def sample_and_score(
     )
     begun = prefill(context.tokenizer, prompt_tokens)
     answers = [
-        Answer(text_of(context.tokenizer, one.token_ids), begun)
+        AnswerText(text_of(context.tokenizer, one.token_ids), begun)
         if one.text is None
-        else Answer(one.text, one.prefill)
+        else AnswerText(one.text, one.prefill)
         for one in completions
         if one.reward is None
     ]
@@ -308,7 +308,7 @@ async def scores_of(
     prompt: str | list[dict[str, Any]],
     row: Row,
     index: int,
-    answers: Sequence[Answer],
+    answers: Sequence[AnswerText],
 ) -> list[SampleScore]:
     """Score `answers` by `rewards` (by name). Sends one request to the reward service, and one more
     for each gate that waits for another reward. Raises ScoringRefused."""

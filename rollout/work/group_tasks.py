@@ -37,7 +37,7 @@ PAUSE_SECONDS = 1.0
 
 
 @dataclass
-class Status:
+class WorkStatus:
     """Progress of a worker on a run, for its heartbeat."""
 
     state: str = "starting"
@@ -48,7 +48,7 @@ class Status:
 
 
 @dataclass(frozen=True)
-class Failure:
+class TaskFailure:
     """One kind of failed task."""
 
     error: type[Exception]
@@ -60,26 +60,26 @@ class Failure:
 
 
 FAILURES = (
-    Failure(
+    TaskFailure(
         PromptTooLong,
         "too_long",
         "every prompt tried is too long",
         "a row is dropped, as is any other like it (data.long_prompts cut would shorten it)",
     ),
-    Failure(
+    TaskFailure(
         VerifierBroke,
         "verifier_error",
         "no completion can be scored",
         "a group without a single score is sampled again, and dropped in the end",
     ),
-    Failure(
+    TaskFailure(
         PastDeadline,
         "too_slow",
         "no group is finished in time (rollout.straggler_deadline)",
         "a prompt is sampled again",
     ),
     # Refused requests, damaged files, a broken episode.
-    Failure(Exception, "refused", "nothing can be sampled and scored"),
+    TaskFailure(Exception, "refused", "nothing can be sampled and scored"),
 )
 
 
@@ -92,7 +92,7 @@ class GroupTasks:
         leases: Leases,
         run_events: RunEvents,
         limit: FailureLimit,
-        status: Status,
+        status: WorkStatus,
         look: Callable[[], None],
     ) -> None:
         """`look` is called when the worker should check whether it can go on."""

@@ -35,7 +35,7 @@ DRAIN_SECONDS = 5.0
 
 
 @dataclass
-class _Held:
+class _HeldLease:
     task: int
     work: asyncio.Task[None]
     generating: bool = True
@@ -54,7 +54,7 @@ class Leases:
         self._prompts = store.prompts
         self._ttl = ttl
         self._changed = changed
-        self._held: dict[str, _Held] = {}
+        self._held: dict[str, _HeldLease] = {}
 
     def __len__(self) -> int:
         return len(self._held)
@@ -80,7 +80,7 @@ class Leases:
 
     def hold(self, lease: Lease, work: asyncio.Task[None]) -> None:
         """Note that `work` samples the task of `lease` and ends its attempt."""
-        self._held[lease.attempt] = _Held(lease.task, work)
+        self._held[lease.attempt] = _HeldLease(lease.task, work)
 
     def generated(self, attempt: str) -> None:
         """Note that the group has left vLLM, so that another fits."""

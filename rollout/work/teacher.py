@@ -26,7 +26,7 @@ SHOWN = 60
 """Characters of a token that an error message shows."""
 
 
-class Teacher:
+class TeacherScorer:
     """Scores the groups of one run on one worker."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rollout.vllm_plugin.wire import ID, Answer, Request
+from rollout.vllm_plugin.wire import ID, GenerateAnswer, GenerateRequest
 
 FILE = "HEADRACE_RECORDED_VLLM"
 Answering = Callable[[Any, bytes], Coroutine[Any, Any, tuple[int, bytes]]]
@@ -25,15 +25,15 @@ def recorded(answer: Answering) -> Answering:
 
     async def answer_and_note(state: Any, body: bytes) -> tuple[int, bytes]:
         status, content = await answer(state, body)
-        asked = msgspec.msgpack.decode(body, type=Request)
+        asked = msgspec.msgpack.decode(body, type=GenerateRequest)
         if status == 200 and "prompt_logprobs" not in asked.sampling:
-            note(asked, msgspec.msgpack.decode(content, type=Answer))
+            note(asked, msgspec.msgpack.decode(content, type=GenerateAnswer))
         return status, content
 
     return answer_and_note
 
 
-def note(asked: Request, answer: Answer) -> None:
+def note(asked: GenerateRequest, answer: GenerateAnswer) -> None:
     with Path(os.environ[FILE]).open("a") as file:
         for choice in answer.choices:
             sampled = np.frombuffer(choice.token_ids, ID).tolist()

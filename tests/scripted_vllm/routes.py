@@ -20,11 +20,11 @@ from rollout.vllm_plugin.wire import (
     MESSAGE,
     STREAM,
     UNFINISHED,
-    Answer,
     Capacity,
+    GenerateAnswer,
+    GenerateRequest,
     Parsed,
 )
-from rollout.vllm_plugin.wire import Request as GenerateRequest
 from services.contracts.canary import CANARY, Canary
 from services.weights import DeltaReader, UnusableBase, UnusableDelta, WholeVersion
 from tests.scripted_vllm.sampling import (
@@ -127,7 +127,7 @@ def build(state: State) -> FastAPI:
             return error(400, f"the prompt exceeds the context of {state.context} tokens")
         await until(lambda: state.admitting)
         if params.get("prompt_logprobs") is not None:
-            scored = Answer([], scores(state, params, body.token_ids))
+            scored = GenerateAnswer([], scores(state, params, body.token_ids))
             return Response(msgspec.msgpack.encode(scored))
         id, asked = body.id, Asked()
         state.salts.append((body.cache_salt, state.version))
@@ -140,7 +140,7 @@ def build(state: State) -> FastAPI:
             samples = [
                 counted(state, one_sample(state, asked, params, i, prompt)) for i in range(n)
             ]
-            answer = Answer(list(await asyncio.gather(*samples)))
+            answer = GenerateAnswer(list(await asyncio.gather(*samples)))
             return Response(msgspec.msgpack.encode(answer))
         finally:
             del state.requests[id]

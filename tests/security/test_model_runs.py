@@ -13,7 +13,7 @@ from reward.models.scorer import LoadError, load
 from reward.models.wire import Options
 from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
-from rollout.supervisor import Supervisor
+from rollout.supervisor import WorkerSupervisor
 from rollout.vllm.model_files import load_tokenizer
 from services.contracts.rows.rendering import chat_text
 from services.contracts.rows.template_limits import limited
@@ -161,7 +161,7 @@ async def test_a_worker_fails_a_run_with_a_hostile_folder_before_vllm_reads_it(
             manifest = WeightManifest("r1", 0, "aaa", "full", [], 0, "model")
             run, stop = await store.runs.get("r1"), asyncio.Event()
             assert run is not None
-            worker, events = Supervisor(settings, store), RunEvents("r1", "w", store)
+            worker, events = WorkerSupervisor(settings, store), RunEvents("r1", "w", store)
             await worker._attend(run, manifest, events, stop)
             run = await store.runs.get("r1")
     assert run is not None

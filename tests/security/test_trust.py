@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from rollout.settings import RolloutSettings
-from rollout.supervisor import Supervisor
+from rollout.supervisor import WorkerSupervisor
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.trust import parse_trusted
 from services.contracts.config.vllm import HARMLESS
@@ -102,6 +102,6 @@ async def test_a_worker_refuses_what_another_gateway_let_through(tmp_path: Path)
         id="r1", name="r1", pool="default", kind="rl", state=RunState.RUNNING, config=raw, created=0
     )
     settings = RolloutSettings.model_validate({"worker": "w", "data": tmp_path})
-    worker = Supervisor(settings, Store.from_url("redis://127.0.0.1:1/0"))
+    worker = WorkerSupervisor(settings, Store.from_url("redis://127.0.0.1:1/0"))
     with pytest.raises(ConfigError, match="code that comes with models is not run here"):
         await worker._work(run, None, None, None)  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from rollout.vllm.canary_check import CanaryCheck
 from rollout.vllm.client import PolicyClient
 from rollout.vllm.server import VLLMServer
 from rollout.vllm.staging import Staging
-from rollout.vllm.weight_follower import Follower
+from rollout.vllm.weight_follower import WeightFollower
 from services.contracts.canary import CANARY, Canary, packed, sequences
 from services.contracts.config.vllm import VLLM
 from services.contracts.weights import WeightFile, WeightManifest
@@ -113,7 +113,7 @@ class Chain:
 @dataclass
 class Scene:
     learner: Learner
-    follower: Follower
+    follower: WeightFollower
     server: VLLMServer
     policy: PolicyClient
     changed: asyncio.Event
@@ -169,7 +169,7 @@ async def following(
 
     changed = asyncio.Event()
     canary = CanaryCheck(policy, "auto", masks=False)
-    follower = Follower(
+    follower = WeightFollower(
         RUN,
         "me",
         store,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from rollout.vllm.connection import LONGEST_LINE, Connection, Reply, VLLMUnavailable
+from rollout.vllm.connection import LONGEST_LINE, Reply, VLLMConnection, VLLMUnavailable
 from services.runtime.tasks import end
 
 TOO_LONG = 3 * LONGEST_LINE
@@ -68,13 +68,13 @@ async def server(tmp_path: Path) -> AsyncIterator[Server]:
 
 
 @pytest.fixture
-async def vllm(server: Server, tmp_path: Path) -> AsyncIterator[Connection]:
-    made = Connection(tmp_path / "socket")
+async def vllm(server: Server, tmp_path: Path) -> AsyncIterator[VLLMConnection]:
+    made = VLLMConnection(tmp_path / "socket")
     yield made
     await made.close()
 
 
-async def in_flight(vllm: Connection, server: Server) -> "asyncio.Task[object]":
+async def in_flight(vllm: VLLMConnection, server: Server) -> "asyncio.Task[object]":
     """Send a request that the server reads and does not answer."""
     request = asyncio.create_task(vllm.send("GET", "/late"))
     await server.waiting.acquire()
@@ -82,7 +82,7 @@ async def in_flight(vllm: Connection, server: Server) -> "asyncio.Task[object]":
 
 
 async def test_answers_come_whole_and_connections_are_used_again(
-    vllm: Connection, server: Server
+    vllm: VLLMConnection, server: Server
 ) -> None:
     large = bytes(range(256)) * 4096
     assert (await vllm.send("POST", "/soon", content=large)).content == b"ok"
@@ -98,7 +98,7 @@ async def test_answers_come_whole_and_connections_are_used_again(
 
 
 async def test_a_connection_that_the_server_closes_is_not_used_again(
-    vllm: Connection, server: Server
+    vllm: VLLMConnection, server: Server
 ) -> None:
     refused = await vllm.send("GET", "/last")
     assert refused == Reply(500, b"no")
@@ -108,20 +108,20 @@ async def test_a_connection_that_the_server_closes_is_not_used_again(
 
 @pytest.mark.parametrize("path", ["/part", "/noise"])
 async def test_a_broken_answer_makes_the_server_unavailable(
-    vllm: Connection, server: Server, path: str
+    vllm: VLLMConnection, server: Server, path: str
 ) -> None:
     with pytest.raises(VLLMUnavailable, match=path):
         await vllm.send("GET", path)
     assert (await vllm.send("GET", "/soon")).content == b"ok"
 
 
-async def test_an_unrequested_answer_is_ignored(vllm: Connection, server: Server) -> None:
+async def test_an_unrequested_answer_is_ignored(vllm: VLLMConnection, server: Server) -> None:
     assert (await vllm.send("GET", "/twice")).content == b"ok"
     assert (await vllm.send("GET", "/chunks")).content == b"abc"
 
 
 async def test_the_server_sees_that_a_request_is_cancelled(
-    vllm: Connection, server: Server
+    vllm: VLLMConnection, server: Server
 ) -> None:
     late = await in_flight(vllm, server)
     late.cancel()
@@ -133,14 +133,14 @@ async def test_the_server_sees_that_a_request_is_cancelled(
     assert server.connections == 2
 
 
-async def test_an_answer_may_come_too_late(vllm: Connection, server: Server) -> None:
+async def test_an_answer_may_come_too_late(vllm: VLLMConnection, server: Server) -> None:
     with pytest.raises(VLLMUnavailable, match=r"for 0\.05 s"):
         await vllm.send("GET", "/late", timeout=0.05)
     assert (await vllm.send("GET", "/soon")).content == b"ok"
 
 
 async def test_closing_fails_requests_in_flight_and_later_ones(
-    vllm: Connection, server: Server
+    vllm: VLLMConnection, server: Server
 ) -> None:
     late = await in_flight(vllm, server)
     await vllm.close()
@@ -151,7 +151,7 @@ async def test_closing_fails_requests_in_flight_and_later_ones(
 
 
 async def test_a_line_of_a_streamed_answer_has_a_longest_length(
-    vllm: Connection, server: Server
+    vllm: VLLMConnection, server: Server
 ) -> None:
     async def read() -> list[bytes]:
         async with vllm.stream("/long", b"") as lines:
@@ -164,7 +164,7 @@ async def test_a_line_of_a_streamed_answer_has_a_longest_length(
 
 
 async def test_a_server_that_is_away_is_unavailable(tmp_path: Path) -> None:
-    vllm = Connection(tmp_path / "none")
+    vllm = VLLMConnection(tmp_path / "none")
     for _ in range(2):
         with pytest.raises(VLLMUnavailable):
             await vllm.send("GET", "/soon")
@@ -173,7 +173,7 @@ async def test_a_server_that_is_away_is_unavailable(tmp_path: Path) -> None:
 
 def test_requests_share_a_connection_on_the_event_loop_of_a_worker(tmp_path: Path) -> None:
     async def ask() -> list[bytes]:
-        server, vllm = Server(), Connection(tmp_path / "socket")
+        server, vllm = Server(), VLLMConnection(tmp_path / "socket")
         async with await asyncio.start_unix_server(server.serve, tmp_path / "socket"):
             found = [(await vllm.send("GET", "/soon")).content for _ in range(2)]
             await vllm.close()

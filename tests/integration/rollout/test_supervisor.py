@@ -43,7 +43,7 @@ async def after_a_failure(scene: Scene, tmp_path: Path) -> tuple[str, str]:
     """The run's state, and the worker's."""
     given = {"worker": "broken", "data": tmp_path, "vllm_gpu_memory_utilization": 0.3}
     settings = RolloutSettings.model_validate(given)
-    broken = supervisor.Supervisor(settings, scene.store)
+    broken = supervisor.WorkerSupervisor(settings, scene.store)
     assert broken.record.gpu_share == 0.3
     assert broken.record.vllm_version
     run = await scene.store.runs.get(RUN)
@@ -75,7 +75,7 @@ async def test_a_worker_whose_vllm_died_is_unhealthy_until_it_tries_again(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = RolloutSettings.model_validate({"worker": "broken", "data": tmp_path})
-    broken = supervisor.Supervisor(settings, scene.store)
+    broken = supervisor.WorkerSupervisor(settings, scene.store)
     run, heartbeats = await scene.store.runs.get(RUN), list[str]()
     assert run is not None
 
@@ -108,7 +108,7 @@ async def test_heartbeats_go_on_after_one_that_failed(
 ) -> None:
     monkeypatch.setattr(supervisor, "HEARTBEAT_SECONDS", 0.01)
     settings = RolloutSettings.model_validate({"worker": "w", "data": tmp_path})
-    own = supervisor.Supervisor(settings, scene.store)
+    own = supervisor.WorkerSupervisor(settings, scene.store)
     redis, key = scene.store.workers._redis, pool_key("default", "heartbeats")
     await redis.delete(key)
     await redis.set(key, "what another program has left")

@@ -8,13 +8,13 @@ from rollout.vllm.canary_scores import Unscored, parse_scores
 from rollout.vllm.canary_verdict import (
     FLOAT32,
     OTHERWISE,
-    Known,
+    VersionScores,
     expected,
     judge,
     limit_for,
     prompts,
 )
-from rollout.vllm_plugin.wire import LOWEST, Answer, logprobs
+from rollout.vllm_plugin.wire import LOWEST, GenerateAnswer, logprobs
 from services.contracts.canary import Canary, Floats, packed, sequences
 
 LIMIT = 0.01
@@ -26,8 +26,8 @@ def values(*numbers: float) -> Floats:
 
 def version(
     number: int, expected: Floats, found: Floats | None = None, lineage: str = "a"
-) -> Known:
-    return Known(f"version {lineage}:{number}", expected, found, lineage)
+) -> VersionScores:
+    return VersionScores(f"version {lineage}:{number}", expected, found, lineage)
 
 
 BEFORE, NOW = values(-1.0, -2.0, -3.0, -4.0), values(-1.5, -2.5, -3.5, -4.5)
@@ -72,7 +72,7 @@ def test_a_step_within_rounding_names_no_other_version() -> None:
 
 
 def test_an_adapter_that_did_not_arrive_is_named() -> None:
-    blank = Known("the model without its adapter", BEFORE)
+    blank = VersionScores("the model without its adapter", BEFORE)
     verdict = judge(version(2, NOW, BEFORE + np.float32(0.001)), 0.6, [blank])
     assert verdict.problem == "they are those of the model without its adapter"
 
@@ -114,7 +114,7 @@ def test_after_four_versions_the_limit_is_eight_times_their_median_difference() 
 
 
 def answer(*found: float) -> bytes:
-    return msgspec.msgpack.encode(Answer([], logprobs(found)))
+    return msgspec.msgpack.encode(GenerateAnswer([], logprobs(found)))
 
 
 def test_scores_are_those_of_all_tokens_but_the_first() -> None:

@@ -1,6 +1,6 @@
 """Groups in flight, seeds of tasks, progress of a server, and the failures that end a run."""
 
-from rollout.vllm.progress import Progress, Rate
+from rollout.vllm.progress import Rate, TokenProgress
 from rollout.work.capacity import Sequences, reserve_bytes, slots, to_lease, widened
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit
 from rollout.work.group import task_seed
@@ -60,7 +60,7 @@ def test_a_full_group_fits_its_reservation():
 
 
 def test_leases_are_renewed_only_while_tokens_move():
-    progress = Progress(limit=60)
+    progress = TokenProgress(limit=60)
     assert progress.observe(0, tokens=0, generating=4, updating=False)
     assert progress.observe(10, tokens=50, generating=4, updating=False)
     assert not progress.observe(20, tokens=50, generating=4, updating=False)
@@ -69,7 +69,7 @@ def test_leases_are_renewed_only_while_tokens_move():
 
 
 def test_a_still_counter_counts_as_a_stall_only_with_work_and_outside_updates():
-    progress = Progress(limit=60)
+    progress = TokenProgress(limit=60)
     progress.observe(0, tokens=50, generating=4, updating=False)
     assert progress.observe(100, tokens=50, generating=0, updating=False)
     assert progress.observe(200, tokens=50, generating=4, updating=True)
@@ -77,7 +77,7 @@ def test_a_still_counter_counts_as_a_stall_only_with_work_and_outside_updates():
 
 
 def test_time_while_the_worker_was_stopped_does_not_count_as_a_stall():
-    progress = Progress(limit=60)
+    progress = TokenProgress(limit=60)
     progress.observe(0, tokens=50, generating=4, updating=False)
     progress.observe(12, tokens=50, generating=4, updating=False)
     assert not progress.observe(500, tokens=50, generating=4, updating=False)
@@ -88,7 +88,7 @@ def test_time_while_the_worker_was_stopped_does_not_count_as_a_stall():
 
 
 def test_a_counter_that_starts_over_is_progress():
-    progress = Progress(limit=60)
+    progress = TokenProgress(limit=60)
     progress.observe(0, tokens=500, generating=1, updating=False)
     assert progress.observe(10, tokens=3, generating=1, updating=False)
 

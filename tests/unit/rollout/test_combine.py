@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from rollout.rewards.combine import Answer, Due, SampleScore, combine, due, score_items
+from rollout.rewards.combine import AnswerText, Due, SampleScore, combine, due, score_items
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.rewards import Reward, named
 from services.contracts.rows.dataset import Row
@@ -32,7 +32,7 @@ def test_each_completion_is_scored_by_every_verifier_sample_by_sample() -> None:
 
     row = Row(prompt="2+2", answer=4, columns={"level": "easy"})
     items = score_items(
-        both, "2+2=", row, 17, [Answer("4"), Answer("5", "<think>")], due(both, [{}, {}])
+        both, "2+2=", row, 17, [AnswerText("4"), AnswerText("5", "<think>")], due(both, [{}, {}])
     )
 
     assert [item.id for item in items] == ["0/math", "0/format", "1/math", "1/format"]

@@ -11,7 +11,7 @@ from rollout.vllm.server import VLLMFailed
 from rollout.work import group_tasks
 from rollout.work.evaluation import Evaluator
 from rollout.work.failure_limit import FailureLimit
-from rollout.work.group_tasks import GroupTasks, Status
+from rollout.work.group_tasks import GroupTasks, WorkStatus
 from rollout.work.task_rows import RowsAway
 from rollout.worker import RunWorker
 from services.contracts.evaluation import AnsweredRow
@@ -58,7 +58,7 @@ async def test_unreadable_files_do_not_count_against_a_task(
     monkeypatch.setattr(GroupTasks, "_sample", cannot_be_read)
     leases, events, limit = Leases(), Events(), FailureLimit()
     rows = SimpleNamespace(of=lambda position: SimpleNamespace(key="0"), count=1)
-    given: list[Any] = [rows, leases, events, limit, Status(), lambda: None]
+    given: list[Any] = [rows, leases, events, limit, WorkStatus(), lambda: None]
     tasks = GroupTasks(*given)
     tasks.begin(Lease("attempt", TaskPosition(0, 0, 1, 0)), cast(Any, None))
     assert leases.work is not None

@@ -9,7 +9,7 @@ import pytest
 
 from rollout.tools import mcp_session
 from rollout.tools.errors import ToolsAway
-from rollout.tools.mcp_session import Session
+from rollout.tools.mcp_session import MCPSession
 from services.runtime.tool_servers import ToolServer
 
 JSON = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
@@ -77,7 +77,7 @@ async def test_a_server_with_an_invalid_answer_counts_as_unreachable(
     monkeypatch.setattr(mcp_session, "OPEN_TRIES", 1)
     async with answering(head, endless) as server:
         with pytest.raises(ToolsAway) as error:
-            await Session.open(server)
+            await MCPSession.open(server)
 
     assert str(error.value).startswith("MCP server 'odd': ")
     assert said in str(error.value)
@@ -89,14 +89,14 @@ async def test_opening_a_session_is_retried(monkeypatch: pytest.MonkeyPatch) -> 
     tried = 0
     async with answering(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n") as server:
         monkeypatch.setattr(mcp_session, "TRY_AGAIN_SECONDS", 0.0)
-        made = Session._connect
+        made = MCPSession._connect
 
-        async def counted(self: Session) -> None:
+        async def counted(self: MCPSession) -> None:
             nonlocal tried
             tried += 1
             await made(self)
 
-        monkeypatch.setattr(Session, "_connect", counted)
+        monkeypatch.setattr(MCPSession, "_connect", counted)
         with pytest.raises(ToolsAway):
-            await Session.open(server)
+            await MCPSession.open(server)
     assert tried == mcp_session.OPEN_TRIES

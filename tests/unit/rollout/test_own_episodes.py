@@ -11,7 +11,7 @@ import pytest
 
 from rollout.episodes import Completion, Reward, UnusableEpisode, load_episode
 from rollout.episodes.own_episode import checked
-from rollout.rewards.combine import Answer
+from rollout.rewards.combine import AnswerText
 from rollout.vllm.response import Span
 from rollout.work.group import RunContext, scores_of
 from services.contracts.config import parse_config
@@ -146,6 +146,8 @@ async def test_a_sample_without_a_reward_is_masked_in_a_run_without_verifiers() 
     raw = {"model": {"path": "m"}, "data": {"dataset": "d"}, "rewards": []}
     config = parse_config(raw | {"rollout": {"episode": "mine"}})
     context = cast(RunContext, SimpleNamespace(config=config))
-    (score,) = await scores_of(context, {}, "1+1", Row(prompt="1+1", answer=None), 0, [Answer("2")])
+    (score,) = await scores_of(
+        context, {}, "1+1", Row(prompt="1+1", answer=None), 0, [AnswerText("2")]
+    )
     assert score.reward is None
     assert "gave no reward" in score.detail

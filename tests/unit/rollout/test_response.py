@@ -21,7 +21,7 @@ def choice(index=0, tokens=(5, 6), logprobs=(-0.5, -1.25), spans=((0, 2, "a:1"),
 
 
 def answer(*choices) -> bytes:
-    return msgspec.msgpack.encode(wire.Answer(list(choices)))
+    return msgspec.msgpack.encode(wire.GenerateAnswer(list(choices)))
 
 
 def test_samples_come_in_index_order_with_tokens_logprobs_and_spans():

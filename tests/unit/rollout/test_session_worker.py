@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 
 from rollout.rewards.client import ScoringRefused
-from rollout.rewards.combine import Answer, SampleScore, earned_score
+from rollout.rewards.combine import AnswerText, SampleScore, earned_score
 from rollout.sessions.groups import transcript
-from rollout.sessions.live import LiveSessions
+from rollout.sessions.live import LiveSessionTasks
 from rollout.sessions.worker import AT_ONCE, SessionWorker
-from rollout.vllm.progress import Progress
+from rollout.vllm.progress import TokenProgress
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit
-from rollout.work.group_tasks import Status
+from rollout.work.group_tasks import WorkStatus
 from rollout.work.task_rows import TaskRow
 from services.contracts.config import parse_config
 from services.contracts.rows.dataset import Row
@@ -154,7 +154,7 @@ async def test_a_turn_that_waits_for_redis_does_not_count_as_a_hanging_vllm() ->
         return 7, 0
 
     worker = Worker()
-    worker._status, worker._progress = Status(), Progress(limit=0.0)
+    worker._status, worker._progress = WorkStatus(), TokenProgress(limit=0.0)
     worker._context.policy = SimpleNamespace(sampling=0, counters=counters)
     worker._context.follower.updating = False
     worker._widen = lambda unfinished: None  # type: ignore[method-assign]
@@ -251,7 +251,7 @@ async def test_verifiers_read_the_last_answer_or_its_whole_conversation(
         turn(ids("+", "2"), ids("3", "<eos>"), text="3", parent=0, kept=3),
         turn(ids("7"), ids("6"), text="6", side=True),
     ]
-    asked: list[Answer] = []
+    asked: list[AnswerText] = []
 
     async def scores(*given: Any) -> list[SampleScore]:
         asked.extend(given[-1])
@@ -272,11 +272,11 @@ async def test_verifiers_read_the_last_answer_or_its_whole_conversation(
     row: Any = SimpleNamespace(dataset=SimpleNamespace(rows=SimpleNamespace(row=row_of)), index=0)
     sampled = await worker._sampled(CALL, opened, row)
     assert sampled is not None
-    assert asked == [Answer(read)], "the client gave the other one its reward"
+    assert asked == [AnswerText(read)], "the client gave the other one its reward"
     assert [one.reward for one in sampled.scores] == [1.0, 0.5]
 
 
-class Live(LiveSessions):
+class Live(LiveSessionTasks):
     """A worker that only completes sessions. All are taken but those named `bad…`."""
 
     def __init__(self, limit: FailureLimit) -> None:

@@ -14,7 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from rollout.vllm.staging import Staging, only_whole
-from rollout.vllm.weight_follower import Follower
+from rollout.vllm.weight_follower import WeightFollower
 from rollout.vllm.weight_load import LoadRefused, WeightUpdate
 from tests.unit.weights.files import Weights, bits, save_delta, save_full
 
@@ -148,7 +148,7 @@ async def test_a_file_staged_while_the_worker_stops_is_deleted(
     policy: Any = SimpleNamespace(weights=SimpleNamespace(live="a:1"))
     unused: Any = None
     staging: Any = Slow()
-    follower = Follower(
+    follower = WeightFollower(
         *("run", "worker", unused, unused, policy, "keep", staging, unused),
         lambda: None,
         nothing,

@@ -8,7 +8,7 @@ import pytest
 from tokenizers import normalizers
 
 from rollout.tools.errors import ToolsAway
-from rollout.tools.offer import MAX_TOOLS, Listed, Place, offer
+from rollout.tools.offer import MAX_TOOLS, Listed, ToolRunner, offer
 from rollout.tools.results import (
     CUT,
     MAX_CHARACTERS,
@@ -38,8 +38,8 @@ def test_a_tool_whose_name_is_taken_is_called_by_its_server_too() -> None:
         "one_python",
         "t_wo_add",
     ]
-    assert found.places["one_python"] == Place("one", "python")
-    assert found.places["t_wo_add"] == Place("t.wo", "add")
+    assert found.places["one_python"] == ToolRunner("one", "python")
+    assert found.places["t_wo_add"] == ToolRunner("t.wo", "add")
     assert found.places["python"].server == ""
 
 

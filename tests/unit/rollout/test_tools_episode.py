@@ -12,7 +12,7 @@ from rollout.episodes import Completion, UnusableEpisode
 from rollout.episodes.tools import ToolsEpisode
 from rollout.rewards.client import RewardClient, RewardUnavailable, ScoringRefused
 from rollout.tools.errors import NoSession, ToolsAway
-from rollout.tools.offer import Offer, Place
+from rollout.tools.offer import Offer, ToolRunner
 from rollout.tools.toolbox import RunTools, Toolbox
 from rollout.vllm.response import Sample, Span
 from services.contracts.config.episodes import Tools
@@ -175,7 +175,7 @@ def test_the_policy_reads_its_mistakes_as_results(asked: str, said: str) -> None
 async def test_invalid_arguments_are_refused_before_a_tool_is_called(
     arguments: str, said: str
 ) -> None:
-    offered = Offer(places={"python": Place("", "python"), "far": Place("sums", "far")})
+    offered = Offer(places={"python": ToolRunner("", "python"), "far": ToolRunner("sums", "far")})
     tools = RunTools(Tools(type="tools", python=True), {}, cast(RewardClient, Sandbox()))
 
     async with Toolbox(tools, offered) as toolbox:
@@ -200,7 +200,7 @@ async def test_each_tool_call_has_the_configured_time_limit(
         return Server()
 
     monkeypatch.setattr("rollout.tools.mcp_session.Session.open", opened)
-    offered = Offer(places={"python": Place("", "python"), "far": Place("sums", "far")})
+    offered = Offer(places={"python": ToolRunner("", "python"), "far": ToolRunner("sums", "far")})
     servers = {"sums": ToolServer("sums", "http://far")}
     config = Tools(type="tools", python=True, servers=["sums"], call_seconds=limit)
     tools = RunTools(config, servers, cast(RewardClient, Sandbox()))

@@ -10,7 +10,7 @@ from pathlib import Path
 from starlette.datastructures import Headers
 from starlette.types import Receive, Scope, Send
 
-from rollout.file_server import Files, serve
+from rollout.file_server import FileServer, serve
 from services.contracts.weights import SMALLEST_PART
 from services.http import Bandwidth
 from services.runtime.api_key import key_for_peers
@@ -33,7 +33,7 @@ class Host:
         self.asked: list[str] = []
         """Range headers of the requests that were answered with a file."""
         self.url = ""
-        self._files = Files(root, Bandwidth(None))
+        self._files = FileServer(root, Bandwidth(None))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def noted(message):
