@@ -74,7 +74,7 @@ def other_hosts(settings: RolloutSettings, store: Store) -> Peers:
             workers = await store.workers.list(settings.pool)
         except (RedisError, OSError):
             return ()
-        return [(one.peer_url, one.files) for one in workers if one.peer_url]
+        return [(worker.peer_url, worker.files) for worker in workers if worker.peer_url]
 
     return Peers(settings.peer_url or "", listed, key_for_peers(key_for(settings)))
 
@@ -109,11 +109,11 @@ class FileServer:
             except Problem as missing:
                 if missing.status != HTTPStatus.NOT_FOUND:
                     raise
-                found = self._part(self._root / name, Headers(scope=scope))
-                if isinstance(found, OpenFile):
-                    return found
+                part = self._part(self._root / name, Headers(scope=scope))
+                if isinstance(part, OpenFile):
+                    return part
                 if time.monotonic() > deadline:
-                    if found is None:
+                    if part is None:
                         raise
                     headers = {FETCHING: "1", "Retry-After": "1"}
                     return Response(status_code=503, headers=headers)
@@ -166,16 +166,16 @@ async def keep_serving(settings: RolloutSettings) -> None:
         log.warning("files are not served: this host has no API key", way_out=WAY_OUT)
         return
     host, port = _address(settings.peer_url)
-    said = ""
+    logged = ""
     while True:
         try:
             # In a thread: a name server that does not answer would block the worker.
             listener = await asyncio.to_thread(_listen, host, port)
         except OSError as error:
             never = not isinstance(error, socket.gaierror) and error.errno in NEVER
-            if str(error) != said and error.errno != errno.EADDRINUSE:
-                said = str(error)
-                log.info("files are not served here", address=settings.peer_url, reason=said)
+            if str(error) != logged and error.errno != errno.EADDRINUSE:
+                logged = str(error)
+                log.info("files are not served here", address=settings.peer_url, reason=logged)
             if never:
                 return
             await asyncio.sleep(TAKE_OVER_SECONDS)
@@ -191,7 +191,7 @@ async def keep_serving(settings: RolloutSettings) -> None:
 async def _child(settings: RolloutSettings, api_key: str, listener: socket.socket) -> None:
     """Serve with a child process until it ends."""
     mbit = settings.file_bandwidth_mbit
-    told = {
+    variables = {
         "HEADRACE_DATA": str(settings.data.absolute()),
         "HEADRACE_PEER_URL": settings.peer_url or "",
         "HEADRACE_API_KEY": api_key,
@@ -200,10 +200,10 @@ async def _child(settings: RolloutSettings, api_key: str, listener: socket.socke
         LISTENER: str(listener.fileno()),
     }
     if mbit is not None:
-        told["HEADRACE_FILE_BANDWIDTH_MBIT"] = str(mbit)
+        variables["HEADRACE_FILE_BANDWIDTH_MBIT"] = str(mbit)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "rollout.file_server"),
-        env=os.environ | told,
+        env=os.environ | variables,
         stdin=asyncio.subprocess.DEVNULL,
         pass_fds=(listener.fileno(),),
         preexec_fn=die_with(os.getpid()),

@@ -31,20 +31,20 @@ class PerRequestTransport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         """Send one request. Raises httpx.TransportError."""
         # The server is least likely to have closed the connection that was used last.
-        one = self._idle.pop() if self._idle else self._new()
-        self._busy.add(one)
+        pool = self._idle.pop() if self._idle else self._new()
+        self._busy.add(pool)
         try:
-            response = await one.handle_async_request(request)
+            response = await pool.handle_async_request(request)
         except BaseException:
-            self._busy.discard(one)
-            await one.aclose()
+            self._busy.discard(pool)
+            await pool.aclose()
             raise
         assert isinstance(response.stream, httpx.AsyncByteStream)
 
         def release() -> None:
-            if one in self._busy:
-                self._busy.remove(one)
-                self._idle.append(one)
+            if pool in self._busy:
+                self._busy.remove(pool)
+                self._idle.append(pool)
 
         return httpx.Response(
             response.status_code,

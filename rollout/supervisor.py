@@ -351,10 +351,10 @@ class WorkerSupervisor:
     async def _host_at_fault(self, run: RunRecord) -> bool:
         """Whether the fault is this host's: another worker is healthy on this run and, unless vLLM
         failed, some worker has finished a group. A worker that only lives proves nothing."""
-        others = await self._store.workers.list(self._settings.pool)
+        workers = await self._store.workers.list(self._settings.pool)
         if not any(
-            other.id != self.record.id and other.run == run.id and other.state not in BROKEN
-            for other in others
+            worker.id != self.record.id and worker.run == run.id and worker.state not in BROKEN
+            for worker in workers
         ):
             return False
         return self._limit.host_may_be_at_fault or await self._store.prompts.any_finished(run.id)
@@ -364,7 +364,7 @@ class WorkerSupervisor:
     async def _beat(self) -> None:
         cores = vllm_cores()
         idle = IdleCores(cores) if installed_device() == "cpu" else None
-        said = ""
+        logged = ""
         for beat in itertools.count():
             try:
                 if idle is not None and beat % HOST_LOAD_EVERY == HOST_LOAD_EVERY - 1:
@@ -382,8 +382,8 @@ class WorkerSupervisor:
                 pass
             except Exception as error:
                 # The learner deletes files that no heartbeat names.
-                if repr(error) != said:
-                    said = repr(error)
+                if repr(error) != logged:
+                    logged = repr(error)
                     log.exception("a heartbeat failed")
             await asyncio.sleep(HEARTBEAT_SECONDS)
 

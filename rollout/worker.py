@@ -75,8 +75,8 @@ class RunWorker:
             config.algorithm.samples_per_prompt,
             config.max_tokens,
             context.context,
-            max(len(one.rewards) for one in datasets),
-            max(getattr(one.rollout.episode, "max_calls", 0) for one in datasets),
+            max(len(dataset.rewards) for dataset in datasets),
+            max(getattr(dataset.rollout.episode, "max_calls", 0) for dataset in datasets),
             config.sampling.top_k,
             context.routing_bytes,
             context.teacher is not None,
@@ -101,7 +101,7 @@ class RunWorker:
             rows_of,
             run_events,
             self._ttl,
-            self._evaluation_room,
+            self._evaluation_rows,
             lambda: self._leases.generating,
             lambda: not (self._closing or self._tasks.paused),
             wake.set,
@@ -214,7 +214,7 @@ class RunWorker:
                     await self._wake.wait()
             except TimeoutError:
                 if refusal == "full":
-                    await self._look_for_room()
+                    await self._check_unfinished()
             if refusal in LEARNER_REFUSALS:
                 self._status.admission_wait += time.monotonic() - started
 
@@ -331,7 +331,7 @@ class RunWorker:
             config.rollout.groups_in_flight,
         )
 
-    def _evaluation_room(self, samples: int) -> int:
+    def _evaluation_rows(self, samples: int) -> int:
         config = self._context.config
         used = self._leases.generating * config.algorithm.samples_generated
         return evaluation_rows(self._completions, used, self._evaluation_share, samples)
@@ -340,8 +340,8 @@ class RunWorker:
         samples, used = self._context.config.algorithm.samples_generated, self._evaluator.samples
         if not used:
             return self._group_limit
-        left = training_groups(self._completions, used, self._evaluation_share, samples)
-        return min(self._group_limit, left)
+        limit = training_groups(self._completions, used, self._evaluation_share, samples)
+        return min(self._group_limit, limit)
 
     @property
     def _completions(self) -> int:
@@ -352,7 +352,7 @@ class RunWorker:
         evaluation = self._context.config.evaluation
         return evaluation.share if evaluation else None
 
-    async def _look_for_room(self) -> None:
+    async def _check_unfinished(self) -> None:
         """Raise the group limit if samples of groups in vLLM have ended."""
         with contextlib.suppress(VLLMUnavailable):
             self._widen(await self._context.policy.unfinished())
@@ -360,7 +360,7 @@ class RunWorker:
     def _widen(self, unfinished: int) -> None:
         config = self._context.config
         if config.rollout.groups_in_flight is None:
-            before, samples = self._group_limit, config.algorithm.samples_generated
+            previous, samples = self._group_limit, config.algorithm.samples_generated
             at_once = self._context.sequences.at_once
             self._group_limit = widened(
                 self._slots(),
@@ -369,5 +369,5 @@ class RunWorker:
                 at_once,
                 samples,
             )
-            if self._group_limit > before:
+            if self._group_limit > previous:
                 self._wake.set()

@@ -54,11 +54,11 @@ def checked(completions: list[Completion], n: int) -> list[Completion]:
     return completions
 
 
-def _is_reward(given: object) -> bool:
-    if not isinstance(given, Reward):
+def _is_reward(reward: object) -> bool:
+    if not isinstance(reward, Reward):
         return False
-    numbers: list[Any] = [*given.components.values()] + (
-        [] if given.reward is None else [given.reward]
+    numbers: list[Any] = [*reward.components.values()] + (
+        [] if reward.reward is None else [reward.reward]
     )
     # True counts as 1, as in Python.
-    return all(isinstance(one, bool) or is_reward(one) for one in numbers)
+    return all(isinstance(number, bool) or is_reward(number) for number in numbers)

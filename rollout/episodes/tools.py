@@ -170,8 +170,10 @@ class ToolsEpisode:
             if turn == self._config.max_turns:
                 break
             results = await self._results(calls, toolbox, sampler.tokenizer)
-            told = [{**message, "tool_calls": calls}, *results]
-            shown = await added(told, 1, offered.tools, answer, sampler.ends, sampler.tokenizer)
+            conversation = [{**message, "tool_calls": calls}, *results]
+            shown = await added(
+                conversation, 1, offered.tools, answer, sampler.ends, sampler.tokenizer
+            )
             if len(play.whole.token_ids) + len(shown) >= sampler.room(prompt):
                 break
             play.add(not_sampled(shown, "stop"), sampled=False)
@@ -186,7 +188,7 @@ class ToolsEpisode:
         self, calls: Sequence[dict[str, Any]], toolbox: Toolbox, tokenizer: TokenizerLike
     ) -> list[dict[str, Any]]:
         """Return a message with the result of each call of an answer."""
-        found = []
+        messages = []
         for number, call in enumerate(calls):
             function = call["function"]
             if number < CALLS_AT_ONCE:
@@ -194,7 +196,7 @@ class ToolsEpisode:
             else:
                 text = f"error: an answer may make {CALLS_AT_ONCE} calls"
             limit = self._config.result_tokens
-            found.append(
+            messages.append(
                 {
                     "role": "tool",
                     "tool_call_id": call.get("id"),
@@ -202,7 +204,7 @@ class ToolsEpisode:
                     "content": await readable(text, limit, self._markers, tokenizer),
                 }
             )
-        return found
+        return messages
 
     def _without_markers(self, call: dict[str, Any]) -> dict[str, Any]:
         """Return the call with a name and an id that spell no special token. Templates write both,

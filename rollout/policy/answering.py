@@ -75,8 +75,8 @@ class Answering:
         sampled: list[int] = []
         reason = ABORTED
         while reason == ABORTED and len(sampled) < params["max_tokens"]:
-            rest = rest_of(params, 0, len(sampled)) if sampled else params
-            async with aclosing(self._deltas([*prompt, *sampled], rest)) as deltas:
+            remaining = rest_of(params, 0, len(sampled)) if sampled else params
+            async with aclosing(self._deltas([*prompt, *sampled], remaining)) as deltas:
                 async for delta in deltas:
                     self._check_live(asked)
                     for tag, _, _ in delta.versions:
@@ -147,8 +147,8 @@ class Answering:
 
     def _params(self, asked: PolicyCall, prompt: int, param: str) -> dict[str, Any]:
         context, sampling, call = self._context, self._context.config.sampling, asked.call
-        room = context.context - prompt
-        if room < 1:
+        tokens_left = context.context - prompt
+        if tokens_left < 1:
             raise NotAnswered(
                 HTTPStatus.BAD_REQUEST,
                 f"{param}: the prompt is too long: {prompt} tokens leave no room for an answer: "
@@ -161,7 +161,9 @@ class Answering:
             "top_p": sampling.top_p,
             "top_k": sampling.top_k,
             **asked.sampling,
-            "max_tokens": min(room, asked.max_tokens, call.max_tokens or sampling.max_tokens),
+            "max_tokens": min(
+                tokens_left, asked.max_tokens, call.max_tokens or sampling.max_tokens
+            ),
             "stop_token_ids": sorted({*context.eos, *sampling.stop_token_ids}),
             "detokenize": True,
             "logprobs": None,

@@ -72,12 +72,12 @@ class PolicyCallLoop:
 
     async def _answer(self, id: str, asked: PolicyCall) -> None:
         bind_contextvars(policy_call=id)
-        said = asyncio.Event()
+        has_piece = asyncio.Event()
         pieces: list[Piece] = []
 
         def say(piece: Piece) -> None:
             pieces.append(piece)
-            said.set()
+            has_piece.set()
 
         sampling = asyncio.create_task(self._sample(asked, say), name="policy answer")
         try:
@@ -85,10 +85,10 @@ class PolicyCallLoop:
             while not last:
                 try:
                     async with asyncio.timeout(ALIVE_SECONDS):
-                        await said.wait()
+                        await has_piece.wait()
                 except TimeoutError:
                     pass
-                said.clear()
+                has_piece.clear()
                 piece = together(pieces)
                 pieces.clear()
                 last = piece.last

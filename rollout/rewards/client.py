@@ -90,10 +90,10 @@ class RewardClient:
         body = msgspec.json.encode(request.model_dump())
         retrying = self._retrying(waits)
         content: bytes = await retrying(self._post, "/v1/teachers/score", body)
-        found = TeacherScores.model_validate_json(content).logprobs
-        if len(found) != len(request.completion):
+        logprobs = TeacherScores.model_validate_json(content).logprobs
+        if len(logprobs) != len(request.completion):
             raise ScoringRefused(f"reward service at {self.url} answered for other tokens")
-        return found
+        return logprobs
 
     async def teachers_text(self, request: TeacherTextRequest, waits: Waits) -> str:
         """Return the text that the teacher's tokenizer decodes. Retries and raises like

@@ -85,17 +85,17 @@ def score_items(
     is row `index` of its dataset."""
     return [
         ScoreItem(
-            id=f"{one.sample}/{one.component}",
-            verifier=rewards[one.component].verifier,
+            id=f"{score.sample}/{score.component}",
+            verifier=rewards[score.component].verifier,
             prompt=prompt,
-            completion=answers[one.sample].text,
-            prefill=answers[one.sample].prefill,
+            completion=answers[score.sample].text,
+            prefill=answers[score.sample].prefill,
             answer=row.answer,
             columns=row.columns,
-            params=rewards[one.component].params,
+            params=rewards[score.component].params,
             row=index,
         )
-        for one in scores
+        for score in scores
     ]
 
 
@@ -122,7 +122,9 @@ def combine(rewards: Mapping[str, Reward], known: Results) -> SampleScore:
         status=deciding.status.value,
         components=components,
         detail=deciding.detail,
-        reasons={name: one.detail[:REASON_LIMIT] for name, one in known.items() if one.detail},
+        reasons={
+            name: result.detail[:REASON_LIMIT] for name, result in known.items() if result.detail
+        },
         parts=earned(rewards, known),
     )
 

@@ -25,19 +25,19 @@ Part = tuple[int, float]
 def earned(rewards: Mapping[str, Reward], known: Mapping[str, ScoreResult]) -> list[Part]:
     """Return the rewards of one answer's parts, over all dense components, after clips and weights.
     Both mappings are by name."""
-    found: list[Part] = []
+    rewards_of_parts: list[Part] = []
     for name, reward in rewards.items():
         if reward.dense is None or name not in known:
             continue
-        before = 0.0
+        baseline = 0.0
         for part in known[name].parts:
             score = reward.clipped(part.score)
             # A score before the first character is the baseline of the others.
             if part.end > 0:
-                found.append((part.end, reward.weight * (score - before)))
+                rewards_of_parts.append((part.end, reward.weight * (score - baseline)))
             if reward.dense == "cumulative":
-                before = score
-    return found
+                baseline = score
+    return rewards_of_parts
 
 
 def token_rewards(
@@ -63,10 +63,10 @@ def text_ends(token_ids: Sequence[int], decode: Decode) -> list[int]:
     ends: list[int] = []
     total = start = whole = 0
     for i in range(len(token_ids)):
-        before, after = decode(token_ids[start:whole]), decode(token_ids[start : i + 1])
-        grown = max(0, len(after) - len(before))
+        start_text, text = decode(token_ids[start:whole]), decode(token_ids[start : i + 1])
+        grown = max(0, len(text) - len(start_text))
         # These bytes do not make a character yet.
-        open_ = not grown or after.endswith("\N{REPLACEMENT CHARACTER}")
+        open_ = not grown or text.endswith("\N{REPLACEMENT CHARACTER}")
         if not open_ or i + 1 - whole == LONGEST_CHARACTER:
             total += grown
             start, whole = whole, i + 1

@@ -25,19 +25,21 @@ IntArray = npt.NDArray[np.int64]
 def shared_prompt(sessions: Sequence[Played]) -> list[int]:
     """Return the ids that all sessions with a turn begin with, in their first conversations. Raises
     ValueError if every session is without a turn, or if they share no beginning."""
-    firsts = [next(iter(_in_order(one.turns)), None) for one in sessions]
+    firsts = [next(iter(_in_order(session.turns)), None) for session in sessions]
     prompts = [
-        one.turns[n].prompt for one, n in zip(sessions, firsts, strict=True) if n is not None
+        session.turns[n].prompt
+        for session, n in zip(sessions, firsts, strict=True)
+        if n is not None
     ]
     if not prompts:
         raise ValueError("no session of the group has a turn")
-    found = prompts[0][: min(_common(prompts[0], other) for other in prompts)]
-    if not found:
+    shared = prompts[0][: min(_common(prompts[0], prompt) for prompt in prompts)]
+    if not shared:
         raise ValueError(
             "the sessions of the group begin with different tokens: their first messages must have "
             "a beginning in common, if only the one that the chat template writes"
         )
-    return found
+    return shared
 
 
 def _in_order(turns: Sequence[Turn]) -> list[int]:
@@ -58,9 +60,9 @@ def _in_order(turns: Sequence[Turn]) -> list[int]:
     return order
 
 
-def _common(one: npt.ArrayLike, other: npt.ArrayLike) -> int:
+def _common(left_ids: npt.ArrayLike, right_ids: npt.ArrayLike) -> int:
     """Return how many first ids are equal."""
-    a, b = np.asarray(one), np.asarray(other)
+    a, b = np.asarray(left_ids), np.asarray(right_ids)
     size = min(len(a), len(b))
     differ = np.flatnonzero(a[:size] != b[:size])
     return int(differ[0]) if len(differ) else size
@@ -91,16 +93,16 @@ def completion(turns: Sequence[Turn], prompt: Sequence[int], masks: bool) -> Com
             kept = shared[from_]
             added = added[kept:]
         sample = not_sampled(turn.sampled.tolist(), "stop") if turn.side else _sample(turn)
-        own = joined(not_sampled(added.tolist(), "stop"), sample)
-        tokens, places = (one[:kept] for one in known[from_])
+        turn_tokens = joined(not_sampled(added.tolist(), "stop"), sample)
+        tokens, places = (array[:kept] for array in known[from_])
         start = len(whole.token_ids)
-        after = int(places[-1]) + 1 if len(places) else 0
-        if after != len(prompt) + start and len(own.token_ids):
-            branches.append(Branch(start, after))
-        whole = joined(whole, own)
+        follows = int(places[-1]) + 1 if len(places) else 0
+        if follows != len(prompt) + start and len(turn_tokens.token_ids):
+            branches.append(Branch(start, follows))
+        whole = joined(whole, turn_tokens)
         trained += [False] * len(added) + [not turn.side] * len(sample.token_ids)
         here = len(prompt) + np.arange(start, len(whole.token_ids))
-        known[number] = np.append(tokens, own.token_ids), np.append(places, here)
+        known[number] = np.append(tokens, turn_tokens.token_ids), np.append(places, here)
     mask = whole.sampling_mask
     if mask is None and masks:
         mask = SamplingMask.nothing(len(whole.token_ids))

@@ -105,14 +105,14 @@ class LiveSessionTasks:
         row = self._rows.of(lease.position)
         try:
             with panics_as(RuntimeError):
-                found = await self._sampled(session_of(lease.attempt))
-                if found is None:
+                ready = await self._sampled(session_of(lease.attempt))
+                if ready is None:
                     # If another worker completed the session, this attempt is no longer held.
                     # Otherwise the session would be leased again at once, again and again.
                     log.info("the session is closed")
                     await self._leases.drop(lease.attempt, "refused", "a session: it is closed")
                     return
-                session, sampled = found
+                session, sampled = ready
                 await self._hand_in(lease, live, session.opened_at, row, sampled)
             self._limit.group_finished()
             self._pause = PAUSE_SECONDS
@@ -131,12 +131,12 @@ class LiveSessionTasks:
     async def _refused(self, attempt: str, error: Exception) -> None:
         """Try the session again later, unless it has used up its tries."""
         run, id, live = self._context.run, session_of(attempt), self._store.live_sessions
-        tries, others = await retry("a session", lambda: live.refused(run, attempt))
+        tries, other_taken = await retry("a session", lambda: live.refused(run, attempt))
         if not tries:
             # The lease has lapsed: the session is another worker's.
             await self._leases.release([attempt])
             return
-        if tries >= TRIES and others:
+        if tries >= TRIES and other_taken:
             await self._drop(attempt, error)
             return
         if self._limit.worked:
@@ -175,6 +175,6 @@ class LiveSessionTasks:
             raise
         except Exception as error:
             raise _Untrainable(str(error)) from error
-        scores = [earned_score(one.reward) if one.reward else unplayed() for one in played]
+        scores = [earned_score(ended.reward) if ended.reward else unplayed() for ended in played]
         key, name = session.prompt_key, session.name
         return session, Sampled(prompt, made, scores, now, now, key, name)

@@ -29,15 +29,15 @@ class RecentTurns:
 
     async def of(self, session: Session, numbers: Sequence[int]) -> list[Turn] | None:
         """Return these turns of a session; None if they are gone."""
-        found = {n: self._known[session, n] for n in numbers if (session, n) in self._known}
-        missing = [n for n in numbers if n not in found]
+        turns = {n: self._known[session, n] for n in numbers if (session, n) in self._known}
+        missing = [n for n in numbers if n not in turns]
         read = await self._sessions.turns(*session, missing)
         if read is None:
             return None
-        found |= zip(missing, read, strict=True)
+        turns |= zip(missing, read, strict=True)
         for number in numbers:
-            self.remember(session, number, found[number])
-        return [found[number] for number in numbers]
+            self.remember(session, number, turns[number])
+        return [turns[number] for number in numbers]
 
     def remember(self, session: Session, number: int, turn: Turn) -> None:
         """Keep `turn`, which is number `number` of `session`."""

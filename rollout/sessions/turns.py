@@ -55,7 +55,7 @@ class TurnPlayer:
         self._renders = template and bool(context.tokenizer.chat_template)
 
     async def play(
-        self, call: Call, before: Sequence[Turn], seed: int | None
+        self, call: Call, earlier: Sequence[Turn], seed: int | None
     ) -> tuple[Turn, str, int | None, tuple[str, int]]:
         """Sample the turn that continues the conversation `before`.
 
@@ -63,18 +63,18 @@ class TurnPlayer:
         /completions, and (lineage, version) of the turn's oldest token. `seed` is the call's seed,
         if the run has one. Raises Refused, VLLMUnavailable, MalformedAnswer.
         """
-        begins = tokens_of(before)
+        begins = tokens_of(earlier)
         try:
-            kept, new = await self._prompt(call, before, begins)
+            kept, new = await self._prompt(call, earlier, begins)
         except ValueError as error:
             at = "messages" if call.kind == "chat" else "prompt"
             raise Refused(f"{at}: {error}", param=at) from error
         prompt = [*begins[:kept], *new]
-        first = len(before[0].prompt) if before else len(new)
-        left = self._tokens_left(len(prompt), first)
-        if before and (left < 1 or is_spent(before[-1])):
-            return _spent(call, before, len(begins), len(prompt))
-        params = self._params(call, left, len(prompt), seed)
+        first = len(earlier[0].prompt) if earlier else len(new)
+        tokens_left = self._tokens_left(len(prompt), first)
+        if earlier and (tokens_left < 1 or is_spent(earlier[-1])):
+            return _spent(call, earlier, len(begins), len(prompt))
+        params = self._params(call, tokens_left, len(prompt), seed)
         try:
             (sample,) = await self._context.policy.generate(prompt, 1, params)
             message = await self._message(call, sample)
@@ -102,35 +102,35 @@ class TurnPlayer:
             created=int(time.time()),
             side=call.side,
         )
-        said = _history(call, message, sample.token_ids.tolist())
-        return turn, *said, parse_version_tag(oldest)
+        history = _history(call, message, sample.token_ids.tolist())
+        return turn, *history, parse_version_tag(oldest)
 
     async def _prompt(
-        self, call: Call, before: Sequence[Turn], begins: list[int]
+        self, call: Call, earlier: Sequence[Turn], begins: list[int]
     ) -> tuple[int, list[int]]:
         """Return how many ids of the conversation so far (`begins`) the prompt keeps, and which ids
         come after them."""
-        if call.kind == "chat" and before and self._renders:
+        if call.kind == "chat" and earlier and self._renders:
             whole = await opening(call.messages, call.tools, self._context.tokenizer)
             pairs = enumerate(zip(begins, whole, strict=False))
             kept = next((at for at, (a, b) in pairs if a != b), min(len(begins), len(whole)))
             return kept, whole[kept:]
-        return len(begins), await self._added(call, before)
+        return len(begins), await self._added(call, earlier)
 
-    async def _added(self, call: Call, before: Sequence[Turn]) -> list[int]:
+    async def _added(self, call: Call, earlier: Sequence[Turn]) -> list[int]:
         context = self._context
         if call.kind == "completions":
             if isinstance(call.prompt, list):
                 return call.prompt[call.new :]
-            rest = call.prompt[call.new :]
-            if not before:
-                return await text_tokens(rest, context.tokenizer)
-            return await tokens(rest, context.tokenizer, add_special_tokens=False)
+            new_text = call.prompt[call.new :]
+            if not earlier:
+                return await text_tokens(new_text, context.tokenizer)
+            return await tokens(new_text, context.tokenizer, add_special_tokens=False)
         if call.tools and not self._tools:
             raise Refused(NO_PARSER, param="tools")
-        if not before:
+        if not earlier:
             return await opening(call.messages, call.tools, context.tokenizer)
-        last = before[-1].sampled.tolist()
+        last = earlier[-1].sampled.tolist()
         return await added(
             call.messages, call.new, call.tools, last, context.eos, context.tokenizer
         )
@@ -138,12 +138,14 @@ class TurnPlayer:
     def _tokens_left(self, prompt: int, first: int) -> int:
         """Return the most tokens of an answer to `prompt` tokens, in a conversation whose first
         prompt has `first` tokens."""
-        most = self._context.config.sampling.max_tokens
-        return min(most - (prompt - first), self._context.context - prompt)
+        max_tokens = self._context.config.sampling.max_tokens
+        return min(max_tokens - (prompt - first), self._context.context - prompt)
 
-    def _params(self, call: Call, left: int, prompt: int, seed: int | None) -> dict[str, Any]:
+    def _params(
+        self, call: Call, tokens_left: int, prompt: int, seed: int | None
+    ) -> dict[str, Any]:
         context, sampling = self._context, self._context.config.sampling
-        if left < 1:
+        if tokens_left < 1:
             raise Refused(
                 # LangChain and LiteLLM recognise the error by these words.
                 f"the prompt is too long: its {prompt} tokens leave no room for an answer in "
@@ -152,8 +154,8 @@ class TurnPlayer:
                 "messages" if call.kind == "chat" else "prompt",
             )
         chosen = seed if call.seed is None else call.seed
-        params = sampling_params(sampling, context.eos, left, chosen, context.vocabulary)
-        params["max_tokens"] = min(left, call.max_tokens or left)
+        params = sampling_params(sampling, context.eos, tokens_left, chosen, context.vocabulary)
+        params["max_tokens"] = min(tokens_left, call.max_tokens or tokens_left)
         if call.stop:
             params |= {"stop": call.stop, "detokenize": True, "skip_special_tokens": False}
         if call.structured:
@@ -185,7 +187,7 @@ def is_spent(turn: Turn) -> bool:
 
 
 def _spent(
-    call: Call, before: Sequence[Turn], begins: int, prompt: int
+    call: Call, earlier: Sequence[Turn], begins: int, prompt: int
 ) -> tuple[Turn, str, int | None, tuple[str, int]]:
     """Return an empty answer that ends with `length`, in the form of `TurnPlayer.play`.
 
@@ -208,7 +210,7 @@ def _spent(
         created=int(time.time()),
         side=call.side,
     )
-    newest = next(one.versions[-1][0] for one in reversed(before) if one.versions)
+    newest = next(turn.versions[-1][0] for turn in reversed(earlier) if turn.versions)
     return turn, *_history(call, message, []), parse_version_tag(newest)
 
 

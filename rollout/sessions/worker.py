@@ -115,21 +115,21 @@ class SessionWorker(RunWorker):
         if live is None or refusal:
             return refusal
         at_once = self._context.sequences.at_once
-        held = sum(one.claimed for one in self._calls.values())
-        room = max(0, AT_ONCE * at_once - held)
+        held = sum(call.claimed for call in self._calls.values())
+        count = max(0, AT_ONCE * at_once - held)
         run, worker = self._context.run, self._context.worker
         # The claim is also a sign of life and lists what this worker holds, so it is sent even if
         # no call fits.
-        claimed = await self._store.agent_calls.claim(run, worker, room, held, at_once)
-        self._full = len(claimed) == room
-        for one in claimed:
-            if known := self._calls.get(one.id):
+        claimed = await self._store.agent_calls.claim(run, worker, count, held, at_once)
+        self._full = len(claimed) == count
+        for call in claimed:
+            if known := self._calls.get(call.id):
                 known.claimed, known.again = True, known.claimed
             else:
-                self._begin(one, claimed=True)
+                self._begin(call, claimed=True)
         if self._live is not None:
             return await self._live.take(live)
-        if not room:
+        if not count:
             return "full"
         # This worker leases no task, so only this answer makes it check whether the run has ended.
         return "" if claimed else "state"
@@ -140,22 +140,22 @@ class SessionWorker(RunWorker):
             return "weights"
         return "unavailable" if self._tasks.paused else ""
 
-    def _begin(self, one: Claimed, claimed: bool) -> None:
-        work = asyncio.create_task(self._work_on(one), name=f"call {one.id}")
-        self._calls[one.id] = _HeldCall(work, one.call.kind != "finish", claimed)
+    def _begin(self, call: Claimed, claimed: bool) -> None:
+        work = asyncio.create_task(self._work_on(call), name=f"call {call.id}")
+        self._calls[call.id] = _HeldCall(work, call.call.kind != "finish", claimed)
 
     async def _begin_asked(self, calls: list[str]) -> None:
         """Start `calls`, which this worker may take first. The next claim includes them all:
         claiming each call would cost Redis one synced write per call."""
-        room = AT_ONCE * self._context.sequences.at_once - len(self._calls)
-        if self._closing or self._refusal() or room < len(calls):
+        count = AT_ONCE * self._context.sequences.at_once - len(self._calls)
+        if self._closing or self._refusal() or count < len(calls):
             self._wake.set()
             return
-        for one in await self._store.agent_calls.asked(self._context.run, calls):
-            if held := self._calls.get(one.id):
+        for call in await self._store.agent_calls.asked(self._context.run, calls):
+            if held := self._calls.get(call.id):
                 held.again = True
             elif not self._closing:
-                self._begin(one, claimed=False)
+                self._begin(call, claimed=False)
 
     async def _work_on(self, claimed: Claimed) -> None:
         bind_contextvars(attempt=claimed.attempt, session=claimed.index)
@@ -184,13 +184,13 @@ class SessionWorker(RunWorker):
     async def _turn(self, claimed: Claimed) -> None:
         calls, run, worker = self._store.agent_calls, self._context.run, self._context.worker
         session = (run, claimed.attempt, claimed.index)
-        before = await self._turns.of(session, claimed.call.path)
-        if before is None:
+        earlier = await self._turns.of(session, claimed.call.path)
+        if earlier is None:
             failure = {"status": 409, "message": "this session's turns are gone"}
             await calls.fail(run, worker, claimed, failure)
             return
         try:
-            played = await self._player.play(claimed.call, before, await self._seed(claimed))
+            played = await self._player.play(claimed.call, earlier, await self._seed(claimed))
         except Refused as refused:
             failure = {
                 "status": 400,
@@ -282,14 +282,16 @@ class SessionWorker(RunWorker):
         if played is None:
             return None
         prompt = shared_prompt(played)
-        made = [completion(one.turns, prompt, config.sampling.cuts) for one in played]
-        last = [last_turn(one.turns) for one in played]
+        made = [completion(session.turns, prompt, config.sampling.cuts) for session in played]
+        last = [last_turn(session.turns) for session in played]
         ended = time.time()
-        scores = [earned_score(one.reward) if one.reward else unplayed() for one in played]
+        scores = [
+            earned_score(session.reward) if session.reward else unplayed() for session in played
+        ]
         scored = [
-            (at, self._read(one, turn))
-            for at, (turn, one) in enumerate(zip(last, played, strict=True))
-            if turn is not None and one.reward is None
+            (at, self._read(session, turn))
+            for at, (turn, session) in enumerate(zip(last, played, strict=True))
+            if turn is not None and session.reward is None
         ]
         reference = ""
         if scored:
@@ -297,12 +299,12 @@ class SessionWorker(RunWorker):
             answers = [answer for _, answer in scored]
             reference = reference_text(row.answer)
             asked = compose(row, config.data)
-            found = await scores_of(context, config.components, asked, row, of.index, answers)
-            for (at, _), verdict in zip(scored, found, strict=True):
+            verdicts = await scores_of(context, config.components, asked, row, of.index, answers)
+            for (at, _), verdict in zip(scored, verdicts, strict=True):
                 scores[at] = verdict
         key = None if opened.own is None else ""
-        own = None if opened.own is None else opened.name
-        return Sampled(prompt, made, scores, ended, time.time(), key, own, reference)
+        prompt_name = None if opened.own is None else opened.name
+        return Sampled(prompt, made, scores, ended, time.time(), key, prompt_name, reference)
 
     def _read(self, session: Played, last: Turn) -> AnswerText:
         """Return the text that verifiers read of a session, whose last turn is `last`."""
@@ -334,16 +336,16 @@ class SessionWorker(RunWorker):
     async def _listen(self) -> None:
         """Start calls as soon as they are announced. The worker loop also polls, less often."""
         calls, run = self._store.agent_calls, self._context.run
-        after = "$"
+        last_entry = "$"
         while True:
             try:
-                if after == "$":
-                    after = await calls.newest("asked", run)
-                after, asked = await calls.news("asked", run, after, NEWS_SECONDS)
+                if last_entry == "$":
+                    last_entry = await calls.newest("asked", run)
+                last_entry, asked = await calls.news("asked", run, last_entry, NEWS_SECONDS)
                 if any(not first for _, first in asked):
                     self._wake.set()
-                if own := [call for call, first in asked if first == self._context.worker]:
-                    await self._begin_asked(own)
+                if first_here := [call for call, first in asked if first == self._context.worker]:
+                    await self._begin_asked(first_here)
             except (RedisError, OSError):
                 await asyncio.sleep(1)
 

@@ -81,17 +81,17 @@ class MCPSession:
 
     async def list_tools(self) -> list[Listed]:
         """Return the server's tools. Raises ToolsAway."""
-        found: list[Listed] = []
+        tools: list[Listed] = []
         cursor: str | None = None
         for _ in range(PAGES):
             params = types.PaginatedRequestParams(cursor=cursor)
             request = self._opened.result().list_tools(params=params)
             page = await self._within(OPEN_SECONDS, request)
-            found += [Listed(t.name, t.description or "", t.input_schema) for t in page.tools]
+            tools += [Listed(t.name, t.description or "", t.input_schema) for t in page.tools]
             cursor = page.next_cursor
-            if cursor is None or len(found) > MAX_TOOLS:
-                return found
-        raise ToolsAway(self._said(f"its list of tools has more than {PAGES} pages"))
+            if cursor is None or len(tools) > MAX_TOOLS:
+                return tools
+        raise ToolsAway(self._problem(f"its list of tools has more than {PAGES} pages"))
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> str:
         """Return the text of a tool's result or error; the policy reads both. Never retried, since
@@ -109,8 +109,8 @@ class MCPSession:
             # Any other error means that the server failed; the call was right.
             if error.code != types.INVALID_PARAMS:
                 raise
-            said = types.TextContent(type="text", text=f"error: {error}")
-            return types.CallToolResult(content=[said], is_error=True)
+            text = types.TextContent(type="text", text=f"error: {error}")
+            return types.CallToolResult(content=[text], is_error=True)
 
     async def close(self) -> None:
         """End the session on the server, if the server answers in time."""
@@ -142,7 +142,7 @@ class MCPSession:
             # The SDK runs several tasks: take the first that failed.
             while isinstance(error, ExceptionGroup):
                 error = error.exceptions[0]
-            raise ToolsAway(self._said(_line(error))) from None
+            raise ToolsAway(self._problem(_line(error))) from None
 
     async def _within(self, seconds: float, answer: Coroutine[Any, Any, T]) -> T:
         """Return the result of `answer`. Raises ToolsAway, also if the connection ends first."""
@@ -153,19 +153,19 @@ class MCPSession:
                 {asked, self._connection}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED
             )
             if not done:
-                raise ToolsAway(self._said(f"no answer in {seconds:g} s"))
+                raise ToolsAway(self._problem(f"no answer in {seconds:g} s"))
             if asked not in done:
                 self._connection.result()
-                raise ToolsAway(self._said("the connection ended"))
+                raise ToolsAway(self._problem("the connection ended"))
             return asked.result()
         except MCPError as error:
-            raise ToolsAway(self._said(_line(error))) from None
+            raise ToolsAway(self._problem(_line(error))) from None
         except (ValidationError, RuntimeError) as error:
-            raise ToolsAway(self._said(f"it does not answer as MCP: {_line(error)}")) from None
+            raise ToolsAway(self._problem(f"it does not answer as MCP: {_line(error)}")) from None
         finally:
             await end([asked])
 
-    def _said(self, problem: str) -> str:
+    def _problem(self, problem: str) -> str:
         # The SDK does not always say why an answer ended. Its URL may hold a key, and so may the
         # target of a redirect.
         problem = self._transport.problem or problem

@@ -50,36 +50,36 @@ class Offer:
 
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Descriptions in OpenAI's format."""
-    places: dict[str, ToolRunner] = field(default_factory=dict)
+    runners: dict[str, ToolRunner] = field(default_factory=dict)
     """By the name that the policy calls."""
 
     def without(self, markers: re.Pattern[str]) -> "Offer":
         """Return the offer with descriptions that spell none of the tokenizer's added tokens
         (`results.marker_pattern`)."""
         text = json.dumps(self.tools, ensure_ascii=False)
-        return Offer(json.loads(without_markers(text, markers)), self.places)
+        return Offer(json.loads(without_markers(text, markers)), self.runners)
 
 
 def offer(listed: Sequence[tuple[str, Iterable[Listed]]], python: bool) -> Offer:
     """Return the tools of servers, in order, and `python`. A tool whose name is taken is renamed to
     SERVER_TOOL. Raises ToolsAway for descriptions that no prompt should hold."""
-    found = Offer()
+    offered = Offer()
     if python:
-        found.tools.append(PYTHON_TOOL)
-        found.places[PYTHON] = ToolRunner("", PYTHON)
+        offered.tools.append(PYTHON_TOOL)
+        offered.runners[PYTHON] = ToolRunner("", PYTHON)
     for server, tools in listed:
         for tool in tools:
-            _add(found, server, tool)
-    if len(found.tools) > MAX_TOOLS:
-        raise ToolsAway(f"there are {len(found.tools)} tools, and a run may have {MAX_TOOLS}")
-    return found
+            _add(offered, server, tool)
+    if len(offered.tools) > MAX_TOOLS:
+        raise ToolsAway(f"there are {len(offered.tools)} tools, and a run may have {MAX_TOOLS}")
+    return offered
 
 
-def _add(found: Offer, server: str, tool: Listed) -> None:
+def _add(offered: Offer, server: str, tool: Listed) -> None:
     name = tool.name
-    if name in found.places:
+    if name in offered.runners:
         name = f"{re.sub('[^A-Za-z0-9_-]', '_', server)}_{name}"
-    if not _NAME.fullmatch(name) or name in found.places:
+    if not _NAME.fullmatch(name) or name in offered.runners:
         raise ToolsAway(
             f"MCP server {server!r} names a tool {tool.name[:80]!r}: a name has up to 64 letters, "
             "digits, _ and -, and no other tool has it"
@@ -92,5 +92,5 @@ def _add(found: Offer, server: str, tool: Listed) -> None:
             f"MCP server {server!r} describes its tool {name!r} in {size:,} bytes, and "
             f"{MAX_DESCRIPTION:,} are read"
         )
-    found.tools.append({"type": "function", "function": function})
-    found.places[name] = ToolRunner(server, tool.name)
+    offered.tools.append({"type": "function", "function": function})
+    offered.runners[name] = ToolRunner(server, tool.name)

@@ -37,7 +37,9 @@ def marker_pattern(markers: Iterable[str]) -> re.Pattern[str]:
         if _MARKER.fullmatch(marker):
             by_first.setdefault(marker[0], []).append(marker[1:])
     # A lookahead, since one marker may begin inside another. Without markers it matches nothing.
-    starts = [f"{re.escape(first)}(?={_any_of(rest)})" for first, rest in by_first.items()]
+    starts = [
+        f"{re.escape(first)}(?={_any_of(remainders)})" for first, remainders in by_first.items()
+    ]
     return re.compile("|".join(starts) or "(?!)")
 
 

@@ -43,11 +43,11 @@ class RunTools:
 
     def server(self, name: str) -> ToolServer:
         """Return the MCP server of this name. Raises NoSession if it cannot be used here."""
-        found = self._servers.get(name)
-        if found is None or found.problem:
-            problem = found.problem if found else ""
+        server = self._servers.get(name)
+        if server is None or server.problem:
+            problem = server.problem if server else ""
             raise NoSession(unknown_server(name, self._servers, problem))
-        return found
+        return server
 
     async def _list(self) -> Offer:
         listed = [(name, await self._tools_of(name)) for name in self.config.servers]
@@ -82,27 +82,27 @@ class Toolbox:
     async def call(self, name: str, arguments: str) -> str:
         """Return the text of a call's result. A mistake of the policy is a result as well. Raises
         ToolsAway."""
-        place = self._offered.places.get(name)
-        if place is None:
-            there = ", ".join(self._offered.places)
+        runner = self._offered.runners.get(name)
+        if runner is None:
+            there = ", ".join(self._offered.runners)
             return f"error: there is no tool {name[:80]!r}; there is {there}"
         try:
             # Strict, because Python's own parser accepts NaN and unpaired surrogates, which neither
             # the sandbox nor a server can read.
-            given = decode((arguments or "{}").encode())
+            decoded = decode((arguments or "{}").encode())
         except (ValueError, RecursionError) as error:
             return f"error: the arguments are not JSON: {str(error)[:200]}"
-        if not isinstance(given, dict):
+        if not isinstance(decoded, dict):
             return "error: the arguments are not a JSON object"
-        return await self._called(place, given)
+        return await self._called(runner, decoded)
 
-    async def _called(self, place: ToolRunner, given: dict[str, Any]) -> str:
+    async def _called(self, runner: ToolRunner, arguments: dict[str, Any]) -> str:
         seconds = self._run.config.call_seconds
-        if place.server:
-            session = await self._session(place.server)
-            text: str = await session.call(place.tool, given, seconds)
+        if runner.server:
+            session = await self._session(runner.server)
+            text: str = await session.call(runner.tool, arguments, seconds)
             return text
-        code = given.get("code")
+        code = arguments.get("code")
         if not isinstance(code, str):
             return "error: python needs its program as text in `code`"
         if len(code) > MAX_PROGRAM:

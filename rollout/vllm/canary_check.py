@@ -53,18 +53,18 @@ class CanaryCheck:
         if canary is None:
             return ""
         began = time.monotonic()
-        others = [one for one in self._known if one.name != f"version {manifest.tag}"]
+        earlier = [scores for scores in self._known if scores.name != f"version {manifest.tag}"]
         if canary.without_adapter:
-            others.append(
+            earlier.append(
                 VersionScores("the model without its adapter", unpacked(canary.without_adapter))
             )
         limit = limit_for(canary, self.dtype, self.limit, self._gaps)
 
         async def judged(through_cache: bool) -> tuple[VersionScores, str]:
-            found = await self._scores(prompts(canary), through_cache)
+            logprobs = await self._scores(prompts(canary), through_cache)
             name = f"version {manifest.tag}"
-            version = VersionScores(name, expected(canary), found, manifest.lineage)
-            verdict = judge(version, limit, others)
+            version = VersionScores(name, expected(canary), logprobs, manifest.lineage)
+            verdict = judge(version, limit, earlier)
             if through_cache or not first:
                 self.gap = verdict.gap
             return version, verdict.problem
@@ -88,6 +88,6 @@ class CanaryCheck:
 
     async def _scores(self, tokens: list[list[int]], through_cache: bool) -> Floats:
         # One request after another would take twice as many steps of vLLM.
-        scores = [self.policy.score(one, self.masks, through_cache) for one in tokens]
-        found = await asyncio.gather(*scores)
-        return np.concatenate(found)
+        scores = [self.policy.score(sequence, self.masks, through_cache) for sequence in tokens]
+        logprobs = await asyncio.gather(*scores)
+        return np.concatenate(logprobs)

@@ -43,9 +43,9 @@ def parse_scores(content: bytes, tokens: list[int]) -> Floats:
         scored = _decoder.decode(content).prompt_logprobs
     except msgspec.MsgspecError as error:
         raise Unscored(f"vLLM's answer cannot be read: {error}") from error
-    found = np.frombuffer(scored, LOGPROB)
-    if not len(found):
+    logprobs = np.frombuffer(scored, LOGPROB)
+    if not len(logprobs):
         raise Unscored("vLLM's answer has no log-probabilities of the prompt")
     padded = np.full(len(tokens) - 1, LOWEST, np.float32)
-    padded[max(0, len(padded) - len(found)) :] = found[-len(padded) :]
+    padded[max(0, len(padded) - len(logprobs)) :] = logprobs[-len(padded) :]
     return padded

@@ -37,7 +37,7 @@ class VersionScores:
     name: str
     expected: Floats
     """The learner's values."""
-    found: Floats | None = None
+    served: Floats | None = None
     """vLLM's values when it served this version."""
     lineage: str = ""
 
@@ -73,7 +73,7 @@ def prompts(canary: Canary) -> list[list[int]]:
 def expected(canary: Canary) -> Floats:
     """Return the learner's values. Raises ValueError for a damaged canary."""
     values = unpacked(canary.logprobs)
-    wanted = sum(len(one) - 1 for one in prompts(canary))
+    wanted = sum(len(sequence) - 1 for sequence in prompts(canary))
     if len(values) != wanted:
         raise ValueError(f"the canary has {len(values)} values for {wanted} tokens")
     return values
@@ -81,13 +81,13 @@ def expected(canary: Canary) -> Floats:
 
 def judge(version: VersionScores, limit: float, others: Iterable[VersionScores]) -> CanaryVerdict:
     """Compare what vLLM found with what the learner expected, and with `others`."""
-    found = version.found
-    assert found is not None
-    gap = float(_distances(found, version.expected).mean())
-    comparable = [one for one in others if len(one.expected) == len(version.expected)]
-    nearest = min(comparable, key=lambda one: _far(found, one), default=version)
-    far = _far(found, version)
-    if far > ROUNDING * limit and NEARER * _far(found, nearest) < far:
+    served = version.served
+    assert served is not None
+    gap = float(_distances(served, version.expected).mean())
+    comparable = [other for other in others if len(other.expected) == len(version.expected)]
+    nearest = min(comparable, key=lambda other: _far(served, other), default=version)
+    far = _far(served, version)
+    if far > ROUNDING * limit and NEARER * _far(served, nearest) < far:
         return CanaryVerdict(gap, f"they are those of {nearest.name}")
     for other in comparable:
         # Only within one lineage: another process may compute other values for equal weights.
@@ -100,18 +100,18 @@ def judge(version: VersionScores, limit: float, others: Iterable[VersionScores])
     return CanaryVerdict(gap)
 
 
-def _distances(found: Floats, expected: Floats) -> Floats:
-    distances: Floats = np.minimum(np.abs(found - expected), LARGEST)
+def _distances(served: Floats, expected: Floats) -> Floats:
+    distances: Floats = np.minimum(np.abs(served - expected), LARGEST)
     return distances
 
 
-def _far(found: Floats, version: VersionScores) -> float:
+def _far(served: Floats, version: VersionScores) -> float:
     """Return the root mean square of the distances, in nats."""
-    return float(np.sqrt(np.square(_distances(found, version.expected)).mean()))
+    return float(np.sqrt(np.square(_distances(served, version.expected)).mean()))
 
 
 def _unchanged(version: VersionScores, other: VersionScores) -> bool:
-    if version.found is None or other.found is None:
+    if version.served is None or other.served is None:
         return False
     changed = float(np.mean(version.expected != other.expected))
-    return changed > CHANGED and np.array_equal(version.found, other.found)
+    return changed > CHANGED and np.array_equal(version.served, other.served)

@@ -79,22 +79,22 @@ async def added(
     answer = _answer(calls)
     asked, _ = await _ends_of([question], tools, ends, tokenizer)
     try:
-        told, ending = await _ends_of([question, answer], tools, ends, tokenizer)
+        ends_with_answer, ending = await _ends_of([question, answer], tools, ends, tokenizer)
     except ValueError:
         if len(calls) < 2:
             raise
         # Llama's template takes one call an answer, and the policy may make several.
         answer = _answer(calls[:1])
-        told, ending = await _ends_of([question, answer], tools, ends, tokenizer)
-    if told != asked + 1:
+        ends_with_answer, ending = await _ends_of([question, answer], tools, ends, tokenizer)
+    if ends_with_answer != asked + 1:
         raise ValueError(
             "the chat template does not end an answer with one end-of-sequence token, so that no "
             "second turn can follow what was sampled"
         )
     follows = [message | _plain_id(message, "tool_call_id") for message in messages[new:]]
     whole = await _rendered([question, answer, *follows], tools, tokenizer, True)
-    found = _ends_in(whole, ends)
-    end = found[asked] if len(found) > asked else 0
+    places = _ends_in(whole, ends)
+    end = places[asked] if len(places) > asked else 0
     # Some templates move tools before the newest message, and a tool may spell an end of sequence.
     if not end or (tools and _shown(whole[end - 1], tokenizer) != _shown(ending, tokenizer)):
         raise ValueError(
@@ -146,12 +146,12 @@ async def _ends_of(
     if name not in known:
         ids = await _rendered(stand_in, tools, tokenizer, False)
         places = _ends_in(ids, ends)
-        found = len(places), ids[places[-1] - 1] if places else -1
+        result = len(places), ids[places[-1] - 1] if places else -1
         if any("tool_calls" in message for message in stand_in):
-            return found
+            return result
         while len(known) >= MOST_KNOWN:
             known.pop(next(iter(known)))
-        known[name] = found
+        known[name] = result
     return known[name]
 
 

@@ -134,10 +134,10 @@ class PolicyClient:
                 if not done:
                     raise PastDeadline("nothing was sampled before the deadline")
                 return replace(sample, finish_reason=DEADLINE)
-            rest = rest_of(sampling, index, len(done))
-            if rest["max_tokens"] < 1:
+            remaining = rest_of(sampling, index, len(done))
+            if remaining["max_tokens"] < 1:
                 return replace(sample, finish_reason="length")
-            (more,) = await self._request([*token_ids, *done], 1, rest, expired)
+            (more,) = await self._request([*token_ids, *done], 1, remaining, expired)
             sample = joined(sample, more) if done else more
         return sample
 
@@ -202,8 +202,8 @@ class PolicyClient:
         )
         if not response.ok:
             raise RequestRefused(f"vLLM does not parse an answer: {message_of(response)}")
-        found: dict[str, Any] = msgspec.json.decode(response.content)
-        return found
+        message: dict[str, Any] = msgspec.json.decode(response.content)
+        return message
 
     async def _abort_at(self, expired: asyncio.Event, id: str) -> None:
         """When `expired` is set, abort the request in vLLM again and again until it has

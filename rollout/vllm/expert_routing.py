@@ -56,7 +56,7 @@ def extended(known: Experts | None, more: Experts | None) -> Experts | None:
 
 
 def gathered(
-    prompt: int, lengths: Sequence[int], found: Sequence[Experts | None]
+    prompt: int, lengths: Sequence[int], routings: Sequence[Experts | None]
 ) -> tuple[Experts, npt.NDArray[np.int64]]:
     """Return a group's routing as on the wire (`TrajectoryGroup`). Completions have `lengths`
     tokens; `found` is their routing from the prompt's first token on.
@@ -64,14 +64,16 @@ def gathered(
     The prompt's routing is taken from the first completion, since all share its keys and values.
     Raises MissingRouting.
     """
-    whole = [each for each in found if each is not None and len(each) >= prompt]
-    if len(whole) < len(found):
+    whole = [each for each in routings if each is not None and len(each) >= prompt]
+    if len(whole) < len(routings):
         raise MissingRouting(
             "a completion comes without expert routing, or with less than its prompt's, which "
             "algorithm.router.replay needs: does the episode type hand on Sample.experts?"
         )
-    own = [each[prompt : prompt + n] for each, n in zip(whole, lengths, strict=True)]
-    return np.concatenate([whole[0][:prompt], *own]), np.array([len(each) for each in own])
+    completions = [each[prompt : prompt + n] for each, n in zip(whole, lengths, strict=True)]
+    return np.concatenate([whole[0][:prompt], *completions]), np.array(
+        [len(each) for each in completions]
+    )
 
 
 def bytes_per_token(model: Path) -> int:

@@ -63,7 +63,7 @@ def root_cause(log: str) -> str:
     """Return the exception that ended vLLM: the last one of a process that computes, or else of any
     process. Exceptions that only report another process's end do not count. Empty if the log has no
     exception."""
-    found = {True: "", False: ""}
+    causes = {True: "", False: ""}
     code, waits = "", False
     for raw in log.splitlines():
         prefix = _PREFIX.match(raw)
@@ -72,17 +72,17 @@ def root_cause(log: str) -> str:
         computes = process.startswith(COMPUTING)
         if waits and line.startswith("  "):
             # A validation error has several parts, each with its message below its name.
-            found[computes] += f" {line.strip()}"
+            causes[computes] += f" {line.strip()}"
             waits = line.strip().isidentifier()
         elif (exception := _EXCEPTION.match(line)) and not _CONSEQUENCE.search(line):
             waits = "validation error" in line
-            found[computes] = line if exception["message"] else f"{line.strip(': ')} at {code}"
+            causes[computes] = line if exception["message"] else f"{line.strip(': ')} at {code}"
         elif _USAGE.match(line):
-            found[computes] = line
+            causes[computes] = line
         else:
             waits = False
         code = line.strip() if line.startswith("    ") else code
-    return shown(found[True] or found[False])
+    return shown(causes[True] or causes[False])
 
 
 def shown(line: str) -> str:

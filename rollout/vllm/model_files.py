@@ -71,17 +71,17 @@ def load_tokenizer(model: Path, trust_remote_code: bool = False) -> TokenizerLik
 def eos_token_ids(model: Path, tokenizer: TokenizerLike) -> list[int]:
     """Return all ids that end a completion: those of generation_config.json, or else of
     config.json, the tokenizer's, and those with which its chat template ends a turn."""
-    found = set(turn_ends(tokenizer).values())
+    ids = set(turn_ends(tokenizer).values())
     for name in ("generation_config.json", "config.json"):
         if not (model / name).exists():
             continue
         value = msgspec.json.decode((model / name).read_bytes()).get("eos_token_id")
         if value is not None:
-            found.update(value if isinstance(value, list) else [value])
+            ids.update(value if isinstance(value, list) else [value])
             break
     if tokenizer.eos_token_id is not None:
-        found.add(tokenizer.eos_token_id)
-    return sorted(found)
+        ids.add(tokenizer.eos_token_id)
+    return sorted(ids)
 
 
 def vocabulary(model: Path) -> int:
@@ -90,12 +90,12 @@ def vocabulary(model: Path) -> int:
     return int(config.get("text_config", config)["vocab_size"])
 
 
-def room(prompt_tokens: list[int], context: int) -> int:
+def answer_tokens(prompt_tokens: list[int], context: int) -> int:
     """Return how many tokens an answer may have. Raises PromptTooLong if that is 0."""
-    left = context - len(prompt_tokens)
-    if left < 1:
+    tokens = context - len(prompt_tokens)
+    if tokens < 1:
         raise PromptTooLong(
             f"the prompt has {len(prompt_tokens)} tokens and the context {context} "
             "(rollout.vllm.max_model_len): no room for an answer"
         )
-    return left
+    return tokens

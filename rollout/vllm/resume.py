@@ -25,11 +25,11 @@ DEADLINE = "deadline"
 
 def rest_of(sampling: dict[str, Any], index: int, done: int) -> dict[str, Any]:
     """Return vLLM's sampling parameters for the rest of sample `index` after `done` tokens."""
-    rest = {**sampling, "max_tokens": sampling["max_tokens"] - done}
+    params = {**sampling, "max_tokens": sampling["max_tokens"] - done}
     if "seed" in sampling:
         # The same seed would repeat the random numbers of the beginning.
-        rest["seed"] = mixed(sampling["seed"] + index, done)
-    return rest
+        params["seed"] = mixed(sampling["seed"] + index, done)
+    return params
 
 
 def mixed(*numbers: int) -> int:

@@ -208,17 +208,17 @@ def make_server_folder() -> Path:
     """
     prefix = f"{FOLDER_PREFIX}{_namespace()}-"
     process = os.getpid()
-    own = f"{prefix}{process}-{started_at(process)}-"
+    own_prefix = f"{prefix}{process}-{started_at(process)}-"
     places = dict.fromkeys((Path(tempfile.gettempdir()), SHORT_PATH))
     for folder in (folder for place in places for folder in place.glob(f"{prefix}*")):
         owner = re.fullmatch(r"(\d+)-(\d+)-\w+", folder.name.removeprefix(prefix))
         if owner and started_at(int(owner[1])) != int(owner[2]):
             shutil.rmtree(folder, ignore_errors=True)
     for place in places:
-        longest = place / f"{own}{'x' * 8}" / LONGEST_NAME
+        longest = place / f"{own_prefix}{'x' * 8}" / LONGEST_NAME
         if len(os.fsencode(longest)) <= SOCKET_BYTES:
             with contextlib.suppress(OSError):
-                return Path(tempfile.mkdtemp(prefix=own, dir=place))
+                return Path(tempfile.mkdtemp(prefix=own_prefix, dir=place))
     raise ValueError(
         f"vLLM's sockets need a folder that this process can write, with a path of at most "
         f"{SOCKET_BYTES - len(os.fsencode(longest)) + len(os.fsencode(place))} bytes, and "

@@ -44,14 +44,14 @@ class Staging:
             return update
         try:
             with ExitStack() as stack:
-                deltas = [stack.enter_context(DeltaReader(Path(one))) for one in update.deltas]
+                deltas = [stack.enter_context(DeltaReader(Path(path))) for path in update.deltas]
                 if self._whole:
                     self._write(whole(Path(update.path), deltas), {"format": "pt"})
                     return replace(update, whole=str(self._file))
-                after = [i for i, delta in enumerate(deltas) if delta.base == live]
-                if not after:
+                starts = [i for i, delta in enumerate(deltas) if delta.base == live]
+                if not starts:
                     return update
-                changes = deltas[after[-1] :]
+                changes = deltas[starts[-1] :]
                 metadata = {BASE: changes[0].base, TAG: changes[-1].tag}
                 self._write(patched(changes), metadata)
                 return replace(update, patch=str(self._file))
@@ -68,12 +68,12 @@ class Staging:
         # Without a copy. numpy itself has no bfloat16.
         specs = {
             name: TensorSpec(
-                dtype=one.dtype,
-                shape=list(one.values.shape),
-                data_ptr=one.values.ctypes.data,
-                data_len=one.values.nbytes,
+                dtype=array.dtype,
+                shape=list(array.values.shape),
+                data_ptr=array.values.ctypes.data,
+                data_len=array.values.nbytes,
             )
-            for name, one in arrays.items()
+            for name, array in arrays.items()
         }
         serialize_file(specs, self._file, metadata)
 
@@ -99,25 +99,25 @@ class StagedArray:
 def whole(base: Path, deltas: list[DeltaReader]) -> dict[str, StagedArray]:
     """Return all tensors of the version. The last delta's checksums are compared."""
     version = WholeVersion(base, deltas)
-    found = in_threads(version.tensor, version.shapes)
+    tensors = in_threads(version.tensor, version.shapes)
     return {
         name: StagedArray("bfloat16", bits)
-        for name, bits in zip(version.shapes, found, strict=True)
+        for name, bits in zip(version.shapes, tensors, strict=True)
     }
 
 
 def patched(deltas: list[DeltaReader]) -> dict[str, StagedArray]:
     """Return what several deltas change, in order: arrays `values/NUMBER/TENSOR` and
     `positions/NUMBER/TENSOR`."""
-    found: dict[str, StagedArray] = {}
+    arrays: dict[str, StagedArray] = {}
     for number, delta in enumerate(deltas):
         for patch in delta.patches():
             size = math.prod(patch.shape)
             positions = np.arange(size) if patch.positions is None else patch.positions
             narrow = np.int32 if size < NARROW else np.int64
             key = f"{number}/{patch.name}"
-            found[f"{VALUES}/{key}"] = StagedArray("bfloat16", patch.values)
-            found[f"{POSITIONS}/{key}"] = StagedArray(
+            arrays[f"{VALUES}/{key}"] = StagedArray("bfloat16", patch.values)
+            arrays[f"{POSITIONS}/{key}"] = StagedArray(
                 np.dtype(narrow).name, positions.astype(narrow)
             )
-    return found
+    return arrays

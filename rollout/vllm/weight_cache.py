@@ -31,10 +31,10 @@ class WeightFiles:
         """Return the file, fetched and whole. A file that was found whole is read again only if it
         has changed on disk, or after `read_again`. Raises what `Volume.fetch` raises."""
         path = self._volume.path(file.name)
-        found = _identity(path)
-        if found is None:
+        identity = _identity(path)
+        if identity is None:
             self._copies.add(path)
-        elif self._whole.get(path) == (file, found):
+        elif self._whole.get(path) == (file, identity):
             return path
         path = await self._volume.fetch(file)
         self._whole[path] = file, _identity(path)
@@ -43,30 +43,32 @@ class WeightFiles:
     async def forget_all_but(self, loaded: WeightManifest) -> None:
         """On a host without the volume: delete copies of older versions that no other worker needs,
         and old copies, whole or partial, of killed workers and ended runs."""
-        own = {self._volume.path(file.name) for file in loaded.files}
-        self._whole = {path: known for path, known in self._whole.items() if path in own}
+        paths = {self._volume.path(file.name) for file in loaded.files}
+        self._whole = {path: known for path, known in self._whole.items() if path in paths}
         if not self._copies or self._volume.has_run(loaded.run):
             # A file of the volume may have been missing for a while; it is not a copy.
             return
-        others = [one for one in await self._store.workers.list() if one.id != self._worker]
-        needed = {Path(name).name for one in others for name in one.files}
-        needed |= {path.name for path in own}
+        workers = [
+            worker for worker in await self._store.workers.list() if worker.id != self._worker
+        ]
+        needed = {Path(name).name for worker in workers for name in worker.files}
+        needed |= {path.name for path in paths}
         for path in [path for path in self._copies if path.name not in needed]:
             path.unlink(missing_ok=True)
             self._copies.discard(path)
-        before = time.time() - ABANDONED_SECONDS
+        oldest = time.time() - ABANDONED_SECONDS
         for path in self._volume.root.glob("runs/*/weights/*v*.safetensors*"):
             # Another worker of this host may delete it, too.
             with suppress(FileNotFoundError):
                 copy = path.suffix != ".lock" and path.name not in needed
-                if copy and path.stat().st_mtime < before:
+                if copy and path.stat().st_mtime < oldest:
                     path.unlink()
 
 
 def _identity(path: Path) -> tuple[int, ...] | None:
     """Return what changes when the file is replaced or written to; None without a file."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return None
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -226,11 +226,11 @@ class WeightFollower:
             await asyncio.sleep(PIN_POLL_SECONDS)
             return None
         # If no version is live any more, load the newest one again.
-        after = self._last_entry if self.live is not None else "0"
-        found = await self._store.weights.newest_after(self._run, after, wait=2.0)
-        if found is None:
+        last_entry = self._last_entry if self.live is not None else "0"
+        entry = await self._store.weights.newest_after(self._run, last_entry, wait=2.0)
+        if entry is None:
             return None
-        self._last_entry, manifest = found
+        self._last_entry, manifest = entry
         if self.live is not None and manifest.tag == self.live.tag:
             return None
         return manifest

@@ -174,8 +174,8 @@ class WeightLoader:
     async def awake_for(self, seconds: float) -> None:
         """Return when the server was awake for `seconds`."""
         began, slept = time.monotonic(), self.slept
-        while (left := seconds + self.slept - slept - (time.monotonic() - began)) > 0:
-            await asyncio.sleep(left)
+        while (remaining := seconds + self.slept - slept - (time.monotonic() - began)) > 0:
+            await asyncio.sleep(remaining)
             if self.sleeping:
                 await self.open.wait()
 

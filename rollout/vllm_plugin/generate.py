@@ -75,8 +75,8 @@ async def capacity(
     """Answer with the sequences and tokens that the server holds at once, as measured at its
     start."""
     config = scope["app"].state.engine_client.vllm_config
-    found = Capacity(config.scheduler_config.max_num_seqs, config.cache_config.kv_cache_size_tokens)
-    await respond(send, 200, msgspec.msgpack.encode(found))
+    held = Capacity(config.scheduler_config.max_num_seqs, config.cache_config.kv_cache_size_tokens)
+    await respond(send, 200, msgspec.msgpack.encode(held))
 
 
 async def unfinished(
@@ -126,13 +126,13 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
         return 400, error_body(400, error)
     except Exception as error:
         return 500, error_body(500, error.__cause__ or error)
-    if last is None or any(one.finish_reason == "error" for one in last.outputs):
+    if last is None or any(output.finish_reason == "error" for output in last.outputs):
         if constraint:
             # The grammar only fails here. With an answer of 500 the call would be retried forever.
             problem = "its schema does not compile, or allows nothing that the vocabulary can say"
             return 400, error_body(400, ValueError(problem))
         return 500, error_body(500, RuntimeError("the engine failed the request; its log says why"))
-    answer = GenerateAnswer([choice(one) for one in last.outputs])
+    answer = GenerateAnswer([choice(output) for output in last.outputs])
     if last.prompt_logprobs is not None:
         flat: Any = last.prompt_logprobs
         # The first token has no value. Each other token's own value comes first.
@@ -150,25 +150,25 @@ def choice(output: CompletionOutput) -> Choice:
     """Return one sample as it is sent."""
     flat: Any = output.logprobs
     starts = np.asarray(flat.start_indices, np.int64)
-    found = np.asarray(flat.logprobs, np.float64)
+    values = np.asarray(flat.logprobs, np.float64)
     made = Choice(
         index=output.index,
         finish_reason=str(output.finish_reason or "stop"),
         token_ids=ids(output.token_ids),
-        logprobs=logprobs(found[starts]),
+        logprobs=logprobs(values[starts]),
         versions=[(str(v.version), v.start, v.end) for v in output.weight_versions or []],
     )
     if output.sampling_mask is not None:
         mask: Sequence[Sequence[int]] = output.sampling_mask.token_ids
         made.counts = ids([len(each) for each in mask])
         made.candidates = ids([token for each in mask for token in each])
-    elif len(found) > len(starts):
+    elif len(values) > len(starts):
         # The sampled token comes first, and again among the likeliest.
-        others = np.ones(len(found), np.bool_)
-        others[starts] = False
+        is_candidate = np.ones(len(values), np.bool_)
+        is_candidate[starts] = False
         made.counts = ids(np.asarray(flat.end_indices) - starts - 1)
-        made.candidates = ids(np.asarray(flat.token_ids)[others])
-        made.candidate_logprobs = logprobs(found[others])
+        made.candidates = ids(np.asarray(flat.token_ids)[is_candidate])
+        made.candidate_logprobs = logprobs(values[is_candidate])
     if output.routed_experts is not None:
         file = io.BytesIO()
         np.save(file, output.routed_experts, allow_pickle=False)

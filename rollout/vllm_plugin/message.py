@@ -32,8 +32,8 @@ async def message(
     if body is None:
         return
     try:
-        found = await _message(scope["app"].state, _parsed.decode(body))
-        status, content = 200, json.dumps(found).encode()
+        parsed = await _message(scope["app"].state, _parsed.decode(body))
+        status, content = 200, json.dumps(parsed).encode()
     # A parser reads the policy's text, and may raise anything.
     except Exception as error:
         status, content = 400, error_body(400, error)
@@ -49,5 +49,5 @@ async def _message(state: Any, parsed: Parsed) -> dict[str, Any]:
     choice = GenerateTokensChoice(index=0, token_ids=parsed.token_ids, finish_reason="stop")
     response = GenerateTokensResponse(request_id="parse", choices=[choice])
     (made,) = await state.online_derenderer.derender_chat(response, request)
-    found: dict[str, Any] = made.message.model_dump(exclude_none=True)
-    return found
+    dumped: dict[str, Any] = made.message.model_dump(exclude_none=True)
+    return dumped

@@ -37,7 +37,7 @@ class OnlyRoutesInUse:
 
         pause_at_once()
         self.app = app
-        self._own = {
+        self._plugin_routes = {
             GENERATE: generate,
             CAPACITY: capacity,
             UNFINISHED: unfinished,
@@ -52,8 +52,8 @@ class OnlyRoutesInUse:
         send: Callable[[Message], Awaitable[None]],
     ) -> None:
         """Answer one request, or handle the server's lifespan."""
-        if scope["type"] == "http" and scope["path"] in self._own:
-            await self._own[scope["path"]](scope, receive, send)
+        if scope["type"] == "http" and scope["path"] in self._plugin_routes:
+            await self._plugin_routes[scope["path"]](scope, receive, send)
         elif scope["type"] == "lifespan" or (scope["type"] == "http" and _in_use(scope)):
             await self.app(scope, receive, send)
         elif scope["type"] == "http":

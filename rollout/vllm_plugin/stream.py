@@ -58,10 +58,10 @@ async def _sample(state: Any, body: bytes, send: Send) -> None:
             lora_request=state.openai_serving_models.lora_requests.get(request.model),
             priority=request.priority,
         ):
-            one = output.outputs[0]
-            spans = [(str(v.version), v.start, v.end) for v in one.weight_versions or []]
-            reason = one.finish_reason and str(one.finish_reason)
-            await say(Delta(one.text, list(one.token_ids), reason, spans))
+            sample = output.outputs[0]
+            spans = [(str(v.version), v.start, v.end) for v in sample.weight_versions or []]
+            reason = sample.finish_reason and str(sample.finish_reason)
+            await say(Delta(sample.text, list(sample.token_ids), reason, spans))
     except (VLLMClientError, ValueError, TypeError) as error:
         if not begun:
             await respond(send, 400, error_body(400, error))

@@ -55,11 +55,11 @@ def check_tensors(path: Path, found: Tensors, expected: Tensors) -> None:
         raise UnusableFile(f"{path} lacks {some(missing)}")
     if unknown := sorted(found.keys() - expected.keys()):
         raise UnusableFile(f"{path} has tensors the model does not know: {some(unknown)}")
-    if other := sorted(name for name in found if found[name] != expected[name]):
-        (dtype, shape), (own_dtype, own_shape) = found[other[0]], expected[other[0]]
+    if differing := sorted(name for name in found if found[name] != expected[name]):
+        (dtype, shape), (own_dtype, own_shape) = found[differing[0]], expected[differing[0]]
         raise UnusableFile(
-            f"{path}: {other[0]} is {dtype} {list(shape)}, the model's was {own_dtype} "
-            f"{list(own_shape)} ({len(other)} of {len(expected)} tensors differ)"
+            f"{path}: {differing[0]} is {dtype} {list(shape)}, the model's was {own_dtype} "
+            f"{list(own_shape)} ({len(differing)} of {len(expected)} tensors differ)"
         )
 
 

@@ -52,8 +52,10 @@ def check_patch(path: Path, base: str, tag: str, tensors: Tensors) -> None:
     changes only bfloat16 `tensors`. Reads no value."""
     with _opened(path) as file:
         metadata = file.metadata() or {}
-        if (found := (metadata.get(BASE), metadata.get(TAG))) != (base, tag):
-            raise UnusableFile(f"{path} leads from {found[0]} to {found[1]}, not {base} to {tag}")
+        if (versions := (metadata.get(BASE), metadata.get(TAG))) != (base, tag):
+            raise UnusableFile(
+                f"{path} leads from {versions[0]} to {versions[1]}, not {base} to {tag}"
+            )
         for _, name in _parts(file):
             if name not in tensors:
                 raise UnusableFile(f"{path} changes {name}, which the model does not have")
@@ -90,5 +92,5 @@ def _opened(path: Path, device: str = "cpu") -> Any:
 
 def _parts(file: Any) -> list[tuple[int, str]]:
     """Return (number, tensor), ordered by number."""
-    found = [key.split("/", 2) for key in file.keys() if key.startswith(f"{VALUES}/")]  # noqa: SIM118
-    return sorted((int(number), name) for _, number, name in found)
+    parts = [key.split("/", 2) for key in file.keys() if key.startswith(f"{VALUES}/")]  # noqa: SIM118
+    return sorted((int(number), name) for _, number, name in parts)

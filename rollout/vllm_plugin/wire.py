@@ -113,5 +113,5 @@ def ids(numbers: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
 
 def logprobs(numbers: Sequence[float] | npt.NDArray[np.floating]) -> bytes:
     """Encode log-probabilities."""
-    found = np.asarray(numbers, LOGPROB)
-    return np.nan_to_num(found, nan=LOWEST, neginf=LOWEST).astype(LOGPROB).tobytes()
+    array = np.asarray(numbers, LOGPROB)
+    return np.nan_to_num(array, nan=LOWEST, neginf=LOWEST).astype(LOGPROB).tobytes()

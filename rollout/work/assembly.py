@@ -70,7 +70,7 @@ def assemble(
     if routing:
         lengths = [len(completion.token_ids) for completion in completions]
         experts, routed = gathered(len(prompt_tokens), lengths, [c.experts for c in completions])
-    branches = [(i, *branch) for i, one in enumerate(completions) for branch in one.branches]
+    branches = [(i, *branch) for i, c in enumerate(completions) for branch in c.branches]
     turns = [completion.turns for completion in completions]
     names = dict.fromkeys(name for score in scores for name in score.components)
     return TrajectoryGroup(

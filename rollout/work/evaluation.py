@@ -23,7 +23,7 @@ from rollout.vllm.answer_text import text_of
 from rollout.vllm.connection import VLLMUnavailable
 from rollout.vllm.weight_follower import CannotPin
 from rollout.work.group import RunContext, sample_and_score
-from rollout.work.long_prompts import cut_said
+from rollout.work.long_prompts import cut_event
 from rollout.work.task_rows import Rows, RowsAway
 from services.contracts.config.rewards import named
 from services.contracts.evaluation import AnsweredRow, AnsweredSample, EvaluationRequest
@@ -58,16 +58,17 @@ class Evaluator:
         rows_of: Callable[[str], Rows],
         run_events: RunEvents,
         ttl: float,
-        room: Callable[[int], int],
+        row_limit: Callable[[int], int],
         training: Callable[[], int],
         ready: Callable[[], bool],
         changed: Callable[[], None],
     ) -> None:
-        """`rows_of` returns a dataset's rows. `room` returns how many rows with the given number of
-        samples may be in vLLM. `training` returns the number of groups in vLLM, and `ready` whether
-        requests may start now. `changed` is called when the share of training may have changed."""
+        """`rows_of` returns a dataset's rows. `row_limit` returns how many rows with the given
+        number of samples may be in vLLM. `training` returns the number of groups in vLLM, and
+        `ready` whether requests may start now. `changed` is called when the share of training may
+        have changed."""
         self._context, self._store, self._rows_of = context, store, rows_of
-        self._run_events, self._ttl, self._room = run_events, ttl, room
+        self._run_events, self._ttl, self._row_limit = run_events, ttl, row_limit
         self._training, self._ready, self._changed = training, ready, changed
         self._datasets: dict[str, Rows] = {}
         self._damaged: Counter[str] = Counter()
@@ -197,8 +198,8 @@ class Evaluator:
                 request = self._requests[leased.id] if leased.id else None
                 samples = request.set.samples if request else 1
                 # Rows that are being scored need no place in vLLM, but their number is limited too.
-                room = self._room(samples)
-                count = min(room - self.generating, 2 * room - len(self))
+                limit = self._row_limit(samples)
+                count = min(limit - self.generating, 2 * limit - len(self))
                 leased = await self._lease(count) if self._ready() else EvaluationLeases()
                 self._note_held(leased)
                 if leased.id and self._requests[leased.id].version != version:
@@ -305,8 +306,8 @@ class Evaluator:
         )
         if sampled.prompt_cut:
             place = f"row {answered.row} of an evaluation"
-            said = cut_said(place, sampled.prompt_cut, len(sampled.prompt_tokens))
-            await self._run_events.counted("cut in an evaluation", said)
+            message = cut_event(place, sampled.prompt_cut, len(sampled.prompt_tokens))
+            await self._run_events.counted("cut in an evaluation", message)
         await self._context.follower.until_proven([request.version])
         answered.samples = [
             AnsweredSample(

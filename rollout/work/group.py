@@ -27,7 +27,7 @@ from rollout.rewards.combine import (
 from rollout.vllm.answer_text import prefill, text_of
 from rollout.vllm.chat_rendering import QUESTION
 from rollout.vllm.client import PastDeadline, PolicyClient, RequestRefused
-from rollout.vllm.model_files import TokenizerLike, room
+from rollout.vllm.model_files import TokenizerLike, answer_tokens
 from rollout.vllm.response import Sample, sampling_params, stopping_after
 from rollout.vllm.resume import DEADLINE, mixed, not_sampled, rest_of
 from rollout.vllm.weight_follower import WeightFollower
@@ -118,7 +118,9 @@ class PromptSampler:
 
     def room(self, prompt_tokens: Sequence[int]) -> int:
         """See `episodes.Sampler.room`. Raises PromptTooLong if no token is left."""
-        return min(self._sampling.max_tokens, room(list(prompt_tokens), self._context.context))
+        return min(
+            self._sampling.max_tokens, answer_tokens(list(prompt_tokens), self._context.context)
+        )
 
     async def sample(
         self, token_ids: Sequence[int], n: int, stop: str = "", index: int = 0, done: int = 0
@@ -127,10 +129,10 @@ class PromptSampler:
         prompt = list(token_ids)
         if done and self.room(prompt[: len(prompt) - done]) <= done:
             return [not_sampled([], "length")]
-        left = room(prompt, self._context.context)
+        tokens_left = answer_tokens(prompt, self._context.context)
         vocabulary = self._context.vocabulary
         params = sampling_params(
-            self._sampling, self._context.eos, left + done, self._seed, vocabulary
+            self._sampling, self._context.eos, tokens_left + done, self._seed, vocabulary
         )
         if done:
             params = rest_of(params, index, done)
@@ -256,16 +258,17 @@ async def sample_and_score(
     )
     begun = prefill(context.tokenizer, prompt_tokens)
     answers = [
-        AnswerText(text_of(context.tokenizer, one.token_ids), begun)
-        if one.text is None
-        else AnswerText(one.text, one.prefill)
-        for one in completions
-        if one.reward is None
+        AnswerText(text_of(context.tokenizer, completion.token_ids), begun)
+        if completion.text is None
+        else AnswerText(completion.text, completion.prefill)
+        for completion in completions
+        if completion.reward is None
     ]
     components = rewards or context.config.components
-    found = iter(await scores_of(context, components, prompt, row, index, answers))
+    verified = iter(await scores_of(context, components, prompt, row, index, answers))
     sampled.scores = [
-        earned_score(one.reward) if one.reward else next(found) for one in completions
+        earned_score(completion.reward) if completion.reward else next(verified)
+        for completion in completions
     ]
     sampled.scored_at = time.time()
     return sampled
@@ -317,8 +320,8 @@ async def scores_of(
     results: list[dict[str, ScoreResult]] = [{} for _ in answers]
     while scores := due(rewards, results):
         items = score_items(rewards, prompt, row, index, answers, scores)
-        for one, result in zip(scores, await context.rewards.score(items), strict=True):
-            results[one.sample][one.component] = result
+        for score, result in zip(scores, await context.rewards.score(items), strict=True):
+            results[score.sample][score.component] = result
     return [combine(rewards, known) for known in results]
 
 

@@ -21,7 +21,7 @@ from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import VerifierBroke, sample_and_score, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
-from rollout.work.long_prompts import cut_said
+from rollout.work.long_prompts import cut_event
 from rollout.work.task_rows import RowsAway, TaskRow, TaskRows
 from services.contracts.rows.curriculum import sampled as curriculum_samples
 from services.contracts.weights import WeightManifest
@@ -167,8 +167,8 @@ class GroupTasks:
             config.rollout.straggler_deadline,
         )
         if sampled.prompt_cut:
-            said = cut_said(str(row), sampled.prompt_cut, len(sampled.prompt_tokens))
-            await self._run_events.counted("cut", said)
+            message = cut_event(str(row), sampled.prompt_cut, len(sampled.prompt_tokens))
+            await self._run_events.counted("cut", message)
         await self._hand_in(lease, live, leased_at, row, sampled)
 
     async def failed(self, attempt: str, row: TaskRow, error: Exception) -> None:

@@ -21,11 +21,11 @@ def judged_answers(
         )
 
     prompt = cut(text(sampled.prompt_tokens))
-    found = []
+    judged = []
     for i in extremes(sampled.rewards) or [0]:
         completion, score = sampled.completions[i], sampled.scores[i]
         versions = {parse_version_tag(span.version)[1] for span in completion.spans}
-        found.append(
+        judged.append(
             SampledAnswer(
                 step=0,
                 task=task,
@@ -45,4 +45,4 @@ def judged_answers(
                 versions=sorted(versions),
             )
         )
-    return found
+    return judged

@@ -67,7 +67,7 @@ class Leases:
     @property
     def oldest(self) -> HeldTask | None:
         """The held task that comes first in the run's order."""
-        held = min(self._held.values(), key=lambda one: one.task, default=None)
+        held = min(self._held.values(), key=lambda lease: lease.task, default=None)
         if held is None:
             return None
         now = time.monotonic()
@@ -119,14 +119,14 @@ class Leases:
                     ),
                 )
             except NoRoom:
-                await self._room(attempt, version, lineage, len(blob))
+                await self._until_space(attempt, version, lineage, len(blob))
             else:
                 break
         if not handed_in:
             log.info("a group came too late and is discarded")
         return handed_in
 
-    async def _room(self, attempt: str, version: int, lineage: str, size: int) -> None:
+    async def _until_space(self, attempt: str, version: int, lineage: str, size: int) -> None:
         """Return when Redis has space for a finished group."""
         if held := self._held.get(attempt):
             held.ending = False
@@ -217,14 +217,14 @@ class Leases:
             await asyncio.wait(works, timeout=DRAIN_SECONDS)
 
     async def _release_generating(self) -> None:
-        held = {attempt: one for attempt, one in self._held.items() if one.generating}
-        await end(one.work for one in held.values())
+        held = {attempt: lease for attempt, lease in self._held.items() if lease.generating}
+        await end(lease.work for lease in held.values())
         await self.release(list(held))
 
     async def release_all(self) -> None:
         """Stop all work and release all leases."""
         held = dict(self._held)
-        await end(one.work for one in held.values())
+        await end(lease.work for lease in held.values())
         self._held.clear()
         await self.release(list(held))
 

@@ -8,7 +8,7 @@ template is then rendered again: a prompt cut by tokens would begin in the middl
 from dataclasses import dataclass
 from typing import Any
 
-from rollout.vllm.model_files import PromptTooLong, TokenizerLike, room
+from rollout.vllm.model_files import PromptTooLong, TokenizerLike, answer_tokens
 from services.contracts.config.data import PromptOptions
 from services.contracts.rows.messages import Chat, for_template
 from services.contracts.rows.rendering import render
@@ -54,11 +54,11 @@ def rendered(
                 f"leaves room for an answer is {longest} (rollout.vllm.max_model_len less "
                 "max_tokens)"
             )
-    room(tokens, context)
+    answer_tokens(tokens, context)
     return Rendered(tokens, whole - len(tokens))
 
 
-def cut_said(row: str, lost: int, left: int) -> str:
+def cut_event(row: str, lost: int, left: int) -> str:
     """Describe, for an event, a prompt that has lost `lost` tokens and has `left` tokens."""
     return (
         f"a prompt is cut (data.long_prompts): {row} has lost {lost:,} of {lost + left:,} tokens, "

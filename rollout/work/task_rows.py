@@ -124,7 +124,7 @@ class TaskRows:
     @property
     def count(self) -> int:
         """Rows known here, of all datasets."""
-        return sum(one.rows.count for one in self._datasets)
+        return sum(dataset.rows.count for dataset in self._datasets)
 
     def of(self, task: TaskPosition) -> TaskRow:
         """Return the row of `task`."""
@@ -138,15 +138,20 @@ def task_rows(run: RunRecord, context: RunContext, store: Store, volume: Volume)
     """Return the rows of the tasks of `run`. Raises UnusableEpisode."""
     config, seed = context.config, context.config.training.seed
     datasets = []
-    for number, (name, one) in enumerate(config.datasets.items()):
-        own = context
+    for number, (name, section) in enumerate(config.datasets.items()):
+        own_context = context
         if name:
-            assert not isinstance(one.rollout.episode, Sessions), "not of a mixture"
+            assert not isinstance(section.rollout.episode, Sessions), "not of a mixture"
             episode = load_episode(
-                one.rollout.episode, context.tokenizer, context.tool_servers, context.rewards
+                section.rollout.episode,
+                context.tokenizer,
+                context.tool_servers,
+                context.rewards,
             )
-            own = replace(context, config=one, episode=episode)
-        datasets.append(DatasetWork(name, number, own, Rows(store, volume, one.data.dataset)))
+            own_context = replace(context, config=section, episode=episode)
+        datasets.append(
+            DatasetWork(name, number, own_context, Rows(store, volume, section.data.dataset))
+        )
     rows = run.dataset_rows
     mixture = prompt_mixture(config.data, rows, seed) if rows else None
     return TaskRows(datasets, config.order_seed, mixture)

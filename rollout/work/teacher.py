@@ -56,10 +56,10 @@ class TeacherScorer:
         teacher with other tokens than the policy.
         """
         await self._check_tokens()
-        said = np.zeros(len(group.tokens), dtype=np.float32)
+        logprobs = np.zeros(len(group.tokens), dtype=np.float32)
 
         async def score(prompt: list[int], places: npt.NDArray[np.int64]) -> None:
-            said[places] = await self._scored(prompt, group.tokens[places].tolist())
+            logprobs[places] = await self._scored(prompt, group.tokens[places].tolist())
 
         scoring = [
             asyncio.create_task(score(prompt, places))
@@ -69,7 +69,7 @@ class TeacherScorer:
             await asyncio.gather(*scoring)
         finally:
             await end(task for task in scoring if not task.done())
-        return said
+        return logprobs
 
     async def _scored(self, prompt: list[int], completion: list[int]) -> list[float]:
         request = TeacherScoreRequest.model_construct(
@@ -96,22 +96,22 @@ class TeacherScorer:
         while len(ids) > 1:
             first = ids[: len(ids) // 2]
             ids = first if await self._differ(first) else ids[len(first) :]
-        own, other = self._text(ids), await self._said(ids)
+        ours, teachers = self._text(ids), await self._teachers_text(ids)
         return RunCannotWork(
             f"algorithm.teacher.endpoint {self._name}: the teacher has another tokenizer than the "
-            f"policy, so it cannot score its tokens: {ids[0]} is {other[:SHOWN]!r} there and "
-            f"{own[:SHOWN]!r} here"
+            f"policy, so it cannot score its tokens: {ids[0]} is {teachers[:SHOWN]!r} there and "
+            f"{ours[:SHOWN]!r} here"
         )
 
     async def _differ(self, ids: list[int]) -> bool:
         # Compared without whitespace: servers place it differently around the same tokens.
-        own, other = self._text(ids), await self._said(ids)
-        return "".join(own.split()) != "".join(other.split())
+        ours, teachers = self._text(ids), await self._teachers_text(ids)
+        return "".join(ours.split()) != "".join(teachers.split())
 
     def _text(self, ids: list[int]) -> str:
         return self._tokenizer.decode(ids, skip_special_tokens=False)
 
-    async def _said(self, ids: list[int]) -> str:
+    async def _teachers_text(self, ids: list[int]) -> str:
         request = TeacherTextRequest(teacher=self._name, model=self._model, tokens=ids)
         return await self._client.teachers_text(request, self._tell)
 
@@ -126,8 +126,8 @@ def _sequences(
     """Yield the prompt of each trained conversation, and the places of its tokens in the group."""
     for sample, trains in enumerate(group.in_loss(mask_truncated)):
         start = int(group.lengths[:sample].sum())
-        for one in group.conversations_of(sample) if trains else ():
-            begins, places = group.prompt_tokens[: one.prompt], start + one.places
+        for conversation in group.conversations_of(sample) if trains else ():
+            begins, places = group.prompt_tokens[: conversation.prompt], start + conversation.places
             if not len(begins):
                 # A branch without a shared prefix: its first token was not sampled.
                 begins, places = group.tokens[places[:1]], places[1:]

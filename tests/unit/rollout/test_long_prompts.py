@@ -7,7 +7,7 @@ import pytest
 
 from rollout.run_events import RunEvents
 from rollout.vllm.model_files import PromptTooLong
-from rollout.work.long_prompts import cut_said, rendered
+from rollout.work.long_prompts import cut_event, rendered
 from services.contracts.config.data import PromptOptions
 from services.contracts.rows.messages import Chat
 from tests.unit.rollout.chat_templates import CHATML, tokenizer_of
@@ -73,7 +73,7 @@ async def test_a_frequent_event_is_counted_in_powers_of_ten() -> None:
     store: Any = SimpleNamespace(events=SimpleNamespace(add=add))
     events = RunEvents("r", "w", store)
     for row in range(120):
-        await events.counted("cut", cut_said(f"dataset row {row}", 7, 1022))
+        await events.counted("cut", cut_event(f"dataset row {row}", 7, 1022))
     said = (
         "a prompt is cut (data.long_prompts): dataset row {} has lost 7 of 1,029 tokens, at the "
         "beginning of its longest text"

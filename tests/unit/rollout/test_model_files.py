@@ -4,15 +4,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from rollout.vllm.model_files import PromptTooLong, eos_token_ids, room
+from rollout.vllm.model_files import PromptTooLong, answer_tokens, eos_token_ids
 from tests.unit.rollout.chat_templates import CHATML, tokenizer_of
 
 
 def test_a_prompt_that_fills_the_context_is_an_error():
-    assert room([1] * 10, 16) == 6
-    assert room([1] * 15, 16) == 1
+    assert answer_tokens([1] * 10, 16) == 6
+    assert answer_tokens([1] * 15, 16) == 1
     with pytest.raises(PromptTooLong, match="the prompt has 16 tokens and the context 16"):
-        room([1] * 16, 16)
+        answer_tokens([1] * 16, 16)
 
 
 @pytest.mark.parametrize(

@@ -38,9 +38,9 @@ def test_a_tool_whose_name_is_taken_is_called_by_its_server_too() -> None:
         "one_python",
         "t_wo_add",
     ]
-    assert found.places["one_python"] == ToolRunner("one", "python")
-    assert found.places["t_wo_add"] == ToolRunner("t.wo", "add")
-    assert found.places["python"].server == ""
+    assert found.runners["one_python"] == ToolRunner("one", "python")
+    assert found.runners["t_wo_add"] == ToolRunner("t.wo", "add")
+    assert found.runners["python"].server == ""
 
 
 @pytest.mark.parametrize(

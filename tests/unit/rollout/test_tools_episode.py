@@ -175,11 +175,11 @@ def test_the_policy_reads_its_mistakes_as_results(asked: str, said: str) -> None
 async def test_invalid_arguments_are_refused_before_a_tool_is_called(
     arguments: str, said: str
 ) -> None:
-    offered = Offer(places={"python": ToolRunner("", "python"), "far": ToolRunner("sums", "far")})
+    offered = Offer(runners={"python": ToolRunner("", "python"), "far": ToolRunner("sums", "far")})
     tools = RunTools(Tools(type="tools", python=True), {}, cast(RewardClient, Sandbox()))
 
     async with Toolbox(tools, offered) as toolbox:
-        for tool in offered.places:
+        for tool in offered.runners:
             read = await toolbox.call(tool, arguments)
             assert read.startswith("error: the arguments are not JSON")
             assert said in read
@@ -199,8 +199,8 @@ async def test_each_tool_call_has_the_configured_time_limit(
     async def opened(server: ToolServer) -> Server:
         return Server()
 
-    monkeypatch.setattr("rollout.tools.mcp_session.Session.open", opened)
-    offered = Offer(places={"python": ToolRunner("", "python"), "far": ToolRunner("sums", "far")})
+    monkeypatch.setattr("rollout.tools.mcp_session.MCPSession.open", opened)
+    offered = Offer(runners={"python": ToolRunner("", "python"), "far": ToolRunner("sums", "far")})
     servers = {"sums": ToolServer("sums", "http://far")}
     config = Tools(type="tools", python=True, servers=["sums"], call_seconds=limit)
     tools = RunTools(config, servers, cast(RewardClient, Sandbox()))
