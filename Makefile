@@ -58,7 +58,7 @@ test-gpu: setup ## the kernels of CUDA against float32, on a machine with an NVI
 	@$(BIN)/python -m pytest tests/gpu
 
 .PHONY: test-bench
-test-bench: setup ## the benchmarks run, and measure what they say: three minutes
+test-bench: setup ## the benchmarks of the store and of leases, small: a minute
 	@$(BIN)/python -m pytest tests/bench
 
 .PHONY: test-exports
@@ -96,31 +96,19 @@ bench: setup ## the figures of docs/benchmarks.md, measured here
 
 .PHONY: bench-store
 bench-store: setup ## what a group costs in Redis, from one worker to 1,024: two minutes
-	@$(BIN)/python -m bench.fleet.control_plane
+	@$(BIN)/python -m bench.store
 
 .PHONY: bench-leasing
 bench-leasing: setup ## how busy leases keep 56 workers with large groups, in simulated time: three minutes
-	@$(BIN)/python -m bench.fleet.leasing
+	@$(BIN)/python -m bench.leasing
 
 .PHONY: bench-push
-bench-push: setup ## how long a version takes to all hosts, on simulated links: a minute
+bench-push: setup ## how long a version takes to all hosts, on simulated links: two minutes
 	@$(BIN)/python -m bench.push
-
-.PHONY: bench-overlap
-bench-overlap: setup ## how much of generation and training overlaps, on simulated GPUs: ten minutes
-	@$(BIN)/python -m bench.runs.overlap
-
-.PHONY: bench-agents
-bench-agents: setup ## what agents' turns cost that go through gateway and worker: five minutes
-	@$(BIN)/python -m bench.agents
 
 .PHONY: bench-learner
 bench-learner: setup ## the learner's speed and memory against plain transformers: five minutes
 	@$(BIN)/python -m bench.learner
-
-.PHONY: bench-recipes
-bench-recipes: setup ## whether each recipe learns, on the demo's task: an hour; continues an interrupted one
-	@$(BIN)/python -m bench.recipes
 
 .PHONY: lock
 lock: ## resolve the dependencies again into deploy/locks/

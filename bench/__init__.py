@@ -1,6 +1,5 @@
-"""Benchmarks: each measures this machine in one run, prints a table and keeps every figure.
+"""Benchmarks: each measures this machine, prints one table for each part, and keeps every figure.
 
-A package for each thing that is measured; `runs` has `headrace bench`. docs/benchmarks.md and
-docs/recipes.md explain the figures. `simulated` has what stands in for GPUs, processes and
-networks. No process of Headrace imports this package.
+`runner` measures for all of them; the other modules say what. docs/benchmarks.md explains the
+figures. No process of Headrace imports this package.
 """

@@ -1,54 +1,44 @@
-"""The installation that is measured: every process for real, used through the REST API.
+"""The installation that is measured: every process is real, and used through the REST API.
 
-Runs are submitted, followed by polling and cancelled like any user's. Nothing is measured here.
+Runs are submitted, polled and cancelled like any user's. Nothing is measured here.
 """
 
 import json
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Self
 
+from bench.runner import BenchFailed
 from services.cli.client import Gateway
 from services.cli.host.demo import upload_sums
 from services.cli.output import CliError
 from services.launch import LaunchError, Stack, UpOptions
-from services.launch.options import ALL_PARTS
 
-# Log records are read for the weight updates, whatever the user's own settings.
+# The log has the weight updates as JSON, whatever the user's own settings are.
 LOGS = {"HEADRACE_LOG_FORMAT": "json", "HEADRACE_LOG_LEVEL": "info"}
 POLL_SECONDS = 1.0
 STANDSTILL_SECONDS = 240.0
-"""Without progress for so long, a run hangs. A start of vLLM takes a minute."""
+"""A run without progress for this time hangs. A start of vLLM takes a minute."""
 
 
-class BenchFailed(RuntimeError):
-    """A part could not be measured; the message says why."""
-
-
-CANNOT = (BenchFailed, LaunchError, CliError)
-"""What keeps something from being measured. The message is for the user."""
-
-
-def exit_code(measured: Callable[[], None]) -> int:
-    """Call `measured`, which prints what it finds. Returns 1, with the reason on stderr, if nothing
-    can be measured."""
+@contextmanager
+def failures() -> Iterator[None]:
+    """Raise BenchFailed for an error of a process or of the gateway."""
     try:
-        measured()
-    except CANNOT as error:
-        problems = error.problems if isinstance(error, CliError) else []
-        said = [f"error: {error}", *(f"  {key}: {message}" for key, message in problems)]
-        print(*said, sep="\n", file=sys.stderr)
-        return 1
-    return 0
+        yield
+    except LaunchError as error:
+        raise BenchFailed(str(error)) from error
+    except CliError as error:
+        problems = [f"  {key}: {message}" for key, message in error.problems]
+        raise BenchFailed("\n".join([str(error), *problems])) from error
 
 
 @contextmanager
 def work_folder(data: Path | None) -> Iterator[Path]:
-    """`data`, or a folder that is deleted afterwards."""
+    """Yield `data`, or a folder that is deleted afterwards."""
     if data is not None:
         yield data
         return
@@ -59,27 +49,10 @@ def work_folder(data: Path | None) -> Iterator[Path]:
 class Installation:
     """One `headrace up` in `data`, with the datasets of the demo."""
 
-    def __init__(
-        self,
-        data: Path,
-        *,
-        rollouts: int = 1,
-        parts: frozenset[str] = ALL_PARTS,
-        environment: Mapping[str, str] = LOGS,
-    ) -> None:
-        """`parts`, `environment`: as in UpOptions."""
-        self.stack = Stack(
-            UpOptions(
-                data=data,
-                rollouts=rollouts,
-                parts=parts,
-                environment=environment,
-                port=0,
-                reward_port=0,
-            )
-        )
+    def __init__(self, data: Path) -> None:
+        self.stack = Stack(UpOptions(data=data, environment=LOGS, port=0, reward_port=0))
         self.check: Callable[[], None] = self.stack.check
-        """Called during every wait; raises when a process has ended."""
+        """Called during every wait. Raises when a process has ended."""
         self._stamp = f"{int(time.time()):x}"
 
     def __enter__(self) -> Self:
@@ -100,30 +73,28 @@ class Installation:
         """The data volume."""
         return self.stack.data
 
-    def submit(self, recipe: str | None, name: str, config: dict[str, Any]) -> str:
-        """Queue a run; without a recipe `config` is all of its config. Returns its id."""
-        body = {"name": f"bench-{name}-{self._stamp}", "config": config}
-        return str(
-            self.api.post("/v1/runs", json=body | ({"recipe": recipe} if recipe else {}))["id"]
-        )
+    def submit(self, recipe: str, name: str, config: dict[str, Any]) -> str:
+        """Queue a run and return its id."""
+        body = {"name": f"bench-{name}-{self._stamp}", "recipe": recipe, "config": config}
+        return str(self.api.post("/v1/runs", json=body)["id"])
 
-    def finish(self, run: str, patience: float = STANDSTILL_SECONDS) -> dict[str, Any]:
-        """The record of `run` once it has succeeded. Raises BenchFailed, also if it makes no
-        progress for `patience` seconds."""
-        return self._until(run, lambda record: record["state"] == "succeeded", patience)
+    def finish(self, run: str) -> dict[str, Any]:
+        """Return the record of `run` when it has succeeded. Raise BenchFailed if it fails, or hangs
+        for STANDSTILL_SECONDS."""
+        return self._until(run, lambda record: record["state"] == "succeeded")
 
     def reach(self, run: str, step: int) -> None:
-        """Return when `run` has trained `step` steps. Raises BenchFailed."""
+        """Return when `run` has trained `step` steps. Raise BenchFailed as `finish` does."""
         self._until(run, lambda record: record["step"] >= step)
 
     @contextmanager
     def running(self, recipe: str, name: str, config: dict[str, Any]) -> Iterator[str]:
-        """A run for the length of the block: submitted before, cancelled and over after it."""
+        """A run for the length of the block: submitted before, cancelled and ended after it."""
         run = self.submit(recipe, name, config)
         try:
             yield run
         except Exception:
-            # The next part's run would wait behind it. One that has failed refuses (409).
+            # The next part's run would wait for this one. A run that has failed refuses (409).
             with suppress(CliError):
                 self.api.post(f"/v1/runs/{run}/cancel")
             raise
@@ -137,16 +108,11 @@ class Installation:
             time.sleep(POLL_SECONDS)
 
     def metrics(self, run: str) -> list[dict[str, Any]]:
-        """The run's rows of metrics.jsonl that belong to a step."""
+        """The run's metrics of its steps."""
         rows = self.api.pages(f"/v1/runs/{run}/metrics", "metrics", "start")
         return [row for row in rows if "time/step" in row]
 
-    def _until(
-        self,
-        run: str,
-        ready: Callable[[dict[str, Any]], bool],
-        patience: float = STANDSTILL_SECONDS,
-    ) -> dict[str, Any]:
+    def _until(self, run: str, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         seen: tuple[str, int] | None = None
         moved = time.monotonic()
         while True:
@@ -161,16 +127,16 @@ class Installation:
             now = (record["state"], record["step"])
             if now != seen:
                 seen, moved = now, time.monotonic()
-            elif time.monotonic() - moved > patience:
+            elif time.monotonic() - moved > STANDSTILL_SECONDS:
                 raise BenchFailed(
                     f"run {record['name']} is {record['state']} at step {record['step']} and has "
-                    f"not moved for {patience:.0f} s; logs: {self.data / 'logs'}"
+                    f"not moved for {STANDSTILL_SECONDS:.0f} s; logs: {self.data / 'logs'}"
                 )
             time.sleep(POLL_SECONDS)
 
 
 def records(log: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a log. Other lines: headings between starts, and output of libraries."""
+    """The JSON lines of a log. Other lines are headings between starts, and output of libraries."""
     found = []
     for line in log.read_text(errors="replace").splitlines():
         with suppress(json.JSONDecodeError):

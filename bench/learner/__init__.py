@@ -1,1 +1,1 @@
-"""The learner alone: its speed, its memory, and what fits where."""
+"""The learner alone: its speed, its memory, and which models fit which GPUs."""

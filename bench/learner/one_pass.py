@@ -1,7 +1,7 @@
 """`python -m bench.learner.one_pass`: one side of the learner's benchmark, in a process of its own.
 
-One JSON object on stdin says what to measure, one on stdout holds the figures. Needs torch and
-transformers alone, as do the modules of `learner` that it uses.
+A JSON object on stdin says what to measure. The last line of stdout has the figures. Needs only
+torch and transformers. So do all modules of `learner` imported here.
 """
 
 import json
@@ -17,7 +17,6 @@ from typing import Any, Literal
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from bench.simulated.gpus import LONGEST, MEDIAN, SPREAD
 from learner.model.attention.packed import use_packed_attention
 from learner.model.compiling import compiles, make_trainable
 from learner.model.moe.experts import use_pass_type_experts
@@ -28,14 +27,15 @@ from services.estimate.devices import peak_flops
 
 TEMPERATURE = 0.8
 LEARNING_RATE = 1e-6
-SIGMA = SPREAD * 2**0.5
-"""Of the logarithm of lengths, prompts and answers together, as the overlap benchmark has it."""
+MEDIAN, SIGMA = 0.156, 0.92
+"""Answers are lognormal: the median as a share of the longest, and sigma. The mean is a quarter of
+the longest, and 2 in 100 answers are truncated, as in runs of long reasoning."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Sequences [t] of token ids, each with `prompt` tokens that do not train before the others,
-    and one advantage for each sequence."""
+    """Sequences of token ids, each of shape [t], and one advantage for each. The first `prompt`
+    tokens of a sequence do not train."""
 
     sequences: list[torch.Tensor]
     prompt: int
@@ -61,27 +61,27 @@ def make_batch(
     answers: int = 1,
     seed: int = 0,
 ) -> Batch:
-    """`kind`: mixed (lognormal answers of at most `longest` tokens, a quarter as long on average),
-    or equal (`longest`). So many `answers` have the same prompt."""
+    """Make a batch. `kind`: mixed (lognormal answers of at most `longest` tokens, a quarter as long
+    on average), or equal (`longest`). `answers`: sequences that share one prompt."""
     source, generator = random.Random(seed), torch.Generator().manual_seed(seed)
 
     def length() -> int:
         if kind == "equal":
             return longest
-        answer = longest * MEDIAN / LONGEST * source.lognormvariate(0, SIGMA)
+        answer = longest * MEDIAN * source.lognormvariate(0, SIGMA)
         return max(1, min(longest, round(answer)))
 
     tokens: list[torch.Tensor] = []
     for number in range(sequences):
-        one = torch.randint(vocabulary, (prompt + length(),), generator=generator)
+        sequence = torch.randint(vocabulary, (prompt + length(),), generator=generator)
         if number % answers:
-            one[:prompt] = tokens[-1][:prompt]
-        tokens.append(one)
+            sequence[:prompt] = tokens[-1][:prompt]
+        tokens.append(sequence)
     return Batch(tokens, prompt, torch.randn(sequences, generator=generator))
 
 
 def make_model(options: dict[str, Any], device: torch.device) -> PreTrainedModel:
-    """Random float32 weights, made on `device`; the same for the same options."""
+    """Make a model with random float32 weights on `device`. Equal options give equal weights."""
     config = AutoConfig.for_model(
         options["architecture"],
         hidden_size=options["hidden"],
@@ -105,8 +105,8 @@ def make_model(options: dict[str, Any], device: torch.device) -> PreTrainedModel
 
 
 Passes = Callable[[Batch, int], Iterator[tuple[list[int], int, torch.Tensor]]]
-"""Micro-batches of a batch with so many tokens at most: which of the sequences, how many tokens are
-computed, and the log-probabilities of their answers' tokens, behind each other."""
+"""Micro-batches of a batch, given the most tokens of one. Each has the indices of its sequences,
+the tokens computed, and the log-probabilities of the answers' tokens, concatenated."""
 
 
 def headrace(
@@ -115,9 +115,9 @@ def headrace(
     options: dict[str, Any],
     shared: bool = True,
 ) -> Passes:
-    """The learner's own pass, of a model made ready as for a run: packed rows, attention within
-    each sequence, the output head in chunks. With `shared`, a prompt is computed once for its
-    answers if that saves time."""
+    """The learner's own pass, with a model prepared as for a run: packed rows, attention within
+    each sequence, the output head in chunks. With `shared`, answers share the computation of
+    their prompt if that saves time."""
     use_packed_attention(model)
     use_pass_type_experts(model)
     compiled, why = compiles(COMPILE[options["compile"]], model, model.device)
@@ -146,12 +146,12 @@ def headrace(
 def unshared(
     model: PreTrainedModel, autocast: torch.dtype | None, options: dict[str, Any]
 ) -> Passes:
-    """The same, each answer with its own prompt."""
+    """The learner's own pass, with a prompt for each answer."""
     return headrace(model, autocast, options, shared=False)
 
 
 def plain(model: PreTrainedModel, autocast: torch.dtype | None, options: dict[str, Any]) -> Passes:
-    """As it is mostly written: padded rows through the whole model, log_softmax over all logits."""
+    """The usual code: padded rows through the whole model, log_softmax over all logits."""
     model.train()
     if options["checkpointing"]:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -176,8 +176,8 @@ def plain(model: PreTrainedModel, autocast: torch.dtype | None, options: dict[st
 
 
 def padded_cuts(lengths: list[int], budget: int) -> list[list[int]]:
-    """Indices of `lengths`, in their order, in micro-batches of at most `budget` tokens, padding
-    counted; a longer sequence has one of its own."""
+    """Cut `lengths`, in their order, into micro-batches of at most `budget` tokens with padding. A
+    longer sequence has a micro-batch of its own. Return the indices of each."""
     cuts: list[list[int]] = []
     widest = 0
     for index, length in enumerate(lengths):
@@ -194,8 +194,8 @@ SIDES = {"headrace": headrace, "unshared": unshared, "plain": plain}
 
 
 def measure(request: dict[str, Any]) -> dict[str, Any]:
-    """Run one side's forward passes alone (`work` logprobs), or with backward passes and an update
-    (step), `repeats` times after a first one."""
+    """Measure one side `repeats` times after a first one. `work` is `logprobs` (forward passes) or
+    `step` (forward and backward passes, and an update)."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     before = resident("VmRSS")
     options, step = request["options"], request["work"] == "step"
@@ -240,8 +240,8 @@ def work(
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer | None,
 ) -> dict[str, float]:
-    """Once over the batch. Returns the number of passes, the tokens computed, the mean
-    log-probability, and the gradient's norm (both sides must compute the same)."""
+    """Go over the batch once. Return the number of passes, the tokens computed, the mean
+    log-probability and, with an optimizer, the gradient's norm."""
     total = count = tokens = 0.0
     for chosen, computed, found in passes(batch, budget):
         count, tokens = count + 1, tokens + computed
@@ -263,12 +263,12 @@ def work(
 def utilisation(
     model: PreTrainedModel, batch: Batch, computed: float, seconds: float, step: bool
 ) -> float | None:
-    """MFU as metrics.jsonl has it; None if the device's peak or the model's work is not known."""
+    """MFU as in metrics.jsonl. None if the device's peak or the model's FLOPs are not known."""
     sizes, device = shape(model), model.device
     peak = peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None
     if sizes is None or peak is None:
         return None
-    # What answers share counts once, and padding not at all.
+    # A shared prompt counts once. Padding does not count.
     tokens = float(sum(batch.lengths))
     share = min(1.0, computed / tokens)
     squares = float(sum(length * length for length in batch.lengths))
@@ -279,7 +279,7 @@ def utilisation(
 
 
 def resident(field: str) -> int:
-    """Bytes of this process in memory: now (VmRSS) or at most so far (VmHWM)."""
+    """Bytes of this process in memory: now (VmRSS) or its peak so far (VmHWM)."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024

@@ -1,4 +1,4 @@
-"""The configs of models whose size is known, without their weights."""
+"""The configs of known models, without their weights."""
 
 from typing import Any
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import redis
 
-from bench.results import machine
+from bench.runner import machine
 from services.cli.client import Gateway
 from services.launch import Stack
 from services.runtime.process import PART, marked

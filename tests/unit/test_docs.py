@@ -129,8 +129,6 @@ def test_every_direct_dependency_has_a_reason_and_nothing_else_has_one() -> None
 
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PACKAGES = "services|rollout|reward|learner|recipes|deploy|tests|docs|bench"
-# Made by a benchmark, and not part of the tree.
-MADE = {"bench/results/recipes.jsonl"}
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=lambda file: file.name)
@@ -139,7 +137,7 @@ def test_links_paths_and_scripts_in_the_text_exist(file: Path) -> None:
     modules of `services`, and Lua scripts by their bare name."""
     text = re.sub(r"^```.*?^```", "", file.read_text(), flags=re.M | re.S)
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if "://" not in link]
-    paths = set(re.findall(rf"`((?:{PACKAGES})/(?:[\w./-]*/|[\w./-]+\.\w+|))`", text)) - MADE
+    paths = set(re.findall(rf"`((?:{PACKAGES})/(?:[\w./-]*/|[\w./-]+\.\w+|))`", text))
     modules = re.findall(r"`(services(?:\.\w+)+)`", text)
     scripts = {path.name for path in (ROOT / "services/store/lua").rglob("*.lua")}
 

@@ -1,5 +1,5 @@
-"""`headrace bench`: how fast this installation is on this machine. What it measures, and how each
-figure is defined, is in docs/benchmarks.md; the measuring itself is the package `bench`."""
+"""`headrace bench`: how fast this installation is on this machine. docs/benchmarks.md defines each
+figure; the package `bench` measures."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def bench(
         int | None, typer.Option(help="Steps measured of each training run.", min=1)
     ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Work here and keep it. Default: a folder that goes again.")
+        Path | None, typer.Option(help="Work here and keep it. Default: a temporary folder.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -30,21 +30,20 @@ def bench(
 
     Exit code 1 if a part could not be measured.
     """
-    from bench.results import keep
-    from bench.runs.training import PARTS, run, text
+    from bench import runner
+    from bench.training import PARTS, run
 
     if unknown := sorted(set(only or ()) - set(PARTS)):
         raise CliError(f"there is no part {', '.join(unknown)}; there is {', '.join(PARTS)}")
-    say = lambda line: err.print(f"[dim]{escape(line)}[/]", soft_wrap=True)  # noqa: E731
-    results = run(only or PARTS, quick, steps, data, say)
-    path = keep(results)
+    results = run(only or PARTS, quick, steps, data)
+    path = results.keep()
     # With --json, stdout is for programs alone.
     console = err if as_json else out
-    console.print(text(results), markup=False, soft_wrap=True)
+    console.print(results.text(), markup=False, soft_wrap=True)
     console.print(f"[dim]all figures: {escape(str(path))}[/]", soft_wrap=True)
     if as_json:
-        typer.echo(json.dumps(results, ensure_ascii=False))
-    if "interrupted" in results["failed"].values():
+        typer.echo(json.dumps(results.as_json(), ensure_ascii=False))
+    if runner.INTERRUPTED in results.failed.values():
         raise typer.Exit(INTERRUPTED)
-    if results["failed"]:
+    if results.failed:
         raise typer.Exit(FAILED)

@@ -1,11 +1,11 @@
-"""The benchmark's statistics, against values worked out by hand."""
+"""The figures of `headrace bench`, against values worked out by hand."""
 
 from typing import Any
 
 import pytest
 
-from bench.runs.generation import departures, rate
-from bench.runs.training import TooFewSteps, steady, updates
+from bench.generation import departures, rate
+from bench.training import TooFewSteps, steady, updates
 
 
 def row(time: float, **changes: float) -> dict[str, Any]:
@@ -28,17 +28,17 @@ def test_only_the_steps_after_the_warm_up_count() -> None:
     rows = [slow_start, row(102.0), row(104.0), row(110.0)]
     found = steady(rows, warmup=1, steps=2, batch=2)
     # From 100 to 104: 4 s, 2 steps of 2 samples of 10 tokens.
-    assert (found["seconds"], found["samples"], found["tokens"]) == (4.0, 4, 40)
-    assert (found["samples_per_second"], found["tokens_per_second"]) == (1.0, 10.0)
+    assert found["seconds measured"] == 4.0
+    assert (found["trained samples/s"], found["trained tokens/s"]) == (1.0, 10.0)
     # (0.5 + 0.5) / 4, (1 + 1) / 4, (1 + 1) / 4
-    shares = (found["learner_waits"], found["workers_wait"], found["training"])
-    assert shares == (0.25, 0.5, 0.5)
-    assert (found["step_median"], found["staleness"]) == (2.0, 0.5)
+    assert found["learner waits for groups, share"] == 0.25
+    assert found["workers wait for admission, share"] == found["learner trains, share"] == 0.5
+    assert (found["step, median s"], found["staleness, mean versions"]) == (2.0, 0.5)
 
 
 def test_time_between_steps_counts_although_no_step_owns_it() -> None:
     rows = [row(100.0), row(110.0)]
-    assert steady(rows, warmup=1, steps=1, batch=2)["tokens_per_second"] == 2.0
+    assert steady(rows, warmup=1, steps=1, batch=2)["trained tokens/s"] == 2.0
 
 
 def test_bytes_per_token_weighs_steps_by_their_tokens() -> None:
@@ -48,7 +48,7 @@ def test_bytes_per_token_weighs_steps_by_their_tokens() -> None:
         row(2.0, **{"response/tokens_mean": 30.0, "wire/bytes_per_token": 4.0}),
     ]
     # (20 tokens · 8 + 60 tokens · 4) / 80 tokens
-    assert steady(rows, warmup=1, steps=2, batch=2)["wire_bytes_per_token"] == 5.0
+    assert steady(rows, warmup=1, steps=2, batch=2)["bytes per token on the wire"] == 5.0
 
 
 def test_a_run_that_ended_early_is_refused() -> None:
@@ -86,13 +86,9 @@ def test_updates_are_those_of_the_window_and_the_run() -> None:
     ]
     found = updates(records, "mine", first=3, last=6)
     assert found == {
-        "updates": 3,
-        "live_median": 0.2,
-        "live_max": 0.6,
-        "pause_median": 0.03,
-        "pause_max": 0.04,
-        "canary_median": 0.02,
-        "canary_max": 0.06,
+        "step end → version live, s": [0.1, 0.2, 0.6],
+        "generation paused, s": [0.04, 0.02, 0.03],
+        "canary scored, s": [0.01, 0.02, 0.06],
     }
 
 
@@ -105,20 +101,15 @@ def test_groups_count_in_the_order_they_are_finished() -> None:
     found = departures(groups, skip=1, count=2)
     # Those that ended at 12 and 14, since 10.
     assert found == (600, 4.0)
-    assert rate([found]) == 150.0
+    assert rate(found) == {"tokens/s": 150.0}
 
 
 def test_overlapping_groups_have_the_throughput_of_their_server() -> None:
     # Two at a time, each 10 s long, begun 5 s apart: one group of 100 tokens every 5 s.
     groups = [(100, 10.0 + 5.0 * n) for n in range(6)]
-    assert rate([departures(groups, skip=2, count=4)]) == 20.0
+    assert rate(departures(groups, skip=2, count=4)) == {"tokens/s": 20.0}
 
 
 def test_too_few_groups_have_no_throughput() -> None:
     with pytest.raises(ValueError, match=r"1 groups were generated; 1 \+ 1 are needed"):
         departures([(100, 1.0)], skip=1, count=1)
-
-
-def test_rounds_are_joined_by_their_totals() -> None:
-    # Not the mean of 100 and 10 tokens/s.
-    assert rate([(100, 1.0), (100, 10.0)]) == pytest.approx(200 / 11)

@@ -1,10 +1,23 @@
-"""The benchmark of weight distribution: its links and its synthetic weights."""
+"""The benchmark of weight distribution: its links and weights, and its parts in a tiny size."""
+
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bench.simulated.links import LATENCY, Links, fetched
-from bench.simulated.versions import TENSOR, step, weights
+from bench.links import LATENCY, Links, fetched
+from bench.push import (
+    BYTES_PER_CHANGE,
+    TENSOR,
+    WORKERS,
+    DeltaWork,
+    codec,
+    spread,
+    spreads,
+    step,
+    weights,
+)
 from services.contracts.weights import SMALLEST_PART
 from services.volume.sources import GATEWAY
 
@@ -21,7 +34,6 @@ def test_transfers_share_the_links_at_both_ends() -> None:
     links.run()
     assert ended == {"a": 1.0, "b": 2.0, "x": 1.0, "y": 1.0}
     assert links.sent == {GATEWAY: 120, "x": 50, "y": 50}
-    assert links.got == {"a": 30, "b": 90, "c": 100}
 
 
 def test_a_file_reaches_all_hosts_and_leaves_the_gateway_once() -> None:
@@ -41,9 +53,36 @@ def test_a_late_host_takes_the_time_of_one_download() -> None:
     assert links.sent[GATEWAY] < size / 4
 
 
-def test_a_step_changes_the_share_that_was_asked_for() -> None:
+def test_a_step_changes_the_given_share_of_the_weights() -> None:
     before = weights(TENSOR // 8, 0)
     after = step(before, 0.01, 1)
     (old,), (new,) = before.values(), after.values()
     assert old.dtype == np.uint16
     assert np.mean(old != new) == pytest.approx(0.01, rel=0.05)
+
+
+def test_hosts_that_pass_a_file_on_relieve_the_gateway() -> None:
+    size = 40 * SMALLEST_PART
+    alone, shared = (spread(size, WORKERS, alone=alone) for alone in (True, False))
+    assert alone["gateway sends, GB"] == WORKERS * size / 1e9
+    assert shared["gateway sends, GB"] == size / 1e9
+
+
+def test_a_delta_leads_to_the_new_weights_and_costs_a_few_bytes_a_change(tmp_path: Path) -> None:
+    assert 2 < codec(1 << 16, 0.01, tmp_path)[BYTES_PER_CHANGE] < 5
+
+
+def test_learner_and_worker_are_measured_on_the_given_cores(tmp_path: Path) -> None:
+    allowed = os.sched_getaffinity(0)
+    figures = DeltaWork(1 << 16, tmp_path).on({min(allowed)})
+    assert os.sched_getaffinity(0) == allowed
+    assert {name.rpartition(", ")[0] for name in figures} == {
+        *("learner", "worker, values", "worker, whole version")
+    }
+    assert all(figures.values())
+
+
+def test_every_change_goes_to_one_8_and_56_hosts() -> None:
+    sides = spreads("8B", {0.004: 3.26, 0.01: 3.18}).sides
+    assert {f"delta of 0.4%, {hosts}" for hosts in ("1 host", "8 hosts", "56 hosts")} < set(sides)
+    assert len(sides) == 3 + 2 * 3 + 2

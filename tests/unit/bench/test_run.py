@@ -1,7 +1,6 @@
-"""The workload as the run configs say it, how long it is measured, and what is kept of it."""
+"""The workload of `headrace bench` as its run configs define it."""
 
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +8,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bench.results import keep
-from bench.runs.generation import engine_options, sampling
-from bench.runs.training import PARTS
-from bench.runs.workload import generation_config, model_config, run_config
+from bench.generation import engine_options, sampling
+from bench.training import PARTS
+from bench.workload import generation_config, model_config, run_config
 from recipes import find_recipe, merged
 from rollout.vllm.options import command_line
 from services.cli.output import CliError
@@ -68,13 +66,6 @@ def test_the_offline_side_samples_as_the_worker_does() -> None:
         "logprobs": 0,
         "detokenize": False,
     }
-
-
-def test_results_are_kept_under_the_time_they_began(tmp_path: Path) -> None:
-    results = {"started": "2026-11-21T06:27:13+00:00", "failed": {}}
-    path = keep(results, tmp_path / "results")
-    assert path.name == "20261121T062713Z.json"
-    assert json.loads(path.read_text()) == results
 
 
 def test_a_part_that_does_not_exist_is_refused_with_those_that_do() -> None:

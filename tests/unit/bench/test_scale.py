@@ -1,4 +1,4 @@
-"""What fits where: the table's aims, and the arithmetic against a tracker of memory, tiny."""
+"""The table of models that fit GPUs, and its arithmetic against a tracker of memory."""
 
 import subprocess
 import sys
@@ -28,11 +28,12 @@ def test_the_document_has_the_table_of_today() -> None:
 
 
 def test_the_estimate_is_within_a_tenth_of_a_tracked_peak() -> None:
-    """A model of two layers of Qwen3-0.6B's widths, on tensors without data. In a process of its
-    own, which the ranks that do not exist belong to."""
+    """Two layers of Qwen3-0.6B's width, on tensors without data. The simulated ranks belong to a
+    process, so the tracker has its own."""
     config = MODELS["Qwen3-0.6B"] | {"num_hidden_layers": 2, "vocab_size": 65_536}
     code = (
-        f"from bench.learner.tracked import tracked_peak\nprint(tracked_peak({config!r}, 4, 4096))"
+        "from tests.unit.bench.tracked_memory import tracked_peak\n"
+        f"print(tracked_peak({config!r}, 4, 4096))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from bench.fleet.control_plane import durable_redis
+from bench.fleet import durable_redis
 from rollout import file_server
 from rollout.settings import RolloutSettings
 from services.contracts.records import WorkerRecord

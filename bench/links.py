@@ -1,8 +1,8 @@
-"""Downloads of one file by many hosts, in virtual time: the product's own plans on simulated links.
+"""Downloads of one file by many hosts, in virtual time: the product's plans on simulated links.
 
-A host's link has a rate in each direction, which its transfers share equally. What one of them
-cannot use, because the other end is busier, is not given to the others: real links are faster. An
-answer begins `LATENCY` after its request. Disks and processors take no time.
+The transfers of a link share its rate in each direction equally. A transfer that is slowed down by
+its other end does not give its share to the others: real links are faster. An answer begins LATENCY
+after its request. Disks and processors take no time.
 """
 
 import heapq
@@ -29,17 +29,16 @@ class _Flow:
     rate: float = 0.0
     since: float = 0.0
     turn: int = 0
-    """Counts changes of the rate: an earlier forecast of the end is void."""
+    """Number of rate changes. A forecast of the end holds until the next change."""
 
 
 class Links:
-    """The clock, the links, and the bytes that each has sent and got."""
+    """The clock, the links, and the bytes that each host has sent."""
 
     def __init__(self, rate: float, gateway_rate: float) -> None:
-        """Rates in bytes/s: of the hosts' links, and at which the gateway sends."""
+        """Rates in bytes/s: of the hosts' links, and of the gateway."""
         self.now = 0.0
         self.sent: Counter[str] = Counter()
-        self.got: Counter[str] = Counter()
         self._rate, self._gateway_rate = rate, gateway_rate
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
@@ -47,19 +46,18 @@ class Links:
         self._to: dict[str, dict[_Flow, None]] = defaultdict(dict)
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call something at a later time."""
+        """Call `call` after `seconds`."""
         heapq.heappush(self._events, (self.now + seconds, next(self._order), call))
 
     def send(self, source: str, target: str, count: int, done: Callable[[], None]) -> None:
-        """Transfer bytes; `done` is called when they are there."""
+        """Transfer bytes, and call `done` at the end."""
         flow = _Flow(source, target, count, done, since=self.now)
         self.sent[source] += count
-        self.got[target] += count
         self._of[source][flow] = self._to[target][flow] = None
         self._share(source, target)
 
     def run(self) -> None:
-        """Until nothing happens any more."""
+        """Run until no event is left."""
         while self._events:
             self.now, _, call = heapq.heappop(self._events)
             call()
@@ -82,8 +80,8 @@ class Links:
 
 
 @dataclass
-class Host:
-    """One host that fetches a file, or has it."""
+class SimulatedHost:
+    """A host that fetches a file, or has it."""
 
     name: str
     links: Links
@@ -96,7 +94,7 @@ class Host:
     def give(
         self, parts: Sequence[int], begin: Callable[[int], None], not_yet: Callable[[], None]
     ) -> None:
-        """Answer a request as `rollout.file_server` does: once a part is there, or in a while."""
+        """Answer as `rollout.file_server` does: when a part is there, or `not_yet` after a time."""
         for part in parts:
             if part in self.parts:
                 begin(part)
@@ -107,12 +105,12 @@ class Host:
         self.links.after(PATIENCE_SECONDS, late)
 
     def got(self, part: int) -> None:
-        """A part is there."""
+        """Answer the requests that wait for this part."""
         self.parts.add(part)
         for request, (parts, begin, asked) in list(self._waiting.items()):
             if part in parts:
                 del self._waiting[request]
-                # It looks every LOOK_SECONDS.
+                # The server looks every LOOK_SECONDS.
                 looks = int((self.links.now - asked) / LOOK_SECONDS) + 1
                 wait = asked + looks * LOOK_SECONDS - self.links.now
                 self.links.after(wait, partial(begin, part))
@@ -125,29 +123,29 @@ class Host:
 def fetched(
     links: Links, size: int, fetching: list[str], having: list[str], name: str = "file"
 ) -> dict[str, float]:
-    """Seconds until each of `fetching` has the whole file, from the gateway, from `having` and from
-    each other; all begin now."""
+    """Fetch a file to all hosts of `fetching` at once, from the gateway, from `having` and from
+    each other. Return the seconds until each has the whole file."""
     length = part_bytes(size)
     count = -(-size // length)
     everyone = [*fetching, *having]
-    hosts = {one: Host(one, links) for one in everyone}
-    for one in having:
-        hosts[one].parts = set(range(count))
+    hosts = {host: SimulatedHost(host, links) for host in everyone}
+    for host in having:
+        hosts[host].parts = set(range(count))
     began, finished = links.now, {}
 
-    def begin(own: str) -> None:
-        plan = Plan(name, range(count), own, everyone)
+    def begin(host_name: str) -> None:
+        plan = Plan(name, range(count), host_name, everyone)
 
         def ask() -> None:
             while (request := plan.next()) is not None:
                 links.after(LATENCY, partial(answer, request))
-            if plan.finished and own not in finished:
-                finished[own] = links.now - began
+            if plan.finished and host_name not in finished:
+                finished[host_name] = links.now - began
 
         def answer(request: Ask) -> None:
             def here(part: int) -> None:
                 plan.done(request, part)
-                hosts[own].got(part)
+                hosts[host_name].got(part)
                 ask()
 
             def not_yet() -> None:
@@ -156,7 +154,7 @@ def fetched(
 
             def send(part: int) -> None:
                 count = min(length, size - part * length)
-                links.send(request.source, own, count, partial(here, part))
+                links.send(request.source, host_name, count, partial(here, part))
 
             if request.source == GATEWAY:
                 send(request.parts[0])
@@ -165,7 +163,7 @@ def fetched(
 
         ask()
 
-    for own in fetching:
-        begin(own)
+    for host_name in fetching:
+        begin(host_name)
     links.run()
     return finished

@@ -1,26 +1,33 @@
-"""Workers and a learner without a model: their calls to the store, by the real store code.
+"""Workers and a learner without a model: they call the store as real ones do.
 
-Each worker has a client of its own, so that Redis sees as many connections as it would. Payloads
-are of one size, and groups take the time that the load says; nothing is sampled or trained.
+Each worker has its own client, so that Redis has as many connections as in a real fleet. Payloads
+have one size. Nothing is sampled or trained.
 
-`python -m bench.simulated.fleet URL COUNT PERIOD` is COUNT workers, each with a group every PERIOD
-seconds (0: as fast as it is answered). It says `connected` when all are, and works until killed.
+`python -m bench.fleet URL COUNT PERIOD` starts COUNT workers. Each completes a group every PERIOD
+seconds (0: without a pause). It prints `connected` when all are, and works until killed.
 """
 
 import asyncio
 import os
 import random
+import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
+
+import redis
 
 from services.contracts.config import parse_config
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord, RunRecord, RunState, WorkerRecord
 from services.contracts.weights import WeightManifest
+from services.launch.redis import Listening, find_server, servers_here, write_config
+from services.runtime.process import die_with
 from services.store import Store
 from services.store.work.prompts import Lease
 from services.store.work.trajectories import Group
@@ -32,30 +39,54 @@ BATCH = 256
 COMMIT_EVERY = 10
 """Steps between commits, as by default."""
 PAYLOAD = 4200
-"""Bytes of a group: 8 samples x 64 tokens, as the other benchmarks have it."""
+"""Bytes of a group of 8 samples x 64 tokens."""
 LENGTHS = GroupLengths(64, (64,) * 8)
 AT_ONCE = 8
-"""Tasks in one lease at full speed."""
+"""Tasks of one lease at full speed."""
 LEASE_SECONDS = 60.0
 ENDLESS = 1_000_000
 
 
+@contextmanager
+def durable_redis(folder: Path) -> Iterator[str]:
+    """Start an empty Redis that fsyncs before it replies. Yield its URL.
+
+    Raise LaunchError if this machine has no usable redis-server, and redis.ConnectionError if it
+    does not answer within 10 s.
+    """
+    at = Listening(folder, folder / "redis.sock")
+    server = subprocess.Popen(
+        [find_server(servers_here()), write_config(at)],
+        stdout=subprocess.DEVNULL,
+        preexec_fn=die_with(os.getpid()),
+    )
+    url = at.url("")
+    patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)
+    try:
+        with redis.Redis.from_url(url, retry=patient) as client:
+            client.ping()
+        yield url
+    finally:
+        server.kill()
+        server.wait()
+
+
 @dataclass
 class Meter:
-    """The seconds that each call took, by its name."""
+    """The seconds of each call, by its name."""
 
     seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     async def time(self, name: str, call: Awaitable[T]) -> T:
-        """The result of `call`."""
+        """Await `call`, note its time, and return its result."""
         began = time.perf_counter()
         result = await call
         self.seconds[name].append(time.perf_counter() - began)
         return result
 
 
-class Worker:
-    """One rollout worker, as the store sees it."""
+class StoreWorker:
+    """The store calls of one rollout worker."""
 
     def __init__(self, number: int, url: str, meter: Meter) -> None:
         self.name = f"host-{number // 8:03d}-{number:06x}"
@@ -66,11 +97,11 @@ class Worker:
         self._held: list[Lease] = []
 
     def work(self, period: float) -> list[Coroutine[Any, Any, None]]:
-        """Its loops, each of which goes on until it is cancelled.
+        """The worker's endless loops.
 
-        0: lease and complete, one call after the other. Else: hold one group at a time, a new one
-        every `period` seconds; meanwhile renew it, send heartbeats and follow the weights as often
-        as a real worker does.
+        With `period` 0: lease and complete without a pause. Otherwise: hold one group at a time, a
+        new one every `period` seconds. Meanwhile renew it, send heartbeats and follow the weights
+        as often as a real worker does.
         """
         if period == 0:
             return [self._full_speed()]
@@ -83,7 +114,7 @@ class Worker:
                 await self._complete(lease)
 
     async def _groups(self, period: float) -> None:
-        # The first lease at once, so that all workers are soon connected.
+        # Lease at once, so that all workers are soon connected.
         due = time.monotonic() + random.uniform(0, period)
         while True:
             for lease in self._held:
@@ -139,14 +170,14 @@ class Worker:
         await self._meter.time("renew", self.store.prompts.renew(RUN, attempts, LEASE_SECONDS))
 
     async def _follow(self) -> None:
-        # Not timed: it blocks until there is something.
+        # Not timed: the call blocks until there is a version.
         entry = "0"
         while True:
             found = await self.store.weights.newest_after(RUN, entry, wait=2.0)
             entry = found[0] if found else entry
 
 
-class Learner:
+class StoreLearner:
     """The learner's calls: read, plan, publish, and commit every COMMIT_EVERY steps."""
 
     def __init__(self, store: Store, fencing_token: int, meter: Meter) -> None:
@@ -154,10 +185,10 @@ class Learner:
         self._waiting: list[Group] = []
         self._step = 0
         self.read = 0
-        """Groups so far."""
+        """Groups read so far."""
 
     async def work(self) -> None:
-        """Until cancelled."""
+        """Train until cancelled."""
         while True:
             arrived = await self._store.trajectories.read(RUN, wait=0.5)
             self.read += len(arrived)
@@ -181,8 +212,8 @@ class Learner:
 async def make_run(
     store: Store, batch: int = BATCH, eta: int = ENDLESS, stream_bytes: int = 1 << 40
 ) -> int:
-    """A run without an end, running, whose tasks are limited by nothing but their number, unless
-    `eta` or `stream_bytes` say more. Returns the fencing_token of its learner."""
+    """Make an endless run in the state `running`. Only `eta` and `stream_bytes` limit its tasks.
+    Return the fencing token of its learner."""
     now = time.time()
     await store.datasets.add(
         DatasetRecord(id="rows", name="rows", rows=ENDLESS, created=now, segments=[])
@@ -216,7 +247,7 @@ async def make_run(
 
 
 async def _fleet(url: str, count: int, period: float) -> None:
-    fleet = [Worker(number + 1, url, Meter()) for number in range(count)]
+    fleet = [StoreWorker(number + 1, url, Meter()) for number in range(count)]
     tasks = [asyncio.create_task(loop) for worker in fleet for loop in worker.work(period)]
     while not all(worker.connected for worker in fleet):
         await first_to_break(tasks, 0.1)
@@ -225,7 +256,7 @@ async def _fleet(url: str, count: int, period: float) -> None:
 
 
 async def first_to_break(tasks: list[asyncio.Task[None]], seconds: float | None) -> None:
-    """Let `tasks` run for so long; raise the error of a task that breaks meanwhile."""
+    """Let `tasks` run for `seconds`. Raise the error of a task that breaks meanwhile."""
     done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     for task in done:
         task.result()

@@ -1,9 +1,9 @@
-"""`python -m bench.fleet.leasing`: how busy leases keep a large fleet whose groups are large, too.
+"""`python -m bench.leasing`: how busy leases keep a large fleet with large groups.
 
 Redis, its scripts, the worker's rules of how much to lease, and the learner's choice of batches are
-the product's own. Time is simulated: a sequence takes as long as its tokens, a step as long as
-LEARNER says. So are bytes: payloads and the run's `stream_bytes` are reduced by one factor.
-docs/benchmarks.md says what the figures mean.
+the product's. Time is simulated: a sequence takes as long as its tokens, a step as long as LEARNER
+says. Bytes are simulated, too: payloads and the run's `stream_bytes` are reduced by one factor.
+docs/benchmarks.md explains the figures.
 """
 
 import argparse
@@ -23,9 +23,9 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from bench.fleet.control_plane import durable_redis
-from bench.results import begun, keep, table
-from bench.simulated.fleet import COMMIT_EVERY, ENDLESS, LINEAGE, RUN, make_run
+from bench.fleet import COMMIT_EVERY, ENDLESS, LINEAGE, RUN, durable_redis, make_run
+from bench.installation import failures
+from bench.runner import BenchPart, BenchResults, Figures
 from learner.batch.staleness import Ancestry
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
@@ -38,27 +38,26 @@ from services.store.keys import run_key
 from services.store.work.prompts import Lease
 
 STREAM_BYTES = 1 << 20
-"""That Redis really has for the run."""
+"""The real limit of the run in Redis."""
 PROMPT = 512
 TOKEN_BYTES = 8.125
-"""On the wire, of a vocabulary with more than 65,536 tokens."""
+"""On the wire, for a vocabulary of more than 65,536 tokens."""
 MEDIAN, SPREAD = 5120, 0.65
-"""Lengths are lognormal, as in `simulated.gpus`: so far apart are prompts, and so far apart again
-the answers to one."""
+"""Lengths are lognormal. SPREAD is sigma between prompts, and again between the answers to one."""
 SEQUENCE_RATE = 30.0
 """Tokens a second of each sequence."""
 LEARNER = 0.9
-"""Seconds that training a batch takes, over those in which the fleet samples as much."""
+"""Seconds to train a batch, over the seconds in which the fleet samples as many tokens."""
 LIVE_SECONDS, COMMIT_SECONDS = 10.0, 20.0
-"""After a step, until workers have its version, and until its checkpoint is durable."""
+"""From a step until workers have its version, and until its checkpoint is durable."""
 POLL_SECONDS = 5.0
-"""Between two looks of a worker at its leases, and at the room for a finished group."""
+"""Between two polls of a worker: of its leases, and of the room for a finished group."""
 FOREVER = 1e6
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """What is simulated."""
+    """The size of the simulation."""
 
     workers: int = 56
     sequences: int = 256
@@ -67,18 +66,18 @@ class Fleet:
     prompts_per_step: int = 256
     eta: int = 16
     budget: int = 1 << 30
-    """Bytes of the run's groups in Redis, before they are reduced."""
+    """Bytes of the run's groups in Redis, before the reduction."""
     warmup: int = 14
     steps: int = 10
 
     @property
     def tokens_per_second(self) -> float:
-        """Of all workers, all sequences busy."""
+        """The rate of all workers when all sequences are busy."""
         return self.workers * self.sequences * SEQUENCE_RATE
 
 
 @dataclass
-class Group:
+class SimulatedGroup:
     """One lease and its samples."""
 
     lease: Lease
@@ -88,7 +87,7 @@ class Group:
 
 
 @dataclass
-class Worker:
+class SimulatedWorker:
     """A rollout worker: vLLM with a queue, and the rules of `rollout.work.capacity`."""
 
     free: int
@@ -96,13 +95,13 @@ class Worker:
     live: int = 0
     generating: int = 0
     waiting: int = 0
-    """Finished groups that Redis has no room for."""
-    queue: deque[tuple[Group, int]] = field(default_factory=deque)
+    """Finished groups for which Redis has no room."""
+    queue: deque[tuple[SimulatedGroup, int]] = field(default_factory=deque)
     unfinished: int = 0
 
 
 class Simulation:
-    """A run of `fleet.warmup` and then `fleet.steps` steps. Use `run` once."""
+    """A run of `fleet.warmup` and then `fleet.steps` steps. Call `run` once."""
 
     def __init__(self, fleet: Fleet, store: Store, raw: Any, fencing_token: int) -> None:
         self.fleet, self._store, self._fencing_token = fleet, store, fencing_token
@@ -111,7 +110,9 @@ class Simulation:
         self._events: list[tuple[float, int, Callable[[], Coroutine[Any, Any, None]]]] = []
         self._numbers = itertools.count()
         self._slots = slots(fleet.sequences, fleet.samples, None)
-        self._workers = [Worker(fleet.sequences, self._slots) for _ in range(fleet.workers)]
+        self._workers = [
+            SimulatedWorker(fleet.sequences, self._slots) for _ in range(fleet.workers)
+        ]
         self._selection = BatchSelection(fleet.prompts_per_step, fleet.eta)
         self._schedule = CheckpointSchedule(COMMIT_EVERY, ENDLESS, fleet.budget)
         self._ancestry = Ancestry(((LINEAGE, 0),))
@@ -121,11 +122,10 @@ class Simulation:
         self._sequence_seconds = 0.0
         self.version = 0
         self.bytes = self.held_back = self.requeued = 0
-        """The most that Redis held, in bytes before they are reduced; groups that had to wait for
-        room; groups that were too stale."""
+        """Most bytes in Redis, before the reduction; groups that waited for room; stale groups."""
 
-    async def run(self) -> dict[str, Any]:
-        """The figures."""
+    async def run(self) -> Figures:
+        """Simulate, and return the figures of the steps after the warm-up."""
         for number, worker in enumerate(self._workers):
             self._at(number * POLL_SECONDS / len(self._workers), partial(self._poll, worker))
         await self._until(self.fleet.warmup)
@@ -134,12 +134,11 @@ class Simulation:
         seconds = self.now - began
         share = (self._counted() - before) / seconds / self.fleet.workers / self.fleet.sequences
         return {
-            "busy": share,
-            "redis_bytes": self.bytes,
-            "redis_share": self.bytes / self.fleet.budget,
-            "held_back": self.held_back,
-            "requeued": self.requeued,
-            "step_seconds": seconds / self.fleet.steps,
+            "sequences busy, share": share,
+            "most bytes in Redis, share of the limit": self.bytes / self.fleet.budget,
+            "groups that waited for room": self.held_back,
+            "groups requeued as stale": self.requeued,
+            "step, s": seconds / self.fleet.steps,
         }
 
     async def _until(self, version: int) -> None:
@@ -161,7 +160,7 @@ class Simulation:
 
     # --- workers --------------------------------------------------------------------------------
 
-    async def _poll(self, worker: Worker) -> None:
+    async def _poll(self, worker: SimulatedWorker) -> None:
         sequences, samples = self.fleet.sequences, self.fleet.samples
         worker.limit = widened(
             self._slots, worker.generating, worker.unfinished, sequences, samples
@@ -169,7 +168,7 @@ class Simulation:
         await self._lease(worker)
         self._at(self.now + POLL_SECONDS, partial(self._poll, worker))
 
-    async def _lease(self, worker: Worker) -> None:
+    async def _lease(self, worker: SimulatedWorker) -> None:
         fleet = self.fleet
         count = to_lease(worker.limit, worker.generating, worker.waiting)
         reserve = reserve_bytes(fleet.samples, fleet.longest, PROMPT + fleet.longest, 1)
@@ -184,13 +183,13 @@ class Simulation:
         )
         for lease in granted.leases:
             lengths = answer_lengths(lease.task, fleet.samples, fleet.longest)
-            group = Group(lease, worker.live, lengths, fleet.samples)
+            group = SimulatedGroup(lease, worker.live, lengths, fleet.samples)
             worker.generating += 1
             worker.unfinished += fleet.samples
             worker.queue.extend((group, length) for length in lengths)
         self._begin(worker)
 
-    def _begin(self, worker: Worker) -> None:
+    def _begin(self, worker: SimulatedWorker) -> None:
         self._counted()
         while worker.free and worker.queue:
             group, length = worker.queue.popleft()
@@ -198,7 +197,7 @@ class Simulation:
             self._busy += 1
             self._at(self.now + length / SEQUENCE_RATE, partial(self._end, worker, group))
 
-    async def _end(self, worker: Worker, group: Group) -> None:
+    async def _end(self, worker: SimulatedWorker, group: SimulatedGroup) -> None:
         self._counted()
         worker.free += 1
         worker.unfinished -= 1
@@ -211,7 +210,7 @@ class Simulation:
             await self._hand_in(worker, group)
             await self._lease(worker)
 
-    async def _hand_in(self, worker: Worker, group: Group) -> None:
+    async def _hand_in(self, worker: SimulatedWorker, group: SimulatedGroup) -> None:
         size = self._reduced(1024 + 128 * len(group.lengths) + TOKEN_BYTES * sum(group.lengths))
         try:
             await self._store.prompts.complete(
@@ -229,7 +228,7 @@ class Simulation:
         worker.waiting -= 1
         await self._plan()
 
-    async def _offer(self, worker: Worker, group: Group, size: int) -> None:
+    async def _offer(self, worker: SimulatedWorker, group: SimulatedGroup, size: int) -> None:
         attempt, version = group.lease.attempt, group.version
         prompts = self._store.prompts
         if await prompts.has_room(RUN, attempt, min_version=version, lineage=LINEAGE, size=size):
@@ -240,7 +239,7 @@ class Simulation:
     # --- the learner ----------------------------------------------------------------------------
 
     async def _plan(self) -> None:
-        """Train the next batch, if it is there."""
+        """Train the next batch if it is complete."""
         groups = await self._store.trajectories.read(RUN, wait=0)
         self._selection.arrive(
             [
@@ -301,8 +300,8 @@ def answer_lengths(task: int, samples: int, longest: int) -> list[int]:
     return [max(1, min(longest, round(length))) for length in drawn]
 
 
-async def simulate(fleet: Fleet, url: str) -> dict[str, Any]:
-    """The figures of one run, in the empty Redis at `url`."""
+async def simulate(fleet: Fleet, url: str) -> Figures:
+    """Simulate one run in the empty Redis at `url`."""
     store, raw = Store.from_url(url), Redis.from_url(url)
     try:
         token = await make_run(
@@ -314,8 +313,8 @@ async def simulate(fleet: Fleet, url: str) -> dict[str, Any]:
         await raw.aclose()
 
 
-def run(fleet: Fleet) -> dict[str, Any]:
-    """The same, in a Redis of its own."""
+def measured(fleet: Fleet) -> Figures:
+    """Simulate one run in a Redis of its own."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-") as folder,
         durable_redis(Path(folder)) as url,
@@ -323,32 +322,24 @@ def run(fleet: Fleet) -> dict[str, Any]:
         return asyncio.run(simulate(fleet, url))
 
 
-def text(found: dict[str, Any]) -> str:
-    """The figures as a table."""
-    return table(
-        [
-            ["fleet busy", f"{found['busy']:.1%}"],
-            ["most bytes in Redis", f"{found['redis_bytes'] / (1 << 20):.0f} MiB"],
-            ["groups that waited for room", f"{found['held_back']}"],
-            ["groups requeued as stale", f"{found['requeued']}"],
-            ["step, s", f"{found['step_seconds']:.0f}"],
-        ]
-    )
+def run(fleet: Fleet) -> BenchResults:
+    """Measure one fleet."""
+    results = BenchResults("leasing", asdict(fleet))
+    with results.noting(), failures():
+        sides = {f"{fleet.workers} workers": partial(measured, fleet)}
+        results.measure(BenchPart("leases", sides))
+    return results
 
 
 def main() -> int:
     """Simulate, print, keep."""
-    parser = argparse.ArgumentParser(description="How busy leases keep a large fleet.")
+    parser = argparse.ArgumentParser(prog="python -m bench.leasing", description=__doc__)
     parser.add_argument("--workers", type=int, default=Fleet.workers)
     parser.add_argument("--batch", type=int, default=Fleet.prompts_per_step)
     parser.add_argument("--eta", type=int, default=Fleet.eta)
     given = parser.parse_args()
     fleet = Fleet(workers=given.workers, prompts_per_step=given.batch, eta=given.eta)
-    found = run(fleet)
-    print(
-        f"{text(found)}\nall figures: {keep(begun('leasing') | {'fleet': asdict(fleet)} | found)}"
-    )
-    return 0
+    return run(fleet).report()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The peak of a step's memory on one of several ranks, by torch's tracker, without any data."""
+"""The peak memory of a step on one of several ranks, by torch's tracker, without data."""
 
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +21,7 @@ from services.estimate.training import FLOAT32
 
 
 class _Flash(torch.autograd.Function):
-    """Keeps what the flash kernel keeps, and computes nothing."""
+    """Keep the tensors that the flash kernel keeps. Compute nothing."""
 
     @staticmethod
     def forward(ctx: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -42,15 +42,15 @@ def _flash(
 
 
 def tracked_peak(config: dict[str, Any], ranks: int, tokens: int) -> int:
-    """Bytes of one of `ranks` at the peak of a step of two micro-batches of `tokens`, with FSDP,
-    bfloat16 passes and activations computed again."""
+    """Return the peak bytes of one of `ranks` in a step of two micro-batches of `tokens`. The step
+    has FSDP, bfloat16 passes and activation checkpointing."""
     AttentionInterface.register("traced", _flash)
     # Chunks of logits as on a GPU.
     output_head.CPU_ROWS, output_head.CPU_VOCABULARY = output_head.ROWS, output_head.VOCABULARY
     if not dist.is_initialized():
         dist.init_process_group("fake", rank=0, world_size=ranks, store=FakeStore())
     layout = packed_layout([2])
-    # Made before: its ranks are read from a tensor.
+    # Not under FakeTensorMode: the mesh reads its ranks from a tensor.
     mesh = init_device_mesh("cpu", (ranks,))
     with FakeTensorMode(), patch.object(DeviceMesh, "from_group", return_value=mesh):
         fields = {name: value for name, value in config.items() if name != "model_type"}
@@ -67,16 +67,16 @@ def tracked_peak(config: dict[str, Any], ranks: int, tokens: int) -> int:
                 logprobs, entropy = policy(row, 0.8)
                 (logprobs.sum() + 0.1 * entropy.sum()).backward()
                 if micro_batch == 0:
-                    # The gradients stay.
+                    # Gradients stay between micro-batches.
                     tracker.reset_mod_stats()
         peak = tracker.get_tracker_snapshot("peak")
         weights = sum(parameter.numel() for parameter in model.parameters())
-    # AdamW's moments are there from the first step on; its fused step needs nothing besides.
+    # AdamW's moments exist from the first step on. Its fused step needs no other memory.
     return int(sum(found["Total"] for found in peak.values())) + 2 * FLOAT32 * weights // ranks
 
 
 def row_of(tokens: int, layout: PackedLayout) -> PackedRow:
-    """A row of one sequence of which all tokens but the first are predicted. The traced attention
-    does not look at its `layout`."""
+    """A row of one sequence that predicts all tokens but the first. The traced attention ignores
+    `layout`."""
     index = torch.zeros(tokens, dtype=torch.int64)
     return PackedRow(index, index, layout, index[1:], index[1:], index[-1:], tokens)

@@ -1,7 +1,7 @@
-"""`python -m bench.runs.offline`: vLLM's own `LLM.generate` in a process that stays warm.
+"""`python -m bench.offline`: vLLM's own `LLM.generate` in a process that stays warm.
 
-One JSON object a line on stdin: first the arguments of `LLM`, then requests; one JSON object a line
-on stdout answers each. What vLLM prints goes to stderr. Ends with its stdin.
+Each line of stdin is a JSON object: first the arguments of `LLM`, then requests. Each is answered
+with a JSON object on stdout. vLLM's output goes to stderr. The process ends with its stdin.
 """
 
 import json
@@ -14,7 +14,7 @@ from services.runtime.process import die_with_parent
 
 
 def main() -> None:
-    """Load, then generate what is asked for until stdin ends."""
+    """Load the model, then answer requests until stdin ends."""
     die_with_parent()
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

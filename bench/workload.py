@@ -1,8 +1,8 @@
 """The workload of `headrace bench`: 32 prompts x 8 samples x 64 new tokens on the demo's model.
 
-64 tokens are sampled whatever comes (`ignore_eos`), so every step has the same work. All runs share
-their vLLM options, so that one server serves them all. The verifier is `exact`: behind an answer's
-end stands noise, and the math verifier takes 7 ms to find no expression in it.
+Each answer has 64 tokens (`ignore_eos`), so every step has the same work. All runs have the same
+vLLM options, so that one server serves them all. The verifier is `exact`: an answer has noise after
+its end, and the math verifier takes 7 ms to find no expression in it.
 """
 
 from typing import Any
@@ -13,11 +13,11 @@ CONTEXT = 128
 SEQUENCES = 256
 """vLLM's max_num_seqs: a whole batch."""
 ENDLESS = 100_000
-"""Steps, or prompts in a step, that no benchmark reaches: the run is cancelled before."""
+"""Steps, or prompts in a step. No run reaches this number: it is cancelled before."""
 
 
 def model_config() -> dict[str, Any]:
-    """Over the recipe demo_sft: a short run. The model must sample, not calculate."""
+    """Changes to the recipe demo_sft: a short run. The model must sample, not calculate."""
     return {
         "model": {"max_length": CONTEXT},
         "training": {"max_steps": 20, "rows_per_step": 32},
@@ -25,7 +25,7 @@ def model_config() -> dict[str, Any]:
 
 
 def run_config(model: str, eta: int) -> dict[str, Any]:
-    """Over the recipe demo_grpo: the measured run, without an end and without evaluation."""
+    """Changes to the recipe demo_grpo: the measured run, without an end or an evaluation."""
     return {
         "model": {"path": model},
         "data": {"dataset": "demo-train"},
@@ -42,7 +42,7 @@ def run_config(model: str, eta: int) -> dict[str, Any]:
 
 
 def generation_config(model: str) -> dict[str, Any]:
-    """The same for the worker alone: a first batch that never fills, so the learner stays idle."""
+    """The run of the worker alone. Its first batch never fills, so the learner stays idle."""
     config = run_config(model, eta=0)
     config["algorithm"]["prompts_per_step"] = ENDLESS
     config["training"]["max_steps"] = 1

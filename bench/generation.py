@@ -1,8 +1,8 @@
-"""Part `generation`: the rollout worker against vLLM's offline `LLM.generate`, alternating.
+"""Part `generation`: the rollout worker against vLLM's offline `LLM.generate`, in turns.
 
-Worker: the real one, in a run whose first batch never fills, so that the learner stays idle. Its
-groups count when they have arrived in Redis: generated, scored and complete. Offline: a warm
-process (`offline`) with the same weights, options, cores, prompts and sampling. They take turns.
+The worker is the real one. Its run has a first batch that never fills, so the learner stays idle. A
+group counts when it is complete: generated, scored, and stored in Redis. The offline side is a warm
+process (`offline`) with the same weights, options, cores, prompts and sampling.
 """
 
 import asyncio
@@ -15,12 +15,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.installation import BenchFailed, Installation
-from bench.runs.workload import CONTEXT, NEW_TOKENS, PROMPTS, SAMPLES, SEQUENCES, generation_config
+from bench.installation import Installation, failures
+from bench.runner import BenchFailed, BenchPart, Figures
+from bench.workload import CONTEXT, NEW_TOKENS, PROMPTS, SAMPLES, SEQUENCES, generation_config
 from rollout.settings import RolloutSettings
 from rollout.vllm.options import environment
 from rollout.vllm.response import sampling_params
@@ -35,44 +37,45 @@ from services.store import Store
 LIMIT_SECONDS = 240.0
 """Longest wait for one answer of either side."""
 Stretch = tuple[int, float]
-"""Tokens, and the seconds of wall time in which they were generated."""
+"""Tokens, and the wall-clock seconds in which they were generated."""
 
 
-def measure(
-    installation: Installation, model: str, weights: Path, quick: bool, say: Callable[[str], None]
-) -> dict[str, Any]:
-    """Rounds of worker, then offline: one of 2 waves of prompts if `quick`, else two of 4. Raises
-    BenchFailed."""
+@contextmanager
+def generation_part(
+    installation: Installation, model: str, weights: Path, quick: bool
+) -> Iterator[BenchPart]:
+    """Both sides: rounds of the worker, then offline: two of 4 waves of prompts, or one of 2."""
     rounds, waves = (1, 2) if quick else (2, 4)
-    sides: dict[str, list[Stretch]] = {"worker": [], "offline": []}
-    with contextlib.ExitStack() as stack:
-        offline: Offline | None = None
-        for number in range(1, rounds + 1):
-            say(f"generation, round {number} of {rounds}")
+    prompts: list[list[int]] = []
+    with ExitStack() as stack:
+        started: list[Offline] = []
+
+        def worker() -> Figures:
             groups = from_worker(installation, model, waves)
+            prompts[:] = [group.prompt_tokens.tolist() for group in groups[: PROMPTS * waves]]
             finished = [(int(g.lengths.sum()), g.header.generated_at) for g in groups]
-            sides["worker"].append(departures(finished, PROMPTS, PROMPTS * waves))
-            prompts = [g.prompt_tokens.tolist() for g in groups[: PROMPTS * waves]]
-            if offline is None:
-                offline = Offline(weights, installation.data / "logs" / "offline.log")
-                stack.callback(offline.close)
-            offline.generate(prompts[:PROMPTS])
-            sides["offline"].append(offline.generate(prompts))
-    worker, reference = (rate(found) for found in sides.values())
-    return {
-        "worker_tokens_per_second": worker,
-        "offline_tokens_per_second": reference,
-        "ratio": worker / reference,
-        "rounds": {side: [rate([one]) for one in found] for side, found in sides.items()},
-    }
+            return rate(departures(finished, PROMPTS, PROMPTS * waves))
+
+        def offline() -> Figures:
+            if not prompts:
+                raise BenchFailed("there are no prompts, since the worker was not measured")
+            if not started:
+                log = installation.data / "logs" / "offline.log"
+                started.append(Offline(weights, log))
+                stack.callback(started[0].close)
+            started[0].generate(prompts[:PROMPTS])
+            return rate(started[0].generate(prompts))
+
+        sides = {"rollout worker": worker, "LLM.generate": offline}
+        yield BenchPart("generation", sides, rounds, ratio=("rollout worker", "LLM.generate"))
 
 
 def departures(groups: Sequence[tuple[int, float]], skip: int, count: int) -> Stretch:
-    """`count` groups, in the order they were finished, after `skip` to warm up.
+    """Count `count` groups in the order they were finished, after `skip` to warm up.
 
-    groups: (tokens, generated at). The time runs from the end of the last skipped group to the end
-    of the last counted one: work that began before the window and work left unfinished after it
-    cancel out. Raises ValueError if there are too few.
+    `groups`: (tokens, generated at). The time runs from the end of the last skipped group to the
+    end of the last counted one: work that began before the window and work left unfinished after
+    it cancel out. Raise ValueError if there are too few groups.
     """
     if len(groups) < skip + count:
         raise ValueError(f"{len(groups)} groups were generated; {skip} + {count} are needed")
@@ -81,26 +84,30 @@ def departures(groups: Sequence[tuple[int, float]], skip: int, count: int) -> St
     return sum(tokens for tokens, _ in window), window[-1][1] - ordered[skip - 1][1]
 
 
-def rate(stretches: Sequence[Stretch]) -> float:
-    """Tokens/s of several stretches: all tokens over all seconds."""
-    return sum(tokens for tokens, _ in stretches) / sum(seconds for _, seconds in stretches)
+def rate(stretch: Stretch) -> dict[str, float]:
+    """The figure of one round."""
+    tokens, seconds = stretch
+    return {"tokens/s": tokens / seconds}
 
 
 def from_worker(installation: Installation, model: str, waves: int) -> list[TrajectoryGroup]:
-    """The first tasks' groups: 32 to warm up, `waves` · 32, and 32 more, since a group that
-    overtakes others is at most as many tasks ahead as there are in flight."""
+    """The groups of the first tasks: 32 to warm up, `waves` · 32, and 32 more. A group can finish
+    before at most 32 earlier tasks, because 32 are in flight."""
     positions = list(range(PROMPTS * (waves + 2)))
-    with installation.running("demo_grpo", "generation", generation_config(model)) as run:
+    with (
+        failures(),
+        installation.running("demo_grpo", "generation", generation_config(model)) as run,
+    ):
         return [decode(blob) for blob in asyncio.run(_arrived(installation, run, positions))]
 
 
 async def _arrived(installation: Installation, run: str, positions: list[int]) -> list[bytes]:
-    """The groups of these tasks, once all are there."""
+    """Wait until the tasks at `positions` are complete. Return their groups."""
     store = Store.from_url(installation.stack.redis_url)
     deadline = time.monotonic() + LIMIT_SECONDS
     try:
         while True:
-            # The last first: asking for all would fetch megabytes in vain.
+            # Ask for the last one first: all together are megabytes.
             if None not in await store.trajectories.payloads(run, positions[-1:]):
                 found = await store.trajectories.payloads(run, positions)
                 there = [payload for payload in found if payload is not None]
@@ -118,17 +125,17 @@ async def _arrived(installation: Installation, run: str, positions: list[int]) -
 
 
 class Offline:
-    """The process of `bench.runs.offline`. Use `close`."""
+    """The process of `bench.offline`. Call `close` at the end."""
 
     def __init__(self, weights: Path, log: Path) -> None:
-        """Start it and wait until it has loaded `weights`. Raises BenchFailed."""
+        """Start the process and wait until it has loaded `weights`. Raise BenchFailed."""
         self._log = log
-        inherited = {**_cores(), **os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        inherited = {**_cores(), **os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
         kv_cache = RolloutSettings(_cli_parse_args=False).vllm_kv_cache_gib
         self._folder = make_server_folder()
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "bench.runs.offline"],
+                [sys.executable, "-m", "bench.offline"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -143,12 +150,12 @@ class Offline:
             raise
 
     def generate(self, prompts: list[list[int]]) -> Stretch:
-        """All samples of `prompts`, handed over at once. Raises BenchFailed."""
+        """Sample all `prompts` in one call. Raise BenchFailed if the process does not answer."""
         answer = self._ask({"prompts": prompts, "sampling": sampling()})
         return answer["tokens"], answer["seconds"]
 
     def close(self) -> None:
-        """End the process and everything it started."""
+        """Kill the process and its children."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -172,7 +179,7 @@ class Offline:
 
 
 def engine_options(weights: Path) -> dict[str, Any]:
-    """`LLM`'s arguments: those of the worker's server (`rollout.vllm.options.command_line`)."""
+    """The arguments of `LLM`, equal to those of the worker's server (`rollout.vllm.options`)."""
     return {
         "model": str(weights),
         "dtype": "float32",
@@ -190,6 +197,6 @@ def sampling() -> dict[str, Any]:
 
 
 def _cores() -> dict[str, str]:
-    """The core placement of the installation's worker."""
+    """The cores of the installation's worker."""
     plan = place_here(1, 1)
     return bound_to(plan.rollouts[0]) if plan is not None else {}

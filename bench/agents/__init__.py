@@ -1,1 +1,0 @@
-"""What turns of agents cost."""

@@ -1,1 +1,0 @@
-"""Redis and leases under many workers."""

@@ -1,1 +1,0 @@
-"""From the end of a step until its version is on every host."""

@@ -1,1 +1,0 @@
-"""Whether recipes learn, in runs on the demo's task."""

@@ -1,1 +1,0 @@
-"""The reward service against its own libraries."""

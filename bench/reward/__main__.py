@@ -1,7 +1,0 @@
-"""`python -m bench.reward`."""
-
-import sys
-
-from bench.reward.run import main
-
-sys.exit(main())

@@ -1,1 +1,0 @@
-"""Whole runs on an installation, from generation to training."""
