@@ -172,25 +172,26 @@ def spread(size: float, hosts: int, alone: bool = False) -> Figures:
         for name in names:
             links.send(GATEWAY, name, int(size), lambda: None)
         links.run()
-    else:
-        fetched(links, int(size), names, [])
-    return sent(links, names)
+        return sent(links, names, links.now)
+    return sent(links, names, max(fetched(links, int(size), names, []).values()))
 
 
 def late(size: float, delta: float) -> Figures:
     """One host that comes later, to an anchor and the longest chain of deltas."""
     links = Links(LINK, LINK)
     having = [f"host-{n}" for n in range(HOSTS)]
-    fetched(links, int(size), ["late"], having)
-    for number in range(min(LONGEST, int(SHARE * size / delta))):
-        fetched(links, int(delta), ["late"], having, f"delta-{number}")
-    return sent(links, having)
+    files = [int(size), *[int(delta)] * min(LONGEST, int(SHARE * size / delta))]
+    seconds = sum(
+        fetched(links, count, ["late"], having, f"file-{number}")["late"]
+        for number, count in enumerate(files)
+    )
+    return sent(links, having, seconds)
 
 
-def sent(links: Links, names: list[str]) -> Figures:
-    """The time of the last byte, and what was sent."""
+def sent(links: Links, names: list[str], seconds: float) -> Figures:
+    """The time of the last host, and the bytes that gateway and hosts sent."""
     return {
-        "seconds": links.now,
+        "seconds": seconds,
         "gateway sends, GB": links.sent[GATEWAY] / 1e9,
         "busiest host sends, GB": max(links.sent[name] for name in names) / 1e9,
     }
