@@ -26,7 +26,7 @@ BUSY = 0.5
 INTERRUPTED = "interrupted"
 
 Figures = Mapping[str, float | Sequence[float] | None]
-"""What a side measured. A name has its unit. A sequence has one value for each repetition."""
+"""Figures of one side. A name has its unit. A sequence has one value for each repetition."""
 
 
 class BenchFailed(RuntimeError):
@@ -230,7 +230,7 @@ def machine() -> dict[str, Any]:
 
 
 def proc_value(path: str, name: str) -> str:
-    """The first value of `name` in a file of /proc. Empty if the file has none."""
+    """The first value of `name` in a file of /proc. Empty if there is no such line."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:
