@@ -34,7 +34,7 @@ REQUEUE_LIMIT = 3
 """Requeues after which a task is dropped: as `too_slow` if its groups were too stale, as
 `unreadable` if they could not be read."""
 REQUEUED = "stale groups are requeued"
-"""Log message. The benchmark of overlap counts these lines."""
+"""Log message."""
 
 
 class Planner:

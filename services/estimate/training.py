@@ -2,7 +2,7 @@
 
 Widths of what autograd keeps were counted on transformers' Llama and Qwen3 blocks with packed
 attention (tests/unit/estimate/test_training.py counts them again); what FSDP holds follows
-`torch.distributed.fsdp.fully_shard`, and `python -m bench.learner.scale` compares the sum with a
+`torch.distributed.fsdp.fully_shard`, and tests/unit/bench/test_scale.py compares the sum with a
 tracker.
 """
 
