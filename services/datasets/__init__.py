@@ -14,6 +14,7 @@ from services.datasets.file_formats import Format, UnsupportedFormat, guess_form
 from services.datasets.known_files import KNOWN_FILES, KnownFile, known_file
 from services.datasets.row_checks import DatasetError
 from services.datasets.row_overlap import shared_rows
+from services.datasets.row_parts import rows_with_parts
 from services.datasets.stored_rows import DatasetReader
 from services.datasets.upload import Imported, append_rows, import_files
 
@@ -32,5 +33,6 @@ __all__ = [
     "import_apart",
     "import_files",
     "known_file",
+    "rows_with_parts",
     "shared_rows",
 ]

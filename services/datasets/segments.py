@@ -8,7 +8,8 @@ last has BATCH rows: the place of a row is arithmetic, and reading one touches o
 import os
 import tempfile
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import reduce
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import xxhash
 from numpy.typing import NDArray
 
@@ -145,6 +147,17 @@ class Segment:
             for position in range(len(COLUMNS))
         )
         return Row(prompt=prompt, answer=answer, columns=columns)
+
+    def matching(self, columns: Sequence[str], pattern: str) -> NDArray[np.int64]:
+        """The rows, from 0, of which one of these columns matches a regular expression in its JSON.
+        Reads one batch at a time."""
+        found = [np.zeros(0, np.int64)]
+        for number in range(self._reader.num_record_batches):
+            batch = self._reader.get_batch(number)
+            hits = (pc.match_substring_regex(batch.column(name), pattern) for name in columns)
+            rows = reduce(pc.or_, hits).to_numpy(zero_copy_only=False)
+            found.append(number * BATCH + np.flatnonzero(rows))
+        return np.concatenate(found)
 
     def hashes(self) -> NDArray[np.uint64]:
         """Of each row's prompt and answer, as they are stored. Reads one batch at a time."""

@@ -1,8 +1,11 @@
 """Rows of a dataset by index, across its segments, without loading it."""
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
+
+import numpy as np
+from numpy.typing import NDArray
 
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
@@ -58,6 +61,16 @@ class DatasetReader:
         position = bisect_right(self._ends, index)
         start = self._ends[position - 1] if position else 0
         return self._segment(position).row(index - start)
+
+    def matching(self, columns: Sequence[str], pattern: str) -> NDArray[np.int64]:
+        """The indices of all rows of which one of these columns matches a regular expression in its
+        JSON. Raises as `rows` does."""
+        starts = (0, *self._ends)
+        found = [
+            start + self._segment(position).matching(columns, pattern)
+            for position, start in enumerate(starts[:-1])
+        ]
+        return np.concatenate([np.zeros(0, np.int64), *found])
 
     def _segment(self, position: int) -> Segment:
         segment = self._segments[position]

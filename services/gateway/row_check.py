@@ -1,7 +1,10 @@
-"""What the first rows of a submission say against it: rows that cannot be rendered, a template or a
+"""What the rows of a submission say against it: rows that cannot be rendered, a template or a
 system message that chats do not get, variables that the chat template does not read."""
 
 from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
 
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.base import keys_of
@@ -9,7 +12,7 @@ from services.contracts.config.data import PromptOptions
 from services.contracts.preview import Rendering
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.rendering import SYSTEM
-from services.datasets import DatasetReader
+from services.datasets import DatasetReader, rows_with_parts
 from services.gateway.model_check import Problems
 from services.gateway.previews import Shown
 from services.volume import Volume
@@ -21,25 +24,51 @@ MOST_COUNTED = 1000
 PLAIN = PromptOptions().template
 
 
-def first_rows(dataset: DatasetRecord | None) -> Shown:
-    """The rows of a submission that are looked at."""
-    last = dataset.rows - 1 if dataset else 0
-    return Shown(sorted({last * step // (LOOKED_AT - 1) for step in range(LOOKED_AT)}))
+Parts = Mapping[str, NDArray[np.int64]]
+"""The rows with each part of a chat that a template may leave out, by the part's name."""
+
+
+def first_rows(dataset: DatasetRecord | None, parts: Parts) -> Shown:
+    """The rows of a submission that are looked at: of all rows, and of those with each of `parts`.
+    The first row is the first one of the dataset."""
+    every = range(dataset.rows if dataset else 1)
+    return Shown(sorted({*_spaced(every), *part_rows(parts).indices}))
+
+
+def part_rows(parts: Parts) -> Shown:
+    """The same of the rows with `parts` alone."""
+    return Shown(sorted({row for rows in parts.values() for row in _spaced(rows)}))
+
+
+def _spaced(rows: range | NDArray[np.int64]) -> list[int]:
+    last = len(rows) - 1
+    return [int(rows[last * step // (LOOKED_AT - 1)]) for step in range(LOOKED_AT)]
+
+
+def parts_of(config: RLConfig | SFTConfig, dataset: DatasetRecord | None, volume: Volume) -> Parts:
+    """The rows of `dataset` with parts that a supervised run learns, and a template may leave
+    out."""
+    if dataset is None or not isinstance(config, SFTConfig):
+        return {}
+    return rows_with_parts(DatasetReader(volume, dataset))
 
 
 def unusable_rows(
-    found: Rendering, config: RLConfig | SFTConfig, dataset: DatasetRecord | None
+    found: Rendering, config: RLConfig | SFTConfig, key: str, dataset: DatasetRecord, parts: Parts
 ) -> tuple[Problems, list[str]]:
-    """Problems and warnings for rows that cannot be rendered. A supervised run would fail at any of
-    them, a run of RL leaves it out."""
+    """Problems and warnings for rows that cannot be rendered of the dataset that `key` names. A
+    supervised run would fail at any of them, a run of RL leaves it out."""
     wrong = [row for row in found.rows if row.problem]
-    if not wrong or dataset is None:
+    if not wrong:
         return [], []
     first = wrong[0]
     said = f"row {first.index} of {dataset.name} cannot be used: {first.problem}"
+    for name, rows in parts.items():
+        if f"`{name}`" in str(first.problem):
+            said += f"; {len(rows):,} of its {dataset.rows:,} rows have `{name}`"
     if isinstance(config, SFTConfig) or len(wrong) == len(found.rows):
-        return [("data.dataset", said)], []
-    return [], [f"data.dataset: {said}; the run will leave such rows out"]
+        return [(key, said)], []
+    return [], [f"{key}: {said}; the run will leave such rows out"]
 
 
 def template_warnings(found: Rendering, config: RLConfig | SFTConfig) -> list[str]:

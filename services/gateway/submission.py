@@ -46,7 +46,10 @@ from services.gateway.previews import Shown
 from services.gateway.references import ReferenceCheck
 from services.gateway.resuming import begins_anew, changed_by_resume, resumable
 from services.gateway.row_check import (
+    Parts,
     first_rows,
+    part_rows,
+    parts_of,
     template_warnings,
     unusable_rows,
     unused_for_chats,
@@ -237,13 +240,25 @@ async def _rendered(
     """`rows` of the run's dataset, or those that a submission looks at, rendered; and warnings.
     Raises Problem 422 for a submission whose rows cannot be rendered."""
     first = datasets.get("data.dataset")
-    shown = Shown([i for i in rows if i < first.rows]) if rows and first else first_rows(first)
+    parts: dict[str, Parts] = {}
+    for key, record in datasets.items() if not rows else ():
+        parts[key] = await anyio.to_thread.run_sync(parts_of, config, record, deps.volume)
+    shown = first_rows(first, parts.get("data.dataset", {}))
+    if rows and first:
+        shown = Shown([i for i in rows if i < first.rows])
     rendering = await deps.previews.of(config, first, models.tokenizer, shown)
     warnings = template_warnings(rendering, config)
     warnings += await anyio.to_thread.run_sync(unused_for_chats, config, datasets, deps.volume)
-    if rows:
+    if rows or first is None:
         return rendering, warnings
-    unusable, said = unusable_rows(rendering, config, first)
+    unusable, said = unusable_rows(rendering, config, "data.dataset", first, parts["data.dataset"])
+    for key, found in parts.items():
+        # Of further datasets only the rows with parts that a template may leave out.
+        if found and key != "data.dataset":
+            other = await deps.previews.of(
+                config, datasets[key], models.tokenizer, part_rows(found)
+            )
+            unusable += unusable_rows(other, config, key, datasets[key], found)[0]
     if unusable:
         raise refusal(unusable)
     return rendering, said + warnings

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from services.contracts.config import RLConfig, SFTConfig, parse_config
@@ -14,13 +15,16 @@ from services.datasets import append_rows
 from services.gateway import previews, row_check
 from services.gateway.previews import Previews, Shown
 from services.gateway.row_check import (
+    Parts,
     first_rows,
+    part_rows,
+    parts_of,
     template_warnings,
     unusable_rows,
     unused_for_chats,
 )
 from services.volume import Volume
-from tests.unit.rollout.chat_templates import CHATML, tokenizer_of
+from tests.unit.rollout.chat_templates import CALLS, CHATML, tokenizer_of
 
 USER = {"role": "user", "content": "2+2"}
 GREEDY = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
@@ -102,7 +106,7 @@ async def test_rows_without_a_tokenizer_are_shown_as_the_chat_template_gets_them
     made = await shows.of(scratch, record, None, Shown([0]))
     assert made.note is not None
     assert made.note.startswith("the model is made when the run begins")
-    none = await shows.of(config(), None, None, first_rows(None))
+    none = await shows.of(config(), None, None, first_rows(None, {}))
     assert (none.rows, none.note) == ([], "applications bring the prompts: there is no dataset")
 
 
@@ -119,8 +123,11 @@ async def test_a_tokenizer_that_does_not_load_hides_no_row(tmp_path: Path, model
 
 def test_rows_are_looked_at_all_over_a_dataset() -> None:
     record = DatasetRecord(id="d", name="d", rows=41, created=0.0, segments=[])
-    assert first_rows(record).indices == [0, 10, 20, 30, 40]
-    assert first_rows(record.model_copy(update={"rows": 1})).indices == [0]
+    assert first_rows(record, {}).indices == [0, 10, 20, 30, 40]
+    assert first_rows(record.model_copy(update={"rows": 1}), {}).indices == [0]
+    parts = {"tools": np.array([3, 40]), "tool_calls": np.arange(11, 20)}
+    assert part_rows(parts).indices == [3, 11, 13, 15, 17, 19, 40]
+    assert first_rows(record, parts).indices == [0, 3, 10, 11, 13, 15, 17, 19, 20, 30, 40]
 
 
 def test_rows_that_cannot_be_rendered_refuse_a_run_that_would_fail() -> None:
@@ -129,10 +136,32 @@ def test_rows_that_cannot_be_rendered_refuse_a_run_that_would_fail() -> None:
     some, none = Rendering(rows=[right, wrong]), Rendering(rows=[wrong])
     said = "row 4 of sums cannot be used: no"
     warned = [f"data.dataset: {said}; the run will leave such rows out"]
-    assert unusable_rows(some, config(), record) == ([], warned)
-    assert unusable_rows(some, config("sft"), record) == ([("data.dataset", said)], [])
-    assert unusable_rows(none, config(), record) == ([("data.dataset", said)], [])
-    assert unusable_rows(Rendering(rows=[right]), config("sft"), record) == ([], [])
+    of: tuple[str, DatasetRecord, Parts] = ("data.dataset", record, {})
+    assert unusable_rows(some, config(), *of) == ([], warned)
+    assert unusable_rows(some, config("sft"), *of) == ([("data.dataset", said)], [])
+    assert unusable_rows(none, config(), *of) == ([("data.dataset", said)], [])
+    assert unusable_rows(Rendering(rows=[right]), config("sft"), *of) == ([], [])
+
+
+async def test_rare_rows_with_calls_that_a_template_drops_refuse_a_supervised_run(
+    tmp_path: Path,
+) -> None:
+    tokenizer_of(CHATML.replace(CALLS, "")).save_pretrained(model := tmp_path / "model")
+    call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+    plain = Row(prompt=[USER], answer="4")
+    calls = Row(prompt=[USER], answer={"role": "assistant", "content": None, "tool_calls": [call]})
+    volume = Volume(tmp_path)
+    record = dataset(volume, *[plain] * 6, calls, *[plain] * 50, calls, *[plain] * 42)
+    parts = parts_of(config("sft"), record, volume)
+    found = await Previews(volume).of(config("sft"), record, model, first_rows(record, parts))
+    (problem,), _ = unusable_rows(found, config("sft"), "data.dataset", record, parts)
+    assert problem[1].startswith(
+        "row 6 of sums cannot be used: dataset row 6 has `tool_calls` (turn 2) that the model's "
+        "chat template leaves out, so that a turn without it would be learned: take a model"
+    )
+    assert problem[1].endswith("; 2 of its 100 rows have `tool_calls`")
+    assert found.rows[0].index == 0, "which is the row that is shown"
+    assert parts_of(config(), record, volume) == {}
 
 
 def test_a_model_without_a_template_and_variables_for_nobody_are_warned_of() -> None:
