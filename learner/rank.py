@@ -43,7 +43,7 @@ from services.contracts.records import RunRecord
 from services.contracts.schema import SchemaMismatch
 from services.recovery.lost_writes import lost_commit
 from services.runtime.api_key import key_for
-from services.runtime.host_load import free_memory, total_memory
+from services.runtime.host_load import free_memory, memory_of, total_memory
 from services.runtime.logs import configure, get_logger
 from services.runtime.panics import panics_as
 from services.runtime.process import die_with_parent, keep_files_private
@@ -130,22 +130,32 @@ def agree_on_start(ranks: Ranks, thread: StoreThread, settings: Settings) -> int
     """Have rank 0 take the pool, and tell every rank whether it could. Returns an exit code."""
     code = 0
     gpus = [one for message in ranks.gather(described_device(ranks)) for one in decoded(message)]
-    host = LearnerHost(
-        free=free_memory(),
-        ranks=ranks.local_size,
-        name=socket.gethostname(),
-        total=total_memory(),
-    )
-    devices = LearnerDevices(ranks=ranks.size, gpus=gpus, host=host)
+
+    def devices() -> LearnerDevices:
+        host = described_host(ranks.local_size)
+        return LearnerDevices(ranks=ranks.size, gpus=gpus, host=host)
+
     if ranks.first:
         try:
             thread.take_pool()
-            thread.call(lambda: thread.store.pools.report_devices(settings.pool, devices))
+            thread.call(lambda: thread.store.pools.report_devices(settings.pool, devices()))
+            thread.devices = devices
             log.info("learner ready", pool=settings.pool, ranks=ranks.size)
         except PoolTaken as error:
             sys.stderr.write(f"error: {error}\n")
             code = EXIT_POOL_TAKEN
     return int(ranks.max([code])[0])
+
+
+def described_host(ranks: int) -> LearnerHost:
+    """Describe this machine, which has `ranks`, each with as much memory as this one."""
+    return LearnerHost(
+        free=free_memory(),
+        used=ranks * memory_of(os.getpid()),
+        ranks=ranks,
+        name=socket.gethostname(),
+        total=total_memory(),
+    )
 
 
 def described_device(ranks: Ranks) -> bytes:

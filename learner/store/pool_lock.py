@@ -4,6 +4,7 @@ The store is asynchronous. One event loop on its own thread runs the store's cal
 their caller. Within `learner` only `learner.store` imports the store.
 """
 
+import itertools
 import os
 import socket
 import threading
@@ -19,6 +20,7 @@ from anyio.from_thread import start_blocking_portal
 from redis.exceptions import RedisError
 
 from learner.settings import EXIT_CRASH
+from services.contracts.devices import LearnerDevices
 from services.contracts.records import RunRecord
 from services.payloads import Payloads, place_of
 from services.runtime.logs import get_logger
@@ -32,6 +34,8 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
+REPORT_EVERY = 5
+"""Prolongations of the lock between two reports of the learner's devices."""
 FULL_SECONDS = 1.0
 """Seconds before a call that a full Redis has refused is retried."""
 
@@ -54,6 +58,9 @@ class StoreThread:
         """Called with the reason when Redis refuses data because it is full. `when_not_full` is
         called when Redis has memory again."""
         self.when_not_full: Callable[[], None] = lambda: None
+        self.devices: Callable[[], LearnerDevices] | None = None
+        """Describes what the learner computes on. Reported every few seconds, because submissions
+        are compared with the memory that is free."""
         self._waiting, self._counting = 0, threading.Lock()
         self._token = lock_token(socket.gethostname(), os.getpid(), time.time())
         self._held: Future[None] | None = None
@@ -146,11 +153,15 @@ class StoreThread:
         return ""
 
     async def _keep(self) -> None:
-        while not self.lost:
+        for beat in itertools.count(1):
             await anyio.sleep(LOCK_SECONDS / 5)
             try:
                 await self._hold()
+                if self.lost:
+                    return
                 await self._leave_cancelled()
+                if self.devices is not None and beat % REPORT_EVERY == 0:
+                    await self.store.pools.report_devices(self.pool, self.devices())
             except (RedisError, OSError) as error:
                 log.warning("the pool's lock was not prolonged", reason=str(error))
 

@@ -14,7 +14,10 @@ class GPUDevice(BaseModel):
 class LearnerHost(BaseModel):
     """The machine of a learner's first rank."""
 
-    free: int = Field(ge=0, description="Bytes that processes could still take at its start.")
+    free: int = Field(ge=0, description="Bytes that processes could still take a few seconds ago.")
+    used: int = Field(
+        0, ge=0, description="Bytes that its ranks there had themselves; 0: an older learner."
+    )
     ranks: int = Field(ge=1, description="Ranks on it.")
     name: str = Field("", description="What it calls itself; empty: an older learner.")
     total: int | None = Field(

@@ -11,7 +11,10 @@ class ProcessNeed(BaseModel):
     )
     on_cpu: bool = Field(False, description="Whether CPUs do the work, in their host's memory.")
     count: int = Field(description="Processes that share the work: ranks, or GPUs of one vLLM.")
-    memory: int | None = Field(description="Bytes that are free for it; null: not known.")
+    memory: int | None = Field(
+        description="Bytes that are free for it, on CPUs with those that learner and workers on "
+        "its host have now; null: not known."
+    )
     most: int | None = Field(
         description="Bytes that it could have if nothing else ran; null: not known."
     )
@@ -26,7 +29,7 @@ class HostNeed(BaseModel):
     """The memory that a run on GPUs needs on the learner's host."""
 
     memory: int | None = Field(
-        description="Bytes that were free when the learner started; null: not known."
+        description="Bytes that are free, and that the learner has now; null: not known."
     )
     needed: int = Field(description="Bytes that it takes at its peak.")
     parts: dict[str, int] = Field(description="These by what they are for.")

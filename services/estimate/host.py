@@ -15,7 +15,7 @@ from services.contracts.config.objective.terms import NoKL
 from services.contracts.devices import LearnerDevices
 from services.estimate import sampling, training
 from services.estimate.answer import HostNeed, ProcessNeed
-from services.estimate.inputs import Config, Model, Worker, gigabytes
+from services.estimate.inputs import Config, Model, Worker, available, gigabytes
 from services.estimate.learner import (
     copied,
     held,
@@ -47,11 +47,12 @@ def host_need(config: Config, model: Model, learner: LearnerDevices | None, how:
         "newest": published_bytes(config, model) if isinstance(config, RLConfig) else 0,
     }
     needed = sum(parts.values())
+    free = host.free + host.used if host else None
     return HostNeed(
-        memory=host.free if host else None,
+        memory=free,
         needed=needed,
         parts={name: value for name, value in parts.items() if value},
-        fits=needed <= host.free if host else None,
+        fits=None if free is None else needed <= free,
     )
 
 
@@ -62,8 +63,8 @@ def cpu_learner_need(
     workers: Sequence[Worker],
     rollout: ProcessNeed | None,
 ) -> ProcessNeed:
-    """Estimate all ranks on the host of rank 0, which share its memory. `rollout`: the need of a
-    worker; workers on the same host take theirs first."""
+    """Estimate all ranks on the host of rank 0, and the workers there, which share its memory.
+    `rollout`: the need of a worker."""
     how, host = pass_of(config, model, learner, None), learner.host
     ranks = host.ranks if host else how.ranks
     memory = replace(rank_memory(config, model, how), runtime=0)
@@ -76,21 +77,21 @@ def cpu_learner_need(
     parts["process"] = ranks * CPU_RUNTIME
     beside = [one for one in workers if host and one.host == host.name and not one.gpus]
     # Workers count only if they fit themselves.
-    taken = len(beside) * rollout.needed if rollout and rollout.on_cpu and rollout.fits else 0
+    if beside and rollout and rollout.on_cpu and rollout.fits:
+        parts["workers"] = len(beside) * rollout.needed
     needed = sum(parts.values())
-    free = max(0, host.free - taken) if host else None
+    free = available(host.name, learner, workers) if host else None
     kind = "bfloat16" if how.half else "float32"
-    of_workers = f"; {gigabytes(taken)} more are for workers on its host" if taken else ""
     return ProcessNeed(
         gpu=None,
         on_cpu=True,
         count=ranks,
         memory=free,
-        most=max(0, host.total - taken) if host and host.total else None,
+        most=host.total if host else None,
         needed=needed,
         parts=parts,
         fits=None if free is None else needed <= free,
-        how=f"{shared_in_words(how)} on CPUs, {kind}, {how.tokens:,} tokens a pass{of_workers}",
+        how=f"{shared_in_words(how)} on CPUs, {kind}, {how.tokens:,} tokens a pass",
     )
 
 
@@ -165,7 +166,6 @@ def host_advice(config: Config, need: HostNeed) -> Iterator[str]:
     if lora_of(config.model) is None:
         yield "train adapters (model.lora), or take an optimizer with less state (adamw_8bit)"
     yield (
-        f"the learner's host had {gigabytes(need.memory)} free when the learner started, and needs "
-        f"{gigabytes(need.needed)}: free some there and start the learner again, or take a larger "
-        "host, or several"
+        f"the learner's host has {gigabytes(need.memory)} free for the run, and needs "
+        f"{gigabytes(need.needed)}: free some there, or take a larger host, or several"
     )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from services.contracts.config import RLConfig, SFTConfig
-from services.contracts.devices import GPUDevice
+from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import WorkerRecord
 from services.estimate.shape import ModelShape
 
@@ -24,8 +24,9 @@ class Worker:
     """Of each, for vLLM where the config names none; None: the usual one."""
     host: str = ""
     free: int | None = None
-    """Free bytes of its host's memory, and the bytes that the worker itself has. None: it has not
-    said it yet."""
+    """Free bytes of its host's memory. None: it has not said it yet."""
+    used: int = 0
+    """Bytes that the worker itself has."""
     total: int | None = None
     """Bytes of its host's memory; None: as above."""
 
@@ -56,9 +57,22 @@ def _known(record: WorkerRecord) -> Worker:
         tuple(record.devices),
         record.gpu_share,
         record.host,
-        load.free_memory + load.memory if load else None,
+        load.free_memory if load else None,
+        load.memory if load else 0,
         load.total_memory if load else None,
     )
+
+
+def available(name: str, learner: LearnerDevices | None, workers: Sequence[Worker]) -> int | None:
+    """Bytes of the host `name` that the next run may take: those that are free, and those that
+    learner and workers have now, which they give back. None: nobody there has said it."""
+    host = learner.host if learner and learner.host and learner.host.name == name else None
+    there = [worker for worker in workers if worker.host == name]
+    said = [worker.free for worker in there if worker.free is not None]
+    free = min([*said, *([host.free] if host else [])], default=None)
+    if free is None:
+        return None
+    return free + sum(worker.used for worker in there) + (host.used if host else 0)
 
 
 def of_half(config: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ WORDS = {
     "newest": "the newest version",
     "runtime": "CUDA and vLLM themselves",
     "process": "the processes themselves",
+    "workers": "the workers on its host",
     "cache": "keys and values",
     "checkpoints": "checkpoints",
     "versions": "versions for the workers",

@@ -1,12 +1,13 @@
 """What a rollout worker's GPUs need, and what to change where it does not fit."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from services.contracts.config import RLConfig
 from services.contracts.devices import LearnerDevices
 from services.estimate import sampling
 from services.estimate.answer import ProcessNeed
-from services.estimate.inputs import PROMPT, Model, Worker, smallest
+from services.estimate.inputs import PROMPT, Model, Worker, available, smallest
 
 ALONE, SHARED = 0.9, 0.4
 """vLLM's share of a GPU where the config says none: alone, and beside the learner."""
@@ -94,9 +95,10 @@ def cpu_rollout_need(
         "cache": max(tokens * server.longest, CPU_CACHE),
     }
     needed = sum(parts.values())
-    on_host = [sum(other.host == one.host for other in workers) for one in workers]
-    free = [one.free // n for one, n in zip(workers, on_host, strict=True) if one.free is not None]
-    total = [one.total // n for one, n in zip(workers, on_host, strict=True) if one.total]
+    on_host = Counter(one.host for one in workers)
+    has = {host: available(host, learner, workers) for host in on_host}
+    free = [size // on_host[host] for host, size in has.items() if size is not None]
+    total = [one.total // on_host[one.host] for one in workers if one.total]
     return ProcessNeed(
         gpu=None,
         on_cpu=True,

@@ -104,8 +104,7 @@ def _shortages(estimate: Estimate, certain: bool) -> Problems:
     """(key, sentence) for each part that needs more than it has. `certain`: those that cannot fit
     whatever else ends, or only the others."""
     named: tuple[tuple[str, str, ProcessNeed | None], ...] = (
-        ("training", "the learner" if estimate.learner.on_cpu else "a rank of the learner",
-         estimate.learner),
+        ("training", _learner(estimate.learner), estimate.learner),
         ("rollout.vllm", "vLLM", estimate.rollout),
     )  # fmt: skip
     found = [
@@ -125,12 +124,23 @@ def _shortages(estimate: Estimate, certain: bool) -> Problems:
     return found
 
 
+def _learner(need: ProcessNeed) -> str:
+    if not need.on_cpu:
+        return "a rank of the learner"
+    beside = need.parts.get("workers")
+    return (
+        f"the learner (with {gigabytes(beside)} for workers on its host)"
+        if beside
+        else "the learner"
+    )
+
+
 def _has(need: ProcessNeed, certain: bool) -> str:
     memory = need.most if certain else need.memory
     assert memory is not None
     if not need.on_cpu:
         return f"has {gigabytes(memory)} of {need.gpu}"
-    return f"its host has {gigabytes(memory)} of memory for it{'' if certain else ' free'}"
+    return f"its host has {gigabytes(memory)} of memory {'in all' if certain else 'free for it'}"
 
 
 def described(config: RLConfig | SFTConfig, models: Models) -> Model | None:

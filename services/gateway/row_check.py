@@ -62,7 +62,10 @@ def unusable_rows(
     if not wrong:
         return [], []
     first = wrong[0]
-    said = f"row {first.index} of {dataset.name} cannot be used: {first.problem}"
+    # The learner, who reads the same row, names it in its own words.
+    reason = str(first.problem).removeprefix(f"dataset row {first.index}").removeprefix(":").strip()
+    it = "it " if reason.startswith(("has ", "is ", "holds ")) else ""
+    said = f"row {first.index} of {dataset.name} cannot be used: {it}{reason}"
     for name, rows in parts.items():
         if f"`{name}`" in str(first.problem):
             said += f"; {len(rows):,} of its {dataset.rows:,} rows have `{name}`"

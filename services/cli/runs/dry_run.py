@@ -53,7 +53,7 @@ def _show(answer: dict[str, Any]) -> None:
     # An older gateway says nothing of the host.
     if host := estimate.get("host"):
         out.print("[bold]host[/]     of the learner")
-        named = host | {"gpu": "free when the learner started"}
+        named = host | {"gpu": "free for it"}
         table(("", "memory"), list(_rows(named, "a host that is not known")), "")
     if answer["max_steps"] is not None:
         out.print(f"[bold]length[/]   {answer['max_steps']:,} steps")
@@ -62,13 +62,10 @@ def _show(answer: dict[str, Any]) -> None:
     table(("", "disk"), list(_rows(disk, "a volume that is not known")), "")
     for note in estimate["notes"]:
         out.print(f"[dim]{escape(note)}[/]")
-    parts = [estimate.get(name) or {} for name in ("learner", "rollout", "host", "disk")]
-    if advice := [sentence for part in parts for sentence in part.get("advice", ())]:
-        out.print("[bold]to make it fit[/]")
-        for sentence in advice:
-            out.print(f"  {escape(sentence)}")
     if answer["refusals"]:
-        out.print("[red]it would be refused[/]")
+        out.print("[red]it would be refused:[/]")
+        for refusal in answer["refusals"]:
+            out.print(f"  {escape(refusal)}")
     elif estimate["fits"] and disk["fits"] is not False:
         out.print("[green]it fits[/]")
 
@@ -79,7 +76,7 @@ def _rows(need: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
     rows = [(f"  {words}", _gb(value)) for words, value in parts]
     of = unknown if need["memory"] is None else _gb(need["memory"])
     style = {True: "green", False: "red", None: "default"}[need["fits"]]
-    named = "free on its host" if need.get("on_cpu") else need["gpu"]
+    named = "free for it on its host" if need.get("on_cpu") else need["gpu"]
     name = f" ({escape(named)})" if named and need["memory"] is not None else ""
     rows.append(("  needed", f"[{style}]{_gb(need['needed'])}[/] of {of}{name}"))
     return rows

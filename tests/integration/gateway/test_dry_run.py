@@ -178,15 +178,16 @@ def test_a_model_that_a_host_without_gpus_cannot_hold_is_refused_in_words_that_f
 
     assert response.status_code == 422
     reason = problems(response)["training"]
-    assert reason.startswith("the learner needs ")
+    assert reason.startswith("the learner (with ")
+    assert " GB for workers on its host) needs " in reason
     assert "one rank on CPUs, float32" in reason
-    assert "of memory for it; " in reason
+    assert "and its host has 32 GB of memory in all; " in reason
     assert "GPU" not in reason
     assert "CUDA" not in reason
 
     busy = dry(api, llama, "busy")
     assert busy["refusals"] == []
-    (warning,) = [said for said in busy["warnings"] if said.startswith("the learner needs ")]
+    (warning,) = [said for said in busy["warnings"] if said.startswith("the learner (with ")]
     assert "It is not refused: the estimate may be off" in warning
 
 

@@ -191,8 +191,10 @@ def test_a_model_that_no_memory_of_the_host_holds_is_refused_on_cpus() -> None:
     assert found.learner.parts["optimizer"] == pytest.approx(2 * 8 * 8.19 * GB, rel=0.01)
     assert found.rollout is not None
     assert found.rollout.parts["weights"] == pytest.approx(2 * 8.19 * GB, rel=0.01)
-    assert found.learner.memory == 60 * GB - found.rollout.needed
-    assert "more are for workers on its host" in found.learner.how
+    # Both have the same memory, which the learner shares with the worker on its host.
+    assert found.learner.memory == found.rollout.memory == 60 * GB
+    assert found.learner.parts["workers"] == found.rollout.needed
+    assert sum(found.learner.parts.values()) == found.learner.needed
     assert "train adapters (model.lora)" in found.advice
     assert not any("GPU" in said or "CUDA" in said for said in (*found.advice, *found.notes))
 
@@ -200,6 +202,22 @@ def test_a_model_that_no_memory_of_the_host_holds_is_refused_on_cpus() -> None:
     later = on(2000 * GB, 60 * GB)
     assert (later.fits, refused(later)) == (False, False)
     assert on(2000 * GB, 1900 * GB).fits
+
+
+def test_memory_that_learner_and_workers_have_now_is_free_for_the_next_run() -> None:
+    def memory(used: int, worker_used: int) -> set[int | None]:
+        free, total = 60 * GB - used - worker_used, 64 * GB
+        host = LearnerHost(free=free, used=used, ranks=1, name="box", total=total)
+        found = estimate(
+            {},
+            LearnerDevices(ranks=1, gpus=[], host=host),
+            Worker((), host="box", free=free, used=worker_used, total=total),
+        )
+        assert found.rollout is not None
+        return {found.learner.memory, found.rollout.memory}
+
+    # A learner that was started again beside a vLLM of 20 GB, and one that holds a model.
+    assert memory(0, 0) == memory(0, 20 * GB) == memory(30 * GB, 20 * GB) == {60 * GB}
 
 
 def test_what_a_run_keeps_on_disk_is_compared_with_what_is_free() -> None:
@@ -251,7 +269,7 @@ def test_a_run_that_needs_more_than_its_learners_host_has_is_told_what_to_change
     assert small.fits is False
     assert refused(small)
     assert small.advice[0].startswith("train adapters (model.lora)")
-    assert small.advice[-1].startswith("the learner's host had 92 GB free when the learner started")
+    assert small.advice[-1].startswith("the learner's host has 92 GB free for the run, and")
     # On the first of two hosts is half of the slices, and the whole version.
     assert not refused(on(int(0.8 * needed), 4))
     offloaded = on(int(1.2 * needed), 8, offload=["optimizer"])

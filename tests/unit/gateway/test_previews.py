@@ -156,7 +156,7 @@ async def test_rare_rows_with_calls_that_a_template_drops_refuse_a_supervised_ru
     found = await Previews(volume).of(config("sft"), record, model, first_rows(record, parts))
     (problem,), _ = unusable_rows(found, config("sft"), "data.dataset", record, parts)
     assert problem[1].startswith(
-        "row 6 of sums cannot be used: dataset row 6 has `tool_calls` (turn 2) that the model's "
+        "row 6 of sums cannot be used: it has `tool_calls` (turn 2) that the model's "
         "chat template leaves out, so that a turn without it would be learned: take a model"
     )
     assert problem[1].endswith("; 2 of its 100 rows have `tool_calls`")
