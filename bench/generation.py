@@ -24,9 +24,9 @@ from bench.installation import Installation, failures
 from bench.runner import BenchFailed, BenchPart, Figures
 from bench.workload import CONTEXT, NEW_TOKENS, PROMPTS, SAMPLES, SEQUENCES, generation_config
 from rollout.settings import RolloutSettings
-from rollout.vllm.options import environment
-from rollout.vllm.response import sampling_params
-from rollout.vllm.server import make_server_folder
+from rollout.vllm.process.options import environment
+from rollout.vllm.client.response import sampling_params
+from rollout.vllm.process.server import make_server_folder
 from services.contracts.config.rollout import Sampling
 from services.contracts.groups.trajectory import TrajectoryGroup, decode
 from services.launch.cores import bound_to, place_here
@@ -179,7 +179,7 @@ class Offline:
 
 
 def engine_options(weights: Path) -> dict[str, Any]:
-    """The arguments of `LLM`, equal to those of the worker's server (`rollout.vllm.options`)."""
+    """The arguments of `LLM`, equal to those of the worker's server (`options.command_line`)."""
     return {
         "model": str(weights),
         "dtype": "float32",

@@ -25,7 +25,7 @@ from bench.links import Links, fetched
 from bench.runner import BenchFailed, BenchPart, BenchResults, Figures
 from learner.persist.chain import LONGEST, SHARE
 from learner.persist.mirror import Mirror
-from rollout.vllm.staging import patched, whole
+from rollout.vllm.weights.staging import patched, whole
 from services.runtime import logs
 from services.volume import weight_file
 from services.volume.sources import GATEWAY

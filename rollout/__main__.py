@@ -14,8 +14,8 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.settings import RolloutSettings
-from rollout.supervisor import WorkerSupervisor
-from rollout.vllm.gpu_lock import GPUsTaken, take_gpus
+from rollout.vllm.process.gpu_lock import GPUsTaken, take_gpus
+from rollout.worker_supervisor import WorkerSupervisor
 from services.contracts.schema import SchemaMismatch
 from services.runtime import logs
 from services.runtime.gpus import SHARED_MEMORY, GPUsUnknown

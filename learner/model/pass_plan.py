@@ -29,7 +29,7 @@ FREE = 0.85
 """Share of a rank's memory that must be free before it loads a run. CUDA's own share is already
 taken."""
 ROOM_SECONDS = 30.0
-"""vLLM gets 10 of them to end by itself (`rollout.vllm.server`)."""
+"""vLLM gets 10 of them to end by itself (`rollout.vllm.process.server`)."""
 ROOM_POLL_SECONDS = 0.2
 
 log = get_logger(__name__)

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout.rewards.client import RewardClient
-from rollout.vllm.expert_routing import Experts
-from rollout.vllm.model_files import TokenizerLike
-from rollout.vllm.response import Sample, Span
+from rollout.text.model_folder import TokenizerLike
+from rollout.vllm.client.expert_routing import Experts
+from rollout.vllm.client.response import Sample, Span
 from services.contracts.config.episodes import (
     Calculator,
     OwnEpisode,
@@ -139,7 +139,7 @@ def load_episode(
 
             return calculator.CalculatorEpisode(config, tokenizer)
         case Tools():
-            from rollout.episodes import tools
+            from rollout.episodes import tools_episode as tools
             from rollout.tools.toolbox import RunTools
 
             return tools.ToolsEpisode(RunTools(config, servers, rewards), tokenizer)

@@ -14,10 +14,10 @@ import numpy.typing as npt
 
 from rollout.episodes import Completion, Sampler, UnusableEpisode
 from rollout.episodes.arithmetic import calculate
-from rollout.vllm.answer_text import prefill
-from rollout.vllm.model_files import TokenizerLike
-from rollout.vllm.response import Sample
-from rollout.vllm.resume import begun_by, joined, not_sampled
+from rollout.text.answer_text import prefill
+from rollout.text.model_folder import TokenizerLike
+from rollout.vllm.client.response import Sample
+from rollout.vllm.client.resume import begun_by, joined, not_sampled
 from services.contracts.config.episodes import Calculator
 from services.contracts.rows.dataset import Row
 from services.runtime.tasks import end

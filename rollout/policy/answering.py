@@ -12,10 +12,10 @@ from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
 
-from rollout.vllm.chat_rendering import opening, text_tokens
-from rollout.vllm.client import RequestRefused
-from rollout.vllm.connection import VLLMUnavailable
-from rollout.vllm.resume import ABORTED, rest_of
+from rollout.text.chat_rendering import opening, text_tokens
+from rollout.vllm.client.connection import VLLMUnavailable
+from rollout.vllm.client.policy_client import RequestRefused
+from rollout.vllm.client.resume import ABORTED, rest_of
 from rollout.vllm_plugin.wire import Delta
 from rollout.work.group import RunContext, assistant_message
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS

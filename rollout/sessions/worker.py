@@ -16,7 +16,10 @@ from structlog.contextvars import bind_contextvars
 
 from rollout.aio import retry
 from rollout.rewards.combine import AnswerText, earned_score
-from rollout.sessions.groups import (
+from rollout.run_worker import RunWorker
+from rollout.sessions.live_sessions import LiveSessionTasks
+from rollout.sessions.recent_turns import RecentTurns
+from rollout.sessions.session_completions import (
     answer_text,
     completion,
     last_turn,
@@ -24,17 +27,14 @@ from rollout.sessions.groups import (
     transcript,
     unplayed,
 )
-from rollout.sessions.live import LiveSessionTasks
-from rollout.sessions.recent_turns import RecentTurns
-from rollout.sessions.turns import Refused, TurnPlayer
-from rollout.vllm.answer_text import prefill, text_of
-from rollout.vllm.connection import VLLMUnavailable
-from rollout.vllm.resume import mixed
+from rollout.sessions.turn_player import Refused, TurnPlayer
+from rollout.text.answer_text import prefill, text_of
+from rollout.vllm.client.connection import VLLMUnavailable
+from rollout.vllm.client.resume import mixed
 from rollout.work.failure_limit import RunCannotWork
 from rollout.work.group import Sampled, scores_of, task_seed
 from rollout.work.hand_in import HandIn
 from rollout.work.task_rows import MissingDataset, RowsAway, TaskRow
-from rollout.worker import RunWorker
 from services.contracts.config.episodes import Sessions
 from services.contracts.groups.sampled_answer import reference_text
 from services.contracts.records import WorkerRecord

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from os.path import commonprefix
 from typing import Any
 
-from rollout.vllm.chat_rendering import tokens
-from rollout.vllm.model_files import TokenizerLike
+from rollout.text.chat_rendering import tokens
+from rollout.text.model_folder import TokenizerLike
 
 MAX_CHARACTERS = 1 << 16
 """Characters of a result, before it is cut to tokens."""

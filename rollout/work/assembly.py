@@ -11,7 +11,7 @@ import numpy as np
 from rollout.episodes import Completion
 from rollout.rewards.combine import SampleScore
 from rollout.rewards.token_rewards import Decode, token_rewards
-from rollout.vllm.expert_routing import gathered
+from rollout.vllm.client.expert_routing import gathered
 from services.contracts.groups.sampling_mask import SamplingMask
 from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup
 from services.contracts.weights import parse_version_tag

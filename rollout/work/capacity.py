@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from rollout.rewards.combine import REASON_LIMIT
-from rollout.vllm.sampling_mask import TIES
+from rollout.vllm.client.sampling_mask import TIES
 from services.contracts.groups.sampled_answer import REFERENCE_LIMIT
 
 QUEUED = 1.25

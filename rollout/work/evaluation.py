@@ -18,10 +18,10 @@ from structlog.contextvars import bind_contextvars
 
 from rollout.aio import retry
 from rollout.run_events import RunEvents
+from rollout.text.answer_text import text_of
 from rollout.tools.errors import ToolsAway
-from rollout.vllm.answer_text import text_of
-from rollout.vllm.connection import VLLMUnavailable
-from rollout.vllm.weight_follower import CannotPin
+from rollout.vllm.client.connection import VLLMUnavailable
+from rollout.vllm.weights.weight_follower import CannotPin
 from rollout.work.group import RunContext, sample_and_score
 from rollout.work.long_prompts import cut_event
 from rollout.work.task_rows import Rows, RowsAway

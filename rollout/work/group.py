@@ -24,14 +24,14 @@ from rollout.rewards.combine import (
     earned_score,
     score_items,
 )
-from rollout.vllm.answer_text import prefill, text_of
-from rollout.vllm.chat_rendering import QUESTION
-from rollout.vllm.client import PastDeadline, PolicyClient, RequestRefused
-from rollout.vllm.model_files import TokenizerLike, answer_tokens
-from rollout.vllm.response import Sample, sampling_params, stopping_after
-from rollout.vllm.resume import DEADLINE, mixed, not_sampled, rest_of
-from rollout.vllm.weight_follower import WeightFollower
-from rollout.vllm.weight_load import WeightLoader
+from rollout.text.answer_text import prefill, text_of
+from rollout.text.chat_rendering import QUESTION
+from rollout.text.model_folder import TokenizerLike, answer_tokens
+from rollout.vllm.client.policy_client import PastDeadline, PolicyClient, RequestRefused
+from rollout.vllm.client.response import Sample, sampling_params, stopping_after
+from rollout.vllm.client.resume import DEADLINE, mixed, not_sampled, rest_of
+from rollout.vllm.client.weight_loader import WeightLoader
+from rollout.vllm.weights.weight_follower import WeightFollower
 from rollout.vllm_plugin.wire import Parsed
 from rollout.work.assembly import Origin, assemble, oldest_tag
 from rollout.work.capacity import Sequences

@@ -1,7 +1,7 @@
 """Which GPUs train, which generate and which score, on a machine that has some.
 
 `plan_gpus` is pure: devices in, environments out. Which worker takes which of the GPUs that are
-left to workers is decided by the workers, with locks (`rollout.vllm.gpu_lock`).
+left to workers is decided by the workers, with locks (`rollout.vllm.process.gpu_lock`).
 """
 
 import shutil

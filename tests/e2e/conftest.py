@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from rollout.vllm.client import PolicyClient
-from rollout.vllm.server import VLLMServer
-from rollout.vllm.weight_load import WeightUpdate
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.client.weight_loader import WeightUpdate
+from rollout.vllm.process.server import VLLMServer
 from services.cli.client import Gateway
 from services.cli.host.demo import upload_sums
 from services.contracts.config.vllm import VLLM

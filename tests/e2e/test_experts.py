@@ -14,10 +14,10 @@ from learner.model.loading.saving import save_description
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.persist.versions import host_weights
-from rollout.vllm.client import PolicyClient
-from rollout.vllm.response import sampling_params
-from rollout.vllm.server import VLLMServer
-from rollout.vllm.weight_load import WeightUpdate
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.client.response import sampling_params
+from rollout.vllm.client.weight_loader import WeightUpdate
+from rollout.vllm.process.server import VLLMServer
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM

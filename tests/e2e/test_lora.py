@@ -18,11 +18,11 @@ from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.persist.export_model import export_description
 from learner.persist.versions import host_weights
-from rollout.vllm.canary_check import CanaryCheck
-from rollout.vllm.client import PolicyClient
-from rollout.vllm.response import Sample, sampling_params
-from rollout.vllm.server import VLLMServer
-from rollout.vllm.weight_load import LoadRefused, WeightUpdate
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.client.response import Sample, sampling_params
+from rollout.vllm.client.weight_loader import LoadRefused, WeightUpdate
+from rollout.vllm.process.server import VLLMServer
+from rollout.vllm.weights.canary_check import CanaryCheck
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.rollout import Sampling

@@ -10,11 +10,11 @@ import pytest_asyncio
 import torch
 from safetensors.torch import load_file
 
-from rollout.vllm.canary_check import CanaryCheck
-from rollout.vllm.client import PolicyClient
-from rollout.vllm.server import VLLMServer
-from rollout.vllm.staging import Staging
-from rollout.vllm.weight_load import LoadRefused, WeightUpdate
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.client.weight_loader import LoadRefused, WeightUpdate
+from rollout.vllm.process.server import VLLMServer
+from rollout.vllm.weights.canary_check import CanaryCheck
+from rollout.vllm.weights.staging import Staging
 from services.contracts.config.vllm import VLLM
 from services.runtime.gpus import installed_device
 from services.weights import DeltaWriter, changes, tensor_checksum

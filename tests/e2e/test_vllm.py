@@ -11,18 +11,18 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rollout.vllm.canary_check import CanaryCheck
-from rollout.vllm.client import PolicyClient, RequestRefused
-from rollout.vllm.model_files import load_tokenizer, vocabulary
-from rollout.vllm.response import (
+from rollout.text.model_folder import load_tokenizer, vocabulary
+from rollout.vllm.client.policy_client import PolicyClient, RequestRefused
+from rollout.vllm.client.response import (
     Sample,
     parse_answer,
     request_body,
     sampling_params,
     stopping_after,
 )
-from rollout.vllm.server import VLLMFailed, VLLMServer
-from rollout.vllm.weight_load import LoadRefused, UpdateMode
+from rollout.vllm.client.weight_loader import LoadRefused, UpdateMode
+from rollout.vllm.process.server import VLLMFailed, VLLMServer
+from rollout.vllm.weights.canary_check import CanaryCheck
 from rollout.vllm_plugin.wire import GENERATE
 from services.contracts.canary import Canary, packed, sequences
 from services.contracts.config.rollout import Sampling
@@ -280,7 +280,6 @@ async def test_an_update_empties_the_prefix_cache_also_of_what_is_in_flight(
             1,
             sampling_params(SAMPLING, [1], CONTEXT),
             "same",
-            "policy",
             secrets.token_hex(8),
         )
         answer = await policy._connection.send("POST", GENERATE, content=body)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rollout.vllm.staging import Staging
-from rollout.vllm.weight_load import WeightUpdate
+from rollout.vllm.client.weight_loader import WeightUpdate
+from rollout.vllm.weights.staging import Staging
 from rollout.vllm_plugin.weight_file import WEIGHTS_KEPT, WEIGHTS_MIXED
 from tests.unit.weights.files import Weights, bits, save_delta, save_full
 

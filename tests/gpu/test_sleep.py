@@ -35,9 +35,9 @@ async def sleep_and_patch(folder: Path) -> None:
     from tokenizers.models import WordLevel
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-    from rollout.vllm.server import VLLMServer
-    from rollout.vllm.staging import Staging
-    from rollout.vllm.weight_load import WeightUpdate
+    from rollout.vllm.client.weight_loader import WeightUpdate
+    from rollout.vllm.process.server import VLLMServer
+    from rollout.vllm.weights.staging import Staging
     from services.contracts.config.vllm import VLLM
     from services.estimate.rollout import ASLEEP
     from tests.served import is_sleeping

@@ -13,8 +13,8 @@ from reward.models.scorer import LoadError, load
 from reward.models.wire import Options
 from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
-from rollout.supervisor import WorkerSupervisor
-from rollout.vllm.model_files import load_tokenizer
+from rollout.text.model_folder import load_tokenizer
+from rollout.worker_supervisor import WorkerSupervisor
 from services.contracts.rows.rendering import chat_text
 from services.contracts.rows.template_limits import limited
 from services.contracts.weights import WeightManifest

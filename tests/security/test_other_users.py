@@ -21,7 +21,7 @@ import httpx
 import pytest
 import redis
 
-from rollout.vllm.server import make_server_folder
+from rollout.vllm.process.server import make_server_folder
 from rollout.vllm_plugin.routes import OnlyRoutesInUse
 from services.launch import Stack, UpOptions
 from services.launch.up import _page

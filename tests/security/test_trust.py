@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from rollout.settings import RolloutSettings
-from rollout.supervisor import WorkerSupervisor
+from rollout.worker_supervisor import WorkerSupervisor
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.trust import parse_trusted
 from services.contracts.config.vllm import HARMLESS

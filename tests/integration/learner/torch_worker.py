@@ -18,7 +18,7 @@ from peft import PeftModel, set_peft_model_state_dict
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from learner.model.moe.routing import Routing
-from rollout.vllm.expert_routing import gathered
+from rollout.vllm.client.expert_routing import gathered
 from services.contracts.config import RLConfig
 from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup, encode
 from services.contracts.rows.dataset import Row

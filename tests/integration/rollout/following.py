@@ -13,11 +13,11 @@ import pytest
 from msgspec import structs
 from safetensors.numpy import save_file
 
-from rollout.vllm.canary_check import CanaryCheck
-from rollout.vllm.client import PolicyClient
-from rollout.vllm.server import VLLMServer
-from rollout.vllm.staging import Staging
-from rollout.vllm.weight_follower import WeightFollower
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.process.server import VLLMServer
+from rollout.vllm.weights.canary_check import CanaryCheck
+from rollout.vllm.weights.staging import Staging
+from rollout.vllm.weights.weight_follower import WeightFollower
 from services.contracts.canary import CANARY, Canary, packed, sequences
 from services.contracts.config.vllm import VLLM
 from services.contracts.weights import WeightFile, WeightManifest

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from rollout.vllm.connection import LONGEST_LINE, Reply, VLLMConnection, VLLMUnavailable
+from rollout.vllm.client.connection import LONGEST_LINE, Reply, VLLMConnection, VLLMUnavailable
 from services.runtime.tasks import end
 
 TOO_LONG = 3 * LONGEST_LINE

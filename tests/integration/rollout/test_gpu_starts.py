@@ -14,8 +14,8 @@ import pytest
 
 from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
-from rollout.vllm import serving
-from rollout.vllm.gpu_lock import start_lock
+from rollout.vllm.process import serving
+from rollout.vllm.process.gpu_lock import start_lock
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.devices import GPUDevice
 from services.contracts.records import WorkerRecord
@@ -115,7 +115,7 @@ async def test_vllm_is_not_started_for_a_run_that_ended_during_the_wait_for_the_
 STARTING = """
 import asyncio, os, sys
 from rollout.settings import RolloutSettings
-from rollout.vllm.gpu_lock import start_lock
+from rollout.vllm.process.gpu_lock import start_lock
 
 async def start():
     settings = RolloutSettings.model_validate({"data": sys.argv[1]})

@@ -9,7 +9,7 @@ from tests.integration.rollout.working import Work
 
 MODULE = """
 import numpy as np
-from rollout.vllm.resume import joined, not_sampled
+from rollout.vllm.client.resume import joined, not_sampled
 from rollout.episodes import Completion, Reward
 
 class Twice:

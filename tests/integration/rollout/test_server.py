@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from rollout.vllm.client import PolicyClient, RequestRefused
-from rollout.vllm.connection import VLLMUnavailable
-from rollout.vllm.response import sampling_params
-from rollout.vllm.server import VLLMFailed, VLLMServer
-from rollout.vllm.weight_load import LoadRefused, WeightUpdate
+from rollout.vllm.client.connection import VLLMUnavailable
+from rollout.vllm.client.policy_client import PolicyClient, RequestRefused
+from rollout.vllm.client.response import sampling_params
+from rollout.vllm.client.weight_loader import LoadRefused, WeightUpdate
+from rollout.vllm.process.server import VLLMFailed, VLLMServer
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
 from services.runtime.process import started_at

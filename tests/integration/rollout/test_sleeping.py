@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from rollout.vllm import server as servers
-from rollout.vllm.canary_scores import Unscored
-from rollout.vllm.client import PolicyClient
-from rollout.vllm.response import sampling_params
-from rollout.vllm.server import VLLMFailed, VLLMServer
-from rollout.vllm.serving import Serving
-from rollout.vllm.sleeping import Sleeper
+from rollout.vllm.client.canary_request import Unscored
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.client.response import sampling_params
+from rollout.vllm.process import server as servers
+from rollout.vllm.process.server import VLLMFailed, VLLMServer
+from rollout.vllm.process.serving import Serving
+from rollout.vllm.process.sleeping import Sleeper
 from rollout.work.group import deadline_of
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM

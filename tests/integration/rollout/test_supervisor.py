@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from rollout import supervisor
+from rollout import worker_supervisor as supervisor
 from rollout.run_events import RunEvents
+from rollout.run_worker import RunWorker
 from rollout.settings import RolloutSettings
-from rollout.vllm.server import VLLMFailed
-from rollout.worker import RunWorker
+from rollout.vllm.process.server import VLLMFailed
 from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.contracts.weights import WeightManifest
 from services.launch import Stack, UpOptions

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from rollout.vllm.client import PastDeadline, PolicyClient
-from rollout.vllm.response import Sample, check_spans, sampling_params
-from rollout.vllm.server import VLLMServer
-from rollout.vllm.weight_load import VLLMHangs, WeightsApart
+from rollout.vllm.client.policy_client import PastDeadline, PolicyClient
+from rollout.vllm.client.response import Sample, check_spans, sampling_params
+from rollout.vllm.client.weight_loader import VLLMHangs, WeightsApart
+from rollout.vllm.process.server import VLLMServer
 from services.contracts.config.rollout import Sampling
 from services.runtime.tasks import end
 from tests.integration.rollout.test_server import make_server, snapshot

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from rollout.vllm.connection import VLLMUnavailable
-from rollout.vllm.served_weights import WrongWeights
-from rollout.vllm.server import VLLMFailed
+from rollout.vllm.client.connection import VLLMUnavailable
+from rollout.vllm.process.server import VLLMFailed
+from rollout.vllm.weights.served_weights import WrongWeights
 from services.contracts.weights import WeightManifest
 from services.launch import Stack, UpOptions
 from services.runtime.tasks import end

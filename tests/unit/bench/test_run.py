@@ -12,7 +12,7 @@ from bench.generation import engine_options, sampling
 from bench.training import PARTS
 from bench.workload import generation_config, model_config, run_config
 from recipes import find_recipe, merged
-from rollout.vllm.options import command_line
+from rollout.vllm.process.options import command_line
 from services.cli.output import CliError
 from services.contracts.config import RLConfig, SFTConfig, parse_config
 

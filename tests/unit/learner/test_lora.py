@@ -33,7 +33,7 @@ from learner.persist.restore import Start, check_base
 from learner.persist.versions import host_weights
 from learner.slices import Part
 from learner.tools.export import main as export
-from rollout.vllm.options import fingerprint
+from rollout.vllm.process.options import fingerprint
 from services.contracts.config import RLConfig
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import PretrainedModel

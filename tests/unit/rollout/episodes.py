@@ -6,7 +6,7 @@ from typing import Any, cast
 import numpy as np
 
 from rollout.rewards.client import RewardClient
-from rollout.vllm.response import Sample, Span
+from rollout.vllm.client.response import Sample, Span
 
 WORDS = [
     "<eos>",

@@ -3,7 +3,7 @@
 from random import Random
 
 from rollout.rewards.combine import earned_score
-from rollout.sessions.groups import completion, shared_prompt
+from rollout.sessions.session_completions import completion, shared_prompt
 from rollout.work.assembly import Origin, assemble
 from services.contracts.groups.trajectory import TrajectoryGroup, decode, encode
 from services.contracts.sessions import Reward, Turn, packed, tokens_of

@@ -12,8 +12,8 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from rollout.episodes import Completion
-from rollout.vllm.answer_text import prefill, text_of
-from rollout.vllm.model_files import TokenizerLike
+from rollout.text.answer_text import prefill, text_of
+from rollout.text.model_folder import TokenizerLike
 from rollout.work.group import RunContext, sample_and_score
 from services.contracts.config import parse_config
 from services.contracts.rows.dataset import Row

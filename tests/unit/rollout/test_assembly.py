@@ -5,7 +5,7 @@ import pytest
 
 from rollout.episodes import Completion
 from rollout.rewards.combine import SampleScore
-from rollout.vllm.response import Span
+from rollout.vllm.client.response import Span
 from rollout.work.assembly import Origin, assemble, oldest_tag
 from services.contracts.groups.trajectory import decode, encode
 

@@ -9,7 +9,7 @@ import pytest
 
 from rollout.episodes import Completion, UnusableEpisode, load_episode
 from rollout.episodes.arithmetic import calculate
-from rollout.vllm.response import Sample, Span
+from rollout.vllm.client.response import Sample, Span
 from services.contracts.config.episodes import Calculator
 from services.contracts.rows.dataset import Row
 from tests.unit.rollout.episodes import NO_REWARDS, Told, WordTokenizer, ids, sample

@@ -4,8 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from rollout.vllm.canary_scores import Unscored, parse_scores
-from rollout.vllm.canary_verdict import (
+from rollout.vllm.client.canary_request import Unscored, parse_scores
+from rollout.vllm.weights.canary_verdict import (
     FLOAT32,
     OTHERWISE,
     VersionScores,

@@ -1,6 +1,6 @@
 """Groups in flight, seeds of tasks, progress of a server, and the failures that end a run."""
 
-from rollout.vllm.progress import Rate, TokenProgress
+from rollout.vllm.client.progress import Rate, TokenProgress
 from rollout.work.capacity import Sequences, reserve_bytes, slots, to_lease, widened
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit
 from rollout.work.group import task_seed

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollout.vllm.chat_rendering import LONG_TEXT, added, opening
+from rollout.text.chat_rendering import LONG_TEXT, added, opening
 from services.contracts.rows.rendering import chat_text
 from tests.unit.rollout.chat_templates import (
     CHATML,

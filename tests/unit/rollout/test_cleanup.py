@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from rollout.vllm import server
-from rollout.vllm.logs import delete_old_logs
-from rollout.vllm.server import VLLMServer, make_server_folder
+from rollout.vllm.process import server
+from rollout.vllm.process.logs import delete_old_logs
+from rollout.vllm.process.server import VLLMServer, make_server_folder
 from services.contracts.config.vllm import VLLM
 from services.runtime.file_lock import file_lock
 
@@ -44,7 +44,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_folders_of_killed_workers_are_removed_and_those_of_living_workers_stay(folder: Path):
     code = (
-        "import os, rollout.vllm.server as folders\n"
+        "import os, rollout.vllm.process.server as folders\n"
         "folders.make_server_folder()\n"
         "os.kill(os.getpid(), 9)"
     )

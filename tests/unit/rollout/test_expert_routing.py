@@ -7,9 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rollout.vllm.expert_routing import MissingRouting, bytes_per_token, decoded, extended, gathered
-from rollout.vllm.response import MalformedAnswer, Sample, Span, parse_answer
-from rollout.vllm.resume import begun_by, joined, not_sampled
+from rollout.vllm.client.expert_routing import (
+    MissingRouting,
+    bytes_per_token,
+    decoded,
+    extended,
+    gathered,
+)
+from rollout.vllm.client.response import MalformedAnswer, Sample, Span, parse_answer
+from rollout.vllm.client.resume import begun_by, joined, not_sampled
 from tests.unit.rollout.test_response import answer, choice
 
 

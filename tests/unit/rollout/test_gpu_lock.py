@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from rollout.vllm.gpu_lock import GPUsTaken, take
-from rollout.vllm.serving import require_gpus
+from rollout.vllm.process.gpu_lock import GPUsTaken, take
+from rollout.vllm.process.serving import require_gpus
 from services.runtime.gpus import GPU, GPUsUnknown, gpu_count, listed_gpus, visible_gpus
 
 FOUR = [GPU(str(n), f"GPU-{n}") for n in range(4)]
 HOLDS = """
 import sys
 from pathlib import Path
-from rollout.vllm.gpu_lock import take
+from rollout.vllm.process.gpu_lock import take
 from services.runtime.gpus import GPU
 taken = take(Path(sys.argv[1]), 1, [GPU("1", "GPU-1")], ["0"])
 sys.stdin.read()

@@ -7,13 +7,13 @@ from typing import Any, cast
 import pytest
 from redis.exceptions import RedisError
 
-from rollout.vllm.server import VLLMFailed
+from rollout.run_worker import RunWorker
+from rollout.vllm.process.server import VLLMFailed
 from rollout.work import group_tasks
 from rollout.work.evaluation import Evaluator
 from rollout.work.failure_limit import FailureLimit
 from rollout.work.group_tasks import GroupTasks, WorkStatus
 from rollout.work.task_rows import RowsAway
-from rollout.worker import RunWorker
 from services.contracts.evaluation import AnsweredRow
 from services.contracts.rows.task import TaskPosition
 from services.runtime.tasks import end

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollout.vllm.logs import brief, essential_lines, explained, root_cause
+from rollout.vllm.process.logs import brief, essential_lines, explained, root_cause
 
 LOG = """
 (APIServer pid=1) INFO 11-21 04:28:30 [model.py:1] Resolved architecture: LlamaForCausalLM

@@ -12,7 +12,7 @@ import pytest
 from rollout.episodes import Completion, Reward, UnusableEpisode, load_episode
 from rollout.episodes.own_episode import checked
 from rollout.rewards.combine import AnswerText
-from rollout.vllm.response import Span
+from rollout.vllm.client.response import Span
 from rollout.work.group import RunContext, scores_of
 from services.contracts.config import parse_config
 from services.contracts.config.episodes import OwnEpisode, own_episodes

@@ -10,8 +10,8 @@ import pytest
 
 from rollout.policy import answering
 from rollout.policy.answering import AFTER_TRAINING, AS_TRAINING, Answering
-from rollout.policy.calls import together
-from rollout.vllm.client import RequestRefused
+from rollout.policy.call_loop import together
+from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm_plugin.wire import Delta, Parsed
 from rollout.work.group import assistant_message
 from services.contracts.config import parse_config

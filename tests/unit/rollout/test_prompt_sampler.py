@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rollout.vllm.client import PastDeadline
-from rollout.vllm.response import Sample
-from rollout.vllm.resume import mixed
+from rollout.vllm.client.policy_client import PastDeadline
+from rollout.vllm.client.response import Sample
+from rollout.vllm.client.resume import mixed
 from rollout.work.group import PromptSampler
 from services.contracts.config.rollout import Sampling
 from tests.unit.rollout.episodes import EOS, WordTokenizer, sample

@@ -4,7 +4,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from rollout.vllm.response import MalformedAnswer, Span, parse_answer, request_body, sampling_params
+from rollout.vllm.client.response import (
+    MalformedAnswer,
+    Span,
+    parse_answer,
+    request_body,
+    sampling_params,
+)
 from rollout.vllm_plugin import wire
 from services.contracts.config.rollout import Sampling
 
@@ -96,7 +102,7 @@ def test_a_completion_never_exceeds_the_room_its_prompt_leaves():
 
 
 def test_a_request_asks_for_logprobs_and_keeps_the_prefix_cache_of_versions_apart():
-    content = request_body([3, 4], 8, {"temperature": 1.0}, "a:7", "policy", "9f")
+    content = request_body([3, 4], 8, {"temperature": 1.0}, "a:7", "9f")
     body = msgspec.msgpack.decode(content)
     assert body == {
         "id": "9f",

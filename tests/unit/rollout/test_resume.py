@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout.vllm.client import MOST_BEGUN, PolicyClient, RequestRefused
-from rollout.vllm.response import Sample, Span, check_spans
-from rollout.vllm.resume import begun_by, joined, not_sampled, rest_of
+from rollout.vllm.client.policy_client import MOST_BEGUN, PolicyClient, RequestRefused
+from rollout.vllm.client.response import Sample, Span, check_spans
+from rollout.vllm.client.resume import begun_by, joined, not_sampled, rest_of
 from services.contracts.groups.sampling_mask import SamplingMask
 
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rollout.vllm.response import MalformedAnswer, Sample, parse_answer, sampling_params
-from rollout.vllm.sampling_mask import TIES, server_flags
+from rollout.vllm.client.response import MalformedAnswer, Sample, parse_answer, sampling_params
+from rollout.vllm.client.sampling_mask import TIES, server_flags
 from rollout.vllm_plugin.wire import ids, logprobs
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.evaluation import Evaluation, resolved

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from rollout.vllm.server import VLLMFailed, VLLMServer
-from rollout.vllm.serving import Serving
+from rollout.vllm.process.server import VLLMFailed, VLLMServer
+from rollout.vllm.process.serving import Serving
 from services.contracts.config.vllm import VLLM
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import RunState

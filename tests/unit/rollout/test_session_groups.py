@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rollout.rewards.combine import earned_score
-from rollout.sessions.groups import (
+from rollout.sessions.session_completions import (
     answer_text,
     completion,
     last_turn,

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rollout.sessions.groups import completion, shared_prompt
-from rollout.sessions.turns import Refused, TurnPlayer
-from rollout.vllm.client import RequestRefused
-from rollout.vllm.response import Sample, Span
+from rollout.sessions.session_completions import completion, shared_prompt
+from rollout.sessions.turn_player import Refused, TurnPlayer
+from rollout.vllm.client.policy_client import RequestRefused
+from rollout.vllm.client.response import Sample, Span
 from services.contracts.config import parse_config
 from services.contracts.groups.branches import conversations
 from services.contracts.sessions import Call, Turn

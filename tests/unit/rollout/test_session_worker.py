@@ -8,10 +8,10 @@ import pytest
 
 from rollout.rewards.client import ScoringRefused
 from rollout.rewards.combine import AnswerText, SampleScore, earned_score
-from rollout.sessions.groups import transcript
-from rollout.sessions.live import LiveSessionTasks
+from rollout.sessions.live_sessions import LiveSessionTasks
+from rollout.sessions.session_completions import transcript
 from rollout.sessions.worker import AT_ONCE, SessionWorker
-from rollout.vllm.progress import TokenProgress
+from rollout.vllm.client.progress import TokenProgress
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit
 from rollout.work.group_tasks import WorkStatus
 from rollout.work.task_rows import TaskRow
@@ -378,7 +378,7 @@ async def test_repeatedly_refused_sessions_are_leased_less_and_less_often(
 ) -> None:
     now = 100.0
     clock: Any = SimpleNamespace(monotonic=lambda: now, time=lambda: now)
-    monkeypatch.setattr("rollout.sessions.live.time", clock)
+    monkeypatch.setattr("rollout.sessions.live_sessions.time", clock)
     live, pauses = Live(FailureLimit()), []
     for id in ("bad",) * 8 + ("good", "bad2"):
         for _ in range(3):  # leased together

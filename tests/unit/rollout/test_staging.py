@@ -13,9 +13,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from rollout.vllm.staging import Staging, only_whole
-from rollout.vllm.weight_follower import WeightFollower
-from rollout.vllm.weight_load import LoadRefused, WeightUpdate
+from rollout.vllm.client.weight_loader import LoadRefused, WeightUpdate
+from rollout.vllm.weights.staging import Staging, only_whole
+from rollout.vllm.weights.weight_follower import WeightFollower
 from tests.unit.weights.files import Weights, bits, save_delta, save_full
 
 

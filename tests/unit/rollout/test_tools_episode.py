@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from rollout.episodes import Completion, UnusableEpisode
-from rollout.episodes.tools import ToolsEpisode
+from rollout.episodes.tools_episode import ToolsEpisode
 from rollout.rewards.client import RewardClient, RewardUnavailable, ScoringRefused
 from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import Offer, ToolRunner
 from rollout.tools.toolbox import RunTools, Toolbox
-from rollout.vllm.response import Sample, Span
+from rollout.vllm.client.response import Sample, Span
 from services.contracts.config.episodes import Tools
 from services.contracts.programs import PythonOutput, PythonRequest
 from services.contracts.rows.dataset import Row

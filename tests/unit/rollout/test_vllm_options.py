@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from rollout.vllm.options import command_line, environment, fingerprint, flag, with_memory
+from rollout.vllm.process.options import command_line, environment, fingerprint, flag, with_memory
 from rollout.vllm_plugin.lora_slot import slot_for
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.vllm import VLLM

@@ -16,6 +16,7 @@ from typing import Any
 
 import xxhash
 
+from rollout.vllm.client.response import SERVED_NAME
 from rollout.vllm_plugin.lora_slot import AdapterSlot
 from rollout.vllm_plugin.register import NAME as TRANSFER_ENGINE
 from rollout.vllm_plugin.register import OWNED
@@ -23,7 +24,6 @@ from rollout.vllm_plugin.routes import ONLY_ROUTES_IN_USE
 from services.contracts.config.vllm import RECORD_ROUTING, VLLM, spelled
 from services.runtime.gpus import ALONE_MEMORY, Device
 
-SERVED_NAME = "policy"
 CPU_BLOCK = 32
 """Tokens in a block of the prefix cache: the fewest that vLLM's CPU kernels support. Only whole
 blocks are found again, and an agent's turn seldom fills one of vLLM's 128."""

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from rollout.episodes import Completion
 from rollout.rewards.combine import SampleScore, earned_score
-from rollout.vllm.response import Sample, Span
-from rollout.vllm.resume import joined, not_sampled
+from rollout.vllm.client.response import Sample, Span
+from rollout.vllm.client.resume import joined, not_sampled
 from services.contracts.groups.branches import Branch
 from services.contracts.groups.sampling_mask import SamplingMask
 from services.contracts.sessions import Reward, Turn, ids, tokens_of

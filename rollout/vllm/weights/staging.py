@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, TensorSpec, serialize_file
 
-from rollout.vllm.weight_load import LoadRefused, WeightUpdate
+from rollout.vllm.client.weight_loader import LoadRefused, WeightUpdate
 from rollout.vllm_plugin.weight_file import BASE, POSITIONS, TAG, VALUES
 from services.contracts.experts import expert_count
 from services.weights import DeltaReader, UnusableBase, UnusableDelta, WholeVersion, in_threads

@@ -19,8 +19,8 @@ from structlog.contextvars import bind_contextvars
 from rollout.aio import retry
 from rollout.rewards.combine import earned_score
 from rollout.run_events import RunEvents
-from rollout.sessions.groups import completion, shared_prompt, unplayed
-from rollout.vllm.connection import VLLMUnavailable
+from rollout.sessions.session_completions import completion, shared_prompt, unplayed
+from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit, RunCannotWork
 from rollout.work.group import RunContext, Sampled
 from rollout.work.group_tasks import GroupTasks

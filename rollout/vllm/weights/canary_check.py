@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rollout.vllm.canary_verdict import VersionScores, expected, judge, limit_for, prompts
-from rollout.vllm.client import PolicyClient
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.weights.canary_verdict import VersionScores, expected, judge, limit_for, prompts
 from services.contracts.canary import Floats, unpacked
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger

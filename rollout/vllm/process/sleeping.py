@@ -7,8 +7,8 @@ aborted, and resumed from their last token after the sleep. A new version is loa
 import asyncio
 import time
 
-from rollout.vllm.client import PolicyClient
-from rollout.vllm.server import VLLMServer
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.process.server import VLLMServer
 from services.runtime.gpu_handover import POLL_SECONDS, Handover
 from services.runtime.logs import get_logger
 from services.runtime.tasks import end

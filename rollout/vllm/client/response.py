@@ -12,8 +12,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from rollout.vllm.expert_routing import Experts, decoded
-from rollout.vllm.sampling_mask import (
+from rollout.vllm.client.expert_routing import Experts, decoded
+from rollout.vllm.client.sampling_mask import (
     IMPOSSIBLE,
     UnknownMask,
     allowed_tokens,
@@ -23,6 +23,9 @@ from rollout.vllm.sampling_mask import (
 from rollout.vllm_plugin.wire import ID, LOGPROB, Choice, GenerateAnswer, GenerateRequest
 from services.contracts.config.rollout import Sampling
 from services.contracts.groups.sampling_mask import SamplingMask
+
+SERVED_NAME = "policy"
+"""vLLM's name for the model that requests sample from."""
 
 
 class MalformedAnswer(ValueError):
@@ -62,7 +65,6 @@ def request_body(
     n: int,
     sampling: dict[str, Any],
     salt: str,
-    model: str,
     id: str,
     priority: int = 0,
 ) -> bytes:
@@ -73,7 +75,9 @@ def request_body(
     values of older weights.
     """
     params = {"logprobs": 0, "detokenize": False, **sampling, "n": n}
-    return msgspec.msgpack.encode(GenerateRequest(id, model, token_ids, salt, params, priority))
+    return msgspec.msgpack.encode(
+        GenerateRequest(id, SERVED_NAME, token_ids, salt, params, priority)
+    )
 
 
 def sampling_params(

@@ -14,16 +14,16 @@ from dataclasses import replace
 
 from redis.exceptions import RedisError
 
-from rollout.vllm.canary_check import CanaryCheck
-from rollout.vllm.connection import VLLMUnavailable
-from rollout.vllm.server import VLLMFailed
-from rollout.vllm.weight_load import (
+from rollout.vllm.client.connection import VLLMUnavailable
+from rollout.vllm.client.weight_loader import (
     MustRestart,
     UpdateMode,
     WeightLoader,
     WeightsUnclear,
     WeightUpdate,
 )
+from rollout.vllm.process.server import VLLMFailed
+from rollout.vllm.weights.canary_check import CanaryCheck
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 

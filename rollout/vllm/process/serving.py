@@ -9,13 +9,13 @@ from pathlib import Path
 
 from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
-from rollout.vllm.client import PolicyClient
-from rollout.vllm.gpu_lock import start_lock
-from rollout.vllm.logs import delete_old_logs, log_of
-from rollout.vllm.options import fingerprint, with_memory
-from rollout.vllm.sampling_mask import server_flags
-from rollout.vllm.server import VLLMFailed, VLLMServer
-from rollout.vllm.sleeping import Sleeper
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.client.sampling_mask import server_flags
+from rollout.vllm.process.gpu_lock import start_lock
+from rollout.vllm.process.logs import delete_old_logs, log_of
+from rollout.vllm.process.options import fingerprint, with_memory
+from rollout.vllm.process.server import VLLMFailed, VLLMServer
+from rollout.vllm.process.sleeping import Sleeper
 from services.contracts.config import RLConfig
 from services.contracts.config.vllm import VLLM
 from services.contracts.records import RunRecord, WorkerRecord

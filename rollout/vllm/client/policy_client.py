@@ -19,13 +19,12 @@ from typing import Any
 
 import msgspec
 
-from rollout.vllm import canary_scores
-from rollout.vllm.connection import Reply, VLLMConnection, VLLMUnavailable, message_of
-from rollout.vllm.options import SERVED_NAME
-from rollout.vllm.progress import Counters, read_counters
-from rollout.vllm.response import Sample, parse_answer, request_body
-from rollout.vllm.resume import ABORTED, DEADLINE, joined, rest_of
-from rollout.vllm.weight_load import CONTROL_SECONDS, WeightLoader
+from rollout.vllm.client import canary_request
+from rollout.vllm.client.connection import Reply, VLLMConnection, VLLMUnavailable, message_of
+from rollout.vllm.client.progress import Counters, read_counters
+from rollout.vllm.client.response import Sample, parse_answer, request_body
+from rollout.vllm.client.resume import ABORTED, DEADLINE, joined, rest_of
+from rollout.vllm.client.weight_loader import CONTROL_SECONDS, WeightLoader
 from rollout.vllm_plugin.wire import (
     CAPACITY,
     GENERATE,
@@ -147,7 +146,7 @@ class PolicyClient:
         """Send one request. Aborted samples are returned as they are."""
         await self.weights.open.wait()
         id = secrets.token_hex(8)
-        body = request_body(token_ids, n, sampling, self.weights.live, SERVED_NAME, id)
+        body = request_body(token_ids, n, sampling, self.weights.live, id)
         watch = [] if expired is None else [asyncio.create_task(self._abort_at(expired, id))]
         try:
             response = await self._connection.send("POST", GENERATE, content=body)
@@ -167,7 +166,7 @@ class PolicyClient:
         await self.weights.open.wait()
         id = secrets.token_hex(8)
         live = self.weights.live
-        body = request_body(token_ids, 1, sampling, live, SERVED_NAME, id, priority)
+        body = request_body(token_ids, 1, sampling, live, id, priority)
         async with self._connection.stream(STREAM, body) as lines:
             if isinstance(lines, Reply):
                 refused = RequestRefused if lines.refused else VLLMUnavailable
@@ -184,14 +183,14 @@ class PolicyClient:
 
         Raises VLLMUnavailable, and Unscored for any other answer.
         """
-        sampling = canary_scores.sampling(masks, through_cache)
+        sampling = canary_request.sampling(masks, through_cache)
         id = secrets.token_hex(8)
-        body = request_body(tokens, 1, sampling, canary_scores.SALT, SERVED_NAME, id, priority=-1)
+        body = request_body(tokens, 1, sampling, canary_request.SALT, id, priority=-1)
         async with self.weights.unaborted():
             response = await self._connection.send("POST", GENERATE, content=body)
         if not response.ok:
-            raise canary_scores.Unscored(f"vLLM does not score a prompt: {message_of(response)}")
-        return canary_scores.parse_scores(response.content, tokens)
+            raise canary_request.Unscored(f"vLLM does not score a prompt: {message_of(response)}")
+        return canary_request.parse_scores(response.content, tokens)
 
     async def message(self, parsed: Parsed) -> dict[str, Any]:
         """Return an answer as an assistant's message, by the server's tool and reasoning parsers.

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rollout.vllm.connection import (
+from rollout.vllm.client.connection import (
     VLLMConnection,
     VLLMUnavailable,
     broken_off,

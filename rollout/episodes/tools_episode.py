@@ -1,7 +1,7 @@
 """Episodes in which the policy calls tools of MCP servers, or Python in the sandbox.
 
 vLLM's parser finds the calls in the sampled tokens. The text between two answers (results and the
-template's own tokens) is rendered as in an agent's session (`vllm.chat_rendering`), so sampled
+template's own tokens) is rendered as in an agent's session (`text.chat_rendering`), so sampled
 tokens stay as they are.
 
 A mistake of the policy becomes the call's result. If a tool is unreachable or too slow, nobody
@@ -18,15 +18,15 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout.episodes import Completion, Reward, Sampler, UnusableEpisode
+from rollout.text.answer_text import prefill
+from rollout.text.chat_rendering import added
+from rollout.text.model_folder import TokenizerLike
 from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import Offer
 from rollout.tools.results import marker_pattern, readable, without_markers
 from rollout.tools.toolbox import RunTools, Toolbox
-from rollout.vllm.answer_text import prefill
-from rollout.vllm.chat_rendering import added
-from rollout.vllm.model_files import TokenizerLike
-from rollout.vllm.response import Sample
-from rollout.vllm.resume import joined, not_sampled
+from rollout.vllm.client.response import Sample
+from rollout.vllm.client.resume import joined, not_sampled
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import NO_TEMPLATE, chat_text
 from services.runtime.tasks import end

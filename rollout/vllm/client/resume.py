@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import xxhash
 
-from rollout.vllm.expert_routing import extended
-from rollout.vllm.response import Sample, Span
+from rollout.vllm.client.expert_routing import extended
+from rollout.vllm.client.response import Sample, Span
 from services.contracts.groups.sampling_mask import SamplingMask
 
 ABORTED = "abort"

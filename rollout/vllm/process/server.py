@@ -23,9 +23,9 @@ from types import MappingProxyType
 from typing import IO, Any
 
 from rollout.aio import finish
-from rollout.vllm.client import PolicyClient
-from rollout.vllm.logs import explained
-from rollout.vllm.options import command_line, environment
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.process.logs import explained
+from rollout.vllm.process.options import command_line, environment
 from rollout.vllm_plugin.lora_slot import AdapterSlot, slot_for
 from services.contracts.config.vllm import VLLM
 from services.runtime.gpus import Device

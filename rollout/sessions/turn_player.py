@@ -9,10 +9,10 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from rollout.vllm.answer_text import text_of
-from rollout.vllm.chat_rendering import added, opening, text_tokens, tokens
-from rollout.vllm.client import RequestRefused
-from rollout.vllm.response import Sample, sampling_params
+from rollout.text.answer_text import text_of
+from rollout.text.chat_rendering import added, opening, text_tokens, tokens
+from rollout.vllm.client.policy_client import RequestRefused
+from rollout.vllm.client.response import Sample, sampling_params
 from rollout.work.assembly import oldest_tag
 from rollout.work.group import RunContext, assistant_message, without_end
 from services.contracts.config.episodes import Sessions

@@ -20,12 +20,12 @@ from pathlib import Path
 from redis.exceptions import RedisError
 
 from rollout.aio import finish
-from rollout.vllm.canary_check import CanaryCheck
-from rollout.vllm.client import PolicyClient
-from rollout.vllm.served_weights import ServedWeights
-from rollout.vllm.staging import Staging
-from rollout.vllm.weight_cache import WeightFiles
-from rollout.vllm.weight_load import LoadRefused, UpdateMode, WeightUpdate
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.client.weight_loader import LoadRefused, UpdateMode, WeightUpdate
+from rollout.vllm.weights.canary_check import CanaryCheck
+from rollout.vllm.weights.fetched_files import WeightFiles
+from rollout.vllm.weights.served_weights import ServedWeights
+from rollout.vllm.weights.staging import Staging
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger

@@ -20,23 +20,23 @@ from rollout.episodes import load_episode
 from rollout.file_server import keep_serving, other_hosts
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
+from rollout.run_worker import RunWorker
 from rollout.sessions.worker import SessionWorker
 from rollout.settings import RolloutSettings
-from rollout.vllm.canary_check import CanaryCheck
-from rollout.vllm.expert_routing import bytes_per_token
-from rollout.vllm.logs import brief
-from rollout.vllm.model_files import eos_token_ids, fetch_model, load_tokenizer, vocabulary
-from rollout.vllm.served_weights import WrongWeights
-from rollout.vllm.server import VLLMFailed
-from rollout.vllm.serving import Serving
-from rollout.vllm.staging import Staging, only_whole
-from rollout.vllm.weight_follower import WeightFollower
+from rollout.text.model_folder import eos_token_ids, fetch_model, load_tokenizer, vocabulary
+from rollout.vllm.client.expert_routing import bytes_per_token
+from rollout.vllm.process.logs import brief
+from rollout.vllm.process.server import VLLMFailed
+from rollout.vllm.process.serving import Serving
+from rollout.vllm.weights.canary_check import CanaryCheck
+from rollout.vllm.weights.served_weights import WrongWeights
+from rollout.vllm.weights.staging import Staging, only_whole
+from rollout.vllm.weights.weight_follower import WeightFollower
 from rollout.work.capacity import Sequences
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import RunContext
 from rollout.work.task_rows import Rows, task_rows
 from rollout.work.teacher import TeacherScorer
-from rollout.worker import RunWorker
 from services.contracts.config import RLConfig
 from services.contracts.config.episodes import Sessions, own_episodes
 from services.contracts.config.trust import parse_trusted

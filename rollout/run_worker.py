@@ -1,7 +1,7 @@
 """The worker loop: one run on one vLLM server, from the first lease to the run's end.
 
 A group's way: lease (work/leases.py) -> the task's row (work/task_rows.py) -> sample and score
-(work/group.py, through episodes, vllm/client.py and rewards/client.py) -> assemble
+(work/group.py, through episodes, vllm/client and rewards/client.py) -> assemble
 (work/assembly.py) -> complete (work/hand_in.py). work/group_tasks.py has one asyncio task for each
 group.
 
@@ -20,12 +20,12 @@ from collections.abc import Callable
 
 from redis.exceptions import RedisError
 
-from rollout.policy.calls import PolicyCallLoop
+from rollout.policy.call_loop import PolicyCallLoop
 from rollout.run_events import RunEvents
-from rollout.vllm.connection import VLLMUnavailable
-from rollout.vllm.progress import TokenProgress
-from rollout.vllm.server import VLLMFailed
-from rollout.vllm.weight_follower import WeightFollower
+from rollout.vllm.client.connection import VLLMUnavailable
+from rollout.vllm.client.progress import TokenProgress
+from rollout.vllm.process.server import VLLMFailed
+from rollout.vllm.weights.weight_follower import WeightFollower
 from rollout.work.capacity import reserve_bytes, slots, to_lease, widened
 from rollout.work.evaluation import Evaluator
 from rollout.work.evaluation_share import evaluation_rows, training_groups
