@@ -27,10 +27,10 @@ from rollout.vllm.client.progress import TokenProgress
 from rollout.vllm.process.server import VLLMFailed
 from rollout.vllm.weights.weight_follower import WeightFollower
 from rollout.work.capacity import reserve_bytes, slots, to_lease, widened
+from rollout.work.context import RunContext
 from rollout.work.evaluation import Evaluator
 from rollout.work.evaluation_share import evaluation_rows, training_groups
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
-from rollout.work.group import RunContext
 from rollout.work.group_tasks import GroupTasks, WorkStatus
 from rollout.work.leases import DRAIN_SECONDS, Leases
 from rollout.work.task_rows import Rows, TaskRows

@@ -33,8 +33,8 @@ from rollout.vllm.weights.served_weights import WrongWeights
 from rollout.vllm.weights.staging import Staging, only_whole
 from rollout.vllm.weights.weight_follower import WeightFollower
 from rollout.work.capacity import Sequences
+from rollout.work.context import RunContext
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
-from rollout.work.group import RunContext
 from rollout.work.task_rows import Rows, task_rows
 from rollout.work.teacher import TeacherScorer
 from services.contracts.config import RLConfig

@@ -21,8 +21,9 @@ from rollout.rewards.combine import earned_score
 from rollout.run_events import RunEvents
 from rollout.sessions.session_completions import completion, shared_prompt, unplayed
 from rollout.vllm.client.connection import VLLMUnavailable
+from rollout.work.context import RunContext
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit, RunCannotWork
-from rollout.work.group import RunContext, Sampled
+from rollout.work.group import Sampled
 from rollout.work.group_tasks import GroupTasks
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import TRIES, Leases

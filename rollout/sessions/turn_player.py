@@ -14,7 +14,8 @@ from rollout.text.chat_rendering import added, opening, text_tokens, tokens
 from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm.client.response import Sample, sampling_params
 from rollout.work.assembly import oldest_tag
-from rollout.work.group import RunContext, assistant_message, without_end
+from rollout.work.context import RunContext
+from rollout.work.prompt_sampler import assistant_message, without_end
 from services.contracts.config.episodes import Sessions
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.sessions import (

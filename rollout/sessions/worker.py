@@ -32,8 +32,10 @@ from rollout.text.answer_text import prefill, text_of
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.resume import mixed
 from rollout.work.failure_limit import RunCannotWork
-from rollout.work.group import Sampled, scores_of, task_seed
+from rollout.work.group import Sampled
 from rollout.work.hand_in import HandIn
+from rollout.work.prompt_sampler import task_seed
+from rollout.work.scoring import scores_of
 from rollout.work.task_rows import MissingDataset, RowsAway, TaskRow
 from services.contracts.config.episodes import Sessions
 from services.contracts.groups.sampled_answer import reference_text

@@ -1,17 +1,19 @@
-"""Assembles completions and scores into a trajectory group. Pure.
+"""Assembles a sampled group into a trajectory group.
 
 The group has the version of every sampled token. The oldest version decides its staleness.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from rollout.episodes import Completion
-from rollout.rewards.combine import SampleScore
 from rollout.rewards.token_rewards import Decode, token_rewards
+from rollout.text.answer_text import text_of
 from rollout.vllm.client.expert_routing import gathered
+from rollout.work.context import RunContext
+from rollout.work.group import Sampled
 from services.contracts.groups.sampling_mask import SamplingMask
 from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup
 from services.contracts.weights import parse_version_tag
@@ -19,7 +21,7 @@ from services.contracts.weights import parse_version_tag
 
 @dataclass(frozen=True)
 class Origin:
-    """The worker that sampled a group, the task, and when."""
+    """The lease and the dataset row that a group was sampled for."""
 
     run: str
     task: int
@@ -27,34 +29,50 @@ class Origin:
     worker: str
     row: int
     lineage: str
+    """The lease's."""
     leased_at: float
-    generated_at: float
-    scored_at: float
     dataset: str = ""
     """The dataset's name in a mixture; otherwise empty."""
     prompt_key: str = ""
     """See GroupHeader."""
-    own: str | None = None
-    """See GroupHeader."""
-    reference: str = ""
-    """See GroupHeader."""
+
+
+def to_group(
+    context: RunContext, origin: Origin, sampled: Sampled, sampled_reward: float | None = None
+) -> TrajectoryGroup:
+    """Return the group of `sampled` with everything that the run trains on. `sampled_reward`: the
+    mean reward of all samples, with `best_of`. Raises ValueError if the episode type did not return
+    what this run needs."""
+    config, completions = context.config, sampled.completions
+    dense = any(reward.dense for reward in config.components.values())
+    if dense and any(c.text is not None for c in completions):
+        raise ValueError(
+            "the episode type shows verifiers a text of its own (Completion.text), so rewards of "
+            "its parts do not belong to tokens: leave `dense` out of the rewards"
+        )
+    if config.sampling.cuts and any(c.sampling_mask is None for c in completions):
+        raise ValueError(
+            "the episode type does not pass Sample.sampling_mask on: without it, nothing sampled "
+            "with sampling.top_k can be trained"
+        )
+    decode = partial(text_of, context.tokenizer) if dense else None
+    return assemble(origin, sampled, sampled_reward, decode, config.algorithm.router.replay)
 
 
 def assemble(
     origin: Origin,
-    prompt_tokens: list[int],
-    completions: list[Completion],
-    scores: list[SampleScore],
+    sampled: Sampled,
     sampled_reward: float | None = None,
     decode: Decode | None = None,
     routing: bool = False,
 ) -> TrajectoryGroup:
-    """Return the group of `completions` and their `scores`, which have the same order.
+    """Return the group of `sampled`. Pure.
 
     `sampled_reward`: the mean reward of all samples, with `best_of`. `decode`: from tokens to the
     text that verifiers saw, with dense rewards. `routing`: whether to add expert routing. Raises
     MissingRouting.
     """
+    completions, scores = sampled.completions, sampled.scores
     tags: dict[str, int] = {}
     spans = [
         (sample, span.start, span.end, tags.setdefault(span.version, len(tags)))
@@ -69,7 +87,9 @@ def assemble(
     experts = routed = None
     if routing:
         lengths = [len(completion.token_ids) for completion in completions]
-        experts, routed = gathered(len(prompt_tokens), lengths, [c.experts for c in completions])
+        experts, routed = gathered(
+            len(sampled.prompt_tokens), lengths, [c.experts for c in completions]
+        )
     branches = [(i, *branch) for i, c in enumerate(completions) for branch in c.branches]
     turns = [completion.turns for completion in completions]
     names = dict.fromkeys(name for score in scores for name in score.components)
@@ -82,7 +102,7 @@ def assemble(
             row=origin.row,
             dataset=origin.dataset,
             prompt_key=origin.prompt_key,
-            own=origin.own,
+            own=sampled.own,
             lineage=origin.lineage,
             tags=list(tags),
             finish_reasons=[completion.finish_reason for completion in completions],
@@ -90,13 +110,13 @@ def assemble(
             rewards=[score.reward for score in scores],
             components={name: [score.components.get(name) for score in scores] for name in names},
             reasons=[score.reasons for score in scores],
-            reference=origin.reference,
+            reference=sampled.reference,
             sampled_reward=sampled_reward,
             leased_at=origin.leased_at,
-            generated_at=origin.generated_at,
-            scored_at=origin.scored_at,
+            generated_at=sampled.generated_at,
+            scored_at=sampled.scored_at,
         ),
-        prompt_tokens=np.array(prompt_tokens, dtype=np.int64),
+        prompt_tokens=np.array(sampled.prompt_tokens, dtype=np.int64),
         lengths=np.array([len(c.token_ids) for c in completions], dtype=np.int64),
         tokens=_joined([c.token_ids for c in completions], np.int64),
         loss_mask=_joined([c.loss_mask for c in completions], np.bool_),

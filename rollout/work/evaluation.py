@@ -22,7 +22,8 @@ from rollout.text.answer_text import text_of
 from rollout.tools.errors import ToolsAway
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.weights.weight_follower import CannotPin
-from rollout.work.group import RunContext, sample_and_score
+from rollout.work.context import RunContext
+from rollout.work.group import SampleRequest, sample_and_score
 from rollout.work.long_prompts import cut_event
 from rollout.work.task_rows import Rows, RowsAway
 from services.contracts.config.rewards import named
@@ -282,10 +283,10 @@ class Evaluator:
         self._held.pop(attempt, None)
 
     async def _sample(
-        self, request: EvaluationRequest, answered: AnsweredRow, generated: Callable[[], None]
+        self, evaluation: EvaluationRequest, answered: AnsweredRow, generated: Callable[[], None]
     ) -> None:
         """Fill `answered`. Raises what `sample_and_score` raises."""
-        held_out = request.set
+        held_out = evaluation.set
         rows = self._datasets.get(held_out.dataset)
         if rows is None:
             rows = self._datasets[held_out.dataset] = self._rows_of(held_out.dataset)
@@ -293,22 +294,20 @@ class Evaluator:
         answered.prompt = plain_text(compose(row, held_out.prompt))
         answered.reference = row.answer
         answered.category = category_of(row, held_out.category)
-        sampled = await sample_and_score(
-            self._context,
+        request = SampleRequest(
             answered.row,
             row,
+            held_out.prompt,
+            named(held_out.rewards) or self._context.config.components,
             held_out.sampling,
             held_out.samples,
-            None,
-            generated,
-            prompt_options=held_out.prompt,
-            rewards=named(held_out.rewards),
         )
+        sampled = await sample_and_score(self._context, request, generated)
         if sampled.prompt_cut:
             place = f"row {answered.row} of an evaluation"
             message = cut_event(place, sampled.prompt_cut, len(sampled.prompt_tokens))
             await self._run_events.counted("cut in an evaluation", message)
-        await self._context.follower.until_proven([request.version])
+        await self._context.follower.until_proven([evaluation.version])
         answered.samples = [
             AnsweredSample(
                 text=text_of(self._context.tokenizer, completion.token_ids)

@@ -7,6 +7,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
@@ -18,10 +19,11 @@ from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.policy_client import PastDeadline
 from rollout.vllm.client.progress import Rate
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
-from rollout.work.group import VerifierBroke, sample_and_score, task_seed
+from rollout.work.group import SampleRequest, VerifierBroke, sample_and_score
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
 from rollout.work.long_prompts import cut_event
+from rollout.work.prompt_sampler import task_seed
 from rollout.work.task_rows import RowsAway, TaskRow, TaskRows
 from services.contracts.rows.curriculum import sampled as curriculum_samples
 from services.contracts.weights import WeightManifest
@@ -156,16 +158,18 @@ class GroupTasks:
                 detail = f"{row} (data.curriculum: its pass rate is {rate:.2g})"
                 await self._leases.skip(lease.attempt, detail)
                 return
-        sampled = await sample_and_score(
-            context,
+        request = SampleRequest(
             row.index,
             await row.dataset.rows.row(row.index),
+            config.data,
+            config.components,
             config.sampling,
             config.algorithm.samples_generated,
             task_seed(config.sampling.seed, lease.task),
-            lambda: self._leases.generated(lease.attempt),
             config.rollout.straggler_deadline,
         )
+        generated = partial(self._leases.generated, lease.attempt)
+        sampled = await sample_and_score(context, request, generated)
         if sampled.prompt_cut:
             message = cut_event(str(row), sampled.prompt_cut, len(sampled.prompt_tokens))
             await self._run_events.counted("cut", message)

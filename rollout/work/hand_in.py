@@ -8,8 +8,9 @@ import time
 from redis.exceptions import RedisError
 
 from rollout.run_events import RunEvents
+from rollout.work.assembly import Origin, oldest_tag, to_group
 from rollout.work.filtering import filter_reason
-from rollout.work.group import Sampled, to_group
+from rollout.work.group import Sampled
 from rollout.work.judged import judged_answers
 from rollout.work.leases import Leases
 from rollout.work.task_rows import TaskRow
@@ -72,18 +73,18 @@ class HandIn:
                 return await self._leases.filter_group(
                     lease.attempt, f"{row}: {reason}", reward, row.dataset.name, passed
                 )
-        group, oldest = to_group(
-            context,
-            trained,
+        origin = Origin(
+            run=context.run,
             task=lease.task,
             attempt=lease.attempt,
+            worker=context.worker,
             row=row.index,
+            lineage=live.lineage,
+            leased_at=leased_at,
             dataset=row.dataset.name,
             prompt_key=row.prompt_key if sampled.prompt_key is None else sampled.prompt_key,
-            live=live,
-            leased_at=leased_at,
-            sampled_reward=reward if algorithm.best_of else None,
         )
+        group = to_group(context, origin, trained, reward if algorithm.best_of else None)
         if context.teacher is not None:
             truncated = algorithm.shaping.mask_truncated
             group.teacher_logprobs = await context.teacher.logprobs(group, truncated)
@@ -95,6 +96,7 @@ class HandIn:
                 f"{broken.detail}",
             )
         await context.follower.until_proven(group.header.tags)
+        oldest = oldest_tag(group.header.tags, live.tag, context.follower.forks)
         lineage, version = parse_version_tag(oldest)
         trained_lengths = group.trained_lengths(algorithm.shaping.mask_truncated)
         # With routing replay a group has 206 MB. Leases are renewed meanwhile.

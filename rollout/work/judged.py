@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from rollout.work.group import RunContext, Sampled
+from rollout.work.context import RunContext
+from rollout.work.group import Sampled
 from rollout.work.task_rows import TaskRow
 from services.contracts.groups.sampled_answer import SampledAnswer, cut, extremes
 from services.contracts.weights import parse_version_tag

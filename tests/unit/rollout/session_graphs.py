@@ -5,6 +5,7 @@ from random import Random
 from rollout.rewards.combine import earned_score
 from rollout.sessions.session_completions import completion, shared_prompt
 from rollout.work.assembly import Origin, assemble
+from rollout.work.group import Sampled
 from services.contracts.groups.trajectory import TrajectoryGroup, decode, encode
 from services.contracts.sessions import Reward, Turn, packed, tokens_of
 from services.store.agents.sessions import Played
@@ -74,5 +75,5 @@ def group_of(sessions: list[list[Turn]], rewards: list[float | None]) -> Traject
     prompt = shared_prompt([Played(turns) for turns in sessions])
     made = [completion(turns, prompt, masks=False) for turns in sessions]
     scores = [earned_score(Reward(reward=reward)) for reward in rewards]
-    origin = Origin("r", 5, "x", "w", 3, "a", 0.0, 0.0, 0.0)
-    return decode(encode(assemble(origin, prompt, made, scores)))
+    origin = Origin("r", 5, "x", "w", 3, "a", 0.0)
+    return decode(encode(assemble(origin, Sampled(prompt, made, scores))))

@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 from rollout.episodes import Completion
 from rollout.text.answer_text import prefill, text_of
 from rollout.text.model_folder import TokenizerLike
-from rollout.work.group import RunContext, sample_and_score
+from rollout.work.context import RunContext
+from rollout.work.group import SampleRequest, sample_and_score
 from services.contracts.config import parse_config
 from services.contracts.rows.dataset import Row
 from services.contracts.scores import ScoreItem, ScoreResult, ScoreStatus
@@ -124,9 +125,8 @@ async def test_the_reward_service_gets_the_thought_that_a_prompt_opened() -> Non
         rewards=SimpleNamespace(score=score),
     )
     row = Row(prompt="2+3=", answer="5")
-    await sample_and_score(
-        cast(RunContext, context), 0, row, config.sampling, 3, None, lambda: None
-    )
+    request = SampleRequest(0, row, config.data, config.components, config.sampling, samples=3)
+    await sample_and_score(cast(RunContext, context), request, lambda: None)
 
     assert [(one.completion, one.prefill) for one in asked] == [
         ("5, but", "<think>"),

@@ -7,9 +7,10 @@ from rollout.episodes import Completion
 from rollout.rewards.combine import SampleScore
 from rollout.vllm.client.response import Span
 from rollout.work.assembly import Origin, assemble, oldest_tag
+from rollout.work.group import Sampled
 from services.contracts.groups.trajectory import decode, encode
 
-ORIGIN = Origin("run1", 17, "attempt", "w1", 4, "aa", 1.0, 2.0, 3.0)
+ORIGIN = Origin("run1", 17, "attempt", "w1", 4, "aa", 1.0)
 
 
 def completion(tokens, mask, spans, reason="stop"):
@@ -32,7 +33,7 @@ def test_a_group_survives_the_wire_token_for_token():
         SampleScore(None, "error", {"math": None}),
     ]
 
-    group = decode(encode(assemble(ORIGIN, [0, 9], completions, scores, 0.25)))
+    group = decode(encode(assemble(ORIGIN, Sampled([0, 9], completions, scores), 0.25)))
 
     assert group.header.tags == ["aa:3", "aa:4"]
     assert group.spans.tolist() == [[0, 0, 1, 0], [0, 2, 3, 1], [1, 0, 1, 1]]
@@ -55,13 +56,15 @@ def test_expert_routing_is_part_of_the_group():
     second.experts = first.experts[:2]
     scores = [SampleScore(1.0, "correct", {"math": 1.0})] * 2
 
-    group = decode(encode(assemble(ORIGIN, [0, 9], [first, second], scores, routing=True)))
+    sampled = Sampled([0, 9], [first, second], scores)
+
+    group = decode(encode(assemble(ORIGIN, sampled, routing=True)))
 
     assert group.experts is not None
     assert group.routed is not None
     assert group.experts.tolist() == [[[1, 2]], [[3, 4]], [[5, 6]]]
     assert group.routed.tolist() == [1, 0]
-    plain = decode(encode(assemble(ORIGIN, [0, 9], [first, second], scores)))
+    plain = decode(encode(assemble(ORIGIN, sampled)))
     assert plain.experts is None
 
 
@@ -70,7 +73,8 @@ def test_a_group_takes_at_most_twelve_bytes_a_token():
     tokens = list(range(64))
     completions = [completion(tokens, [1] * 64, [Span(0, 64, "aa:3")]) for _ in range(8)]
     scores = [SampleScore(1.0, "correct", {"math": 1.0})] * 8
-    assert len(encode(assemble(ORIGIN, list(range(16)), completions, scores))) <= 12 * 8 * 64
+    group = assemble(ORIGIN, Sampled(list(range(16)), completions, scores))
+    assert len(encode(group)) <= 12 * 8 * 64
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from rollout.vllm.client.progress import Rate, TokenProgress
 from rollout.work.capacity import Sequences, reserve_bytes, slots, to_lease, widened
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit
-from rollout.work.group import task_seed
+from rollout.work.prompt_sampler import task_seed
 
 
 def test_slots_fill_vllms_sequences_unless_configured():

@@ -53,13 +53,14 @@ async def test_the_worker_continues_while_a_group_is_encoded(
         pass
 
     monkeypatch.setattr(hand_in, "encode", slow)
-    monkeypatch.setattr(hand_in, "to_group", lambda *_, **__: (GROUP, "aaa:0"))
+    monkeypatch.setattr(hand_in, "to_group", lambda *_: GROUP)
     context: Any = SimpleNamespace(
         run="r",
+        worker="w",
         config=CONFIG,
         sequences=SimpleNamespace(finished=lambda *lengths: None),
         teacher=None,
-        follower=SimpleNamespace(until_proven=proven),
+        follower=SimpleNamespace(until_proven=proven, forks={}),
         payloads=SimpleNamespace(stored=stored),
     )
     sampled = Sampled([1], [], [earned_score(Reward(reward=0.5))])
@@ -69,7 +70,8 @@ async def test_the_worker_continues_while_a_group_is_encoded(
 
     events: Any = SimpleNamespace(judged=proven)
     monkeypatch.setattr(hand_in, "judged_answers", lambda *_: [])
-    assert await HandIn(leases, events)(lease, None, 0.0, row, sampled)  # type: ignore[arg-type]
+    live: Any = SimpleNamespace(tag="aaa:0", lineage="aaa")
+    assert await HandIn(leases, events)(lease, live, 0.0, row, sampled)
 
     ((attempt, version, lineage, payload, lengths, _),) = taken
     assert (attempt, version, lineage, payload) == ("x", 0, "aaa", bytes(encode(GROUP)))

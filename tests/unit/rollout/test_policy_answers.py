@@ -13,7 +13,7 @@ from rollout.policy.answering import AFTER_TRAINING, AS_TRAINING, Answering
 from rollout.policy.call_loop import together
 from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm_plugin.wire import Delta, Parsed
-from rollout.work.group import assistant_message
+from rollout.work.prompt_sampler import assistant_message
 from services.contracts.config import parse_config
 from services.contracts.policy_calls import Piece, PolicyCall
 from services.contracts.sessions import Call

@@ -9,7 +9,7 @@ import pytest
 from rollout.vllm.client.policy_client import PastDeadline
 from rollout.vllm.client.response import Sample
 from rollout.vllm.client.resume import mixed
-from rollout.work.group import PromptSampler
+from rollout.work.prompt_sampler import PromptSampler
 from services.contracts.config.rollout import Sampling
 from tests.unit.rollout.episodes import EOS, WordTokenizer, sample
 

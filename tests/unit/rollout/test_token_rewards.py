@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerFast
 from rollout.rewards.combine import combine
 from rollout.rewards.token_rewards import LONGEST_CHARACTER, earned, text_ends, token_rewards
 from rollout.work.assembly import assemble
+from rollout.work.group import Sampled
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.rewards import Reward, named
 from services.contracts.groups.trajectory import decode, encode
@@ -140,16 +141,16 @@ def test_token_rewards_survive_the_wire() -> None:
         combine(rewards(dense="values"), {"steps": result((4, 0.5))}),
         combine(rewards(dense="values"), {"steps": result()}),
     ]
-    group = decode(encode(assemble(ORIGIN, [9], completions, scores, decode=letters)))
+    sampled = Sampled([9], completions, scores)
+    group = decode(encode(assemble(ORIGIN, sampled, decode=letters)))
     assert group.token_rewards is not None
     assert group.token_rewards.tolist() == [0.0, 0.5, 0.0]
-    assert decode(encode(assemble(ORIGIN, [9], completions, scores))).token_rewards is None
+    assert decode(encode(assemble(ORIGIN, sampled))).token_rewards is None
 
 
 def test_token_rewards_of_another_length_are_refused() -> None:
-    group = assemble(
-        ORIGIN, [9], [completion([3], [1], [])], [combine(rewards(), {"steps": result()})]
-    )
+    scores = [combine(rewards(), {"steps": result()})]
+    group = assemble(ORIGIN, Sampled([9], [completion([3], [1], [])], scores))
     group.token_rewards = np.zeros(2, np.float32)
     with pytest.raises(ValueError, match="token_rewards has 2 entries, lengths add up to 1"):
         encode(group)

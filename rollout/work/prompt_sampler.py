@@ -1,0 +1,114 @@
+"""Samples the turns of one prompt with vLLM, and parses answers into messages."""
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+from rollout.text.answer_text import text_of
+from rollout.text.chat_rendering import QUESTION
+from rollout.text.model_folder import answer_tokens
+from rollout.vllm.client.policy_client import PastDeadline, RequestRefused
+from rollout.vllm.client.response import Sample, sampling_params, stopping_after
+from rollout.vllm.client.resume import DEADLINE, mixed, not_sampled, rest_of
+from rollout.vllm_plugin.wire import Parsed
+from rollout.work.context import RunContext
+from services.contracts.config.rollout import Sampling
+
+STAND_IN = [{"role": "user", "content": QUESTION}]
+"""Stands for the conversation before an answer: parsers read only the answer."""
+
+
+class PromptSampler:
+    """`episodes.Sampler` for one task: applies the run's options, its seed, and the token
+    limits."""
+
+    def __init__(
+        self,
+        context: RunContext,
+        sampling: Sampling,
+        seed: int | None,
+        expired: asyncio.Event | None = None,
+    ) -> None:
+        """`expired` is set at the group's deadline."""
+        self.tokenizer = context.tokenizer
+        self.ends = frozenset(context.eos)
+        self._context = context
+        self._sampling = sampling
+        self._seed = seed
+        self._expired = expired
+        self._added_tokens = context.tokenizer.get_added_vocab()
+
+    def room(self, prompt_tokens: Sequence[int]) -> int:
+        """See `episodes.Sampler.room`. Raises PromptTooLong if no token is left."""
+        return min(
+            self._sampling.max_tokens, answer_tokens(list(prompt_tokens), self._context.context)
+        )
+
+    async def sample(
+        self, token_ids: Sequence[int], n: int, stop: str = "", index: int = 0, done: int = 0
+    ) -> list[Sample]:
+        """See `episodes.Sampler.sample`. Raises PromptTooLong if the context is full."""
+        prompt = list(token_ids)
+        if done and self.room(prompt[: len(prompt) - done]) <= done:
+            return [not_sampled([], "length")]
+        tokens_left = answer_tokens(prompt, self._context.context)
+        vocabulary = self._context.vocabulary
+        params = sampling_params(
+            self._sampling, self._context.eos, tokens_left + done, self._seed, vocabulary
+        )
+        if done:
+            params = rest_of(params, index, done)
+        if stop:
+            params = stopping_after(params, stop, self._added_tokens)
+        try:
+            if self._expired is not None and self._expired.is_set():
+                raise PastDeadline("the deadline came before the group's next turn")
+            return await self._context.policy.generate(prompt, n, params, self._expired)
+        except PastDeadline:
+            if not done:
+                raise
+            return [not_sampled([], DEADLINE)]
+
+    async def message(
+        self, token_ids: Sequence[int], tools: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """See `episodes.Sampler.message`. An answer that the parser cannot read becomes text.
+        Raises VLLMUnavailable."""
+        return await assistant_message(self._context, token_ids, STAND_IN, tools)
+
+
+def task_seed(seed: int | None, task: int) -> int | None:
+    """Return the seed of a task's first sample; vLLM adds the sample's index. None: no seed."""
+    return None if seed is None else mixed(seed, task)
+
+
+async def assistant_message(
+    context: RunContext,
+    token_ids: Sequence[int],
+    messages: list[dict[str, Any]],
+    tools: list[dict[str, Any]],
+    parallel_tool_calls: bool = True,
+) -> dict[str, Any]:
+    """Return the policy's answer to `messages` as an assistant's message, by vLLM's parsers if the
+    run has any.
+
+    An answer that they cannot read becomes text: the policy wrote it, and it is trained like any
+    other answer. Without `parallel_tool_calls` only the first call is kept. Raises VLLMUnavailable.
+    """
+    ids = without_end(context, token_ids)
+    served = context.config.served
+    if ids and (served.parses_tools or served.parses_reasoning):
+        with contextlib.suppress(RequestRefused):
+            variables = context.config.data.chat_template_kwargs
+            message = await context.policy.message(Parsed(ids, messages, tools, variables))
+            if not parallel_tool_calls and message.get("tool_calls"):
+                message["tool_calls"] = message["tool_calls"][:1]
+            return {"content": None, **message}
+    return {"role": "assistant", "content": text_of(context.tokenizer, ids)}
+
+
+def without_end(context: RunContext, token_ids: Sequence[int]) -> list[int]:
+    """Return an answer's tokens without its end-of-sequence token, if it has one."""
+    ids = list(token_ids)
+    return ids[:-1] if ids and ids[-1] in context.eos else ids
