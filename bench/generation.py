@@ -24,8 +24,8 @@ from bench.installation import Installation, failures
 from bench.runner import BenchFailed, BenchPart, Figures
 from bench.workload import CONTEXT, NEW_TOKENS, PROMPTS, SAMPLES, SEQUENCES, generation_config
 from rollout.settings import RolloutSettings
-from rollout.vllm.process.options import environment
 from rollout.vllm.client.response import sampling_params
+from rollout.vllm.process.options import environment
 from rollout.vllm.process.server import make_server_folder
 from services.contracts.config.rollout import Sampling
 from services.contracts.groups.trajectory import TrajectoryGroup, decode
