@@ -171,7 +171,7 @@ class LiveSessionTasks:
             if played is None:
                 return None
             prompt, now = shared_prompt(played), time.time()
-            made = [completion(played[0].turns, prompt, self._context.config.sampling.cuts)]
+            made = [completion(played[0], prompt, self._context.config.sampling.cuts)]
         except (RedisError, OSError):
             raise
         except Exception as error:

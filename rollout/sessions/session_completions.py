@@ -68,13 +68,14 @@ def _common(left_ids: npt.ArrayLike, right_ids: npt.ArrayLike) -> int:
     return int(differ[0]) if len(differ) else size
 
 
-def completion(turns: Sequence[Turn], prompt: Sequence[int], masks: bool) -> Completion:
+def completion(session: Played, prompt: Sequence[int], masks: bool) -> Completion:
     """Return a session as one completion after `prompt`, which all sessions of its group begin
     with.
 
     Each turn's own tokens occur once; a branch does not repeat its beginning. `masks`: whether the
     run has sampling masks.
     """
+    turns = session.turns
     whole = not_sampled([], "stop")
     trained: list[bool] = []
     branches: list[Branch] = []
@@ -112,7 +113,7 @@ def completion(turns: Sequence[Turn], prompt: Sequence[int], masks: bool) -> Com
         loss_mask=np.array(trained, dtype=np.bool_),
         logprobs=whole.logprobs,
         spans=whole.spans,
-        finish_reason=last.finish_reason if last else "stop",
+        finish_reason="length" if session.spent else last.finish_reason if last else "stop",
         sampling_mask=mask,
         branches=branches,
         turns=sum(not turn.side for turn in turns),

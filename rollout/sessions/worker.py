@@ -284,7 +284,7 @@ class SessionWorker(RunWorker):
         if played is None:
             return None
         prompt = shared_prompt(played)
-        made = [completion(session.turns, prompt, config.sampling.cuts) for session in played]
+        made = [completion(session, prompt, config.sampling.cuts) for session in played]
         last = [last_turn(session.turns) for session in played]
         ended = time.time()
         scores = [

@@ -10,7 +10,7 @@ from rollout.settings import RolloutSettings
 from rollout.worker_supervisor import WorkerSupervisor
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.trust import parse_trusted
-from services.contracts.config.vllm import HARMLESS
+from services.contracts.config.vllm import SWITCHES, VALUES
 from services.contracts.records import RunRecord, RunState
 from services.settings import Settings
 from services.store import Store
@@ -70,9 +70,34 @@ def test_the_value_of_an_option_cannot_be_another_option(value: Any) -> None:
         parse_trusted(config(extra={"enable-prefix-caching": value}), True)
 
 
+@pytest.mark.parametrize("trusted", [False, True])
+@pytest.mark.parametrize(
+    ("extra", "way_out"),
+    [
+        (
+            {"enforce-eager": "false"},
+            'enforce-eager is a switch: write true or false (got "false")',
+        ),
+        ({"enable_prefix_caching": 1}, "enable_prefix_caching is a switch: write true or false"),
+        ({"seed": [1, "/etc"]}, 'seed takes one text or number (got [1, "/etc"])'),
+        ({"--tool-call-parser": True}, "--tool-call-parser takes one text or number (got true)"),
+        ({"": ["/etc"]}, '"" is no name of an option: leave it out'),
+        ({"seed=1 /etc": None}, '"seed=1 /etc" is no name of an option: leave it out'),
+    ],
+)
+def test_nothing_in_extra_is_a_positional_argument(
+    extra: dict[str, Any], way_out: str, trusted: bool
+) -> None:
+    with pytest.raises(ConfigError) as refused:
+        parse_trusted(config(extra=extra), trusted)
+    ((path, message),) = refused.value.problems
+    assert path == EXTRA
+    assert way_out in message
+
+
 def test_options_that_tune_need_no_trust() -> None:
     assert not Settings().trust_remote_code
-    raw = config(extra=dict.fromkeys(HARMLESS, 1))
+    raw = config(extra=dict.fromkeys(SWITCHES, True) | dict.fromkeys(VALUES, 1))
     assert parse_trusted(raw, False) == parse_config(raw)
 
 

@@ -81,7 +81,8 @@ class Sessions(Section):
     or the `transcript` of the conversation that ends with it, from its first answer on, with the
     messages between and what the chat template writes around them, without special tokens."""
     max_turns: int = Field(256, ge=1, le=4096)
-    """Turns of a session, in all its conversations. A further call is refused."""
+    """Turns of a session, in all its conversations. A further call gets an empty answer that ends
+    with `length`, and the session is truncated."""
     side_calls: SideCalls = SideCalls()
     """Calls that are answered and not trained."""
 

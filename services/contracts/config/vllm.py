@@ -1,5 +1,7 @@
 """Options of a rollout worker's vLLM server."""
 
+import json
+import re
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -28,21 +30,31 @@ CHAT_TEMPLATE = frozenset(
     {"chat-template", "chat-template-content-format", "default-chat-template-kwargs"}
 )
 
-HARMLESS = frozenset(
+SWITCHES = frozenset(
     {
-        "async-scheduling", "attention-backend", "block-size", "cpu-offload-gb",
-        "disable-cascade-attn", "disable-custom-all-reduce",
+        "async-scheduling", "disable-cascade-attn", "disable-custom-all-reduce",
         "disable-sliding-window", "enable-auto-tool-choice", "enable-chunked-prefill",
-        "enable-expert-parallel",
-        "enable-prefix-caching", "enforce-eager", "kv-cache-dtype", "kv-cache-memory-bytes",
-        "long-prefill-token-threshold", "mamba-block-size", "mamba-cache-dtype",
-        "mamba-ssm-cache-dtype", "max-cudagraph-capture-size", "max-num-batched-tokens",
-        "moe-backend", "num-gpu-blocks-override", "optimization-level", "performance-mode",
-        "prefix-caching-hash-algo", "reasoning-parser", "seed", "stream-interval",
-        "tool-call-parser",
+        "enable-expert-parallel", "enable-prefix-caching", "enforce-eager",
     }
 )  # fmt: skip
-"""Options of vLLM (0.32) that any run may set: they neither run code nor read files."""
+"""Options of vLLM (0.32) that take no value. vLLM would ignore what follows them without a word."""
+
+VALUES = frozenset(
+    {
+        "attention-backend", "block-size", "cpu-offload-gb", "kv-cache-dtype",
+        "kv-cache-memory-bytes", "long-prefill-token-threshold", "mamba-block-size",
+        "mamba-cache-dtype", "mamba-ssm-cache-dtype", "max-cudagraph-capture-size",
+        "max-num-batched-tokens", "moe-backend", "num-gpu-blocks-override", "optimization-level",
+        "performance-mode", "prefix-caching-hash-algo", "reasoning-parser", "seed",
+        "stream-interval", "tool-call-parser",
+    }
+)  # fmt: skip
+"""Options of vLLM that take one value."""
+
+HARMLESS = SWITCHES | VALUES
+"""Options that any run may set: they neither run code nor read files."""
+
+OPTION = re.compile("-{0,2}[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 TOOL_PARSER_OPTIONS = (
@@ -87,9 +99,9 @@ class VLLM(Section):
     so that completions and log-probabilities have its distribution. Faster where answers repeat
     text and few completions run at once. On GPUs only."""
     extra: dict[str, Any] = {}
-    """Other options of the vLLM server by name, e.g. {"enable-prefix-caching": false}. Options that
-    could run code or read files are refused unless the operator allows them
-    (HEADRACE_TRUST_REMOTE_CODE)."""
+    """Other options of the vLLM server by name, e.g. {"enable-prefix-caching": false}. Switches are
+    true or false. Options that could run code or read files are refused unless the operator allows
+    them (HEADRACE_TRUST_REMOTE_CODE)."""
     startup_seconds: float = Field(600, gt=0)
     """Seconds that the server may take to start."""
 
@@ -157,9 +169,22 @@ class VLLM(Section):
                 "extra may not set the chat template: Headrace renders the prompts, by "
                 "data.chat_template and data.chat_template_kwargs"
             )
-        for name, value in extra.items():
-            # vLLM's parser would take it for another option.
-            texts = value if isinstance(value, list) else [value]
-            if any(isinstance(text, str) and text.startswith("-") for text in texts):
-                raise ValueError(f"extra: the value of {name} begins with -, as an option does")
+        if refused := [why for item in extra.items() if (why := _misread(*item))]:
+            raise ValueError("; ".join(refused))
         return extra
+
+
+def _misread(name: str, value: Any) -> str | None:
+    """Say why vLLM's parser would take an option or its value for something else."""
+    if not OPTION.fullmatch(name):
+        return f"extra: {json.dumps(name)} is no name of an option: leave it out"
+    texts = value if isinstance(value, list) else [value]
+    if any(isinstance(text, str) and text.startswith("-") for text in texts):
+        return f"extra: the value of {name} begins with -, as an option does"
+    if value is None:
+        return None
+    if spelled(name) in SWITCHES and not isinstance(value, bool):
+        return f"extra: {name} is a switch: write true or false (got {json.dumps(value)})"
+    if spelled(name) in VALUES and isinstance(value, bool | list | dict):
+        return f"extra: {name} takes one text or number (got {json.dumps(value)})"
+    return None

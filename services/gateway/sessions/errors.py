@@ -19,7 +19,7 @@ POLICY = ("/v1/chat/", "/v1/completions", "/v1/models", "/v1/responses")
 MAX_MESSAGE = 2000
 ENDED = {
     "full": "this session has all of its rollout.episode.max_turns turns, or as many bytes of "
-    "them as it may have, or four times as many of its calls were refused",
+    "them as it may have; or four times as many of its calls were refused or got no tokens",
     "gone": "this session does not exist, or ended more than an hour ago",
     "lapsed": "this session's lease has lapsed: no call came for rollout.episode.idle_seconds, its "
     "group was not handed in for as long, or its run has ended",

@@ -1,6 +1,7 @@
 """A session's next turn: asked for, waited for, and answered in the format of OpenAI's API."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -129,8 +130,11 @@ class Turns:
         async with self._waiting.answer(
             session.run, call_id(session.attempt, session.index, asked)
         ) as news:
-            if await self._ask(session, call, asked) == "answered":
-                news.set()
+            match await self._ask(session, call, asked):
+                case "answered":
+                    news.set()
+                case "spent":
+                    return _spent(call)
             while True:
                 try:
                     async with asyncio.timeout(LOOK_SECONDS):
@@ -153,7 +157,7 @@ class Turns:
                     )
 
     async def _ask(self, session: Place, call: Call, asked: str) -> str:
-        """Have a worker take `call`, unless it is `answered` or `waiting` already."""
+        """Have a worker take `call`. Returns `waiting`, `answered` or `spent`."""
         outcome = await self._store.agent_sessions.call(*session.parts, asked, call)
         if outcome == "busy":
             raise SessionProblem(
@@ -167,6 +171,21 @@ class Turns:
             await self._store.prompts.release(
                 session.run, [session.attempt], cause="too_slow", detail=detail
             )
-        if outcome not in ("waiting", "answered"):
+        if outcome not in ("waiting", "answered", "spent"):
             raise over(outcome)
         return outcome
+
+
+def _spent(call: Call) -> Turn:
+    """Return the empty answer to a call for which its session has no turn left. It is not
+    recorded."""
+    return Turn(
+        added=b"",
+        token_ids=b"",
+        logprobs=b"",
+        versions=[],
+        finish_reason="length",
+        message={"role": "assistant", "content": ""} if call.kind == "chat" else {"text": ""},
+        prompt_tokens=0,
+        created=int(time.time()),
+    )

@@ -65,6 +65,8 @@ class Played:
 
     turns: list[Turn] = field(default_factory=list)
     reward: Reward | None = None
+    spent: bool = False
+    """Whether a call found all turns, or all their bytes, used up."""
 
 
 class AgentSessions(StorePart):
@@ -232,7 +234,7 @@ class AgentSessions(StorePart):
                 turns = [_turn.decode(found[b"turn:%d:%d" % (index, n)]) for n in range(count)]
                 reward = found.get(b"reward:%d" % index)
                 known = msgspec.json.decode(reward, type=Reward) if reward else None
-                sessions.append(Played(turns, known))
+                sessions.append(Played(turns, known, b"spent:%d" % index in found))
         return sessions
 
     async def release_group(self, run: str, attempt: str) -> bool:

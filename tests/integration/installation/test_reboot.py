@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +28,8 @@ STEPS = 16
 class Box:
     """`headrace up` on one data folder, started as often as is needed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] = SCRIPTED) -> None:
+        self.environment = environment
         self.data = folder / "data"
         self.output = folder / "output.txt"
         self.port, self.reward_port = own_ports("127.0.0.1", 2)
@@ -40,6 +41,15 @@ class Box:
         return str(json.loads((self.data / "up.json").read_text())["instance"])
 
     def up(self) -> None:
+        self.start()
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        eventually(self._is_up, what=self.output.read_text())
+        assert self.process is not None
+        assert self.process.poll() is None, self.output.read_text()
+
+    def start(self) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
         ports = ("--port", str(self.port), "--reward-port", str(self.reward_port))
         with self.output.open("w") as output:
@@ -51,10 +61,8 @@ class Box:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                env=kept | SCRIPTED | {"HEADRACE_API_KEY": "hr-box"},
+                env={**kept, **self.environment, "HEADRACE_API_KEY": "hr-box"},
             )
-        eventually(self._is_up, what=self.output.read_text())
-        assert self.process.poll() is None, self.output.read_text()
 
     def _is_up(self) -> bool:
         assert self.process is not None

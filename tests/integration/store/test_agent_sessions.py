@@ -146,7 +146,11 @@ async def test_a_session_has_as_many_turns_as_it_may(scene: Scene) -> None:
     await ask(scene, lease, "one")
     await answer(scene, (await claim(scene))[0])
     assert await ask(scene, lease, "two") == "waiting"
-    assert await ask(scene, lease, "three") == "full"
+    # An agent that is told so ends as it would anywhere; it cannot ask for ever.
+    told = [await ask(scene, lease, "three") for _ in range(9)]
+    assert told == ["spent"] * 8 + ["full"]
+    (spent, fresh) = await scene.store.agent_sessions.played(RUN, lease.attempt, 2) or []
+    assert (spent.spent, fresh.spent) == (True, False)
     assert await ask(scene, lease, "two") == "waiting"
     assert await ask(scene, lease, "one") == "answered"
     other = await opened_at_once(scene, lease)
@@ -158,7 +162,7 @@ async def test_a_session_has_as_many_bytes_of_turns_as_it_may(scene: Scene) -> N
     for digest in ("one", "two"):
         assert await ask(scene, lease, digest) == "waiting"
         await answer(scene, (await claim(scene))[0], "x" * 600)
-    assert await ask(scene, lease, "three") == "full"
+    assert await ask(scene, lease, "three") == "spent"
     # What was answered stays so, and other sessions have bytes of their own.
     assert await ask(scene, lease, "one") == "answered"
     assert await ask(scene, lease, "three", index=1) == "waiting"

@@ -73,7 +73,7 @@ def random_session(chance: Random, most: int = 7, side_calls: bool = True) -> li
 def group_of(sessions: list[list[Turn]], rewards: list[float | None]) -> TrajectoryGroup:
     """Return the group of these sessions as the learner reads it."""
     prompt = shared_prompt([Played(turns) for turns in sessions])
-    made = [completion(turns, prompt, masks=False) for turns in sessions]
+    made = [completion(Played(turns), prompt, masks=False) for turns in sessions]
     scores = [earned_score(Reward(reward=reward)) for reward in rewards]
     origin = Origin("r", 5, "x", "w", 3, "a", 0.0)
     return decode(encode(assemble(origin, Sampled(prompt, made, scores))))

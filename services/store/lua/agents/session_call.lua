@@ -4,11 +4,13 @@
 -- becomes stale when no later batch may train its oldest token; live sessions are answered all the same.
 -- The worker that played the session's last turn, which has its tokens cached, may claim the call first. If there is
 -- no such worker, or it no longer asks for calls, the worker with the lowest load may.
+-- A session at its turns or `max_bytes` is spent: its agent gets an empty answer, and the session is truncated. A live
+-- session is full, because its application can ask another server.
 -- O(calls of the session at once); without such a worker also O(workers of the run).
 -- KEYS sessions deadlines calls calls_due calls_asked run calls_load
 -- ARGV attempt index digest at_once call
--- Reply 'waiting' or 'answered', or why not: 'ended', 'busy' (`at_once` calls wait), 'full' (the turns are at their
--- number or at `max_bytes`, or too many calls failed), 'stale', or as sessions_go_on
+-- Reply 'waiting' or 'answered', or why not: 'ended', 'busy' (`at_once` calls wait), 'spent', 'full' (also if too many
+-- calls failed or found the session spent), 'stale', or as sessions_go_on
 local FAILURES = 4 -- per turn, so a session's failed calls are bounded too
 local attempt, index, digest, at_once, call = unpack(ARGV)
 if redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest) == 1 then return 'answered' end
@@ -27,9 +29,14 @@ local busy = words(s[2])
 if busy[digest] then return 'waiting' end
 local count = 0
 for _ in pairs(busy) do count = count + 1 end
-if tonumber(s[3] or '0') + count >= tonumber(s[7]) then return 'full' end
 if tonumber(s[8] or '0') >= FAILURES * tonumber(s[7]) then return 'full' end
-if s[11] and tonumber(s[10] or '0') >= tonumber(s[11]) then return 'full' end
+local heavy = s[11] and tonumber(s[10] or '0') >= tonumber(s[11])
+if heavy or tonumber(s[3] or '0') + count >= tonumber(s[7]) then
+  if s[9] then return 'full' end
+  redis.call('HSET', sessions, 'spent:' .. index, 1)
+  redis.call('HINCRBY', sessions, 'failures:' .. index, 1)
+  return 'spent'
+end
 if count >= tonumber(at_once) then return 'busy' end
 redis.call('HSET', sessions, 'busy:' .. index, (s[2] and s[2] .. ' ' or '') .. digest)
 redis.call('HDEL', sessions, 'failed:' .. index .. ':' .. digest)
