@@ -20,6 +20,7 @@ from services.contracts.chains import (
     referred,
     with_paths,
 )
+from services.contracts.model_paths import path_at
 from services.contracts.records import RunRecord, RunState
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import refusals
@@ -145,14 +146,14 @@ async def run_of(deps: Dependencies, chain: ChainRecord) -> tuple[RunRecord, lis
     last run, if that has a checkpoint, or has answered rows of the same evaluation. Raises Problem.
     """
     step = chain.step
-    config = await _resolved(deps, chain, step.config)
-    resume_from = await _continued(deps, chain)
+    previous = await _continued(deps, chain)
+    config = await _resolved(deps, chain, step.config, previous)
     submission = RunSubmission(
         config=config,
         name=f"{chain.name}-{step.name}",
         pool=chain.pool,
         priority=chain.priority,
-        resume_from=resume_from,
+        resume_from=previous.id if previous else None,
     )
     accepted = await accept(deps, submission)
     if too_large := refusals(accepted.estimate):
@@ -163,12 +164,12 @@ async def run_of(deps: Dependencies, chain: ChainRecord) -> tuple[RunRecord, lis
     return accepted.record.model_copy(update=named), accepted.unfinished
 
 
-async def _continued(deps: Dependencies, chain: ChainRecord) -> str | None:
+async def _continued(deps: Dependencies, chain: ChainRecord) -> RunRecord | None:
     """The last run of the present step that has left a checkpoint."""
     for id in reversed(chain.step.runs[:-1]):
         run = await deps.store.runs.get(id)
         if run is not None and run.checkpoint is not None:
-            return id
+            return run
     return None
 
 
@@ -182,16 +183,26 @@ async def _answered(deps: Dependencies, chain: ChainRecord, config: dict[str, An
 
 
 async def _resolved(
-    deps: Dependencies, chain: ChainRecord, config: dict[str, Any]
+    deps: Dependencies, chain: ChainRecord, config: dict[str, Any], previous: RunRecord | None
 ) -> dict[str, Any]:
-    """The config with the checkpoints that `step:NAME` means by now. Raises Problem."""
+    """Put the checkpoints into the config that `step:NAME` means by now. If the step's run is
+    deleted, the `previous` run of the present step knows its checkpoint: whether the next run
+    needs it is checked as for any run that is resumed. Raises Problem."""
     paths = {}
     for key, path in references(config).items():
         name, which = referred(path) or ("", "")
         step = next((one for one in chain.steps if one.name == name), None)
         run = await deps.store.runs.get(step.run) if step else None
         if run is None:
-            raise Problem(409, f"{key} {path}: the run of step {name} is deleted")
+            before = path_at(previous.config, key) if previous else None
+            if before is None:
+                raise Problem(
+                    409,
+                    f"{key} {path}: the run of step {name} is deleted, and step {chain.step.name} "
+                    "has no checkpoint of its own to go on from: submit the chain again",
+                )
+            paths[key] = before
+            continue
         number: int | str = which
         if which == "last":
             number = run.committed_step

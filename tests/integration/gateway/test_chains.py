@@ -21,6 +21,7 @@ from tests.integration.gateway.servers import (
     problems,
     upload,
 )
+from tests.integration.gateway.test_continuing import write_checkpoint
 from tests.integration.launch.conditions import eventually
 
 pytestmark = pytest.mark.usefixtures("sums")
@@ -130,6 +131,38 @@ def test_each_step_starts_from_the_one_before_and_a_failed_one_is_resumed(
     assert headrace("rm", id, "--yes").returncode == 0
     assert api.get(f"/v1/chains/{id}").status_code == 404
     assert all(api.get(f"/v1/runs/{r}").status_code == 404 for r in (first, *third["runs"]))
+
+
+def test_a_step_goes_on_from_its_own_checkpoint_though_the_run_before_it_is_deleted(
+    api: httpx.Client, chain: Any, ends: Any, gateway: GatewayProcess
+) -> None:
+    id = chain().json()["id"]
+    first = ends("succeeded")
+    eventually(lambda: steps_of(api, id) == [("sft", "succeeded"), ("rl", "queued")])
+    second = ends("failed", "the verifier is broken")
+    checkpoint = gateway.data / f"runs/{second}/checkpoints/step-000005"
+    write_checkpoint(checkpoint)
+    (checkpoint / "tokenizer_config.json").write_text("{}")
+    eventually(lambda: api.get(f"/v1/chains/{id}").json()["state"] == "failed")
+    assert api.delete(f"/v1/runs/{first}").status_code == 204
+
+    # The reference of a KL would be the deleted model.
+    needs = {"algorithm": {"kl": {"type": "k3", "coefficient": 0.1}}}
+    refused = api.post(f"/v1/chains/{id}/resume", json={"config": needs})
+    assert f"there is no run '{first}" in problems(refused)["model.path"]
+    resumed = api.post(f"/v1/chains/{id}/resume", json={})
+    assert resumed.status_code == 201, resumed.text
+    third = api.get(f"/v1/runs/{resumed.json()['steps'][1]['run']}").json()
+    assert (third["resume_from"], third["config"]["model"]["path"]) == (second, f"run:{first}@5")
+
+    # A step without a checkpoint has nothing to go on from.
+    ends("failed", "again")
+    eventually(lambda: api.get(f"/v1/chains/{id}").json()["state"] == "failed")
+    for run in (third["id"], second):
+        assert api.delete(f"/v1/runs/{run}").status_code == 204
+    refused = api.post(f"/v1/chains/{id}/resume", json={})
+    assert refused.status_code == 409
+    assert "the run of step sft is deleted, and step rl has no" in refused.json()["detail"]
 
 
 def test_a_step_that_evaluates_goes_on_from_its_answers_unless_its_options_change(
