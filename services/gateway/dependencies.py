@@ -1,8 +1,7 @@
 """What routes use: the store, the data volume, and the run or dataset that a request names."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Annotated, Any, Protocol, TypeVar
 
@@ -49,8 +48,6 @@ class Dependencies:
     rows: DatasetRows
     references: ReferenceChecks
     previews: Previews
-    dataset_changes: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a dataset's record and its files change together."""
 
 
 # Without `async`, FastAPI would ask a thread for it, at each request.

@@ -6,6 +6,7 @@ caches it under the same relative path. Files on the volume never change after t
 cached file stays valid while its checksum is right.
 """
 
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path, PurePosixPath
 
 from services.contracts.weights import WeightFile
@@ -80,6 +81,11 @@ class Volume:
         if relative.is_absolute() or ".." in relative.parts or not relative.parts:
             raise ValueError(f"{name!r} is not a path inside the data volume")
         return self.root / relative
+
+    def dataset_lock(self) -> AbstractAsyncContextManager[None]:
+        """Return a lock that all gateways of the volume share. Hold it while a dataset's record and
+        its files change together."""
+        return file_lock(self.path("datasets/.lock"))
 
     def has_run(self, run: str) -> bool:
         """Whether this host has the data volume with this run: the gateway writes the record of

@@ -203,7 +203,7 @@ async def _imported(
 async def _added(deps: Deps, record: DatasetRecord) -> DatasetRecord | None:
     """Return the record that holds the name now, or None if the same dataset was deleted since the
     file was written. Raises Problem 409 if the record has other rows or other defaults."""
-    async with deps.dataset_changes:
+    async with deps.volume.dataset_lock():
         path = deps.volume.path(record.segments[0].file)
         if not await anyio.to_thread.run_sync(path.exists):
             return None
@@ -286,7 +286,7 @@ async def preview(
 async def delete(deps: Deps, record: DatasetDep) -> None:
     """Delete a dataset and its files. Refused (409) while a run or a chain uses it that is not
     over."""
-    async with deps.dataset_changes:
+    async with deps.volume.dataset_lock():
         users = await users_of(deps, record)
         if users:
             raise Problem(

@@ -73,7 +73,7 @@ async def add(deps: Deps, addition: PromptAddition) -> PromptsAdded:
     rows = [Row(prompt=p.prompt, answer=p.answer, columns=p.columns) for p in addition.prompts]
     segment = await anyio.to_thread.run_sync(append_rows, deps.volume.root, record.id, rows)
     path = deps.volume.path(segment.file)
-    async with deps.dataset_changes:
+    async with deps.volume.dataset_lock():
         try:
             # It may have been deleted, and be there again.
             if not await anyio.to_thread.run_sync(path.exists):

@@ -47,6 +47,12 @@ class Datasets:
 
 
 @pytest.fixture
+def other(deps: Any) -> Any:
+    """Another gateway on the same volume and Redis."""
+    return SimpleNamespace(**vars(deps) | {"volume": Volume(deps.volume.root)})
+
+
+@pytest.fixture
 def deps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     async def unused(*_: object) -> list[str]:
         return []
@@ -55,7 +61,6 @@ def deps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return SimpleNamespace(
         volume=Volume(tmp_path),
         store=SimpleNamespace(datasets=Datasets()),
-        dataset_changes=asyncio.Lock(),
         settings=SimpleNamespace(upload_limit=1 << 20),
     )
 
@@ -73,13 +78,15 @@ async def began(task: asyncio.Task[Any]) -> None:
     await asyncio.wait([task], timeout=1)
 
 
-async def test_a_dataset_that_is_uploaded_while_it_is_deleted_has_its_file(deps: Any) -> None:
+async def test_a_dataset_that_is_uploaded_while_another_gateway_deletes_it_has_its_file(
+    deps: Any, other: Any
+) -> None:
     """The deletion removed the file of the new one, and a run on it could not read a row."""
     record = await upload(deps)
     uploads: list[asyncio.Task[Any]] = []
 
     async def again() -> None:
-        uploads.append(asyncio.create_task(upload(deps)))
+        uploads.append(asyncio.create_task(upload(other)))
         await began(uploads[0])
 
     deps.store.datasets.deleted = again
@@ -92,14 +99,14 @@ async def test_a_dataset_that_is_uploaded_while_it_is_deleted_has_its_file(deps:
 
 @pytest.mark.parametrize("kind", ["upload", "prompts"])
 async def test_a_dataset_that_is_deleted_before_its_copy_is_written_has_none(
-    kind: str, deps: Any, monkeypatch: pytest.MonkeyPatch
+    kind: str, deps: Any, other: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy that Redis does not know is a loss, with which no gateway starts."""
     record = await upload(deps) if kind == "prompts" else None
     deletions: list[asyncio.Task[Any]] = []
 
     async def late(keep: Any, root: Path, kept: DatasetRecord) -> None:
-        deletions.append(asyncio.create_task(routes.delete(deps, kept)))
+        deletions.append(asyncio.create_task(routes.delete(other, kept)))
         await began(deletions[0])
         await keep_copy(keep, root, kept)
 
