@@ -154,7 +154,7 @@ async def test_the_training_data_is_what_vllm_got_and_sampled(template: str, his
         for _ in range(chance.randint(1, 6)):
             await client.step()
         prompt = shared_prompt([Played(client.turns)])
-        made = completion(client.turns, prompt, masks=False)
+        made = completion(Played(client.turns), prompt, masks=False)
         trained: list[tuple[list[int], int]] = []
         for one in conversations(len(prompt), len(made.token_ids), made.branches):
             whole = [*prompt[: one.prompt], *made.token_ids[one.places].tolist()]
@@ -268,7 +268,7 @@ async def test_a_conversation_that_has_used_up_its_tokens_ends_with_length_and_i
     last, *_ = await player.play(after, [first, spent], None)
     assert (last.finish_reason, len(engine.seen)) == ("length", 1)
 
-    whole = completion([first, spent, last], first.prompt, masks=False)
+    whole = completion(Played([first, spent, last]), first.prompt, masks=False)
     assert whole.finish_reason == "length"
     assert whole.token_ids.tolist() == first.sampled.tolist()
     assert whole.loss_mask.all()
