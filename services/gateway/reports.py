@@ -1,8 +1,8 @@
-"""A report of every run and every chain that has ended, on the data volume.
+"""Write a report of every run and every chain that has ended, on the data volume.
 
-A child process of low priority draws and writes, one report at a time. What is due follows from the
-records and the files alone: a gateway that was killed writes what is missing. A report that cannot
-be written is a warning among the run's events, and harms nothing else.
+A child process of low priority draws and writes, one report at a time. The records and the files
+alone say which reports are due: after a kill the gateway writes the missing ones. A report that
+cannot be written is a warning among the run's events, and harms nothing else.
 """
 
 import asyncio
@@ -39,18 +39,18 @@ R = TypeVar("R", bound=RunRecord | ChainRecord)
 
 LOOK_SECONDS = 15.0
 NEWEST = 86_400.0
-"""Seconds after its end in which a run gets a report by itself."""
+"""Seconds. A run that ended earlier gets no report by itself."""
 MOST_SECONDS = 300.0
-"""For one report."""
+"""Timeout of one report."""
 CLOCKS_APART = 3600.0
-"""Seconds. Another gateway's runs may be submitted at an earlier time than it is here."""
+"""Seconds by which the clock of another gateway may be behind."""
 FRESH_SECONDS = 10.0
-"""A report of what is not over is not made again so soon."""
+"""Seconds for which the report of an unfinished run is kept."""
 FOLDER = "report"
 
 
 class ReportFailed(RuntimeError):
-    """A report that could not be written; the message says why."""
+    """A report cannot be written; the message says why."""
 
 
 class Reports:
@@ -61,12 +61,12 @@ class Reports:
         self._volume = volume
         self._one = asyncio.Lock()
         self._settled: set[str] = set()
-        """Ids of runs and chains that are over, and have a report, need none or cannot have one."""
+        """Ids of ended runs and chains whose report was written, tried or is not wanted."""
         self._since = -inf
-        """All runs that were submitted before are settled."""
+        """All runs that were submitted earlier are settled."""
 
     async def keep_writing(self) -> None:
-        """Write the reports that are due, again and again, until cancelled."""
+        """Write the reports that are due, every LOOK_SECONDS, until cancelled."""
         while True:
             try:
                 await self._write_due()
@@ -75,8 +75,8 @@ class Reports:
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _write_due(self) -> None:
-        """Reads the runs since the oldest one that is not over, and of chains the ids and those
-        that have ended."""
+        """Read the runs since the oldest unfinished one, the ids of chains, and the ended chains.
+        Write their reports."""
         runs = await self._store.runs.all(self._since)
         for run in reversed(runs):
             if run.finished is not None:
@@ -85,7 +85,7 @@ class Reports:
         newest = max((run.created for run in runs), default=-inf)
         self._since = max(self._since, min([newest - CLOCKS_APART, *going]))
         ids, open = await self._store.chains.ids(), set(await self._store.chains.open())
-        # A chain goes on when it is resumed.
+        # A resumed chain is open again.
         self._settled -= open
         for id in ids:
             if id in open or id in self._settled:
@@ -94,14 +94,14 @@ class Reports:
                 await self._settle(chain)
 
     async def _settle(self, ended: RunSummary | ChainRecord) -> None:
-        """Write the report of what has ended, if that was lately and no report was tried."""
+        """Write the report of `ended` if it ended recently and no report was tried."""
         recent = (ended.finished or 0.0) > time.time() - NEWEST
         if recent and ended.id not in self._settled:
             await self._try(ended)
         self._settled.add(ended.id)
 
     async def _try(self, ended: RunSummary | ChainRecord) -> None:
-        """The report of what has ended. A failure is said once."""
+        """Write the report of `ended`. A failure is one warning."""
         try:
             if isinstance(ended, ChainRecord):
                 await self.of_chain(ended)
@@ -120,8 +120,8 @@ class Reports:
                         raise
 
     async def of_run(self, record: RunRecord) -> Path | None:
-        """The page of a run's report, written where it is missing or old; None where the run has
-        measured nothing. Raises ReportFailed."""
+        """Return the page of a run's report. Write it if it is missing or old. Return None if the
+        run has no metrics. Raise ReportFailed."""
         folder = self._volume.path(f"runs/{record.id}")
         if record.damage or not (folder / METRICS).is_file():
             return None
@@ -136,7 +136,7 @@ class Reports:
             return page
 
     async def of_chain(self, chain: ChainRecord) -> Path | None:
-        """The same of a chain, whose steps are in it."""
+        """Return the page of a chain's report, as `of_run` does."""
         folder = self._volume.path(f"chains/{chain.id}")
         if not await self._runs_of(chain):
             return None
@@ -155,7 +155,7 @@ class Reports:
             return page
 
     async def _runs_of(self, chain: ChainRecord) -> dict[str, RunRecord]:
-        """The runs of its steps that can be read, by the steps' names."""
+        """The readable runs of its steps, by the steps' names."""
         found = [(step.name, await self._store.runs.get(step.run)) for step in chain.steps]
         return {name: run for name, run in found if run is not None and not run.damage}
 
@@ -188,7 +188,7 @@ def _job(folder: Path, runs: list[JobRun], chain: dict[str, Any] | None = None) 
 
 
 def _stands(page: Path, finished: float | None) -> bool:
-    """Whether the report is there, and says how it ended; of what is not over, is fresh."""
+    """Whether the page exists and is newer than the end, or fresh if the run goes on."""
     try:
         written = page.stat().st_mtime
     except OSError:
@@ -206,8 +206,8 @@ async def _drawn(
     job: Callable[[R], Awaitable[Job]],
     folder: Path,
 ) -> None:
-    """Write the report of `ended`, a run or a chain; again where it has come to its end meanwhile:
-    that page is newer than its end, and does not say it. One that is deleted has none."""
+    """Write the report of `ended`, a run or a chain. Write it again if that ended meanwhile, since
+    the page would be newer than the end. Remove it if that was deleted."""
     while True:
         await _write(await job(ended))
         now = await get(ended.id)
@@ -221,7 +221,7 @@ async def _drawn(
 
 
 async def _write(job: Job) -> None:
-    """Have a child process write a report. Raises ReportFailed."""
+    """Write a report in a child process. Raise ReportFailed."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
         *("-m", "services.report"),

@@ -1,8 +1,8 @@
-"""`python -m services.report`: writes one report, of a `Job` as JSON on stdin. The gateway starts
-it, so that drawing takes none of the gateway's time. Metrics and answers are read here, from the
-runs' files.
+"""`python -m services.report`: write the report of one `Job`, JSON on stdin.
 
-Exit codes: 0 written, 1 not, with the reason as the last line on stderr.
+The gateway starts this process, so that drawing takes none of the gateway's time. The process reads
+metrics and answers from the runs' files. It exits with 1 if it cannot write; the last line of
+stderr is the reason.
 """
 
 import os
@@ -20,7 +20,7 @@ from services.runtime.process import die_with_parent, keep_files_private
 from services.volume.run_files import METRICS, SAMPLES, first_samples, read_metrics, read_samples
 
 SHOWN = 8
-"""Answers that are taken of a step."""
+"""Answers of each step that the report may show."""
 NICENESS = 10
 
 
@@ -32,15 +32,15 @@ def main() -> int:
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
     folder = Path(job.folder)
     try:
-        # Not its parents: a run may be deleted meanwhile.
+        # Without parents: the run may be deleted meanwhile.
         folder.mkdir(exist_ok=True)
         facts = [(run.step, facts_of(run, job)) for run in job.runs]
         if job.chain is not None:
             title = f"Chain {job.chain['name']} ({job.chain['id']})"
             write(folder, title, chain_sections(job.chain, facts))
         else:
-            ((_, one),) = facts
-            write(folder, f"Run {one.title}", sections(one))
+            ((_, of_run),) = facts
+            write(folder, f"Run {of_run.title}", sections(of_run))
     except OSError as error:
         print(error, file=sys.stderr)
         return 1
@@ -48,16 +48,16 @@ def main() -> int:
 
 
 def facts_of(run: JobRun, job: Job) -> Facts:
-    """All that is known of a run."""
+    """Read the facts of a run from the job and the run's files."""
     files = Path(run.files)
     metrics, _ = read_metrics(files / METRICS, set(), -1, sys.maxsize, 0)
     newest, _ = read_samples(files / SAMPLES, None, SHOWN, None)
-    last = [one for one in newest if 1 < one.step == newest[0].step]
+    last = [sample for sample in newest if 1 < sample.step == newest[0].step]
     return Facts(
         record=with_names(run.record, run.names),
         metrics=metrics,
-        first=[one.model_dump() for one in first_samples(files / SAMPLES, SHOWN)],
-        last=[one.model_dump() for one in last],
+        first=[sample.model_dump() for sample in first_samples(files / SAMPLES, SHOWN)],
+        last=[sample.model_dump() for sample in last],
         audit=run.audit,
         dataset=run.dataset,
         workers=run.workers,

@@ -1,5 +1,5 @@
-"""What a report of a chain says: its steps in one table, each step's run below, and how to repeat
-all of it."""
+"""The sections of a chain's report: a table of its steps, the run of each step, and how to repeat
+the chain."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,17 +14,17 @@ from services.report.parts import Code, Paragraph, Part, Picture, Section, Table
 
 
 def chain_sections(chain: Row, steps: Sequence[tuple[str, Facts]]) -> list[Section]:
-    """The report of a chain, as the API shows it, with the facts of the steps that have a run."""
-    found = [Section("Result", _result(chain, dict(steps)))]
-    # A step that never began has a config that no run shows.
+    """Make the sections of a chain. `steps`: the facts of each step that has a run."""
+    made = [Section("Result", _result(chain, dict(steps)))]
+    # The config of a step is in its run. Without all runs the chain's config is incomplete.
     whole = len(steps) == len(chain["steps"])
     for name, facts in steps:
         for section in sections(facts):
             if whole and section.title == REPEAT:
                 continue
             parts = [_named(part, name) for part in section.parts]
-            found.append(Section(f"{name}: {section.title}", parts))
-    return [*found, Section(REPEAT, _repeat(chain, dict(steps)))] if whole else found
+            made.append(Section(f"{name}: {section.title}", parts))
+    return [*made, Section(REPEAT, _repeat(chain, dict(steps)))] if whole else made
 
 
 def _repeat(chain: Row, facts: dict[str, Facts]) -> list[Part]:
@@ -32,10 +32,10 @@ def _repeat(chain: Row, facts: dict[str, Facts]) -> list[Part]:
     for step in chain["steps"]:
         config = dict(facts[step["name"]].record["config"])
         steps.append({"name": step["name"], "config": with_paths(config, step["models"])})
-    told = {key: chain[key] for key in ("name", "note") if chain.get(key)}
+    head = {key: chain[key] for key in ("name", "note") if chain.get(key)}
     return [
         Paragraph("Save this as chain.yaml and submit it with `headrace submit ./chain.yaml`."),
-        Code(yaml.safe_dump({**told, "steps": steps}, sort_keys=False, allow_unicode=True)),
+        Code(yaml.safe_dump({**head, "steps": steps}, sort_keys=False, allow_unicode=True)),
     ]
 
 
@@ -47,17 +47,17 @@ def _result(chain: Row, facts: dict[str, Facts]) -> list[Part]:
     parts.append(Paragraph(f"State of the chain: {chain['state']}{reason}."))
     rows = []
     for step in chain["steps"]:
-        # An evaluation alone trains nothing.
+        # A step that only evaluates trains nothing.
         trained = "–" if step["max_steps"] == 0 else f"{step['step']} of {step['max_steps'] or '?'}"
-        one = facts.get(step["name"])
-        lasted = duration(one.seconds) if one and one.seconds else "–"
+        of_run = facts.get(step["name"])
+        lasted = duration(of_run.seconds) if of_run and of_run.seconds else "–"
         about = [step["name"], step["run"] or "–", step["kind"], step["state"], trained, lasted]
-        rows.append([*about, headline(one) if one else "–"])
+        rows.append([*about, headline(of_run) if of_run else "–"])
     header = ["step", "run", "kind", "state", "trained", "time", "result: first → last"]
     parts.append(Table(header, rows))
     return parts
 
 
 def _named(part: Part, step: str) -> Part:
-    """A picture's file is named after its step."""
+    """Prefix the name of a picture with the step's name."""
     return replace(part, name=f"{step}-{part.name}") if isinstance(part, Picture) else part

@@ -1,4 +1,4 @@
-"""What a report says: facts in, sections out."""
+"""The sections of a run's report, from its facts. Pure."""
 
 import json
 import re
@@ -54,7 +54,7 @@ PLOTS = (
     ("gradient", "Norm of the gradient", "norm", ("train/grad_norm",), ()),
     ("throughput", "Throughput", "tokens per second", ("throughput/tokens_per_second",), ()),
 )  # fmt: skip
-"""File, title, unit, metrics by name, and by the beginning of their names (docs/metrics.md)."""
+"""File, title, unit, names of metrics, and prefixes of names (docs/metrics.md)."""
 COMPARED = (
     "reward/mean", "evaluation/accuracy", "evaluation/reward", "validation/loss",
     "validation/bits_per_byte", "train/loss", "train/entropy", "train/kl", "response/tokens_mean",
@@ -63,16 +63,14 @@ COMPARED = (
 HEADLINES = (
     "evaluation/accuracy", "evaluation/reward", "reward/mean", "validation/loss", "train/loss",
 )  # fmt: skip
-"""Of which a chain's table shows the first that a run has."""
-ANSWERS = 2
-"""Shown of the first step, and of the last."""
+"""The table of a chain shows the first metric that a run has."""
 LONGEST = 1500
-"""Characters of an answer."""
+"""Characters of an answer. The report drops the rest."""
 REPEAT = "How to repeat it"
 
 
 def sections(facts: Facts, other: Facts | None = None) -> list[Section]:
-    """The report of a run, with another one beside it."""
+    """Make the sections of a run, compared with the run `other` if there is one."""
     facts, other = facts.by_set(), other.by_set() if other else None
     found = [
         Section("Result", list(_result(facts, other))),
@@ -117,7 +115,7 @@ def _result(facts: Facts, other: Facts | None) -> Iterator[Part]:
 
 
 def headline(facts: Facts) -> str:
-    """The metric that says most of a run, from its first value to its last."""
+    """The first of HEADLINES that the run has, from its first value to its last."""
     facts = facts.by_set()
     for name in HEADLINES:
         values = facts.series(name)[1]
@@ -129,7 +127,7 @@ def headline(facts: Facts) -> str:
 
 
 def _steps_before(facts: Facts) -> int:
-    """Steps that it has from the run that it continues."""
+    """The number of steps before this run, in the run whose checkpoint it began with."""
     steps = [row["step"] for row in facts.metrics if "step" in row]
     return max(0, int(min(steps)) - 1) if steps and facts.record.get("resume_from") else 0
 
@@ -150,7 +148,7 @@ def duration(seconds: float) -> str:
 
 
 def _evaluations(facts: Facts) -> Iterator[Part]:
-    """The newest evaluation of each held-out set, and of each of its categories."""
+    """A table of the newest evaluation of each held-out set, and one of the categories."""
     newest = {row["evaluation/name"]: row for row in facts.metrics if "evaluation/name" in row}
     rows, categories = [], []
     for name, row in newest.items():
@@ -169,7 +167,7 @@ def _evaluations(facts: Facts) -> Iterator[Part]:
 
 
 def _measured(figures: Mapping[str, Any]) -> list[str]:
-    """Rows, accuracy or else reward with its interval, pass@k and lengths."""
+    """The cells of one evaluation: rows, accuracy (or reward) with interval, pass@k, lengths."""
     main = "accuracy" if "accuracy" in figures else "reward"
     low, high = figures.get(f"{main}_low"), figures.get(f"{main}_high")
     interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
@@ -203,11 +201,11 @@ def _data(facts: Facts) -> Iterator[Part]:
         rows += [["dataset", _about(facts.dataset) if facts.dataset else str(data["dataset"])]]
     used = facts.record.get("dataset_rows") or ()
     for i, one in enumerate([data, *data["mix"]] if data.get("mix") else ()):
-        # How many rows a supervised run has of each, its learner alone knows.
+        # Only the learner knows the rows that a supervised run takes from each dataset.
         taken = [f"{used[i]:,} rows"] if used else []
         taken += [f"{key} {one[key]:g}" for key in ("repeats", "weight") if one.get(key)]
-        said = ", ".join(taken) or "each row once"
-        rows.append([f"of the mixture, {one.get('name') or one['dataset']}", said])
+        name = one.get("name") or one["dataset"]
+        rows.append([f"of the mixture, {name}", ", ".join(taken) or "each row once"])
     rows += [["reward", _reward(reward)] for reward in config.get("rewards") or ()]
     for one in data.get("mix") or ():
         rows += [[f"reward of {one.get('name')}", _reward(r)] for r in one.get("rewards") or ()]
@@ -220,9 +218,9 @@ def _data(facts: Facts) -> Iterator[Part]:
         rows += [["validated on", one] for one in sets or [share]]
     if skipped := facts.series("data/skipped_rows")[1]:
         rows.append(["rows skipped, too long", f"{sum(skipped):,.0f}"])
-    for name, said in (("cropped", "tokens cropped"), ("padded", "room padded")):
+    for name, label in (("cropped", "tokens cropped"), ("padded", "room padded")):
         if shares := facts.series(f"data/{name}")[1]:
-            rows.append([f"{said}, mean of the steps", f"{sum(shares) / len(shares):.2%}"])
+            rows.append([f"{label}, mean of the steps", f"{sum(shares) / len(shares):.2%}"])
     yield Table(["", ""], rows)
 
 
@@ -268,7 +266,7 @@ def _value(value: Any) -> str:
 
 def _curves(facts: Facts, other: Facts | None) -> Iterator[Part]:
     if facts.record["max_steps"] == 0:
-        # It trains nothing, and one point is no curve: the tables have its figures.
+        # An evaluation has one point, and the tables have its figures.
         return
     for file, title, unit, names, beginnings in PLOTS:
         runs = [(facts, "", False), *([(other, f", {other.title}", True)] if other else [])]
@@ -351,7 +349,7 @@ def _machines(facts: Facts) -> Iterator[Part]:
     if found_gpus and facts.seconds:
         hours = facts.seconds / 3600 * int(found_gpus[1])
         rows.append(["GPU-hours of the learner", f"{hours:.2f}"])
-    rows += [[f"learner: {part}", said] for part, said in how.items()]
+    rows += [[f"learner: {part}", text] for part, text in how.items()]
     if peaks := facts.series("memory/peak_bytes")[1]:
         rows.append(["most memory of the learner's first rank", f"{max(peaks) / 2**30:.2f} GiB"])
     yield Table(["", ""], rows)
@@ -370,7 +368,7 @@ def _repeat(facts: Facts) -> Iterator[Part]:
 
 
 def order_of(record: Row) -> str:
-    """What of a run is the same where it is repeated."""
+    """Say which parts of a run are equal when it is repeated."""
     if record["kind"] == "sft":
         return "The order of the rows follows from training.seed."
     return (

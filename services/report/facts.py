@@ -1,4 +1,4 @@
-"""What a report is made of: a run, its metrics and its answers, as the API gives them."""
+"""The facts of a report: a run, its metrics and its answers, as the API returns them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +10,7 @@ Row = Mapping[str, Any]
 
 
 def datasets_in(config: Any) -> set[str]:
-    """What a config, or a part of it, calls the datasets that it uses."""
+    """The dataset names or ids in a config."""
     if isinstance(config, list):
         return {found for one in config for found in datasets_in(one)}
     if not isinstance(config, dict):
@@ -21,7 +21,7 @@ def datasets_in(config: Any) -> set[str]:
 
 
 def with_names(record: Row, names: Mapping[str, str]) -> Row:
-    """A run's record whose config has the names of datasets in place of their ids."""
+    """Replace the ids of datasets in the record's config by their names."""
     return {**record, "config": _renamed(record["config"], names)}
 
 
@@ -40,45 +40,44 @@ def _listed(value: Any) -> list[Any]:
 
 @dataclass(frozen=True)
 class Facts:
-    """One run. `record`, `audit`, `dataset` and `workers` are bodies of the API."""
+    """The facts of one run. `record`, `audit`, `dataset` and `workers` are bodies of the API."""
 
     record: Row
     metrics: Sequence[Row] = ()
-    """All lines of its metrics, steps and evaluations."""
+    """All rows of its metrics, of steps and evaluations."""
     first: Sequence[Row] = ()
-    """Some answers of its first step,"""
+    """Some answers of its first step."""
     last: Sequence[Row] = ()
-    """and of its last one."""
+    """Some answers of its last step."""
     audit: Row | None = None
     dataset: Row | None = None
     workers: Sequence[Row] = ()
-    """Of its pool, now."""
+    """The workers of its pool, now."""
     recipe: Row | None = None
-    """The config of the recipe that the run began with."""
+    """The config of its recipe."""
     version: str = ""
-    """Headrace's."""
+    """The version of Headrace."""
     made: float = 0.0
-    """When the report was made, in Unix seconds."""
+    """Unix time of the report."""
 
     @property
     def title(self) -> str:
-        """Its name and id."""
+        """The run's name and id."""
         return f"{self.record['name']} ({self.record['id']})"
 
     @property
     def recipe_name(self) -> str:
-        """The recipe that it began with."""
+        """The name of its recipe."""
         return str(self.record.get("recipe") or self.record["name"])
 
     @property
     def seconds(self) -> float:
-        """From its start to its end, or until now; 0 if it has not started."""
+        """Seconds from its start to its end, or until now. 0 if it has not started."""
         started = self.record["started"]
         return (self.record["finished"] or self.made) - started if started else 0.0
 
     def by_set(self) -> "Facts":
-        """The same, with evaluations told apart: metrics of the first held-out set keep their
-        names, those of another one end with its name, like `evaluation/accuracy (NAME)`."""
+        """Rename the metrics of all held-out sets but the first: `evaluation/accuracy (NAME)`."""
         sets = [row["evaluation/name"] for row in self.metrics if "evaluation/name" in row]
         rows = []
         for row in self.metrics:
@@ -90,7 +89,7 @@ class Facts:
         return replace(self, metrics=rows)
 
     def series(self, name: str) -> tuple[list[float], list[float]]:
-        """A metric by step: steps, and its values. Left out where it is missing or not finite."""
+        """A metric by step: the steps, and its values. Steps without a number are left out."""
         key = "evaluation/step" if name.startswith("evaluation/") else "step"
         pairs = [
             (float(row[key]), float(row[name]))
@@ -101,7 +100,7 @@ class Facts:
 
     @property
     def names(self) -> list[str]:
-        """All metrics that it has numbers of."""
+        """Names of all metrics that have numbers."""
         found = {
             name: None
             for row in self.metrics
@@ -113,7 +112,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Difference:
-    """A key of two configs."""
+    """A key that differs between two configs."""
 
     key: str
     run: Any
@@ -124,7 +123,7 @@ MISSING = "(not set)"
 
 
 def differences(run: Row, other: Row) -> list[Difference]:
-    """The keys that differ between two whole configs."""
+    """List the keys that differ between two whole configs."""
     ours, theirs = dict(_leaves(run, "")), dict(_leaves(other, ""))
     return [
         Difference(key, ours.get(key, MISSING), theirs.get(key, MISSING))
@@ -134,8 +133,8 @@ def differences(run: Row, other: Row) -> list[Difference]:
 
 
 def whole_recipe(recipe: Row, run: Row) -> Row | None:
-    """A recipe's config with its defaults, and with the model and the dataset of `run` where it
-    names none. None if it is of another type, or cannot be read."""
+    """Fill in a recipe's config with defaults, and with the model and dataset of `run` if they are
+    missing. Return None if the recipe has another type or cannot be read."""
     if recipe.get("type", "rl") != run.get("type", "rl"):
         return None
     raw = {**recipe}
@@ -158,7 +157,7 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class Share:
-    """A part of a run's time."""
+    """One part of a run's time."""
 
     name: str
     seconds: float
@@ -176,8 +175,7 @@ PARTS = {
 
 
 def time_spent(facts: Facts) -> list[Share]:
-    """Where the time of the steps went, with what no metric names at the end; nothing of a run that
-    does not measure it."""
+    """Divide the time of the steps into PARTS and the rest. Empty if it was not measured."""
     total = sum(facts.series("time/step")[1])
     measured = {said: facts.series(name)[1] for name, said in PARTS.items()}
     spent = {said: sum(seconds) for said, seconds in measured.items() if seconds}
@@ -189,7 +187,7 @@ def time_spent(facts: Facts) -> list[Share]:
 
 @dataclass(frozen=True)
 class Hardware:
-    """What a pool's workers compute on."""
+    """Hosts, GPUs and vLLM of a pool's workers."""
 
     hosts: list[str]
     gpus: dict[str, int] = field(default_factory=dict)
@@ -199,7 +197,7 @@ class Hardware:
 
 
 def hardware(workers: Sequence[Row]) -> Hardware:
-    """By their heartbeats. A GPU that several of them share counts once."""
+    """Read the heartbeats of workers. A GPU that several workers share counts once."""
     seen: dict[str, str] = {}
     for worker in workers:
         for gpu in worker.get("devices") or ():

@@ -1,7 +1,7 @@
-"""What `python -m services.report` gets on stdin.
+"""The input of `python -m services.report`, on its stdin.
 
-The gateway that sends it may have been started before the installation was updated: what is added
-here has a default.
+An older gateway may send it, if the installation was updated while it ran. So new fields have a
+default.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import msgspec
 
 
 class JobRun(msgspec.Struct):
-    """A run, as the API shows it and what belongs to it."""
+    """A run: its body of the API, and related records."""
 
     files: str
     """The run's folder."""
@@ -20,18 +20,18 @@ class JobRun(msgspec.Struct):
     workers: list[dict[str, Any]]
     recipe: dict[str, Any] | None
     names: dict[str, str] = msgspec.field(default_factory=dict)
-    """Of the datasets that its config names, by id."""
+    """Names of the datasets in its config, by id."""
     step: str = ""
-    """Its step of the chain."""
+    """The name of its step in the chain."""
 
 
 class Job(msgspec.Struct):
     """One report."""
 
     folder: str
-    """Where it is written; the folder above it exists."""
+    """The folder of the report. Its parent exists."""
     runs: list[JobRun]
     version: str
     made: float
     chain: dict[str, Any] | None = None
-    """None: of the one run."""
+    """The chain, or None for a report of one run."""

@@ -1,16 +1,16 @@
-"""Whether the rewards of a run could teach it anything, in sentences. Pure."""
+"""Say whether the rewards of a run could teach it anything. Pure."""
 
 from statistics import fmean
 
 from services.report.facts import Facts, Row
 
 CUT = 0.5
-"""Share of truncated answers that explains why none was right."""
+"""From this share on, truncation explains equal rewards."""
 
 
 def nothing_learned(facts: Facts) -> list[str]:
-    """Why a run of reinforcement learning learned nothing, or hardly anything. Empty if fewer than
-    half of its steps had rewards that are all equal."""
+    """Explain why a run of reinforcement learning learned little or nothing. Empty if the rewards
+    were all equal in fewer than half of its steps."""
     steps = [row for row in facts.metrics if "reward/mean" in row]
     equal = [row for row in steps if _is_equal(row)]
     if not equal or 2 * len(equal) < len(steps):
@@ -28,7 +28,7 @@ def nothing_learned(facts: Facts) -> list[str]:
 
 
 def _is_equal(row: Row) -> bool:
-    """Without a spread (one sample, or a run of an earlier version) only zeros count."""
+    """Whether all rewards of a step are equal. Without `reward/std` only zeros count."""
     return bool(row.get("reward/all_zero")) or row.get("reward/std") == 0
 
 

@@ -1,5 +1,6 @@
-"""The parts of a report: what `content` makes and `html` and `markdown` write."""
+"""The parts of a report: `content` makes them, the templates show them by their `kind`."""
 
+from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ class Paragraph:
     """Plain text."""
 
     text: str
+    kind = "paragraph"
 
 
 @dataclass(frozen=True)
@@ -17,22 +19,30 @@ class Table:
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    kind = "table"
 
 
 @dataclass(frozen=True)
 class Code:
-    """Text as it stands."""
+    """Text in a fixed font, with its line ends."""
 
     text: str
+    kind = "code"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A plot, as a PNG. `name`: its file's, without a suffix; of letters, digits and `-` alone."""
+    """A plot as a PNG. `name` is its file's, without a suffix: letters, digits and `-`."""
 
     name: str
     alt: str
     png: bytes
+    kind = "picture"
+
+    @property
+    def base64(self) -> str:
+        """The PNG for a data URL."""
+        return b64encode(self.png).decode()
 
 
 Part = Paragraph | Table | Code | Picture
@@ -40,7 +50,7 @@ Part = Paragraph | Table | Code | Picture
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and what stands below it."""
+    """A heading and its parts."""
 
     title: str
     parts: Sequence[Part]

@@ -10,7 +10,7 @@ DPI = 110
 LABEL = 45
 """Characters of a label."""
 MANY = 60
-"""Points beyond which they are not marked."""
+"""A curve with more points has no markers."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Curve:
 
 
 def draw(title: str, unit: str, curves: Sequence[Curve]) -> bytes:
-    """A plot of `curves` over the step."""
+    """Draw `curves` over the step. Return the PNG."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -52,6 +52,6 @@ def draw(title: str, unit: str, curves: Sequence[Curve]) -> bytes:
 
 
 def _label(text: str) -> str:
-    """Short, and as matplotlib shows it: no label that begins with _, and $ begins a formula."""
+    """Shorten a label. matplotlib hides labels that begin with _ and reads $ as a formula."""
     short = text if len(text) <= LABEL else f"{text[: LABEL - 1]}…"
     return short.lstrip("_").replace("$", r"\$")

@@ -1,4 +1,4 @@
-"""`headrace report`: what became of a run, as a page and as text."""
+"""`headrace report`: the report of a run or a chain, as a page and as text."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from services.report.parts import Section
 
 SHOWN = 8
-"""Answers that are asked for of a step."""
+"""Answers of each step that the report may show."""
 
 
 def report(
@@ -84,7 +84,7 @@ def _write(folder: Path, title: str, parts: "list[Section]") -> None:
 
 
 def gathered(api: "Gateway", run: str) -> "Facts":
-    """What the API says of a run. Raises CliError."""
+    """Read the facts of a run from the API. Raise CliError."""
     import time
     from importlib.metadata import version
 
@@ -100,7 +100,7 @@ def gathered(api: "Gateway", run: str) -> "Facts":
         record=with_names(record, names),
         metrics=list(api.pages(f"/v1/runs/{id}/metrics", "metrics", "start")),
         first=api.get(f"/v1/runs/{id}/samples", step=1, limit=SHOWN)["samples"],
-        last=[one for one in newest if 1 < one["step"] == newest[0]["step"]],
+        last=[row for row in newest if 1 < row["step"] == newest[0]["step"]],
         audit=api.get(f"/v1/runs/{id}/audit"),
         dataset=found.get(str(config.get("data", {}).get("dataset"))),
         workers=api.get("/v1/workers", pool=record["pool"])["workers"],
@@ -111,7 +111,7 @@ def gathered(api: "Gateway", run: str) -> "Facts":
 
 
 def _or_none(api: "Gateway", path: str, name: str) -> Any:
-    """What is there; None where nothing is (deleted, or never there)."""
+    """Read one resource. Return None if it does not exist (any more)."""
     from services.cli.client import Away
 
     try:

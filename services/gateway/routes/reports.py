@@ -1,4 +1,4 @@
-"""`/v1/runs/{run}/report` and `/v1/chains/{chain}/report`: what became of it, as a page."""
+"""`/v1/runs/{run}/report` and `/v1/chains/{chain}/report`: a report as a page."""
 
 from collections.abc import Awaitable
 from http import HTTPStatus
@@ -19,7 +19,7 @@ HEADERS = {
     "frame-ancestors 'none'; sandbox",
     "Cache-Control": "no-cache",
 }
-"""The page has no script, and shows what a policy wrote."""
+"""The page has no script, and shows texts of a policy."""
 PAGE: dict[int | str, dict[str, Any]] = {
     200: {"description": "The page", "content": {"text/html": {}}}
 }
@@ -36,7 +36,7 @@ NOTHING: dict[int | str, str] = {
 )
 async def of_run(deps: Deps, record: RunDep) -> FileResponse:
     """A page that needs no other file: results, curves, where the time went, answers, and how to
-    repeat the run. Of a run that is not over: as it stands now."""
+    repeat the run. An unfinished run has a report of its state now."""
     return await _page(deps.reports.of_run(record), f"run {record.name} ({record.id})")
 
 
@@ -47,7 +47,7 @@ async def of_run(deps: Deps, record: RunDep) -> FileResponse:
     responses=PAGE | responses(CHAIN_PROBLEMS | NOTHING),
 )
 async def of_chain(deps: Deps, chain: ChainDep) -> FileResponse:
-    """The same of a chain: one page with all its steps."""
+    """One page with all steps of the chain."""
     return await _page(deps.reports.of_chain(chain), f"chain {chain.name} ({chain.id})")
 
 

@@ -9,7 +9,7 @@ from services.cli.main import root
 from tests.integration.installation.conftest import Installation
 
 
-def test_a_report_of_a_run_beside_another_one_is_a_page_and_a_text(
+def test_a_report_that_compares_two_runs_is_a_page_and_a_text(
     installation: Installation, tmp_path: Path
 ) -> None:
     rewards = [{"verifier": "exact"}, {"verifier": "length", "params": {"maximum": 9}}]

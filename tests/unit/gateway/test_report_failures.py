@@ -1,4 +1,4 @@
-"""A report that fails harms nothing but itself, and one of a run says how that ended."""
+"""A report that fails harms nothing else, and the report of a run has its end."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +20,7 @@ ENDED = RunSummary(id="r", name="r", pool="p", kind="rl", state="failed", create
 
 
 def reports(error: Exception) -> Reports:
-    """Of an installation in which no report can be written, and adding an event raises `error`."""
+    """Reports that cannot be written, in a store that raises `error` for a new event."""
 
     async def get(run: str) -> str:
         return run
@@ -64,7 +64,7 @@ def chain_record(state: ChainState, finished: float | None) -> ChainRecord:
 
 
 @pytest.mark.parametrize("kind", ["run", "chain"])
-async def test_a_page_says_how_it_ended_also_where_that_was_while_it_was_drawn(
+async def test_a_report_is_drawn_again_if_the_run_ended_while_it_was_drawn(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was newer than the end, so it was never written again, and said `running` for good."""

@@ -1,4 +1,4 @@
-"""A report says what became of a run, and escapes all that comes from outside."""
+"""The report of a run: its sections, and the escaping of texts from outside."""
 
 import re
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ import yaml
 from services.contracts.config import parse_config
 from services.report import Facts, as_html, as_markdown, chain_sections, sections
 from services.report.facts import differences, time_spent, whole_recipe
-from services.report.markdown import fenced
 from services.report.parts import Code, Paragraph, Part, Picture, Section, Table
+from services.report.rendering import fenced
 
 RAW: dict[str, Any] = {
     "model": {"path": "small"},
@@ -73,7 +73,7 @@ def test_the_parts_of_the_time_are_those_of_the_metrics_and_the_rest() -> None:
     assert shares["training"] == (10.0, 0.5)
     assert shares["anything else"] == (2.0, 0.1)
     assert time_spent(facts(metrics=[])) == []
-    # Learners of before did not say.
+    # Older learners did not measure the parts.
     assert time_spent(facts(metrics=[line(1, time__step=1.0)])) == []
 
 
@@ -173,7 +173,7 @@ def test_a_supervised_run_says_what_it_learned_from_and_the_loss_of_each_dataset
     assert pictures[1].alt == "Loss by dataset: train/loss/sums, train/loss/words"
 
 
-def test_several_held_out_sets_are_told_apart() -> None:
+def test_each_held_out_set_has_its_own_metrics_and_row() -> None:
     def evaluated(step: int, name: str, accuracy: float, **more: Any) -> dict[str, Any]:
         found = {
             "id": f"{step}-{name}",
@@ -193,7 +193,7 @@ def test_several_held_out_sets_are_told_apart() -> None:
     assert "| hard | easy | 3 | 1.000 [0.900, 1.000] |" in said
 
 
-def test_another_run_stands_beside_it() -> None:
+def test_a_second_run_has_a_column_and_dashed_curves() -> None:
     other = facts(record=record(id="bb22", name="second", config=config(optimizer={"lr": 3e-5})))
     found = sections(facts(), other)
     said = text_of(found)
@@ -205,7 +205,7 @@ def test_another_run_stands_beside_it() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"first": [], "last": [], "metrics": [], "recipe": None}])
-def test_a_run_of_which_little_is_known_has_a_report(fields: Mapping[str, Any]) -> None:
+def test_a_run_without_metrics_or_answers_has_a_report(fields: Mapping[str, Any]) -> None:
     waiting = record(state="queued", started=None, finished=None, step=0, max_steps=None)
     said = text_of(sections(facts(record=waiting, **fields)))
     assert "It is not over: this is how it stands now." in said
@@ -227,7 +227,7 @@ def test_nothing_from_outside_is_markup_of_the_page() -> None:
     assert "\x1b" not in page
     assert "\u202e" not in page
     assert set(re.findall(r'(?:src|href)="([^"]{0,10})', page)) == {"data:image"}
-    assert "default-src &#x27;none&#x27;" in page
+    assert "default-src 'none'" in page
 
 
 def test_nothing_from_outside_is_markup_of_the_text() -> None:
@@ -278,7 +278,7 @@ def test_a_chain_has_one_report_with_each_steps_run() -> None:
     assert {one.name for one in pictures} == {"sft-reward", "sft-accuracy"}
 
 
-def test_a_chain_that_is_over_says_how_to_repeat_all_of_it() -> None:
+def test_a_finished_chain_has_the_config_to_repeat_it() -> None:
     steps = [
         {"name": "sft", "models": {}, "max_steps": 2},
         {"name": "rl", "models": {"model.path": "step:sft@best"}, "max_steps": 2},
@@ -300,7 +300,7 @@ def test_a_chain_that_is_over_says_how_to_repeat_all_of_it() -> None:
     paths = {step["name"]: step["config"]["model"]["path"] for step in again["steps"]}
     assert paths == {"sft": "small", "rl": "step:sft@best", "test": "step:rl"}
     assert "| test | aa11 | rl | succeeded | – |" in text_of(found)
-    # One point is no curve.
+    # An evaluation alone has one point and no curve.
     assert "test: Curves" not in [one.title for one in found]
 
 
