@@ -120,6 +120,7 @@ def _request(verifier: AnyVerifier, params: Any, item: ScoreItem) -> Request | C
         item.params,
         item.columns,
         item.prefill,
+        item.truncated,
     )
     if isinstance(verifier, Verifier):
         return request_for(wire, params, verifier)

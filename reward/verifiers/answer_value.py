@@ -38,13 +38,27 @@ FORMULA = re.compile(
 MOST = 2000
 _TEXT = re.compile(r"\\(?:text|mbox)(?:bf|it|rm|normal)?\s*\{([^{}]*)\}")
 _NUMBER_AHEAD = r"(?=\s*[-+]?\s*(?:[$\u20ac\u00a3(\[]\s*)*-?[\d.\\])"
-# Words between a mark and the value that take the value back, or make it a bound of one side.
+_COMPARED = r"(?:more|less|greater|fewer|smaller|larger|higher|lower|better|bigger|older|younger)"
+# A bound differs from its number: `at least 15` is not 15.
+_BOUND = (
+    rf"{_COMPARED} than(?: or equal to)?|(?:less|greater) or equal to|at (?:the )?(?:least|most)"
+    r"|(?<!add )(?<!adds )(?<!adding )(?<!sum )(?<!sums )up to|upwards of|in excess of"
+    r"|exceed(?:s|ing)?|as (?:many|much|few|little|high|low) as"
+    r"|(?:min(?:imum)?|max(?:imum)?)(?: of|(?=\.?\s*(?:\d|$)))"
+    r"|under|over|below|above|beyond|between"
+)
+# Words between a mark and the value that take the value back.
 _TAKEN_BACK = re.compile(
     r"n't\b|\b(?:not|never|no longer|neither|nor|rather than|instead of|other than|unlike|except|"
-    r"(?:more|less|greater|fewer|smaller|larger|higher|lower|better|bigger) than|between|under|"
-    r"over|below|above|beyond|half|twice|thrice|double|triple|third|quarter|percent of|"
+    rf"{_BOUND}|half|twice|thrice|double|triple|third|quarter|percent of|"
     r"anything but|\u043d\u0435|nicht|pas|n\u00e3o|nie|niet|inte|ikke)\b"
     r"|\u4e0d\u662f|\u4e0d\u4e3a|\u4e0d\u7b49",
+    re.IGNORECASE,
+)
+_BOUNDED = re.compile(
+    rf"\W*(?:(?:an?|no|not)\s+)?(?:{_BOUND})\b\W*\d|[^\w\n]*\d[\d,./]*%?(?:\s+[A-Za-z]+)?"
+    rf"(?:\s+(?:or|and)\s+(?:{_COMPARED}|above|below|over|under|up)\b"
+    r"|\s+at\s+(?:the\s+)?(?:least|most)\b|\+\s*(?:$|[A-Za-z]{3}))",
     re.IGNORECASE,
 )
 _GIVEN_INSTEAD = re.compile(
@@ -58,7 +72,6 @@ _UNIT_IN_SUM = re.compile(
     r"(?=\s*[+*/=\u00d7-]\s*(?:[$\u20ac\u00a3]\s*)?[\d(\\])"
 )
 _CALCULATED = re.compile(r"<<[^<>]{0,80}>>")
-_RESTATED = re.compile(r"\W{0,3}([\d.,]+\s*[A-Za-z]+(?:\s[A-Za-z]+){0,2})\s*=")
 _WORKING = r"(?:[=\d\s.,+*/^x\u00d7-]|\\times|\\cdot)+"
 _REMARK = re.compile(
     rf"(?<=[\w}}%$])\s+[(\[{{](?:{_WORKING}|[^()\[\]{{}}]*[A-Za-z]{{2}}[^()\[\]{{}}]*)[)\]}}].*",
@@ -90,6 +103,15 @@ _MEASURE = (
 _COMPOUND = re.compile(
     rf"\s*[\d.,]+\s*{_MEASURE}(?:,?\s*(?:and\s+)?[\d.,]+\s*{_MEASURE})+", re.IGNORECASE
 )
+_EXCLAIMED = re.compile(r"[\d.,]+!")
+_SHARE = re.compile(
+    r"\W*(\d+)\s+(?:out\s+of\s+(?:every\s+)?(\d+)\b[^\d=]*|in\s+(\d+)(?:\s+(?:chances?|odds))?\W*)",
+    re.IGNORECASE,
+)
+_RESTATED = re.compile(
+    rf"(?:\W{{0,3}}[\d.,]+\s*[A-Za-z]{{2,}}(?:\s[A-Za-z]+){{0,2}}|{_COMPOUND.pattern})\s*=",
+    re.IGNORECASE,
+)
 _OPERATIONS = (
     (re.compile(r"(?<=\d)\s+(?:multiplied by|times)" + _NUMBER_AHEAD, re.IGNORECASE), " * "),
     (re.compile(r"(?<=\d)\s+plus" + _NUMBER_AHEAD, re.IGNORECASE), " + "),
@@ -115,8 +137,9 @@ _RUN = re.compile(
 )
 _LONGEST_LEAD = 200
 _DENIED = re.compile(
-    r"(?:\bnot|n't|\bnot be|\brather than|\binstead of|\bthan|\u4e0d\u662f|\u4e0d\u4e3a"
-    r"|\u4e0d\u7b49\u4e8e)\s*$",
+    rf"(?:\bnot|n't|\bnot be|\brather than|\binstead of|\bthan|(?<!\d )\b(?:{_BOUND})"
+    r"|\u4e0d\u662f|\u4e0d\u4e3a"
+    r"|\u4e0d\u7b49\u4e8e)\.?\s*$",
     re.IGNORECASE,
 )
 
@@ -135,8 +158,27 @@ def is_sum(text: str) -> bool:
 
 
 def is_denied(text: str, position: int) -> bool:
-    """Whether "not" stands before `position` in `text`."""
-    return _DENIED.search(text, max(position - 20, 0), position) is not None
+    """Whether "not", or a bound such as "at least", stands before `position` in `text`."""
+    return _DENIED.search(text, max(position - 30, 0), position) is not None
+
+
+def is_bound(text: str) -> bool:
+    """Whether `text` begins with a bound of a value: `at least 15`, `15 or more`."""
+    return _BOUNDED.match(_TEXT.sub(r" \1 ", text)) is not None
+
+
+def other_readings(text: str) -> list[str]:
+    """Return further meanings of `text`.
+
+    `5!` may end a sentence. `3 out of 10` is 3, and 3/10. `1 hour = 60 minutes` says one value
+    twice."""
+    text = _TEXT.sub(r" \1 ", text)
+    if _EXCLAIMED.fullmatch(text):
+        return [text.rstrip("!")]
+    share = _SHARE.fullmatch(words_as_digits(text))
+    if share:
+        return [f"{share[1]}/{share[2] or share[3]}"]
+    return text.split("=") if _RESTATED.match(text) else []
 
 
 def has_remark(text: str) -> bool:
@@ -163,10 +205,6 @@ def beginnings(text: str) -> Iterator[str]:
         text = " ".join(lines)
     text = _SPACES.sub(" ", _CALCULATED.sub("", text.replace('\\"', '"')))
     text = _MONEY.sub(_dollars, words_as_digits(_TEXT.sub(r" \1 ", text)))
-    restated = _RESTATED.match(text)
-    if restated:
-        # `30 minutes = 0.5 hours` says the same twice; `9 eggs + 9 eggs = 18 eggs` works it out.
-        yield restated[1]
     for pattern, sign in _OPERATIONS:
         text = pattern.sub(sign, text)
     text = _trimmed(_SEVERAL.sub(", ", _UNIT_IN_SUM.sub("", text)))

@@ -34,6 +34,8 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
     """The dataset row's other columns."""
     prefill: str = ""
     """The beginning of the answer that the prompt already has, such as `<think>`."""
+    truncated: bool = False
+    """Whether the completion was cut off: then its last words are not its answer."""
 
     @property
     def said(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from reward.verifiers.answer_value import is_denied, takes_back
+from reward.verifiers.answer_value import takes_back
 from reward.verifiers.base import (
     BadReferenceError,
     Item,
@@ -22,6 +22,7 @@ from reward.verifiers.base import (
     shown,
 )
 from reward.verifiers.final_answer import (
+    CUT_OFF,
     FinalAnswer,
     find_answer,
     last_line,
@@ -33,8 +34,8 @@ from services.contracts.scores import ScoreStatus
 
 _NAMES = "option|choice|answer|letter|opción|opcion|opção|вариант|选项|選項|选择|選擇|選択肢|选|選"
 _INTRODUCTION = re.compile(
-    r"(?:(?:definitely|clearly|simply|likely|probably|most likely|indeed|therefore|thus)\s+)?"
-    r"(?:not\s+(?:option\s+|choice\s+)?\(?[A-Z]\)?,?\s+(?:but\s+(?:rather\s+)?|it(?:'s|\s+is)\s+))?"
+    r"(?:(?:but|rather|so|thus|hence|therefore|it(?:'s|\s+is|\s+must\s+be)|must\s+be|definitely"
+    r"|clearly|simply|likely|probably|most likely|indeed),?\s+)*"
     r"(?:(?:the|la|el|le|die)\s+|l')?(?:(?:correct|right|best|final)\s+)?"
     rf"(?:(?:{_NAMES})s?(?:\s+is)?\s*:?\s*)?",
     re.IGNORECASE,
@@ -42,27 +43,43 @@ _INTRODUCTION = re.compile(
 _LIST = re.compile(
     r"\(?([A-Z])\)?(?:\s*(?:,|/|&|\band\b|\bor\b|[和与或及])\s*)+\(?([A-Z])\)?(?![A-Za-z])"
 )
-# After a letter: `B is wrong` names a choice that was not chosen.
-_RULED_OUT = (
-    r"(?!\s*[)\]}]?\s+(?:is|was)"
-    r"(?:n't|\s+(?:also\s+)?(?:not|incorrect|wrong|false|impossible|out)\b))"
+_BLANKS = re.compile(r"[ \t]+")
+# "I" is a pronoun.
+_CHOICE = r"(?:(?i:option|choice|answer) )?\(?(?!I )[A-Z]\)?(?![A-Za-z'])"
+_CHOICES = rf"{_CHOICE}(?:(?: ?[,/] ?|,? )(?:(?:and|or|nor) )?{_CHOICE}){{0,8}}+"
+_WRONG = r"(?:incorrect|wrong|false|impossible|invalid|out|ruled out|eliminated|excluded)"
+_REFUSALS = (
+    r"n't|\b(?:not|never|cannot|neither|eliminat\w+|rul(?:e|es|ed|ing) out|exclud\w+|discard\w*"
+    r"|reject\w*|except|anything but|all but|over|rather than|instead of|better than|unlikely to"
+    r"|(?:wrong|incorrect|false|unlikely|least likely) (?:answer|option|choice)s?(?: is| are)?:?)"
+)
+# Choices that a text names and does not choose: `not B`, `eliminate A and D`, `B is wrong`. Blanks
+# are single ones here, which keeps the search linear.
+_REFUSED = re.compile(
+    rf"(?i:,? ?\b(?:and|but) )?(?i:(?:{_REFUSALS})"
+    rf"(?: (?:be|is|choose|pick|select|the|both|either|options?|choices?)){{0,4}}) ?{_CHOICES}"
+    rf"|{_CHOICES}(?i: (?:also )?(?:cannot|fails|contradicts|[a-z]{{2,6}}n't)\b"
+    r"| (?:is|was|are|were|can|could|must|should|would|does|do|seems?) (?:be |also ){0,2}"
+    rf"(?:not|{_WRONG})\b| ?[:?\u2013-]{{1,3}} ?(?:no|{_WRONG})\b)"
 )
 _LETTER = re.compile(
-    rf"""[(\[{{]\s*(?P<enclosed>[A-Za-z]){_RULED_OUT}\s*[)\]}}]
-      | (?P<bare>[A-Za-z]){_RULED_OUT}(?=\s*$|\s*[).:,;*\]\-\u2013\u2014(]|\s+(?:because|since|is)\b
+    r"""[(\[{]\s*(?P<enclosed>[A-Za-z])\s*[)\]}]
+      | (?P<bare>[A-Za-z])(?=\s*$|\s*[).:,;*\]\-\u2013\u2014(]|\s+(?:because|since|is)\b
             |[\u3040-\u9fff\uac00-\ud7a3])
-      | (?P<capital>[B-HJ-Z]){_RULED_OUT}(?=\s)""",
+      | (?P<capital>[B-HJ-Z])(?=\s)""",
     re.VERBOSE,
 )
 _IN_PROSE = re.compile(
     rf"(?<![A-Za-z])(?i:{_NAMES})\s*(?:(?:[:是为は]|is\b)\s*)?\(?([A-Z])(?![A-Za-z])"
-    rf"{_RULED_OUT}|\(([A-Z]){_RULED_OUT}\)"
-    r"|\b(?i:choose|pick|select|go with|it's|it is)\s+\(?([A-Z])\b(?!\s+[a-z])"
+    r"|\(([A-Z])\)"
+    r"|\b(?i:choose|pick|select|go with|it's|it is|must be"
+    r"|leaves(?: us)?(?: with)?|left with|only|but)\s+\(?([A-Z])\b(?!\s+(?!remains\b)[a-z])"
     r"|\b(?i:so|thus|hence|therefore),?\s+([B-HJ-Z])\.?\s*$"
     r"|\b([A-Z])\s+is\s+(?:the\s+)?(?:correct|right|answer)\b"
 )
 # An answer is short; longer text is prose, whose beginning decides.
 _MAX_CHARS = 200
+_MAX_PROSE = 20_000
 
 
 class ChoiceParams(VerifierParams):
@@ -98,6 +115,8 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
         wanted = _letters(item.answer, params)
         said = plain_signs(item.said)
         found = find_answer(said)
+        if found is None and item.truncated:
+            return failed(ScoreStatus.NO_ANSWER, CUT_OFF)
         if found is None and params.extract == "any":
             found = _unmarked(said)
         if found is None or not found.text:
@@ -118,6 +137,14 @@ def read_choices(text: str) -> set[str]:
     text = unwrapped(without_styles(plain_signs(text[: 2 * _MAX_CHARS])).replace("$", ""))[
         :_MAX_CHARS
     ]
+    text = _BLANKS.sub(" ", text)
+    chosen = _REFUSED.sub(" ", text)
+    letters = _leading(chosen.lstrip(" ,;.:"))
+    return letters if letters or chosen == text else {*_named(chosen)[-1:]}
+
+
+def _leading(text: str) -> set[str]:
+    """The letters that `text` begins with."""
     introduction = _INTRODUCTION.match(text)
     if introduction:
         text = text[introduction.end() :].strip("*_ ")
@@ -151,9 +178,10 @@ def _unmarked(completion: str) -> FinalAnswer | None:
     line = last_line(completion)
     if read_choices(line):
         return FinalAnswer(line, "last line")
-    named = [
-        next(letter for letter in match.groups() if letter)
-        for match in _IN_PROSE.finditer(completion)
-        if not is_denied(completion, match.start())
-    ]
+    named = _named(_REFUSED.sub(" ", _BLANKS.sub(" ", completion[-_MAX_PROSE:])))
     return FinalAnswer(named[-1], "last named") if named else None
+
+
+def _named(text: str) -> list[str]:
+    """The letters that sentences of `text` name."""
+    return [next(filter(None, match.groups())) for match in _IN_PROSE.finditer(text)]

@@ -17,9 +17,11 @@ from reward.verifiers.math_text import is_expression, is_words
 
 # An answer is short. Longer ones are not read: parsing time grows faster than their length.
 MAX_CHARS = 2000
+CUT_OFF = "the completion was cut off, and marks no answer"
+"""The detail of a verdict on a truncated completion: its last words are not its answer."""
 MAX_DEPTH = 40
 
-_BRACES = re.compile(r"\\[{}]|\\(?:boxed|fbox)\s*\{|[{}]")
+_BRACES = re.compile(r"\\[{}]|\\boxed\s*\{|[{}]")
 # Between two boxes that are parts of one answer: `and`, `,`, `\quad \text{or} \quad`, `or x =`.
 _JOINT = re.compile(
     r"(?:[\s$,]|\\[,;!)\](\[]|\b(?:and|or)\b|\\(?:text|mbox)\{[^{}]{0,20}\}|\\q?quad\b)*"
@@ -44,7 +46,7 @@ _VERBS = (
     "|هو|هي|היא|है"
 )
 _PHRASE = re.compile(
-    rf"""\b(?:{_NOUNS})\b
+    rf"""(?<!wrong\ )(?<!incorrect\ )(?<!false\ )\b(?:{_NOUNS})\b
     (?:\s+(?:to|in|for|of)\s+[^.\n:]{{1,60}}?|\s+(?:final|finale|correcta?|correcte|richtige))?\**\s*
     (?:[:=]|\b(?:(?:should|must|would|will|could|can|ca(?=n't)|wo(?=n't))(?=\ ?n[o']t\b|\s)
             (?:\s+be\b)?
@@ -76,7 +78,8 @@ def find_answer(text: str) -> FinalAnswer | None:
 
     The piece may be empty (`\\boxed{}`, a tag with nothing in it).
     """
-    boxed = _boxed(text) if "\\boxed" in text or "\\fbox" in text else None
+    text = text.replace("\\fbox", "\\boxed")
+    boxed = _boxed(text) if "\\boxed" in text else None
     if boxed is not None:
         content, end = boxed
         later = _announced(text[end:])

@@ -8,6 +8,7 @@ Then a part of a formula stands for the whole. Linear time, except for nested fr
 import re
 
 from reward.verifiers.math_text import COLOR, SIZES, STYLES, is_date
+from reward.verifiers.number_words import SCALES
 from reward.verifiers.signs import plain_signs
 
 _SIGNS = str.maketrans(
@@ -75,6 +76,12 @@ _AND_OR = re.compile(
 _UNION = re.compile(
     r"(?<=[)\]])\s*,?\s*(?:\\text\s*\{\s*)?(?:\b(?:or|union)\b|\bU\b|(?P<both>\band\b))\s*\}?\s*(?=[(\[])"
 )
+_SCALE = re.compile(
+    r"(?<=[\d}])\s*\\(?:text|mathrm|mbox|textrm)\s*\{\s*"
+    rf"({'|'.join(SCALES)})(?![A-Za-z])[^{{}}]*\}}",
+    re.IGNORECASE,
+)
+_DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\(?:circ|degree)\s*\}?|\\text\s*\{\s*degrees?\s*\})\s*$")
 _UNIT = re.compile(
     r"(?<=[\d})\]A-Za-z])\s*(?:(?:[/*]|\\cdot|\\times|\\,)?\s*\\(?:text|mathrm|mbox|textrm|rm)\s*"
     r"\{(?:(?!\s*(?:[eid]|or|and|[A-Z])\s*\})[A-Za-z\s./\u00b0%-]+|\s*[kcdm]?m\^[23])\}(?:\^\{?-?\d\}?|\^\\circ\s*)?)+\s*$"
@@ -124,8 +131,12 @@ def readings(text: str) -> list[str]:
         if not before.strip() or _NAME.fullmatch(before):
             before = f"{before}={after}" if before.strip() else after
         text = before
+    text = _SCALE.sub(lambda match: rf" \cdot {SCALES[match[1].lower()]} ", text)
     union = _UNION.search(text)
     found = []
+    if _DEGREES.search(text):
+        # An angle in degrees is a number of radians, too.
+        found.append(_latex(rf"\frac{{\pi}}{{180}}\cdot({_DEGREES.sub('', text)})"))
     if union and (not union["both"] or "[" in text or "infty" in text):
         found.append(_latex(_UNION.sub(r"\\cup ", text)))
     found.append(_latex(_AND_OR.sub(", ", text)))

@@ -77,6 +77,7 @@ def _read(latex: str) -> Any:
 def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, strict: bool) -> bool:
     """Whether any reading of the answer equals any reading of the reference. Not symmetric: what
     an assignment or an equation stands for follows the reference's form."""
+    gold, given = _vectors(gold, given), _vectors(given, gold)
     compared = [(gold, given)]
     if any(isinstance(one, Set) for one in gold) and any(isinstance(one, Boolean) for one in given):
         # The library takes an interval for an inequality, but no inequality for an interval.
@@ -239,6 +240,16 @@ def _assigned(value: Any) -> list[Any]:
         return []
     by_name = sorted(parts, key=lambda part: part.lhs.name)
     return [Tuple(*(part.rhs for part in some)) for some in (parts, by_name)]
+
+
+def _vectors(values: list[Any], others: list[Any]) -> list[Any]:
+    """`values`, with a matrix of one row or column as a tuple if `others` has a tuple."""
+    if not any(isinstance(other, Tuple | Interval) for other in others):
+        return values
+    return [
+        Tuple(*value.flat()) if isinstance(value, MatrixBase) and 1 in value.shape else value
+        for value in values
+    ]
 
 
 def _repeats(value: Any) -> bool:

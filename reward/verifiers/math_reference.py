@@ -5,7 +5,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from reward.verifiers.answer_value import COMMAND, beginnings, is_compound
+from reward.verifiers.answer_value import COMMAND, beginnings, is_bound, is_compound
 from reward.verifiers.base import BadReferenceError, shown
 from reward.verifiers.final_answer import find_answer
 from reward.verifiers.math_text import is_expression, is_label, is_words, single_backslashes
@@ -15,6 +15,8 @@ from services.contracts.thoughts import answer_of
 
 # The answer to "which sign?".
 _SIGN = re.compile(r"[-+=<>/*\u00d7\u00f7\u00b1\u2260\u2264\u2265]|[<>]=")
+
+_DIGIT = re.compile(r"[-+(]?\s*\d")
 
 
 class Kind(StrEnum):
@@ -61,12 +63,13 @@ def read_reference(text: str) -> Reference:
     without_commands = COMMAND.sub(" ", answer)
     if (
         is_label(answer)
+        or is_bound(answer)
         or is_compound(answer)
         or _SIGN.fullmatch(answer)
         or (without_commands != answer and is_words(without_commands))
     ):
         return Reference(answer, Kind.TEXT)
-    for piece in beginnings(answer) if found else ():
+    for piece in beginnings(answer) if found or _DIGIT.match(answer) else ():
         number = read_number(piece)
         if number is not None:
             return Reference(answer, Kind.NUMBER, number)

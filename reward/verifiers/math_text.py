@@ -5,6 +5,7 @@ Linear time.
 
 import re
 import unicodedata
+from fractions import Fraction
 
 from reward.verifiers.answer_value import COMMAND, FUNCTIONS, MOST, PROSE
 from reward.verifiers.plain_number import PUNCTUATION, unwrapped
@@ -60,7 +61,14 @@ _TIME_OR_DATE = re.compile(
     r"|\d{4}([/.-])\d{1,2}\1\d{1,2}|\d{1,2}([/.-])\d{1,2}\2\d{4}",
     re.IGNORECASE,
 )
-_RATIO = re.compile(r"[\d.]+\s*:\s*[\d.]+")
+_RATIO = re.compile(r"\d{1,30}(?:\.\d{1,30})?(?:\s*:\s*\d{1,30}(?:\.\d{1,30})?)+")
+_NOON = re.compile(r"noon|12(?::00)?\s*(?:noon|p\.?m\.?)", re.IGNORECASE)
+_NO_SOLUTION = re.compile(
+    r"(?:there (?:is|are) )?no (?:(?:real|integer|such|valid) )?(?:solutions?|roots?)(?: exists?)?"
+    r"|(?:the )?(?:empty|null) set|\\\{\s*\\\}",
+    re.IGNORECASE,
+)
+_LEADING_ZERO = re.compile(r"(?<![\d.])0(?=\d)")
 _PERIOD = re.compile(r"(?<!\d)\.|\.(?!\d)")
 _OPENING = re.compile(
     r"(?:(?:it|that|this|he|she|they|there|on|in|at)\s+)?(?:(?:is|was|are|were)\s+)?(?:(?:the|an?|on|in)\s+)?"
@@ -93,6 +101,12 @@ def plain_text(text: str) -> str:
     text = _COMMANDS.sub(lambda match: _SPELLINGS.get(match[0], match[0]), text)
     for _ in range(3):
         text = _SINGLE.sub(r"\1", text)
+    if _NO_SOLUTION.fullmatch(text):
+        return r"\emptyset"
+    if _NOON.fullmatch(text):
+        text = "12:00 pm"
+    if _TIME_OR_DATE.fullmatch(text):
+        text = _LEADING_ZERO.sub("", text)
     if is_words(text) or is_label(text):
         text = _ORDINAL.sub("", unicodedata.normalize("NFC", text).casefold())
         if _MONTHS.search(text) and any(sign.isdigit() for sign in text):
@@ -139,7 +153,7 @@ def is_label(text: str) -> bool:
     text = text.strip()
     if len(text) > _LONGEST_WORDS or len(text.split()) > _MOST_WORDS or "\\" in text:
         return False
-    if _TIME_OR_DATE.fullmatch(text):
+    if _TIME_OR_DATE.fullmatch(text) or _NOON.fullmatch(text):
         return True
     if not PROSE.search(text) or not any(sign.isdigit() for sign in text):
         return False
@@ -171,9 +185,13 @@ def is_date(text: str) -> bool:
     return match is not None and any(match.groups())
 
 
-def is_ratio(text: str) -> bool:
-    """Whether `text` is a ratio: 5:1 equals 10:2, and 5/1, but is not the number 5."""
-    return _RATIO.fullmatch(text.strip()) is not None
+def read_ratio(text: str) -> tuple[Fraction, ...]:
+    """Read `text` as a ratio of two or more numbers, scaled to begin with 1. Return an empty tuple
+    for other text. 5:1 equals 10:2, and 5/1, but is not the number 5."""
+    if len(text) > _LONGEST_WORDS or not _RATIO.fullmatch(text.strip()):
+        return ()
+    first, *others = (Fraction(part.strip()) for part in text.split(":"))
+    return (Fraction(1), *(other / first for other in others)) if first else (first, *others)
 
 
 def _said(text: str) -> str:

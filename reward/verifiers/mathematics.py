@@ -16,8 +16,10 @@ from reward.verifiers.answer_value import (
     beginnings,
     endings,
     has_remark,
+    is_bound,
     is_compound,
     is_sum,
+    other_readings,
 )
 from reward.verifiers.base import (
     BadReferenceError,
@@ -30,6 +32,7 @@ from reward.verifiers.base import (
     shown,
 )
 from reward.verifiers.final_answer import (
+    CUT_OFF,
     MAX_CHARS,
     FinalAnswer,
     find_answer,
@@ -40,14 +43,15 @@ from reward.verifiers.final_answer import (
 from reward.verifiers.math_reference import Kind, Reference, read_reference
 from reward.verifiers.math_text import (
     is_expression,
-    is_ratio,
     is_time_or_date,
     is_words,
+    read_ratio,
     same_text,
     same_words,
     single_backslashes,
 )
 from reward.verifiers.plain_number import (
+    PlainNumber,
     read_decimal_comma,
     read_number,
     same_number,
@@ -148,6 +152,8 @@ class MathVerifier(Verifier[MathParams]):
             return _math_verify(item, params)
         golds = [read_reference(text) for text in references(item.answer)]
         found = _find(plain_signs(without_special_tokens(item.said)), params)
+        if found is not None and found.form == UNMARKED and item.truncated:
+            return failed(ScoreStatus.NO_ANSWER, CUT_OFF)
         if found is None or not found.text:
             return failed(ScoreStatus.NO_ANSWER, _no_answer(params, found))
         compared = f"{shown(found.text)} ({found.form}) against {shown(golds[0].text)}"
@@ -161,7 +167,7 @@ class MathVerifier(Verifier[MathParams]):
 
 
 UNMARKED = "unmarked"
-_EXCLAIMED = re.compile(r"[\d.,]+!")
+_OR = re.compile(r"\s*,?\s+or\s+")
 _SEVERAL = re.compile(r",\s|;|\b(?:and|or)\b")
 _UNIT_LETTER = re.compile(r"(?<=\d)(?=[mgshlLNJWVK]\.?$)")
 
@@ -188,12 +194,12 @@ def _compare(gold: Reference, found: FinalAnswer, params: MathParams) -> ScoreSt
         same = same_words if gold.kind is Kind.WORDS else same_text
         if same(gold.text, whole):
             return ScoreStatus.CORRECT
-        if found.form != "\\boxed" and _EXCLAIMED.fullmatch(whole):
-            # "The answer is 5!" is 5 or 120.
-            found = found._replace(text=whole.rstrip("!"))
-            if _compare(gold, found, params) is ScoreStatus.CORRECT:
+        others = other_readings(whole) if found.form != "\\boxed" or "!" not in whole else []
+        for other in others:
+            if _compare(gold, found._replace(text=other), params) is ScoreStatus.CORRECT:
                 return ScoreStatus.CORRECT
-            found = found._replace(text=whole)
+        if is_bound(whole):
+            return ScoreStatus.WRONG
     for piece in _pieces(found):
         status = _compare_piece(gold, piece, params)
         if status is not ScoreStatus.UNPARSABLE:
@@ -254,11 +260,14 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
         return ScoreStatus.CORRECT
     if is_time_or_date(gold.text) and is_time_or_date(piece):
         return ScoreStatus.WRONG
-    if is_ratio(gold.text) != is_ratio(piece) and is_expression(piece):
-        other = piece if is_ratio(gold.text) else gold.text
+    ratios = read_ratio(gold.text), read_ratio(piece)
+    if all(ratios):
+        return _status(ratios[0] == ratios[1])
+    if any(ratios) and is_expression(piece):
+        other = piece if ratios[0] else gold.text
         if not re.search(r"[/:]|frac", other):
             return ScoreStatus.WRONG
-    number = read_number(piece)
+    number = read_number(piece) or _said_twice(piece, params)
     if number is None and gold.number is not None and is_sum(piece) and not _SEVERAL.search(piece):
         # `12 + 34 = 46`: a chain of equalities stands for its last member. `5m`: the reference has
         # no letter, so this one is a unit.
@@ -276,6 +285,16 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
     if params.worked_out and gold.number is not None and not _is_number(given):
         return ScoreStatus.WRONG
     return _status(_same_expression(gold, given, params))
+
+
+def _said_twice(piece: str, params: MathParams) -> PlainNumber | None:
+    """The value of `1/2, or 50%`. None if the values differ."""
+    numbers = [read_number(part) for part in _OR.split(piece)] if len(piece) <= MAX_CHARS else []
+    first, *others = numbers or [None]
+    same = first and all(
+        other and same_number(first, other, params.float_rounding) for other in others
+    )
+    return first if same and others else None
 
 
 def _same_expression(gold: Reference, given: list[Any], params: MathParams) -> bool:

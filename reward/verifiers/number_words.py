@@ -3,6 +3,7 @@
 """
 
 import re
+from decimal import Decimal
 
 _ONES = re.findall(
     r"\w+",
@@ -19,6 +20,8 @@ _SCALES = {
     "billion": 10**9,
     "trillion": 10**12,
 }
+SCALES = _SCALES | {"dozen": 12, "lakh": 10**5, "crore": 10**7}
+"""Words that multiply the number before them."""
 _PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4} | {
     ordinal + ending: value
     for value, ordinal in enumerate(
@@ -50,6 +53,10 @@ _HAN = re.compile(
     r"(?=(?:[个個只隻本元块塊天年人岁歳歲次条張张つ]|です)?\W*$)"
 )
 _DOZEN = re.compile(r"\b(half\s+)?an?\s+dozen\b", re.IGNORECASE)
+_SCALED = re.compile(
+    rf"(?<![\w.,/^])(\d{{1,15}}(?:,\d{{3}})*(?:\.\d{{1,9}})?)[\s-]+({'|'.join(SCALES)})\b",
+    re.IGNORECASE,
+)
 
 
 def words_as_digits(text: str) -> str:
@@ -57,7 +64,13 @@ def words_as_digits(text: str) -> str:
     text = _HAN.sub(_han_digits, _RUN.sub(_digits, text))
     text = _HALF.sub("1/2", text)
     text = _DOZEN.sub(lambda match: "6" if match[1] else "12", text)
+    text = _SCALED.sub(_scaled, text)
     return _SIGN.sub("-", _FRACTION.sub(_fraction, text))
+
+
+def _scaled(match: re.Match[str]) -> str:
+    value = Decimal(match[1].replace(",", "")) * SCALES[match[2].lower()]
+    return f"{value:f}"
 
 
 def _han_digits(match: re.Match[str]) -> str:

@@ -10,14 +10,16 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
+from reward.verifiers.number_words import SCALES
 from reward.verifiers.signs import plain_signs
 
 # Digits beyond this make conversions slow (they are quadratic), and no answer needs them.
 MAX_CHARS = 1000
 
 CURRENCY = "$\u20ac\u00a3\u00a5\u20b9\u20bd\u20a9\u20bf"
+_MONEY = rf"(?:(?:US|CA|AU|HK)?[{CURRENCY}]|(?:Rs\.?|INR|USD|EUR|GBP|CNY|RMB|JPY)(?![A-Za-z]))"
 _NUMBER = re.compile(
-    rf"""(?P<sign>[-+]?)\s*(?:(?:US|CA|AU|HK)?[{CURRENCY}])?\s*(?P<inner>-?)\s*(?:
+    rf"""(?P<sign>[-+]?)\s*{_MONEY}?\s*(?P<inner>-?)\s*(?:
         (?:(?P<mixed>\d+)\s*)?\\[dtc]?frac\s*(?:\{{\s*(?P<top>\d+)\s*\}}|(?P<top1>\d))\s*
         (?:\{{\s*(?P<bottom>\d+)\s*\}}|(?P<bottom1>\d))
       | (?:(?P<whole>\d+)(?:\s+|\s+and\s+))?(?P<upper>\d+)\s?/\s?(?P<lower>\d+)
@@ -44,13 +46,19 @@ _ATTACHED = rf"""(?:
     (?:st|nd|rd|th|[kcdm\u00b5\u03bc]m|ml|[km]g|lbs?|oz|ft|mi|yd|sec|mins?|hrs?|[km]?ph
     |k?cal|mol|[kMG]?Hz|k?Wh?|[kM]J|[kM]Pa|[KMGT]B|dollars?|units?)\b{_POWER}
     (?:/[a-z]{{1,3}}\b{_POWER})?|m/s{_POWER}|[gm]{_POWER}/[a-z]+{_POWER}|m\^\{{?[23]\}}?|[^\x00-\x7f\s]{_LETTERS[:-1]}*)"""
+_QUOTIENT = (
+    r"\\[dt]?frac\s*\{\s*(?:[kcm]?m|mi|ft|[mk]?g|[kM]?[JNW]|mol)\s*\}"
+    rf"\s*\{{\s*(?:s|h|hr|min|m?L|[kcm]?m|k?g|mol|K){_POWER}\s*\}}"
+)
+_GREEK = r"(?:[kMGm]?\s*\\Omega|\\mu\s*(?:[msgFLAVHJNW]|mol))(?![A-Za-z])"
 _IN_TEXT = (
     r"\\(?:text|mathrm|mbox|textrm|textit|textbf|rm)\s*\{(?:[^{}]|\^\{-?\d\})*\}(?:\^\{?\\circ\}?)?"
     + _POWER
 )
 UNIT = re.compile(
-    rf"""(?:\s*(?:\\mu\s*)?{_IN_TEXT}(?:\s*(?:/|\\cdot|\\times|\u00b7)?\s*{_IN_TEXT})*
-      | \s*\\[dt]?frac\s*\{{{_IN_TEXT}\}}\s*\{{{_IN_TEXT}\}} | \s*\\Omega(?![A-Za-z])
+    rf"""(?:\s*(?:{_IN_TEXT}\s*)?{_GREEK}
+      | \s*(?:\\mu\s*)?{_IN_TEXT}(?:\s*(?:/|\\cdot|\\times|\u00b7)?\s*{_IN_TEXT})*
+      | \s*\\[dt]?frac\s*\{{{_IN_TEXT}\}}\s*\{{{_IN_TEXT}\}} | \s*{_QUOTIENT}
       | \s?(?:\\?\$|[{CURRENCY[1:]}])
       | {_ATTACHED}
       | )(?:\s+{_LETTERS}{_POWER}(?:[/\u00b7*.-]{_LETTERS}{_POWER})*){{0,5}}""",
@@ -63,10 +71,9 @@ _COMMA = re.compile(r"(?<=\d),(?=\d)")
 # At the end of a formula; three of them are an ellipsis.
 PUNCTUATION = re.compile(r"(?<![.,;])\s*[.,;]$")
 _TEXT = re.compile(r"\\(?:text|mbox)(?:bf|it|rm)?\{([^{}]*)\}\.?")
-_SPACES = re.compile(r"\\!\s*|\\[,;: ]|~")
-# `3\\ 1/2` differs from 31/2.
-_MIXED = re.compile(r"(?:\\[,;: ]|~)\s*(?=\d{1,2}\s?/)")
-_MEASURE = re.compile(r"\\[A-Za-z]+\s*|[{}^\d-]+")
+_NO_SPACE = re.compile(r"\\!\s*")
+_SPACE = re.compile(r"(?:\\[,;: ]|~)\s*")
+_MEASURE = re.compile(r"(?:[kMGm]\s*\}?\s*)?\\Omega|\\[A-Za-z]+\s*|[{}^\d-]+")
 # Words after a number that change it, or name something that is not a unit.
 NOT_UNITS = frozenset(
     re.findall(
@@ -78,9 +85,8 @@ NOT_UNITS = frozenset(
 )
 # Variables have other letters.
 _UNIT_LETTERS = frozenset("mgshLlNJWVACFK$")
-_SCALES = {
-    "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12,
-    "dozen": 12, "lakh": 10**5, "crore": 10**7, "\u5343": 10**3, "\u4e07": 10**4, "\u842c": 10**4,
+_SCALES = SCALES | {
+    "\u5343": 10**3, "\u4e07": 10**4, "\u842c": 10**4,
     "\ub9cc": 10**4, "\u5104": 10**8, "\u4ebf": 10**8, "\uc5b5": 10**8,
 }  # fmt: skip
 _GROUPING = re.compile(r"[, ']")
@@ -189,8 +195,8 @@ def unwrapped(text: str) -> str:
 def _tidy(text: str) -> str:
     text = plain_signs(text)
     if "\\" in text or "{" in text or "~" in text:
-        text = _MIXED.sub(" ", text.replace("{,}", ",").replace("\\$", "$"))
-        text = _SPACES.sub("", text)
+        text = _NO_SPACE.sub("", text.replace("{,}", ",").replace("\\$", "$"))
+        text = _SPACE.sub(" ", text)
     return text
 
 

@@ -14,6 +14,7 @@ _FENCE = re.compile(
     r"(?:(?P<ticks>`{3,})(?P<info>[^`]*)|(?P<tildes>~{3,})(?P<about>.*))$"
 )
 _TAG = re.compile(r"[ \t]*([\w+-]*)")
+_READS = re.compile(r"\binput\s*\(|\bstdin\b|\bopen\s*\(\s*0\b")
 _PYTHON = ("python", "python3", "py")
 _MOST_INDENTED = 3
 """Columns by which CommonMark lets a closing fence be further in than the opening one."""
@@ -34,12 +35,12 @@ class _Block(NamedTuple):
 
 def find_program(answer: str, tests: Suite) -> Program:
     """The program in an answer: its last block of Python, else its last block without a tag, else
-    all of it. If several blocks have no tag, one that only names a value or calls a function, as
-    expected output and usage do, does not replace a program.
+    all of it. A block of expected output, of comments, or of an example that uses what another
+    block defines does not replace a program.
 
     Continues the prompt of `tests`, if that is the beginning of the function under test.
     """
-    found = _chosen([*_blocks(answer)], tests.entry_point)
+    found = _chosen([*_blocks(answer)], tests)
     code, end = (found.source, found.end) if found else (answer, len(answer))
     prompt = tests.prompt
     if not code.strip() or not defines(tests.entry_point, prompt):
@@ -64,18 +65,42 @@ def with_prompt(tests: Suite, prompt: str | list[Message]) -> Suite:
     return tests._replace(prompt=text) if _parsed(with_body(text)) is not None else tests
 
 
-def _chosen(blocks: list[_Block], entry_point: str) -> _Block | None:
-    tagged = [block for block in blocks if block.tag in _PYTHON]
-    candidates = tagged or [block for block in blocks if not block.tag]
+def _chosen(blocks: list[_Block], tests: Suite) -> _Block | None:
+    candidates = [block for block in blocks if block.tag in _PYTHON]
+    candidates = candidates or [block for block in blocks if not block.tag]
     # The last one of the best kind.
-    several = [] if tagged or len(candidates) < 2 else candidates
+    several = candidates if len(candidates) > 1 else []
+    whole = _without_examples(several)
+    is_asked = any(case.stdin for case in tests.cases)
     kinds = [
-        [block for block in candidates if defines(entry_point, block.source)],
-        [block for block in several if _acts(block.source)],
+        [block for block in candidates if defines(tests.entry_point, block.source)],
+        [block for block in whole if is_asked and _READS.search(block.source)],
+        [block for block in whole if _acts(block.source)],
         [block for block in several if _acts(block.source, ast.Assign)],
         candidates,
     ]
     return next((kind[-1] for kind in kinds if kind), None)
+
+
+def _without_examples(blocks: list[_Block]) -> list[_Block]:
+    """`blocks` but for those that use a function or class which only another block defines."""
+    trees = [_parsed(block.source) for block in blocks]
+    defined = [_definitions(tree) for tree in trees]
+    names = set().union(*defined)
+    return [
+        block
+        for block, tree, own in zip(blocks, trees, defined, strict=True)
+        if own or tree is None or not (_used(tree) & names)
+    ]
+
+
+def _definitions(tree: ast.Module | None) -> set[str]:
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return {node.name for node in (tree.body if tree else ()) if isinstance(node, kinds)}
+
+
+def _used(tree: ast.Module) -> set[str]:
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _acts(code: str, *others: type[ast.stmt]) -> bool:

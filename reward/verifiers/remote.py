@@ -121,6 +121,7 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
                 "prompt": one.item.prompt,
                 "completion": one.item.completion,
                 **({"prefill": one.item.prefill} if one.item.prefill else {}),
+                **({"truncated": True} if one.item.truncated else {}),
                 "answer": one.item.answer,
                 "columns": one.item.columns,
                 "params": one.params.model_extra or {},

@@ -106,6 +106,7 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
             "prompt": item.prompt,
             "completion": item.completion,
             "prefill": item.prefill,
+            "truncated": item.truncated,
             "answer": item.answer,
             "columns": item.columns,
             "params": params.model_dump(),

@@ -44,6 +44,8 @@ class AnswerText(NamedTuple):
     text: str
     prefill: str = ""
     """The beginning of the answer that the prompt already has, such as `<think>`."""
+    truncated: bool = False
+    """Whether the answer was cut off at its length limit or deadline."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ def score_items(
             prompt=prompt,
             completion=answers[score.sample].text,
             prefill=answers[score.sample].prefill,
+            truncated=answers[score.sample].truncated,
             answer=row.answer,
             columns=row.columns,
             params=rewards[score.component].params,

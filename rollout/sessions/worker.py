@@ -30,7 +30,7 @@ from rollout.sessions.session_completions import (
 from rollout.sessions.turn_player import Refused, TurnPlayer
 from rollout.text.answer_text import prefill, text_of
 from rollout.vllm.client.connection import VLLMUnavailable
-from rollout.vllm.client.resume import mixed
+from rollout.vllm.client.resume import CUT_OFF, mixed
 from rollout.work.failure_limit import RunCannotWork
 from rollout.work.group import Sampled
 from rollout.work.hand_in import HandIn
@@ -311,10 +311,12 @@ class SessionWorker(RunWorker):
     def _read(self, session: Played, last: Turn) -> AnswerText:
         """Return the text that verifiers read of a session, whose last turn is `last`."""
         episode, tokenizer = self._context.config.rollout.episode, self._context.tokenizer
+        cut_off = last.finish_reason in CUT_OFF
         if isinstance(episode, Sessions) and episode.scored == "transcript":
             first, tokens = transcript(session.turns, last)
-            return AnswerText(text_of(tokenizer, tokens), prefill(tokenizer, first))
-        return AnswerText(answer_text(last), prefill(tokenizer, last.prompt, last.message))
+            return AnswerText(text_of(tokenizer, tokens), prefill(tokenizer, first), cut_off)
+        begun = prefill(tokenizer, last.prompt, last.message)
+        return AnswerText(answer_text(last), begun, cut_off)
 
     # --- while calls are held -----------------------------------------------------------------
 

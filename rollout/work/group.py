@@ -15,6 +15,7 @@ from rollout.episodes.own_episode import checked
 from rollout.rewards.combine import AnswerText, SampleScore, earned_score
 from rollout.text.answer_text import prefill, text_of
 from rollout.vllm.client.policy_client import PastDeadline
+from rollout.vllm.client.resume import CUT_OFF
 from rollout.vllm.client.weight_loader import WeightLoader
 from rollout.work.context import RunContext
 from rollout.work.filtering import chosen
@@ -137,9 +138,12 @@ async def sample_and_score(
     )
     begun = prefill(context.tokenizer, prompt_tokens)
     answers = [
-        AnswerText(text_of(context.tokenizer, completion.token_ids), begun)
-        if completion.text is None
-        else AnswerText(completion.text, completion.prefill)
+        AnswerText(
+            *(text_of(context.tokenizer, completion.token_ids), begun)
+            if completion.text is None
+            else (completion.text, completion.prefill),
+            truncated=completion.finish_reason in CUT_OFF,
+        )
         for completion in completions
         if completion.reward is None
     ]

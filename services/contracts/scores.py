@@ -65,6 +65,11 @@ class ScoreItem(BaseModel):
         description="The beginning of the answer that the prompt already has, because its chat "
         "template writes it: `<think>\\n`, or an empty thought. Not part of `completion`.",
     )
+    truncated: bool = Field(
+        False,
+        description="The completion was cut off at its length limit or deadline. `math` and "
+        "`choice` then read only an answer that is marked.",
+    )
     answer: Any = Field(None, description="The reference from the dataset row, as it stands there.")
     params: dict[str, Any] = Field(
         default_factory=dict, description="The verifier's parameters; see its JSON schema."

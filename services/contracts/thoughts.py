@@ -9,7 +9,13 @@ the prompt's end, and rollout workers send it along as `prefill`.
 import re
 from typing import NamedTuple
 
-_NAMES = ("think", "thinking", "thought", "thoughts", "reasoning", "seed:think", "mm:think")
+_NAMES = (
+    *("think", "thinking", "thought", "thoughts", "reasoning", "seed:think", "mm:think"),
+    "longcat_think",  # LongCat
+    *("think_fast", "think_faster"),  # K2
+    *("scratchpad", "scratch_pad", "inner_monologue"),  # Hermes 3
+    *("reflection", "analysis"),  # Reflection, and prompts that ask for such a part
+)
 TAGS = (
     *((f"<{name}>", f"</{name}>") for name in _NAMES),
     ("[THINK]", "[/THINK]"),  # Mistral

@@ -1070,7 +1070,6 @@ WRONG: dict[str, list[tuple[str, object]]] = {
         ("The answer is 18; that's 3 times 6.", "6"),
         ("The answer is 18: 3 per kid", "3"),
         ("The answer is 3 out of 4", "4"),
-        ("The answer is 3 out of 4", "0.75"),
         ("The answer is 7 more than 11", "11"),
         ("The answer is 7 more than 11", "18"),
         ("The answer is (3, 4), not (4, 3)", "(4,3)"),

@@ -11,7 +11,9 @@ VERIFIERS: dict[str, Verifier[Any]] = {kind.name: kind() for kind in _KINDS}
 
 
 def score(name: str, completion: str, answer: object = None, **params: object) -> Verdict:
-    """The verdict of the verifier `name`. `prefill`: as of Item; the rest are parameters."""
+    """The verdict of the verifier `name`. `prefill` and `truncated`: as of Item; the rest are
+    parameters."""
     verifier, prefill = VERIFIERS[name], str(params.pop("prefill", ""))
-    item = Item(name, "", completion, answer, params, prefill=prefill)
+    cut = bool(params.pop("truncated", False))
+    item = Item(name, "", completion, answer, params, prefill=prefill, truncated=cut)
     return verifier.score(item, parse_params(verifier, params))

@@ -6,6 +6,45 @@ from reward.verifiers.base import BadReferenceError
 from tests.unit.reward.scoring import score
 
 RIGHT = [
+    ("We can eliminate B, so C.", "C"),
+    ("not B but C", "C"),
+    ("B is wrong, so C", "C"),
+    ("B is wrong, so the answer is C", "C"),
+    ("We rule out (B) and (C), so (D)", "D"),
+    ("It can't be B, so it is C.", "C"),
+    ("Option B is eliminated. Option C is correct.", "C"),
+    ("Option C is correct. Option B is eliminated.", "C"),
+    ("B can't be right, thus D", "D"),
+    ("The answer is C since B can't be right", "C"),
+    ("The answer is C, as B is wrong", "C"),
+    ("Option B doesn't work; option C works", "C"),
+    ("Option C works; option B doesn't work", "C"),
+    ("Option C works; option B does not work", "C"),
+    ("(B) contradicts the text, (C) fits.", "C"),
+    ("The answer is C. B is a trap.", "C"),
+    ("A: wrong\nB: wrong\nC: right", "C"),
+    ("It isn't B; it's C", "C"),
+    ("C is better than B", "C"),
+    ("Therefore the correct option is C (not B).", "C"),
+    ("<answer>not B but C</answer>", "C"),
+    ("<answer>B is wrong, so C</answer>", "C"),
+    ("The answer is not (B) but (C).", "C"),
+    ("The answer can't be B, so it must be C.", "C"),
+    ("The answer cannot be B; it is C", "C"),
+    ("I'd go with C over B", "C"),
+    ("I'd go with C rather than B.", "C"),
+    ("Since option A and option D are wrong, the remaining is option C.", "C"),
+    ("Option C, because option B is false.", "C"),
+    ("Only C remains.", "C"),
+    ("That leaves C.", "C"),
+    ("This leaves us with C", "C"),
+    ("We are left with C.", "C"),
+    ("C", "C"),
+    ("I first thought B, but C", "C"),
+    ("Eliminating B and D leaves C", "C"),
+    ("The answer: B? No, C", "C"),
+    ("I choose B. Wait, C is right.", "C"),
+    ("The correct answer is C, eliminating B", "C"),
     ("Option C is incorrect, so B", "B"),
     ("A is wrong. C is wrong. So B.", "B"),
     ("(C) is wrong. The best is (B).", "B"),
@@ -170,6 +209,21 @@ RIGHT = [
 ]
 
 WRONG = [
+    ("The answer can't be B.", "B"),
+    ("We can eliminate B, so C.", "B"),
+    ("not B but C", "B"),
+    ("B is wrong, so C", "B"),
+    ("I eliminate (B).", "B"),
+    ("It can't be B, so it is C.", "B"),
+    ("The answer is anything but B", "B"),
+    ("Answer: not B", "B"),
+    ("C is better than B", "B"),
+    ("<answer>B is wrong, so C</answer>", "B"),
+    ("\\boxed{\\text{not B}}", "B"),
+    ("The answer can't be B, so it must be C.", "B"),
+    ("Option C, because option B is false.", "B"),
+    ("Eliminating B and D leaves C", "B"),
+    ("The answer: B? No, C", "B"),
     ("Option B is incorrect, so C", "B"),
     ("The answer is not C, it is B.", "C"),
     ("A", "B"),
@@ -205,6 +259,52 @@ WRONG = [
     ("答案是A和B", "A"),
     ("答案：A、B", "A"),
 ]
+
+REFUSED = [
+    "It can't be B.",
+    "We eliminate B.",
+    "Option B can be eliminated.",
+    "Eliminate option B.",
+    "Rule out option B",
+    "So it can't be option B.",
+    "Option B is ruled out",
+    "Not B",
+    "B is not correct",
+    "B isn't right",
+    "B cannot be right",
+    "B can't be the answer",
+    "I would not choose B",
+    "I don't pick B",
+    "Do not choose option B",
+    "Neither A nor B",
+    "All but B",
+    "Everything except B",
+    "B is out",
+    "B fails",
+    "B doesn't work",
+    "Exclude B",
+    "Discard B",
+    "(B) is incorrect",
+    "B would be wrong.",
+    "B: wrong",
+    "The answer is unlikely to be B",
+    "It's not B",
+    "It is not B",
+    "Between B and C, C is better",
+    "Eliminate A, B and D.",
+    "Eliminate B",
+    "B should be eliminated",
+    "B must be false",
+    "B? No.",
+    "The incorrect option is B",
+    "The wrong answer is B",
+    "The least likely option is B",
+]
+
+
+@pytest.mark.parametrize("completion", REFUSED)
+def test_a_letter_that_the_text_rules_out_is_not_chosen(completion: str) -> None:
+    assert score("choice", completion, "B").reward == 0.0
 
 
 @pytest.mark.parametrize(("completion", "answer"), RIGHT)
@@ -251,3 +351,19 @@ def test_extract_marked_ignores_a_letter_that_nothing_marks() -> None:
 def test_a_reference_that_is_none_of_four_choices_is_refused(answer: object) -> None:
     with pytest.raises(BadReferenceError):
         score("choice", "A", answer, choices=4)
+
+
+@pytest.mark.parametrize(
+    ("completion", "status"),
+    [("So B", "no_answer"), ("It is (B) and then", "no_answer"), ("Answer: B. It is", "correct")],
+)
+def test_of_a_truncated_completion_only_a_marked_letter_counts(
+    completion: str, status: str
+) -> None:
+    assert score("choice", completion, "B", truncated=True).status == status
+
+
+def test_a_megabyte_of_letters_takes_linear_time() -> None:
+    # Quadratic time here would be 10^11 steps: the test's own time limit catches it.
+    for piece in ("B, ", "(B ", "not ", "option ", "B" + " " * 3000):
+        score("choice", piece * (1_000_000 // len(piece)), "B")

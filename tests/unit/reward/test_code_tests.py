@@ -230,6 +230,16 @@ FUNCTION = Suite([Case(code="check(candidate)")], "f", PROMPT)
         ("```\nprint(2)\n```\nIt prints:\n```\nn = 2\n```", "print(2)\n"),
         ("```\nx = 1\n```\nbetter:\n```\nprint(2)\n```", "print(2)\n"),
         ("```\n7\n```\n```\n8\n```", "8\n"),
+        # Nor is a block of Python that shows output, or how to use the program.
+        ("```python\ndef f(): return 1\n```\n```python\nprint(f())\n```", "def f(): return 1\n"),
+        ("```python\nprint(f())\n```\n```python\ndef f(): return 1\n```", "def f(): return 1\n"),
+        (
+            "```python\ndef f(): return 1\n```\n```python\nassert f() == 1\n```",
+            "def f(): return 1\n",
+        ),
+        ("```python\nprint(2)\n```\n```python\n# prints 2\n```", "print(2)\n"),
+        ("```python\nprint(2)\n```\n```python\n2\n```", "print(2)\n"),
+        ("```python\nprint(2)\n```\n```python\n>>> f()\n2\n```", "print(2)\n"),
         # A fence's indentation is not the program's.
         ("1. So:\n   ```python\n   if x:\n       y\n   ```\n", "if x:\n    y\n"),
         ("- Use\n\n    ```python\n    x = 1\n\n  y = 2\n    ```\n", "x = 1\n\ny = 2\n"),
@@ -254,6 +264,13 @@ def test_the_last_block_of_python_is_the_program(completion: str, program: str) 
 
     assert found.source == program
     assert 0 < found.end <= len(completion)
+
+
+def test_a_program_that_is_asked_reads_its_input() -> None:
+    answer = "```python\nprint(2 * int(input()))\n```\nFor 4:\n```python\nprint(8)\n```\n"
+    asked = Suite([Case("4\n", "8\n")])
+
+    assert find_program(answer, asked).source == "print(2 * int(input()))\n"
 
 
 def test_a_block_that_defines_the_function_is_the_program() -> None:

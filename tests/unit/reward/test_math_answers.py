@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.unit.reward import math_readings
 from tests.unit.reward.math_answers import CORRECT, SAME, WRONG
 from tests.unit.reward.scoring import score
 
@@ -58,7 +59,7 @@ def rows(table: dict[str, list[tuple[str, object]]]) -> list[tuple[str, object]]
     return [row for kind in table.values() for row in kind]
 
 
-@pytest.mark.parametrize(("completion", "reference"), rows(CORRECT))
+@pytest.mark.parametrize(("completion", "reference"), rows(CORRECT | math_readings.CORRECT))
 def test_a_right_answer_is_correct_however_it_is_written(
     completion: str, reference: object
 ) -> None:
@@ -67,7 +68,7 @@ def test_a_right_answer_is_correct_however_it_is_written(
     assert (verdict.status, verdict.reward) == ("correct", 1.0), verdict.detail
 
 
-@pytest.mark.parametrize(("completion", "reference"), rows(WRONG))
+@pytest.mark.parametrize(("completion", "reference"), rows(WRONG | math_readings.WRONG))
 def test_a_wrong_answer_is_wrong_however_it_is_written(completion: str, reference: object) -> None:
     verdict = score("math", completion, reference)
 

@@ -216,6 +216,24 @@ def test_extract_marked_ignores_a_last_number() -> None:
     assert score("The answer is 72", "72", extract="marked").status == "correct"
 
 
+@pytest.mark.parametrize(
+    ("completion", "status"),
+    [
+        ("First 48/2 = 24, then 72", "no_answer"),
+        ("so 7 7 7 72", "no_answer"),
+        ("\\boxed{72}, which", "correct"),
+        ("#### 72\n#", "correct"),
+        ("The answer is 72. I", "correct"),
+    ],
+)
+def test_of_a_truncated_completion_only_a_marked_answer_counts(
+    completion: str, status: str
+) -> None:
+    verdict = VERIFIER.score(Item("math", "", completion, "72", {}, truncated=True), MathParams())
+
+    assert verdict.status == status, verdict.detail
+
+
 def test_extract_boxed_ignores_other_marks() -> None:
     assert score("The answer is 72", "72", extract="boxed").status == "no_answer"
     assert score("\\boxed{72}", "72", extract="boxed").status == "correct"

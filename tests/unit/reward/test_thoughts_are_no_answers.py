@@ -48,6 +48,23 @@ def test_the_answer_after_a_thought_counts(name: str, answer: str, reference: An
     assert score(name, f"hm, 4?</think>\n{answer}", reference, prefill="<think>\n").reward == 1.0
 
 
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "analysis",
+        "reflection",
+        "scratchpad",
+        "SCRATCHPAD",
+        "scratch_pad",
+        "longcat_think",
+        "think_fast",
+    ],
+)
+def test_the_tags_of_other_models_and_prompts_hold_thoughts(tag: str) -> None:
+    assert score("math", f"<{tag}>The answer is 4.</{tag}>\n5", "5").reward == 1.0
+    assert score("math", f"<{tag}>The answer is 5.", "5").status == ScoreStatus.NO_ANSWER
+
+
 @pytest.mark.parametrize("strict", ["whole", "any"])
 def test_json_stands_after_the_thoughts(strict: str) -> None:
     assert score("json_schema", "<think>[]</think> {}", {"type": "object"}, extract=strict).reward

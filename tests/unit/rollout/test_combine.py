@@ -32,13 +32,19 @@ def test_each_completion_is_scored_by_every_verifier_sample_by_sample() -> None:
 
     row = Row(prompt="2+2", answer=4, columns={"level": "easy"})
     items = score_items(
-        both, "2+2=", row, 17, [AnswerText("4"), AnswerText("5", "<think>")], due(both, [{}, {}])
+        both,
+        "2+2=",
+        row,
+        17,
+        [AnswerText("4"), AnswerText("5", "<think>", True)],
+        due(both, [{}, {}]),
     )
 
     assert [item.id for item in items] == ["0/math", "0/format", "1/math", "1/format"]
     assert [item.verifier for item in items] == ["math", "format"] * 2
     assert [item.completion for item in items] == ["4", "4", "5", "5"]
     assert [item.prefill for item in items] == ["", "", "<think>", "<think>"]
+    assert [item.truncated for item in items] == [False, False, True, True]
     assert items[1].params == {"tag": "think"}
     assert all((item.answer, item.prompt, item.row) == (4, "2+2=", 17) for item in items)
     assert all(item.columns == {"level": "easy"} for item in items)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec import structs
 
 from rollout.rewards.client import ScoringRefused
 from rollout.rewards.combine import AnswerText, SampleScore, earned_score
@@ -248,7 +249,10 @@ async def test_verifiers_read_the_last_answer_or_its_whole_conversation(
     turns = [
         turn(ids("4", "5"), ids("1"), text="1"),
         turn(ids("9"), ids("8"), text="8", parent=0, kept=3),  # a fork, which goes no further
-        turn(ids("+", "2"), ids("3", "<eos>"), text="3", parent=0, kept=3),
+        structs.replace(
+            turn(ids("+", "2"), ids("3", "<eos>"), text="3", parent=0, kept=3),
+            finish_reason="length",
+        ),
         turn(ids("7"), ids("6"), text="6", side=True),
     ]
     asked: list[AnswerText] = []
@@ -272,7 +276,8 @@ async def test_verifiers_read_the_last_answer_or_its_whole_conversation(
     row: Any = SimpleNamespace(dataset=SimpleNamespace(rows=SimpleNamespace(row=row_of)), index=0)
     sampled = await worker._sampled(CALL, opened, row)
     assert sampled is not None
-    assert asked == [AnswerText(read)], "the client gave the other one its reward"
+    cut = AnswerText(read, truncated=True)
+    assert asked == [cut], "the client gave the other one its reward"
     assert [one.reward for one in sampled.scores] == [1.0, 0.5]
 
 
