@@ -45,7 +45,7 @@ _BOUND = (
     r"|(?<!add )(?<!adds )(?<!adding )(?<!sum )(?<!sums )up to|upwards of|in excess of"
     r"|exceed(?:s|ing)?|as (?:many|much|few|little|high|low) as"
     r"|(?:min(?:imum)?|max(?:imum)?)(?: of|(?=\.?\s*(?:\d|$)))"
-    r"|under|over|below|above|beyond|between"
+    r"|under|(?<!\d )over|below|above|beyond|between"
 )
 # Words between a mark and the value that take the value back.
 _TAKEN_BACK = re.compile(
@@ -56,9 +56,11 @@ _TAKEN_BACK = re.compile(
     re.IGNORECASE,
 )
 _BOUNDED = re.compile(
-    rf"\W*(?:(?:an?|no|not)\s+)?(?:{_BOUND})\b\W*\d|[^\w\n]*\d[\d,./]*%?(?:\s+[A-Za-z]+)?"
+    rf"\W*(?:(?:an?|no|not)\s+)?(?:{_BOUND})\b\W*\d|[^\w\n]*\d[\d,./]*(?<!,)%?(?:\s+[A-Za-z]+)?"
     rf"(?:\s+(?:or|and)\s+(?:{_COMPARED}|above|below|over|under|up)\b"
-    r"|\s+at\s+(?:the\s+)?(?:least|most)\b|\+\s*(?:$|[A-Za-z]{3}))",
+    r"|\s+at\s+(?:the\s+)?(?:least|most)\b|\+\s*(?:$|[A-Za-z]{3})"
+    # "Is not", in Japanese, Korean and Hindi.
+    r"|.{0,4}(?:では(?:ない|な[くい]|ありません)|じゃない|아니|아닙|नहीं))",
     re.IGNORECASE,
 )
 _GIVEN_INSTEAD = re.compile(
@@ -136,12 +138,7 @@ _RUN = re.compile(
     r"|[ \t]+(?=[\d+*/=\u00d7\u00f7\u00b7^(%-])|\((?=\d|-))*"
 )
 _LONGEST_LEAD = 200
-_DENIED = re.compile(
-    rf"(?:\bnot|n't|\bnot be|\brather than|\binstead of|\bthan|(?<!\d )\b(?:{_BOUND})"
-    r"|\u4e0d\u662f|\u4e0d\u4e3a"
-    r"|\u4e0d\u7b49\u4e8e)\.?\s*$",
-    re.IGNORECASE,
-)
+_DENIED = re.compile(rf"(?:{_TAKEN_BACK.pattern})(?: be)?\.?\s*$", re.IGNORECASE)
 
 
 def is_compound(text: str) -> bool:
@@ -158,7 +155,7 @@ def is_sum(text: str) -> bool:
 
 
 def is_denied(text: str, position: int) -> bool:
-    """Whether "not", or a bound such as "at least", stands before `position` in `text`."""
+    """Whether a negation, or a bound such as "at least", stands before `position` in `text`."""
     return _DENIED.search(text, max(position - 30, 0), position) is not None
 
 

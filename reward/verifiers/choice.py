@@ -34,7 +34,7 @@ from services.contracts.scores import ScoreStatus
 
 _NAMES = "option|choice|answer|letter|opción|opcion|opção|вариант|选项|選項|选择|選擇|選択肢|选|選"
 _INTRODUCTION = re.compile(
-    r"(?:(?:but|rather|so|thus|hence|therefore|it(?:'s|\s+is|\s+must\s+be)|must\s+be|definitely"
+    r"(?:(?:but|rather|so|thus|hence|therefore|it(?:'s|\s+is|\s+must\s+be)|must\s+be|es|а|definitely"
     r"|clearly|simply|likely|probably|most likely|indeed),?\s+)*"
     r"(?:(?:the|la|el|le|die)\s+|l')?(?:(?:correct|right|best|final)\s+)?"
     rf"(?:(?:{_NAMES})s?(?:\s+is)?\s*:?\s*)?",
@@ -46,12 +46,13 @@ _LIST = re.compile(
 _BLANKS = re.compile(r"[ \t]+")
 # "I" is a pronoun.
 _CHOICE = r"(?:(?i:option|choice|answer) )?\(?(?!I )[A-Z]\)?(?![A-Za-z'])"
-_CHOICES = rf"{_CHOICE}(?:(?: ?[,/] ?|,? )(?:(?:and|or|nor) )?{_CHOICE}){{0,8}}+"
+_CHOICES = rf"{_CHOICE}(?:(?: ?[,/] ?|,? (?:and|or|nor) )(?:(?:and|or|nor) )?{_CHOICE}){{0,8}}+"
 _WRONG = r"(?:incorrect|wrong|false|impossible|invalid|out|ruled out|eliminated|excluded)"
 _REFUSALS = (
     r"n't|\b(?:not|never|cannot|neither|eliminat\w+|rul(?:e|es|ed|ing) out|exclud\w+|discard\w*"
     r"|reject\w*|except|anything but|all but|over|rather than|instead of|better than|unlikely to"
     r"|(?:wrong|incorrect|false|unlikely|least likely) (?:answer|option|choice)s?(?: is| are)?:?)"
+    r"|不是|不选|不選|排除|\b(?:не|no es|nicht|n'est pas|não é|non è)"
 )
 # Choices that a text names and does not choose: `not B`, `eliminate A and D`, `B is wrong`. Blanks
 # are single ones here, which keeps the search linear.
@@ -74,11 +75,13 @@ _IN_PROSE = re.compile(
     r"|\(([A-Z])\)"
     r"|\b(?i:choose|pick|select|go with|it's|it is|must be"
     r"|leaves(?: us)?(?: with)?|left with|only|but)\s+\(?([A-Z])\b(?!\s+(?!remains\b)[a-z])"
-    r"|\b(?i:so|thus|hence|therefore),?\s+([B-HJ-Z])\.?\s*$"
+    r"|\b(?i:so|thus|hence|therefore|is|be|say|final|answer)(?:[,:]| -)?\s+([B-HJ-Z])\.?\s*$"
+    r"|而是\s*\(?([A-Z])(?![A-Za-z])"
     r"|\b([A-Z])\s+is\s+(?:the\s+)?(?:correct|right|answer)\b"
 )
 # An answer is short; longer text is prose, whose beginning decides.
 _MAX_CHARS = 200
+_ALONE = re.compile(r"[\s*(\[]{0,9}([A-Z])[*)\].]{0,9}[ \t]{0,9}\n")
 _MAX_PROSE = 20_000
 
 
@@ -122,6 +125,9 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
         if found is None or not found.text:
             return failed(ScoreStatus.NO_ANSWER, "the completion names no choice")
         letters = read_choices(found.text)
+        if not letters and takes_back(found.text) and (other := _unmarked(said)):
+            # "The answer is not A. It is B."
+            letters, found = read_choices(other.text), other
         if not letters and takes_back(found.text):
             return failed(ScoreStatus.WRONG, f"{shown(found.text)} names no choice")
         if not letters:
@@ -178,6 +184,9 @@ def _unmarked(completion: str) -> FinalAnswer | None:
     line = last_line(completion)
     if read_choices(line):
         return FinalAnswer(line, "last line")
+    if alone := _ALONE.match(completion):
+        # An explanation may follow.
+        return FinalAnswer(alone[1], "first line")
     named = _named(_REFUSED.sub(" ", _BLANKS.sub(" ", completion[-_MAX_PROSE:])))
     return FinalAnswer(named[-1], "last named") if named else None
 

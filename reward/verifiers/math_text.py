@@ -63,12 +63,16 @@ _TIME_OR_DATE = re.compile(
 )
 _RATIO = re.compile(r"\d{1,30}(?:\.\d{1,30})?(?:\s*:\s*\d{1,30}(?:\.\d{1,30})?)+")
 _NOON = re.compile(r"noon|12(?::00)?\s*(?:noon|p\.?m\.?)", re.IGNORECASE)
+_ALL_NUMBERS = re.compile(
+    r"(?:(?:all|any|every|the set of(?: all)?) )?real numbers?", re.IGNORECASE
+)
 _NO_SOLUTION = re.compile(
     r"(?:there (?:is|are) )?no (?:(?:real|integer|such|valid) )?(?:solutions?|roots?)(?: exists?)?"
     r"|(?:the )?(?:empty|null) set|\\\{\s*\\\}",
     re.IGNORECASE,
 )
-_LEADING_ZERO = re.compile(r"(?<![\d.])0(?=\d)")
+_FULL_HOUR = re.compile(r":00(?=\s*[ap])", re.IGNORECASE)
+_LEADING_ZERO = re.compile(r"(?<![\d.:])0(?=\d)")
 _PERIOD = re.compile(r"(?<!\d)\.|\.(?!\d)")
 _OPENING = re.compile(
     r"(?:(?:it|that|this|he|she|they|there|on|in|at)\s+)?(?:(?:is|was|are|were)\s+)?(?:(?:the|an?|on|in)\s+)?"
@@ -103,10 +107,12 @@ def plain_text(text: str) -> str:
         text = _SINGLE.sub(r"\1", text)
     if _NO_SOLUTION.fullmatch(text):
         return r"\emptyset"
+    if _ALL_NUMBERS.fullmatch(text):
+        return "R"
     if _NOON.fullmatch(text):
         text = "12:00 pm"
     if _TIME_OR_DATE.fullmatch(text):
-        text = _LEADING_ZERO.sub("", text)
+        text = _FULL_HOUR.sub("", _LEADING_ZERO.sub("", text))
     if is_words(text) or is_label(text):
         text = _ORDINAL.sub("", unicodedata.normalize("NFC", text).casefold())
         if _MONTHS.search(text) and any(sign.isdigit() for sign in text):

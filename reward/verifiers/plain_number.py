@@ -247,7 +247,8 @@ def _scale(unit: str) -> int | None:
     if not unit:
         return 1
     words = [word.strip(".") for word in re.split(r"[\s/]+", _MEASURE.sub(" ", unit)) if word]
-    if any(len(word) == 1 and word.isascii() and word not in _UNIT_LETTERS for word in words):
+    letters = _UNIT_LETTERS | {"T"} if "\\" in unit else _UNIT_LETTERS
+    if any(len(word) == 1 and word.isascii() and word not in letters for word in words):
         return None
     # N and K are units in `\\text{}`, and otherwise numbers like n and k.
     words = [word if len(word) == 1 and "\\" in unit else word.lower() for word in words]
