@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 
 import transformers
@@ -40,6 +41,7 @@ from services.contracts.config import RLConfig
 from services.contracts.config.trust import parse_trusted
 from services.contracts.devices import GPUDevice, LearnerDevices, LearnerHost
 from services.contracts.records import RunRecord
+from services.contracts.rows.template_limits import TemplateTooGreedy, check_noted, noted
 from services.contracts.schema import SchemaMismatch
 from services.recovery.lost_writes import lost_commit
 from services.runtime.api_key import key_for
@@ -191,6 +193,14 @@ def serve(
             train_one(record, ranks, thread, volume, stop, trusted)
 
 
+def _check_template(note: Path) -> None:
+    """Raise RunCannotGoOn if the chat template has ended the rank before."""
+    try:
+        check_noted(note)
+    except TemplateTooGreedy as error:
+        raise RunCannotGoOn(str(error)) from None
+
+
 def next_run(thread: StoreThread, volume: Volume) -> RunRecord | None:
     """Return the pool's next run. Return None if the pool has no run, or if Redis has lost the
     run's commits. Such a run is paused with the reason until it is recovered or cancelled."""
@@ -230,14 +240,16 @@ def train_one(
             store.finish("cancelled", f"on request{began}")
         return
     log.info("run starts", name=record.name, kind=record.kind)
+    note = file.with_name(f"template-{ranks.rank}.txt")
     try:
+        ranks.together(lambda: _check_template(note))
         ranks.together(crash_limit.check)
         if ranks.first:
             store.set_state("starting")
         config = ranks.together(lambda: parse_trusted(record.config, trusted))
         train = train_rl if isinstance(config, RLConfig) else train_sft
         crash_limit.busy(record.committed_step + 1)
-        with panics_as(RunCannotGoOn), thread.training(record.id):
+        with panics_as(RunCannotGoOn), thread.training(record.id), noted(note):
             ending = train(record, config, ranks, store, volume, stop, crash_limit)  # type: ignore[arg-type]
     except Fenced:
         log.warning("another learner has taken this run over")

@@ -42,6 +42,7 @@ from services.contracts.config.episodes import Sessions, own_episodes
 from services.contracts.config.trust import parse_trusted
 from services.contracts.records import HostLoad, RunRecord, WorkerRecord
 from services.contracts.rows.rendering import use_template
+from services.contracts.rows.template_limits import check_noted, noted
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
 from services.models import check_folder
@@ -170,8 +171,11 @@ class WorkerSupervisor:
         self, run: RunRecord, manifest: WeightManifest, run_events: RunEvents, stop: asyncio.Event
     ) -> None:
         try:
+            note = self._settings.data / f"cache/templates/{run.id}.txt"
+            check_noted(note)
             try:
-                await self._work(run, manifest, run_events, stop)
+                with noted(note):
+                    await self._work(run, manifest, run_events, stop)
             finally:
                 # Otherwise heartbeats would repeat what the worker did before it failed.
                 self._worker = None

@@ -31,6 +31,7 @@ from services.contracts.preview import (
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose
+from services.contracts.rows.template_limits import HARD_SECONDS
 from services.datasets import DatasetReader
 from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
@@ -183,7 +184,15 @@ async def _child(job: str) -> Rendering:
     finally:
         signal_child(child, signal.SIGKILL)
         await child.wait()
+    if child.returncode == -signal.SIGXCPU:
+        return endless(PreviewJob.model_validate_json(job))
     return _answered(answer, errors.decode(errors="replace"))
+
+
+def endless(job: PreviewJob) -> Rendering:
+    """Refuse the rows of a child process that the kernel has ended for its CPU time."""
+    problem = f"the chat template runs for more than {HARD_SECONDS} s and cannot be interrupted"
+    return Rendering(rows=[RenderedRow(index=row.index, problem=problem) for row in job.rows])
 
 
 def _answered(answer: bytes, errors: str) -> Rendering:

@@ -3,6 +3,8 @@ no code of a model runs, and the next run trains."""
 
 import asyncio
 import json
+import multiprocessing
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,12 @@ from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
 from rollout.text.model_folder import load_tokenizer
 from rollout.worker_supervisor import WorkerSupervisor
+from services.contracts.preview import AskedRow, PreviewJob
+from services.contracts.rows import template_limits as limits
 from services.contracts.rows.rendering import chat_text
 from services.contracts.rows.template_limits import limited
 from services.contracts.weights import WeightManifest
+from services.gateway.previews import endless
 from services.models import UnusableFolder
 from tests.integration.learner.conftest import placed, stored
 from tests.integration.learner.test_runs import SFT, add_sums, ended, rl, submit
@@ -85,6 +90,10 @@ async def test_a_hostile_model_fails_its_run_at_once_and_the_next_run_trains(
             large = SFT["model"] | {"hidden_size": 1 << 16, "layers": 1000}
             cases["large"] = (print, "this machine has")
             await submit(store, "large", SFT | {"model": large})
+            cases["stuck"] = (print, "could not be interrupted, so the kernel ended the process")
+            (note := place.data / "runs/stuck/template-0.txt").parent.mkdir(parents=True)
+            note.write_text("its template has ended a rank before")
+            await submit(store, "stuck", run_of(base))
             # Neither of these hinders: what they say is not needed.
             file("generation_config.json", {"max_length": "x", "temperature": -1})(base)
             regex = good_adapter(tmp_path / "regex", base, target_modules="(.*.*)*_proj")
@@ -140,6 +149,60 @@ def test_a_chat_template_has_little_time_and_memory(template: str, message: str)
     with pytest.raises(ValueError, match="the chat template") as refused:
         chat_text([{"role": "user", "content": "1+1"}], Template(template))
     assert message in str(refused.value)
+
+
+COMPARED = "{% set a, b = [1, 1], [1, 1] %}" + "{% set a, b = [a, a], [b, b] %}" * 60
+HASHED = "{% set a = (1, 1) %}" + "{% set a = (a, a) %}" * 60
+
+
+@pytest.mark.parametrize("template", [COMPARED + "{{ a == b }}", HASHED + "{{ {a: 1} }}"])
+def test_the_kernel_ends_a_process_whose_template_nothing_interrupts_and_its_successor_knows(
+    template: str, tmp_path: Path
+) -> None:
+    note = tmp_path / "notes/run.txt"
+
+    def render() -> None:
+        limits.HARD_SECONDS = 1
+        with limits.noted(note):
+            chat_text([{"role": "user", "content": "1+1"}], Template(template))
+
+    limits.check_noted(note)
+    # It has what the tests have imported.
+    child = multiprocessing.get_context("fork").Process(target=render)
+    child.start()
+    child.join(60)
+    assert child.exitcode == -signal.SIGXCPU
+    with pytest.raises(ValueError, match="could not be interrupted") as said:
+        limits.check_noted(note)
+    assert str(note) in str(said.value)
+    with limits.noted(other := tmp_path / "notes/other.txt"):
+        assert other.exists()
+    assert not other.exists()
+
+
+def test_a_submission_with_a_template_that_the_kernel_had_to_end_is_refused() -> None:
+    job = PreviewJob(config={}, folder="", rows=[AskedRow(index=3, prompt="1+1")], characters=9)
+    (row,) = endless(job).rows
+    assert (row.index, row.pieces) == (3, [])
+    assert "cannot be interrupted" in str(row.problem)
+
+
+async def test_a_worker_fails_a_run_whose_template_ended_its_predecessor(tmp_path: Path) -> None:
+    settings = RolloutSettings.model_validate({"worker": "w", "data": tmp_path})
+    (note := tmp_path / "cache/templates/r1.txt").parent.mkdir(parents=True)
+    note.write_text("Fatal Python error")
+    with placed(tmp_path) as place:
+        async with stored(place) as store:
+            await submit(store, "r1", rl(model={"path": "org/name"}))
+            run, stop = await store.runs.get("r1"), asyncio.Event()
+            assert run is not None
+            worker, events = WorkerSupervisor(settings, store), RunEvents("r1", "w", store)
+            manifest = WeightManifest("r1", 0, "aaa", "full", [], 0, "model")
+            await worker._attend(run, manifest, events, stop)
+            run = await store.runs.get("r1")
+    assert run is not None
+    assert run.state == "failed"
+    assert "could not be interrupted" in run.reason
 
 
 def test_limits_end_with_the_rendering() -> None:

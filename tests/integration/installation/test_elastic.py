@@ -19,6 +19,7 @@ import redis
 
 from services.runtime.process import die_with
 from services.store.keys import run_key
+from tests.bad_link import BadLink
 from tests.integration.installation.conftest import SCRIPTED, Installation
 from tests.integration.launch.conditions import eventually
 
@@ -30,7 +31,12 @@ class SlowWorker:
     """`python -m rollout` whose vLLM samples `tokens_per_second`."""
 
     def __init__(
-        self, installation: Installation, log: Path, tokens_per_second: float, *options: str
+        self,
+        installation: Installation,
+        log: Path,
+        tokens_per_second: float,
+        *options: str,
+        redis_url: str | None = None,
     ) -> None:
         stack = installation.stack
         self.log = log
@@ -45,7 +51,7 @@ class SlowWorker:
                 | SCRIPTED
                 | {
                     "HEADRACE_SCRIPTED_VLLM": json.dumps(script),
-                    "HEADRACE_REDIS_URL": stack.redis_url,
+                    "HEADRACE_REDIS_URL": redis_url or stack.redis_url,
                     "HEADRACE_REWARD_URL": stack.reward_url,
                     "HEADRACE_GATEWAY_URL": stack.gateway_url,
                     "HEADRACE_DATA": str(stack.data),
@@ -76,7 +82,11 @@ class SlowWorker:
 
 @contextmanager
 def running(
-    installation: Installation, log: Path, lease_seconds: float, tokens_per_second: float
+    installation: Installation,
+    log: Path,
+    lease_seconds: float,
+    tokens_per_second: float,
+    redis_url: str | None = None,
 ) -> Iterator[tuple[str, SlowWorker]]:
     """A run on which both workers are at work, the slow one with leases in its hands. At the end
     the run is cancelled, and every task of it accounted for."""
@@ -87,7 +97,7 @@ def running(
         rollout={"max_staleness": 4, "lease_seconds": lease_seconds, "groups_in_flight": 1},
         sampling={"max_tokens": 8, "ignore_eos": True},
     )
-    worker = SlowWorker(installation, log, tokens_per_second)
+    worker = SlowWorker(installation, log, tokens_per_second, redis_url=redis_url)
     try:
         # A busy machine takes a minute to start a worker.
         eventually(lambda: worker.holds(run), within=180)
@@ -133,6 +143,22 @@ def test_killed_it_is_noticed_after_its_lease_time(
         eventually(lambda: not worker.holds(run))
         after = trained(installation, run)
         eventually(lambda: trained(installation, run) > after + 1)
+
+
+def test_over_a_link_that_delays_cuts_and_stalls_no_task_is_lost_or_twice(
+    installation: Installation, tmp_path: Path
+) -> None:
+    link = BadLink(installation.stack.redis_url, seed=7)
+    try:
+        with running(installation, tmp_path / "log", LEASE, 40, link.url) as (run, worker):
+            eventually(lambda: min(link.cuts, link.stalls) >= 3 or worker.process.poll(), 200)
+            after = trained(installation, run)
+            # It works on, on tasks of later steps.
+            eventually(lambda: max(worker.holds(run), default=0) > 4 * (after + 5), 200)
+            assert worker.process.poll() is None
+    finally:
+        link.close()
+    assert "Traceback" not in worker.log.read_text()
 
 
 def test_stopped_for_longer_than_its_lease_its_work_is_refused(
