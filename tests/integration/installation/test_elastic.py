@@ -161,6 +161,24 @@ def test_over_a_link_that_delays_cuts_and_stalls_no_task_is_lost_or_twice(
     assert "Traceback" not in worker.log.read_text()
 
 
+def test_two_workers_of_one_name_train_each_task_once(
+    installation: Installation, tmp_path: Path
+) -> None:
+    with running(installation, tmp_path / "log", LEASE, tokens_per_second=4) as (run, worker):
+        twin = SlowWorker(installation, tmp_path / "twin", 4)
+        try:
+            eventually(lambda: "working" in twin.log.read_text(), 180)
+            after = trained(installation, run)
+            eventually(lambda: trained(installation, run) > after + 12, 200)
+            # The death of one takes no lease of the other's.
+            twin.signal(signal.SIGKILL)
+            after = trained(installation, run)
+            eventually(lambda: trained(installation, run) > after + 4 and worker.holds(run), 200)
+        finally:
+            twin.end()
+    assert "Traceback" not in worker.log.read_text() + twin.log.read_text()
+
+
 def test_stopped_for_longer_than_its_lease_its_work_is_refused(
     installation: Installation, tmp_path: Path
 ) -> None:
