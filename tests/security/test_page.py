@@ -1,0 +1,67 @@
+"""The page shows what users, datasets, policies and workers write as text: none of it is markup."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.contracts.records import RunState, WorkerRecord
+from services.store import Store
+from tests.integration.gateway.servers import GatewayProcess, RedisServer
+from tests.integration.gateway.test_samples import answer, written
+from tests.integration.store.scene import record
+
+WEB = Path(__file__).parents[2] / "services/gateway/web"
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+EVIL = "<img src=x onerror=\"document.title='taken'\">'\"><script>document.title='taken'</script>"
+
+
+def test_no_script_of_the_page_makes_markup_of_text() -> None:
+    makes_markup = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|Function\(|srcdoc|javascript:"
+    )
+    found = {path.name: makes_markup.findall(path.read_text()) for path in WEB.glob("*.js")}
+    assert len(found) > 5
+    assert {name: what for name, what in found.items() if what} == {}
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+async def test_a_browser_shows_hostile_names_events_and_answers_as_they_are_written(
+    redis_server: RedisServer, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    store = Store.from_url(redis_server.url)
+    await store.runs.submit(record("evil", name=EVIL, state=RunState.QUEUED, reason=EVIL))
+    worker = WorkerRecord(id=EVIL, pool="default", host=EVIL, pid=1, state="unhealthy", run=EVIL)
+    await store.workers.heartbeat(worker.model_copy(update={"error": EVIL}))
+    for kind in ("warning", "worker", "state", "checkpoint", "evaluation", "other"):
+        told = dict.fromkeys(("message", "worker", "state", "detail", "reason", "directory"), EVIL)
+        await store.events.add("evil", kind, {**told, "name": EVIL, "step": 1})
+    metrics = {f"dataset/share/{EVIL}": 1.0, "step": 1, EVIL: 1.0}
+    await store.events.add("evil", "step", metrics)
+    await store.runs.fail("evil", EVIL)
+    await store.close()
+    texts = dict.fromkeys(("prompt", "completion", "reference", "status", "dataset"), EVIL)
+    row = answer(1, 1.0, **texts, components={EVIL: 1.0, "a": 0.0}, reasons={EVIL: EVIL})
+    written(gateway, "evil", [row | {"finish_reason": EVIL, "own": EVIL}])
+    with httpx.Client(base_url=gateway.url, headers=gateway.headers) as api:
+        token = api.post("/v1/login").json()["token"]
+
+    shown = subprocess.run(
+        [
+            *(str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+            *(f"--user-data-dir={tmp_path}", "--virtual-time-budget=12000"),
+            f"{gateway.url}/#login={token}",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+
+    assert "<title>Headrace</title>" in shown
+    assert "<img" not in shown
+    assert shown.count("&lt;img src=x onerror=") > 10
