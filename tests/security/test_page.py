@@ -1,6 +1,6 @@
 """The page shows what users, datasets, policies and workers write as text: none of it is markup."""
 
-import json
+import asyncio
 import re
 import shutil
 import subprocess
@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from services.contracts.events import EventKind
 from services.contracts.records import RunState, WorkerRecord
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
@@ -29,21 +30,26 @@ def test_no_script_of_the_page_makes_markup_of_text() -> None:
     assert {name: what for name, what in found.items() if what} == {}
 
 
-@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
-async def test_a_browser_shows_hostile_names_events_and_answers_as_they_are_written(
-    redis_server: RedisServer, gateway: GatewayProcess, tmp_path: Path
-) -> None:
-    store = Store.from_url(redis_server.url)
+async def hostile_run(store: Store) -> None:
+    """A run and a worker that say the same in all their texts."""
     await store.runs.submit(record("evil", name=EVIL, state=RunState.QUEUED, reason=EVIL))
     worker = WorkerRecord(id=EVIL, pool="default", host=EVIL, pid=1, state="unhealthy", run=EVIL)
     await store.workers.heartbeat(worker.model_copy(update={"error": EVIL}))
-    for kind in ("warning", "worker", "state", "checkpoint", "evaluation", "other"):
+    kinds: tuple[EventKind, ...] = ("warning", "worker", "state", "checkpoint", "evaluation")
+    for kind in kinds:
         told = dict.fromkeys(("message", "worker", "state", "detail", "reason", "directory"), EVIL)
         await store.events.add("evil", kind, {**told, "name": EVIL, "step": 1})
     metrics = {f"dataset/share/{EVIL}": 1.0, "step": 1, EVIL: 1.0}
     await store.events.add("evil", "step", metrics)
     await store.runs.fail("evil", EVIL)
     await store.close()
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+def test_a_browser_shows_hostile_names_events_and_answers_as_they_are_written(
+    redis_server: RedisServer, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    asyncio.run(hostile_run(Store.from_url(redis_server.url)))
     texts = dict.fromkeys(("prompt", "completion", "reference", "status", "dataset"), EVIL)
     row = answer(1, 1.0, **texts, components={EVIL: 1.0, "a": 0.0}, reasons={EVIL: EVIL})
     written(gateway, "evil", [row | {"finish_reason": EVIL, "own": EVIL}])
