@@ -1,5 +1,7 @@
 """The command's root: its subcommands, and the one place where an error becomes a sentence."""
 
+import errno
+import os
 import sys
 from collections.abc import Callable
 from typing import Annotated, NoReturn
@@ -93,6 +95,15 @@ def main() -> None:
         # The reader (head, less) has had enough. The interpreter would complain on flushing.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
+            raise
+        where = error.filename or "the output"
+        said = f"{where} cannot be written: {error.strerror}; make room, or write elsewhere"
+        show_error(CliError(said), False)
+        # What is left of the output would fail again when the interpreter flushes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
 
 
 def _refuse_settings(error: ValueError) -> NoReturn:

@@ -39,7 +39,12 @@ def backup(
     folder = data_folder(data).resolve()
     if not folder.is_dir():
         raise CliError(f"the data folder {folder} does not exist: name it with --data")
-    _carry_out(folder, redis_url, as_json, lambda store, say: back_up(store, folder, file, say))
+    if file.exists() and not file.is_file():
+        # The backup is renamed into its place, which would delete a device.
+        raise CliError(f"{file} is no file: name one that is new, or may be replaced")
+    _carry_out(
+        folder, redis_url, as_json, file, lambda store, say: back_up(store, folder, file, say)
+    )
 
 
 def restore(
@@ -57,13 +62,16 @@ def restore(
 
     keep_files_private()
     folder = data_folder(data).resolve()
-    _carry_out(folder, redis_url, as_json, lambda store, say: put_back(store, folder, file, say))
+    _carry_out(
+        folder, redis_url, as_json, folder, lambda store, say: put_back(store, folder, file, say)
+    )
 
 
 def _carry_out(
     data: Path,
     redis_url: str | None,
     as_json: bool,
+    written: Path,
     work: "Callable[[Store, Callable[[str], None]], Awaitable[Index]]",
 ) -> None:
     import asyncio
@@ -94,7 +102,7 @@ def _carry_out(
     except RedisError as error:
         raise CliError(f"Redis does not answer: {error}; name it with --redis-url") from None
     except OSError as error:
-        raise CliError(f"{error.filename or data}: {error.strerror or error}") from None
+        raise CliError(f"{error.filename or written}: {error.strerror or error}") from None
     if as_json:
         print_json(asdict(index))
         return

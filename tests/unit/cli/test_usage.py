@@ -1,5 +1,9 @@
 """Wrong usage ends a command with code 2 before anything is started."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +27,32 @@ def test_a_task_whose_setting_is_no_value_or_has_a_key_twice_is_not_made(value: 
     result = CliRunner().invoke(root, ["datasets", "gym", "chain_sum", "--set", f"terms={value}"])
     assert isinstance(result.exception, CliError)
     assert result.exception.message.startswith(f"--set terms: {value!r} is not a YAML value")
+
+
+@pytest.mark.parametrize("command", [["recipes"], ["recipes", "--json"], ["--version"], ["-h"]])
+def test_an_output_that_cannot_be_written_is_said_in_a_line(command: list[str]) -> None:
+    with Path("/dev/full").open("w") as full:
+        said = subprocess.run(
+            [sys.executable, "-m", "services.cli", *command],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (said.returncode, said.stderr) == (
+        1,
+        "error: the output cannot be written: No space left on device; make room, or write "
+        "elsewhere\n",
+    )
+
+
+def test_a_backup_replaces_files_alone(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path, tmp_path / "pipe"):
+        asked = ["backup", str(place), "--data", str(tmp_path)]
+        result = CliRunner().invoke(root, asked)
+        assert isinstance(result.exception, CliError)
+        assert "is no file: name one that is new" in result.exception.message
 
 
 def test_every_command_takes_json_but_those_of_which_the_readme_says_so() -> None:
