@@ -161,6 +161,26 @@ def test_tests_that_a_document_names_exist(file: Path) -> None:
     assert gone == []
 
 
+PROMISING = [ROOT / "docs/security.md", ROOT / "docs/reliability.md"]
+
+
+@pytest.mark.parametrize("file", PROMISING, ids=lambda file: file.name)
+def test_each_promise_in_a_table_names_the_test_that_holds_it(file: Path) -> None:
+    """Rows below a heading whose last cell is `test`, as `tests/FILE.py::test_name`."""
+    silent, promises, rows = [], False, 0
+    for line in file.read_text().splitlines():
+        last = line.rstrip(" |").rpartition(" | ")[2]
+        if not line.startswith("|"):
+            promises = False
+        elif last.lower() == "test":
+            promises = True
+        elif promises and not line.startswith("| ---"):
+            rows += 1
+            silent += [] if re.search(r"`tests/[\w/]+\.py::test_\w+`", last) else [line[:80]]
+    assert rows > 20
+    assert silent == []
+
+
 def leads_somewhere(file: Path, link: str) -> bool:
     """Whether the file that `link` in `file` names exists, and has the heading that it names."""
     path, _, heading = link.partition("#")

@@ -20,12 +20,18 @@ async def test_a_redis_of_headrace_up_is_accepted(tmp_path: Path) -> None:
         await store.close()
 
 
-async def test_a_redis_that_may_lose_a_second_is_refused(tmp_path: Path) -> None:
+async def test_a_redis_that_may_lose_a_second_or_evict_keys_is_refused(tmp_path: Path) -> None:
     server = RedisServer(tmp_path, fsync="everysec")
     server.start()
     store = Store.from_url(server.url)
     try:
         with pytest.raises(UnsafeRedis, match="appendfsync everysec"):
+            await store.check_durability()
+        async with Redis.from_url(server.url) as redis:
+            await redis.config_set("appendfsync", "always")
+            await store.check_durability()
+            await redis.config_set("maxmemory-policy", "allkeys-lru")
+        with pytest.raises(UnsafeRedis, match="maxmemory-policy allkeys-lru"):
             await store.check_durability()
     finally:
         await store.close()
