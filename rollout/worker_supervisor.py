@@ -21,7 +21,7 @@ from rollout.file_server import keep_serving, other_hosts
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
 from rollout.run_worker import RunWorker
-from rollout.sessions.worker import SessionWorker
+from rollout.sessions.call_source import CallSource
 from rollout.settings import RolloutSettings
 from rollout.text.model_folder import eos_token_ids, fetch_model, load_tokenizer, vocabulary
 from rollout.vllm.client.expert_routing import bytes_per_token
@@ -34,8 +34,11 @@ from rollout.vllm.weights.staging import Staging, only_whole
 from rollout.vllm.weights.weight_follower import WeightFollower
 from rollout.work.capacity import Sequences
 from rollout.work.context import RunContext
+from rollout.work.evaluation import Evaluator
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
+from rollout.work.run_work import RunWork
 from rollout.work.task_rows import Rows, task_rows
+from rollout.work.task_source import TaskSource
 from rollout.work.teacher import TeacherScorer
 from services.contracts.config import RLConfig
 from services.contracts.config.episodes import Sessions, own_episodes
@@ -307,18 +310,12 @@ class WorkerSupervisor:
             else None,
             evaluation_only=self._settings.evaluation_only,
         )
+        rows = task_rows(run, context, self._store, self._volume)
+        work = RunWork(context, self._store, rows, run_events, self._limit, wake)
+        evaluator = Evaluator(work, lambda dataset: Rows(self._store, self._volume, dataset))
         plays = isinstance(episode, Sessions) and not self._settings.evaluation_only
-        worker = SessionWorker if plays else RunWorker
-        self._worker = worker(
-            context,
-            self._store,
-            task_rows(run, context, self._store, self._volume),
-            lambda dataset: Rows(self._store, self._volume, dataset),
-            run_events,
-            self._limit,
-            wake,
-            self._serving.check,
-        )
+        source = CallSource(work) if plays else TaskSource(work, evaluator)
+        self._worker = RunWorker(work, source, evaluator, self._serving.check)
         log.info("working")
         await self._worker.work(stop)
 

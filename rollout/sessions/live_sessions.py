@@ -18,21 +18,17 @@ from structlog.contextvars import bind_contextvars
 
 from rollout.aio import retry
 from rollout.rewards.combine import earned_score
-from rollout.run_events import RunEvents
 from rollout.sessions.session_completions import completion, shared_prompt, unplayed
 from rollout.vllm.client.connection import VLLMUnavailable
-from rollout.work.context import RunContext
-from rollout.work.failure_limit import MAX_ROWS, FailureLimit, RunCannotWork
+from rollout.work.failure_limit import MAX_ROWS, RunCannotWork
 from rollout.work.group import Sampled
-from rollout.work.group_tasks import GroupTasks
 from rollout.work.hand_in import HandIn
-from rollout.work.leases import TRIES, Leases
-from rollout.work.task_rows import TaskRows
+from rollout.work.leases import TRIES
+from rollout.work.run_work import RunWork
 from services.contracts.sessions import session_of
 from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
-from services.store import Store
 from services.store.agents.live import LiveSession
 from services.store.work.prompts import Lease
 from services.volume import GatewayAway
@@ -54,22 +50,11 @@ class _Untrainable(ValueError):
 class LiveSessionTasks:
     """The sessions of one run with `data.source: sessions`."""
 
-    def __init__(
-        self,
-        context: RunContext,
-        store: Store,
-        leases: Leases,
-        tasks: GroupTasks,
-        rows: TaskRows,
-        run_events: RunEvents,
-        limit: FailureLimit,
-        reserve: int,
-    ) -> None:
-        """`reserve`: the most bytes that a session can take."""
-        self._context, self._store, self._leases = context, store, leases
-        self._tasks, self._rows, self._reserve = tasks, rows, reserve
-        self._run_events, self._limit = run_events, limit
-        self._hand_in = HandIn(leases, run_events)
+    def __init__(self, work: RunWork) -> None:
+        self._work, self._context, self._store = work, work.context, work.store
+        self._leases, self._tasks, self._rows = work.leases, work.tasks, work.rows
+        self._run_events, self._limit = work.run_events, work.limit
+        self._hand_in = HandIn(work.leases, work.run_events)
         self._swept = self._pause_until = 0.0
         self._pause = PAUSE_SECONDS
 
@@ -92,7 +77,7 @@ class LiveSessionTasks:
             version=live.version,
             count=count,
             ttl=self._context.config.rollout.lease_seconds,
-            reserve_bytes=self._reserve,
+            reserve_bytes=self._work.reserve,
         )
         for lease in granted.leases:
             work = asyncio.create_task(self._train(lease, live), name=f"session {lease.attempt}")

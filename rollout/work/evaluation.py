@@ -17,14 +17,14 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.aio import retry
-from rollout.run_events import RunEvents
 from rollout.text.answer_text import text_of
 from rollout.tools.errors import ToolsAway
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.weights.weight_follower import CannotPin
-from rollout.work.context import RunContext
+from rollout.work.evaluation_share import evaluation_rows
 from rollout.work.group import SampleRequest, sample_and_score
 from rollout.work.long_prompts import cut_event
+from rollout.work.run_work import RunWork
 from rollout.work.task_rows import Rows, RowsAway
 from services.contracts.config.rewards import named
 from services.contracts.evaluation import AnsweredRow, AnsweredSample, EvaluationRequest
@@ -34,7 +34,6 @@ from services.contracts.schema import SchemaMismatch
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as
 from services.runtime.tasks import end
-from services.store import Store
 from services.store.work.evaluations import EvaluationLeases
 from services.volume import DamagedFile, GatewayAway
 
@@ -52,25 +51,11 @@ AWAY = (VLLMUnavailable, ToolsAway, RedisError, GatewayAway, RowsAway)
 class Evaluator:
     """Answers evaluation rows on one worker."""
 
-    def __init__(
-        self,
-        context: RunContext,
-        store: Store,
-        rows_of: Callable[[str], Rows],
-        run_events: RunEvents,
-        ttl: float,
-        row_limit: Callable[[int], int],
-        training: Callable[[], int],
-        ready: Callable[[], bool],
-        changed: Callable[[], None],
-    ) -> None:
-        """`rows_of` returns a dataset's rows. `row_limit` returns how many rows with the given
-        number of samples may be in vLLM. `training` returns the number of groups in vLLM, and
-        `ready` whether requests may start now. `changed` is called when the share of training may
-        have changed."""
-        self._context, self._store, self._rows_of = context, store, rows_of
-        self._run_events, self._ttl, self._row_limit = run_events, ttl, row_limit
-        self._training, self._ready, self._changed = training, ready, changed
+    def __init__(self, work: RunWork, rows_of: Callable[[str], Rows]) -> None:
+        """`rows_of` returns a dataset's rows."""
+        self._work, self._context, self._store = work, work.context, work.store
+        self._rows_of = rows_of
+        self._ttl = work.context.config.rollout.lease_seconds
         self._datasets: dict[str, Rows] = {}
         self._damaged: Counter[str] = Counter()
         """For each evaluation: tries to load its version that met a damaged file."""
@@ -103,10 +88,10 @@ class Evaluator:
                 pause = BACKOFF_SECONDS
                 if isinstance(error, RowsAway):
                     waits = f"an evaluation waits: {error}"
-                    await self._run_events.once("rows of an evaluation away", waits)
+                    await self._work.run_events.once("rows of an evaluation away", waits)
             except CannotPin as error:
                 pause = BACKOFF_SECONDS
-                await self._run_events.once(f"pin {error}", f"an evaluation waits: {error}")
+                await self._work.run_events.once(f"pin {error}", f"an evaluation waits: {error}")
             await asyncio.sleep(pause)
 
     async def renew(self, moving: bool) -> None:
@@ -128,13 +113,24 @@ class Evaluator:
         if attempts or seat:
             await self._store.evaluations.release(self._context.run, attempts, seat)
 
+    @property
+    def _ready(self) -> bool:
+        """Whether requests may start now."""
+        return not (self._work.closing or self._work.tasks.paused)
+
+    def _row_limit(self, samples: int) -> int:
+        """Return how many rows with `samples` completions may be in vLLM."""
+        context = self._context
+        used = self._work.leases.generating * context.config.algorithm.samples_generated
+        return evaluation_rows(context.completions, used, context.evaluation_share, samples)
+
     # --- one version ----------------------------------------------------------------------------
 
     async def _turn(self) -> bool:
         """Answer rows of the open evaluation, if this worker has a seat. Return whether there were
         any. Raises AWAY and CannotPin."""
         live = self._context.follower.live
-        if live is None or not self._context.follower.healthy or not self._ready():
+        if live is None or not self._context.follower.healthy or not self._ready:
             return False
         leased = await self._lease(1)
         if not leased.id:
@@ -149,7 +145,7 @@ class Evaluator:
             self.clearing = False
             with contextlib.suppress(RedisError):
                 await self._release(leaves=not self._context.evaluation_only)
-            self._changed()
+            self._work.wake.set()
         return True
 
     async def _serve(self, request: EvaluationRequest) -> None:
@@ -164,7 +160,7 @@ class Evaluator:
                 await follower.pin(manifest, back=True)
             await follower.until_pinned()
             self.clearing = False
-            self._changed()
+            self._work.wake.set()
         except (FileNotFoundError, SchemaMismatch, DamagedFile) as error:
             if isinstance(error, DamagedFile):
                 self._damaged[request.id] += 1
@@ -178,7 +174,7 @@ class Evaluator:
 
     async def _until_cleared(self) -> None:
         while True:
-            if not self._training():
+            if not self._work.leases.generating:
                 return
             await asyncio.sleep(POLL_SECONDS / 5)
 
@@ -201,7 +197,7 @@ class Evaluator:
                 # Rows that are being scored need no place in vLLM, but their number is limited too.
                 limit = self._row_limit(samples)
                 count = min(limit - self.generating, 2 * limit - len(self))
-                leased = await self._lease(count) if self._ready() else EvaluationLeases()
+                leased = await self._lease(count) if self._ready else EvaluationLeases()
                 self._note_held(leased)
                 if leased.id and self._requests[leased.id].version != version:
                     # The next evaluation has another version: finish all rows of this one first.
@@ -218,7 +214,7 @@ class Evaluator:
             self._context.run,
             worker=self._context.worker,
             version=live.tag,
-            busy=self._training() > 0,
+            busy=self._work.leases.generating > 0,
             reserved=self._context.evaluation_only,
             count=count,
             ttl=self._ttl,
@@ -256,7 +252,7 @@ class Evaluator:
             if attempt in self._held:
                 self._held[attempt] = False
             self._count(request.set.samples)
-            self._changed()
+            self._work.wake.set()
 
         answered = AnsweredRow(row=row, prompt="", samples=[])
         try:
@@ -267,7 +263,7 @@ class Evaluator:
         except Exception as error:
             # An evaluation must end, so a row that fails counts as wrong.
             log.warning("evaluation row failed", error=str(error))
-            await self._run_events.once(
+            await self._work.run_events.once(
                 f"evaluation {request.id}",
                 f"evaluation row {row} of {request.set.name} cannot be answered and counts as "
                 f"wrong, as does any other like it: {error}",
@@ -306,7 +302,7 @@ class Evaluator:
         if sampled.prompt_cut:
             place = f"row {answered.row} of an evaluation"
             message = cut_event(place, sampled.prompt_cut, len(sampled.prompt_tokens))
-            await self._run_events.counted("cut in an evaluation", message)
+            await self._work.run_events.counted("cut in an evaluation", message)
         await self._context.follower.until_proven([evaluation.version])
         answered.samples = [
             AnsweredSample(

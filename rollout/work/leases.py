@@ -30,8 +30,6 @@ TRIES = 3
 """Failures of one kind after which a task is dropped instead of released."""
 ROOM_SECONDS = 1.0
 """Seconds until a group that did not fit in Redis is sent again."""
-DRAIN_SECONDS = 5.0
-"""Seconds that groups in scoring have to finish when the worker stops."""
 
 
 @dataclass
@@ -206,17 +204,13 @@ class Leases:
                 log.info("lease lost", task=held.task, attempt=attempt)
                 held.work.cancel()
 
-    async def release_at_stop(self, leasing: asyncio.Task[None]) -> None:
-        """Release leases on SIGTERM. Groups in vLLM are released at once, so that other workers
-        sample them; groups in scoring get DRAIN_SECONDS to finish. `leasing` is already ending, but
-        Redis may be granting it a lease at this moment."""
-        await self._release_generating()
-        await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
-        await self._release_generating()
+    async def until_ended(self, seconds: float) -> None:
+        """Return when all work has ended, or after `seconds`."""
         if works := [held.work for held in self._held.values()]:
-            await asyncio.wait(works, timeout=DRAIN_SECONDS)
+            await asyncio.wait(works, timeout=seconds)
 
-    async def _release_generating(self) -> None:
+    async def release_generating(self) -> None:
+        """Stop and release the groups in vLLM."""
         held = {attempt: lease for attempt, lease in self._held.items() if lease.generating}
         await end(lease.work for lease in held.values())
         await self.release(list(held))

@@ -20,9 +20,9 @@ from services.contracts.groups.sampling_mask import SamplingMask
 ABORTED = "abort"
 """vLLM's finish reason of an aborted completion."""
 DEADLINE = "deadline"
-CUT_OFF = ("length", DEADLINE)
-"""Reasons of an end that the policy did not choose."""
 """Our finish reason of a completion whose group reached `rollout.straggler_deadline`."""
+CUT_OFF = ("length", DEADLINE)
+"""Finish reasons of a truncated completion."""
 
 
 def rest_of(sampling: dict[str, Any], index: int, done: int) -> dict[str, Any]:

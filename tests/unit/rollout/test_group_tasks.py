@@ -83,14 +83,23 @@ async def test_an_unreadable_row_is_not_a_wrong_answer(
 
     monkeypatch.setattr(Evaluator, "_sample", cannot_be_read)
     store = SimpleNamespace(evaluations=SimpleNamespace(complete=complete))
-    nothing = [lambda: None] * 4
-    given: list[Any] = [SimpleNamespace(run="r", worker="w"), store, None, Events(), 60.0, *nothing]
-    evaluator = Evaluator(*given)
+    evaluator = Evaluator(work_of(Events(), store), no_rows)
     evaluator._held["attempt"] = True
     request: Any = SimpleNamespace(id="e", set=SimpleNamespace(name="s", samples=1))
     with pytest.raises(RowsAway):
         await evaluator._answer(request, "attempt", 0)
     assert not completed
+
+
+def work_of(events: Any, store: Any = None) -> Any:
+    """The part of RunWork that an evaluator needs."""
+    config = SimpleNamespace(rollout=SimpleNamespace(lease_seconds=60.0))
+    context = SimpleNamespace(run="r", worker="w", config=config)
+    return SimpleNamespace(context=context, store=store, run_events=events)
+
+
+def no_rows(dataset: str) -> Any:
+    raise AssertionError("no row is read")
 
 
 async def test_an_event_says_that_an_evaluation_waits_for_files() -> None:
@@ -100,9 +109,7 @@ async def test_an_event_says_that_an_evaluation_waits_for_files() -> None:
         async def _turn(self) -> bool:
             raise AWAY
 
-    nothing = [lambda: None] * 4
-    given: list[Any] = [SimpleNamespace(run="r", worker="w"), None, None, events, 60.0, *nothing]
-    evaluating = asyncio.create_task(Waiting(*given).run())
+    evaluating = asyncio.create_task(Waiting(work_of(events), no_rows).run())
     try:
         async with asyncio.timeout(60):
             while not events.messages:  # noqa: ASYNC110
@@ -117,7 +124,8 @@ async def test_the_reason_why_the_work_ended_survives_an_unreachable_redis() -> 
         """A worker that only ends its work."""
 
         def __init__(self) -> None:
-            self._closing, self._wake = False, asyncio.Event()
+            self._work: Any = SimpleNamespace(closing=False, wake=asyncio.Event())
+            self._source: Any = SimpleNamespace(loops=list)
             self._context: Any = SimpleNamespace(
                 follower=SimpleNamespace(follow=for_ever),
                 config=SimpleNamespace(evaluation=None),
@@ -125,7 +133,7 @@ async def test_the_reason_why_the_work_ended_survives_an_unreachable_redis() -> 
             self._policy_calls: Any = SimpleNamespace(run=for_ever)
 
         async def _lease(self, stop: asyncio.Event) -> None:
-            await self._wake.wait()
+            await self._work.wake.wait()
 
         async def _renew(self) -> None:
             raise VLLMFailed("vLLM ended with signal SIGKILL")

@@ -9,9 +9,11 @@ from msgspec import structs
 
 from rollout.rewards.client import ScoringRefused
 from rollout.rewards.combine import AnswerText, SampleScore, earned_score
+from rollout.run_worker import RunWorker
+from rollout.sessions.call_source import AT_ONCE, CallSource
+from rollout.sessions.ended_groups import EndedGroups
 from rollout.sessions.live_sessions import LiveSessionTasks
 from rollout.sessions.session_completions import transcript
-from rollout.sessions.worker import AT_ONCE, SessionWorker
 from rollout.vllm.client.progress import TokenProgress
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit
 from rollout.work.group_tasks import WorkStatus
@@ -31,8 +33,8 @@ CALL = Claimed(call_id("attempt", 0, "digest"), Call(kind="chat"))
 SEQUENCES = 2
 
 
-class Worker(SessionWorker):
-    """A worker that only takes calls; a turn lasts until `done`."""
+class Calls(CallSource):
+    """A source of calls whose turns last until `done`."""
 
     def __init__(self) -> None:
         self.done = asyncio.Event()
@@ -40,9 +42,10 @@ class Worker(SessionWorker):
         self.claims: list[tuple[int, int]] = []
         """For each claim: how many calls, and how many it held."""
         self.released: list[str] = []
-        self._calls, self._wake, self._live = {}, asyncio.Event(), None
-        self._full = self._closing = False
-        self._tasks: Any = SimpleNamespace(paused=False)
+        self._calls, self._live, self._full = {}, None, False
+        self._work: Any = SimpleNamespace(
+            tasks=SimpleNamespace(paused=False), wake=asyncio.Event(), closing=False
+        )
         self._store: Any = SimpleNamespace(agent_calls=self, agent_sessions=self)
         follower = SimpleNamespace(live="one", healthy=True)
         sequences = SimpleNamespace(at_once=SEQUENCES)
@@ -74,10 +77,10 @@ def held() -> Any:
 
 
 async def test_a_call_that_is_claimed_while_it_is_answered_is_released_for_another_claim() -> None:
-    worker = Worker()
-    assert await worker._take() == ""
+    worker = Calls()
+    assert await worker.take() == ""
     # Its client was refused, and repeats it before the worker has finished.
-    assert await worker._take() == ""
+    assert await worker.take() == ""
     (held,) = worker._calls.values()
     await asyncio.sleep(0)
     assert worker.begun == 1
@@ -85,7 +88,7 @@ async def test_a_call_that_is_claimed_while_it_is_answered_is_released_for_anoth
     await held.work
     assert worker.released == [CALL.id]
 
-    assert await worker._take() == ""
+    assert await worker.take() == ""
     (held,) = worker._calls.values()
     await held.work
     assert worker.begun == 2
@@ -93,12 +96,12 @@ async def test_a_call_that_is_claimed_while_it_is_answered_is_released_for_anoth
 
 
 async def test_a_call_starts_when_it_is_announced_and_the_next_claim_includes_it() -> None:
-    worker = Worker()
+    worker = Calls()
     await worker._begin_asked([CALL.id, "ended/0/meanwhile"])
     (held,) = worker._calls.values()
     assert not held.claimed
     # Only claimed calls are counted: the claim would leave the others to other workers.
-    assert await worker._take() == ""
+    assert await worker.take() == ""
     assert worker.claims == [(AT_ONCE * SEQUENCES, 0)]
     assert (held.claimed, held.again) == (True, False)
     worker.done.set()
@@ -109,7 +112,7 @@ async def test_a_call_starts_when_it_is_announced_and_the_next_claim_includes_it
 async def test_a_call_that_is_announced_while_it_is_answered_is_released_for_another_claim() -> (
     None
 ):
-    worker = Worker()
+    worker = Calls()
     await worker._begin_asked([CALL.id])
     (held,) = worker._calls.values()
     await worker._begin_asked([CALL.id])
@@ -122,31 +125,31 @@ async def test_a_call_that_is_announced_while_it_is_answered_is_released_for_ano
 async def test_a_worker_that_cannot_start_a_call_leaves_it_to_the_next_claim(
     why: str,
 ) -> None:
-    worker = Worker()
-    worker._tasks.paused, worker._closing = why == "paused", why == "stopping"
+    worker = Calls()
+    worker._work.tasks.paused, worker._work.closing = why == "paused", why == "stopping"
     others = AT_ONCE * SEQUENCES if why == "full" else 0
     worker._calls = {str(number): held() for number in range(others)}
     await worker._begin_asked([CALL.id])
     assert len(worker._calls) == others
-    assert worker._wake.is_set()
+    assert worker._work.wake.is_set()
 
 
 @pytest.mark.parametrize("others", [0, AT_ONCE * SEQUENCES - 1], ids=["with room", "without"])
 async def test_a_worker_that_was_full_looks_for_more_calls_when_one_ends(others: int) -> None:
-    worker = Worker()
+    worker = Calls()
     worker._calls = {str(number): held() for number in range(others)}
-    assert await worker._take() == ""
+    assert await worker.take() == ""
     worker.done.set()
     await worker._calls[CALL.id].work
     # A worker that is not full hears of new calls.
-    assert worker._wake.is_set() == bool(others)
+    assert worker._work.wake.is_set() == bool(others)
 
 
 async def test_a_full_worker_still_reports_its_held_calls() -> None:
-    worker = Worker()
+    worker = Calls()
     most = AT_ONCE * SEQUENCES
     worker._calls = {str(number): held() for number in range(most)}
-    assert await worker._take() == "full"
+    assert await worker.take() == "full"
     assert worker.claims == [(0, most)]
 
 
@@ -154,26 +157,29 @@ async def test_a_turn_that_waits_for_redis_does_not_count_as_a_hanging_vllm() ->
     async def counters() -> tuple[int, int]:
         return 7, 0
 
-    worker = Worker()
+    calls = Calls()
+    calls._context.policy = SimpleNamespace(sampling=0, counters=counters)
+    calls._context.follower.updating = False
+    worker = RunWorker.__new__(RunWorker)
     worker._status, worker._progress = WorkStatus(), TokenProgress(limit=0.0)
-    worker._context.policy = SimpleNamespace(sampling=0, counters=counters)
-    worker._context.follower.updating = False
-    worker._widen = lambda unfinished: None  # type: ignore[method-assign]
-    assert await worker._take() == ""
+    worker._context, worker._source = calls._context, calls
+    assert await calls.take() == ""
     for _ in range(2):
         assert await worker._moving(5.0)
     # A turn in vLLM without progress is such a sign.
-    worker._context.policy.sampling = 1
+    calls._context.policy.sampling = 1
     assert not await worker._moving(5.0)
-    worker.done.set()
+    calls.done.set()
 
 
-class Finishing(Worker):
-    """A worker that only completes a group, too late."""
+class Finishing(EndedGroups):
+    """Completes a group too late."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.closed: list[str] = []
+        self._store: Any = SimpleNamespace(agent_sessions=self)
+        self._context: Any = SimpleNamespace(run="run", follower=SimpleNamespace(live="one"))
+        self._tasks: Any = SimpleNamespace()
         self._rows: Any = SimpleNamespace(of=lambda position: None)
         self._limit = FailureLimit()
         self._hand_in: Any = self._handed_in
@@ -193,7 +199,7 @@ class Finishing(Worker):
 
 async def test_a_group_that_comes_too_late_is_not_reported_as_completed() -> None:
     worker = Finishing()
-    await worker._finish(Claimed(call_id("attempt", 0, "finish"), Call(kind="finish")))
+    await worker.finish(Claimed(call_id("attempt", 0, "finish"), Call(kind="finish")))
     assert worker.closed == ["lapsed"]
 
 
@@ -218,14 +224,14 @@ async def test_a_group_fails_whatever_state_its_datasets_file_is_in() -> None:
     worker._rows = cast(Any, SimpleNamespace(of=lambda position: row))
     worker._tasks.failed = fail
     worker.opened = opened  # type: ignore[method-assign]
-    await worker._finish(Claimed(call_id("attempt", 0, "finish"), Call(kind="finish")))
+    await worker.finish(Claimed(call_id("attempt", 0, "finish"), Call(kind="finish")))
     assert failed == ["attempt: no such verifier"]
     assert worker.closed == ["failed"]
 
 
 async def test_a_finish_call_of_a_forgotten_group_is_closed() -> None:
     worker = Finishing()
-    await worker._finish(Claimed(call_id("forgotten", 0, "finish"), Call(kind="finish")))
+    await worker.finish(Claimed(call_id("forgotten", 0, "finish"), Call(kind="finish")))
     assert worker.closed == ["lapsed"]
 
 
@@ -267,14 +273,14 @@ async def test_verifiers_read_the_last_answer_or_its_whole_conversation(
     async def row_of(index: int) -> Row:
         return Row(prompt="4=", answer="3")
 
-    monkeypatch.setattr("rollout.sessions.worker.scores_of", scores)
-    worker = Worker()
+    monkeypatch.setattr("rollout.sessions.ended_groups.scores_of", scores)
+    worker = Finishing()
     worker._context.config = parse_config(config | {"rollout": {"episode": episode}})
     worker._context.tokenizer = WordTokenizer()
     worker._store.agent_sessions = SimpleNamespace(played=played)
     opened: Any = SimpleNamespace(samples=2, own=None)
     row: Any = SimpleNamespace(dataset=SimpleNamespace(rows=SimpleNamespace(row=row_of)), index=0)
-    sampled = await worker._sampled(CALL, opened, row)
+    sampled = await EndedGroups._sampled(worker, CALL, opened, row)
     assert sampled is not None
     cut = AnswerText(read, truncated=True)
     assert asked == [cut], "the client gave the other one its reward"
@@ -282,7 +288,7 @@ async def test_verifiers_read_the_last_answer_or_its_whole_conversation(
 
 
 class Live(LiveSessionTasks):
-    """A worker that only completes sessions. All are taken but those named `bad…`."""
+    """Completes sessions. All are taken but those named `bad…`."""
 
     def __init__(self, limit: FailureLimit) -> None:
         self.told: list[str] = []
@@ -293,10 +299,16 @@ class Live(LiveSessionTasks):
         leases: Any = SimpleNamespace(
             ended=lambda attempt: None, drop=self._dropped, release=self._released
         )
-        events: Any = SimpleNamespace(once=self._once)
-        store: Any = SimpleNamespace(live_sessions=self)
-        context: Any = SimpleNamespace(run="run")
-        super().__init__(context, store, leases, nothing, nothing, events, limit, 0)
+        work: Any = SimpleNamespace(
+            context=SimpleNamespace(run="run"),
+            store=SimpleNamespace(live_sessions=self),
+            leases=leases,
+            tasks=nothing,
+            rows=nothing,
+            run_events=SimpleNamespace(once=self._once),
+            limit=limit,
+        )
+        super().__init__(work)
         self._hand_in: Any = self._handed_in
 
     async def hand_in(self, id: str) -> None:
