@@ -1,13 +1,15 @@
-"""asyncio helpers: wait for a task despite cancellation, and retry a store call."""
+"""Helpers for asyncio: finish a task despite cancellation, run calls together, retry a store
+call."""
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
 from services.runtime.logs import get_logger
+from services.runtime.tasks import end
 
 log = get_logger(__name__)
 
@@ -25,6 +27,15 @@ async def finish(task: asyncio.Task[T]) -> T:
     if cancelled is not None:
         raise cancelled
     return task.result()
+
+
+async def together(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run `calls` at once, and return their results in order. If one raises, the others end."""
+    tasks = [asyncio.create_task(call) for call in calls]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        await end(task for task in tasks if not task.done())
 
 
 async def retry(what: str, call: Callable[[], Awaitable[T]]) -> T:

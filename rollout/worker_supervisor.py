@@ -29,7 +29,8 @@ from rollout.vllm.process.logs import brief
 from rollout.vllm.process.server import VLLMFailed
 from rollout.vllm.process.serving import Serving
 from rollout.vllm.weights.canary_check import CanaryCheck
-from rollout.vllm.weights.served_weights import WrongWeights
+from rollout.vllm.weights.fetched_files import FetchedFiles
+from rollout.vllm.weights.served_weights import ServedWeights, WrongWeights
 from rollout.vllm.weights.staging import Staging, only_whole
 from rollout.vllm.weights.weight_follower import WeightFollower
 from rollout.work.capacity import Sequences
@@ -261,23 +262,21 @@ class WorkerSupervisor:
 
         masks = config.sampling.cuts and installed_device() != "cpu"
         limit, options = config.rollout.canary_limit, config.rollout.vllm
+        canary = CanaryCheck(policy, options.computes_in, masks, limit)
+        staging = Staging(
+            server.folder,
+            whole=installed_device() in ("cpu", None)
+            or bool(options.quantization)
+            or only_whole(model),
+        )
+        mode = config.rollout.update_mode
         follower = WeightFollower(
             run.id,
-            self.record.id,
             self._store,
-            self._volume,
-            policy,
-            config.rollout.update_mode,
-            Staging(
-                server.folder,
-                whole=installed_device() in ("cpu", None)
-                or bool(options.quantization)
-                or only_whole(model),
-            ),
-            CanaryCheck(policy, options.computes_in, masks, limit),
-            wake.set,
+            FetchedFiles(self.record.id, self._store, self._volume),
+            ServedWeights(policy.weights, mode, canary, wake.set, distrust),
+            staging,
             self._heartbeat,
-            distrust,
         )
         episode, taught = config.rollout.episode, config.algorithm.teacher
         longest, capacity = await policy.context_length(), await policy.capacity()

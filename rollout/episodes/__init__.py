@@ -61,6 +61,18 @@ class Completion:
     turns: int = 0
     """Answers in an agent's session, or in an episode with tools."""
 
+    @classmethod
+    def of(cls, sample: Sample, loss_mask: npt.NDArray[np.bool_], **more: Any) -> "Completion":
+        """Return the completion with the tokens of `sample`, and `more` fields."""
+        return cls(
+            token_ids=sample.token_ids,
+            loss_mask=loss_mask,
+            logprobs=sample.logprobs,
+            spans=sample.spans,
+            finish_reason=sample.finish_reason,
+            **{"sampling_mask": sample.sampling_mask, "experts": sample.experts} | more,
+        )
+
 
 class Sampler(Protocol):
     """The policy, for an episode."""

@@ -6,12 +6,12 @@ follows it. If an interruption cut the end marker in two, vLLM samples on withou
 tokens are dropped.
 """
 
-import asyncio
 from bisect import bisect_left
 
 import numpy as np
 import numpy.typing as npt
 
+from rollout.aio import together
 from rollout.episodes import Completion, Sampler, UnusableEpisode
 from rollout.episodes.arithmetic import calculate
 from rollout.text.answer_text import prefill
@@ -20,7 +20,6 @@ from rollout.vllm.client.response import Sample
 from rollout.vllm.client.resume import begun_by, joined, not_sampled
 from services.contracts.config.episodes import Calculator
 from services.contracts.rows.dataset import Row
-from services.runtime.tasks import end
 
 
 class CalculatorEpisode:
@@ -43,14 +42,10 @@ class CalculatorEpisode:
         self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
     ) -> list[Completion]:
         begun = await sampler.sample(prompt_tokens, n, self._config.end)
-        tasks = [
-            asyncio.create_task(self._finished(prompt_tokens, index, sample, sampler))
+        return await together(
+            self._finished(prompt_tokens, index, sample, sampler)
             for index, sample in enumerate(begun)
-        ]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            await end(task for task in tasks if not task.done())
+        )
 
     async def _finished(
         self, prompt: list[int], index: int, whole: Sample, sampler: Sampler
@@ -83,17 +78,8 @@ class CalculatorEpisode:
             (more,) = await sampler.sample(begun, 1, self._config.end, index, done)
             whole = joined(whole, more)
             trained = np.append(trained, np.ones(len(more.token_ids), dtype=np.bool_))
-        return Completion(
-            token_ids=whole.token_ids,
-            loss_mask=trained,
-            logprobs=whole.logprobs,
-            spans=whole.spans,
-            finish_reason=whole.finish_reason,
-            sampling_mask=whole.sampling_mask,
-            experts=whole.experts,
-            text=_answer(whole, sampler),
-            prefill=prefill(sampler.tokenizer, prompt),
-        )
+        begins = prefill(sampler.tokenizer, prompt)
+        return Completion.of(whole, trained, text=_answer(whole, sampler), prefill=begins)
 
     def _next_call(
         self, tokens: npt.NDArray[np.int32], read: int, tokenizer: TokenizerLike

@@ -13,14 +13,6 @@ class SingleTurnEpisode:
         self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
     ) -> list[Completion]:
         return [
-            Completion(
-                token_ids=sample.token_ids,
-                loss_mask=np.ones(len(sample.token_ids), dtype=np.bool_),
-                logprobs=sample.logprobs,
-                spans=sample.spans,
-                finish_reason=sample.finish_reason,
-                sampling_mask=sample.sampling_mask,
-                experts=sample.experts,
-            )
+            Completion.of(sample, np.ones(len(sample.token_ids), dtype=np.bool_))
             for sample in await sampler.sample(prompt_tokens, n)
         ]

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from rollout.aio import together
 from rollout.episodes import Completion, Reward, Sampler, UnusableEpisode
 from rollout.text.answer_text import prefill
 from rollout.text.chat_rendering import added
@@ -29,7 +30,6 @@ from rollout.vllm.client.response import Sample
 from rollout.vllm.client.resume import joined, not_sampled
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import NO_TEMPLATE, chat_text
-from services.runtime.tasks import end
 
 CALLS_AT_ONCE = 16
 """Calls of one answer that are executed. They run one after the other, since they may have
@@ -95,16 +95,10 @@ class ToolsEpisode:
         until = asyncio.get_running_loop().time() + self._config.episode_seconds
         offered = await self._offer()
         begun = await sampler.sample(prompt_tokens, n)
-        tasks = [
-            asyncio.create_task(
-                self._finished(prompt_tokens, index, sample, sampler, offered, until)
-            )
+        played = await together(
+            self._finished(prompt_tokens, index, sample, sampler, offered, until)
             for index, sample in enumerate(begun)
-        ]
-        try:
-            played = await asyncio.gather(*tasks)
-        finally:
-            await end(task for task in tasks if not task.done())
+        )
         away = [error for _, error in played if isinstance(error, NoSession)]
         if len(away) == n:
             # The prompt is not at fault, and would be dropped after its third failure: let the
@@ -139,15 +133,9 @@ class ToolsEpisode:
                 raise
             took = f"the episode took longer than {self._config.episode_seconds:g} s"
             reward = Reward(error=f"{took} (rollout.episode.episode_seconds)")
-        whole = play.whole
-        completion = Completion(
-            token_ids=whole.token_ids,
-            loss_mask=play.trained,
-            logprobs=whole.logprobs,
-            spans=whole.spans,
-            finish_reason=whole.finish_reason,
-            sampling_mask=whole.sampling_mask,
-            experts=whole.experts,
+        completion = Completion.of(
+            play.whole,
+            play.trained,
             text=play.text,
             prefill=play.prefill,
             reward=reward,

@@ -5,6 +5,7 @@ later turns add, are masked. A session is one completion, however many turns and
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -108,12 +109,10 @@ def completion(session: Played, prompt: Sequence[int], masks: bool) -> Completio
     if mask is None and masks:
         mask = SamplingMask.nothing(len(whole.token_ids))
     last = last_turn(turns)
-    return Completion(
-        token_ids=whole.token_ids,
-        loss_mask=np.array(trained, dtype=np.bool_),
-        logprobs=whole.logprobs,
-        spans=whole.spans,
-        finish_reason="length" if session.spent else last.finish_reason if last else "stop",
+    reason = "length" if session.spent else last.finish_reason if last else "stop"
+    return Completion.of(
+        replace(whole, finish_reason=reason),
+        np.array(trained, dtype=np.bool_),
         sampling_mask=mask,
         branches=branches,
         turns=sum(not turn.side for turn in turns),

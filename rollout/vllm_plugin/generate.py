@@ -6,8 +6,8 @@ token, instead of 0.3. Imported only in vLLM's API server.
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -29,32 +29,34 @@ from rollout.vllm_plugin.wire import (
 _request = msgspec.msgpack.Decoder(GenerateRequest)
 
 Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+T = TypeVar("T")
 
 
-async def generate(
-    scope: Message,
-    receive: Callable[[], Awaitable[Message]],
-    send: Callable[[Message], Awaitable[None]],
-) -> None:
+async def generate(scope: Message, receive: Receive, send: Send) -> None:
     """Answer one request over ASGI. The request is aborted if its client disconnects."""
     body = await body_of(receive)
     if body is None:
         return
-    sampling = asyncio.create_task(_answer(scope["app"].state, body))
+    if answer := await unless_gone(receive, _answer(scope["app"].state, body)):
+        await respond(send, *answer)
+
+
+async def unless_gone(receive: Receive, answering: Coroutine[Any, Any, T]) -> T | None:
+    """Return the result of `answering`, or cancel it if the client disconnects first."""
+    task = asyncio.create_task(answering)
     # The body is complete, so the next message is the client's disconnect.
     gone = asyncio.ensure_future(receive())
     try:
-        await asyncio.wait({sampling, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not sampling.done():
-            return
-        status, answer = sampling.result()
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
     finally:
-        sampling.cancel()
+        task.cancel()
         gone.cancel()
-    await respond(send, status, answer)
 
 
-async def body_of(receive: Callable[[], Awaitable[Message]]) -> bytes | None:
+async def body_of(receive: Receive) -> bytes | None:
     """Return a request's whole body; None if the client has disconnected."""
     body = bytearray()
     more = True
@@ -67,11 +69,7 @@ async def body_of(receive: Callable[[], Awaitable[Message]]) -> bytes | None:
     return bytes(body)
 
 
-async def capacity(
-    scope: Message,
-    receive: Callable[[], Awaitable[Message]],
-    send: Callable[[Message], Awaitable[None]],
-) -> None:
+async def capacity(scope: Message, receive: Receive, send: Send) -> None:
     """Answer with the sequences and tokens that the server holds at once, as measured at its
     start."""
     config = scope["app"].state.engine_client.vllm_config
@@ -79,17 +77,13 @@ async def capacity(
     await respond(send, 200, msgspec.msgpack.encode(held))
 
 
-async def unfinished(
-    scope: Message,
-    receive: Callable[[], Awaitable[Message]],
-    send: Callable[[Message], Awaitable[None]],
-) -> None:
+async def unfinished(scope: Message, receive: Receive, send: Send) -> None:
     """Answer with the number of sequences that run or wait."""
     number = scope["app"].state.engine_client.output_processor.get_num_unfinished_requests()
     await respond(send, 200, str(number).encode())
 
 
-async def respond(send: Callable[[Message], Awaitable[None]], status: int, content: bytes) -> None:
+async def respond(send: Send, status: int, content: bytes) -> None:
     """Answer one request."""
     headers = [(b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -5,7 +5,6 @@ only in vLLM's API server.
 """
 
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -15,17 +14,13 @@ from vllm.entrypoints.scale_out.token_in_token_out.protocol import (
     GenerateTokensResponse,
 )
 
-from rollout.vllm_plugin.generate import Message, body_of, error_body, respond
+from rollout.vllm_plugin.generate import Message, Receive, Send, body_of, error_body, respond
 from rollout.vllm_plugin.wire import Parsed
 
 _parsed = msgspec.msgpack.Decoder(Parsed)
 
 
-async def message(
-    scope: Message,
-    receive: Callable[[], Awaitable[Message]],
-    send: Callable[[Message], Awaitable[None]],
-) -> None:
+async def message(scope: Message, receive: Receive, send: Send) -> None:
     """Answer with one answer as an assistant's message, by the server's tool and reasoning
     parsers."""
     body = await body_of(receive)

@@ -3,8 +3,6 @@
 vLLM decodes the text: it sends whole characters, and holds back text that may begin a stop text.
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -12,29 +10,26 @@ from vllm.exceptions import VLLMClientError
 from vllm.inputs import tokens_input
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-from rollout.vllm_plugin.generate import Message, body_of, error_body, respond
+from rollout.vllm_plugin.generate import (
+    Message,
+    Receive,
+    Send,
+    body_of,
+    error_body,
+    respond,
+    unless_gone,
+)
 from rollout.vllm_plugin.wire import Delta, GenerateRequest
 
 _request = msgspec.msgpack.Decoder(GenerateRequest)
 
-Send = Callable[[Message], Awaitable[None]]
 
-
-async def stream(scope: Message, receive: Callable[[], Awaitable[Message]], send: Send) -> None:
+async def stream(scope: Message, receive: Receive, send: Send) -> None:
     """Answer one request over ASGI. The request is aborted if its client disconnects."""
     body = await body_of(receive)
     if body is None:
         return
-    sampling = asyncio.create_task(_sample(scope["app"].state, body, send))
-    # The body is complete, so the next message is the client's disconnect.
-    gone = asyncio.ensure_future(receive())
-    try:
-        await asyncio.wait({sampling, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if sampling.done():
-            sampling.result()
-    finally:
-        sampling.cancel()
-        gone.cancel()
+    await unless_gone(receive, _sample(scope["app"].state, body, send))
 
 
 async def _sample(state: Any, body: bytes, send: Send) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
+from rollout.aio import together
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
 from rollout.text.model_folder import TokenizerLike
@@ -17,7 +18,6 @@ from rollout.work.failure_limit import RunCannotWork
 from services.contracts.config.objective.teacher import Teacher as TeacherConfig
 from services.contracts.groups.trajectory import TrajectoryGroup
 from services.contracts.teaching import TeacherScoreRequest, TeacherTextRequest
-from services.runtime.tasks import end
 
 AT_ONCE = 64
 """Sequences that a worker has in scoring at once. Each is a request of its own, so that only failed
@@ -61,14 +61,7 @@ class TeacherScorer:
         async def score(prompt: list[int], places: npt.NDArray[np.int64]) -> None:
             logprobs[places] = await self._scored(prompt, group.tokens[places].tolist())
 
-        scoring = [
-            asyncio.create_task(score(prompt, places))
-            for prompt, places in _sequences(group, mask_truncated)
-        ]
-        try:
-            await asyncio.gather(*scoring)
-        finally:
-            await end(task for task in scoring if not task.done())
+        await together(score(*sequence) for sequence in _sequences(group, mask_truncated))
         return logprobs
 
     async def _scored(self, prompt: list[int], completion: list[int]) -> list[float]:

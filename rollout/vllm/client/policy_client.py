@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from rollout.aio import together
 from rollout.vllm.client import canary_request
 from rollout.vllm.client.connection import Reply, VLLMConnection, VLLMUnavailable, message_of
 from rollout.vllm.client.progress import Counters, read_counters
@@ -100,14 +101,10 @@ class PolicyClient:
         begun = await self._request(token_ids, n, sampling, expired)
         if all(sample.finish_reason != ABORTED for sample in begun):
             return begun
-        tasks = [
-            asyncio.create_task(self._finish(token_ids, index, sample, sampling, expired))
+        return await together(
+            self._finish(token_ids, index, sample, sampling, expired)
             for index, sample in enumerate(begun)
-        ]
-        try:
-            return list(await asyncio.gather(*tasks))
-        finally:
-            await end(task for task in tasks if not task.done())
+        )
 
     async def _finish(
         self,

@@ -60,21 +60,14 @@ class CanaryCheck:
             )
         limit = limit_for(canary, self.dtype, self.limit, self._gaps)
 
-        async def judged(through_cache: bool) -> tuple[VersionScores, str]:
-            logprobs = await self._scores(prompts(canary), through_cache)
-            name = f"version {manifest.tag}"
+        name, problem = f"version {manifest.tag}", ""
+        try:
+            logprobs = await self._scores(prompts(canary), through_cache=first)
             version = VersionScores(name, expected(canary), logprobs, manifest.lineage)
             verdict = judge(version, limit, earlier)
-            if through_cache or not first:
-                self.gap = verdict.gap
-            return version, verdict.problem
-
-        try:
-            version, problem = await judged(through_cache=first)
-            if problem and first and not (await judged(through_cache=False))[1]:
-                problem = "a prefix cache of other weights is in use"
-            elif problem:
-                problem = f"its log-probabilities of fixed sequences: {problem}"
+            self.gap = verdict.gap
+            if verdict.problem:
+                problem = f"its log-probabilities of fixed sequences: {verdict.problem}"
         except ValueError as error:
             # vLLM gave no scores, or the canary is damaged.
             problem = str(error)

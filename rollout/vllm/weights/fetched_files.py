@@ -13,7 +13,7 @@ ABANDONED_SECONDS = 3600.0
 """A copy of this age that no heartbeat names is abandoned."""
 
 
-class WeightFiles:
+class FetchedFiles:
     """The files that one worker uses."""
 
     def __init__(self, worker: str, store: Store, volume: Volume) -> None:

@@ -55,11 +55,13 @@ class ServedWeights:
         changed: Callable[[], None],
         distrust: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`mode`, `changed`, `distrust`: see `WeightFollower`."""
-        self._loader = loader
+        """`mode`: see `WeightLoader.load`. `changed` is called when the live version or its health
+        may have changed. `distrust` is called with the problem when vLLM serves wrong weights, and
+        releases everything that it has sampled."""
+        self.loader = loader
         self._mode: UpdateMode = mode
-        self._canary = canary
-        self._changed = changed
+        self.canary = canary
+        self.changed = changed
         self._distrust = distrust
         self.lock = asyncio.Lock()
         """Held while a version is loaded or judged."""
@@ -79,13 +81,13 @@ class ServedWeights:
     @property
     def proven(self) -> bool:
         """Whether vLLM was found to serve the live version, and nothing has put that in doubt."""
-        return self.live is not None and self._loader.proven.is_set()
+        return self.live is not None and self.loader.proven.is_set()
 
     async def until_proven(self, tags: list[str]) -> None:
         """If the version that was loaded last is in `tags`, wait until vLLM was found to serve it.
         The caller is cancelled if vLLM serves another one (`distrust`)."""
-        if self._loader.live in tags:
-            await self._loader.proven.wait()
+        if self.loader.live in tags:
+            await self.loader.proven.wait()
 
     async def load(self, update: WeightUpdate, manifest: WeightManifest) -> float:
         """Load under `lock` until vLLM serves the version. Returns seconds paused. Raises
@@ -110,12 +112,12 @@ class ServedWeights:
         """Judge the served version whenever something other than its load has put it in doubt.
         Never returns."""
         while True:
-            await self._loader.doubted.wait()
+            await self.loader.doubted.wait()
             try:
                 async with self.lock:
-                    self._loader.doubted.clear()
+                    self.loader.doubted.clear()
                     # A load judges its own version, and reports when it is done.
-                    judged = self._loader.proven.is_set()
+                    judged = self.loader.proven.is_set()
                     await self._judge()
             except (RedisError, OSError) as error:
                 # VLLMUnavailable is an OSError, too.
@@ -123,17 +125,17 @@ class ServedWeights:
                 await asyncio.sleep(random.uniform(0.5, 2.0))
             else:
                 if not judged:
-                    self._changed()
+                    self.changed()
 
     async def _judge(self) -> str:
         """Return why vLLM does not serve the version that it has loaded, or ''. Scores the canary
         only if that is in doubt. Wrong weights release what was sampled. Raises VLLMUnavailable."""
-        loader = self._loader
+        loader = self.loader
         while self._newest is not None and not loader.proven.is_set():
             loader.doubted.clear()
             first, self._scored = not self._scored, True
             try:
-                problem = await self._canary.problem(self._newest, first)
+                problem = await self.canary.problem(self._newest, first)
             except VLLMUnavailable:
                 loader.doubted.set()
                 raise
@@ -149,7 +151,7 @@ class ServedWeights:
         """Release what was sampled, and serve nothing until the next load. Returns the problem."""
         self._newest = self.live = None
         self.problem = problem
-        self._changed()
+        self.changed()
         log.error("what vLLM serves is not trusted", problem=problem)
         await self._distrust(problem)
         return problem
@@ -157,7 +159,7 @@ class ServedWeights:
     async def _load(self, update: WeightUpdate) -> float:
         for _ in range(UNCLEAR_LIMIT):
             try:
-                return await self._loader.load(update, self._mode)
+                return await self.loader.load(update, self._mode)
             except MustRestart as error:
                 raise VLLMFailed(str(error)) from error
             except (WeightsUnclear, VLLMUnavailable) as error:

@@ -20,10 +20,8 @@ from pathlib import Path
 from redis.exceptions import RedisError
 
 from rollout.aio import finish
-from rollout.vllm.client.policy_client import PolicyClient
-from rollout.vllm.client.weight_loader import LoadRefused, UpdateMode, WeightUpdate
-from rollout.vllm.weights.canary_check import CanaryCheck
-from rollout.vllm.weights.fetched_files import WeightFiles
+from rollout.vllm.client.weight_loader import LoadRefused, WeightUpdate
+from rollout.vllm.weights.fetched_files import FetchedFiles
 from rollout.vllm.weights.served_weights import ServedWeights
 from rollout.vllm.weights.staging import Staging
 from services.contracts.schema import SchemaMismatch
@@ -31,7 +29,7 @@ from services.contracts.weights import WeightManifest
 from services.runtime.logs import get_logger
 from services.runtime.tasks import end
 from services.store import Store
-from services.volume import DamagedFile, KeyRefused, Volume
+from services.volume import DamagedFile, KeyRefused
 
 log = get_logger(__name__)
 
@@ -57,33 +55,21 @@ class Timings:
 
 
 class WeightFollower:
-    """Follows the manifests of `run` for the server behind `policy`."""
+    """Follows the manifests of `run` for one server."""
 
     def __init__(
         self,
         run: str,
-        worker: str,
         store: Store,
-        volume: Volume,
-        policy: PolicyClient,
-        mode: UpdateMode,
+        files: FetchedFiles,
+        served: ServedWeights,
         staging: Staging,
-        canary: CanaryCheck,
-        changed: Callable[[], None],
         heartbeat: Callable[[], Awaitable[None]],
-        distrust: Callable[[str], Awaitable[None]],
     ) -> None:
-        """`mode`: see `WeightLoader.load`. `changed` is called when `live` or `healthy` may have
-        changed. `heartbeat` sends a heartbeat with `files`. `distrust` is called with the problem
-        when vLLM serves wrong weights, and releases everything that it has sampled."""
-        self._run = run
-        self._store = store
-        self._files = WeightFiles(worker, store, volume)
-        self._policy = policy
-        self._served = ServedWeights(policy.weights, mode, canary, changed, distrust)
-        self._staging = staging
-        self.canary = canary
-        self._changed = changed
+        """`heartbeat` sends a heartbeat with `files`."""
+        self._run, self._store, self._files = run, store, files
+        self._served, self._loader, self._staging = served, served.loader, staging
+        self.canary = served.canary
         self._heartbeat = heartbeat
         self._pinned: WeightManifest | None = None
         self._pin_error: Exception | None = None
@@ -117,12 +103,12 @@ class WeightFollower:
     @property
     def updating(self) -> bool:
         """Whether the server is paused for an update."""
-        return self._policy.weights.updating
+        return self._loader.updating
 
     @property
     def sleeping(self) -> bool:
         """Whether the server sleeps, because the learner has its GPU."""
-        return self._policy.weights.sleeping
+        return self._loader.sleeping
 
     @property
     def files(self) -> list[str]:
@@ -211,11 +197,11 @@ class WeightFollower:
                         self._error = str(error)
                 self._last_entry = "0"
                 log.warning("cannot follow weights", error=str(error))
-                self._changed()
+                self._served.changed()
                 await asyncio.sleep(random.uniform(0.1, min(LONGEST_BACKOFF, 0.5 * 2**failures)))
             else:
                 self._error = ""
-                self._changed()
+                self._served.changed()
 
     async def _next(self) -> WeightManifest | None:
         """Return the pinned manifest, or the newest one, unless it is live. Waits some seconds for
@@ -247,7 +233,7 @@ class WeightFollower:
             whole, manifest.tag, manifest.tensors, manifest.kind, size, tuple(deltas)
         )
         await self._note_forks(manifest)
-        live = self._policy.weights.live if self.live is not None else None
+        live = self._loader.live if self.live is not None else None
         try:
             stage = asyncio.to_thread(self._staging.stage, update, live)
             # The thread writes its file even if this is cancelled, so wait before the file is

@@ -16,6 +16,8 @@ from safetensors.numpy import save_file
 from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.process.server import VLLMServer
 from rollout.vllm.weights.canary_check import CanaryCheck
+from rollout.vllm.weights.fetched_files import FetchedFiles
+from rollout.vllm.weights.served_weights import ServedWeights
 from rollout.vllm.weights.staging import Staging
 from rollout.vllm.weights.weight_follower import WeightFollower
 from services.contracts.canary import CANARY, Canary, packed, sequences
@@ -171,16 +173,11 @@ async def following(
     canary = CanaryCheck(policy, "auto", masks=False)
     follower = WeightFollower(
         RUN,
-        "me",
         store,
-        volume,
-        policy,
-        "keep",
+        FetchedFiles("me", store, volume),
+        ServedWeights(policy.weights, "keep", canary, changed.set, distrust),
         Staging(server.folder, whole=True),
-        canary,
-        changed.set,
         heartbeat,
-        distrust,
     )
     scene = Scene(learner, follower, server, policy, changed, told, distrusted)
     yield scene

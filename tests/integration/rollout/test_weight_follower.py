@@ -300,7 +300,7 @@ async def test_a_failed_scoring_is_retried_without_another_load(
     assert scene.follower.healthy
 
 
-async def test_a_prefix_cache_that_outlives_an_update_is_named(
+async def test_a_prefix_cache_that_outlives_an_update_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tmp_path / "data"
@@ -314,7 +314,7 @@ async def test_a_prefix_cache_that_outlives_an_update_is_named(
 
             await scene.learner.publish(1)
             async with asyncio.timeout(100):
-                with pytest.raises(WrongWeights, match="a prefix cache of other weights is in use"):
+                with pytest.raises(WrongWeights, match="its log-probabilities"):
                     await scene.following[0]
 
             # This request came before the version, so it did not wait.

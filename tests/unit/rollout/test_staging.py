@@ -14,6 +14,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from rollout.vllm.client.weight_loader import LoadRefused, WeightUpdate
+from rollout.vllm.weights.served_weights import ServedWeights
 from rollout.vllm.weights.staging import Staging, only_whole
 from rollout.vllm.weights.weight_follower import WeightFollower
 from tests.unit.weights.files import Weights, bits, save_delta, save_full
@@ -145,15 +146,11 @@ async def test_a_file_staged_while_the_worker_stops_is_deleted(
     async def nothing(*_: object) -> None:
         pass
 
-    policy: Any = SimpleNamespace(weights=SimpleNamespace(live="a:1"))
+    loader: Any = SimpleNamespace(live="a:1")
     unused: Any = None
     staging: Any = Slow()
-    follower = WeightFollower(
-        *("run", "worker", unused, unused, policy, "keep", staging, unused),
-        lambda: None,
-        nothing,
-        nothing,
-    )
+    served = ServedWeights(loader, "keep", unused, lambda: None, nothing)
+    follower = WeightFollower("run", unused, unused, served, staging, nothing)
     monkeypatch.setattr(follower, "_fetch", fetched)
     monkeypatch.setattr(follower, "_note_forks", nothing)
     manifest: Any = SimpleNamespace(files=[], tag="a:2", tensors=1, kind="delta")
