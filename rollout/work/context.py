@@ -1,4 +1,4 @@
-"""What all groups of one worker on one run share."""
+"""The settings, clients and limits that all groups of one worker on one run share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

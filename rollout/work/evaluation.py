@@ -21,7 +21,7 @@ from rollout.text.answer_text import text_of
 from rollout.tools.errors import ToolsAway
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.weights.weight_follower import CannotPin
-from rollout.work.evaluation_share import evaluation_rows
+from rollout.work.capacity import evaluation_rows
 from rollout.work.group import SampleRequest, sample_and_score
 from rollout.work.long_prompts import cut_event
 from rollout.work.run_work import RunWork

@@ -1,4 +1,5 @@
-"""What the loops of one worker on one run share, and where its work comes from."""
+"""The state that the loops of one worker on one run share, and the interface of its source of
+work."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -3,9 +3,8 @@
 from collections.abc import Coroutine
 from typing import Any
 
-from rollout.work.capacity import to_lease, widened
+from rollout.work.capacity import to_lease, training_groups, widened
 from rollout.work.evaluation import Evaluator
-from rollout.work.evaluation_share import training_groups
 from rollout.work.run_work import RunWork
 from services.contracts.records import WorkerRecord
 

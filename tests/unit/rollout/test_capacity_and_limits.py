@@ -1,7 +1,15 @@
 """Groups in flight, seeds of tasks, progress of a server, and the failures that end a run."""
 
 from rollout.vllm.client.progress import Rate, TokenProgress
-from rollout.work.capacity import Sequences, reserve_bytes, slots, to_lease, widened
+from rollout.work.capacity import (
+    Sequences,
+    evaluation_rows,
+    reserve_bytes,
+    slots,
+    to_lease,
+    training_groups,
+    widened,
+)
 from rollout.work.failure_limit import MAX_ROWS, FailureLimit
 from rollout.work.prompt_sampler import task_seed
 
@@ -154,3 +162,19 @@ def test_the_cache_limits_completions_by_their_mean_length():
     assert Sequences(256, None, 32_768).at_once == 256
     assert Sequences(256, 1000, 32_768).at_once == 1
     assert Sequences(256, 1 << 20, 64).at_once == 256
+
+
+def test_each_side_has_its_share_of_a_full_vllm_and_what_the_other_leaves() -> None:
+    assert evaluation_rows(64, training=64, share=0.25, samples=4) == 4
+    assert evaluation_rows(64, training=8, share=0.25, samples=4) == 14
+    assert training_groups(64, evaluation=64, share=0.25, samples=8) == 6
+    assert training_groups(64, evaluation=8, share=0.25, samples=8) == 7
+
+
+def test_each_side_has_at_least_one_row() -> None:
+    assert evaluation_rows(8, training=8, share=0.1, samples=4) == 1
+    assert training_groups(8, evaluation=8, share=0.9, samples=8) == 1
+
+
+def test_an_evaluation_without_a_share_may_fill_vllm() -> None:
+    assert evaluation_rows(64, training=64, share=None, samples=4) == 16
