@@ -26,7 +26,7 @@ class LearnerHost(BaseModel):
 
 
 class LearnerDevices(BaseModel):
-    """What a pool's learner computes on; the last one had, if none runs now."""
+    """The devices of a pool's learner, or of its last learner if none runs now."""
 
     ranks: int = Field(ge=1, description="Its processes.")
     gpus: list[GPUDevice] = Field(description="One for each rank; empty: they compute on CPUs.")

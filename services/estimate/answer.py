@@ -3,7 +3,20 @@
 from pydantic import BaseModel, Field
 
 
-class ProcessNeed(BaseModel):
+class Need(BaseModel):
+    """The bytes of one part of an installation: its need and its memory."""
+
+    memory: int | None = Field(
+        description="Bytes that are free for it, on a host with those that learner and workers "
+        "have there now; null: not known."
+    )
+    needed: int = Field(description="Bytes that it takes at its peak.")
+    parts: dict[str, int] = Field(description="These by what they are for.")
+    fits: bool | None = Field(description="Null: the memory is not known.")
+    advice: list[str] = Field([], description="What to change if it does not fit.")
+
+
+class ProcessNeed(Need):
     """The memory that one kind of process needs: on each GPU, or on a host without GPUs."""
 
     gpu: str | None = Field(
@@ -11,30 +24,14 @@ class ProcessNeed(BaseModel):
     )
     on_cpu: bool = Field(False, description="Whether CPUs do the work, in their host's memory.")
     count: int = Field(description="Processes that share the work: ranks, or GPUs of one vLLM.")
-    memory: int | None = Field(
-        description="Bytes that are free for it, on CPUs with those that learner and workers on "
-        "its host have now; null: not known."
-    )
     most: int | None = Field(
         description="Bytes that it could have if nothing else ran; null: not known."
     )
-    needed: int = Field(description="Bytes that it takes at its peak.")
-    parts: dict[str, int] = Field(description="These by what they are for.")
-    fits: bool | None = Field(description="Null: the memory is not known.")
     how: str = Field("", description="In words: how the work is divided.")
-    advice: list[str] = Field([], description="What to change if it does not fit.")
 
 
-class HostNeed(BaseModel):
+class HostNeed(Need):
     """The memory that a run on GPUs needs on the learner's host."""
-
-    memory: int | None = Field(
-        description="Bytes that are free, and that the learner has now; null: not known."
-    )
-    needed: int = Field(description="Bytes that it takes at its peak.")
-    parts: dict[str, int] = Field(description="These by what they are for.")
-    fits: bool | None = Field(description="Null: the host is not known.")
-    advice: list[str] = Field([], description="What to change if it does not fit.")
 
     @property
     def most(self) -> int | None:
@@ -42,17 +39,9 @@ class HostNeed(BaseModel):
         return self.memory
 
 
-class DiskNeed(BaseModel):
-    """The files that a run keeps on the data volume."""
-
-    needed: int = Field(description="Bytes, once it has as many checkpoints as it keeps.")
-    parts: dict[str, int] = Field(
-        description="These by what they are for: `checkpoints`, `versions` that workers load, and "
-        "`groups` that are too large for Redis."
-    )
-    memory: int | None = Field(description="Bytes that are free on the volume; null: not known.")
-    fits: bool | None = Field(description="Null: the volume is not known.")
-    advice: list[str] = Field([], description="What to change if it does not fit.")
+class DiskNeed(Need):
+    """The files that a run keeps on the data volume once it has all its checkpoints: `checkpoints`,
+    `versions` that workers load, and `groups` that are too large for Redis."""
 
 
 class Estimate(BaseModel):

@@ -30,11 +30,11 @@ from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass
 CPU_RUNTIME = 1 << 30
 """Bytes that a rank on CPUs takes besides: Python's, torch's, and what its allocator keeps."""
 MOVED = ("weights", "optimizer", "copies", "published")
-"""Of the learner: what it holds between two passes. Gradients are gone by then."""
+"""Parts that the learner holds between two passes. Gradients are gone by then."""
 
 
 def host_need(config: Config, model: Model, learner: LearnerDevices | None, how: Pass) -> HostNeed:
-    """Of the host of rank 0, which has more to do than others. `learner` has GPUs, or is not
+    """Estimate the host of rank 0, which has more to do than others. `learner` has GPUs, or is not
     known."""
     host = learner.host if learner else None
     here = host.ranks if host else how.ranks
@@ -42,7 +42,7 @@ def host_need(config: Config, model: Model, learner: LearnerDevices | None, how:
     parts = {
         "moved": here * moved_bytes(config, model, how),
         "asleep": asleep_bytes(config, model),
-        # One rank of those that hold the same writes it; of slices each writes its own.
+        # Ranks with the same weights share one checkpoint; with slices each rank writes its own.
         "checkpoint": checkpoint_bytes(config, model) * (here if slices > 1 else 1) // slices,
         "newest": published_bytes(config, model) if isinstance(config, RLConfig) else 0,
     }
@@ -110,7 +110,7 @@ def _moved(memory: Memory) -> int:
 
 
 def asleep_bytes(config: Config, model: Model) -> int:
-    """Bytes of vLLM's weights, where it sleeps on this host while the learner trains."""
+    """Bytes of vLLM's weights if it sleeps on this host while the learner trains, else 0."""
     if not isinstance(config, RLConfig) or not config.rollout.vllm.sleeps:
         return 0
     options = config.rollout.vllm
@@ -121,7 +121,7 @@ def asleep_bytes(config: Config, model: Model) -> int:
 
 
 def checkpoint_bytes(config: Config, model: Model) -> int:
-    """Of a checkpoint: the host has a copy of it until it is written."""
+    """Bytes of a checkpoint. The host has a copy of it until it is written."""
     shape, trained = model.shape, trained_weights(config, model.shape)
     checkpoint = FLOAT32 * trained + training.state_bytes(config.optimizer, shape, trained)
     if not isinstance(config, RLConfig):
@@ -137,14 +137,14 @@ def checkpoint_bytes(config: Config, model: Model) -> int:
 
 
 def published_bytes(config: Config, model: Model) -> int:
-    """Of a version: the host has a copy of the newest, from which whole files are written."""
+    """Bytes of a version. The host has a copy of the newest one, and writes whole files from it."""
     number = BFLOAT16 if config.model.dtype != "float32" and model.half else FLOAT32
     return number * trained_weights(config, model.shape)
 
 
 def rounding(shape: ModelShape, slices: int = 1) -> float:
-    """How many times its size a model takes in pinned memory, one piece for each matrix, of which a
-    rank has one of `slices`."""
+    """How many times its size a model takes in pinned memory. Each matrix is one piece, and a rank
+    has one of its `slices`."""
     inner = shape.intermediate // max(shape.experts_used, 1)
     experts = max(shape.experts, 1)
     d, q, kv = shape.hidden, shape.query, shape.key_value
@@ -157,7 +157,7 @@ def rounding(shape: ModelShape, slices: int = 1) -> float:
 
 
 def host_advice(config: Config, need: HostNeed) -> Iterator[str]:
-    """What makes the host's part fit."""
+    """List changes that make the host's part fit."""
     assert need.memory is not None
     if isinstance(config, RLConfig) and config.rollout.vllm.sleeps:
         yield "give the worker a GPU of its own: neither moves to the host then"

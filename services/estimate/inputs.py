@@ -1,4 +1,4 @@
-"""What an estimate is made from: a config, its model, and the GPUs of a pool."""
+"""The inputs of an estimate: a config, its model, and the machines of a pool."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Worker:
 
     gpus: tuple[GPUDevice, ...]
     share: float | None = None
-    """Of each, for vLLM where the config names none; None: the usual one."""
+    """vLLM's share of each GPU if the config names none; None: the usual share."""
     host: str = ""
     free: int | None = None
     """Free bytes of its host's memory. None: it has not said it yet."""
@@ -33,17 +33,17 @@ class Worker:
 
 @dataclass(frozen=True)
 class Model:
-    """What is known of the model of a run."""
+    """The sizes of a run's models."""
 
     shape: ModelShape
     half: bool
     """Whether its own type is a half one."""
     critic: ModelShape | None = None
-    """Of a critic that starts from another model."""
+    """The critic, if it starts from another model."""
     teacher: ModelShape | None = None
-    """Of a teacher."""
+    """The teacher."""
     reference: ModelShape | None = None
-    """Of a reference that is another model than the run starts from."""
+    """The reference, if it is another model than the run starts from."""
 
 
 def known_workers(records: Sequence[WorkerRecord]) -> list[Worker]:
@@ -65,7 +65,7 @@ def _known(record: WorkerRecord) -> Worker:
 
 def available(name: str, learner: LearnerDevices | None, workers: Sequence[Worker]) -> int | None:
     """Bytes of the host `name` that the next run may take: those that are free, and those that
-    learner and workers have now, which they give back. None: nobody there has said it."""
+    learner and workers have now and release. None: no process there has reported them."""
     host = learner.host if learner and learner.host and learner.host.name == name else None
     there = [worker for worker in workers if worker.host == name]
     said = [worker.free for worker in there if worker.free is not None]

@@ -1,4 +1,4 @@
-"""What each part of an estimate is for, in the words that people read."""
+"""The parts of an estimate in the words that people read."""
 
 WORDS = {
     "weights": "weights",

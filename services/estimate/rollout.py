@@ -1,4 +1,4 @@
-"""What a rollout worker's GPUs need, and what to change where it does not fit."""
+"""The memory that a rollout worker needs, and what to change if it does not fit."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from services.estimate.answer import ProcessNeed
 from services.estimate.inputs import PROMPT, Model, Worker, available, smallest
 
 ALONE, SHARED = 0.9, 0.4
-"""vLLM's share of a GPU where the config says none: alone, and beside the learner."""
+"""vLLM's share of a GPU if the config names none: alone, and with the learner on the same GPU."""
 ASLEEP = sampling.GRAPHS
 """Bytes that a vLLM keeps while it sleeps: CUDA's own, and graphs."""
 CPU_RUNTIME, CPU_CACHE = 2 << 30, 2 << 30
@@ -21,8 +21,8 @@ LARGE, MANY, FEW = 70 << 30, 1024, 256
 
 
 def vllm_share(config: RLConfig, workers: Sequence[Worker], shared: bool) -> float:
-    """The share of a GPU that the vLLM of these `workers`, all on it, takes; `shared`: with the
-    learner."""
+    """The share of a GPU that the vLLM servers of `workers`, all on this GPU, take together.
+    `shared`: whether the learner is on it, too."""
     if config.rollout.vllm.gpu_memory_utilization is not None:
         return config.rollout.vllm.gpu_memory_utilization
     own = [worker.share for worker in workers if worker.share is not None]
@@ -57,8 +57,8 @@ def server_of(
 def rollout_need(
     config: RLConfig, model: Model, learner: LearnerDevices | None, workers: Sequence[Worker]
 ) -> ProcessNeed:
-    """Of each GPU of the worker with least memory: weights, and keys and values of one sequence of
-    the longest length, without which vLLM does not start."""
+    """Estimate each GPU of the worker with least memory: weights, and keys and values of one
+    sequence of the longest length. vLLM does not start with less."""
     worker = weakest(workers)
     gpus = worker.gpus
     server, shape = server_of(config, model, learner, worker), model.shape

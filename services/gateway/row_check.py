@@ -1,5 +1,5 @@
-"""What the rows of a submission say against it: rows that cannot be rendered, a template or a
-system message that chats do not get, variables that the chat template does not read."""
+"""Problems and warnings from the rows of a submission: rows that cannot be rendered, a template or
+a system message that chats do not get, variables that the chat template does not read."""
 
 from collections.abc import Mapping
 
@@ -29,14 +29,14 @@ Parts = Mapping[str, NDArray[np.int64]]
 
 
 def first_rows(dataset: DatasetRecord | None, parts: Parts) -> Shown:
-    """The rows of a submission that are looked at: of all rows, and of those with each of `parts`.
-    The first row is the first one of the dataset."""
+    """Choose the rows of a submission that are rendered: some of all rows, and some with each of
+    `parts`. Row 0 is the first."""
     every = range(dataset.rows if dataset else 1)
     return Shown(sorted({*_spaced(every), *part_rows(parts).indices}))
 
 
 def part_rows(parts: Parts) -> Shown:
-    """The same of the rows with `parts` alone."""
+    """Choose among the rows with `parts` alone."""
     return Shown(sorted({row for rows in parts.values() for row in _spaced(rows)}))
 
 
@@ -62,7 +62,7 @@ def unusable_rows(
     if not wrong:
         return [], []
     first = wrong[0]
-    # The learner, who reads the same row, names it in its own words.
+    # The learner's reason begins with the row, too.
     reason = str(first.problem).removeprefix(f"dataset row {first.index}").removeprefix(":").strip()
     it = "it " if reason.startswith(("has ", "is ", "holds ")) else ""
     said = f"row {first.index} of {dataset.name} cannot be used: {it}{reason}"

@@ -1,4 +1,4 @@
-"""What a dry run says, for people."""
+"""Print a dry run for people."""
 
 from typing import Any
 
