@@ -1,6 +1,7 @@
 """What a learner goes by once a run is its own: a real Redis, no training."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable
 
@@ -10,8 +11,10 @@ import torch
 from learner.coordinate.ranks import take_over
 from learner.distributed import Ranks
 from learner.persist.checkpoint_writer import OtherRank
+from learner.rank import described_host
 from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
+from services.contracts.devices import LearnerDevices
 from services.settings import Settings
 from services.store import Fenced, Store
 from tests.integration.learner.conftest import Place
@@ -78,3 +81,31 @@ async def test_a_disk_of_another_rank_waits_until_a_successor_takes_the_run_over
         await store.runs.acquire("r", "after")
         with pytest.raises(Fenced):
             await asyncio.to_thread(OtherRank(second, 1).cancelled)
+
+
+async def test_a_learner_reports_the_memory_of_its_host_again_and_again(
+    place: Place, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("learner.store.pool_lock.LOCK_SECONDS", 0.5)
+    monkeypatch.setattr("learner.store.pool_lock.REPORT_EVERY", 1)
+    settings = Settings.model_validate({"redis_url": place.redis_url, "data": place.data})
+    reports = itertools.count()
+    reported = threading.Event()
+
+    def devices() -> LearnerDevices:
+        if (free := next(reports)) == 2:
+            reported.set()
+        host = described_host(2).model_copy(update={"free": free})
+        return LearnerDevices(ranks=2, gpus=[], host=host)
+
+    with StoreThread(settings, threading.Event()) as thread:
+        await asyncio.to_thread(thread.take_pool)
+        thread.devices = devices
+        assert await asyncio.to_thread(reported.wait, 20)
+        found = await store.pools.devices(settings.pool)
+
+    assert found is not None
+    assert found.host is not None
+    assert found.host.free >= 1
+    # Two ranks of the size of this process.
+    assert found.host.used > 200 << 20
