@@ -27,8 +27,9 @@ def gateways(tmp_path: Path) -> Iterator[list[httpx.Client]]:
         yield clients
         for client in clients:
             client.close()
-        assert [gateway.stop() for gateway in started] == [0, 0]
+        codes = [gateway.stop() for gateway in started]
     redis.stop()
+    assert codes == [0, 0]
 
 
 def test_uploads_and_deletions_at_both_leave_no_dataset_without_its_rows(
