@@ -1,7 +1,7 @@
 """The reward service: an HTTP application over a pool of killable worker processes.
 
-Modules here: the process (`__main__`, `settings`), the application (`app`, `scoring`,
-`validation`, `metrics`), teachers and the pool of remote verifiers (`remote_pool`). Verifiers,
-worker processes, reward models and the sandbox have packages of their own. Nothing here knows
-Redis, runs or weights, and the main process imports neither torch nor vLLM.
+The modules here are the process (`__main__`, `settings`), the application (`app`, `scoring`,
+`validation`, `metrics`), the teachers and the pool of remote verifiers (`remote_pool`). Verifiers,
+worker processes, reward models and the sandbox have packages of their own. The package knows
+nothing of Redis, runs or weights. Its main process imports neither torch nor vLLM.
 """

@@ -1,10 +1,10 @@
-"""`python -m reward`: listen, start the pool, serve, and drain on SIGTERM.
+"""Run the reward service: listen, start the pool, serve, and drain on SIGTERM.
 
-SIGHUP makes it read its settings and verifiers again: it drains, then starts anew in the same
-process. Its supervisor sees no exit, and runs wait a few seconds.
+SIGHUP reloads settings and verifiers: the service drains, then starts again in the same process.
+Its supervisor sees no exit, and runs wait a few seconds.
 
-Exit codes: 0 after a drain, 1 when it cannot start (port in use, a reward model that cannot be
-loaded), 2 for wrong flags or variables.
+Exit codes: 0 after a drain, 1 if the service cannot start (port in use, a reward model that fails
+to load), 2 for wrong flags or variables.
 """
 
 import asyncio
@@ -43,15 +43,15 @@ from services.settings import EXIT_SETTINGS, from_command_line
 
 log = get_logger("reward")
 
-# What uvicorn waits for connections that are idle or slow to read, once nothing is in flight.
+# How long uvicorn waits for idle or slow connections after the last request has ended.
 CONNECTIONS_TIMEOUT = 3
 RELOAD = -1
-"""In place of an exit code: start anew."""
+"""Returned instead of an exit code: start again in the same process."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with its signal handling replaced: the first SIGTERM drains, the second ends it.
-    A SIGTERM during a reload lets its drain go on, and cancels the new start."""
+    """uvicorn with other signal handling: the first SIGTERM drains, the second ends the server. A
+    SIGTERM during a reload cancels the new start; the drain goes on."""
 
     def __init__(self, config: uvicorn.Config) -> None:
         super().__init__(config)
@@ -62,7 +62,7 @@ class Server(uvicorn.Server):
         self._loop.add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Called by uvicorn's signal handlers, in the main thread."""
+        """Handle a signal. uvicorn calls this in the main thread."""
         if self._ending:
             self.should_exit = self.force_exit = True
         self._ending, self.reload = True, False
@@ -83,14 +83,14 @@ class Server(uvicorn.Server):
 
 def main() -> int:
     """Run the service. Returns the exit code."""
-    # Until there is a handler for it; the process that starts anew goes on ignoring it.
+    # Ignore SIGHUP until its handler is installed. A process that starts again keeps ignoring it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     die_with_parent()
     keep_files_private()
     settings = from_command_line(RewardSettings)
     configure("reward", settings.log_level, settings.log_format)
     try:
-        # The mode of a socket says who may use the service.
+        # The socket's file mode decides who may use the service.
         key = None if settings.socket else reward_service_key(settings)
     except (BadKeyFile, OSError) as error:
         sys.stderr.write(f"error: {error}; mend it, or set HEADRACE_REWARD_KEY\n")
@@ -207,7 +207,7 @@ def _probe(verifier: Verifier[Any]) -> None:
 
 
 def _remote(settings: RewardSettings) -> list[RemoteVerifier[Any]]:
-    """The verifiers that ask other services, from the settings."""
+    """Return the verifiers of the settings that ask other services."""
     models = {
         name: RemoteModel(place) if isinstance(place, Endpoint) else ModelProcess(name, place)
         for name, place in settings.model_places.items()
@@ -225,7 +225,7 @@ def _remote(settings: RewardSettings) -> list[RemoteVerifier[Any]]:
 
 
 async def _drain(service: Service, settings: RewardSettings) -> None:
-    """Refuse new requests; wait for those in flight, up to the drain timeout."""
+    """Refuse new requests. Wait for the requests in flight, up to the drain timeout."""
     service.draining = True
     log.info("draining", in_flight=service.in_flight)
     if settings.drain_delay:
@@ -237,7 +237,7 @@ async def _drain(service: Service, settings: RewardSettings) -> None:
 
 
 def _listen_on(path: Path) -> socket.socket:
-    """A listening Unix socket, in place of one that a killed process left."""
+    """Return a listening Unix socket. Replace the socket file of a killed process."""
     listener = socket.socket(socket.AF_UNIX)
     try:
         path.unlink(missing_ok=True)
@@ -250,7 +250,8 @@ def _listen_on(path: Path) -> socket.socket:
 
 
 def _listen(settings: RewardSettings) -> socket.socket:
-    """A listening socket, so that a port in use is an error of ours and not of the framework."""
+    """Return a listening socket. A port in use is thus reported by this module and not by
+    uvicorn."""
     host, port = settings.host, settings.port
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)

@@ -1,8 +1,8 @@
 """The HTTP application: `/v1/score`, `/v1/verifiers`, `/v1/teachers`, `/v1/python`, health,
 metrics.
 
-Parses a request, calls `scoring`, and answers. Computes nothing on the content of a completion:
-only worker processes and remote services do.
+It parses a request, calls `scoring`, and answers. Only worker processes and remote services compute
+on the content of a completion.
 """
 
 import time
@@ -88,15 +88,16 @@ class Health(BaseModel):
 
 
 def create_app(service: Service, max_request_bytes: int, key: str | None = None) -> FastAPI:
-    """The application over a pool that the caller starts and closes. `key`: what requests have to
-    show; None if only those who may use the service can connect to it."""
+    """Return the application over a pool that the caller starts and closes. Requests must carry
+    `key`. Without a key, everybody who can connect may use the service."""
     app = FastAPIOffline(
         title="Headrace reward service",
         description="Scores completions with verifiers that run in killable processes.",
         version="1",
         responses=responses({"5XX": "What is wrong here"}),
     )
-    # More than in the gateway: a body stays until its items are scored, and many workers wait.
+    # The factor is larger than the gateway's: a body stays until its items are scored, and many
+    # workers wait.
     bodies = InFlight(8 * max_request_bytes)
     limit = Limit(max_request_bytes, "send fewer items a request, or raise --body-limit", bodies)
     app.add_middleware(BodyLimit, limit_of=lambda scope: limit)
@@ -162,8 +163,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         responses=responses(_UNFIT | _BUSY),
     )
     async def check(request: CheckRequest) -> CheckResponse:
-        """Whether these verifiers exist, take these parameters, and can score with the references
-        of these rows. Scores nothing."""
+        """Check that the verifiers exist, accept these parameters, and can score with the
+        references of these rows. Nothing is scored."""
         found = checked_uses(request.uses, service.registry)
         verdicts = await verdicts_of(service, [check.request for check in found.checks])
         unreadable = [
@@ -185,13 +186,14 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         responses=responses(_TEACHERS),
     )
     async def teach(request: TeacherScoreRequest, client: HTTPRequest) -> Any:
-        """How likely a teacher finds each token of this completion, for distillation."""
+        """Return a teacher's log-probability for each token of this completion, for
+        distillation."""
         with service.serving():
             asked = service.teachers.logprobs(
                 request.teacher, request.model, request.prompt, request.completion
             )
             found = await while_connected(client, taught(asked))
-        # Not validated again: it may be a million numbers.
+        # The reply is not validated again: it may hold a million numbers.
         return (
             Response(status_code=CLIENT_GONE)
             if found is None
@@ -205,8 +207,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         responses=responses(_TEACHERS),
     )
     async def text(request: TeacherTextRequest, client: HTTPRequest) -> Any:
-        """What a teacher's tokenizer writes for these ids. Equal text for all ids of a vocabulary
-        means equal vocabularies."""
+        """Return the text that a teacher's tokenizer writes for these ids. Two vocabularies are
+        equal if all their ids have equal text."""
         with service.serving():
             asked = service.teachers.text(request.teacher, request.model, request.tokens)
             found = await while_connected(client, taught(asked))
@@ -219,21 +221,21 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         responses=responses(_PROGRAMS),
     )
     async def python(request: PythonRequest, client: HTTPRequest) -> Any:
-        """Run a program of the policy in the sandbox, in which the verifier `code` tests programs:
-        the tool `python` of `rollout.episode: tools`."""
+        """Run a program of the policy in the sandbox of the verifier `code`: the tool `python` of
+        `rollout.episode: tools`."""
         with service.serving():
             ran = verdicts_of(service, [work_of(request, service.registry)])
             found = await while_connected(client, ran)
         if found is None:
             return Response(status_code=CLIENT_GONE)
         if found[0].status is ScoreStatus.ERROR:
-            # It may be the program's doing: whoever asks again and again would never end.
+            # The program may have caused this: a client that retries for ever would never end.
             raise Problem(422, found[0].detail)
         return PythonOutput(output=found[0].detail)
 
     @app.get("/healthz", summary="Alive", response_model_exclude_defaults=True)
     async def healthz() -> Health:
-        """Whether the process answers."""
+        """Return 200 while the process answers."""
         return Health(status="ok")
 
     @app.get(
@@ -243,8 +245,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         responses={503: {"description": "Not now; `status` says why", "model": Health}},
     )
     async def readyz(request: HTTPRequest) -> JSONResponse:
-        """Whether to send requests here: not before a worker is up and the reward models are
-        loaded, and not while draining."""
+        """Return 200 if requests may be sent here: a worker is up, the reward models are loaded,
+        and the service is not draining."""
         if service.draining:
             return JSONResponse({"status": "draining"}, 503)
         if not (service.pool.ready and service.calls.ready):
@@ -263,7 +265,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}},
     )
     async def metrics() -> Response:
-        """Items, requests and worker processes; docs/metrics.md lists the names."""
+        """Return counts of items, requests and worker processes. docs/metrics.md lists the
+        names."""
         return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
 
 

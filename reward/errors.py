@@ -1,10 +1,10 @@
-"""How an exception reads in a detail or a log line."""
+"""The text of an exception in a detail or a log line."""
 
 
 def brief(error: Exception) -> str:
-    """An exception in one line."""
+    """Return an exception as one line."""
     try:
         return f"{type(error).__name__}: {error}"[:300]
     except Exception:
-        # SymPy's errors hold expressions whose text can itself fail to be built.
+        # SymPy's errors hold expressions whose text may itself raise.
         return type(error).__name__

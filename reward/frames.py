@@ -8,19 +8,19 @@ HEADER = 4
 
 
 def pack(value: object) -> bytes:
-    """`value` as one frame."""
+    """Pack `value` as one frame."""
     body = msgspec.msgpack.encode(value)
     return len(body).to_bytes(HEADER, "little") + body
 
 
 class Unpacker:
-    """Cuts a stream of bytes back into frames."""
+    """A cutter of a byte stream into frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The bodies of all frames that `data` completes."""
+        """Return the bodies of all frames that `data` completes."""
         self._buffer += data
         bodies = []
         start = 0
@@ -36,7 +36,8 @@ class Unpacker:
 
 
 def receive(connection: socket.socket) -> bytes | None:
-    """The next frame's body from a blocking socket; None when the other side has closed it."""
+    """Return the body of the next frame of a blocking socket. Return None if the peer has closed
+    it."""
     header = _exactly(connection, HEADER)
     if header is None:
         return None

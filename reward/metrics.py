@@ -1,15 +1,15 @@
-"""What the service counts, for `GET /metrics` (Prometheus). Names are listed in docs/metrics.md."""
+"""The counters and gauges of `GET /metrics` (Prometheus). docs/metrics.md lists their names."""
 
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-# Seconds: from a plain number to the longest deadline.
+# Seconds, from the time of a plain number to the longest deadline.
 _BUCKETS = (1e-4, 3e-4, 1e-3, 3e-3, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
 
 
 class Metrics:
-    """One service's metrics, in a registry of their own."""
+    """The metrics of one service, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -49,9 +49,9 @@ class Metrics:
         )
 
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
-        """Publish what `read` returns at the time of a scrape as gauge `headrace_reward_<name>`."""
+        """Publish the result of `read` at each scrape, as the gauge `headrace_reward_<name>`."""
         Gauge(f"headrace_reward_{name}", text, registry=self.registry).set_function(read)
 
     def render(self) -> bytes:
-        """Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -1,4 +1,4 @@
-"""`/v1/python`: a program of the policy, run as the verifier `code` runs those that it tests."""
+"""`/v1/python`: runs a program of the policy in the sandbox of the verifier `code`."""
 
 from reward.remote_pool import Call
 from reward.verifiers.base import Item, Step, Verifier
@@ -11,14 +11,14 @@ from services.http import Problem
 
 
 def work_of(request: PythonRequest, registry: Registry) -> Request | Call:
-    """The program as work for the pools; its verdict has the output as detail, or is an `error`.
+    """Return the program as work for the pools. The detail of its verdict is the program's output.
     Raises Problem (422, 503)."""
     name = CodeVerifier.name
     seconds = request.seconds
     try:
         verifier, params = usable(registry, name, {"timeout": seconds, "time_limit": seconds})
     except UnusableError as error:
-        # The operator can mend that.
+        # Status 503: the operator can mend that.
         raise Problem(503, f"no program can run here: {error}") from None
     item = Item(name, "", request.code, None, params.model_dump())
     try:

@@ -1,7 +1,7 @@
-"""Other services that remote verifiers ask: by name, at a URL that the operator has set.
+"""Endpoints: the services that remote verifiers ask, by name, at a URL that the operator has set.
 
-Items name an endpoint, never a URL: a request must not decide which hosts this process talks to,
-nor which of them receives a key.
+Items name an endpoint and never a URL. So a request decides neither which hosts this process
+contacts nor which host receives a key.
 """
 
 import re
@@ -20,29 +20,29 @@ from tenacity import (
 )
 
 _NAMED = re.compile(r"([A-Za-z][A-Za-z0-9_.-]{0,62})=(.+)", re.DOTALL)
-# What a scoring service answers is short; more would only fill this process's memory.
+# Bytes. Replies of scoring services are short; a longer one would only fill this process's memory.
 MAX_REPLY = 4 << 20
 
 
 class EndpointError(Exception):
-    """The endpoint cannot be used: the message says which, and why."""
+    """The endpoint cannot be used. The message names the endpoint and the reason."""
 
 
 class PassingError(EndpointError):
-    """It could not be used this time; another attempt may help."""
+    """The endpoint failed this time; a retry may succeed."""
 
 
 class SettingsError(EndpointError):
-    """It does not take the key, or does not know the path or the model (401, 403, 404). The
+    """The endpoint refuses the key, or does not know the path or the model (401, 403, 404). The
     operator can mend that."""
 
 
 class UnavailableError(PassingError):
-    """Nothing listens there, or it takes no requests now (429, 503), whatever they hold."""
+    """The endpoint is down or takes no requests now (429, 503), whatever the requests hold."""
 
 
 def named(setting: str) -> tuple[str, str]:
-    """`name=value` as a pair. Raises ValueError."""
+    """Split `name=value` into a pair. Raises ValueError."""
     match = _NAMED.fullmatch(setting)
     if match is None:
         raise ValueError(f"{setting!r} must be name=value, and the name letters, digits, _ . -")
@@ -50,19 +50,19 @@ def named(setting: str) -> tuple[str, str]:
 
 
 def is_url(value: str) -> bool:
-    """Whether this is an address rather than a folder or an import path."""
+    """Tell an address from a folder or an import path."""
     return value.startswith(("http://", "https://"))
 
 
 def is_named_url(value: str) -> bool:
-    """Whether this is NAME=URL."""
+    """Tell whether the entry has the form NAME=URL."""
     match = _NAMED.fullmatch(value)
     return match is not None and is_url(match[2])
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One service, and how to log in there."""
+    """The address of one service, and how to log in there."""
 
     name: str
     url: str
@@ -77,11 +77,10 @@ class Endpoint:
         on_unavailable: Callable[[], None] = lambda: None,
         max_reply: int = MAX_REPLY,
     ) -> Any:
-        """POST `body` as JSON, in up to `attempts` attempts; returns the JSON of the reply, which
-        has at most `max_reply` bytes.
+        """POST `body` as JSON, in up to `attempts` attempts, and return the JSON of the reply.
 
-        Has no deadline of its own: cancel it. Calls `on_unavailable` before it asks again after an
-        UnavailableError. Raises EndpointError.
+        A reply may have at most `max_reply` bytes. The call has no deadline of its own: cancel it.
+        It calls `on_unavailable` before each retry after an UnavailableError. Raises EndpointError.
         """
 
         def before_sleep(state: RetryCallState) -> None:
@@ -131,7 +130,8 @@ class Endpoint:
 async def _content(response: httpx.Response, limit: int) -> bytes:
     encoding = response.headers.get("content-encoding", "identity")
     if encoding != "identity":
-        # A chunk may unpack to a thousand times its size, or with two codings to a million times.
+        # A compressed chunk may unpack to a thousand times its size; with two codings, to a million
+        # times.
         raise EndpointError(f"the reply is compressed ({encoding[:40]}), which nobody asked for")
     content = bytearray()
     async for chunk in response.aiter_raw():
@@ -142,8 +142,8 @@ async def _content(response: httpx.Response, limit: int) -> bytes:
 
 
 def client(socket: Path | None = None) -> httpx.AsyncClient:
-    """A client for endpoints: the callers' deadlines bound it, and no proxy setting diverts it.
-    `socket`: the Unix socket that all its requests go to."""
+    """Return a client for endpoints. The callers' deadlines bound it, and no proxy setting diverts
+    it. All requests go to the Unix socket `socket`, if given."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
     return httpx.AsyncClient(
         timeout=httpx.Timeout(None, connect=10.0),

@@ -1,7 +1,8 @@
-"""Runs remote verifiers: a limited number of items at once, each with its own deadline.
+"""The pool of remote verifiers: scores a limited number of items at once, each with its own
+deadline.
 
-They wait for other services and compute nothing, so they need no process that can be killed: a
-deadline cancels a coroutine. A failure is an `error`, without reward.
+Remote verifiers wait for other services and compute nothing. A deadline therefore cancels a
+coroutine instead of killing a process. A failure is an `error`, without reward.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ from services.runtime.logs import get_logger
 log = get_logger(__name__)
 
 RETRY_AFTER = 2
-"""Seconds after which a client that met a full queue is told to come back."""
+"""Seconds after which a client retries when the queue was full."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class Call:
 
 
 class Calls:
-    """See the module. Belongs to one event loop."""
+    """The calls in flight and in the queue. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Calls:
     ) -> None:
         self.capacity = capacity
         self._verifiers = list(verifiers)
-        # Of each verifier, so that a judge that is slow holds up no reward model.
+        # A limit for each verifier: a slow judge does not delay a reward model.
         self._turns = {one.name: asyncio.Semaphore(at_once) for one in self._verifiers}
         self._metrics = metrics
         self._running: set[asyncio.Task[Verdict]] = set()
@@ -63,17 +64,17 @@ class Calls:
 
     @property
     def ready(self) -> bool:
-        """Whether every verifier can be asked."""
+        """Tell whether every verifier can be asked."""
         return all(verifier.ready for verifier in self._verifiers)
 
     @property
     def loading(self) -> str:
-        """The words for what a verifier loads before it can be asked; empty: nothing."""
+        """Describe what a verifier still loads. Return an empty string if nothing is loading."""
         return next(filter(None, (verifier.loading for verifier in self._verifiers)), "")
 
     @property
     def outstanding(self) -> int:
-        """Items without a verdict."""
+        """Return the number of items without a verdict."""
         return len(self._running)
 
     async def open(self) -> None:
@@ -82,7 +83,7 @@ class Calls:
             await verifier.open()
 
     async def close(self) -> None:
-        """Whoever still waits for verdicts gets PoolClosedError; then the verifiers are closed."""
+        """Close the verifiers. Callers that still wait for verdicts get PoolClosedError first."""
         if self._closing:
             return
         self._closing = True
@@ -92,14 +93,15 @@ class Calls:
             await verifier.close()
 
     def admit(self, count: int) -> None:
-        """Raise QueueFullError or PoolClosedError unless so many items could be taken now."""
+        """Raise QueueFullError or PoolClosedError unless `count` items could be taken now."""
         if self._closing:
             raise PoolClosedError("the service is ending")
         if self.outstanding + count > self.capacity:
             raise QueueFullError(count, self.outstanding, self.capacity, RETRY_AFTER)
 
     async def score(self, calls: Sequence[Call]) -> list[Verdict]:
-        """The verdicts on `calls`, in their order. Raises QueueFullError, PoolClosedError."""
+        """Return the verdicts on `calls`, in their order. Raises QueueFullError,
+        PoolClosedError."""
         self.admit(len(calls))
         tasks = [
             asyncio.create_task(
@@ -146,7 +148,8 @@ class Calls:
 
 
 async def _reference_verdict(call: Call) -> Verdict:
-    """An `error` if the reference cannot be used. A service that is away says nothing about it."""
+    """Return an `error` if the reference cannot be used. An unreachable service proves nothing
+    about the reference."""
     try:
         await call.verifier.check_reference(call.item, call.params)
     except BadReferenceError as error:

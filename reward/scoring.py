@@ -1,6 +1,6 @@
-"""What the routes of `app` do: have items scored, and ask teachers.
+"""The work of the routes of `app`: scores items and asks teachers.
 
-Items go to the pool or to `reward.remote_pool`. A request that is refused leaves no work behind.
+Items go to the pool or to `reward.remote_pool`. A refused request leaves no work behind.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ def _set_event() -> asyncio.Event:
 
 @dataclass
 class Service:
-    """The state that the routes share."""
+    """The state that all routes share."""
 
     registry: Registry
     pool: Pool
@@ -56,11 +56,11 @@ class Service:
     idle: asyncio.Event = field(default_factory=_set_event)
     """Set while no request is in flight."""
     logged: set[tuple[str, str]] = field(default_factory=set)
-    """Verifiers and the types of exceptions that they have raised on an answer."""
+    """Each verifier and exception type that has been logged: one log line for each pair."""
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """A drain waits for the block. Raises Problem while draining."""
+        """Keep a drain waiting until the block has ended. Raises Problem while draining."""
         if self.draining:
             raise _draining()
         self.in_flight += 1
@@ -74,7 +74,8 @@ class Service:
 
 
 async def scored(service: Service, request: ScoreRequest) -> ScoreResponse:
-    """The results of a request, in the order of its items. Raises Problem (413, 422, 429, 503)."""
+    """Score a request, and return its results in the order of its items. Raises Problem (413, 422,
+    429, 503)."""
     items = checked_items(request.items, service.registry)
     if len(items) > service.pool.capacity:
         raise Problem(
@@ -99,11 +100,11 @@ async def scored(service: Service, request: ScoreRequest) -> ScoreResponse:
 
 
 async def verdicts_of(service: Service, items: Sequence[Request | Call]) -> list[Verdict]:
-    """In the order of the items. Raises Problem (429, 503)."""
+    """Return the verdicts in the order of the items. Raises Problem (429, 503)."""
     own = [item for item in items if isinstance(item, Request)]
     asked = [item for item in items if isinstance(item, Call)]
     try:
-        # All or none, so that a request that is refused leaves no work behind.
+        # Admit all items or no item: a refused request leaves no work behind.
         service.pool.admit(len(own))
         service.calls.admit(len(asked))
         pooled, called = await asyncio.gather(service.pool.score(own), service.calls.score(asked))
@@ -123,7 +124,7 @@ async def verdicts_of(service: Service, items: Sequence[Request | Call]) -> list
 
 def _log_unjudged(service: Service, verifier: str, verdict: Verdict) -> None:
     """Count the answers on which a built-in verifier raised an exception, and log the first of each
-    type: the 0 hides a mistake in the verifier."""
+    type. Their reward of 0 would hide a mistake in the verifier."""
     if not verdict.detail.startswith(UNJUDGED):
         return
     error = verdict.detail.removeprefix(UNJUDGED)
@@ -140,10 +141,10 @@ def _log_unjudged(service: Service, verifier: str, verdict: Verdict) -> None:
 
 
 async def taught(asked: Awaitable[T]) -> T:
-    """What a teacher answers. Raises Problem (422, 503).
+    """Return a teacher's answer. Raises Problem (422, 503).
 
-    Groups wait where the operator can mend it: a teacher that the settings do not name, a key that
-    it does not take. 422 would cost their prompts.
+    The status is 503 for a mistake that the operator can mend, such as an unknown teacher or a
+    refused key: groups then wait. A 422 would cost their prompts.
     """
     try:
         return await asked
@@ -154,7 +155,8 @@ async def taught(asked: Awaitable[T]) -> T:
 
 
 def teacher_problem(teachers: Teachers, name: str | None) -> str | None:
-    """Why the teacher `name` cannot be asked; None where it can, or none is named."""
+    """Return why the teacher `name` cannot be asked. Return None if it can, or if `name` is
+    None."""
     try:
         if name is not None:
             teachers.check(name)
@@ -164,7 +166,8 @@ def teacher_problem(teachers: Teachers, name: str | None) -> str | None:
 
 
 def _detail(item: ScoreItem, verdict: Verdict) -> str:
-    """The verdict's reason. An error names the dataset's row, which may have to be repaired."""
+    """Return the verdict's reason. An error also names the row of the dataset, which may need
+    repair."""
     if verdict.status is ScoreStatus.ERROR and item.row is not None:
         return f"dataset row {item.row}: {verdict.detail}"
     unread = verdict.status is ScoreStatus.NO_ANSWER

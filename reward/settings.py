@@ -1,4 +1,4 @@
-"""Settings of `python -m reward`: flags and `HEADRACE_*` variables of the same names."""
+"""The settings of `python -m reward`: flags, and `HEADRACE_*` variables of the same names."""
 
 import itertools
 import json
@@ -141,7 +141,7 @@ class RewardSettings(Settings):
     @field_validator("verifiers", mode="before")
     @classmethod
     def _are_listed(cls, given: Any) -> Any:
-        """Accepts any text: a wrong entry becomes a disabled verifier (see the registry)."""
+        """Accept any text: a wrong entry becomes a disabled verifier (see the registry)."""
         if not isinstance(given, str):
             return given
         try:
@@ -177,37 +177,38 @@ class RewardSettings(Settings):
 
     @property
     def worker_count(self) -> int:
-        """`workers`, with 0 resolved."""
+        """Return `workers`, with 0 resolved to a number."""
         return self.workers or len(os.sched_getaffinity(0))
 
     @property
     def sandbox(self) -> SandboxOptions:
-        """How programs are run for `code`."""
+        """Return how `code` runs programs."""
         return SandboxOptions(not self.code_without_isolation, self.code_python)
 
     @property
     def verifier_classes(self) -> list[str]:
-        """Those of `verifiers` that are no URLs: Python classes, and entries of no known form."""
+        """Return the entries of `verifiers` that are not URLs: Python classes, and entries of
+        unknown form."""
         return [value for value in self.verifiers if not is_named_url(value)]
 
     @property
     def verifier_endpoints(self) -> list[Endpoint]:
-        """Those of `verifiers` that are URLs."""
+        """Return the entries of `verifiers` that are URLs."""
         return [self._endpoint(*named(value)) for value in self.verifiers if is_named_url(value)]
 
     @property
     def judge_endpoints(self) -> dict[str, Endpoint]:
-        """`judges` by name."""
+        """Return `judges` by name."""
         return {name: self._endpoint(name, url) for name, url in map(named, self.judges)}
 
     @property
     def teacher_endpoints(self) -> dict[str, Endpoint]:
-        """`teachers` by name."""
+        """Return `teachers` by name."""
         return {name: self._endpoint(name, url) for name, url in map(named, self.teachers)}
 
     @property
     def model_places(self) -> dict[str, Endpoint | Options]:
-        """`reward_models` by name: the endpoint of each, or how to load it."""
+        """Return `reward_models` by name: either the endpoint of the model, or how to load it."""
         gpus = itertools.cycle(names_in(self.reward_gpus) or [""])
         return {
             name: self._endpoint(name, place)

@@ -1,8 +1,8 @@
-"""Teachers of distillation: vLLM servers that say how likely they find tokens that others sampled.
+"""Teachers of distillation: vLLM servers that score the policy's tokens.
 
-A run names a teacher, and the operator has set its URL, as with judges (`remote_endpoints`). A
-server scores a prompt at temperature 1, without its prefix cache: it reads the prompt once for each
-of its completions, and answers about 80 bytes of JSON a token.
+A run names a teacher; the operator has set its URL, as with judges (`remote_endpoints`). A server
+scores a prompt at temperature 1, without its prefix cache. So it reads the prompt once for each
+completion, and answers about 80 bytes of JSON a token.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from reward.verifiers.judge import chosen
 
 ATTEMPTS = 3
 SECONDS = 600.0
-"""For one sequence, further attempts included. Who asked asks again after that."""
+"""Seconds for one sequence, retries included. Then the caller retries."""
 REPLY_PER_TOKEN = 1024
-"""Bytes. A token's text is in the reply, and may be a long one."""
+"""Bytes. The reply holds the text of each token, which may be long."""
 IMPOSSIBLE = 1e-3
-"""A log-probability above it is none. Rounding may bring one slightly above 0."""
+"""Larger log-probabilities are invalid. Rounding may lift a valid one slightly above 0."""
 
 
 class _Logprob(msgspec.Struct):
@@ -41,27 +41,30 @@ class _Text(msgspec.Struct):
 
 
 class Teachers:
-    """All teachers of this service. Belongs to one event loop, until `close`."""
+    """All teachers of this service. They belong to one event loop, until `close`."""
 
     def __init__(self, endpoints: Mapping[str, Endpoint], at_once: int) -> None:
-        """`at_once`: sequences that each teacher scores at the same time, at most."""
+        """Each teacher scores at most `at_once` sequences at the same time."""
         self._endpoints = endpoints
         self._turns = {name: asyncio.Semaphore(at_once) for name in endpoints}
         self._http = client()
 
     async def close(self) -> None:
-        """Requests that are in flight end with an error."""
+        """Close the connections. Requests in flight end with an error."""
         await self._http.aclose()
 
     def check(self, name: str) -> None:
-        """Raise ValueError, with a sentence for the caller, where there is no such teacher."""
+        """Raise ValueError, with a sentence for the caller, if there is no such teacher."""
         chosen(self._endpoints, name, "teacher", "--teachers")
 
     async def logprobs(
         self, name: str, model: str | None, prompt: list[int], completion: list[int]
     ) -> list[float]:
-        """Log-probabilities of the tokens of `completion`, after `prompt`. Raises ValueError for
-        an unknown teacher, PassingError if it may answer later, EndpointError if it will not."""
+        """Return log-probabilities of the tokens of `completion`, after `prompt`.
+
+        Raises ValueError for an unknown teacher, PassingError if a retry may succeed, EndpointError
+        if not.
+        """
         endpoint = chosen(self._endpoints, name, "teacher", "--teachers")
         tokens = [*prompt, *completion]
         body: dict[str, Any] = {"prompt": tokens, "prompt_logprobs": 0, "max_tokens": 1}
@@ -81,7 +84,8 @@ class Teachers:
         ]
 
     async def text(self, name: str, model: str | None, tokens: list[int]) -> str:
-        """What the teacher's tokenizer writes for `tokens`. Raises as `logprobs` does."""
+        """Return the text that the teacher's tokenizer writes for `tokens`. Raises the errors of
+        `logprobs`."""
         endpoint = chosen(self._endpoints, name, "teacher", "--teachers")
         body = _named({"tokens": tokens}, model)
         reply = await self._ask(endpoint, "/detokenize", body, len(tokens))
@@ -99,7 +103,7 @@ class Teachers:
 
 
 def _named(body: dict[str, Any], model: str | None) -> dict[str, Any]:
-    """`body` for the model that the server calls so; by itself its only one."""
+    """Add the model's name to `body`. A server of one model needs no name."""
     return body if model is None else {**body, "model": model}
 
 

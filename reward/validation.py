@@ -1,6 +1,6 @@
-"""Validates requests and turns their items into work for the pool and for remote verifiers.
+"""Validates requests, and turns their items into work for the pool and for remote verifiers.
 
-Scores nothing and reads no reference, pattern or schema: only worker processes do that.
+It scores nothing and reads no reference, pattern or schema: only worker processes do that.
 """
 
 from collections import Counter
@@ -16,24 +16,24 @@ from services.contracts.scores import ScoreItem, Use, UseProblem
 from services.http import Problem, ProblemItem, summary
 
 CHECK_SECONDS = 5.0
-"""How long a check of one reference, pattern or schema may take."""
+"""The deadline of the check of one reference, pattern or schema."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """The check of one reference of one use."""
+    """The check of one reference, for one use of a verifier."""
 
     use: int
     row: int | None
-    """Index into the use's rows; None for a reference in its parameters."""
+    """The index into the use's rows. None for a reference in the parameters."""
     path: str
     request: Request | Call
-    """Its verdict is an `error` if the reference cannot be used."""
+    """The work of the check. Its verdict is an `error` if the reference cannot be used."""
 
 
 def checked_items(items: list[ScoreItem], registry: Registry) -> list[Request | Call]:
-    """Items as work for the pools. Raises Problem (422), which names each item that cannot be
-    scored and the reason."""
+    """Return the items as work for the pools. Raises Problem (422), which names each wrong item and
+    the reason."""
     problems: list[ProblemItem] = []
     requests: list[Request | Call] = []
     for index, item in enumerate(items):
@@ -56,20 +56,20 @@ def checked_items(items: list[ScoreItem], registry: Registry) -> list[Request | 
 
 @dataclass(frozen=True)
 class CheckedUses:
-    """Problems of uses of verifiers, and the references that are still to be read."""
+    """The problems of uses of verifiers, and the references that are still to be read."""
 
     problems: list[UseProblem]
     """Wrong names and parameters."""
     checks: list[Check]
     """Checks of references that remain to be done."""
     takes_any: list[int]
-    """Indices of the uses that read no reference of a row."""
+    """Indices of the uses that accept any reference of a row."""
     own: list[int]
     """Indices of the uses whose verifier does not come with Headrace."""
 
 
 def checked_uses(uses: list[Use], registry: Registry) -> CheckedUses:
-    """The uses, looked at one by one."""
+    """Check the uses one by one."""
     problems: list[UseProblem] = []
     checks: list[Check] = []
     takes_any: list[int] = []
@@ -80,7 +80,7 @@ def checked_uses(uses: list[Use], registry: Registry) -> CheckedUses:
             if not type(verifier).__module__.startswith("reward.verifiers."):
                 own.append(index)
             if isinstance(verifier, Verifier) and use.params.get(verifier.reference) is not None:
-                # It replaces the rows' references.
+                # This reference replaces those of the rows.
                 request = check_for(Item(use.verifier, "", "", None, use.params), CHECK_SECONDS)
                 checks.append(Check(index, None, f"params.{verifier.reference}", request))
                 takes_any.append(index)
@@ -104,13 +104,14 @@ def checked_uses(uses: list[Use], registry: Registry) -> CheckedUses:
 
 
 def _reads_none(verifier: AnyVerifier) -> bool:
-    """Whether the verifier accepts any reference, as the class that it extends does."""
+    """Tell whether the verifier accepts any reference, by not overriding the check of its base
+    class."""
     base = Verifier if isinstance(verifier, Verifier) else RemoteVerifier
     return type(verifier).check_reference is base.check_reference
 
 
 def _request(verifier: AnyVerifier, params: Any, item: ScoreItem) -> Request | Call:
-    """Raises ValueError and RecursionError for items that cannot be sent."""
+    """Return the item as a request. Raises ValueError or RecursionError if it cannot be sent."""
     item.id.encode()
     wire = Item(
         item.verifier,
@@ -124,7 +125,7 @@ def _request(verifier: AnyVerifier, params: Any, item: ScoreItem) -> Request | C
     )
     if isinstance(verifier, Verifier):
         return request_for(wire, params, verifier)
-    # Text that is no Unicode cannot be sent to anybody either.
+    # No service can receive text with half of a surrogate pair.
     pack_item(wire)
     return Call(verifier, wire, params)
 

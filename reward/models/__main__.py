@@ -1,7 +1,7 @@
-"""One reward model as a process: `python -m reward.models FD OPTIONS`, started by `process`.
+"""The process of one reward model: `python -m reward.models FD OPTIONS`, started by `process`.
 
-Batches dynamically: a forward pass takes the conversations that have arrived, and never waits for
-more. Ends when its socket closes, and with the service.
+It batches dynamically: a forward pass takes the conversations that have arrived, and never waits
+for more. The process ends when its socket closes, and with the service.
 """
 
 import logging
@@ -69,7 +69,8 @@ def _serve(connection: socket.socket, scorer: Scorer) -> None:
 def _encoded(
     connection: socket.socket, scorer: Scorer, questions: Sequence[Question]
 ) -> list[tuple[int, Encoded]]:
-    """Questions as tokens. One that the chat template refuses is answered at once."""
+    """Return the questions as tokens. A conversation that the chat template refuses is answered at
+    once."""
     if not questions:
         return []
     try:

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 
-# Of more, only so many are looked at: sorting them all each time would cost more than it saves.
+# Conversations that a batch is chosen from: sorting a long queue costs more than it saves.
 WINDOW = 512
 
 
 def next_batch(lengths: Sequence[int], batch_tokens: int) -> list[int]:
-    """Indices of the next batch. `lengths`: tokens of each waiting conversation, oldest first.
+    """Return the indices of the next batch. `lengths` has the tokens of each waiting conversation,
+    oldest first.
 
-    Takes the oldest, and of the others those whose length is nearest to its own, so that little is
-    padded: at most `batch_tokens` with padding, but at least one. So none waits for ever.
+    The batch takes the oldest, then the conversations of the most similar length, so that padding
+    stays small. With padding it has at most `batch_tokens` tokens, but always one conversation. So
+    no conversation waits for ever.
     """
     order = sorted(range(min(len(lengths), WINDOW)), key=lambda index: lengths[index])
     first = last = order.index(0)

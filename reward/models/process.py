@@ -1,7 +1,7 @@
-"""The service's end of one reward model's process: start it, ask it, start it again when it dies.
+"""The service's end of one reward model's process: starts it, asks it, restarts it when it dies.
 
-Conversations in progress when it died are sent once more to its successor. A conversation that
-kills both has no score. A process that stops answering is killed.
+Conversations in progress are sent once more to the new process. A conversation that kills both has
+no score. A process that stops answering is killed.
 """
 
 import asyncio
@@ -25,27 +25,28 @@ from services.runtime.threads import WAITING
 log = get_logger(__name__)
 
 QUIET = 60.0
-"""Seconds in which a process that loads its model does nothing, after which it counts as stuck."""
+"""Seconds. A loading process that does nothing for this time counts as stuck."""
 STUCK = 50.0
-"""Seconds without any answer after which a deadline that passes has the process killed."""
+"""A passed deadline kills the process if it has answered nothing for this time. Seconds."""
 
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-"""Seconds before a process that ended is started once more."""
+"""Seconds before an ended process is restarted."""
 HEALTHY = 2 * LONGEST_PAUSE
-"""Seconds. The end of a process that lived longer has nothing to do with earlier ends."""
+"""Seconds. After a life longer than this, an end has nothing to do with earlier ends."""
 
 
 class ModelLoadError(Exception):
-    """The model cannot be loaded: the message says why."""
+    """The model cannot be loaded. The message says why."""
 
 
 class ModelLostError(ModelError):
-    """Its process ended before it answered."""
+    """The model's process ended before it answered."""
 
 
 class ModelProcess:
-    """See the module. Belongs to one event loop."""
+    """The process of one reward model, and the conversations sent to it. Belongs to one event
+    loop."""
 
     def __init__(self, name: str, options: Options) -> None:
         self.name = name
@@ -65,18 +66,18 @@ class ModelProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id while it runs."""
+        """Return the process id while the process runs."""
         return self._process.pid if self._process is not None else None
 
     @property
     def loaded(self) -> bool:
-        """Whether it has been loaded once."""
+        """Tell whether the model has been loaded once."""
         return self._loaded is not None and self._loaded.done()
 
     @property
     def loading(self) -> bool:
-        """Whether its process is at work on loading the model for the first time. Look at it at
-        least every QUIET seconds: what the process has done since the last look decides."""
+        """Tell whether the process is at work on its first load. Call this at least every QUIET
+        seconds: it compares the work of the process since the last call."""
         process = self._process
         if process is None or self.loaded:
             return False
@@ -86,23 +87,23 @@ class ModelProcess:
         return now - self._worked_at <= QUIET
 
     async def open(self) -> None:
-        """Start it; returns when the model is loaded. Raises ModelLoadError."""
+        """Start the process, and wait until the model is loaded. Raises ModelLoadError."""
         self._loaded = asyncio.get_running_loop().create_future()
         self._keeper = asyncio.create_task(self._keep(self._loaded))
         await asyncio.shield(self._loaded)
         log.info("reward model loaded", model=self.name, path=self.options.path)
 
     async def close(self) -> None:
-        """End it. Whoever still waits gets ModelLostError."""
+        """End the process. Callers that still wait get ModelLostError."""
         if self._keeper is not None:
             self._keeper.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._keeper
 
     async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
-        """See reward.verifiers.model.RewardModel.scores. Raises ModelError."""
+        """Implements `RewardModel.scores` (reward.verifiers.model). Raises ModelError."""
         for attempt in (1, 2):
-            # It may have ended again since it was up.
+            # The process may have ended again meanwhile.
             while not self._up.is_set():
                 await self._up.wait()
             try:
@@ -135,7 +136,7 @@ class ModelProcess:
             self._asked.pop(ticket, None)
 
     async def _keep(self, loaded: asyncio.Future[None]) -> None:
-        """Have a process running, until cancelled."""
+        """Keep a process running, until cancelled."""
         pause = 0.0
         while True:
             began = time.monotonic()
@@ -148,11 +149,11 @@ class ModelProcess:
             await asyncio.sleep(pause)
 
     async def _run_once(self, loaded: asyncio.Future[None]) -> str:
-        """Start it and read its replies until it ends. Returns how it ended."""
+        """Start the process and read its replies until it ends. Return how it ended."""
         try:
             connection, process = self._start()
         except OSError as error:
-            # Memory may be short: that may be why the last one ended.
+            # Memory may be short, which may be why the last process ended.
             return f"it cannot be started: {error}"
         self._process = process
         problem = ""
@@ -171,12 +172,12 @@ class ModelProcess:
                 if not answer.done():
                     answer.set_exception(lost)
             self._asked.clear()
-            # Killed just now: it ends in a moment, or, with gigabytes on a GPU, in a few.
+            # The process was just killed. Its end takes a moment, or a few with gigabytes on a GPU.
             code = await asyncio.to_thread(process.wait)
         return problem or f"exit code {code}"
 
     def _start(self) -> tuple[socket.socket, subprocess.Popen[bytes]]:
-        """Raises OSError."""
+        """Start the process. Raises OSError."""
         ours, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as failed:
             failed.callback(ours.close)
@@ -186,7 +187,7 @@ class ModelProcess:
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=2,
-                # Ctrl-C is for the service: it drains first.
+                # Ctrl-C is for the service, which drains first.
                 start_new_session=True,
                 env={**WAITING, **os.environ, **gpu_environment(self.options.gpu)},
             )
@@ -217,8 +218,8 @@ class ModelProcess:
 
 
 def _work_of(pid: int) -> tuple[int, int] | None:
-    """Ticks of CPU time and bytes read from disks of a process so far, by proc(5); None: it has
-    ended."""
+    """Return a process's CPU time (in ticks) and bytes read from disks so far, by proc(5). Return
+    None if it has ended."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
         io = Path(f"/proc/{pid}/io").read_text()
@@ -229,14 +230,15 @@ def _work_of(pid: int) -> tuple[int, int] | None:
 
 
 def gpu_environment(gpu: str) -> dict[str, str]:
-    """The environment that shows one GPU to a process, by number or UUID; {} for no GPU."""
-    # The driver numbers GPUs in the order of the bus; CUDA by default starts with the fastest.
+    """Return the environment that shows a process one GPU, by number or UUID. Return {} without a
+    GPU."""
+    # The driver numbers GPUs in bus order; CUDA by default starts with the fastest.
     return {"CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if gpu else {}
 
 
 def next_pause(last: float, lived: float) -> float:
-    """Seconds to wait before the next start. `last`: how long it was before the process that has
-    ended now, 0 before the first; `lived`: its seconds."""
+    """Return the seconds to wait before the next start. `last` is the pause before the process that
+    has now ended (0 for the first); `lived` is how many seconds the process lived."""
     if not last or lived > HEALTHY:
         return FIRST_PAUSE
     return min(LONGEST_PAUSE, 2 * last)

@@ -1,7 +1,7 @@
-"""A reward model: conversations in, raw scores out. Lives in the process of `reward.models`.
+"""A reward model: conversations in, raw scores out. It runs in the process of `reward.models`.
 
-Two kinds: sequence classification (one logit a label), and models that bring their own `get_score`
-(InternLM2's form), for which their Python code must be trusted.
+There are two kinds: sequence classification (one logit a label), and models with their own
+`get_score` (InternLM2's form), whose Python code must be trusted.
 """
 
 import math
@@ -22,11 +22,11 @@ from services.contracts.rows.rendering import chat_text
 from services.models import UnusableFolder, check_folder
 
 BATCH_TOKENS, BATCH_TOKENS_CPU = 16_384, 4_096
-"""Tokens of a forward pass. On a CPU more are slower, not faster: activations leave its caches
+"""Tokens of a forward pass. On a CPU a larger pass is slower, because activations leave its caches
 (3 M parameters, 2 cores: 69 conversations a second, against 47 with 16,384)."""
 
 Scores = list[float] | str
-"""One score a label, or why there are none."""
+"""One score a label, or the reason why the model has no scores."""
 
 
 class Encoded(NamedTuple):
@@ -40,25 +40,25 @@ class Encoded(NamedTuple):
 
 
 class Scorer(Protocol):
-    """What the process needs of a model."""
+    """The interface of a model for the process."""
 
     labels: int
     batch_tokens: int
-    """Of one forward pass, at most."""
+    """The limit of one forward pass."""
 
     def encode(self, conversations: list[list[Message]]) -> list[Encoded]:
-        """Tokens, cut at the front to the longest that the model takes."""
+        """Return the tokens, cut at the front to the model's longest input."""
 
     def score(self, batch: list[Encoded]) -> list[Scores]:
-        """One result each."""
+        """Return one result for each conversation."""
 
 
 class LoadError(Exception):
-    """The model cannot be used: the message says why, and the way out."""
+    """The model cannot be used. The message says why, and the way out."""
 
 
 def load(options: Options) -> Scorer:
-    """The model of `options`. Raises LoadError, and whatever transformers raises."""
+    """Load the model of `options`. Raises LoadError, and the errors of transformers."""
     if Path(options.path).is_dir():
         _check(Path(options.path))
     config = AutoConfig.from_pretrained(options.path, trust_remote_code=options.trust_remote_code)
@@ -83,9 +83,10 @@ def _check(folder: Path) -> None:
 
 
 def scores_of(scorer: Scorer, batch: list[Encoded]) -> list[Scores]:
-    """One result each. A conversation that the model breaks on costs no other its scores.
+    """Return one result for each conversation. A conversation that breaks the model costs no other
+    conversation its scores.
 
-    Raises AcceleratorError, after which nothing works on that GPU but for another process.
+    Raises AcceleratorError; after it, only another process can use that GPU.
     """
     try:
         return scorer.score(batch)
@@ -106,7 +107,7 @@ class Classifier:
         self.tokenizer = AutoTokenizer.from_pretrained(
             options.path, trust_remote_code=options.trust_remote_code
         )
-        # The answer stands at the end, and it is what is scored.
+        # Truncate at the front: the answer stands at the end, and is what the model scores.
         self.tokenizer.truncation_side = "left"
         model, report = AutoModelForSequenceClassification.from_pretrained(
             options.path,
@@ -127,9 +128,9 @@ class Classifier:
         self.max_tokens = _max_tokens(self.model.config, options)
 
     def encode(self, conversations: list[list[Message]]) -> list[Encoded]:
-        """See Scorer.encode. Without a chat template a conversation is a pair of texts: the
-        question, and the last message as its answer. Raises ValueError for a template that leaves
-        out what was asked."""
+        """Implements `Scorer.encode`. Without a chat template, a conversation is a pair of texts:
+        the question, and the last message as its answer. Raises ValueError for a template that
+        leaves out the question."""
         if getattr(self.tokenizer, "chat_template", None):
             texts = [chat_text(one, self.tokenizer, answer_follows=False) for one in conversations]
             # The template has written the special tokens.
@@ -156,7 +157,7 @@ class Classifier:
         ]
 
     def score(self, batch: list[Encoded]) -> list[Scores]:
-        """See Scorer.score. A batch that does not fit into memory is halved."""
+        """Implements `Scorer.score`. A batch that does not fit into memory is halved."""
         try:
             return [_finite(row) for row in self._forward(batch)]
         except torch.OutOfMemoryError:
@@ -186,9 +187,12 @@ class Classifier:
         return rows
 
     def _pad(self, batch: list[Encoded]) -> int:
-        """Decoders score the last token that is not the padding one. Where that has a meaning of
-        its own (it is often the end of a message), the score would be read one token early: then
-        take a token that occurs nowhere in the batch."""
+        """Return a padding token for models that score the last token before the padding.
+
+        The model's own padding token may have a meaning (often the end of a message); the score
+        would then be read one token early. In that case, take a token that occurs nowhere in the
+        batch.
+        """
         pad = self.tokenizer.pad_token_id
         used = {token for one in batch for token in one.ids}
         if pad is None or pad in used:
@@ -198,7 +202,8 @@ class Classifier:
 
 
 class OwnScorer:
-    """A model with `get_score(tokenizer, messages)`, or `get_scores` for several at once."""
+    """A model with `get_score(tokenizer, messages)`, or with `get_scores` for several
+    conversations."""
 
     labels = 1
 
@@ -216,8 +221,8 @@ class OwnScorer:
         self.model: Any = model.to(device).eval()
 
     def encode(self, conversations: list[list[Message]]) -> list[Encoded]:
-        """See Scorer.encode. The model reads messages itself; a guess at their length, four
-        characters a token, serves the batching."""
+        """Implements `Scorer.encode`. The model reads messages itself. The batching uses an
+        estimate of four characters a token."""
         return [
             Encoded([0] * (1 + sum(len(str(m["content"])) for m in one) // 4), None, False, one)
             for one in conversations
@@ -225,7 +230,7 @@ class OwnScorer:
 
     @torch.inference_mode()
     def score(self, batch: list[Encoded]) -> list[Scores]:
-        """See Scorer.score."""
+        """Implements `Scorer.score`."""
         conversations = [one.messages for one in batch]
         if hasattr(self.model, "get_scores"):
             scores = self.model.get_scores(self.tokenizer, conversations)

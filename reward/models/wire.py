@@ -9,32 +9,33 @@ Message = dict[str, Any]
 
 
 class Options(msgspec.Struct, frozen=True):
-    """How to load a model, and how much of it at once."""
+    """How to load a model, and how large its batches are."""
 
     path: str
     """A folder in Hugging Face layout, or a hub name."""
     device: str = "auto"
-    """`auto`: the first GPU, or the CPU if there is none."""
+    """`auto` is the first GPU, or the CPU without a GPU."""
     gpu: str = ""
-    """The only GPU that its process sees, by number or UUID; empty: those that the service sees."""
+    """The only GPU that the process sees, by number or UUID. Empty: the GPUs that the service sees.
+    """
     dtype: str = "auto"
     """`auto`: bfloat16 on a GPU, float32 on the CPU."""
     max_tokens: int = 4096
-    """The longest conversation; of a longer one the beginning is cut off."""
+    """The longest conversation, in tokens. A longer one loses its beginning."""
     batch_tokens: int | None = None
-    """Tokens of one forward pass, padding included. None: as many as suit the device."""
+    """Tokens of one forward pass, padding included. None: a default for the device."""
     trust_remote_code: bool = False
     """Run Python files that come with the model."""
 
 
 class Loaded(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """From the model: it can be asked. Its scores have so many labels."""
+    """From the model: it is ready, and its scores have this number of labels."""
 
     labels: int
 
 
 class Failed(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """From the model: it cannot be loaded."""
+    """From the model: loading failed."""
 
     problem: str
 
@@ -47,7 +48,7 @@ class Question(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Scored(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """From the model: raw scores, one a label; or why there are none."""
+    """From the model: raw scores, one a label, or the reason why there are no scores."""
 
     ticket: int
     scores: list[float]

@@ -1,4 +1,4 @@
 """The pool of killable worker processes: fork server, workers, protocol, pool.
 
-Imports `reward.verifiers`; knows nothing of HTTP and of remote verifiers.
+The package imports `reward.verifiers`. It knows nothing of HTTP and of remote verifiers.
 """

@@ -1,7 +1,5 @@
-"""What the scheduler and the pool tell each other: tasks, how a worker was lost, and the actions
-that the pool carries out.
-
-Plain values, without I/O.
+"""Values that scheduler and pool exchange: tasks, how a worker was lost, and actions for the pool.
+No I/O.
 """
 
 from dataclasses import dataclass
@@ -17,9 +15,9 @@ class Cause(StrEnum):
     DEADLINE = "deadline"
     DIED = "died"
     ORPHANED = "orphaned"
-    """All workers died at once, with their parent: most likely not for this item."""
+    """All workers died at once, with their parent: most likely not because of this item."""
     UNREAD = "unread"
-    """The worker died before it read the item: somebody else killed it."""
+    """The worker died before it read the item: another process killed it."""
 
 
 @dataclass(slots=True)
@@ -28,20 +26,20 @@ class Task:
 
     ticket: int
     limit: float
-    """Seconds that it may take."""
+    """The deadline of the item, in seconds."""
     on_timeout: float | None
-    """The reward after two deadlines; None masks it."""
+    """The reward after two missed deadlines. None masks the item."""
     step: Step = Step.SCORE
     slow: bool = False
-    """It is known to take longer than `slow_after`."""
+    """Whether the item is known to take longer than `slow_after`."""
     failures: int = 0
     excused: int = 0
-    """How many lost workers were most likely not its fault."""
+    """The number of lost workers for which the item is most likely not to blame."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Action: start one more worker; `started` follows, or `not_started`."""
+    """Action: start one more worker. `started` or `not_started` follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +52,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Action: end that worker, without blaming an item; the schedule has forgotten it."""
+    """Action: end that worker without blaming an item. The schedule has forgotten the worker."""
 
     worker: int
 
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """Action: kill that worker, whatever it does; the schedule has forgotten it."""
+    """Action: kill that worker, whatever it does. The schedule has forgotten the worker."""
 
     worker: int
     task: Task
@@ -69,7 +67,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Action: that ticket has its verdict."""
+    """Action: hand out the verdict on that ticket."""
 
     ticket: int
     verdict: Verdict
@@ -79,7 +77,8 @@ Action = Start | Send | Stop | Kill | Done
 
 
 def conclude(task: Task, verdict: Verdict) -> Done:
-    """After the reference was checked alone: is it to blame, or the completion?"""
+    """Decide, after a check of the reference alone, whether the reference or the completion is to
+    blame."""
     if verdict.status is ScoreStatus.ERROR:
         return Done(task.ticket, verdict)
     return _timed_out(task)

@@ -1,11 +1,13 @@
-"""The workers' common parent: imports every verifier once, then forks workers in milliseconds.
+"""The parent of all workers: imports every verifier once, then forks workers in milliseconds.
 
-    python -m reward.workers.fork_server CONTROL_FD MEMORY_BYTES SANDBOX [package.module:Class …]
+`python -m reward.workers.fork_server CONTROL_FD MEMORY_BYTES SANDBOX [package.module:Class …]`
 
-Started by `reward.workers.pool`. Has one thread, judges nothing, and forks only on command. It
-collects a worker's exit status only when told so: until then the dead worker's id cannot be given
-to another process, so a kill by id hits the right one. When the service ends, so does this
-(its control socket closes), and so do the workers (PR_SET_PDEATHSIG).
+`reward.workers.pool` starts it. It has one thread, judges nothing, and forks only on command. It
+collects a worker's exit status only on command too: until then, no other process can get the dead
+worker's id, so a kill by id hits the right process.
+
+When the service ends, its control socket closes and the fork server ends. The workers end with it
+(PR_SET_PDEATHSIG).
 """
 
 import contextlib
@@ -59,7 +61,8 @@ def main() -> int:
         except Exception as error:
             traceback.print_exc()
             failed[name] = f"its warm() fails: {brief(error)}"
-    # What is built by now is shared with all workers; a collection would touch, and so copy, it.
+    # All workers share the objects built so far. A garbage collection would touch, and so copy,
+    # them.
     gc.collect()
     gc.freeze()
     _report(control, Warm(dict(list(failed.items())[:MAX_FAILED])))
@@ -73,7 +76,7 @@ def _serve(control: socket.socket, registry: Registry, memory_bytes: int) -> Non
     decoder = msgspec.msgpack.Decoder(Order)
     ending: dict[int, Reap] = {}
     while True:
-        # A killed process may take a while to end (gigabytes to free): never wait for one.
+        # A killed process may take a while to end (gigabytes to free): never wait for it.
         if select.select([control], [], [], 0.005 if ending else None)[0]:
             message, fds, _, _ = socket.recv_fds(control, MAX_CONTROL, 1)
             if not message:
@@ -111,10 +114,10 @@ def _become_worker(
 ) -> NoReturn:
     code = 1
     try:
-        # A group of its own: a deadline kills the worker and whatever it started.
+        # The worker gets a process group: a deadline kills the worker and all that it has started.
         os.setsid()
         die_with_parent()
-        # A closed connection is the ordinary end: the service has let this worker go.
+        # A closed connection is the normal end: the service has let this worker go.
         with contextlib.suppress(ConnectionError):
             if os.getppid() == parent:
                 work(connection, registry, memory_bytes)

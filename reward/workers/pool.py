@@ -1,9 +1,9 @@
-"""The pool of killable worker processes: gives them items, and kills workers past a deadline.
+"""The pool of killable worker processes: gives items to workers, and kills workers past a deadline.
 
-`scheduler` assigns items and blame; `processes`
-owns the processes and sockets; here the two meet the clock and the requests that wait. A deadline
-is SIGKILL to a process group, so it holds whatever the worker does: C code, blocked signals, sleep,
-swapping. No item's failure fails another.
+`scheduler` assigns items and blame; `processes` owns the processes and sockets. This module
+connects both with the clock and the waiting requests. A deadline is SIGKILL to a process group, so
+it holds whatever the worker does: C code, blocked signals, sleep, swapping. No item's failure fails
+another.
 """
 
 import asyncio
@@ -23,15 +23,15 @@ from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
-# A timer that fires this late means that this process was held up: then answers may lie unread, and
-# nobody is killed before they have been. Seconds.
+# Seconds. A timer that fires this late means that this process was held up. Answers may then lie
+# unread, so no worker is killed before they have been read.
 STALL = 0.1
-# Before another try at a worker that could not be forked: memory may be short. Seconds.
+# Seconds before a failed fork is tried again: memory may be short.
 FORK_AGAIN = 1.0
 
 
 class QueueFullError(Exception):
-    """No room for `count` items now. `retry_after` is in seconds."""
+    """The queue cannot take `count` more items now. `retry_after` is in seconds."""
 
     def __init__(self, count: int, queued: int, capacity: int, retry_after: int) -> None:
         self.retry_after = retry_after
@@ -42,15 +42,15 @@ class QueueFullError(Exception):
 
 
 class PoolStartError(Exception):
-    """No worker process could be started; the log has the reason."""
+    """No worker process could be started. The log has the reason."""
 
 
 class PoolClosedError(Exception):
-    """The service ends; these items have no verdict, and none is to be made up."""
+    """The service ends, and these items get no verdict. The caller must not invent one."""
 
 
 class Pool:
-    """See the module. Belongs to one event loop; call its methods there."""
+    """The pool of worker processes. It belongs to one event loop; call its methods there."""
 
     def __init__(
         self,
@@ -65,7 +65,8 @@ class Pool:
     ) -> None:
         self.capacity = capacity
         self.failed: dict[str, str] = {}
-        """Verifiers that the processes cannot use, and why; known once `start` has returned."""
+        """Verifiers that the processes cannot use, and the reasons. Complete once `start` has
+        returned."""
         self._metrics = metrics
         self._schedule = Schedule(workers, spare=spare)
         options = sandbox or SandboxOptions()
@@ -83,24 +84,22 @@ class Pool:
 
     @property
     def ready(self) -> bool:
-        """Whether at least one worker can take items."""
+        """Tell whether at least one worker can take items."""
         return sum(self._schedule.workers) > 0
 
     @property
     def outstanding(self) -> int:
-        """Items without a verdict."""
+        """Return the number of items without a verdict."""
         return len(self._tickets)
 
     @property
     def worker_pids(self) -> list[int]:
-        """The process ids of the workers that are up."""
+        """Return the process ids of the workers that are up."""
         return self._children.pids
 
     async def start(self, patience: float = 120.0) -> None:
-        """Start the processes; returns once workers can be forked.
-
-        Raises PoolStartError if that fails, or takes longer than `patience` seconds.
-        """
+        """Start the processes, and wait until workers can be forked. Raises PoolStartError if that
+        fails, or takes longer than `patience` seconds."""
         self._warm = asyncio.get_running_loop().create_future()
         self._children.start_fork_server()
         try:
@@ -111,7 +110,7 @@ class Pool:
             ) from None
 
     def admit(self, count: int) -> None:
-        """Raise QueueFullError or PoolClosedError unless so many items could be taken now."""
+        """Raise QueueFullError or PoolClosedError unless `count` items could be taken now."""
         if self._closing:
             raise PoolClosedError("the service is ending")
         if self.outstanding + count > self.capacity:
@@ -120,9 +119,10 @@ class Pool:
             raise QueueFullError(count, self.outstanding, self.capacity, after)
 
     async def score(self, items: Sequence[Request]) -> list[Verdict]:
-        """The verdicts on `items`, in their order. Raises QueueFullError, PoolClosedError.
+        """Return the verdicts on `items`, in their order. Raises QueueFullError, PoolClosedError.
 
-        Cancelled, it removes its items from the queue; a worker finishes those that it has.
+        A cancelled call removes its items from the queue. A worker finishes the items that it
+        already has.
         """
         if not items:
             return []
@@ -145,7 +145,7 @@ class Pool:
         return [batch.verdicts[index] for index in range(len(items))]
 
     async def close(self) -> None:
-        """Kill all processes. Whoever still waits for verdicts gets PoolClosedError."""
+        """Kill all processes. Callers that still wait for verdicts get PoolClosedError."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -155,7 +155,7 @@ class Pool:
         await self._children.close()
 
     def _advance(self, actions: list[Action]) -> None:
-        """Carry out `actions`, then those that the schedule plans now."""
+        """Carry out `actions`, then the actions that the schedule plans now."""
         if self._closing:
             return
         for action in [*actions, *self._schedule.plan(time.monotonic())]:
@@ -231,7 +231,7 @@ class Pool:
         else:
             self._advance(self._schedule.tick(now))
 
-    # What the children do; see `reward.workers.processes.Owner`.
+    # Events of the child processes; see `reward.workers.processes.Owner`.
 
     def on_warm(self, failed: dict[str, str]) -> None:
         self.failed = failed
@@ -266,7 +266,7 @@ class Pool:
         try:
             self._children.start_fork_server()
         except OSError as error:
-            # Memory may be short: that may be why the last one ended.
+            # Memory may be short, which may be why the last fork server ended.
             log.error("the workers' parent process cannot be started", problem=str(error))
             self._restart_later()
             return

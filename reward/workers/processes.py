@@ -1,8 +1,9 @@
-"""The service's end of its child processes: the fork server, and the workers that it forks.
+"""The child processes of the service: the fork server, and the workers that it forks.
 
-Starts, sends, kills, and reports events to an `Owner`. Decides nothing: `scheduler` assigns
-items, and `pool` reacts to deaths. Kills by process id only while the fork server lives, which
-collects no exit status unasked: so no id here can have passed to another process.
+The module starts, sends, kills, and reports events to an `Owner`. It decides nothing: `scheduler`
+assigns items, and `pool` reacts to deaths. It kills by process id only while the fork server lives.
+The fork server collects an exit status only on command, so an id here always names the same
+process.
 """
 
 import asyncio
@@ -38,19 +39,19 @@ from services.runtime.logs import get_logger
 log = get_logger(__name__)
 
 REAP_AGAIN = 0.05
-"""Seconds before an order to collect dead workers is sent again to a fork server that reads none:
-hundreds of orders fill its socket."""
+"""Seconds before an order to collect dead workers is sent again to a fork server that reads no
+orders: hundreds of orders fill its socket."""
 
 
 class Owner(Protocol):
-    """Receives events of the child processes. A worker is identified by its number."""
+    """The receiver of the child processes' events. A number identifies a worker."""
 
     def on_warm(self, failed: dict[str, str]) -> None:
         """The fork server has imported the verifiers."""
 
     def on_fork_server_end(self, exit_code: int, workers: list[int]) -> None:
-        """The fork server ended, and with it all ready workers: these. No `on_ending` follows, not
-        even for workers that were lost before."""
+        """The fork server ended, and with it these ready workers. No `on_ending` follows, not even
+        for workers that were lost before."""
 
     def on_ready(self, worker: int) -> None:
         """The worker can take jobs."""
@@ -62,13 +63,11 @@ class Owner(Protocol):
         """The worker's verdict on its next job."""
 
     def on_lost(self, worker: int, unread: bool) -> None:
-        """A ready worker ended without having been killed here. `on_ending` follows.
-
-        `unread`: it had not read the last jobs that it was sent, so none of them killed it.
-        """
+        """A ready worker ended, and this service did not kill it. `on_ending` follows. `unread`:
+        the worker had not read its last jobs, so these jobs did not kill it."""
 
     def on_ending(self, worker: int, cause: str) -> None:
-        """How the worker that was lost ended, in words."""
+        """Report, in words, how the lost worker ended."""
 
 
 class _WorkerSocket(asyncio.Protocol):
@@ -80,12 +79,13 @@ class _WorkerSocket(asyncio.Protocol):
         self.pid = 0
         self.ready = False
         self.unread = False
-        """Its last jobs cannot have reached it: it was gone before they were sent."""
+        """Whether the last jobs cannot have reached the worker, because it ended before they were
+        sent."""
         self.transport: asyncio.Transport | None = None
         self._unpacker = Unpacker()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports derive from none of asyncio's.
+        # uvloop's transports derive from no class of asyncio.
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
@@ -93,13 +93,13 @@ class _WorkerSocket(asyncio.Protocol):
             self.children.on_frame(self, body)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        # The kernel resets a connection whose other end closes with bytes unread.
+        # The kernel resets a connection whose peer closes with unread bytes.
         self.unread = self.unread or isinstance(exc, ConnectionError)
         self.children.on_closed(self)
 
 
 class Children:
-    """See the module. Belongs to one event loop."""
+    """The fork server and its workers. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Children:
         self._links: dict[int, _WorkerSocket] = {}
         self._lost: set[int] = set()
         self._unsent: list[Reap] = []
-        """Orders that the control socket had no room for."""
+        """Orders that the full control socket did not take."""
         self._connecting: set[asyncio.Task[Any]] = set()
         self._fork_server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -122,17 +122,16 @@ class Children:
 
     @property
     def can_fork(self) -> bool:
-        """Whether there is a fork server to take orders."""
+        """Tell whether a fork server can take orders."""
         return self._control is not None
 
     @property
     def pids(self) -> list[int]:
-        """The process ids of the workers that are up."""
+        """Return the process ids of the workers that are up."""
         return [link.pid for link in self._links.values() if link.pid]
 
     def start_fork_server(self) -> None:
-        """Start the workers' parent. Forks that are ordered before it is warm wait for it. Raises
-        OSError."""
+        """Start the workers' parent. Earlier fork orders wait until it is warm. Raises OSError."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, ExitStack() as failed:
             failed.callback(ours.close)
@@ -146,11 +145,11 @@ class Children:
                 ],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                # Output of verifiers goes to the log, like their stderr.
+                # The output of verifiers goes to the log, like their stderr.
                 stdout=2,
-                # Ctrl-C is for the service: it drains first.
+                # Ctrl-C is for the service, which drains first.
                 start_new_session=True,
-                # The order of sets must not decide a comparison.
+                # A fixed hash seed: the order of sets must not decide a comparison.
                 env={**os.environ, "PYTHONHASHSEED": "0"},
             )
             failed.pop_all()
@@ -159,8 +158,8 @@ class Children:
         asyncio.get_running_loop().add_reader(ours.fileno(), self._on_report)
 
     def fork(self, worker: int) -> None:
-        """Have a worker forked; `on_ready` or `on_not_forked` follows. Raises OSError: then there
-        is none."""
+        """Order the fork of a worker. `on_ready` or `on_not_forked` follows. After OSError, neither
+        follows."""
         ours, theirs = socket.socketpair()
         with theirs, ExitStack() as failed:
             failed.callback(ours.close)
@@ -180,12 +179,12 @@ class Children:
         link = self._links[worker]
         assert link.transport is not None
         # The loop has read the end of the stream, and calls `connection_lost` in its next round.
-        # Until then a transport drops what it is given.
+        # Until then, a transport drops all that is written to it.
         link.unread = link.transport.is_closing()
         link.transport.write(pack(jobs))
 
     def kill(self, worker: int) -> None:
-        """Kill the worker and all that it started, now; nothing more is reported of it."""
+        """Kill the worker and its descendants now. No more events of the worker follow."""
         link = self._links.pop(worker, None)
         if link is not None:
             self._end(link)
@@ -198,7 +197,7 @@ class Children:
         fork_server = self._fork_server
         if fork_server is None:
             return
-        # Without its control socket it ends by itself, unless it hangs in an import.
+        # The fork server ends when its control socket closes, unless it hangs in an import.
         loop = asyncio.get_running_loop()
         try:
             await loop.run_in_executor(None, fork_server.wait, 2.0)
@@ -217,17 +216,17 @@ class Children:
         try:
             answer = self._answers.decode(body)
         except msgspec.MsgspecError as error:
-            # Only a verifier that writes to sockets of its worker's can do this.
+            # Only a verifier that writes to its worker's sockets can cause this.
             log.error("a worker process sends nonsense", problem=str(error))
             self.on_closed(link)
         else:
             self._owner.on_answer(link.number, answer)
 
     def on_closed(self, link: _WorkerSocket) -> None:
-        """A worker's socket closed: it was killed here, or died by itself."""
+        """Handle the end of a worker's socket: the worker was killed here, or died by itself."""
         if link.number in self._links:
-            # A fork server that dies closes its control socket first, and takes its workers with it
-            # then. Find that out before anybody gives work to workers that are dying too.
+            # A dying fork server closes its control socket first, and then takes its workers with
+            # it. Find that out before workers that are dying too are given work.
             while self._on_report():
                 pass
         if self._links.pop(link.number, None) is None:
@@ -241,7 +240,7 @@ class Children:
             self._owner.on_not_forked(link.number, "it ended before it was ready")
 
     def _end(self, link: _WorkerSocket) -> None:
-        """Close its socket, kill it, and have its exit status collected."""
+        """Close the worker's socket, kill the worker, and have its exit status collected."""
         if link.transport is not None:
             link.transport.abort()
         if link.pid and self._fork_server is not None and self._fork_server.poll() is None:
@@ -249,7 +248,7 @@ class Children:
             self._reap(Reap(link.number, link.pid))
 
     def _reap(self, *orders: Reap) -> None:
-        """Have dead workers collected, at once or a little later: without it they stay zombies, and
+        """Have dead workers collected, now or a little later. Uncollected workers stay zombies, and
         nobody would learn how they ended."""
         waited = bool(self._unsent)
         self._unsent += orders
@@ -265,17 +264,17 @@ class Children:
             asyncio.get_running_loop().call_later(REAP_AGAIN, self._send_unsent)
 
     def _order(self, order: Order, *fds: int) -> None:
-        """Raises OSError, e.g. where the socket is full."""
+        """Send an order. Raises OSError, for example if the socket is full."""
         if self._control is None:
             return
         try:
             socket.send_fds(self._control, [msgspec.msgpack.encode(order)], list(fds))
         except ConnectionError:
-            # It has ended; its last report, the end of file, says so in a moment.
+            # The fork server has ended; its last report, the end of file, follows.
             return
 
     def _on_report(self) -> bool:
-        """Take the fork server's next report: whether there was one."""
+        """Take the fork server's next report. Return whether there was a report."""
         if self._control is None:
             return False
         try:
@@ -303,7 +302,7 @@ class Children:
         if pid and link is not None:
             link.pid = pid
         elif pid:
-            # It was given up before its id was known.
+            # The worker was given up before its id was known.
             _kill_group(pid)
             self._reap(Reap(worker, pid))
         elif link is not None:
@@ -333,7 +332,8 @@ class Children:
 
 
 def _kill_group(pid: int) -> None:
-    """Kill a worker and its descendants; the worker alone, if it leads no group yet."""
+    """Kill a worker and its descendants. If the worker leads no group yet, kill the worker
+    alone."""
     for kill in (os.killpg, os.kill):
         try:
             kill(pid, signal.SIGKILL)

@@ -1,4 +1,5 @@
-"""The messages between the service, the fork server and the workers: msgpack, never pickle.
+"""The messages between the service, the fork server and the workers, as msgpack and never as
+pickle.
 
 Worker sockets carry frames (`reward.frames`). The fork server's control socket is SOCK_SEQPACKET:
 one message is one packet, and may carry a socket.
@@ -12,7 +13,8 @@ from reward.verifiers.base import Item, Step, Verdict
 
 MAX_CONTROL = 4096
 MAX_FAILED = 8
-"""So many verifiers that cannot be used are named; their reasons must fit into MAX_CONTROL."""
+"""The maximum number of unusable verifiers that are named: their reasons must fit into MAX_CONTROL.
+"""
 _INT64 = range(-(2**63), 2**63)
 _ITEMS = msgspec.msgpack.Decoder(Item)
 
@@ -23,11 +25,11 @@ class Job(msgspec.Struct, array_like=True, frozen=True):
     ticket: int
     step: Step
     item: msgspec.Raw
-    """An `Item`, packed once by `pack_item`, however often it is sent."""
+    """An `Item`, packed once by `pack_item` for all attempts to send it."""
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True):
-    """A worker's verdict on the job of that ticket, and the seconds that it took."""
+    """A worker's verdict on the job of that ticket, and its duration in seconds."""
 
     ticket: int
     verdict: Verdict
@@ -51,11 +53,11 @@ class Warm(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """From the fork server: verifiers are imported, workers can be forked."""
 
     failed: dict[str, str] = {}
-    """Verifiers that cannot be used, and why."""
+    """Unusable verifiers, and the reasons."""
 
 
 class Spawned(msgspec.Struct, tag=True, array_like=True, frozen=True):
-    """From the fork server: the worker's process id, or why it could not be forked (pid 0)."""
+    """From the fork server: the worker's process id, or why the fork failed (pid 0)."""
 
     worker: int
     pid: int
@@ -74,8 +76,11 @@ Report = Warm | Spawned | Reaped
 
 
 def pack_item(item: Item) -> msgspec.Raw:
-    """`item` as a worker's jobs carry it. Raises ValueError for text that is no Unicode (half of a
-    surrogate pair). Integers over 64 bits, for which msgpack has no place, travel as text."""
+    """Pack `item` for the jobs of a worker.
+
+    Raises ValueError for text that is invalid Unicode (half of a surrogate pair). Integers over 64
+    bits, for which msgpack has no type, travel as text.
+    """
     try:
         return msgspec.Raw(msgspec.msgpack.encode(item))
     except OverflowError:
@@ -90,7 +95,7 @@ def pack_item(item: Item) -> msgspec.Raw:
 
 
 def unpack_item(body: msgspec.Raw) -> Item:
-    """The inverse of `pack_item`."""
+    """Unpack the result of `pack_item`."""
     return _ITEMS.decode(body)
 
 

@@ -1,4 +1,4 @@
-"""Items on their way through the pool: packed for a worker, and those of one HTTP request."""
+"""Items on their way through the pool, packed for a worker, and the batch of one HTTP request."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from reward.workers.protocol import pack_item
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One item to be scored, or whose reference is to be checked alone, packed for its worker."""
+    """One item, packed for its worker: to score it, or to check its reference alone."""
 
     verifier: str
     item: msgspec.Raw
@@ -25,19 +25,20 @@ class Request:
 
 
 def check_for(item: Item, seconds: float) -> Request:
-    """The check of `item`'s reference, in so many seconds; its verdict is an `error` where it
-    cannot be used. Raises ValueError as `request_for` does."""
+    """Return the check of `item`'s reference, with a deadline in seconds. Its verdict is an `error`
+    if the reference cannot be used. Raises ValueError as `request_for` does."""
     return Request(item.verifier, pack_item(item), seconds, None, False, Step.REFERENCE)
 
 
 def request_for(item: Item, params: VerifierParams, verifier: Verifier[Any]) -> Request:
-    """`item` as the pool takes it. Raises ValueError if it cannot be sent (see `pack_item`)."""
+    """Return `item` as the pool takes it. Raises ValueError if it cannot be sent (see
+    `pack_item`)."""
     deadline = verifier.deadline(params)
     return Request(item.verifier, pack_item(item), deadline, params.on_timeout, verifier.slow)
 
 
 def task_of(ticket: int, request: Request) -> Task:
-    """`request` as the scheduler takes it."""
+    """Return `request` as the scheduler takes it."""
     return Task(ticket, request.timeout, request.on_timeout, request.step, request.slow)
 
 
@@ -50,7 +51,7 @@ class Batch:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def settle(self, index: int, verdict: Verdict) -> None:
-        """Store one verdict. Nobody may wait for it any more: the request was cancelled."""
+        """Store one verdict. The request may have been cancelled meanwhile."""
         self.verdicts[index] = verdict
         if len(self.verdicts) == len(self.items) and not self.done.done():
             self.done.set_result(None)

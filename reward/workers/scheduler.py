@@ -1,19 +1,20 @@
 """Assigns items to workers, and finds the item to blame when a worker is lost.
 
-A state machine over plain values: no I/O, no clock (callers pass the time), no processes. The pool
-reports events and carries out the actions that it returns.
+The scheduler is a state machine over plain values. It has no processes, I/O or clock (callers pass
+the time). The pool reports events, and carries out the returned actions.
 
 Invariants:
 
-* a worker takes its items in the order they were sent and answers each before the next, so it
-  works on the first unanswered one: blame is exact, and the others lose only time;
-* an item is blamed at most twice for the same thing: then it gets a verdict. The second try runs
-  alone on a fresh worker;
-* a worker that has been on one item for `slow_after` seconds no longer counts towards `size`, and
-  the items behind that one go to other workers;
-* slow items never take all workers: `reserve` of them are always for items that may yet be quick.
-  An item that turns out slow when all others are slow already loses its worker, and waits,
-  blameless, until it may be slow. So none waits longer than `slow_after` behind a poisonous one.
+* A worker takes its items in the order they were sent, and answers each before the next. So it
+  works on the first unanswered item: blame is exact, and the other items lose only time.
+* An item is blamed at most twice for the same thing: then it gets a verdict. The second try runs
+  alone on a fresh worker.
+* A worker that has been on one item for `slow_after` seconds no longer counts towards `size`. The
+  items behind that item go to other workers.
+* Slow items never take all workers: `reserve` workers are always left for items that may yet be
+  quick. If the slow items have taken all other workers, an item that turns out slow loses its
+  worker. It waits, blameless, until it may be slow. So no item waits longer than `slow_after`
+  behind a poisonous one.
 """
 
 from collections import deque
@@ -24,7 +25,7 @@ from reward.verifiers.base import Step, Verdict, broken
 from reward.workers.actions import Action, Cause, Done, Kill, Send, Start, Stop, Task, conclude
 
 EXCUSED_MAX = 4
-"""After so many workers lost by other causes, the item itself counts as the cause."""
+"""After this number of workers lost by other causes, the item itself counts as the cause."""
 _EXCUSES = (Cause.ORPHANED, Cause.UNREAD)
 
 
@@ -43,7 +44,7 @@ class _Worker:
 
 
 class Schedule:
-    """See the module. Times are seconds of any monotonic clock."""
+    """The state of all workers and tasks. Times are seconds of any monotonic clock."""
 
     def __init__(
         self,
@@ -69,12 +70,12 @@ class Schedule:
 
     @property
     def waiting(self) -> int:
-        """Items that no worker has been given."""
+        """Return the number of tasks that no worker has been given."""
         return sum(map(len, (self._queue, self._slow_queue, self._suspects, self._slow_suspects)))
 
     @property
     def workers(self) -> tuple[int, int, int]:
-        """How many workers are idle, busy, slow."""
+        """Return how many workers are idle, busy, slow."""
         slow = sum(worker.slow for worker in self._workers.values())
         idle = sum(not worker.sent for worker in self._workers.values())
         return idle, len(self._workers) - idle - slow, slow
@@ -85,7 +86,7 @@ class Schedule:
             (self._slow_queue if task.slow else self._queue).append(task)
 
     def withdraw(self, tickets: Container[int]) -> list[int]:
-        """Forget those of `tickets` that no worker has been given, and return them."""
+        """Forget the tasks of `tickets` that no worker has been given. Return their tickets."""
         withdrawn: list[int] = []
         for queue in (self._queue, self._slow_queue, self._suspects, self._slow_suspects):
             withdrawn += [task.ticket for task in queue if task.ticket in tickets]
@@ -95,16 +96,16 @@ class Schedule:
         return withdrawn
 
     def started(self, worker: int) -> None:
-        """A new worker can take tasks."""
+        """Add a new worker, which can take tasks."""
         self._starting = max(0, self._starting - 1)
         self._workers[worker] = _Worker()
 
     def not_started(self) -> None:
-        """A worker that was asked for will not come; ask again."""
+        """Record that an ordered worker will not come. The next plan orders another worker."""
         self._starting = max(0, self._starting - 1)
 
     def answered(self, worker: int, verdict: Verdict, now: float) -> list[Action]:
-        """The worker's verdict on the first of its unanswered tasks."""
+        """Record the worker's verdict on its first unanswered task."""
         state = self._workers[worker]
         sent = state.sent.popleft()
         state.since = now
@@ -112,19 +113,21 @@ class Schedule:
         state.scored += 1
         if sent.taken_back:
             return []
-        # With failures it was a scoring that did not finish; without, nothing else was asked for.
+        # With failures, this check follows a scoring that did not finish. Without, the check was
+        # all that the request asked for.
         if sent.task.step is Step.REFERENCE and sent.task.failures:
             return [conclude(sent.task, verdict)]
         return [Done(sent.task.ticket, verdict)]
 
     def lost(self, worker: int) -> Task | None:
-        """The worker died by itself. Returns the task it was on: hand it to `blame`, when the
-        cause of death is known. The tasks behind it go back to the front of the queue."""
+        """Record that the worker died by itself, and return its current task. Pass that task to
+        `blame` once the cause of death is known. The tasks behind it go back to the front of the
+        queue."""
         state = self._workers.pop(worker, None)
         return self._take_back(state) if state is not None else None
 
     def blame(self, task: Task, cause: Cause, detail: str) -> list[Action]:
-        """`task` cost a worker its life. `detail` says how, for the verdict."""
+        """Blame `task` for the end of a worker. `detail` says how it ended, for the verdict."""
         if cause in _EXCUSES and task.excused < EXCUSED_MAX:
             task.excused += 1
             self._suspect(task)
@@ -150,7 +153,8 @@ class Schedule:
         (self._slow_suspects if task.slow else self._suspects).append(task)
 
     def tick(self, now: float) -> list[Action]:
-        """Kill workers whose item is over its deadline; give items behind slow ones to others."""
+        """Kill workers whose item is over its deadline. Give items behind slow ones to other
+        workers."""
         actions: list[Action] = []
         for worker, state in list(self._workers.items()):
             if not state.sent:
@@ -168,8 +172,8 @@ class Schedule:
         return actions
 
     def _turned_slow(self, worker: int, state: _Worker) -> list[Action]:
-        """What waits behind a slow item goes to others; so does the item itself, if too many are
-        slow already."""
+        """Give the items behind a slow item to other workers. The slow item goes too if too many
+        are slow already."""
         head = state.sent[0]
         head.task.slow = True
         if self._may_be_slow():
@@ -188,7 +192,7 @@ class Schedule:
         return [Stop(worker)]
 
     def due(self) -> float | None:
-        """When `tick` has something to do next; None while no worker is busy."""
+        """Return when `tick` must run next. Return None while no worker is busy."""
         times = [
             state.since
             + (
@@ -202,7 +206,7 @@ class Schedule:
         return min(times, default=None)
 
     def plan(self, now: float) -> list[Action]:
-        """What to send, start and stop now."""
+        """Return what to send, start and stop now."""
         idle = [worker for worker, state in self._workers.items() if not state.sent]
         actions: list[Action] = []
         for worker in self._to_stop(idle):
@@ -228,14 +232,15 @@ class Schedule:
             return (self._slow_suspects.popleft(),)
         if self._slow_queue and self._may_be_slow():
             return (self._slow_queue.popleft(),)
-        # Large enough to hide the round trip, small enough that all workers end together.
+        # A share large enough to hide the round trip, and small enough that all workers end
+        # together.
         share = len(self._queue) // (2 * self.size)
         count = min(len(self._queue), max(1, min(self.chunk, share)))
         return tuple(self._queue.popleft() for _ in range(count))
 
     def _to_stop(self, idle: list[int]) -> list[int]:
-        """Idle workers that are worn out, surplus, or in the way of the fresh one that a suspect
-        needs."""
+        """Return the idle workers to stop: worn out, surplus, or in the way of a suspect's fresh
+        worker."""
         used = [worker for worker in idle if self._workers[worker].scored > 0]
         fresh = len(idle) - len(used) + self._starting + self._missing()
         worn_out = [worker for worker in used if self._workers[worker].scored >= self.max_items]
@@ -249,19 +254,20 @@ class Schedule:
         return max(0, min(self.size + self._slow() - present, self.size + self.spare - present))
 
     def _suspects_due(self) -> int:
-        """How many suspects could be tried now, given fresh workers."""
+        """Return how many suspects could be tried now, given fresh workers."""
         room = max(0, self.size + self.spare - self.reserve - self._slow())
         return len(self._suspects) + min(len(self._slow_suspects), room)
 
     def _may_be_slow(self) -> bool:
-        """Whether one more worker may be on a slow item."""
+        """Tell whether one more worker may be on a slow item."""
         return self._slow() < self.size + self.spare - self.reserve
 
     def _slow(self) -> int:
         return sum(worker.slow for worker in self._workers.values())
 
     def _take_back(self, state: _Worker) -> Task | None:
-        """The task to blame, if it is still this worker's. The rest goes back to the queue."""
+        """Return the task to blame, if the worker still has it. The other tasks go back to the
+        queue."""
         if not state.sent:
             return None
         head, *rest = state.sent

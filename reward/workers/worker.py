@@ -1,8 +1,8 @@
-"""One worker process: takes jobs, scores them one by one, sends each verdict at once.
+"""One worker process: takes jobs, scores them one by one, and sends each verdict at once.
 
-Each verdict is sent before the next job starts, which makes blame exact: when this process is
-killed or dies, the first job without a verdict is the one that did it. Never catches a deadline
-itself, and never writes to anything but its socket.
+The worker sends each verdict before the next job starts, which makes blame exact: when the worker
+dies, its first job without a verdict is to blame. The worker never handles a deadline itself, and
+writes only to its socket.
 """
 
 import os
@@ -38,7 +38,8 @@ READY = b"\xc0"
 def work(
     connection: socket.socket, registry: Mapping[str, Verifier[Any]], memory_bytes: int
 ) -> None:
-    """Serve jobs from `connection` until it closes. `memory_bytes`: memory that it may add."""
+    """Serve jobs from `connection` until it closes. The worker may add at most `memory_bytes` of
+    memory."""
     limit_memory(memory_bytes)
     connection.sendall(len(READY).to_bytes(4, "little") + READY)
     decoder = msgspec.msgpack.Decoder(list[Job])
@@ -51,7 +52,7 @@ def work(
 
 
 def verdict_on(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
-    """The verdict on one item. Whatever the verifier raises becomes a verdict too."""
+    """Return the verdict on one item. Any exception of the verifier becomes a verdict too."""
     try:
         params = parse_params(verifier, item.params)
         if step is Step.REFERENCE:
@@ -65,15 +66,15 @@ def verdict_on(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
     except MemoryError:
         return _over_memory(verifier, item, step)
     except Exception as error:
-        # A mistake in a verifier of the user's own has to be seen. In ours it must not pay that an
-        # answer finds it: a masked answer is better off than a wrong one.
+        # A mistake in a user's own verifier must be seen. A mistake in ours must not pay an answer
+        # that provokes it: a masked answer is better off than a wrong one.
         if type(verifier) in BUILT_IN and _answer_is_to_blame(verifier, item, step):
             return failed(ScoreStatus.WRONG, UNJUDGED + brief(error))
         return broken(f"verifier {verifier.name!r} broke: {brief(error)}")
 
 
 def _over_memory(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
-    """The item that hits the limit is to blame: the limit is on what it may add."""
+    """Blame the item that hits the limit: the limit is on what one item may add."""
     if step is Step.RUN:
         return broken("running the program takes more memory than a worker has")
     if _answer_is_to_blame(verifier, item, step):
@@ -82,7 +83,7 @@ def _over_memory(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
 
 
 def _answer_is_to_blame(verifier: Verifier[Any], item: Item, step: Step) -> bool:
-    """Whether the reference alone can be checked, so that the answer causes what went wrong."""
+    """Tell whether the answer is to blame, because its reference alone can be checked."""
     if step is not Step.SCORE:
         return False
     return verdict_on(verifier, item, Step.REFERENCE).status is not ScoreStatus.ERROR
