@@ -1,7 +1,7 @@
 """cgroup v2: the kernel's limits on all processes of a program together.
 
-Used where the service's own cgroup is delegated to it: it may then make cgroups below that one and
-nobody else does. A cgroup with limits for its children may hold no processes itself, so that all
+The sandbox uses cgroups if the service's own cgroup is delegated to it: then only the service makes
+cgroups below its own. A cgroup with limits for its children may hold no processes itself. So all
 processes of the service move to a child, `service`. Each program gets a child for its lifetime.
 """
 
@@ -20,16 +20,14 @@ keeps for it."""
 _SERVICE = "service"
 _PROGRAM = "program-"
 _SERVICE_WEIGHT = 1000
-"""Of CPU time; each program has the default of 100, however many processes it has."""
+"""The share of CPU time. Each program has the default of 100, however many processes it has."""
 _NEEDED = {"memory", "pids"}
 _numbers = itertools.count()
 
 
 def delegated() -> Path | None:
-    """The cgroup below which programs may get theirs; None where none is delegated.
-
-    Moves all processes of the service's cgroup to a child of it, at its first call.
-    """
+    """Return the cgroup for the programs' cgroups. Return None if no cgroup is delegated. The first
+    call moves all processes of the service's cgroup to a child of it."""
     try:
         own = _own()
         if own is None:
@@ -45,14 +43,15 @@ def delegated() -> Path | None:
 
 
 class ProgramGroup:
-    """The cgroup of one program. Raises OSError where it cannot be made."""
+    """The cgroup of one program. Raises OSError if it cannot be made."""
 
     def __init__(self, parent: Path, limits: Limits) -> None:
         self._path = parent / f"{_PROGRAM}{os.getpid()}-{next(_numbers)}"
         self._path.mkdir()
         try:
             self._set("memory.max", limits.memory_bytes + SLACK_BYTES)
-            # Of one process that is killed for memory, nothing useful is left.
+            # Kill the whole program if one of its processes is killed for memory: the others have
+            # no use.
             self._set("memory.oom.group", 1)
             self._set("pids.max", WITH_CGROUP.processes)
             if (self._path / "memory.swap.max").exists():
@@ -65,16 +64,17 @@ class ProgramGroup:
 
     @property
     def seconds(self) -> float:
-        """CPU time of all processes that have been in it."""
+        """Return the CPU time of all processes that have been in this cgroup."""
         return _values(self._path / "cpu.stat")["usage_usec"] / 1e6
 
     @property
     def out_of_memory(self) -> bool:
-        """Whether the kernel has killed its processes because they took too much memory."""
+        """Tell whether the kernel has killed processes of this cgroup because they took too much
+        memory."""
         return _values(self._path / "memory.events")["oom_kill"] > 0
 
     def close(self) -> None:
-        """Kill what is in it, and remove it."""
+        """Kill the processes in this cgroup, and remove it."""
         os.close(self.entrance)
         _remove(self._path)
 
@@ -90,7 +90,7 @@ def remove_left_behind(parent: Path) -> None:
 
 
 def _own() -> Path | None:
-    """This process's cgroup, if this machine has one hierarchy for all controllers."""
+    """Return this process's cgroup, if this machine has one hierarchy for all controllers."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     paths = [line[3:] for line in lines if line.startswith("0::/")]
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -102,10 +102,11 @@ def _own() -> Path | None:
 
 
 def _is_ours(own: Path) -> bool:
-    """Whether nobody else makes cgroups here. systemd marks those that it leaves to a service."""
+    """Tell whether only this service makes cgroups here. systemd marks the cgroups that it
+    delegates."""
     writable = all(os.access(own / name, os.W_OK) for name in ("", "cgroup.procs"))
     if not writable or not os.path.exists("/run/systemd/system"):
-        # A container's own cgroup, or one that a user has been given.
+        # This is a container's own cgroup, or one that a user has been given.
         return writable
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
@@ -114,7 +115,7 @@ def _is_ours(own: Path) -> bool:
 
 
 def _prepare(own: Path) -> None:
-    """Have the children of `own` limit memory, processes and CPU time."""
+    """Let the children of `own` limit memory, processes and CPU time."""
     # The hierarchy's root has no type, and may hold processes.
     if (own / "cgroup.type").exists():
         service = own / _SERVICE
@@ -139,7 +140,7 @@ def _remove(path: Path) -> None:
         except FileNotFoundError:
             return
         except OSError:
-            # Its processes are still ending.
+            # The processes are still ending.
             continue
         return
 

@@ -1,9 +1,9 @@
 """The service's side of the sandbox: starts programs, watches their limits, and ends them.
 
-Runs in a verifier's worker, which may be killed at any moment: everything started here then ends
-too, by the kernel (parent death signals, process namespaces). Programs get descriptors of files in
-memory for what they read and write, so nobody has to pump their output, and a limit on file sizes
-is a limit on output. Nothing that a program must not know ever enters its sandbox.
+It runs in a verifier's worker, which may be killed at any moment. The kernel then ends everything
+that was started here (parent death signals, process namespaces). Programs read and write files in
+memory, through descriptors. So no thread copies their output, and a limit on file sizes limits the
+output. Secrets stay outside the sandbox.
 """
 
 import contextlib
@@ -28,28 +28,28 @@ _BOOT = (
     "from reward.sandbox.zygote import main; del sys.path[0]; main()"
 )
 _PATIENCE = 20.0
-"""Seconds for what takes milliseconds; then the system is to blame, and no answer."""
+"""Seconds for work of milliseconds. After them, the system is to blame and not the answer."""
 _MAX_MESSAGE = 1 << 16
 
 
 class SandboxOptions(NamedTuple):
-    """What the operator decides."""
+    """The operator's settings of the sandbox."""
 
     isolated: bool = True
-    """Off: programs see the host's files, network and processes."""
+    """False: programs see the host's files, network and processes."""
     python: str = ""
-    """The interpreter that runs programs; by default the one that this one builds on."""
+    """The interpreter that runs programs. Default: the base interpreter of this one."""
 
 
 class Task(NamedTuple):
-    """One program, as `reward.sandbox.program` takes it."""
+    """One program, in the form of `reward.sandbox.program`."""
 
     what: dict[str, Any]
     stdin: bytes = b""
 
 
 class Sandbox:
-    """A zygote, and the programs that it starts. One caller at a time."""
+    """A zygote and the programs that it starts. One caller at a time."""
 
     def __init__(self, options: SandboxOptions) -> None:
         """Raises SandboxError."""
@@ -70,10 +70,10 @@ class Sandbox:
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     cwd="/",
-                    # The kernel shares CPU time between sessions: however many processes a program
-                    # has, its worker gets as much, and other workers' programs do.
+                    # The kernel divides CPU time between sessions. However many processes a program
+                    # has, its worker and the other workers' programs get an equal part.
                     start_new_session=True,
-                    # The order of sets must not decide a test.
+                    # A fixed hash seed: the order of sets must not decide a test.
                     env={"PYTHONHASHSEED": "0", "LANG": "C.UTF-8"},
                 )
             except OSError as error:
@@ -88,7 +88,7 @@ class Sandbox:
 
     @property
     def layers(self) -> str:
-        """What stands between programs and the host, for people."""
+        """Describe, for people, the layers between programs and the host."""
         walls = ["namespaces of their own"] if self._options.isolated else ["NO isolation"]
         walls += ["a filter of system calls"] if self.filtered else []
         walls += ["a cgroup for each"] if self._cgroup is not None else []
@@ -101,10 +101,8 @@ class Sandbox:
         self._zygote.wait()
 
     def run(self, tasks: Sequence[Task], limits: Limits) -> list[Ending]:
-        """Run the tasks side by side until the first has ended; then end the others.
-
-        Two are connected by a socket. Raises SandboxError where the sandbox breaks down.
-        """
+        """Run the tasks side by side until the first has ended; then end the others. A socket
+        connects two tasks. Raises SandboxError if the sandbox breaks down."""
         with contextlib.ExitStack() as stack:
             sockets: Sequence[socket.socket] = ()
             if len(tasks) == 2:
@@ -134,7 +132,7 @@ class Sandbox:
             fds = [report, what, stdin, output, errors, *(one.fileno() for one in channel)]
             folder = HOME
             if not self._options.isolated:
-                # A process that was not found may still write there.
+                # A process that the search missed may still write there.
                 temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
                 folder = stack.enter_context(temporary)
             order = {
@@ -183,7 +181,8 @@ class Sandbox:
 
 
 def _file(stack: contextlib.ExitStack, content: bytes) -> int:
-    """A file in memory, at its beginning; it lives as long as `stack`, or a program that has it."""
+    """Return a file in memory, at its beginning. It lives as long as `stack`, or a program that has
+    it."""
     fd = os.memfd_create("headrace")
     stack.callback(os.close, fd)
     if content:

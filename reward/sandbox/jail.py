@@ -1,7 +1,7 @@
-"""Builds the world that sandboxed programs see: namespaces, a root with Python and little else.
+"""Builds the world of sandboxed programs: namespaces, and a root with Python and little else.
 
-Called once by each zygote, single-threaded, before there is any program. There is no /proc in that
-world: nothing there is of use to a program, and mounting one is refused inside most containers.
+Each zygote calls it once, single-threaded, before there is any program. That world lacks /proc,
+which most containers refuse to mount.
 """
 
 import os
@@ -13,18 +13,18 @@ from reward.sandbox import linux
 
 NOBODY = 65534
 HOME = "/tmp"
-"""The one place where a program may write."""
+"""The only folder in which a program may write."""
 _BELOW_HOME = "/below-home"
-"""Where the root has what lies below HOME outside."""
+"""Where the root has the files that lie below HOME outside."""
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache")
 _DEVICES = ("null", "full", "random", "urandom")
-"""Not `zero`: a shared mapping of that is memory that belongs to no process."""
+"""`zero` is missing: a shared mapping of it is memory that belongs to no process."""
 
 
 def enter_namespaces() -> bool:
-    """Move into new namespaces, with all rights there and none outside.
+    """Move into new namespaces, with all rights inside and no right outside.
 
-    Returns whether NOBODY is a user there: programs are to run as that. Else this process's own
+    Return whether NOBODY is a user there: programs then run as NOBODY. If not, this process's own
     user is the only one. Raises OSError, which says what the system refuses.
     """
     user, group = os.geteuid(), os.getegid()
@@ -49,9 +49,10 @@ def enter_namespaces() -> bool:
 
 
 class _Mapping:
-    """Root's own user and NOBODY, in this process's user namespace to be.
+    """The users root and NOBODY for this process's future user namespace.
 
-    Only a process outside can give it two users, so one is forked before this one goes inside.
+    Only a process outside a namespace can map two users into it. So this class forks one before its
+    own process moves inside.
     """
 
     def __init__(self) -> None:
@@ -69,26 +70,24 @@ class _Mapping:
                     Path(f"/proc/{target}/{name}").write_text(f"0 0 1\n{NOBODY} {NOBODY} 1\n")
                 code = 0
         except OSError:
-            # Root of a container without the right to: this is what the exit code says.
+            # The root user of a container may lack the right. The exit code reports that.
             code = 1
         finally:
             os._exit(code)
 
     def done(self) -> bool:
-        """Have it written now; whether that was permitted."""
+        """Have the mapping written now. Return whether the system permitted it."""
         os.write(self._go, b"1")
         os.close(self._go)
         return os.waitpid(self._pid, 0)[1] == 0
 
 
 def build_root() -> list[str]:
-    """Make a new root of what programs may read, and let go of the old one.
-
-    Returns what `mount_home` has to show again: the parts of a Python that lies below HOME.
-    """
+    """Build a new root of what programs may read, and let go of the old one. Return the files for
+    `mount_home`: the parts of a Python that lies below HOME."""
     visible = _visible()
     hidden = [path for path in visible if path.startswith(f"{HOME}/")]
-    # Programs are another user than the service, whose own files are closed to others.
+    # Programs are another user than the service, whose own files are closed to other users.
     os.umask(0o022)
     linux.mount("", "/", flags=linux.MS_REC | linux.MS_PRIVATE)
     _mount_empty(HOME)
@@ -113,8 +112,8 @@ def build_root() -> list[str]:
 
 
 def mount_home(size: int, hidden: Sequence[str]) -> None:
-    """Give this process's mount namespace an empty folder of its own for files, empty but for what
-    it would hide of Python."""
+    """Give this process's mount namespace an empty folder for files. The folder shows the parts of
+    Python that it would hide."""
     options = f"size={size},nr_inodes=4096,mode=0777"
     flags = linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC
     linux.mount("tmpfs", HOME, "tmpfs", flags, options)
@@ -142,7 +141,7 @@ def _show(source: str, target: str) -> None:
 
 
 def _visible() -> list[str]:
-    """This interpreter's library, and the system's."""
+    """Return the folders of this interpreter's library and of the system's libraries."""
     python = [f"{sys.base_prefix}/lib", f"{sys.prefix}/lib", *sys.path]
     found: list[str] = []
     for path in [*_SYSTEM, *map(os.path.abspath, python)]:

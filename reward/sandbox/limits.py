@@ -1,9 +1,9 @@
-"""What a program may use, and the limits that the kernel sets on each of its processes.
+"""The limits of a program, and the part of them that the kernel sets on each of its processes.
 
-`cgroup` has the kernel limit all processes of a program together, where the service may make
-cgroups. Elsewhere a program gets fewer processes and descriptors, and `host` measures what they use
-together. The size of the folder in memory limits all of a program's files. Imports only the
-standard library: it runs in the sandbox too.
+If the service may make cgroups, `cgroup` limits all processes of a program together. If not, a
+program gets fewer processes and descriptors, and `host` measures their total use. The size of the
+folder in memory limits all files of a program. The module imports only the standard library,
+because it runs in the sandbox too.
 """
 
 import resource
@@ -11,24 +11,25 @@ import signal
 from typing import NamedTuple
 
 HOME_BYTES = 64 << 20
-"""All files of a program together."""
+"""The size of all files of a program together."""
 
 PAUSE, RESUME = signal.SIGUSR1, signal.SIGUSR2
-"""Have a program's first process stop all others, and continue them."""
+"""Signals to a program's first process: stop all other processes, and continue them."""
 
 
 class Numbers(NamedTuple):
-    """How many a program may have."""
+    """How many processes and descriptors a program may have."""
 
     processes: int
-    """Threads count as processes do."""
+    """Threads count as processes."""
     files: int
     """Open descriptors of each process. A socket or pipe holds up to 208 KiB."""
 
 
 WITH_CGROUP = Numbers(processes=32, files=256)
 WITHOUT_CGROUP = Numbers(processes=16, files=64)
-"""They bound what no limit counts: so many times the memory of one process, and the buffers."""
+"""These numbers bound what no limit counts: the memory of each process times their number, and the
+buffers."""
 
 
 SIGNALS = 1024
@@ -36,21 +37,22 @@ SIGNALS = 1024
 
 
 class Limits(NamedTuple):
-    """What a program, with all its processes, may use."""
+    """The limits of a program with all its processes."""
 
     seconds: float
-    """CPU time of all its processes together."""
+    """CPU time of all processes together."""
     wall_seconds: float
-    """Time by the clock, without what it waits for a CPU."""
+    """Wall time without the waits for a CPU."""
     memory_bytes: int
     file_bytes: int = 16 << 20
-    """The largest file, and so the most output."""
+    """The largest file, and so the largest output."""
     latest_seconds: float = 3600.0
-    """Time by the clock, whatever it waits for."""
+    """Wall time, waits for a CPU included."""
 
 
 def limit_process(memory: int, file: int, seconds: int, numbers: Numbers) -> None:
-    """Limit this process and each that it starts: bytes, bytes, seconds of CPU time, numbers.
+    """Limit this process and each process that it starts: bytes, bytes, seconds of CPU time,
+    numbers.
 
     Raises ValueError for more memory than the worker itself may have.
     """
@@ -63,9 +65,9 @@ def limit_process(memory: int, file: int, seconds: int, numbers: Numbers) -> Non
         (resource.RLIMIT_NPROC, numbers.processes, numbers.processes),
         (resource.RLIMIT_NOFILE, numbers.files, numbers.files),
         (resource.RLIMIT_CORE, 0, 0),
-        # Timers and queued signals, for which the kernel has memory that is counted for nobody.
+        # The kernel has memory for timers and queued signals, and counts it for no process.
         (resource.RLIMIT_SIGPENDING, SIGNALS, SIGNALS),
-        # A signal that programs can ignore, and a second later one that they cannot.
+        # The first signal can be ignored by programs; a second later, one that cannot follows.
         (resource.RLIMIT_CPU, seconds, seconds + 1),
     ):
         resource.setrlimit(limit, (soft, hard))

@@ -1,7 +1,7 @@
-"""The system calls of the sandbox that Python has no function for. Linux on x86-64 and ARM64.
+"""System calls of the sandbox for which Python has no function. Linux on x86-64 and ARM64.
 
-All raise OSError with the name of the call. Single-threaded processes only: `clone` knows nothing
-of threads.
+All raise OSError with the name of the call. They are for single-threaded processes only: `clone`
+knows nothing of threads.
 """
 
 import ctypes
@@ -37,7 +37,8 @@ _CAPABILITY_VERSION = 0x20080522
 _MOUNT_SETATTR = 442
 _NUMBERS = {"x86_64": {"clone": 56, "pivot_root": 155}, "aarch64": {"clone": 220, "pivot_root": 41}}
 
-# Keeps the interpreter's lock during a call: a clone must not have to wait for it in the child.
+# PyDLL keeps the interpreter's lock during a call. The child of a clone must not have to wait for
+# it.
 _libc = ctypes.PyDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
 
@@ -57,10 +58,10 @@ def _number(call: str) -> int:
 
 
 def clone(flags: int) -> int:
-    """Fork into new namespaces: the child's id, and 0 in the child.
+    """Fork into new namespaces. Return the child's id, and 0 in the child.
 
-    The child is good for forking and waiting. The C library believes it to be its parent, so that
-    nothing that is not ours should run there.
+    The child may only fork and wait. The C library takes the child for its parent, so foreign code
+    should not run there.
     """
     number = _number("clone")
     return _checked("clone", _libc.syscall(number, flags | signal.SIGCHLD, 0, 0, 0, 0))
@@ -79,12 +80,12 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 
 def detach(target: str) -> None:
-    """Unmount all that is mounted at `target`."""
+    """Unmount everything that is mounted at `target`."""
     _checked(f"umount of {target}", _libc.umount2(target.encode(), MNT_DETACH))
 
 
 def pivot_root(new: str, old: str) -> None:
-    """Make `new` the root, and mount what was it at `old`."""
+    """Make `new` the root, and mount the previous root at `old`."""
     _checked("pivot_root", _libc.syscall(_number("pivot_root"), new.encode(), old.encode()))
 
 
@@ -93,7 +94,8 @@ class _MountAttributes(ctypes.Structure):
 
 
 def make_read_only(path: str) -> None:
-    """Make the mount at `path`, and all below it, read-only and without set-uid. Linux 5.12."""
+    """Make the mount at `path`, and all mounts below it, read-only and without set-uid. Linux
+    5.12."""
     attributes = _MountAttributes(_ATTR_RDONLY | _ATTR_NOSUID, 0, 0, 0)
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
     result = _libc.syscall(

@@ -1,16 +1,14 @@
-"""How a test calls functions of the program under test, which runs in another process.
+"""The protocol by which a test calls functions of the program under test, in another process.
 
-Values travel as data (`reward.sandbox.values`): nothing runs when it is read. What else the program
-returns stays there, and the test gets a stand-in (`reward.sandbox.stand_ins`). So a test compares
-plain values of its own, whatever the program has overridden.
+Values travel as data (`reward.sandbox.values`): reading them runs no code. All other objects of the
+program stay in its process, and the test gets a stand-in (`reward.sandbox.stand_ins`). So a test
+compares plain values of its own, whatever the program has overridden.
 
-One message is a length and JSON. Requests: `[operation, arguments, keywords]`, or
-`["back", number, arguments, keywords]` for a function that the test has passed. Replies:
-`["ok", value]`, `["ok", value, arguments as the call left them]`, `["raise", error]`.
-
-Beside plain values, messages hold `{"yours": number}` for what the receiver has exported,
-`{"error": [type, arguments, number]}` for exceptions, and what each side alone sends: see
-`program_peer` and `test_peer`.
+A message is a length and JSON. Requests are `[operation, arguments, keywords]`, or `["back",
+number, arguments, keywords]` for a function that the test has passed. Replies are `["ok", value]`,
+`["ok", value, arguments as the call left them]`, `["raise", error]`. Messages hold plain values,
+`{"yours": number}` for exports of the receiver, `{"error": [type, arguments, number]}` for
+exceptions, and the kinds that each side alone sends: see `program_peer` and `checker_peer`.
 """
 
 import json
@@ -25,7 +23,8 @@ MAX_MESSAGE = 64 << 20
 
 
 class EndedError(BaseException):
-    """The other side has ended. No Exception: a test that expects one does not expect this."""
+    """The other side has ended. Not derived from Exception: a test that expects an Exception does
+    not expect this one."""
 
 
 class UnsendableError(BaseException):
@@ -33,7 +32,7 @@ class UnsendableError(BaseException):
 
 
 class Channel:
-    """Messages over a socket that this process has as `fd`."""
+    """Messages over a socket, of which this process has the descriptor `fd`."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -49,7 +48,8 @@ class Channel:
             raise EndedError from None
 
     def receive(self) -> Any:
-        """Raises EndedError; ValueError or RecursionError for what is no message."""
+        """Return the next message. Raises EndedError; ValueError or RecursionError for an invalid
+        message."""
         size = int.from_bytes(self._read(4), "little")
         if size > MAX_MESSAGE:
             raise ValueError(f"a message of {size} bytes")
@@ -70,7 +70,7 @@ class Channel:
 
 
 class Peer:
-    """One end: asks the other, and answers what it is asked meanwhile."""
+    """One end: asks the other end, and meanwhile answers its requests."""
 
     def __init__(self, channel: Channel) -> None:
         self.ended = False
@@ -80,8 +80,8 @@ class Peer:
         self._stand_ins: dict[int, Any] = {}
 
     def request(self, message: list[Any], arguments: list[Any]) -> Any:
-        """The answer to a request whose `arguments` may be changed by it. Raises what the other
-        side raised, or EndedError."""
+        """Return the answer to a request, which may change `arguments`. Raises the other side's
+        exception, or EndedError."""
         self._channel.send(message)
         while True:
             try:
@@ -135,11 +135,12 @@ class Peer:
         return reply
 
     def encode(self, value: Any) -> Any:
-        """`value` as JSON has it: scalars and lists as they are, the rest as {kind: content}."""
+        """Return `value` as JSON: scalars and lists as they are, everything else as {kind:
+        content}."""
         return encode_plain(self.encode, self.encode_own, value)
 
     def decode(self, value: Any) -> Any:
-        """What `encode` was given on the other side. Raises ValueError, TypeError, …"""
+        """Return the value that the other side encoded. Raises ValueError, TypeError, …"""
         if isinstance(value, list):
             return [self.decode(part) for part in value]
         if not isinstance(value, dict):
@@ -153,8 +154,8 @@ class Peer:
         return decoder(content) if decoder else decode_plain(self.decode, kind, content)
 
     def export(self, value: Any) -> int:
-        """The number by which the other side knows `value`: one for each object."""
-        # Python makes an object of a method each time that one is looked up.
+        """Return the number by which the other side knows `value`, one for each object."""
+        # Python makes a new object each time that a method is looked up.
         owner = getattr(value, "__self__", None) if isinstance(value, _METHODS) else None
         key = id(value) if owner is None else (id(owner), value.__name__)
         if key not in self._numbers:
@@ -163,7 +164,7 @@ class Peer:
         return self._numbers[key]
 
     def encode_error(self, error: BaseException) -> Any:
-        """An exception: its built-in type, and its arguments."""
+        """Encode an exception: its built-in type, and its arguments."""
         kind = next(base for base in type(error).__mro__ if TYPES.get(base.__name__) is base)
         try:
             arguments = [self.encode(value) for value in error.args]
@@ -188,35 +189,35 @@ class Peer:
         return error
 
     def change(self, old: Any, new: Any) -> None:
-        """Make `old`, an argument, what the other side has made of it."""
+        """Give `old`, an argument, the content that the other side has given it."""
         overwrite(old, new)
 
     def learn(self, number: int, stand_in: Any) -> None:
-        """Remember what stands in for the other side's object."""
+        """Remember the stand-in for an object of the other side."""
         self._stand_ins[number] = stand_in
 
     def perform(self, kind: str, *target: Any) -> Callable[..., Any]:
-        """What answers this request."""
+        """Carry out a request, and return its answer."""
         raise NotImplementedError
 
     def encode_own(self, value: Any) -> Any:
-        """`value`, which is not plain."""
+        """Encode `value`, which is not plain."""
         raise NotImplementedError
 
     def error_number(self, error: BaseException) -> int | None:
-        """By which number the other side may give the exception back."""
+        """Return the number under which the other side may give the exception back."""
         return None
 
     def raised(self, error: BaseException, message: list[Any]) -> BaseException:
-        """What to raise for the other side's exception."""
+        """Return the exception to raise for the other side's exception."""
         return error
 
     def failed(self, error: BaseException) -> None:
-        """Told when a request of the other side raises."""
+        """Note that a request of the other side has raised."""
 
 
 def _copied(value: Any, raw: Any) -> bool:
-    """Whether what came as `raw` is a copy of a container of the other side's."""
+    """Tell whether the message `raw` is a copy of a container of the other side."""
     known = isinstance(raw, dict) and ("mine" in raw or "yours" in raw)
     return isinstance(value, CONTAINERS) and not known
 

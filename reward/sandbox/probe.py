@@ -1,4 +1,4 @@
-"""Finds out by trying whether programs can be isolated on this machine."""
+"""Tests whether programs can be isolated on this machine."""
 
 import json
 import os
@@ -38,8 +38,8 @@ print(json.dumps([what for what, is_so in found.items() if is_so]))
 
 
 def probe(options: SandboxOptions) -> str:
-    """What stands between programs and this machine, in words. Raises SandboxError, with the way
-    out, where it is not what `options` say."""
+    """Describe the layers between programs and this machine. Raises SandboxError, with the way out,
+    if they are not those of `options`."""
     try:
         return _probe(options)
     except SandboxError as error:
@@ -55,7 +55,7 @@ def _probe(options: SandboxOptions) -> str:
         ):
             os.chmod(file.name, 0o644)
             host = {"file": file.name, "process": os.getpid(), "port": server.getsockname()[1]}
-            # Without isolation its attempts would succeed, and leave files behind.
+            # Without isolation the attempts would succeed, and leave files behind.
             source = _PROGRAM if options.isolated else "print([])"
             (ending,) = sandbox.run(
                 [Task({"kind": "script", "source": source}, json.dumps(host).encode())],

@@ -1,7 +1,7 @@
-"""What runs in a sandbox: a script, a program that a test calls, or that test.
+"""The process in a sandbox: a script, a program that a test calls, or that test.
 
 The program and its test are two processes in two sandboxes, with a socket between them. Only the
-test's says how it ended, on a descriptor that the program has not got.
+test's process reports the outcome, on a descriptor that the program lacks.
 """
 
 import ast
@@ -35,13 +35,13 @@ from reward.sandbox.test_source import (
 )
 
 CHANNEL, OUTCOME = 3, 4
-"""Descriptors of the two ends' socket, and of what a test says."""
+"""Descriptors of the socket between both ends, and of the test's outcome."""
 
 
 def run(task: dict[str, Any]) -> None:
-    """Run one task to its end, in a process that is good for nothing else."""
-    # Programs may read and print integers of any length, as before Python 3.11. The time that it
-    # takes is the program's.
+    """Run one task to its end. The process is good for no other work afterwards."""
+    # Programs may read and print integers of any length, as before Python 3.11. The time counts as
+    # the program's.
     sys.set_int_max_str_digits(0)
     match task["kind"]:
         case "script":
@@ -53,9 +53,9 @@ def run(task: dict[str, Any]) -> None:
 
 
 def execute(source: str, name: str, provided: bool = False) -> dict[str, Any]:
-    """Run `source` as the module `name`, as `python solution.py` does; its names. `provided`:
-    whether the program may use names of the standard library without importing them."""
-    # A file's first character may be a mark that says how it is encoded.
+    """Run `source` as the module `name`, as `python solution.py` does, and return its names.
+    `provided`: whether the program may use names of the standard library without importing them."""
+    # A file's first character may be a mark of its encoding.
     source = source.removeprefix("\ufeff")
     module = ModuleType(name)
     sys.modules[name] = module
@@ -64,7 +64,7 @@ def execute(source: str, name: str, provided: bool = False) -> dict[str, Any]:
         module.__dict__["__builtins__"] = builtins_with_library(source)
         sys.setrecursionlimit(RECURSION)
     sys.argv = ["solution.py"]
-    # What tracebacks quote.
+    # Tracebacks quote these lines.
     linecache.cache["solution.py"] = (len(source), None, source.splitlines(True), "solution.py")
     try:
         exec(compile(source, "solution.py", "exec"), module.__dict__)
@@ -76,7 +76,7 @@ def execute(source: str, name: str, provided: bool = False) -> dict[str, Any]:
 
 
 def serve(source: str, provided: bool) -> None:
-    """Load the program, and let the test call its functions until that has ended."""
+    """Load the program, and let the test call its functions until the test has ended."""
     ProgramPeer(Channel(CHANNEL), execute(source, "solution", provided)).serve_all()
 
 
@@ -87,17 +87,17 @@ def _fail(error: BaseException) -> NoReturn:
 
 
 class Test:
-    """Test code, run in a process of its own against functions of the program."""
+    """Test code, which runs in a process of its own against functions of the program."""
 
     def __init__(self, task: dict[str, Any]) -> None:
         self._task = task
         self._peer: TestPeer
         self._required = ""
-        """A built-in name that the test means the program to define."""
+        """A built-in name that the test expects the program to define."""
         self._used = Used(set(), set(), set())
 
     def run(self) -> None:
-        """Say how it ended: `asked` as soon as the program is involved, then the outcome."""
+        """Report how the test ended: `asked` once the program is involved, then the outcome."""
         try:
             names = self._prepare()
             tree = ast.parse(self._task["source"], "tests.py")
@@ -111,7 +111,7 @@ class Test:
             return _say("broken", "the test uses nothing that the program could define")
         _say("asked")
         began = -1
-        # From here on the program takes part, so that whatever goes wrong may be its doing.
+        # From here on the program takes part, and may be the cause of any failure.
         try:
             missing = self._take(wanted, names, tree)
             if missing:
@@ -131,7 +131,7 @@ class Test:
         return self._say_passed()
 
     def _say_passed(self) -> None:
-        """The test's code came to its end."""
+        """Report the outcome of a test whose code came to its end."""
         peer = self._peer
         if peer.ended:
             return _say("failed", "the program ended")
@@ -144,16 +144,19 @@ class Test:
         return _say("passed")
 
     def _to_blame(self, error: BaseException, wanted: set[str], names: dict[str, Any]) -> bool:
-        """Whether a test that has called nothing has failed by itself. Not if the program may have
-        seen to it, by what it defines: an error would spare it the reward of 0."""
+        """Tell whether a test that has called nothing failed by itself.
+
+        False if the program may have provoked it by what it defines: an error would spare the
+        program the reward of 0.
+        """
         entry = self._task["entry_point"]
         found = names.get("candidate")
         a_function = wanted == {entry} and callable(found) and link_of(found) is not None
         return isinstance(error, ImportError) or a_function
 
     def _unknowable(self, names: dict[str, Any], tree: ast.Module) -> str:
-        """Why nobody knows what it means if this test fails: a correct program could do so here.
-        An empty string for most tests."""
+        """Return why a failure of this test would prove nothing: a correct program could fail here
+        too. Return an empty string for most tests."""
         if does := effect(tree) or effect(ast.parse(self._task["setup"])):
             return f"the test {does}, which a program in another process cannot see"
         copied = copied_classes(self._task["prompt"], names, self._used.names)
@@ -162,7 +165,7 @@ class Test:
         return "the test uses nan, which a copy does not equal" if uses_nan(tree) else ""
 
     def _copied(self, tree: ast.Module, error: BaseException) -> str:
-        """Why a test may have failed because it has copies."""
+        """Return why copies of values may have made the test fail."""
         line = self._line(error) or 0
         failed = isinstance(error, AssertionError) and line
         if failed and self._peer.copied and compares_identity(tree, line):
@@ -180,15 +183,16 @@ class Test:
             return ""
 
     def _prepare(self) -> dict[str, Any]:
-        """The names that a test has without the program: the prompt's and the set-up's."""
+        """Return the names that a test has without the program: the names of the prompt and of the
+        set-up."""
         names: dict[str, Any] = {"__name__": "tests", "__builtins__": builtins}
         for source in (self._task["prompt"], self._task["setup"]):
             exec(compile(source, "setup.py", "exec"), names)
         return names
 
     def _wanted(self, names: dict[str, Any], tree: ast.Module) -> set[str]:
-        """What the test needs of the program. Modules of the standard library are not asked for
-        there, but imported here into `names`."""
+        """Return the names that the test needs from the program. Modules of the standard library
+        are imported into `names` instead."""
         entry = self._task["entry_point"]
         used, modules, _ = self._used = used_names(tree)
         if entry:
@@ -204,17 +208,18 @@ class Test:
         names.update({name: importlib.import_module(name) for name in modules})
         wanted = {*(unknown - modules), *([entry] if entry else [])}
         if not wanted and len(used) == 1 and used <= set(dir(builtins)):
-            # The function under test has the name of a built-in one, as MBPP's `sum`.
+            # The function under test has the name of a built-in function, as MBPP's `sum`.
             self._required = min(used)
             return used
         return wanted
 
     def _take(self, wanted: set[str], names: dict[str, Any], tree: ast.Module) -> str:
-        """Add to `names` what the program defines. Returns what must be there and is not."""
+        """Add the program's definitions to `names`. Return a required name that the program
+        lacks."""
         entry = self._task["entry_point"]
         asked = wanted | ({"Solution"} - names.keys())
         answer = dict(self._peer.ask("names", sorted(asked)))
-        # Nothing else: it would take the place of a built-in function or a module in the test.
+        # Another name would replace a built-in function or a module in the test.
         found = {name: value for name, value in answer.items() if name in asked}
         if self._required not in {"", *found}:
             return self._required
@@ -225,8 +230,8 @@ class Test:
                 return str(entry)
             found["candidate"] = found[entry]
         for name, value in found.items():
-            # By PEP 8 a class. What a test makes of it is what it tests.
-            # Not of `Solution`: what that returns is an answer, itself too.
+            # By PEP 8 a capital begins a class, and objects that the test makes are its own. The
+            # methods of `Solution` return answers instead, even another `Solution`.
             capital = name[:1].isupper() and name != "Solution"
             if capital and isinstance(value, RemoteType) and value._link:
                 value._link.made = True
@@ -235,8 +240,9 @@ class Test:
         return ""
 
     def _look_at_judges(self, found: dict[str, Any], wanted: set[str], tree: ast.Module) -> None:
-        """Functions by which a test judges results, and that it forgot to import. Those of the
-        standard library become its own in `found`; if the program has others, doubt."""
+        """Replace judging functions that the test forgot to import. Functions of the standard
+        library become the test's own in `found`. If the program has other functions of these names,
+        the verdict is in doubt."""
         entry = self._task["entry_point"]
         known = {name: of_a_library(name) for name in wanted - self._used.local}
         tested = {entry, "candidate"} if entry else {n for n, one in known.items() if one is None}
@@ -261,7 +267,7 @@ class Test:
 
 
 def _module(value: Any) -> Any:
-    """Where a function or class comes from, as it says itself."""
+    """Return the module that a function or class claims to come from."""
     if link_of(value) is None:
         return getattr(value, "__module__", None)
     return ask(value, "getattr", "__module__")
@@ -271,7 +277,7 @@ def _brief(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"[:300].rstrip(": ")
     except EndedError:
-        # The program has the text of its own exceptions.
+        # The text of the program's own exceptions is in the program.
         return type(error).__name__
 
 

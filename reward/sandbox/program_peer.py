@@ -1,5 +1,8 @@
-"""The program's end of the socket: it keeps the program's objects, and does with them what the test
-asks for. `reward.sandbox.peers` has the messages."""
+"""The program's end of the socket: keeps the program's objects, and carries out the test's requests
+on them.
+
+`reward.sandbox.peers` describes the messages.
+"""
 
 import importlib
 import itertools
@@ -23,14 +26,14 @@ from reward.sandbox.values import (
 )
 
 _OWN = 3
-"""References to a container that the program does not hold: see `test_peer`."""
+"""References to a container that the program does not hold: see `checker_peer`."""
 SHARED_ITEMS = 1000
-"""Of a container that is an attribute. A larger one is a copy in the test."""
+"""The largest container that is shared as an attribute. A larger one is copied into the test."""
 
 
 class ProgramPeer(Peer):
-    """The program's end. It sends `{"class": number}`, and objects as
-    `{"mine": [number, number of the class, plain value or arguments]}`."""
+    """The program's end. It sends `{"class": number}`, and objects as `{"mine": [number, number of
+    the class, plain value or arguments]}`."""
 
     def __init__(self, channel: Channel, names: dict[str, Any]) -> None:
         super().__init__(channel)
@@ -46,7 +49,7 @@ class ProgramPeer(Peer):
         self._passed: deque[Any] = deque(maxlen=KEPT)
 
     def serve_all(self) -> None:
-        """Answer until the other side has ended."""
+        """Answer requests until the other side has ended."""
         while True:
             try:
                 kind, *rest = self._channel.receive()
@@ -85,7 +88,7 @@ class ProgramPeer(Peer):
         return {"mine": [self.export(value), self.export(kind), plain]}
 
     def encode_error(self, error: BaseException) -> Any:
-        """See Peer. Classes of the program's own go by number."""
+        """Implements `Peer.encode_error`. Classes of the program go by number."""
         if id(error) in self._foreign:
             return {"yours": self._foreign[id(error)]}
         if TYPES.get(type(error).__name__) is type(error):
@@ -94,7 +97,7 @@ class ProgramPeer(Peer):
         return {"mine": [self.export(error), self.export(type(error)), arguments]}
 
     def decode_function(self, content: Any) -> Any:
-        """A function of the test's, or an iterator."""
+        """Decode a function or an iterator of the test."""
         number, name = content
         if number not in self._stand_ins:
 
@@ -109,11 +112,11 @@ class ProgramPeer(Peer):
         return self._stand_ins[number]
 
     def decode_iterator(self, content: Any) -> Any:
-        """An iterator of the test's."""
+        """Decode an iterator of the test."""
         return _items(self.decode_function([content, "next"]))
 
     def decode_namedtuple(self, content: Any) -> Any:
-        """A named tuple of a class of the test's."""
+        """Decode a named tuple of a class of the test."""
         name, fields, values = content
         kind = importlib.import_module("collections").namedtuple(name, fields)
         return kind(*map(self.decode, values))
@@ -124,19 +127,20 @@ class ProgramPeer(Peer):
         self._passed.extend([value, False] for value in containers)
         result = function(*arguments, **keywords)
         if containers and isinstance(result, Iterator | Coroutine | AsyncIterator):
-            # It runs later, and at its end it holds nothing any more.
+            # A generator runs later, and has released its arguments at its end.
             for entry in self._passed:
                 entry[1] = entry[1] or any(entry[0] is value for value in containers)
         return result
 
     def _kept(self) -> str:
-        """What the program holds of the containers that it was passed, as JSON; null for others."""
+        """Return, as JSON, the containers of the test that the program still holds; null for the
+        others."""
         held = [later or sys.getrefcount(value) > _OWN for value, later in self._passed]
         values = zip(self._passed, held, strict=True)
         return json.dumps([self.encode(entry[0]) if known else None for entry, known in values])
 
     def _describe(self, kind: type, wanted: list[str]) -> dict[str, Any]:
-        """What a stand-in for the class needs: which of the special methods `wanted` it has."""
+        """Describe a class for its stand-in: the special methods of `wanted` that the class has."""
         base = base_of(kind)
         own = {name for name in wanted if _defined(kind, name) != _defined(base or object, name)}
         if base and base not in IMMUTABLE:
@@ -150,7 +154,7 @@ class ProgramPeer(Peer):
         }
 
     def _state(self, value: Any) -> str:
-        """All that is reachable from an object, as JSON of plain values."""
+        """Return everything that is reachable from an object, as JSON of plain values."""
         seen: dict[int, int] = {}
 
         def state(value: Any) -> Any:
@@ -171,14 +175,15 @@ class ProgramPeer(Peer):
 
 
 class _Plain:
-    """Says that an object is to be sent as the plain type that its class extends."""
+    """A wrapper: send the object as the plain type that its class extends."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class _Shared(_Plain):
-    """Says that the test may change a container, as an attribute of an object."""
+    """A wrapper: send the container as shared. The test may change it, as an attribute of an
+    object."""
 
 
 def _attribute(value: Any, name: str) -> Any:
@@ -206,7 +211,7 @@ def _attributes(value: Any) -> set[str]:
 
 
 def _special(value: Any, name: str, *arguments: Any) -> Any:
-    """The special method, as Python's own syntax calls it."""
+    """Call the special method as Python's own syntax does."""
     if name in _SYNTAX:
         return _SYNTAX[name](value, *arguments)
     method = getattr(type(value), name, None)
@@ -218,8 +223,11 @@ def _exit(value: Any, error: BaseException | None) -> bool:
 
 
 def _same_to_all(value: Any, name: str, unseen: list[Any]) -> bool:
-    """Whether a comparison is true for an object that nobody has seen: of no class, of a new
-    class, of the value's own with other values; or for each of `unseen`, if there are some."""
+    """Tell whether a comparison is true for unknown objects.
+
+    The objects are of no class, of a new class, and of the value's own class with other values; or
+    the objects `unseen`, if there are any.
+    """
     strangers = [object(), type("Unseen", (), {})(), *_other_of(value)]
     if any(_true(value, name, one) for one in strangers):
         return True
@@ -227,7 +235,7 @@ def _same_to_all(value: Any, name: str, unseen: list[Any]) -> bool:
 
 
 def _true(value: Any, name: str, other: Any) -> bool:
-    """Whether the answer says that they belong together: `!=` counts with `==`."""
+    """Tell whether the answer says that both belong together: `!=` counts with `==`."""
     try:
         return _special(value, name, other) is True
     except Exception:
@@ -235,7 +243,8 @@ def _true(value: Any, name: str, other: Any) -> bool:
 
 
 def _other_of(value: Any) -> list[Any]:
-    """An object of the same class whose attributes equal nothing. None of a plain type's."""
+    """Return an object of the same class whose attributes equal no other object. Return None for a
+    plain type."""
     try:
         other = object.__new__(type(value))
         for name in _attributes(value):
@@ -249,7 +258,7 @@ _LOOPS: list[Any] = []
 
 
 def _run(value: Any) -> Any:
-    """What is awaited gives, at once."""
+    """Run a coroutine to its end at once."""
     if not _LOOPS:
         _LOOPS.append(importlib.import_module("asyncio").new_event_loop())
 
@@ -285,4 +294,4 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "run next": _run,
     "count": lambda value, most: sum(1 for _ in itertools.islice(value, most)),
 }
-"""What a program answers to. Tests answer to nothing but calls of what they have passed."""
+"""The requests that a program answers. A test answers only calls of the functions it has passed."""

@@ -1,5 +1,7 @@
-"""Names that a program of a function test may use without importing them: the judges of APPS, TACO
-and LiveCodeBench import these before the program, as LeetCode does."""
+"""Names that a program of a function test may use without importing them.
+
+The judges of APPS, TACO and LiveCodeBench import them before the program, as LeetCode does.
+"""
 
 import builtins
 import importlib
@@ -19,7 +21,8 @@ RECURSION = 50_000
 
 
 def builtins_with_library(source: str) -> dict[str, Any]:
-    """Make `__builtins__` for the program `source`. The program's own names win over these."""
+    """Return `__builtins__` for the program `source`. The program's own names win over these
+    names."""
     names: dict[str, Any] = {}
     for module in map(importlib.import_module, _STARRED):
         listed = getattr(module, "__all__", None) or [n for n in vars(module) if n[0] != "_"]

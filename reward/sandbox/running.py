@@ -1,4 +1,4 @@
-"""Programs that run in the sandbox: watched while they run, and how they ended."""
+"""A running program in the sandbox: its use while it runs, and its end."""
 
 import contextlib
 import json
@@ -14,34 +14,34 @@ from reward.sandbox.limits import PAUSE, RESUME, WITHOUT_CGROUP, Limits
 from reward.sandbox.usage import Usage, own_delay
 
 _TICK = 0.02
-"""Seconds between two looks at what a program uses."""
+"""Seconds between two measurements of a program's use."""
 _WINDOW = 2.0
-"""Seconds. A program waits for a CPU at most that long at a stretch, or the rest counts as its own
-time: several threads that wait at once must not add up."""
+"""Seconds. A longer wait for a CPU at a stretch counts as the program's own time: the waits of
+several threads must not add up."""
 
 
 class SandboxError(Exception):
-    """The sandbox cannot be used: the message says why."""
+    """The sandbox cannot be used. The message says why."""
 
 
 class Ending(NamedTuple):
     """How a program ended."""
 
     limit: str
-    """`time_limit`, `memory_limit`, `output_limit`, `process_limit`, or empty. `starved`: it was
-    still within its time, but got so little CPU time that nobody waits longer."""
+    """`time_limit`, `memory_limit`, `output_limit`, `process_limit`, or empty. `starved`: the
+    program was within its time, but got too little CPU time to go on waiting."""
     code: int | None
-    """Exit code, or minus the signal; None where we ended it."""
+    """Exit code, or minus the signal. None if this service ended the program."""
     output: bytes
     errors: bytes
     outcome: bytes
-    """What a test has said; see `reward.sandbox.program`."""
+    """The report of a test; see `reward.sandbox.program`."""
     waited: float = 0.0
     """Seconds of the run in which a process waited for a CPU."""
 
 
 class Running:
-    """One program, by the first process of its namespaces."""
+    """One program, known by the first process of its namespaces."""
 
     def __init__(
         self,
@@ -55,17 +55,19 @@ class Running:
         self._isolated = isolated
         self._usage = Usage(pid, isolated=isolated)
         self._group = group
-        # Namespaces end with their first process; without them, that one has to clean up.
+        # The end of the first process ends its namespaces. Without namespaces, the first process
+        # has to clean up.
         self._signal = signal.SIGKILL if isolated else signal.SIGTERM
         self._files = files
 
     def look(self) -> float:
-        """See what its processes use. Returns how long they have waited for a CPU since the last
-        look, in seconds."""
+        """Measure the use of the program's processes. Return how many seconds they have waited for
+        a CPU since the last measurement."""
         return self._usage.read()
 
     def exceeded(self, limits: Limits) -> str:
-        """Which limit its processes exceed together, as of the last look, or an empty string."""
+        """Return the limit that the processes together exceeded at the last measurement. Return an
+        empty string if they exceeded none."""
         seconds = self._usage.seconds if self._group is None else self._group.seconds
         if seconds >= limits.seconds:
             return "time_limit"
@@ -82,29 +84,31 @@ class Running:
         return ""
 
     def _have_first(self, number: signal.Signals) -> None:
-        """Have the first process stop or continue all others: they take no memory meanwhile."""
+        """Signal the first process to stop or continue all other processes. Stopped processes take
+        no memory."""
         if self._isolated:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def end(self) -> None:
-        """Have all its processes killed."""
+        """Kill all processes of the program."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, self._signal)
 
     def wait(self, seconds: float) -> bool:
-        """Whether all its processes have ended, or do so within that many seconds."""
+        """Tell whether all processes have ended, or end within that many seconds."""
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
     def ending(self, stopped: str, limits: Limits) -> Ending:
-        """How it ended, after it has. Raises SandboxError where it was not its own doing."""
+        """Return how the program ended, once it has. Raises SandboxError if the program did not
+        cause the end."""
         report, *files = (_content(file, limits.file_bytes) for file in self._files)
         output, errors, outcome = files
         if not report:
             return Ending(stopped, None, output, errors, outcome)
-        # A program that could not be started says so itself, before its end is reported.
+        # A program that could not be started reports that itself, before its end is reported.
         told = json.loads(report.splitlines()[0])
         if "problem" in told:
             raise SandboxError(told["problem"])
@@ -122,7 +126,7 @@ class Running:
 
 
 class Watch:
-    """Looks after programs that run side by side."""
+    """Watches programs that run side by side."""
 
     def __init__(self, running: Sequence[Running], limits: Limits) -> None:
         self._running = running
@@ -130,8 +134,8 @@ class Watch:
         self._waited = 0.0
 
     def until_the_end(self) -> tuple[str, float]:
-        """Wait until the first has ended, or a limit is reached: that limit, or an empty string,
-        and the seconds that they have waited for a CPU."""
+        """Wait until the first program has ended, or a limit is reached. Return the limit, or an
+        empty string, and the seconds of waiting for a CPU."""
         began = before = time.monotonic()
         delayed, unclaimed = own_delay(), 0.0
         while True:

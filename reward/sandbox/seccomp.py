@@ -1,8 +1,8 @@
 """The system calls that a program may use, as a filter built by the system's libseccomp.
 
-An allow-list: it makes the kernel that a program can reach smaller, and closes ways to memory and
-CPU time that no limit counts. A call that is not listed fails with ENOSYS, as on a kernel that has
-no such call, so that C libraries take another way. The namespaces hold without it.
+The filter is an allow-list. It shrinks the part of the kernel that a program can reach, and closes
+ways to memory and CPU time that no limit counts. Other calls fail with ENOSYS, as on a kernel
+without the call, so C libraries fall back to another way. The namespaces hold without the filter.
 """
 
 import ctypes
@@ -20,11 +20,12 @@ _MAP_HUGETLB = 0x40000
 _FCNTLS = (0, 1, 2, 3, 4, 5, 8, 9, 10, 11, 15, 16, 36, 1030, 1032)
 _RECORD_LOCKS = (6, 7, 37, 38)
 """F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW."""
-# TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: what Python asks of any file.
+# TCGETS, TIOCGWINSZ, FIONREAD, FIONBIO, FIONCLEX, FIOCLEX: Python uses them on any file.
 _IOCTLS = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)
 # PR_SET_PDEATHSIG, PR_GET_PDEATHSIG, PR_SET_NAME, PR_GET_NAME, PR_SET_VMA (names of mappings).
 _PRCTLS = (1, 2, 15, 16, 0x53564D41)
-# SO_REUSEADDR, SO_LINGER, SO_PASSCRED, SO_RCVTIMEO, SO_SNDTIMEO: all but the sizes of buffers.
+# SO_REUSEADDR, SO_LINGER, SO_PASSCRED, SO_RCVTIMEO, SO_SNDTIMEO: all options but the sizes of
+# buffers.
 _SOCKET_OPTIONS = (2, 13, 16, 20, 21)
 
 _MEMORY = (
@@ -47,7 +48,7 @@ _WAITING = (
     "eventfd", "eventfd2", "pipe", "pipe2", "poll", "ppoll", "pselect6", "select", "signalfd",
     "signalfd4", "timerfd_create", "timerfd_gettime", "timerfd_settime",
 )  # fmt: skip
-# The kernel keeps millions of watches of files that were closed. Without them asyncio polls.
+# The kernel keeps millions of watches of closed files. Without these calls asyncio polls.
 _WATCHES = (
     "epoll_create", "epoll_create1", "epoll_ctl", "epoll_pwait", "epoll_pwait2", "epoll_wait",
 )  # fmt: skip
@@ -86,22 +87,22 @@ class _Compare(ctypes.Structure):
 
 
 def equal(argument: int, value: int) -> _Compare:
-    """Whether that argument of a call is `value`."""
+    """Compare: that argument of a call is `value`."""
     return _Compare(argument, 4, value, 0)
 
 
 def unequal(argument: int, value: int) -> _Compare:
-    """Whether that argument of a call is not `value`."""
+    """Compare: that argument of a call differs from `value`."""
     return _Compare(argument, 1, value, 0)
 
 
 def masked(argument: int, mask: int, value: int) -> _Compare:
-    """Whether the bits `mask` of that argument are those of `value`."""
+    """Compare: the bits `mask` of that argument are the bits of `value`."""
     return _Compare(argument, 7, mask, value)
 
 
 class Filter:
-    """A seccomp filter, built by libseccomp. Raises OSError where that is not installed."""
+    """A seccomp filter, built by libseccomp. Raises OSError if libseccomp is not installed."""
 
     _ALLOW = 0x7FFF0000
     _ERRNO = 0x00050000
@@ -118,7 +119,7 @@ class Filter:
 
     @classmethod
     def of_nothing(cls) -> "Filter":
-        """A filter that hides all calls."""
+        """Return a filter that hides all calls."""
         return cls(cls._ERRNO | errno.ENOSYS)
 
     def allow(self, *calls: str, when: tuple[_Compare, ...] = ()) -> None:
@@ -127,18 +128,19 @@ class Filter:
             self._add(call, self._ALLOW, *when)
 
     def refuse(self, *calls: str, when: tuple[_Compare, ...] = ()) -> None:
-        """Have these calls fail with EPERM if all comparisons hold."""
+        """Let these calls fail with EPERM if all comparisons hold."""
         for call in calls:
             self._add(call, self._ERRNO | errno.EPERM, *when)
 
     def pretend(self, *calls: str, when: tuple[_Compare, ...] = ()) -> None:
-        """Have these calls do nothing and return 0 if all comparisons hold."""
+        """Let these calls do nothing and return 0 if all comparisons hold."""
         for call in calls:
             self._add(call, self._ERRNO, *when)
 
     def _add(self, call: str, action: int, *compared: _Compare) -> None:
         number = self._library.seccomp_syscall_resolve_name(call.encode())
-        # What this library or machine has not got; negative numbers are its own pseudo calls.
+        # The call does not exist in this library or on this machine. Negative numbers are
+        # libseccomp's pseudo calls.
         if number < 0:
             return
         array = (_Compare * len(compared))(*compared)
@@ -156,10 +158,10 @@ class Filter:
 
 
 def for_programs(*, counted: bool, isolated: bool) -> Filter | None:
-    """What a program may call. None where libseccomp is not installed.
+    """Return the filter of a program. Return None if libseccomp is not installed.
 
-    `counted`: a cgroup limits all memory of the program, so that it may also have memory which
-    belongs to no process: shared mappings, and the buffers of sockets that nobody reads.
+    `counted`: a cgroup limits all memory of the program. Then the program may also use memory that
+    belongs to no process: shared mappings, and the buffers of unread sockets.
     """
     try:
         found = Filter.of_nothing()
@@ -167,15 +169,15 @@ def for_programs(*, counted: bool, isolated: bool) -> Filter | None:
         return None
     found.allow(*_MEMORY, *_FILES, *_WAITING, *_PROCESSES, *_CLOCKS, *_LOCAL_SOCKETS)
     found.refuse(*_NOT_PERMITTED)
-    # Without isolation, the host's programs are there to be started.
+    # Without isolation, programs may start the host's programs.
     (found.refuse if isolated else found.allow)("execve", "execveat")
     found.allow("clone", when=(masked(0, _NEW_NAMESPACES, 0),))
     found.refuse("socket", "socketpair", when=(unequal(0, _AF_UNIX),))
     kind = () if counted else (masked(1, _SOCK_TYPES, _SOCK_STREAM),)
     found.allow("socket", "socketpair", when=(equal(0, _AF_UNIX), *kind))
-    # Pages of MAP_HUGETLB are in no limit on memory. Without a cgroup, MAP_POPULATE and MAP_LOCKED
-    # would take memory faster than it is measured, and a shared mapping without a file outlives
-    # its process.
+    # No limit on memory counts pages of MAP_HUGETLB. Without a cgroup, MAP_POPULATE and MAP_LOCKED
+    # would take memory faster than it is measured, and a shared mapping without a file outlives its
+    # process.
     refused = _MAP_HUGETLB | (0 if counted else _MAP_LOCKED | _MAP_POPULATE)
     for kinds in (0, _MAP_SHARED, _MAP_ANONYMOUS):
         mask = refused | _MAP_SHARED | _MAP_ANONYMOUS
@@ -184,8 +186,9 @@ def for_programs(*, counted: bool, isolated: bool) -> Filter | None:
         found.allow("listen", *_WATCHES)
         shared = _MAP_SHARED | _MAP_ANONYMOUS
         found.allow("mmap", when=(masked(3, refused | shared, shared),))
-    # The kernel has memory for any number of record locks, and counts it for nobody. sqlite needs
-    # that locking works; it is alone with its files. `flock` locks: a descriptor has one lock.
+    # The kernel has memory for any number of record locks, and counts it for no process. sqlite
+    # needs working locks, but is alone with its files. `flock` locks are allowed: a descriptor has
+    # only one.
     for command in _RECORD_LOCKS:
         found.pretend("fcntl", when=(equal(1, command),))
     for call, argument, values in (

@@ -1,6 +1,6 @@
-"""The special methods of stand-ins, and which answers of the program's they believe.
+"""The special methods of stand-ins, and the program's answers that they believe.
 
-A method that the program's class does not define, its stand-in has not either.
+A stand-in has only the special methods that the program's class defines.
 """
 
 import secrets
@@ -15,7 +15,8 @@ _NUMBERS = (int, float, complex, Decimal, Fraction)
 
 
 def _judged(value: Any, name: str) -> tuple[Link, Callable[..., Any] | None]:
-    """The link, and the plain type's method if that decides: not for what the test has made."""
+    """Return the link, and the plain type's method if that method decides. It does not decide for
+    objects that the test has made."""
     link = link_of(value)
     assert link is not None
     method = getattr(link.base, name, None) if link.base and not link.made else None
@@ -23,7 +24,8 @@ def _judged(value: Any, name: str) -> tuple[Link, Callable[..., Any] | None]:
 
 
 def forwarded(name: str) -> Callable[..., Any]:
-    """A method whose answer can be believed, as it has learned nothing of what the test expects."""
+    """Make a method whose answer can be believed: the program cannot learn from it what the test
+    expects."""
 
     def special(self: Any, *arguments: Any) -> Any:
         return ask(self, "special", name, *arguments)
@@ -32,7 +34,7 @@ def forwarded(name: str) -> Callable[..., Any]:
 
 
 def _measured(name: str) -> Callable[..., Any]:
-    """Unary operators, and conversions to numbers."""
+    """Make unary operators, and conversions to numbers."""
     words = name in ("__len__", "__bool__")
 
     def special(self: Any, *arguments: Any) -> Any:
@@ -52,7 +54,7 @@ def _measured(name: str) -> Callable[..., Any]:
 
 
 def _written(name: str) -> Callable[..., Any]:
-    """The text of an object. That of a difference from what the test expects may be a zero."""
+    """Make conversions to text. The text of a difference from the expected value may be a zero."""
 
     def special(self: Any, *arguments: Any) -> Any:
         link, _ = _judged(self, name)
@@ -72,13 +74,14 @@ def _zero(text: str) -> bool:
 
 
 def _counted(value: Any, name: str, length: Any) -> bool:
-    """Whether there are as many items. `list` asks for a length, too, and takes the items."""
+    """Make `__len__`: check that the object has that many items. `list` asks for a length too, and
+    takes the items."""
     known = name == "__len__" and isinstance(value, Iterable)
     return known and length == ask(value, "count", length + 1)
 
 
 def _combined(name: str) -> Callable[..., Any]:
-    """Binary operators. What comes of two objects of the program is its own affair."""
+    """Make binary operators. Two objects of the program may give any result."""
 
     def special(self: Any, *others: Any) -> Any:
         link, method = _judged(self, name)
@@ -113,8 +116,8 @@ def _ordered(name: str) -> Callable[..., Any]:
 
 
 def _one_way(one: Any, name: str, other: Any) -> bool:
-    """Whether an order of two objects that is true is false the other way round. Not if they are
-    the same, as `a <= a`."""
+    """Tell whether a true order of two objects is false the other way round. Equal objects are
+    exempt, as in `a <= a`."""
     first, second = link_of(one), link_of(other)
     assert first is not None
     assert second is not None
@@ -145,8 +148,8 @@ def _equal(self: Any, other: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether the program may say that its two objects are equal: they hold the same, or the test
-    has made both, and they do not equal everything."""
+    """Tell whether the program may call its two objects equal: they hold the same, or the test has
+    made both, and they do not equal everything."""
     first, second = link_of(one), link_of(other)
     assert first is not None
     assert second is not None
@@ -157,7 +160,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _hold_the_same(one: Any, other: Any) -> bool:
-    """Not what holds nothing although the test has made it of something."""
+    """Tell whether both hold the same. False for an empty object that the test has made with
+    arguments."""
     first, second = link_of(one), link_of(other)
     assert first is not None
     assert second is not None
@@ -195,7 +199,7 @@ def _contains(self: Any, value: Any) -> Any:
 
 
 def _unseen(value: Any) -> list[Any]:
-    """Values of the same type that no container holds, unless it says so of everything."""
+    """Return values of the same type that no honest container holds."""
     if type(value) is int or type(value) is float:
         far = secrets.randbits(80) + (1 << 80)
         return [far, -far, far / (1 << 60)]
@@ -209,7 +213,7 @@ def _call(self: Any, *arguments: Any, **keywords: Any) -> Any:
 
 
 def _exit(self: Any, kind: Any, error: Any, trace: Any) -> bool:
-    """The program may not swallow what makes a test fail."""
+    """Make `__exit__`. The program may not swallow the exception that makes a test fail."""
     if error is not None and not isinstance(error, Exception):
         return False
     swallowed = ask(self, "exit", error) is True
@@ -227,7 +231,7 @@ def _await(self: Any) -> Iterator[Any]:
 
 
 def send(self: Any, value: Any) -> Any:
-    """What is awaited is done at once, in the program."""
+    """Run the awaited coroutine at once, in the program."""
     raise StopIteration(ask(self, "run"))
 
 

@@ -1,13 +1,14 @@
-"""What a test has in place of the program's objects, and how far it believes them.
+"""Stand-ins: the test's objects for objects of the program, and how far the test believes them.
 
-A stand-in forwards to the object, in the program's process. There is one for each object, so that
-identity holds, and one class for each class, with the same special methods: `isinstance`, `except`
-and `callable` mean what they mean there. A subclass of int, str, tuple, … keeps its plain value
-here, and one of list, dict, … sends it, so that a comparison with a plain value compares values.
+A stand-in forwards to the object in the program's process. Each object has one stand-in, so that
+identity holds. Each class has one stand-in class with the same special methods: `isinstance`,
+`except` and `callable` keep their meaning. A subclass of int, str, tuple, … keeps its plain value
+here. A subclass of list, dict, … sends its value, so that a comparison with a plain value compares
+values.
 
-The program wrote the special methods. Some of their answers could make any test pass: that
-`f(3) - 9` is 0, or that 9 is in `f(3)`. A test that passes by such an answer has shown nothing:
-`Asks.doubt` names it, and the verdict is an error. docs/sandbox.md has the table.
+The program wrote the special methods. Some of their answers could make any test pass: that `f(3) -
+9` is 0, or that 9 is in `f(3)`. A test that passes by such an answer has shown nothing.
+`Asks.doubt` names the method, and the verdict is an error. docs/sandbox.md has the table.
 """
 
 from typing import Any, Protocol
@@ -21,47 +22,50 @@ _PREDICATES = (
     "is_integer", "isalnum", "isalpha", "isascii", "isdecimal", "isdigit", "isidentifier",
     "islower", "isnumeric", "isprintable", "isspace", "istitle", "isupper",
 )  # fmt: skip
-"""Methods of plain types that a test may call with what it expects, or whose answer it may take
-for the truth."""
+"""Methods of plain types that a test may call with the expected value, or whose answer a test may
+take for the truth."""
 _ARRAYS = ("__array_function__", "__array_ufunc__", "__array_wrap__", "__array_prepare__")
-"""By these names numpy lets an object answer in place of `np.allclose`, `np.equal`, …"""
+"""numpy lets an object answer under these names, instead of `np.allclose`, `np.equal`, …"""
 _MEMORY = ("__array_interface__", "__array_struct__")
-"""By these it reads memory of the object's process, which is another one."""
+"""numpy reads an object's memory under these names, but that memory is in another process."""
 
 
 class Asks(Protocol):
-    """What asks the program: the test's end of the socket."""
+    """The interface that asks the program: the test's end of the socket."""
 
     doubt: str
     """The special method by whose answer alone the test could pass."""
 
     unlike: str
-    """A class by whose name the test has compared an object of its own with one of the program."""
+    """A class name under which the test has compared an object of its own with one of the
+    program."""
 
     def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
-        """The program's answer. Raises what it raised, EndedError, or UnsendableError."""
+        """Return the program's answer. Raises the program's exception, EndedError, or
+        UnsendableError."""
 
     def state(self, value: Any) -> Any:
-        """What an object holds; never equal to that of another if it cannot be told."""
+        """Return the content of an object. An unreadable object gets a content that equals no
+        other."""
 
 
 class Link:
-    """To which object of the program a stand-in belongs."""
+    """The link from a stand-in to its object in the program."""
 
     __slots__ = ("base", "given", "informed", "made", "number", "peer")
 
     def __init__(self, peer: Asks, number: int, base: Any = None) -> None:
         self.peer, self.number, self.base = peer, number, base
         self.made = False
-        """Whether the test has made it, as `Name(…)` of a class of the program."""
+        """Whether the test has made the object, as `Name(…)` of a class of the program."""
         self.given = False
-        """Whether the test has made it with arguments, so that it should hold something."""
+        """Whether the test has made the object with arguments, so that it should hold something."""
         self.informed = False
-        """Whether it comes from arithmetic with a value of the test."""
+        """Whether the object comes from arithmetic with a value of the test."""
 
 
 def link_of(value: Any) -> Link | None:
-    """The link of a stand-in. None: the value is the test's own."""
+    """Return the link of a stand-in. Return None for the test's own value."""
     if isinstance(type(value), RemoteType):
         return object.__getattribute__(value, "_Remote__link")
     if type(value) is RemoteType:
@@ -70,15 +74,15 @@ def link_of(value: Any) -> Link | None:
 
 
 def ask(value: Any, operation: str, *arguments: Any, **keywords: Any) -> Any:
-    """The program's answer, for a stand-in. Raises as `Asks.ask`."""
+    """Ask the program on behalf of a stand-in. Raises as `Asks.ask`."""
     link = link_of(value)
     assert link is not None
     return link.peer.ask(operation, value, *arguments, **keywords)
 
 
 def _for_arrays(value: Any, name: str) -> Any:
-    """What numpy asks instead of an object's items. numpy's own classes leave it to numpy here.
-    Raises AttributeError."""
+    """Return the attribute that numpy reads instead of an object's items. numpy's own classes are
+    left to numpy. Raises AttributeError."""
     if name in _MEMORY:
         raise AttributeError(name)
     found = ask(value, "getattr", name)
@@ -91,7 +95,7 @@ def _for_arrays(value: Any, name: str) -> Any:
 
 
 class RemoteType(type):
-    """A class of the program."""
+    """A stand-in for a class of the program."""
 
     _link: Link | None = None
 
@@ -140,12 +144,12 @@ class RemoteType(type):
 
 
 def attribute(name: str) -> property:
-    """The attribute of that name of the program's object."""
+    """Return the attribute of that name of the program's object."""
     return property(lambda self: ask(self, "getattr", name))
 
 
 class Remote(metaclass=RemoteType):
-    """An object of the program."""
+    """A stand-in for an object of the program."""
 
     __dict__ = attribute("__dict__")
 
@@ -180,5 +184,5 @@ class Remote(metaclass=RemoteType):
 
 
 def plain_value(value: Any, link: Link) -> Any:
-    """The plain value of a subclass of a plain type."""
+    """Return the plain value of a subclass of a plain type."""
     return value if link.base in IMMUTABLE else link.peer.ask("plain", value)

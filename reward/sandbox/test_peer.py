@@ -24,14 +24,14 @@ from reward.sandbox.values import (
 )
 
 _PROTOCOL = (StopIteration, StopAsyncIteration, GeneratorExit, KeyboardInterrupt, SystemExit)
-"""Exceptions that Python gives a meaning of its own: raised by a call, `map` would just end."""
+"""Exceptions with a meaning for Python itself: raised by a call, they would just end a `map`."""
 _ENDS = {"__next__": StopIteration, "run next": StopAsyncIteration}
-"""Those that belong to an operation: it has nothing more to give."""
+"""Exceptions that end an operation of this name: it has no more items to give."""
 SHARED = 16
-"""Containers of the program's objects that are looked after at a time."""
+"""The number of containers of the program's objects that are kept up to date at a time."""
 _OWN = 3
-"""References to a container that nobody else holds: the list of what was passed, and two to count
-them."""
+"""References to a container that only this module holds: the list of passed values, and two for
+counting."""
 _SEND = ("send", "throw", "close")
 
 
@@ -40,12 +40,12 @@ class ProgramError(Exception):
 
 
 class ProgramExit(BaseException):
-    """One that does not derive from Exception."""
+    """An exception of the program that does not derive from Exception."""
 
 
 class TestPeer(Peer):
     """The test's end. It sends `{"function": [number, name]}`, `{"iterator": number}` and
-    `{"namedtuple": [name, fields, values]}`; other objects of its own it cannot send."""
+    `{"namedtuple": [name, fields, values]}`. It cannot send other objects of the test."""
 
     __test__ = False
 
@@ -55,20 +55,21 @@ class TestPeer(Peer):
         self.doubt = ""
         self.unlike = ""
         self.failure: BaseException | None = None
-        """An assertion that has failed in a function that the program called."""
+        """A failed assertion in a function that the program called."""
         self.unsendable = ""
-        """What the test has tried to pass, and could not."""
+        """An object that the test tried to pass, and that cannot be sent."""
         self.copied = False
-        """Whether the program has returned a container, of which the test has a copy."""
+        """Whether the program has returned a container, which is a copy in the test."""
         self.replaced = False
-        """Whether a call has changed a container in a container that the test also holds apart."""
+        """Whether a call has changed a container in a container, while the test also holds the
+        inner container."""
         self._caught = caught
         self._passed: deque[Any] = deque(maxlen=KEPT)
         self._classes: dict[int, RemoteType] = {}
         self._shared: dict[int, list[Any]] = {}
 
     def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
-        """See Asks."""
+        """Implements `Asks.ask`."""
         self.asked += 1
         self._update()
         names = {name: self.encode(value) for name, value in keywords.items()}
@@ -82,8 +83,9 @@ class TestPeer(Peer):
         return found
 
     def kept(self) -> str:
-        """Why a test may have failed because it has copies: the program has kept a container that
-        it was passed, and one of the two has changed it since. An empty string if not."""
+        """Return why copies may have made a test fail: the program has kept a container that was
+        passed to it, and one of the two copies has changed since. Return an empty string if that is
+        not so."""
         held = [sys.getrefcount(value) > _OWN for value in self._passed]
         now = [self.encode(value) for value in self._passed]
         for mine, theirs, known in zip(now, json.loads(self.ask("kept")), held, strict=True):
@@ -92,7 +94,8 @@ class TestPeer(Peer):
         return ""
 
     def change(self, old: Any, new: Any) -> None:
-        """See Peer. What is in `old` becomes another: who holds that too, sees nothing of it."""
+        """Implements `Peer.change`. It replaces the containers in `old`. Other references to them
+        do not see the change."""
         inner = old.values() if isinstance(old, dict) else old if isinstance(old, list) else ()
         self.replaced = self.replaced or any(
             type(one) in CONTAINERS and sys.getrefcount(one) > _OWN for one in inner
@@ -100,7 +103,7 @@ class TestPeer(Peer):
         super().change(old, new)
 
     def _update(self) -> None:
-        """Tell the program what the test has done to containers that are its objects'."""
+        """Send the program the test's changes to containers of the program's objects."""
         for number, known in list(self._shared.items()):
             now = self.encode(known[0])
             if now != known[1]:
@@ -108,7 +111,8 @@ class TestPeer(Peer):
                 self.request(["update", [{"yours": number}, now], {}], [None, None])
 
     def decode_shared(self, content: Any) -> Any:
-        """A container that is an attribute: the same in the test each time, as it is now."""
+        """Return the container that is an attribute: the same object each time, with the current
+        content."""
         number, raw = content
         new = self.decode(raw)
         known = self._shared.pop(number, [new])
@@ -120,25 +124,25 @@ class TestPeer(Peer):
         return known[0]
 
     def state(self, value: Any) -> Any:
-        """See Asks."""
+        """Implements `Asks.state`."""
         try:
             return self.decode(json.loads(self.ask("state", value)))
         except Exception:
             return object()
 
     def perform(self, kind: str, *target: Any) -> Callable[..., Any]:
-        """See Peer. Only what this side has passed, and only to be called."""
+        """Implements `Peer.perform`: calls of functions that this side has passed."""
         (number,) = target
         return self._exported[number]
 
     def raised(self, error: BaseException, message: list[Any]) -> BaseException:
-        """See Peer. An exception of the protocol becomes an error of the program, unless it
-        belongs to the operation, or the test catches it."""
+        """Implements `Peer.raised`. An exception of the protocol becomes an error of the program,
+        unless it belongs to the operation, or the test catches it."""
         operation, arguments = message[0], message[1]
         ends = _ENDS.get(arguments[1] if operation == "special" else operation)
         if not issubclass(type(error), BaseException):
             return ProgramError("raised what is no exception")
-        # By Python's own classes: the program may name one of its own as it likes.
+        # The check uses Python's own classes: the program may give its own class any name.
         names = {kind.__name__ for kind in _PROTOCOL if isinstance(error, kind)}
         if not names or names & self._expected():
             return error
@@ -148,7 +152,7 @@ class TestPeer(Peer):
         return kind(f"{type(error).__name__}: {error}")
 
     def _expected(self) -> set[str]:
-        """The names of exceptions that the test catches where it is now."""
+        """Return the names of exceptions that the test catches at its current line."""
         names: set[str] = set()
         frame = sys._getframe()
         while frame := frame.f_back:  # type: ignore[assignment]
@@ -158,12 +162,12 @@ class TestPeer(Peer):
         return names
 
     def failed(self, error: BaseException) -> None:
-        """See Peer."""
+        """Implements `Peer.failed`."""
         if isinstance(error, AssertionError):
             self.failure = error
 
     def encode_own(self, value: Any) -> Any:
-        """See Peer."""
+        """Implements `Peer.encode_own`."""
         link = link_of(value)
         if link is not None:
             return {"yours": link.number}
@@ -185,21 +189,21 @@ class TestPeer(Peer):
         raise UnsendableError(self.unsendable)
 
     def encode_error(self, error: BaseException) -> Any:
-        """See Peer."""
+        """Implements `Peer.encode_error`."""
         link = link_of(error)
         return super().encode_error(error) if link is None else {"yours": link.number}
 
     def error_number(self, error: BaseException) -> int | None:
-        """See Peer."""
+        """Implements `Peer.error_number`."""
         return self.export(error)
 
     def decode_array(self, content: Any) -> Any:
-        """An array of numpy's."""
+        """Decode an array of numpy."""
         kind, values = content
         return importlib.import_module("numpy").array(self.decode(values), kind)
 
     def decode_class(self, number: int) -> RemoteType:
-        """The stand-in for a class."""
+        """Return the stand-in for a class."""
         if number not in self._classes:
             wanted = [*SPECIAL]
             about = self.request(["describe", [{"yours": number}, wanted], {}], [None, wanted])
@@ -228,7 +232,7 @@ class TestPeer(Peer):
             return RemoteType(name, (Remote,), space)
 
     def decode_mine(self, content: Any) -> Any:
-        """The stand-in for an object."""
+        """Return the stand-in for an object."""
         number, kind, plain = content
         if number not in self._stand_ins:
             made = self.decode_class(kind)
@@ -250,13 +254,13 @@ def _exception(made: type[BaseException], arguments: list[Any]) -> BaseException
     error = made.__new__(made, *arguments)
     known = next(base for base in made.__mro__ if not isinstance(base, RemoteType))
     with contextlib.suppress(TypeError):
-        # Sets what the built-in type keeps apart, as `value` of StopIteration.
+        # This sets the state of the built-in type, such as `value` of StopIteration.
         known.__init__(error, *arguments)  # type: ignore[misc]
     return error
 
 
 class _Taking:
-    """Takes from an iterator; an empty list at its end."""
+    """Take the next item of an iterator, in a list. The list is empty at the end."""
 
     def __init__(self, values: Iterator[Any]) -> None:
         self._values = values
@@ -275,7 +279,7 @@ def method(name: str) -> Callable[..., Any]:
 
 
 def _kept(base: Any) -> bool:
-    """Whether a base of the program's class is one here, too."""
+    """Tell whether a base of the program's class is also a base class here."""
     if isinstance(base, RemoteType):
         return True
     return isinstance(base, type) and (base in IMMUTABLE or issubclass(base, BaseException))
@@ -286,7 +290,8 @@ def _remote(bases: list[type]) -> bool:
 
 
 def hiding(name: str) -> property:
-    """What a subclass of a plain type has in place of a method: a field, but no other method."""
+    """Return a plain field under a method's name, for a subclass of a plain type that has such a
+    field."""
 
     def hiding(self: Any) -> Any:
         link = link_of(self)

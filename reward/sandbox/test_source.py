@@ -1,5 +1,6 @@
-"""What the source of a test tells before it runs: the names that it needs, where it catches
-exceptions, and what it does that only its own process can see."""
+"""Static analysis of a test's source: the names that it needs, the exceptions that it catches, and
+its effects that only its own process can see.
+"""
 
 import ast
 import builtins
@@ -14,7 +15,7 @@ _LIBRARIES = (
 )  # fmt: skip
 """Modules whose functions a test may use and forget to import."""
 ALIASES = {"np": "numpy", "pd": "pandas"}
-"""Names by which tests use modules that they have not imported."""
+"""Names under which tests use modules that they have not imported."""
 _EFFECTS = {
     "addHandler", "assertLogs", "assertWarns", "assertWarnsRegex", "catch_warnings", "chdir",
     "getcontext", "localcontext", "makedirs", "mkdir", "mkdtemp", "mkstemp", "NamedTemporaryFile",
@@ -29,9 +30,10 @@ class Used(NamedTuple):
 
     names: set[str]
     modules: set[str]
-    """Those of which it takes attributes: a function may be called `copy` or `select`."""
+    """The names of which the test takes attributes. A function, too, may be called `copy` or
+    `select`."""
     local: set[str]
-    """Those that it also assigns or has as arguments."""
+    """The names that the test also assigns or has as arguments."""
 
 
 class Catch(NamedTuple):
@@ -43,8 +45,8 @@ class Catch(NamedTuple):
 
 
 def used_names(tree: ast.Module) -> Used:
-    """See Used. A name that the test defines where it is missing, after `except NameError`, is the
-    test's own."""
+    """Collect the names of `Used`. A name that the test defines only if it is missing, after
+    `except NameError`, belongs to the test."""
     nodes = list(ast.walk(tree))
     names = [node for node in nodes if isinstance(node, ast.Name)]
     owners = [node.value for node in nodes if isinstance(node, ast.Attribute)]
@@ -76,8 +78,8 @@ def _names(tree: ast.AST) -> set[str]:
 
 
 def judges(tree: ast.Module, tested: set[str]) -> set[str]:
-    """Functions that a test calls with what those in `tested` return, also by way of a variable:
-    `isclose(f(3), 9)`."""
+    """Return the functions that a test calls with results of `tested`, directly or through a
+    variable: `isclose(f(3), 9)`."""
     nodes = list(ast.walk(tree))
     tested = set(tested)
     for node in nodes:
@@ -93,13 +95,14 @@ def judges(tree: ast.Module, tested: set[str]) -> set[str]:
 
 
 def of_a_library(name: str) -> Any:
-    """What a module of the standard library has by that name, or None."""
+    """Return the object of that name in a module of the standard library, or None."""
     modules = map(importlib.import_module, _LIBRARIES)
     return next((getattr(one, name) for one in modules if name in dir(one)), None)
 
 
 def caught(tree: ast.Module) -> list[Catch]:
-    """Where a test catches exceptions, or passes their names to what catches them."""
+    """Return the lines in which a test catches exceptions, or passes their names to a function that
+    catches them."""
     return [
         Catch(name, first, last)
         for node in ast.walk(tree)
@@ -130,8 +133,8 @@ def _passed(node: ast.AST) -> set[str]:
 
 
 def effect(tree: ast.Module) -> str:
-    """What a test does that the program should see, and cannot from its own process: an empty
-    string for most tests."""
+    """Describe an effect of the test that the program should see, and cannot see from its own
+    process. Return an empty string for most tests."""
     nodes = list(ast.walk(tree))
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     modules = {one.asname or one.name.partition(".")[0] for node in imports for one in node.names}
@@ -166,12 +169,13 @@ def _effect_of(node: ast.Call, modules: set[str]) -> str:
 
 
 def _last(node: ast.AST | None) -> str:
-    """`c` of `a.b.c`."""
+    """Return `c` of `a.b.c`."""
     return str(getattr(node, "attr", getattr(node, "id", "")))
 
 
 def compares_identity(tree: ast.Module, line: int) -> bool:
-    """Whether the statement in that line asks if two things are one, beside None, True, types."""
+    """Tell whether the statement in that line compares identity, apart from comparisons with None,
+    True, and types."""
     for node in ast.walk(tree):
         here = isinstance(node, ast.Compare) and node.lineno <= line <= (node.end_lineno or line)
         if here and isinstance(node, ast.Compare):
@@ -188,7 +192,8 @@ def _is_type(node: ast.AST) -> bool:
 
 
 def uses_nan(tree: ast.Module) -> bool:
-    """Whether a test makes a nan, which equals itself in a container, and no copy of it."""
+    """Tell whether a test makes a nan. A container with a nan equals itself, and differs from its
+    copy."""
     return any(
         _last(node) == "nan"
         or (isinstance(node, ast.Constant) and str(node.value).strip("+-").lower() == "nan")
@@ -197,8 +202,8 @@ def uses_nan(tree: ast.Module) -> bool:
 
 
 def copied_classes(prompt: str, names: dict[str, Any], used: set[str]) -> set[str]:
-    """The names in a test by which it uses classes of the prompt's, of which the program has its
-    own. Named tuples are plain values."""
+    """Return the names by which a test uses classes of the prompt that the program defines too.
+    Named tuples are plain values."""
     try:
         tree = ast.parse(prompt)
     except (SyntaxError, ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""Plain values as JSON, in both directions. Nothing here runs code of a value's class.
+"""Plain values as JSON, in both directions. No code of a value's class runs here.
 
-Scalars and lists stand for themselves; everything else is `{kind: content}`.
+Scalars and lists stand for themselves. Every other value is `{kind: content}`.
 """
 
 import builtins
@@ -19,9 +19,9 @@ _VIEWS: tuple[type, ...] = tuple(type(getattr({}, name)()) for name in ("keys", 
 _KEYS, _ITEMS, _VALUES = _VIEWS
 
 CONTAINERS = (list, dict, set, bytearray, deque)
-"""What a call may change in place."""
+"""The containers that a call may change in place."""
 KEPT = 16
-"""Containers that a test has passed last, which are compared with the program's if it fails."""
+"""The number of passed containers that are compared with the program's if the test fails."""
 IMMUTABLE: tuple[type, ...] = (int, float, str, bytes, tuple, frozenset, complex, Decimal, Fraction)
 """Types whose subclasses keep their value on the other side."""
 
@@ -44,7 +44,7 @@ def _range(encode: Convert, value: Any) -> Any:
     return _each(encode, (value.start, value.stop, value.step))
 
 
-# Methods of the plain types, not of the value: a subclass may have replaced its own.
+# These are methods of the plain types: a subclass may have replaced its own.
 _ENCODERS: dict[type, Callable[[Convert, Any], Any]] = {
     type(None): lambda _, v: v,
     bool: lambda _, v: v,
@@ -125,22 +125,22 @@ KINDS: dict[str, Any] = {
         types.AsyncGeneratorType, types.BuiltinFunctionType, types.ModuleType,
     )
 }  # fmt: skip
-"""Types of which a stand-in says that it is one, so that `isinstance` and `inspect` do."""
+"""Types that a stand-in claims to be, so that `isinstance` and `inspect` agree."""
 
 
 def base_of(kind: type) -> Any:
-    """The plain type that `kind` is or extends, or None."""
+    """Return the plain type that `kind` is or extends, or None."""
     return next((base for base in kind.__mro__ if base in _ENCODERS), None)
 
 
 def encode_as(base: Any, encode: Convert, value: Any) -> Any:
-    """`value` as the plain type `base` has it. `encode` takes its parts."""
+    """Encode `value` as an instance of the plain type `base`. `encode` encodes its parts."""
     return _ENCODERS[base](encode, value)
 
 
 def encode_plain(encode: Convert, otherwise: Convert, value: Any) -> Any:
-    """`value`, if its type is plain or it is a type that both sides have, else `otherwise` of it.
-    `encode` takes its parts."""
+    """Encode `value` if its type is plain, or if `value` is a type that both sides have. If not,
+    return `otherwise(value)`. `encode` encodes its parts."""
     convert = _ENCODERS.get(type(value))
     if convert is not None:
         return convert(encode, value)
@@ -149,12 +149,13 @@ def encode_plain(encode: Convert, otherwise: Convert, value: Any) -> Any:
 
 
 def decode_plain(decode: Convert, kind: str, content: Any) -> Any:
-    """What `encode_plain` was given. Raises KeyError, ValueError, TypeError, …"""
+    """Decode the result of `encode_plain`. Raises KeyError, ValueError, TypeError, …"""
     return _DECODERS[kind](decode, content)
 
 
 def overwrite(old: Any, new: Any) -> None:
-    """Make `old` what a call has made of it: tests look at what was changed in place."""
+    """Give `old` the content that a call has given it: tests read containers that were changed in
+    place."""
     if isinstance(old, list | bytearray):
         old[:] = new
     elif isinstance(old, dict | set | deque):

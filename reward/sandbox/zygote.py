@@ -1,12 +1,11 @@
 """The parent of all sandboxed programs of one worker: enters the jail once, then forks.
 
-    python -c 'import …; main()' CONTROL_FD SETUP
+`python -c 'import …; main()' CONTROL_FD SETUP`
 
-A fresh interpreter with an empty environment, so that what it hands down by forking holds nothing
-of the host's. Each program gets process, mount and IPC namespaces of its own, with a process of
-ours as their first: when that ends, the kernel ends all others. SETUP is JSON: whether there are
-namespaces (`isolated`), and whether each program gets a cgroup (`counted`). It holds no program's
-output, and judges nothing.
+The zygote is a fresh interpreter with an empty environment, so its forks inherit nothing of the
+host. Each program gets its own process, mount and IPC namespaces. Their first process is ours; when
+it ends, the kernel ends all others. SETUP is JSON: whether there are namespaces (`isolated`), and
+whether each program gets a cgroup (`counted`). The zygote sees no output and no verdict.
 """
 
 import atexit
@@ -35,7 +34,7 @@ from reward.sandbox.limits import (
 from reward.sandbox.program import run
 from reward.sandbox.seccomp import for_programs
 
-# What programs import most: here it is done once.
+# Programs import these modules most: here they are imported once.
 IMPORTED = (
     "bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq",
     "itertools", "math", "operator", "random", "re", "statistics", "string", "time", "typing",
@@ -46,7 +45,7 @@ MAX_ORDER = 1 << 16
 def main() -> None:
     """Serve orders until the control socket closes."""
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-    # Interrupts are for the service; programs get Python's own way with them back.
+    # Interrupts are for the service. Programs get Python's default handling back.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=int(sys.argv[1]))
     try:
@@ -59,7 +58,7 @@ def main() -> None:
 
 
 class Zygote:
-    """See the module."""
+    """The loop that starts programs on the service's orders."""
 
     def __init__(self, control: socket.socket, *, isolated: bool, counted: bool) -> None:
         self.filter = for_programs(counted=counted, isolated=isolated)
@@ -82,7 +81,7 @@ class Zygote:
         os.environ.update({"HOME": jail.HOME, "PATH": "/usr/bin:/bin", "LANG": "C.UTF-8"})
 
     def serve(self) -> None:
-        """Start what is ordered; each order comes with the descriptors of its program."""
+        """Start the ordered programs. Each order comes with the descriptors of its program."""
         while True:
             message, fds, _, _ = socket.recv_fds(self._control, MAX_ORDER, 8)
             while _reap():
@@ -108,7 +107,8 @@ class Zygote:
             os.close(fd)
 
     def _become_first(self, order: dict[str, Any], report: int, task: int, *fds: int) -> NoReturn:
-        """The first process of the program's namespaces: starts it, and reports its end."""
+        """Become the first process of the program's namespaces: start the program, and report its
+        end."""
         try:
             self._control.close()
             linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -121,21 +121,21 @@ class Zygote:
                 signal.signal(PAUSE, lambda *_: _signal_all(signal.SIGSTOP))
                 signal.signal(RESUME, lambda *_: _signal_all(signal.SIGCONT))
             else:
-                # What the program leaves behind stays below this process, where it is found.
+                # Orphans of the program become children of this process, which finds them.
                 linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
                 signal.signal(signal.SIGTERM, lambda *_: sys.exit())
             program = os.fork()
             if program == 0:
                 self._become_program(order, report, task, *fds)
-            # The descriptors stay open here, too: the other end of a socket hears of the program's
-            # end only once that has been reported.
+            # The descriptors stay open here, too. So the other end of a socket learns of the
+            # program's end only after the report.
             ended = 0
             while ended != program:
                 ended, status, _ = os.wait4(-1, 0)
             usage = resource.getrusage(resource.RUSAGE_CHILDREN)
             _report(report, status=status, seconds=usage.ru_utime + usage.ru_stime)
         except SystemExit:
-            # Told to end, by SIGTERM: without a report.
+            # SIGTERM has ended this process: it sends no report.
             pass
         except BaseException as error:
             _report(report, problem=f"{type(error).__name__}: {error}")
@@ -145,7 +145,7 @@ class Zygote:
             os._exit(0)
 
     def _become_program(self, order: dict[str, Any], report: int, task: int, *fds: int) -> NoReturn:
-        """Nothing that happens here may come back to where it was forked."""
+        """Become the program. An exception here must never return to the code that forked."""
         code = 1
         try:
             wanted = self._prepare(order, report, task, list(fds))
@@ -180,7 +180,7 @@ class Zygote:
             os.setresuid(jail.NOBODY, jail.NOBODY, jail.NOBODY)
         linux.drop_capabilities()
         linux.prctl(linux.PR_SET_NO_NEW_PRIVS, 1)
-        # The service counts this process's memory, which only a dumpable one shows to its owner.
+        # The service counts this process's memory. Only a dumpable process shows it to its owner.
         linux.prctl(linux.PR_SET_DUMPABLE, 1)
         numbers = WITH_CGROUP if self._counted else WITHOUT_CGROUP
         limit_process(order["memory"] + self._mapped, order["file"], order["seconds"], numbers)
@@ -192,17 +192,17 @@ class Zygote:
 
 
 def _signal_all(number: int) -> None:
-    """Signal all other processes, from the first one of a process namespace."""
+    """Signal all other processes, from the first process of a process namespace."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, number)
 
 
 def _kill_children() -> None:
-    """Kill what is left below this process, which adopts whatever loses its parent."""
+    """Kill the remaining descendants of this process, which adopts all orphans."""
     while True:
         with open(f"/proc/self/task/{os.getpid()}/children") as children:
             for pid in children.read().split():
-                # Not waited for by anybody else, so that no id has passed to another process.
+                # Only this process waits for them, so no id has passed to another process.
                 os.kill(int(pid), signal.SIGKILL)
         try:
             os.wait()
@@ -235,7 +235,7 @@ def _place(fds: list[int]) -> None:
 
 
 def _forget() -> None:
-    """Leave no modules of ours where a program's imports find them first."""
+    """Forget this service's modules, so that a program's imports find its own modules first."""
     for name in [name for name in sys.modules if name.partition(".")[0] == "reward"]:
         del sys.modules[name]
 
@@ -250,7 +250,7 @@ def _exit_code(code: Any) -> int:
 
 
 def _end(code: int) -> NoReturn:
-    """End as the interpreter does, but for destructors: of the zygote's objects, most of them."""
+    """End as the interpreter does, but without destructors, since most objects are the zygote's."""
     try:
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
