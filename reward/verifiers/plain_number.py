@@ -45,8 +45,7 @@ _POWER = r"(?:\^\{?-?\d\}?)?"
 _ATTACHED = rf"""(?:
     (?:st|nd|rd|th|[kcdm\u00b5\u03bc]m|ml|[km]g|lbs?|oz|ft|mi|yd|sec|mins?|hrs?|[km]?ph
     |k?cal|mol|[kMG]?Hz|k?Wh?|[kM]J|[kM]Pa|[KMGT]B|dollars?|units?)\b{_POWER}
-    (?:/[a-z]{{1,3}}\b{_POWER})?|m/s{_POWER}|[gm]{_POWER}/[a-z]+{_POWER}|m\^\{{?[23]\}}?|[^\x00-\
-    x7f\s]{_LETTERS[:-1]}*)"""
+    (?:/[a-z]{{1,3}}\b{_POWER})?|m/s{_POWER}|[gm]{_POWER}/[a-z]+{_POWER}|m\^\{{?[23]\}}?|[^\x00-\x7f\s]{_LETTERS[:-1]}*)"""
 _QUOTIENT = (
     r"\\[dt]?frac\s*\{\s*(?:[kcm]?m|mi|ft|[mk]?g|[kM]?[JNW]|mol)\s*\}"
     rf"\s*\{{\s*(?:s|h|hr|min|m?L|[kcm]?m|k?g|mol|K){_POWER}\s*\}}"
