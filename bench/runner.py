@@ -230,7 +230,7 @@ def machine() -> dict[str, Any]:
 
 
 def proc_value(path: str, name: str) -> str:
-    """The first value of `name` in a file of /proc. Empty if there is no such line."""
+    """The first value of `name` in a file of /proc. Empty if the file lacks it."""
     try:
         lines = Path(path).read_text().splitlines()
     except OSError:

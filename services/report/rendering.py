@@ -1,7 +1,7 @@
 """A report as one HTML page without scripts, and as Markdown with plots in files.
 
 Each format has one template. Names, prompts and answers come from outside: every expression of a
-template is escaped unless a filter says that it is.
+template is escaped, except the output of the filters `escaped` and `fenced`.
 """
 
 import re
