@@ -30,7 +30,7 @@ from services.launch.redis import Listening, find_server, servers_here, write_co
 from services.runtime.process import die_with
 from services.store import Store
 from services.store.work.prompts import Lease
-from services.store.work.trajectories import Group
+from services.store.work.trajectories import StreamGroup
 
 T = TypeVar("T")
 
@@ -182,7 +182,7 @@ class StoreLearner:
 
     def __init__(self, store: Store, fencing_token: int, meter: Meter) -> None:
         self._store, self._fencing_token, self._meter = store, fencing_token, meter
-        self._waiting: list[Group] = []
+        self._waiting: list[StreamGroup] = []
         self._step = 0
         self.read = 0
         """Groups read so far."""

@@ -33,7 +33,7 @@ from rollout.work.capacity import reserve_bytes, slots, to_lease, widened
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.weights import WeightManifest, version_tag
 from services.store import Store
-from services.store.errors import NoRoom
+from services.store.errors import StreamFull
 from services.store.keys import run_key
 from services.store.work.prompts import Lease
 
@@ -221,7 +221,7 @@ class Simulation:
                 blob=bytes(size),
                 lengths=GroupLengths(PROMPT, tuple(group.lengths)),
             )
-        except NoRoom:
+        except StreamFull:
             self.held_back += 1
             self._at(self.now + POLL_SECONDS, partial(self._offer, worker, group, size))
             return
@@ -231,7 +231,9 @@ class Simulation:
     async def _offer(self, worker: SimulatedWorker, group: SimulatedGroup, size: int) -> None:
         attempt, version = group.lease.attempt, group.version
         prompts = self._store.prompts
-        if await prompts.has_room(RUN, attempt, min_version=version, lineage=LINEAGE, size=size):
+        if await prompts.stream_takes(
+            RUN, attempt, min_version=version, lineage=LINEAGE, size=size
+        ):
             await self._hand_in(worker, group)
         else:
             self._at(self.now + POLL_SECONDS, partial(self._offer, worker, group, size))

@@ -14,7 +14,7 @@ from functools import partial
 
 from rollout.file_server import LOOK_SECONDS, PATIENCE_SECONDS
 from services.contracts.weights import part_bytes
-from services.volume.sources import GATEWAY, Ask, Outcome, Plan
+from services.volume.sources import GATEWAY, Ask, FetchFailure, FetchPlan
 
 LATENCY = 0.001
 """Seconds from a request to the first byte of its answer: connection, key, opening the file."""
@@ -134,7 +134,7 @@ def fetched(
     began, finished = links.now, {}
 
     def begin(host_name: str) -> None:
-        plan = Plan(name, range(count), host_name, everyone)
+        plan = FetchPlan(name, range(count), host_name, everyone)
 
         def ask() -> None:
             while (request := plan.next()) is not None:
@@ -149,7 +149,7 @@ def fetched(
                 ask()
 
             def not_yet() -> None:
-                plan.failed(request, Outcome.NOT_YET)
+                plan.failed(request, FetchFailure.NOT_YET)
                 ask()
 
             def send(part: int) -> None:

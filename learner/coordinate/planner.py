@@ -22,7 +22,7 @@ from services.contracts.rows.task import TaskPosition
 from services.contracts.weights import parse_version_tag, version_tag
 from services.runtime.logs import get_logger
 from services.store import Fenced
-from services.store.work.trajectories import Group
+from services.store.work.trajectories import StreamGroup
 
 log = get_logger(__name__)
 
@@ -169,7 +169,7 @@ class Planner:
         return self._waiting(self._store.call(self._store.trajectories.read, wait=wait))
 
     @staticmethod
-    def _waiting(groups: Iterable[Group]) -> list[WaitingGroup]:
+    def _waiting(groups: Iterable[StreamGroup]) -> list[WaitingGroup]:
         return [
             WaitingGroup(g.entry, g.task, version_tag(g.lineage, g.min_version), g.bytes, g.lengths)
             for g in groups

@@ -17,13 +17,13 @@ from rollout.vllm.client.resume import joined, not_sampled
 from services.contracts.groups.branches import Branch
 from services.contracts.groups.sampling_mask import SamplingMask
 from services.contracts.sessions import Reward, Turn, ids, tokens_of
-from services.store.agents.sessions import Played
+from services.store.agents.sessions import PlayedSession
 
 UNPLAYED = "the session ended without a turn to train"
 IntArray = npt.NDArray[np.int64]
 
 
-def shared_prompt(sessions: Sequence[Played]) -> list[int]:
+def shared_prompt(sessions: Sequence[PlayedSession]) -> list[int]:
     """Return the ids that all sessions with a turn begin with, in their first conversations. Raises
     ValueError if every session is without a turn, or if they share no beginning."""
     firsts = [next(iter(_in_order(session.turns)), None) for session in sessions]

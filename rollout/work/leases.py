@@ -19,7 +19,7 @@ from services.contracts.records import HeldTask
 from services.runtime.logs import get_logger
 from services.runtime.tasks import end
 from services.store import Store
-from services.store.errors import NoRoom
+from services.store.errors import StreamFull
 from services.store.work.prompts import Lease, Passed
 
 log = get_logger(__name__)
@@ -116,7 +116,7 @@ class Leases:
                         passed=passed,
                     ),
                 )
-            except NoRoom:
+            except StreamFull:
                 await self._until_space(attempt, version, lineage, len(blob))
             else:
                 break
@@ -132,7 +132,7 @@ class Leases:
         while not there:
             await asyncio.sleep(ROOM_SECONDS * random.uniform(0.8, 1.2))
             there = await _retry(
-                lambda: self._prompts.has_room(
+                lambda: self._prompts.stream_takes(
                     self._run, attempt, min_version=version, lineage=lineage, size=size
                 )
             )

@@ -4,12 +4,12 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from services.environments.playing import EnvironmentFailed, Message, Played
+from services.environments.playing import EnvironmentFailed, Message, PlayedEpisode
 from services.environments.policy import ContextFull, Policy
 
 
 @dataclass
-class Step:
+class GameStep:
     """What the environment says after a reset or an action."""
 
     messages: list[Message] = field(default_factory=list)
@@ -25,17 +25,19 @@ class Game(Protocol):
     tools: list[dict[str, Any]]
     """Of the OpenAI API; empty: answers are text."""
 
-    async def reset(self) -> Step:
+    async def reset(self) -> GameStep:
         """Begin. Raises EnvironmentFailed."""
 
-    async def step(self, answer: Message) -> Step:
+    async def step(self, answer: Message) -> GameStep:
         """Act on the policy's answer. Raises EnvironmentFailed."""
 
 
-async def played(game: Game, policy: Policy, prompt: str | list[Message], turns: int) -> Played:
+async def played(
+    game: Game, policy: Policy, prompt: str | list[Message], turns: int
+) -> PlayedEpisode:
     """The episode, of at most so many turns. One that ends for want of turns or context has earned
     what its steps have earned so far. Raises EnvironmentFailed."""
-    found = Played()
+    found = PlayedEpisode()
     step = await game.reset()
     found.messages = opening(prompt, step.messages)
     found.earn(step.reward, step.components)

@@ -10,8 +10,8 @@ import json
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
-from services.environments.game import Step, played, text_of, user_messages
-from services.environments.playing import EnvironmentFailed, Message, Played, require
+from services.environments.game import GameStep, played, text_of, user_messages
+from services.environments.playing import EnvironmentFailed, Message, PlayedEpisode, require
 from services.environments.policy import Policy
 from services.environments.stepped import MOST_BYTES, answer_of, checked_url, http_client
 
@@ -36,7 +36,7 @@ class OpenEnvEnvironment:
         async with http_client() as self._http:
             yield
 
-    async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> Played:
+    async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
         """As Environment."""
         from openenv import GenericEnvClient
 
@@ -48,7 +48,7 @@ class OpenEnvEnvironment:
         )
         try:
             async with client:
-                game = _Episode(client, schema, group)
+                game = _OpenEnvGame(client, schema, group)
                 await game.open()
                 policy = Policy(self._http, session)
                 return await played(game, policy, group["prompt"], self._turns)
@@ -58,7 +58,7 @@ class OpenEnvEnvironment:
             raise EnvironmentFailed(f"{self._url}: {str(error) or type(error).__name__}") from error
 
 
-class _Episode:
+class _OpenEnvGame:
     def __init__(self, client: Any, schema: dict[str, Any], group: Mapping[str, Any]) -> None:
         self._client, self._schema = client, schema
         self._offers_tools = schema.get("title") in TOOL_ACTIONS
@@ -73,10 +73,10 @@ class _Episode:
             listed = await self._client.step({"type": "list_tools"})
             self.tools = [_tool(one) for one in listed.observation["tools"]]
 
-    async def reset(self) -> Step:
+    async def reset(self) -> GameStep:
         return _step(await self._client.reset(**self._reset))
 
-    async def step(self, answer: Message) -> Step:
+    async def step(self, answer: Message) -> GameStep:
         if self._offers_tools:
             return await self._call(answer)
         text = (answer.get("content") or "").strip()
@@ -91,22 +91,24 @@ class _Episode:
                 action = None
             if not isinstance(action, dict):
                 fields = ", ".join(self._schema.get("properties", {}))
-                return Step(user_messages(f"Answer with one JSON object with the fields {fields}."))
+                return GameStep(
+                    user_messages(f"Answer with one JSON object with the fields {fields}.")
+                )
         return await self._act(action)
 
-    async def _act(self, action: dict[str, Any]) -> Step:
+    async def _act(self, action: dict[str, Any]) -> GameStep:
         try:
             return _step(await self._client.step(action))
         except RuntimeError as error:
             if "VALIDATION_ERROR" not in str(error):
                 raise
             # The policy's fault, which costs it a turn.
-            return Step(user_messages(f"This is no valid action. {error}"))
+            return GameStep(user_messages(f"This is no valid action. {error}"))
 
-    async def _call(self, answer: Message) -> Step:
+    async def _call(self, answer: Message) -> GameStep:
         """Without a call the answer is the last one."""
         calls = answer.get("tool_calls") or []
-        whole = Step(done=not calls)
+        whole = GameStep(done=not calls)
         for call in calls:
             function = call["function"]
             try:
@@ -149,9 +151,9 @@ def _typed(text: str, schema: Mapping[str, Any], name: str) -> Any:
         return text
 
 
-def _step(result: Any) -> Step:
+def _step(result: Any) -> GameStep:
     shown = {key: value for key, value in result.observation.items() if key not in BASE_FIELDS}
     if len(shown) == 1:
         (shown,) = shown.values()
     text = text_of(shown) if shown or not result.done else ""
-    return Step(user_messages(text), bool(result.done), result.reward)
+    return GameStep(user_messages(text), bool(result.done), result.reward)

@@ -20,7 +20,7 @@ class NoEnvironment(ValueError):
 
 
 @dataclass
-class Played:
+class PlayedEpisode:
     """An episode that came to its end."""
 
     rewards: list[float] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Environment(Protocol):
     def serving(self) -> AbstractAsyncContextManager[None]:
         """Around all episodes. Raises NoEnvironment."""
 
-    async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> Played:
+    async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
         """One episode on the group's row, in the session. Raises EnvironmentFailed."""
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import httpx
 
-from services.environments.game import Step, played, text_of, user_messages
-from services.environments.playing import EnvironmentFailed, Message, NoEnvironment, Played
+from services.environments.game import GameStep, played, text_of, user_messages
+from services.environments.playing import EnvironmentFailed, Message, NoEnvironment, PlayedEpisode
 from services.environments.policy import Policy
 
 MOST_BYTES = 4 << 20
@@ -30,9 +30,9 @@ class SteppedEnvironment:
         async with http_client() as self._http:
             yield
 
-    async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> Played:
+    async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
         """As Environment."""
-        game = _Episode(self._http, self._url, group, session["id"])
+        game = _SteppedGame(self._http, self._url, group, session["id"])
         try:
             policy = Policy(self._http, session)
             return await played(game, policy, group["prompt"], self._turns)
@@ -40,7 +40,7 @@ class SteppedEnvironment:
             await game.close()
 
 
-class _Episode:
+class _SteppedGame:
     tools: list[dict[str, Any]] = []
 
     def __init__(
@@ -49,10 +49,10 @@ class _Episode:
         self._http, self._url, self._episode = http, url, episode
         self._row = {name: group[name] for name in ("prompt", "answer", "columns", "row", "task")}
 
-    async def reset(self) -> Step:
+    async def reset(self) -> GameStep:
         return await self._ask("reset", {"row": self._row})
 
-    async def step(self, answer: Message) -> Step:
+    async def step(self, answer: Message) -> GameStep:
         return await self._ask("step", {"action": answer.get("content") or ""})
 
     async def close(self) -> None:
@@ -65,7 +65,7 @@ class _Episode:
             ):
                 pass
 
-    async def _ask(self, call: str, body: dict[str, Any]) -> Step:
+    async def _ask(self, call: str, body: dict[str, Any]) -> GameStep:
         """Not repeated: nobody knows whether the environment has taken a step that was not
         answered."""
         sent = {"episode": self._episode, **body}
@@ -75,7 +75,7 @@ class _Episode:
         if observation is None and not done:
             raise EnvironmentFailed(f"the environment's answer to {call} has no observation")
         text = "" if observation is None else text_of(observation)
-        return Step(user_messages(text), done, said.get("reward"), said.get("components"))
+        return GameStep(user_messages(text), done, said.get("reward"), said.get("components"))
 
 
 def http_client() -> httpx.AsyncClient:

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from services.environments.playing import EnvironmentFailed, NoEnvironment, Played, require
+from services.environments.playing import EnvironmentFailed, NoEnvironment, PlayedEpisode, require
 
 COLUMN = "verifiers_task"
 """Of a dataset's row: the data of its task."""
@@ -71,7 +71,7 @@ class VerifiersEnvironment:
         async with self._environment.serving():
             yield
 
-    async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> Played:
+    async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
         """As Environment."""
         import verifiers.v1 as vf
 
@@ -99,13 +99,13 @@ class VerifiersEnvironment:
         return _played(episode)
 
 
-def _played(episode: Any) -> Played:
+def _played(episode: Any) -> PlayedEpisode:
     """Rewards of the roles that the policy plays, by their names. Raises EnvironmentFailed."""
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         said = f"{errors[-1].type}: {errors[-1].message}" if errors else "it did not succeed"
         raise EnvironmentFailed(said[:1000])
-    found = Played()
+    found = PlayedEpisode()
     for trace in episode.traces:
         if not trace.agent.trainable:
             continue

@@ -17,14 +17,14 @@ from services.evaluations.answers import (
     part_path,
     write_part,
 )
-from services.evaluations.outcome import Outcome, outcome
+from services.evaluations.outcome import EvaluationFigures, outcome
 from services.evaluations.results import folder_of, folders_of, read_result, results, write_result
 
 __all__ = [
     "COLUMNS",
     "DamagedAnswers",
+    "EvaluationFigures",
     "Measured",
-    "Outcome",
     "Page",
     "Verdict",
     "copy_parts",

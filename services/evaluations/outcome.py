@@ -22,14 +22,14 @@ MOST_CATEGORIES = 100
 
 
 @dataclass(frozen=True)
-class Outcome:
+class EvaluationFigures:
     """By the names of docs/metrics.md, without `evaluation/`."""
 
     metrics: dict[str, float]
     categories: dict[str, dict[str, float]]
 
 
-def outcome(rows: Sequence[Measured], samples: int) -> Outcome:
+def outcome(rows: Sequence[Measured], samples: int) -> EvaluationFigures:
     """The figures of an evaluation with so many samples a row. A row that could not be answered
     counts as that many wrong answers. Beyond MOST_CATEGORIES, the smallest categories are counted
     as `other`."""
@@ -44,7 +44,7 @@ def outcome(rows: Sequence[Measured], samples: int) -> Outcome:
         smallest = [by_category.pop(name) for name in largest[MOST_CATEGORIES - 1 :]]
         # Only now: one of the dataset's own categories may be called `other`, and be small.
         by_category.setdefault("other", []).extend(row for some in smallest for row in some)
-    return Outcome(
+    return EvaluationFigures(
         _figures(rows, samples, rated),
         {name: _figures(by_category[name], samples, rated) for name in sorted(by_category)},
     )

@@ -74,7 +74,7 @@ def check_folder(folder: Path) -> ModelFolder:
     """What `folder` holds. Raises UnusableFolder for one that no library should read. A folder
     without weights passes, unless it has them in a format that can hold code."""
     try:
-        return _Reader(folder).check()
+        return _FolderCheck(folder).check()
     except OSError as error:
         what = error.filename or folder
         raise UnusableFolder(f"{what} cannot be read: {error.strerror or error}") from error
@@ -89,7 +89,7 @@ def cache_or_self(folder: Path) -> Path:
     return entry if is_snapshot else real
 
 
-class _Reader:
+class _FolderCheck:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._root = cache_or_self(folder)

@@ -8,6 +8,6 @@ may go. Imports neither torch nor what is above `services`.
 
 from services.payloads.choice import place_of
 from services.payloads.payloads import Payloads
-from services.payloads.places import Place, PlaceAway
+from services.payloads.places import PayloadPlace, PlaceAway
 
-__all__ = ["Payloads", "Place", "PlaceAway", "place_of"]
+__all__ = ["PayloadPlace", "Payloads", "PlaceAway", "place_of"]

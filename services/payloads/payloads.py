@@ -20,7 +20,7 @@ from services.contracts.groups.payload import (
     payload_name,
     reference,
 )
-from services.payloads.places import Place
+from services.payloads.places import PayloadPlace
 from services.runtime.logs import get_logger
 from services.store import Store
 
@@ -32,7 +32,7 @@ _UNFINISHED = re.compile(r"/\.([^/]+\.group)\.[^/]*$")
 class Payloads:
     """The payloads of one installation's groups."""
 
-    def __init__(self, store: Store, place: Place, above: int = 0) -> None:
+    def __init__(self, store: Store, place: PayloadPlace, above: int = 0) -> None:
         """`above`: payloads of more bytes do not go into Redis."""
         self._trajectories, self._place, self.above = store.trajectories, place, above
 

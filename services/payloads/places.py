@@ -27,7 +27,7 @@ SECONDS = 60.0
 PlaceAway = GatewayAway
 
 
-class Place(Protocol):
+class PayloadPlace(Protocol):
     """Files by name (`services.contracts.groups.payload`). A file is there whole, or not at all."""
 
     async def write(self, name: str, data: bytes | memoryview) -> None:

@@ -1,7 +1,7 @@
-"""Whether the Redis of an installation may be trusted with work: asked by every process at start.
+"""Checks at the start of every process that its installation's Redis can be trusted.
 
-Never silent: a Redis that may lose acknowledged work is refused, or, where the user has accepted
-that, named in the log. So is one whose state another version of Headrace has written.
+Nothing is silent: a Redis that may lose acknowledged work is refused, or logged if the user has
+accepted the risk. A Redis with the state of another version of Headrace is refused.
 """
 
 from services.contracts.redis_address import parse
@@ -15,8 +15,8 @@ log = get_logger(__name__)
 
 async def require_durable(store: Store, settings: Settings) -> None:
     """Raise UnsafeRedis unless `store`'s Redis keeps what it acknowledges, or the settings accept
-    that it may not; SchemaMismatch where another version has written there. Raises RedisError or
-    OSError where it does not answer."""
+    the risk. Raises SchemaMismatch if another version has written there, and RedisError or OSError
+    if Redis does not answer."""
     await store.ping()
     try:
         await store.check_durability()
@@ -32,7 +32,7 @@ async def require_durable(store: Store, settings: Settings) -> None:
 
 
 def cannot_use(settings: Settings, error: Exception) -> str:
-    """The sentence for a process that will not start without its Redis."""
+    """Return the message of a process that does not start without its Redis."""
     url = redacted(settings.redis_url.get_secret_value())
     if isinstance(error, UnsafeRedis | SchemaMismatch | LostWrites):
         return f"cannot use Redis at {url}: {error}"

@@ -1,4 +1,4 @@
-"""One connection pool to Redis, and the store's nouns over it."""
+"""The store: one connection pool to Redis, and the parts that make calls over it."""
 
 import re
 from typing import Any
@@ -35,17 +35,17 @@ from services.store.work.weights import Weights
 from services.store.work.workers import Workers
 
 STATE_SCHEMA = 1
-"""Goes up when keys, records or scripts change so that another version would misread them."""
+"""Increased when keys, records or scripts change so that another version would misread them."""
 
 
 class Store:
-    """All calls raise redis.exceptions.RedisError where Redis is away for longer than a short
-    retry with backoff and jitter."""
+    """All parts of the store. Every call raises redis.exceptions.RedisError if Redis is away for
+    longer than a few retries with backoff and jitter."""
 
-    def __init__(self, redis: Any, beside: Any = None) -> None:
-        """`beside`: what is closed with `redis`, such as the connections to its Sentinels."""
+    def __init__(self, redis: Any, sentinels: Any = None) -> None:
+        """`sentinels` are connections that are closed together with `redis`."""
         self._redis = redis
-        self._beside = beside
+        self._sentinels = sentinels
         scripts = Scripts(redis)
         self.agent_calls = AgentCalls(redis, scripts)
         self.agent_sessions = AgentSessions(redis, scripts)
@@ -72,8 +72,7 @@ class Store:
 
     @classmethod
     def from_url(cls, url: str) -> "Store":
-        """A store that connects on its first call. Raises ValueError for a URL that makes no
-        sense."""
+        """Return a store that connects on its first call. Raises ValueError for an invalid URL."""
         return cls(*connect(url))
 
     async def ping(self) -> None:
@@ -85,8 +84,8 @@ class Store:
         await check_durability(self._redis)
 
     async def lua_flaw(self) -> str | None:
-        """What the operator should know of this Redis' Lua engine. None if it is mended, or if the
-        Redis does not tell its version."""
+        """Return a known flaw of this Redis' Lua engine for the operator. Return None if it is
+        fixed, or if Redis does not tell its version."""
         try:
             info = await self._redis.info("server")
         except ResponseError:
@@ -99,18 +98,16 @@ class Store:
         return lua_flaw(server, (int(numbers[1]), int(numbers[2]), int(numbers[3])))
 
     async def check_schema(self) -> None:
-        """Raise SchemaMismatch unless what Redis holds was written by a Headrace that keeps it as
-        this one does. An empty Redis becomes one of this schema; so does one from before there was
-        a number, which is schema 1."""
-        found = await self._redis.get(SCHEMA)
-        if found is None:
+        """Raise SchemaMismatch unless Redis holds state of this schema. An empty Redis, and state
+        from before schemas had numbers (schema 1), get this schema's number."""
+        schema = await self._redis.get(SCHEMA)
+        if schema is None:
             # Read first: a Redis without memory takes no write.
             await self._redis.setnx(SCHEMA, STATE_SCHEMA)
-            found = await self._redis.get(SCHEMA)
-        require_schema("the state in Redis", int(found), STATE_SCHEMA)
+            schema = await self._redis.get(SCHEMA)
+        require_schema("the state in Redis", int(schema), STATE_SCHEMA)
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._redis.aclose()
-        if self._beside is not None:
-            await self._beside.aclose()
+        if self._sentinels is not None:
+            await self._sentinels.aclose()

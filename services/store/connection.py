@@ -1,9 +1,9 @@
-"""A client for whatever the URL names, that comes back by itself.
+"""A Redis client for any kind of URL, that reconnects by itself.
 
-One rule for all of them: a connection that is lost, or cannot be had, is tried again after a
-growing pause with jitter, a few times; then the caller is told, who waits and asks again. What was
-sent and not answered in time may have been done, and is not sent again here. A script that Redis
-has forgotten (a restart, a failover) is loaded again by the call that finds it gone.
+A connection that is lost, or cannot be made, is retried a few times with backoff and jitter. Then
+the call raises, and its caller retries later. A command that was sent and not answered in time may
+have run, so it is not sent again here. A script that Redis has forgotten (restart, failover) is
+loaded again by the next call.
 """
 
 import asyncio
@@ -27,22 +27,22 @@ from services.contracts import redis_address
 from services.store.errors import RedisFull
 
 SILENCE_SECONDS = 10.0
-"""A Redis that has not answered for this long counts as away (its host may have gone without a
-word). Longer than any blocking read here."""
+"""A Redis that has not answered for this long counts as away: its host may be gone. Longer than any
+blocking read here."""
 CONNECT_SECONDS = 2.0
 CONNECTIONS = 64
-"""Connections of one process to one server, at most."""
+"""Maximum connections of one process to one server."""
 TRIES = 3
-"""How often a call is tried again after the first time."""
+"""Retries of a call after the first attempt."""
 BACKOFF = ExponentialWithJitterBackoff(base=0.05, cap=0.5)
 
 
 def connect(url: str) -> tuple[Any, Any]:
-    """A client, and what has to be closed beside it (or None). Nothing is connected yet. Raises
-    ValueError for a URL that makes no sense."""
+    """Return a client, and its Sentinels, which must be closed too (or None). Nothing is connected
+    yet. Raises ValueError for an invalid URL."""
     address = redis_address.parse(url)
-    # Without a `protocol` replies have the forms of RESP2, in all versions of redis-py.
-    given: dict[str, Any] = {
+    # Without a `protocol`, replies have the forms of RESP2 in all versions of redis-py.
+    options: dict[str, Any] = {
         "username": address.username,
         "password": address.password,
         "socket_timeout": SILENCE_SECONDS,
@@ -51,15 +51,18 @@ def connect(url: str) -> tuple[Any, Any]:
     secured: dict[str, Any] = {"ssl": True, **address.tls_options} if address.tls else {}
     if address.kind == "cluster":
         nodes = [ClusterNode(host, port) for host, port in address.hosts]
-        # Tried again by `_Cluster` itself, with pauses, which redis-py does not make here.
+        # `_ClusterClient` retries with pauses, which redis-py does not do here.
         retry = Retry(BACKOFF, 0)
-        return _Cluster(startup_nodes=nodes, retry=retry, **given, **secured), None
-    given |= {"db": address.db, "retry": Retry(BACKOFF, TRIES, supported_errors=(ConnectionError,))}
+        return _ClusterClient(startup_nodes=nodes, retry=retry, **options, **secured), None
+    options |= {
+        "db": address.db,
+        "retry": Retry(BACKOFF, TRIES, supported_errors=(ConnectionError,)),
+    }
     if address.kind == "socket":
-        return _patient(Redis(unix_socket_path=address.path, **given)), None
+        return _patient(Redis(unix_socket_path=address.path, **options)), None
     if address.kind == "server":
         ((host, port),) = address.hosts
-        return _patient(Redis(host=host, port=port, **given, **secured)), None
+        return _patient(Redis(host=host, port=port, **options, **secured)), None
     to_sentinels = {
         "username": address.sentinel_username,
         "password": address.sentinel_password,
@@ -70,13 +73,13 @@ def connect(url: str) -> tuple[Any, Any]:
     sentinels = Sentinel(  # type: ignore[no-untyped-call]
         list(address.hosts), sentinel_kwargs=to_sentinels
     )
-    return sentinels.master_for(address.service, _Server, **given, **secured), sentinels
+    return sentinels.master_for(address.service, _ServerClient, **options, **secured), sentinels
 
 
 def _patient(redis: Redis) -> Redis:
-    """`redis`, but a call waits for a connection where all are in use."""
+    """Return a client like `redis` whose calls wait for a connection when all are in use."""
     pool = redis.connection_pool
-    return _Server.from_pool(
+    return _ServerClient.from_pool(
         BlockingConnectionPool(
             max_connections=CONNECTIONS,
             timeout=SILENCE_SECONDS,
@@ -86,8 +89,8 @@ def _patient(redis: Redis) -> Redis:
     )
 
 
-class _Server(Redis):
-    """One server, whose lack of memory is `RedisFull`."""
+class _ServerClient(Redis):
+    """A client of one server, whose lack of memory raises `RedisFull`."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         try:
@@ -103,8 +106,8 @@ class _Server(Redis):
 
 
 class _ServerPipeline(Pipeline):
-    """Reads of one moment. A full Redis takes no transaction, not even of reads: then they are made
-    one after another."""
+    """Reads of one moment. A full Redis refuses a transaction even of reads: then they are made one
+    by one."""
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         commands = list(self.command_stack)
@@ -118,7 +121,7 @@ class _ServerPipeline(Pipeline):
 
 
 class _Pipeline(ClusterPipeline):
-    """One transaction on one slot; errors as those of a single server."""
+    """One transaction on one slot, with the errors of a single server."""
 
     async def execute(
         self, raise_on_error: bool = True, allow_redirections: bool = True
@@ -129,8 +132,9 @@ class _Pipeline(ClusterPipeline):
             raise _as_away(error) from error
 
 
-class _Cluster(RedisCluster):
-    """A cluster that is away is `ConnectionError`, like a single server that is."""
+class _ClusterClient(RedisCluster):
+    """A client of a cluster. A cluster that is away raises `ConnectionError`, like a single
+    server."""
 
     def pipeline(self, transaction: Any | None = None, shard_hint: Any | None = None) -> _Pipeline:
         return _Pipeline(self, transaction)  # type: ignore[abstract]
@@ -149,12 +153,13 @@ class _Cluster(RedisCluster):
 
 
 def _as_full(error: ResponseError) -> Exception:
-    """`error`, or RedisFull: Redis 6 puts its words into those about the script."""
+    """Return RedisFull if `error` means that, otherwise `error`. Redis 6 puts these words into
+    those about the script."""
     return RedisFull() if "command not allowed when used memory" in str(error) else error
 
 
 def _as_away(error: Exception) -> Exception:
-    """`error` as ConnectionError, unless it says that the call itself was wrong."""
+    """Return `error` as ConnectionError, unless it means that the call itself was wrong."""
     wrong = isinstance(error, CrossSlotTransactionError) or "same key slot" in str(error)
     if wrong or isinstance(error, ConnectionError):
         return error

@@ -10,10 +10,11 @@ from services.store.unreadable import as_text, read_dataset, reading, report
 
 
 class Datasets(StorePart):
-    """Records only: rows lie on the data volume."""
+    """Calls about datasets. Redis has only their records: the rows are on the data volume."""
 
     async def add(self, record: DatasetRecord) -> DatasetRecord:
-        """Register a dataset. Returns the one that holds the name: an older one stays as it is."""
+        """Register a dataset. Returns the dataset that has the name: an older one stays as it
+        is."""
         text = record.model_dump_json()
         present = await self._scripts.run("add_dataset", [record.id, record.name, text])
         return record if present == text.encode() else await self._holder(record.name) or record
@@ -29,25 +30,25 @@ class Datasets(StorePart):
         await self._redis.hsetnx(DATASET_NAMES, record.name, record.id)
 
     async def find(self, name: str) -> DatasetRecord | None:
-        """A dataset by id or by name."""
+        """Return a dataset by its id or its name, or None."""
         text = await self._redis.hget(DATASETS, name)
         return await self._holder(name) if text is None else read_dataset(name, text)
 
     async def list(self) -> list[DatasetRecord]:
-        """All datasets; `damage` marks those whose record cannot be read."""
+        """Return all datasets. `damage` marks the datasets whose record cannot be read."""
         found = await self._redis.hgetall(DATASETS)
         return [read_dataset(as_text(id), text) for id, text in found.items()]
 
     async def delete(self, id: str) -> None:
-        """Forget a dataset."""
+        """Delete a dataset's record."""
         text = await self._redis.hget(DATASETS, id)
         if text is not None:
             name = read_dataset(id, text).name
             await self._scripts.run("delete_dataset", [id, name])
 
     async def append(self, id: str, segment: DatasetSegment) -> DatasetRecord:
-        """Grow a dataset by a durable segment; runs on it use the new rows in their next epoch.
-        Raises KeyError where there is no such dataset, Unreadable where its record is damaged."""
+        """Append a durable segment to a dataset. Its runs use the new rows from their next epoch
+        on. Raises KeyError for an unknown dataset, and Unreadable if its record is damaged."""
         while True:
             text = await self._redis.hget(DATASETS, id)
             if text is None:

@@ -1,10 +1,10 @@
-"""Errors of the store's own."""
+"""Errors that only the store raises."""
 
 from redis.exceptions import ConnectionError
 
 
 class Fenced(RuntimeError):
-    """Another learner has taken the run over; this one may change nothing any more."""
+    """Another learner has taken over the run; this learner may not change it any more."""
 
     def __init__(self, run: str) -> None:
         super().__init__(f"another learner has taken over run {run}")
@@ -21,7 +21,7 @@ class PlanStands(RuntimeError):
 
 
 class Unplanned(RuntimeError):
-    """A checkpoint holds a batch that was never planned, so nobody can say what it taught."""
+    """A checkpoint contains a batch that was never planned."""
 
     def __init__(self, run: str, step: int) -> None:
         super().__init__(
@@ -31,32 +31,32 @@ class Unplanned(RuntimeError):
 
 
 class Unreadable(ValueError):
-    """What Redis holds of one run or dataset is not what any Headrace of this schema wrote."""
+    """A record in Redis is not one that a Headrace of this schema wrote."""
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(f"{what} cannot be read: {reason[:500]}")
 
 
-class NoRoom(RuntimeError):
-    """Redis holds as many bytes of this run's groups as it may: hand this one in later."""
+class StreamFull(RuntimeError):
+    """The stream of this run takes no more bytes: complete this attempt later."""
 
 
 class Gone(KeyError):
-    """A run that another needs is not there, or will not be in a moment."""
+    """A run that another run needs is deleted, or is being deleted."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class StillRunning(ValueError):
-    """A run that has not ended can neither be continued by another nor deleted."""
+    """A run that has not ended cannot be continued by another run or deleted."""
 
     def __init__(self, run: str, state: str) -> None:
         super().__init__(f"run {run} is {state}: cancel it before it is resumed, or let it go on")
 
 
 class RedisFull(ConnectionError):
-    """Redis has reached its `maxmemory` and takes no write that may grow. Waiting helps, as where
+    """Redis has reached its `maxmemory` and refuses writes that may grow. Waiting helps, as when
     Redis is away."""
 
     def __init__(self) -> None:
@@ -67,4 +67,4 @@ class RedisFull(ConnectionError):
 
 
 class LostWrites(RuntimeError):
-    """Redis does not have what it had acknowledged."""
+    """Redis does not have writes that it had acknowledged."""

@@ -1,6 +1,6 @@
-"""The state of a run and its pool, gathered for `services.diagnosis.diagnose`. Only reads.
+"""Gathers the state of a run and its pool for `services.diagnosis.diagnose`. Only reads.
 
-Ages are by Redis' clock, which stream entries and leases carry, and by its jumps as they were seen.
+Ages are by Redis' clock, which stream entries and leases carry, corrected by its observed jumps.
 """
 
 import json
@@ -34,19 +34,19 @@ from services.store.unreadable import as_text, reading, report
 from services.store.work.workers import Workers
 
 JUMP_SECONDS = 5.0
-"""Less than this is the time that an answer of Redis may take."""
+"""A smaller difference is the time that an answer of Redis may take."""
 JUMPS_KEPT = 20
 EVENTS = 200
-"""Newest events that are looked at: the last step, the last change of state, the last warnings."""
+"""Newest events that are read: the last step, the last change of state, the last warnings."""
 
 
 def lock_token(host: str, pid: int, since: float) -> str:
-    """A learner's value of its pool's lock: host, process, start, and a random part."""
+    """Return a learner's value of its pool's lock: host, process, start, and a random part."""
     return f"{host}:{pid}:{since:.0f}:{secrets.token_hex(8)}"
 
 
 def parse_hold(token: str, seconds_left: float, now: float) -> LearnerHold:
-    """The holder of a lock that lasts for `seconds_left` unless it is prolonged."""
+    """Parse the value of a lock that lapses in `seconds_left` unless it is prolonged."""
     host, *rest = token.split(":")
     pid, since = rest[:2] if len(rest) == 3 and all(map(str.isdigit, rest[:2])) else (None, None)
     return LearnerHold(
@@ -58,14 +58,14 @@ def parse_hold(token: str, seconds_left: float, now: float) -> LearnerHold:
 
 
 class ClockJumps:
-    """Finds jumps of Redis' clock, against the monotonic clock of this process."""
+    """Finds jumps of Redis' clock against this process' monotonic clock."""
 
     def __init__(self) -> None:
         self._seen: tuple[float, float] | None = None
         self._jumps: tuple[ClockJump, ...] = ()
 
     def observe(self, redis: float, monotonic: float) -> tuple[ClockJump, ...]:
-        """The jumps so far. `redis`, `monotonic`: both clocks now, in seconds."""
+        """Return the jumps so far. `redis` and `monotonic` are both clocks now, in seconds."""
         if self._seen is not None:
             expected = self._seen[0] + monotonic - self._seen[1]
             if abs(redis - expected) > JUMP_SECONDS:
@@ -76,7 +76,7 @@ class ClockJumps:
 
 
 class Insight:
-    """One look at a run and its pool."""
+    """Reads the state of a run and its pool."""
 
     def __init__(self, redis: Any, runs: Runs, workers: Workers, live: LiveSessions) -> None:
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
@@ -86,7 +86,7 @@ class Insight:
         self._clock = ClockJumps()
 
     async def situation(self, run: RunRecord) -> Situation:
-        """How `run` stands now. O(tasks in flight). Raises Unreadable."""
+        """Return the present state of `run`. O(tasks in flight). Raises Unreadable."""
         with reading(f"what Redis holds of run {run.id}"):
             return await self._situation(run)
 
@@ -118,7 +118,7 @@ class Insight:
         )
 
     async def load(self, pool: str) -> PoolLoad:
-        """What `pool` has to do now: two round trips."""
+        """Return the present load of `pool`. Two round trips."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.get(pool_key(pool, "active"))
             pipe.zcard(pool_key(pool, "queue"))
@@ -147,7 +147,7 @@ class Insight:
             except Unreadable as error:
                 report(f"run {load.run}", str(error))
                 return load
-        # As `lease.lua` admits them.
+        # The same rule as in `lease.lua`.
         admitted = (min(version + eta + 1, steps) - committed) * batch - finished
         wanted = max(admitted, held) if state == b"running" else held
         load.groups_in_flight = held
@@ -240,10 +240,13 @@ class Insight:
 
 
 def _held(
-    record: str, left: float | None, workers: list[WorkerRecord], since: Callable[[float], float]
+    record: str,
+    seconds_left: float | None,
+    workers: list[WorkerRecord],
+    since: Callable[[float], float],
 ) -> OldestTask:
-    """`record`: an entry of the hash `held`: task, worker, when it was leased (ms), for which
-    version, and whether its group waits for room. `left`: seconds until the lease lapses."""
+    """Parse an entry of the hash `held`: task, worker, time of the lease (ms), version, and whether
+    the group waits for the stream. `seconds_left` is the time until the lease lapses."""
     task, holder, leased, *_ = record.split(" ")
     number = position(task)
     scoring = any(
@@ -257,14 +260,15 @@ def _held(
         place="scoring" if scoring else "generating",
         worker=holder,
         seconds=since(int(leased) / 1000),
-        lease_seconds_left=None if left is None else round(left, 1),
+        lease_seconds_left=None if seconds_left is None else round(seconds_left, 1),
     )
 
 
 def _finished(
     entry: str, task: str, planned: int | None, trained: int, since: Callable[[float], float]
 ) -> OldestTask:
-    """`entry`: its id in the stream of groups, which begins with the time (ms) that it came."""
+    """Describe a finished group. `entry` is its id in the stream, which begins with its time
+    (ms)."""
     place: Place = "waiting"
     if planned is not None:
         place = "planned" if planned > trained else "trained"

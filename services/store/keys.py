@@ -14,8 +14,8 @@ OPEN_CHAINS = "headrace:{chains}:open"
 RESTORING = "headrace:restoring"
 
 LIVE_PARTS = ("sessions_open", "sessions_waiting", "sessions_ready")
-"""Keys of live sessions. A backup leaves them out, because it has none of the sessions that they
-name: sessions expire."""
+"""Keys of live sessions. A backup leaves them out: the sessions that they name expire, and are not
+in the backup."""
 EMPTIED_PARTS = (
     *("evaluation", "evaluation_queue", "evaluation_requests", "evaluation_ended"),
     *("evaluation_returned", "evaluation_attempts", "evaluation_held", "evaluation_parts"),

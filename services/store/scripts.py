@@ -37,8 +37,8 @@ class Script:
 
 
 def parsed_script(name: str, body: str, common: str) -> Script:
-    """A script from its file. Raises ValueError if it declares no keys, or a key that is not in
-    `keys.PATTERNS`."""
+    """Parse a script from its file. Raises ValueError without a KEYS line, or for a key that
+    `keys.PATTERNS` lacks."""
     lines = [match[1] for line in body.splitlines() if (match := _DECLARED.match(line))]
     if not lines:
         raise ValueError(f"{name}.lua has no line `-- KEYS …`")
@@ -51,8 +51,8 @@ def parsed_script(name: str, body: str, common: str) -> Script:
 
 
 def read_scripts(folder: Traversable = FOLDER) -> dict[str, Script]:
-    """All scripts, `lua/FOLDER/NAME.lua`, by name. Raises ValueError for a name that is there
-    twice, or as `parsed_script`."""
+    """Return all scripts, `lua/FOLDER/NAME.lua`, by name. Raises ValueError for a duplicate name,
+    and as `parsed_script`."""
     common = "\n".join((FOLDER / "common" / f"{name}.lua").read_text() for name in COMMON)
     scripts: dict[str, Script] = {}
     for group in folder.iterdir():
@@ -77,7 +77,7 @@ class Scripts:
         }
 
     def keys(self, name: str, more: Sequence[str], of: Mapping[str, str]) -> list[str]:
-        """The keys of one call, as `run` sends them."""
+        """Return the keys of one call of `run`."""
         script = self._scripts[name]
         if more and not script.takes_more:
             raise ValueError(f"{name}.lua takes no further keys: its KEYS line has no `...`")

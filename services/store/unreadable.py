@@ -1,7 +1,7 @@
-"""Records that cannot be read: what is left of them, and a line in the log.
+"""Reads records that may be damaged: returns what can be read, and logs the rest.
 
-Another version, another program or a damaged file may have left anything in Redis. One such record
-must stop nothing but itself, so lists show what can be read of it, and `damage` says what cannot.
+Another version, another program or a damaged file may have left anything in Redis. A damaged record
+must affect only itself: lists show its readable fields, and `damage` names the others.
 """
 
 import re
@@ -31,7 +31,7 @@ JSON_FIELDS = frozenset(
 )
 """Fields of a run that Redis keeps as JSON, as `text_of` (runs/submission.py) writes them."""
 MISFITS = ("WRONGTYPE", "user_script", "not an integer", "not a valid float", "Invalid stream ID")
-"""What Redis' errors say where a value has another type than a call or a script expects."""
+"""Parts of Redis' errors about a value of another type than a call or a script expects."""
 STATES = ("OOM", "READONLY", "MISCONF", "CLUSTERDOWN", "non local key", "LOADING")
 RUN_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 REPORTED = 1000
@@ -50,14 +50,16 @@ def report(what: str, reason: str) -> None:
 
 
 def as_text(name: bytes) -> str:
-    """A name that Redis lists. One that is not UTF-8 is no name of ours, and leads to nothing."""
+    """Decode a name that Redis lists. A name in another encoding than UTF-8 is foreign, and leads
+    to nothing."""
     return name.decode(errors="backslashreplace")
 
 
 def is_damage(error: Exception) -> bool:
-    """Whether Redis refused a call because of what a key holds, not because of its own state."""
+    """Return whether Redis refused a call because of a key's value, not because of its own
+    state."""
     said = str(error)
-    # Subclasses are states of Redis; a script's error may name one in its text alone.
+    # Subclasses are states of Redis; a script's error may name a state only in its text.
     return (
         type(error) is ResponseError
         and any(words in said for words in MISFITS)
@@ -67,7 +69,7 @@ def is_damage(error: Exception) -> bool:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Raise Unreadable where the block cannot make sense of what Redis holds."""
+    """Raise Unreadable if the block cannot make sense of what Redis holds."""
     try:
         yield
     except (SchemaMismatch, Unreadable, Gone):
@@ -81,7 +83,7 @@ def reading(what: str) -> Iterator[None]:
 
 
 def read_json(model: type[M], what: str, text: bytes | None) -> M | None:
-    """A record from its JSON; None, and a line in the log, where it cannot be read."""
+    """Parse a record from its JSON. A record that cannot be read is logged and becomes None."""
     try:
         return model.model_validate(decode(text or b""))
     except (NotJSON, ValidationError) as error:
@@ -90,8 +92,8 @@ def read_json(model: type[M], what: str, text: bytes | None) -> M | None:
 
 
 def read_run(model: type[R], id: str, fields: Mapping[str, bytes | None] | Exception) -> R:
-    """A run from the fields of its hash, or from Redis' refusal to give them. Fields that cannot be
-    read have stand-ins, and `damage` names them."""
+    """Parse a run from the fields of its hash, or from Redis' error for them. Fields that cannot be
+    read get defaults, and `damage` names them."""
     values: dict[str, Any] = {}
     damage: dict[str, str] = {}
     if not RUN_ID.fullmatch(id):
@@ -122,14 +124,15 @@ def read_run(model: type[R], id: str, fields: Mapping[str, bytes | None] | Excep
 
 
 def _check_sections(config: Any) -> None:
-    """Raise ValueError unless the parts of a config are mappings, or left out."""
+    """Raise ValueError unless each section of a config is a mapping, or left out."""
     for name in ("model", "data", "algorithm", "rollout", "evaluation"):
         if not isinstance(config, dict) or not isinstance(config.get(name), dict | None):
             raise ValueError(f"{name} is no mapping")
 
 
 def read_dataset(id: str, text: bytes) -> DatasetRecord:
-    """A dataset from its JSON; what cannot be read is an empty one with `damage`."""
+    """Parse a dataset from its JSON. A record that cannot be read becomes an empty dataset with
+    `damage`."""
     try:
         value = decode(text)
         values = value if isinstance(value, dict) else {}
@@ -150,7 +153,8 @@ def read_dataset(id: str, text: bytes) -> DatasetRecord:
 def _salvaged(
     model: type[M], stand_ins: Mapping[str, Any], values: dict[str, Any]
 ) -> tuple[M, dict[str, str]]:
-    """A record of those `values` that its model takes, and why it does not take the others."""
+    """Make a record from the `values` that its model accepts. Returns it, and the errors of the
+    others."""
     wrong: dict[str, str] = {}
     while True:
         try:

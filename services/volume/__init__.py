@@ -33,7 +33,7 @@ from services.volume.files import (
     written_beside,
 )
 from services.volume.partial import partial_path, parts_path
-from services.volume.transfer import ANY_OF, FETCHING, Source
+from services.volume.transfer import ANY_OF, FETCHING, FileSource
 
 __all__ = [
     "ANY_OF",
@@ -125,7 +125,7 @@ class Volume:
                 damaged = error
                 log.warning("a damaged file is fetched again", file=name, reason=str(error))
             try:
-                await self._download(path, file, Source(self.gateway_url, self.headers))
+                await self._download(path, file, FileSource(self.gateway_url, self.headers))
             except (GatewayAway, FileNotFoundError):
                 if damaged is not None:
                     raise damaged from None
@@ -140,7 +140,7 @@ class Volume:
             await checked(path, file.bytes, file.xxh3)
         return path
 
-    async def _download(self, path: Path, file: WeightFile | str, gateway: Source) -> None:
+    async def _download(self, path: Path, file: WeightFile | str, gateway: FileSource) -> None:
         if isinstance(file, str) or len(file.parts) < 2:
             await download_whole(path, file, gateway)
         else:

@@ -22,11 +22,11 @@ from services.runtime.api_key import authorization
 from services.runtime.logs import get_logger
 from services.volume.files import DamagedFile, checked, fsync, opened_by_umask
 from services.volume.partial import Partial, discard, partial_path, parts_path
-from services.volume.sources import AT_ONCE, GATEWAY, ROUNDS, Ask, Outcome, Plan
+from services.volume.sources import AT_ONCE, GATEWAY, ROUNDS, Ask, FetchFailure, FetchPlan
 from services.volume.transfer import (
+    FileSource,
     NotThere,
     NotYet,
-    Source,
     SourceAway,
     Transfer,
     Unauthorized,
@@ -83,9 +83,9 @@ class Peers:
         found, now = {url for url, names in self._list if name in names}, time.monotonic()
         return sorted(url for url in found if self._shunned.get(url, 0.0) < now)
 
-    def source(self, url: str) -> Source:
+    def source(self, url: str) -> FileSource:
         """A host, to ask it."""
-        return Source(url, authorization(self.key), "host")
+        return FileSource(url, authorization(self.key), "host")
 
     def shun(self, url: str, error: Exception) -> None:
         """Ask a host for nothing, for a while."""
@@ -94,7 +94,7 @@ class Peers:
         log.warning("a host is left alone", host=url, reason=str(error))
 
 
-async def download_whole(path: Path, file: WeightFile | str, gateway: Source) -> None:
+async def download_whole(path: Path, file: WeightFile | str, gateway: FileSource) -> None:
     """Download `file` to `path`, from the gateway: by its name alone, or with size and checksum.
 
     Raises GatewayAway, KeyRefused, FileNotFoundError, DamagedFile.
@@ -144,7 +144,7 @@ async def download_whole(path: Path, file: WeightFile | str, gateway: Source) ->
 
 
 async def download_parts(
-    path: Path, file: WeightFile, gateway: Source, peers: Peers | None
+    path: Path, file: WeightFile, gateway: FileSource, peers: Peers | None
 ) -> None:
     """Download `file` to `path` part by part, from other hosts and the gateway.
 
@@ -154,7 +154,7 @@ async def download_parts(
     try:
         with Partial.opened(path, file) as partial:
             missing = await anyio.to_thread.run_sync(partial.missing)
-            plan = Plan(file.name, missing, peers.own if peers else "", hosts)
+            plan = FetchPlan(file.name, missing, peers.own if peers else "", hosts)
             parts = _Parts(file, partial, plan, gateway, peers)
             began = time.monotonic()
             await parts.run()
@@ -176,7 +176,12 @@ class _Parts:
     """The requests for the parts of one file."""
 
     def __init__(
-        self, file: WeightFile, partial: Partial, plan: Plan, gateway: Source, peers: Peers | None
+        self,
+        file: WeightFile,
+        partial: Partial,
+        plan: FetchPlan,
+        gateway: FileSource,
+        peers: Peers | None,
     ) -> None:
         self._file, self._partial, self._plan = file, partial, plan
         self._gateway, self._peers = gateway, peers
@@ -265,15 +270,15 @@ class _Parts:
             case None:
                 self._plan.done(ask, ended.result())
             case NotYet():
-                self._plan.failed(ask, Outcome.NOT_YET)
+                self._plan.failed(ask, FetchFailure.NOT_YET)
             case NotThere() if ask.source == GATEWAY:
                 raise FileNotFoundError(str(error))
             case NotThere():
-                self._plan.failed(ask, Outcome.NOT_THERE)
+                self._plan.failed(ask, FetchFailure.NOT_THERE)
             case Unauthorized() if ask.source == GATEWAY:
                 raise refused(self._gateway)
             case SourceAway() | WrongAnswer() | Unauthorized():
-                rounds = self._plan.failed(ask, Outcome.FAULTY)
+                rounds = self._plan.failed(ask, FetchFailure.FAULTY)
                 if ask.source != GATEWAY and self._peers is not None:
                     self._peers.shun(ask.source, error)
                 elif isinstance(error, WrongAnswer):
@@ -284,7 +289,7 @@ class _Parts:
                 raise error
 
 
-def refused(gateway: Source) -> KeyRefused:
+def refused(gateway: FileSource) -> KeyRefused:
     """What to say where the gateway does not accept the key."""
     return KeyRefused(
         f"the gateway {redacted(gateway.url)} wants an API key, or another one: set "

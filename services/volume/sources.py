@@ -30,7 +30,7 @@ ROUNDS = 6
 """How often all sources of a part are asked before the file counts as unobtainable."""
 
 
-class Outcome(Enum):
+class FetchFailure(Enum):
     """How a request ended without a part."""
 
     NOT_YET = "the source is fetching them itself"
@@ -79,7 +79,7 @@ class _Wanted:
     rounds: int = 0
 
 
-class Plan:
+class FetchPlan:
     """Whom to ask next, and for which parts."""
 
     def __init__(self, name: str, parts: Sequence[int], own: str, hosts: Sequence[str]) -> None:
@@ -130,10 +130,10 @@ class Plan:
         if one is not None:
             self._of[one.sources[one.at]].discard(part)
 
-    def failed(self, ask: Ask, outcome: Outcome) -> int:
+    def failed(self, ask: Ask, outcome: FetchFailure) -> int:
         """A request ended without a part. Returns how often all sources of a part have failed."""
         self._end(ask)
-        if outcome is Outcome.NOT_YET:
+        if outcome is FetchFailure.NOT_YET:
             self._waits[ask.source] += 1
             if self._waits[ask.source] < MOST_WAITS:
                 return 0

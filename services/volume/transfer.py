@@ -49,7 +49,7 @@ class WrongAnswer(ValueError):
 
 
 @dataclass(frozen=True)
-class Source:
+class FileSource:
     """A gateway, or another host."""
 
     url: str
@@ -68,7 +68,7 @@ class Transfer:
     end). A source that reads ANY_OF may send another one of `parts` (by number) instead; then
     `start` and `stop` say which, from the first call of `take` on."""
 
-    source: Source
+    source: FileSource
     name: str
     size: int | None = None
     start: int = 0

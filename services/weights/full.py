@@ -27,7 +27,7 @@ class _Entry(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorSpan:
     """Where a tensor lies in a file: from byte `start` to before byte `stop`."""
 
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class Place:
     stop: int
 
 
-def layout(path: Path) -> dict[str, Place]:
+def layout(path: Path) -> dict[str, TensorSpan]:
     """The tensors of a whole file by name, all of them bfloat16. Raises UnusableBase."""
     try:
         # It compares places and shapes with each other and with the file's size.
@@ -51,7 +51,7 @@ def layout(path: Path) -> dict[str, Place]:
             raise UnusableBase(f"{path}: {name} is {entry.dtype}; deltas change BF16 alone")
     data = 8 + length
     return {
-        name: Place(entry.shape, data + entry.data_offsets[0], data + entry.data_offsets[1])
+        name: TensorSpan(entry.shape, data + entry.data_offsets[0], data + entry.data_offsets[1])
         for name, entry in entries.items()
     }
 
@@ -116,7 +116,7 @@ class WholeVersion:
         return values.reshape(place.shape)
 
 
-def _check_shapes(path: Path, found: Mapping[str, Place], delta: DeltaReader) -> None:
+def _check_shapes(path: Path, found: Mapping[str, TensorSpan], delta: DeltaReader) -> None:
     if found.keys() != delta.tensors.keys():
         other = sorted(found.keys() ^ delta.tensors.keys())
         raise UnusableDelta(f"{delta.path} and {path} differ in {len(other)} tensors: {other[:3]}")

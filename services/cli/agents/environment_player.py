@@ -12,7 +12,12 @@ from typing import Any
 
 from services.cli.agents.command_player import LOOK_SECONDS, Ended, check_sendable
 from services.cli.output import CliError
-from services.environments.playing import Environment, EnvironmentFailed, NoEnvironment, Played
+from services.environments.playing import (
+    Environment,
+    EnvironmentFailed,
+    NoEnvironment,
+    PlayedEpisode,
+)
 
 
 class EnvironmentPlayer:
@@ -48,7 +53,7 @@ class EnvironmentPlayer:
     ) -> tuple[Ended, dict[str, Any] | None]:
         """As `players.Player.play`."""
         began = time.monotonic()
-        playing: Future[Played] = asyncio.run_coroutine_threadsafe(
+        playing: Future[PlayedEpisode] = asyncio.run_coroutine_threadsafe(
             self._limited(group, session), self._loop
         )
         output = problem = ""
@@ -70,12 +75,12 @@ class EnvironmentPlayer:
             reward = {"reward": None, "error": problem[:1000]}
         return Ended(None, time.monotonic() - began, output, "", problem), reward
 
-    async def _limited(self, group: dict[str, Any], session: dict[str, Any]) -> Played:
+    async def _limited(self, group: dict[str, Any], session: dict[str, Any]) -> PlayedEpisode:
         async with asyncio.timeout(self._limit):
             return await self._environment.play(group, session)
 
 
-def _until(playing: "Future[Played]", stop: threading.Event) -> Played:
+def _until(playing: "Future[PlayedEpisode]", stop: threading.Event) -> PlayedEpisode:
     while True:
         try:
             return playing.result(LOOK_SECONDS)

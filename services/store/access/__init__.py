@@ -1,1 +1,1 @@
-"""Who may call the gateway: keys, and the sessions of the page."""
+"""API keys, and sessions of the page."""

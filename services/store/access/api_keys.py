@@ -1,4 +1,4 @@
-"""API keys besides the installation's first: their names, and hashes of them, never the keys."""
+"""API keys besides the installation's first key: their names and hashes, never the keys."""
 
 from collections.abc import Sequence
 
@@ -9,29 +9,30 @@ from services.store.unreadable import as_text, read_json
 
 
 class ApiKeys(StorePart):
-    """One hash: what a key's digest belongs to. A request with such a key costs one HGET."""
+    """Calls about API keys: one hash from a key's digest to its record. A request with such a key
+    costs one HGET."""
 
     async def add(self, digest: str, record: ApiKeyRecord) -> None:
         """Accept the key of this digest from now on."""
         await self._redis.hset(API_KEYS, digest, record.model_dump_json())
 
     async def find(self, digest: str) -> ApiKeyRecord | None:
-        """Whose key this is."""
+        """Return the record of a key, or None."""
         found = await self._redis.hget(API_KEYS, digest)
         return read_json(ApiKeyRecord, "an API key", found) if found else None
 
     async def list(self) -> list[ApiKeyRecord]:
-        """All, oldest first."""
+        """Return the records of all keys, oldest first."""
         found = await self._redis.hvals(API_KEYS)
         read = (read_json(ApiKeyRecord, "an API key", text) for text in found)
         return sorted((one for one in read if one), key=lambda one: (one.created, one.id))
 
     async def digests(self) -> dict[str, ApiKeyRecord | None]:
-        """All keys by their digests; None for a record that cannot be read."""
+        """Return all keys by their digests; None for a record that cannot be read."""
         found = await self._redis.hgetall(API_KEYS)
         return {as_text(d): read_json(ApiKeyRecord, "an API key", r) for d, r in found.items()}
 
     async def remove(self, digests: Sequence[str]) -> None:
-        """Accept these keys no more."""
+        """Stop accepting these keys."""
         if digests:
             await self._redis.hdel(API_KEYS, *digests)

@@ -1,4 +1,4 @@
-"""Sessions of the page, and links that begin one: hashes, never what a browser shows."""
+"""Sessions of the page, and links that begin a session: hashes, never what a browser shows."""
 
 from typing import Literal
 
@@ -9,22 +9,23 @@ Kind = Literal["session", "login"]
 
 
 class PageSessions(StorePart):
-    """Which API key a token was given for, both as digests. Redis forgets it in time."""
+    """Calls about sessions of the page. A token stands for an API key, both as digests, and
+    expires."""
 
     async def begin(self, kind: Kind, token: str, key: str, seconds: int) -> None:
-        """Let `token` stand for `key` (both digests) for a time."""
+        """Let `token` stand for `key` (both digests) for some seconds."""
         await self._redis.set(token_key(kind, token), key, ex=seconds)
 
     async def key_of(self, token: str) -> str | None:
-        """The digest of the key that a session's token stands for."""
+        """Return the digest of the key that a session's token stands for, or None."""
         found = await self._redis.get(token_key("session", token))
         return found.decode() if found else None
 
     async def use_login(self, token: str) -> str | None:
-        """The digest of the key that a link's token stands for. It can be used once."""
+        """Return the digest of the key that a link's token stands for, or None. A token works
+        once."""
         found = await self._redis.getdel(token_key("login", token))
         return found.decode() if found else None
 
     async def end(self, token: str) -> None:
-        """End a session."""
         await self._redis.delete(token_key("session", token))

@@ -1,1 +1,1 @@
-"""Conversations that programs outside have with the policy."""
+"""Conversations of external programs with the policy."""

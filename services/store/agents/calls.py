@@ -1,7 +1,7 @@
-"""Calls of agents' sessions that wait for a worker, or are worked on: hashes of a run, and two logs
-that wake who waits.
+"""Calls of agents' sessions that wait for a worker or that a worker answers: hashes of a run, and
+two streams that wake readers.
 
-Every call may be made twice: the client repeats one whose reply was lost.
+Every call may be repeated: the client repeats a call whose reply was lost.
 """
 
 from dataclasses import dataclass
@@ -16,63 +16,63 @@ from services.store.scripts import StorePart
 from services.store.unreadable import as_text, reading, report
 
 CLAIM_SECONDS = 10.0
-"""A worker that has not prolonged a call for so long has lost it to the others."""
+"""A worker that has not prolonged a call for this long has lost it."""
 HEAD_START_SECONDS = 1.0
-"""For so long a call waits for the worker that session_call.lua has chosen for it, which begins at
-once and claims its calls every quarter of a second."""
+"""Seconds for which only the worker that session_call.lua chose may claim a call. That worker
+claims its calls every quarter of a second."""
 
 Log = Literal["asked", "ended"]
-"""Of a run's calls: those that are asked for, which workers read, and those that have ended, which
-gateways read."""
+"""A run's streams of calls: calls that workers should answer, and calls that have ended, for
+gateways."""
 
 _call = msgspec.msgpack.Decoder(Call)
 
 
 def held_in(attempt: str) -> str:
-    """The part of a run that says until when sessions are held: those of a leased attempt, or a
-    live one."""
+    """Return the part of a run with the session's deadline: of leased attempts, or of live
+    sessions."""
     return "sessions_open" if is_live(attempt) else "attempts"
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A call that this worker may work on."""
+    """A call that this worker may answer."""
 
     id: str
     call: Call
 
     @property
     def attempt(self) -> str:
-        """Whose session it is."""
+        """The attempt that the session belongs to."""
         return self.id.split("/")[0]
 
     @property
     def index(self) -> int:
-        """Which of its sessions; of the end of a group 0."""
+        """The number of the session; 0 for the end of a group."""
         return int(self.id.split("/")[1])
 
     @property
     def digest(self) -> str:
-        """Of the request."""
+        """The digest of the request."""
         return self.id.split("/")[2]
 
 
 class AgentCalls(StorePart):
-    """What workers do with calls, and how gateways learn that one has ended."""
+    """Calls of workers about calls of sessions, and of gateways that wait for their end."""
 
     async def claim(
         self, run: str, worker: str, count: int, held: int = 0, at_once: int = 1
     ) -> list[Claimed]:
-        """Up to `count` calls to work on. `held`: those that the worker works on already, of
-        `at_once` that it can."""
+        """Claim up to `count` calls to answer. `held` is the number of calls that the worker
+        answers already, `at_once` the number that it can answer at the same time."""
         times = [int(CLAIM_SECONDS * 1000), int(HEAD_START_SECONDS * 1000)]
         arguments = [worker, count, *times, held, at_once]
         found = await self._scripts.run("session_claim", arguments, run=run)
         return await self._readable(run, list(zip(found[::2], found[1::2], strict=True)))
 
     async def asked(self, run: str, calls: list[str]) -> list[Claimed]:
-        """Those of `calls` that have not ended, for the worker that may take them first. It does
-        not hold them yet. One read."""
+        """Return those of `calls` that have not ended, for the worker that may claim them first.
+        The worker does not hold them yet. One read."""
         found = await self._redis.hmget(run_key(run, "calls"), calls)
         pairs = zip(calls, found, strict=True)
         return await self._readable(run, [(id.encode(), call) for id, call in pairs if call])
@@ -90,16 +90,16 @@ class AgentCalls(StorePart):
         return readable
 
     async def renew(self, run: str, worker: str, idle: float, calls: list[str]) -> list[str]:
-        """Prolong calls, and the leases of their attempts by `idle` seconds. Returns those that
+        """Prolong calls, and the leases of their attempts by `idle` seconds. Returns the calls that
         this worker has lost."""
         arguments = [worker, int(CLAIM_SECONDS * 1000), int(idle * 1000), *calls]
-        # All sessions of a run are live, or none.
+        # The sessions of a run are all live, or none is.
         deadlines = held_in(calls[0])
         lost = await self._scripts.run("session_renew", arguments, run=run, deadlines=deadlines)
         return [id.decode() for id in lost]
 
     async def release(self, run: str, worker: str, calls: list[str]) -> None:
-        """Give calls up without an answer."""
+        """Release calls without an answer."""
         await self._scripts.run("session_release", [worker, *calls], run=run)
 
     async def answer(
@@ -112,9 +112,10 @@ class AgentCalls(StorePart):
         length: int | None,
         oldest: tuple[str, int],
     ) -> int | None:
-        """Record a turn. `history`: the digest of all that the conversation then has; `length`: of
-        its text, of /completions; `oldest`: (lineage, version) of the turn's oldest token. Returns
-        its number; −1: the call was answered before; None: it came too late."""
+        """Record a turn. `history` is the digest of the conversation with this turn, `length` the
+        length of its text (/completions only), `oldest` the (lineage, version) of the turn's oldest
+        token. Returns the turn's number, −1 if the call was answered before, or None if it came too
+        late."""
         lineage, version = oldest
         blob = msgspec.msgpack.encode(turn)
         recorded = [blob, history, turn.parent, length or "", version, lineage]
@@ -122,7 +123,8 @@ class AgentCalls(StorePart):
         return (number[0] if number else -1) if done else None
 
     async def fail(self, run: str, worker: str, claimed: Claimed, error: dict[str, Any]) -> bool:
-        """Answer a call with an error. The session stays as it is."""
+        """Answer a call with an error. The session stays as it is. Returns False if it came too
+        late."""
         failure = msgspec.json.encode(error)
         done = await self._answer(run, worker, claimed, [b"", "", "", "", 0, ""], failure)
         return bool(done[0])
@@ -139,15 +141,15 @@ class AgentCalls(StorePart):
         return reply
 
     async def newest(self, log: Log, run: str) -> str:
-        """The place in a run's log of calls after which `news` begins."""
+        """Return the place in a run's stream of calls after which `news` begins."""
         found = await self._redis.xrevrange(run_key(run, f"calls_{log}"), count=1)
         return str(found[0][0].decode()) if found else "0"
 
     async def news(
         self, log: Log, run: str, after: str, wait: float
     ) -> tuple[str, list[tuple[str, str]]]:
-        """(place, [(call, of one that is asked for the worker that may take it first)]) after
-        `after`, waiting up to `wait` seconds."""
+        """Return the last place, and (call, the worker that may claim it first or '') of each entry
+        after `after`. Waits up to `wait` seconds."""
         key = run_key(run, f"calls_{log}")
         read = await self._redis.xread({key: after}, count=1000, block=max(1, int(wait * 1000)))
         found = read[0][1] if read else []

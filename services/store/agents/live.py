@@ -1,11 +1,12 @@
-"""Sessions that applications open: each is a group of its own, and takes a task only once it has
-ended and has its reward.
+"""Live sessions, which applications open. Each is a group of its own, and takes a task only once it
+has ended and has its reward.
 
-A session is open until it is ended, or had no call for its idle time; then it waits for a reward,
-until its deadline; with a reward it is ready to be leased. In between it holds no task, so that
-nobody waits for it. Turns and calls are those of any session (`sessions.py`).
+A session is open until it is ended, or has had no call for its idle time. Then it waits for a
+reward until its deadline. With a reward it is ready to be leased. An unleased session holds no
+task, so the learner does not wait for it. Its turns and calls are those of any session
+(`sessions.py`).
 
-Every call may be made twice: the client repeats one whose reply was lost.
+Every call may be repeated: the client repeats a call whose reply was lost.
 """
 
 from dataclasses import dataclass
@@ -20,42 +21,42 @@ from services.store.keys import LIVE_PARTS, run_key, sessions_key
 from services.store.scripts import StorePart
 
 KEPT_SECONDS = 3600.0
-"""How long after its deadline Redis knows of a session."""
+"""How long Redis keeps a session after its deadline."""
 
 
 @dataclass(frozen=True)
 class LiveSession:
-    """What a session is opened with."""
+    """The settings with which a session is opened."""
 
     opened_at: float
     idle: float
     """Seconds."""
     reward: float
-    """Seconds after its end by which its reward has to come."""
+    """Seconds after its end within which its reward must come."""
     max_turns: int
     prompt_key: str
-    """As of GroupHeader."""
+    """Named like the field of GroupHeader."""
     name: str
-    """What the application calls it; ''."""
+    """The application's name for the session, or ''."""
 
 
 @dataclass(frozen=True)
 class LiveCounts:
-    """The live sessions of a run."""
+    """Numbers of live sessions of a run."""
 
     open: int
     waiting: int
-    """Ended, and without a reward."""
+    """Ended, without a reward."""
     ready: int
-    """With a reward, and not handed in."""
+    """With a reward, not completed."""
     opened: int
-    """So far."""
+    """All sessions so far."""
     discarded: int
-    """Of these, those whose reward did not come in time, or that were not played."""
+    """Opened sessions that ended without a turn, or without a reward in time."""
 
 
 class LiveSessions(StorePart):
-    """`id` names a session; its attempts are called `ID.TOKEN`."""
+    """Calls about live sessions. `id` names a session; its attempts are called `ID.TOKEN`."""
 
     async def open(
         self,
@@ -66,10 +67,10 @@ class LiveSessions(StorePart):
         most: int,
         max_bytes: int = MAX_BYTES,
     ) -> str:
-        """Open a session with this digest of its key, whose turns may weigh `max_bytes`: ''.
-        `again`: it was opened before, and has the new key. Else why not: `full` (the run has `most`
-        sessions), `run` (it opens none any more), or how the session has ended."""
-        # It takes a task only when it is leased; this number is what its calls are seeded with.
+        """Open a session. `key` is the digest of its key; its turns may take `max_bytes`. Returns
+        '', or `again` if it was opened before and now has this key, or why not: `full` (the run has
+        `most` sessions), `run` (it opens none any more), or how the session has ended."""
+        # The session takes a task only when it is leased. This number seeds its calls.
         number = int(digest_of(id)[:7], 16)
         fields: dict[str, Any] = {
             "task": str(TaskPosition(number, number, 1, 0)),
@@ -89,30 +90,31 @@ class LiveSessions(StorePart):
         return str((await self._live("open", run, id, [id, most, key, *flat])).decode())
 
     async def reward(self, run: str, id: str, reward: Reward) -> Reward | str:
-        """Note a session's reward. Returns the one that counts, or why there is none."""
+        """Record a session's reward. Returns the reward that counts, or the reason for a
+        refusal."""
         arguments = [id, msgspec.json.encode(reward), int(reward.reward is not None)]
         refusal, *counts = await self._live("reward", run, id, arguments)
         return msgspec.json.decode(counts[0], type=Reward) if counts else str(refusal.decode())
 
     async def end(self, run: str, id: str) -> str:
-        """End a session: '', or why it could not."""
+        """End a session. Returns '', or why it could not be ended."""
         return str((await self._live("end", run, id, [id])).decode())
 
     async def refused(self, run: str, attempt: str) -> tuple[int, bool]:
-        """The session of this attempt could not be handed in: it is leased after all others that
-        are ready. Returns how often that was so, and whether others were accepted since the first
-        time; 0: the attempt is not held."""
+        """Note that the session of this attempt could not be completed. It is leased after all
+        other ready sessions. Returns how often that has happened, and whether any group was
+        accepted since the first time; (0, False) if the attempt is not held."""
         id = session_of(attempt)
         tries, others = await self._live("refused", run, id, [id, attempt])
         return int(tries), bool(others)
 
     async def sweep(self, run: str) -> int:
-        """End sessions that are idle, and discard those whose deadline has passed. Returns how
-        many."""
+        """End idle sessions, and discard sessions whose deadline has passed. Returns their
+        number."""
         return int(await self._scripts.run("live_sweep", [sessions_key(run, "")], run=run))
 
     async def find(self, run: str, id: str) -> LiveSession | None:
-        """What a session was opened with; None: nothing is known of it any more."""
+        """Return the settings of a session, or None for an unknown or expired one."""
         names = ("leased_at", "idle", "reward_ms", "max_turns", "prompt_key", "name")
         found = await self._redis.hmget(sessions_key(run, id), names)
         if None in found:
@@ -122,7 +124,6 @@ class LiveSessions(StorePart):
         return LiveSession(*times, int(turns), key, name)
 
     async def counts(self, run: str) -> LiveCounts:
-        """How many there are."""
         async with self._redis.pipeline(transaction=True) as pipe:
             for part in LIVE_PARTS:
                 pipe.zcard(run_key(run, part))

@@ -1,8 +1,8 @@
 """Calls of the policy as an endpoint. The gateway owns a call: it chooses the worker, and forgets
-the call when it has the answer or its client has gone. All keys expire: nothing here is durable.
+the call once it has the answer or its client has gone. All keys expire; nothing here is durable.
 
-In round trips: a call costs one write to ask and one to forget it; each piece of its answer one
-write and one read; and one write every KEEP_SECONDS.
+Round trips: a call costs one write to ask, one to forget, and one every KEEP_SECONDS; each piece of
+its answer costs one write and one read.
 """
 
 from typing import Any
@@ -15,7 +15,7 @@ from services.store.scripts import StorePart
 from services.store.unreadable import reading
 
 CALL_SECONDS = 20
-"""Without its gateway a call lasts so long, and its answer after its last piece."""
+"""How long a call lasts without its gateway, and an answer after its last piece."""
 KEEP_SECONDS = 5.0
 
 _call = msgspec.msgpack.Decoder(PolicyCall)
@@ -23,8 +23,8 @@ _piece = msgspec.msgpack.Decoder(Piece)
 
 
 class PolicyCalls(StorePart):
-    """A call is a key, its answer a stream, and each worker has a list of the calls that wait for
-    it."""
+    """Calls about the policy endpoint. A call is a key, its answer is a stream, and each worker has
+    a list of the calls that wait for it."""
 
     async def ask(self, run: str, worker: str, id: str, call: PolicyCall) -> None:
         """Have a worker answer a call."""
@@ -36,16 +36,16 @@ class PolicyCalls(StorePart):
             await pipe.execute()
 
     async def keep(self, run: str, id: str) -> None:
-        """The client still waits."""
+        """Keep a call whose client still waits."""
         await self._redis.expire(policy_key(run, "call", id), CALL_SECONDS)
 
     async def forget(self, run: str, id: str) -> None:
-        """Nobody waits any more: the worker stops when it notices."""
+        """Forget a call for which nobody waits any more. The worker stops once it notices."""
         await self._redis.delete(policy_key(run, "call", id), policy_key(run, "answer", id))
 
     async def pieces(self, run: str, id: str, after: str, wait: float) -> tuple[str, list[Piece]]:
-        """(place, pieces) of an answer after the place `after`, waiting up to `wait` seconds for
-        the first."""
+        """Return the last place, and the pieces of an answer after the place `after`. Waits up to
+        `wait` seconds for the first piece."""
         key = policy_key(run, "answer", id)
         found: Any = await self._redis.xread({key: after}, block=max(1, int(wait * 1000)))
         entries = found[0][1] if found else []
@@ -56,7 +56,7 @@ class PolicyCalls(StorePart):
     # --- workers ------------------------------------------------------------------------------
 
     async def take(self, run: str, worker: str, wait: float) -> tuple[str, PolicyCall] | None:
-        """The next call for a worker, waiting up to `wait` seconds for one."""
+        """Return the next call for a worker, waiting up to `wait` seconds."""
         found = await self._redis.blpop([policy_key(run, "worker", worker)], timeout=wait)
         if found is None:
             return None
@@ -68,7 +68,7 @@ class PolicyCalls(StorePart):
             return id, _call.decode(call)
 
     async def say(self, run: str, id: str, piece: Piece) -> bool:
-        """Add to an answer. False: nobody waits for it any more."""
+        """Add a piece to an answer. Returns False if nobody waits for it any more."""
         answer = policy_key(run, "answer", id)
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.xadd(answer, {"piece": msgspec.msgpack.encode(piece)})

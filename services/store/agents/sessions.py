@@ -1,7 +1,7 @@
-"""Sessions of agents: a hash per attempt with all of its sessions. Their calls, which workers
+"""Sessions of agents: for each attempt, a hash with all of its sessions. Their calls, which workers
 answer, are in `calls.py`.
 
-Every call may be made twice: the client repeats one whose reply was lost.
+Every call may be repeated: the client repeats a call whose reply was lost.
 """
 
 from dataclasses import dataclass, field
@@ -17,18 +17,18 @@ from services.store.scripts import StorePart
 from services.store.unreadable import as_text, reading
 
 AT_ONCE = 64
-"""Calls of one session that may wait or be worked on."""
+"""Calls of one session that may wait or be answered at the same time."""
 MAX_BYTES = 1 << 30
-"""Of the turns of a session, unless who opens it says another limit."""
+"""Default limit for the turns of a session."""
 KEPT_SECONDS = 3600.0
-"""How long Redis knows what became of sessions."""
+"""How long Redis keeps the end of sessions."""
 
 _turn = msgspec.msgpack.Decoder(Turn)
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What the sessions of an attempt have in common."""
+    """The settings that all sessions of an attempt share."""
 
     task: str
     """`position:epoch:rows:index`."""
@@ -38,30 +38,31 @@ class Opened:
     idle: float
     """Seconds."""
     max_turns: int
-    """Of each session."""
+    """Per session."""
     own: Row | None = None
-    """What the client brought in place of the task's row."""
+    """The row that the client brought instead of the task's row."""
     name: str = ""
-    """What the client calls its group."""
+    """The client's name for its group."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a session knows of a request."""
+    """A session's state, as one request needs it."""
 
     turns: list[int | None]
-    """For each history that it may continue the last turn of the conversation that has it."""
+    """For each history that the request may continue, the last turn of the conversation with that
+    history."""
     parents: list[int]
-    """Of each turn of the session the one that it continues; −1: none."""
+    """For each turn of the session, the turn that it continues; −1 for none."""
     answered: bool
-    """Whether this very request has an answer."""
+    """Whether the request has an answer."""
     over: str
-    """Why the session takes no more; '' while it may."""
+    """Why the session takes no more calls; '' while it takes calls."""
 
 
 @dataclass
-class Played:
-    """A session whose group has ended."""
+class PlayedSession:
+    """The turns and reward of a session whose group has ended."""
 
     turns: list[Turn] = field(default_factory=list)
     reward: Reward | None = None
@@ -70,11 +71,12 @@ class Played:
 
 
 class AgentSessions(StorePart):
-    """`attempt` names a group's sessions, `index` one of them."""
+    """Calls about sessions. `attempt` names a group's sessions, `index` one of them."""
 
     async def named(self, run: str, name: str) -> tuple[str, str] | None:
-        """The attempt of a group that a client has named, and why its sessions take no calls any
-        more ('' while they may, but for a lease that has lapsed); None without any."""
+        """Return the attempt of a group that a client has named, and why its sessions take no more
+        calls ('' while they take calls, or if only the lease has lapsed). Returns None for an
+        unknown name."""
         attempt = as_text(await self._redis.get(named_key(run, digest_of(name))) or b"")
         if not attempt:
             return None
@@ -82,7 +84,8 @@ class AgentSessions(StorePart):
         return attempt, _over(idle, state, None)
 
     async def reopen(self, run: str, attempt: str, name: str, keys: list[str]) -> str:
-        """Give the sessions of a named group other keys: '', or why they take no calls any more."""
+        """Give the sessions of a named group new keys. Returns '', or why they take no more
+        calls."""
         idle = await self._redis.hget(sessions_key(run, attempt), "idle") or b"0"
         arguments = [attempt, int(int(idle) / 1000 + KEPT_SECONDS), *keys]
         reply = await self._scripts.run(
@@ -99,9 +102,9 @@ class AgentSessions(StorePart):
         lost: str = "",
         max_bytes: int = MAX_BYTES,
     ) -> bool:
-        """Make the sessions of a leased attempt; `keys`: the digest of each one's key; `lost`: the
-        attempt that had the group's name before; `max_bytes`: of the turns of each session, above
-        which it gets no more. False: another attempt has the name now."""
+        """Make the sessions of a leased attempt. `keys` are the digests of their keys, `lost` is
+        the attempt that had the group's name before, and `max_bytes` limits the turns of each
+        session. Returns False if another attempt has the name now."""
         fields: dict[str, Any] = {
             "task": opened.task,
             "row": opened.row,
@@ -124,18 +127,18 @@ class AgentSessions(StorePart):
         return bool(holder == attempt.encode())
 
     async def key_of(self, run: str, attempt: str, index: int) -> str | None:
-        """The digest of a session's key; None if nothing is known of it (any more)."""
+        """Return the digest of a session's key, or None if nothing is known of the session."""
         found = await self._redis.hget(sessions_key(run, attempt), f"key:{index}")
         return found.decode() if found else None
 
     async def turn_count(self, run: str, attempt: str, index: int) -> int:
-        """How many turns a session has."""
+        """Return the number of a session's turns."""
         found = await self._redis.hget(sessions_key(run, attempt), f"turns:{index}")
         with reading(f"session {index} of attempt {attempt}"):
             return int(found or 0)
 
     async def lengths(self, run: str, attempt: str, index: int) -> list[int]:
-        """The lengths of a session's texts (of /completions) after each turn, rising."""
+        """Return the lengths of a session's texts (/completions) after each turn, rising."""
         found = await self._redis.hget(sessions_key(run, attempt), f"lengths:{index}")
         with reading(f"session {index} of attempt {attempt}"):
             return sorted(int(length) for length in (found or b"").split())
@@ -143,8 +146,8 @@ class AgentSessions(StorePart):
     async def known(
         self, run: str, attempt: str, index: int, digest: str, histories: list[str]
     ) -> Known:
-        """What the session knows of a request with this digest, which may continue `histories`. One
-        read of as many fields."""
+        """Return the session's state for a request with this digest, which may continue one of
+        `histories`. One read."""
         turns = [f"history:{index}:{one}" for one in histories]
         names = [f"asked:{index}:{digest}", "idle", "state", f"ended:{index}", f"parents:{index}"]
         with reading(f"session {index} of attempt {attempt}"):
@@ -158,12 +161,12 @@ class AgentSessions(StorePart):
             )
 
     async def call(self, run: str, attempt: str, index: int, digest: str, call: Call) -> str:
-        """Ask for a turn: `waiting`, `answered`, or why not (see session_call.lua)."""
+        """Ask for a turn. Returns `waiting`, `answered`, or why not (session_call.lua)."""
         arguments = [attempt, index, digest, AT_ONCE, msgspec.msgpack.encode(call)]
         return str((await self._run("call", run, attempt, arguments)).decode())
 
     async def over(self, run: str, attempt: str, index: int) -> str:
-        """Why a session takes no calls any more; '' while it may."""
+        """Return why a session takes no more calls; '' while it takes calls."""
         arguments = [attempt, index, ""]
         *_, reason = await self._run("look", run, attempt, arguments)
         return str(reason.decode())
@@ -171,8 +174,8 @@ class AgentSessions(StorePart):
     async def answer_of(
         self, run: str, attempt: str, index: int, digest: str
     ) -> Turn | dict[str, Any] | str | None:
-        """The turn that a request was answered with, or its error (an object), or why it gets none
-        (a text); None: not yet."""
+        """Return the turn that answers a request, its error (an object), or why it stays unanswered
+        (a text). Returns None while it waits."""
         arguments = [attempt, index, digest]
         reply = await self._run("look", run, attempt, arguments)
         turn, failure, refusal = reply
@@ -185,13 +188,14 @@ class AgentSessions(StorePart):
             return str(refusal.decode()) or None
 
     async def reward(self, run: str, attempt: str, index: int, reward: Reward) -> Reward | str:
-        """Note a session's reward. Returns the one that counts, or why there is none."""
+        """Record a session's reward. Returns the reward that counts, or the reason for a
+        refusal."""
         arguments = [attempt, index, msgspec.json.encode(reward)]
         refusal, *counts = await self._run("reward", run, attempt, arguments)
         return msgspec.json.decode(counts[0], type=Reward) if counts else str(refusal.decode())
 
     async def end(self, run: str, attempt: str, index: int) -> str:
-        """End a session: '', or why it could not."""
+        """End a session. Returns '', or why it could not be ended."""
         finish = msgspec.msgpack.encode(Call(kind="finish"))
         arguments = [attempt, index, call_id(attempt, 0, FINISH), finish]
         return str((await self._run("end", run, attempt, arguments)).decode())
@@ -201,7 +205,7 @@ class AgentSessions(StorePart):
     async def turns(
         self, run: str, attempt: str, index: int, numbers: list[int]
     ) -> list[Turn] | None:
-        """These turns of a session; None if they are gone."""
+        """Return these turns of a session, or None if they are gone."""
         if not numbers:
             return []
         names = [f"turn:{index}:{number}" for number in numbers]
@@ -210,7 +214,7 @@ class AgentSessions(StorePart):
             return None if None in found else [_turn.decode(blob) for blob in found]
 
     async def opened(self, run: str, attempt: str) -> Opened | None:
-        """What is known of the sessions of an attempt; None: nothing any more."""
+        """Return the settings of an attempt's sessions, or None if nothing is known of them."""
         names = ("own", "name", "task", "row", "samples", "leased_at", "idle", "max_turns")
         brought, name, *found = await self._redis.hmget(sessions_key(run, attempt), names)
         if None in found:
@@ -221,9 +225,9 @@ class AgentSessions(StorePart):
             own = msgspec.json.decode(brought, type=Row) if brought else None
             return Opened(task, *about, own, as_text(name or b""))
 
-    async def played(self, run: str, attempt: str, samples: int) -> list[Played] | None:
-        """All sessions of a group, with their turns and rewards; None if another worker was faster,
-        and they are closed."""
+    async def played(self, run: str, attempt: str, samples: int) -> list[PlayedSession] | None:
+        """Return all sessions of a group with their turns and rewards, or None if another worker
+        was faster and they are closed."""
         found = await self._redis.hgetall(sessions_key(run, attempt))
         if found.get(b"state", b"ended") != b"ended":
             return None
@@ -234,17 +238,17 @@ class AgentSessions(StorePart):
                 turns = [_turn.decode(found[b"turn:%d:%d" % (index, n)]) for n in range(count)]
                 reward = found.get(b"reward:%d" % index)
                 known = msgspec.json.decode(reward, type=Reward) if reward else None
-                sessions.append(Played(turns, known, b"spent:%d" % index in found))
+                sessions.append(PlayedSession(turns, known, b"spent:%d" % index in found))
         return sessions
 
     async def release_group(self, run: str, attempt: str) -> bool:
-        """A group's client plays it no more: its task is leased again. One that is done stays done.
-        False: there is no such group."""
+        """Release a group for its client: its task is leased again. A group that is done stays
+        done. Returns False for an unknown group."""
         return bool(await self._run("release_group", run, attempt, [attempt]))
 
     async def close(self, run: str, attempt: str, state: str) -> None:
-        """A group has been worked on. Unless its attempt ended its task, which closes them with it:
-        forget its sessions' turns, and remember why."""
+        """Close a group's sessions: delete their turns and keep `state`, the reason. Does nothing
+        if the attempt has closed them before."""
         arguments = [call_id(attempt, 0, FINISH), state]
         await self._run("close", run, attempt, arguments)
 

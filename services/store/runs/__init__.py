@@ -1,2 +1,2 @@
-"""Runs from submission to end: their records, their queues and chains, their learner's ranks, and
-what is known of each task."""
+"""Runs from submission to end: their records, queues and chains, the ranks of their learner, and
+the end of each task."""

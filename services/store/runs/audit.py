@@ -1,8 +1,8 @@
-"""What became of every task of a run: lost, duplicated and stale ones, found from the ledger. Pure.
+"""Audits a run's tasks from the ledger: finds lost, duplicated and stale ones. Pure.
 
-A run and the runs that it continues are one lineage: positions go on from one to the next, what
-was open at the end of one is taken over by the next. Nothing here trusts a counter: each task is
-looked for in the ledger's rows and in the places where an open task can be.
+A run and the runs that it continues are audited together: positions go on from one run to the next,
+which takes over the open tasks. The audit trusts no counter: it looks for each task in the ledger's
+rows and in each place of an open task.
 """
 
 from collections import Counter, defaultdict
@@ -16,11 +16,12 @@ from services.contracts.rows.task import TaskPosition
 from services.contracts.weights import parse_version_tag
 
 SHOWN = 20
-"""Problems that are put into words; all are counted."""
+"""Problems that are described; all are counted."""
 
 
 class Audit(BaseModel):
-    """Every task is in exactly one of `trained`, `dropped` and `in_flight`, or it is lost."""
+    """The audit of a run. Every task is in exactly one of `trained`, `dropped` and `in_flight`, or
+    it is lost."""
 
     run: str = Field(description="The run's id.")
     tasks: int = Field(description="Tasks leased so far, by this run and those it continues.")
@@ -51,36 +52,36 @@ class Audit(BaseModel):
 
     @property
     def clean(self) -> bool:
-        """Nothing lost, nothing twice, nothing too stale."""
+        """Whether no task is lost, duplicated or too stale."""
         return self.lost == self.duplicated == self.too_stale == 0
 
 
 @dataclass(frozen=True)
-class Ending:
-    """One row of the ledger."""
+class TaskEnding:
+    """One row of the ledger: how tasks ended."""
 
     tasks: list[str]
     reason: str = ""
-    """Why they were dropped; '' for tasks that were trained."""
+    """Why the tasks were dropped; '' if they were trained."""
     step: int = 0
     oldest: list[str] = field(default_factory=list)
-    """Per trained task, the version tag of its oldest token; '' where its group was gone."""
+    """For each trained task, the version tag of its oldest token; '' if its group was gone."""
     planned: str = ""
     """The lineage under which the batch was planned."""
 
 
 @dataclass(frozen=True)
 class Generation:
-    """One run of the lineage, as the store has it at one moment."""
+    """One of the audited runs, as the store has it at one moment."""
 
     run: str
     base_step: int
-    """The step it began at."""
+    """The step at which it began."""
     position: int
-    """The cursor: positions below it were leased."""
-    endings: list[Ending]
+    """The cursor: all positions below it were leased."""
+    endings: list[TaskEnding]
     lineages: list[tuple[str, int]]
-    """(lineage, version it began at), oldest first, those of the runs before it included."""
+    """(lineage, version it began at), oldest first, including the runs before it."""
     returned: list[str] = field(default_factory=list)
     held: list[str] = field(default_factory=list)
     groups: list[tuple[str, str]] = field(default_factory=list)
@@ -90,13 +91,13 @@ class Generation:
     plans: dict[int, list[tuple[str, str]]] = field(default_factory=dict)
     """(entry, task) of each batch that no checkpoint covers yet."""
     max_staleness: int | None = None
-    """What its config allows."""
+    """The limit of its config."""
     lost_writes: str = ""
-    """What is known of writes that Redis has lost."""
+    """A description of writes that Redis has lost."""
 
 
 def audit(generations: Sequence[Generation]) -> Audit:
-    """The audit of the last of `generations`, each of which continues the one before it."""
+    """Audit the last of `generations`. Each continues the one before it."""
     last = generations[-1]
     places: dict[int, list[str]] = defaultdict(list)
     dropped: Counter[str] = Counter()
@@ -136,9 +137,9 @@ def audit(generations: Sequence[Generation]) -> Audit:
     )
 
 
-def _counted(generations: Sequence[Generation]) -> Iterator[tuple[Generation, Ending]]:
-    """The endings that count, each with its run. Batches that an earlier run trained beyond the
-    step at which the next one took over belong to a branch that died."""
+def _counted(generations: Sequence[Generation]) -> Iterator[tuple[Generation, TaskEnding]]:
+    """Yield the endings that count, each with its run. Batches that an earlier run trained beyond
+    the step at which the next run took over do not count."""
     for place, one in enumerate(generations):
         taken_over = min((later.base_step for later in generations[place + 1 :]), default=inf)
         for ending in one.endings:
@@ -146,14 +147,14 @@ def _counted(generations: Sequence[Generation]) -> Iterator[tuple[Generation, En
                 yield one, ending
 
 
-def trained(generations: Sequence[Generation]) -> Iterator[Ending]:
-    """The batches that led to the last run's checkpoint."""
+def trained(generations: Sequence[Generation]) -> Iterator[TaskEnding]:
+    """Yield the batches that led to the last run's checkpoint."""
     return (ending for _, ending in _counted(generations) if not ending.reason)
 
 
 def _stalest(generations: Sequence[Generation]) -> tuple[int, list[tuple[int, str]]]:
-    """The most versions that a trained group was behind; and for each batch with groups that were
-    older than allowed their number, and a sentence."""
+    """Return the highest staleness of a trained group. Also return, for each batch with groups that
+    were staler than allowed, their number and a sentence."""
     oldest, found = 0, []
     for one, ending in _counted(generations):
         ages = _staleness(ending, one.lineages) if not ending.reason else []
@@ -170,12 +171,13 @@ def _stalest(generations: Sequence[Generation]) -> tuple[int, list[tuple[int, st
 
 
 def position(task: str) -> int:
-    """The place in the run's order that names a task."""
+    """Return the position that names a task."""
     return TaskPosition.parse(task).position
 
 
 def _lost(run: Generation, places: dict[int, list[str]]) -> dict[int, str]:
-    """What happened to each lost task. One whose group cannot be trained is lost wherever it is."""
+    """Describe what happened to each lost task. A task whose group cannot be trained is lost
+    wherever it is."""
     entries = {entry for entry, _ in run.groups}
     nowhere = {
         number: f"task {number} was leased, has not ended and is nowhere"
@@ -220,11 +222,12 @@ def _duplicated(run: Generation, places: dict[int, list[str]]) -> list[tuple[int
     return twice + again + ahead
 
 
-def _staleness(batch: Ending, lineages: list[tuple[str, int]]) -> list[int]:
-    """The oldest token of each group of a batch, in versions behind the one that trained it.
+def _staleness(batch: TaskEnding, lineages: list[tuple[str, int]]) -> list[int]:
+    """Return the staleness of each group of a batch: versions between its oldest token and its
+    training.
 
-    Along the tree as it was when the batch was planned: a replay after a rollback trains exactly
-    the batch that was planned, under a lineage whose versions are the same up to there.
+    The versions form a tree of lineages. The tree of the time of the plan counts: after a rollback,
+    a learner trains exactly the planned batch, under a lineage with the same versions up to there.
     """
     names = [name for name, _ in lineages]
     known = lineages[: names.index(batch.planned) + 1] if batch.planned in names else lineages
@@ -233,7 +236,8 @@ def _staleness(batch: Ending, lineages: list[tuple[str, int]]) -> list[int]:
 
 
 def _distance(tag: str, version: int, lineages: list[tuple[str, int]]) -> int:
-    """Versions from `tag` back to where its lineage left the living branch, and on to `version`."""
+    """Count versions from `tag` back to where its lineage left the living branch, and on to
+    `version`."""
     lineage, sampled = parse_version_tag(tag)
     names = [name for name, _ in lineages]
     later = lineages[names.index(lineage) + 1 :] if lineage in names else []

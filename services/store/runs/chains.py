@@ -1,4 +1,4 @@
-"""Chains by id: one record each, changed as a whole, and the list of those that are not over."""
+"""Chains by id: one record each, changed as a whole, and the list of open chains."""
 
 from collections.abc import Callable
 
@@ -10,37 +10,36 @@ from services.store.unreadable import as_text, read_json
 
 
 class Chains(StorePart):
-    """Records only: steps are runs like any other."""
+    """Calls about chains. The steps of a chain are ordinary runs."""
 
     async def add(self, record: ChainRecord) -> None:
-        """Write a chain, whole."""
         await self._change(record.id, "", record)
 
     async def get(self, id: str) -> ChainRecord | None:
-        """A chain by id. One that cannot be read is none, with a line in the log."""
+        """Return a chain by id, or None. An unreadable chain is logged and treated as missing."""
         text = await self._redis.hget(CHAINS, id)
         return read_json(ChainRecord, f"chain {id}", text) if text is not None else None
 
     async def all(self) -> list[ChainRecord]:
-        """All chains, newest first. O(chains)."""
+        """Return all chains, newest first. O(chains)."""
         texts = await self._redis.hgetall(CHAINS)
         read = [read_json(ChainRecord, f"chain {as_text(i)}", text) for i, text in texts.items()]
         found = [record for record in read if record is not None]
         return sorted(found, key=lambda record: (record.created, record.id), reverse=True)
 
     async def ids(self) -> list[str]:
-        """Ids of all chains. O(chains), without their records."""
+        """Return the ids of all chains. O(chains), without their records."""
         return [as_text(id) for id in await self._redis.hkeys(CHAINS)]
 
     async def open(self) -> list[str]:
-        """Ids of the chains that are not over."""
+        """Return the ids of the chains that are not over."""
         return sorted(as_text(id) for id in await self._redis.smembers(OPEN_CHAINS))
 
     async def change(
         self, id: str, to: Callable[[ChainRecord], ChainRecord]
     ) -> tuple[ChainRecord, ChainRecord]:
-        """Change a chain as the pure `to` says. Returns it before and after. Raises Gone where
-        there is none, or none that can be read."""
+        """Change a chain with the pure function `to`. Returns the chain before and after. Raises
+        Gone if the chain is missing or cannot be read."""
         while True:
             text = await self._redis.hget(CHAINS, id)
             record = read_json(ChainRecord, f"chain {id}", text) if text is not None else None
@@ -51,7 +50,6 @@ class Chains(StorePart):
                 return record, changed
 
     async def delete(self, id: str) -> None:
-        """Forget a chain."""
         text = await self._redis.hget(CHAINS, id)
         if text is not None:
             await self._change(id, text, None)

@@ -15,16 +15,16 @@ KEPT = 20_000
 
 
 class Events(StorePart):
-    """Workers, learner and gateway append; the page and the command line read."""
+    """Calls about events: workers, learner and gateway append; the page and the command line
+    read."""
 
     async def add(self, run: str, kind: EventKind, data: dict[str, Any]) -> None:
-        """Append an event."""
         fields: dict[Any, Any] = {"kind": kind, "time": time.time(), "data": json.dumps(data)}
         await self._redis.xadd(run_key(run, "events"), fields, maxlen=KEPT, approximate=True)
 
     async def read(self, run: str, after: str, wait: float = 0, count: int = 1000) -> list[Event]:
-        """Up to `count` events after id `after` ("0": from the start), waiting up to `wait` seconds
-        for the first. Without `wait`, it does not block."""
+        """Return up to `count` events after id `after` ("0": from the start). Waits up to `wait`
+        seconds for the first event; does not block if `wait` is 0."""
         key = run_key(run, "events")
         block = max(1, int(wait * 1000)) if wait else None
         if block is not None:
@@ -33,13 +33,13 @@ class Events(StorePart):
         return [parsed_event(entry, fields) for entry, fields in found]
 
     async def before_newest(self, run: str, count: int) -> str:
-        """The id after which `read` begins with the newest `count` events."""
+        """Return the id after which `read` begins with the newest `count` events."""
         found: Any = await self._redis.xrevrange(run_key(run, "events"), count=count + 1)
         return found[-1][0].decode() if len(found) > count else "0"
 
 
 def parsed_event(entry: bytes, fields: dict[bytes, bytes]) -> Event:
-    """The event that an entry of the stream holds; a warning in place of an unreadable one."""
+    """Parse an entry of the stream. An unreadable entry becomes a warning."""
     id = entry.decode()
     try:
         with reading(f"event {id}"):

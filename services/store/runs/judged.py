@@ -12,7 +12,7 @@ KEPT = 16
 
 
 class JudgedAnswers(StorePart):
-    """Workers add; the page and the command line read."""
+    """Calls about judged answers: workers add; the page and the command line read."""
 
     async def add(self, run: str, answers: list[SampledAnswer]) -> None:
         """Add `answers`, the best one first, and drop the oldest ones."""
@@ -23,7 +23,7 @@ class JudgedAnswers(StorePart):
             await pipe.execute()
 
     async def newest(self, run: str) -> list[SampledAnswer]:
-        """The newest first. One that cannot be read is left out."""
+        """Return the answers, newest first. Unreadable answers are logged and left out."""
         found: list[bytes] = await self._redis.lrange(run_key(run, "judged"), 0, KEPT - 1)
         return [answer for answer in map(_parsed, found) if answer is not None]
 

@@ -1,5 +1,5 @@
-"""The ledger: one row for every task's end, written by the scripts that end tasks, never changed.
-This module only reads, and audits."""
+"""The ledger: one row for every task's end, written by the scripts that end tasks, and never
+changed. This module only reads and audits it."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ import anyio.to_thread
 from services.contracts.weights import parse_version_tag
 from services.store.errors import Gone
 from services.store.keys import run_key
-from services.store.runs.audit import Audit, Ending, Generation, audit, trained
+from services.store.runs.audit import Audit, Generation, TaskEnding, audit, trained
 from services.store.scripts import StorePart
 from services.store.unreadable import reading
 
@@ -18,11 +18,11 @@ PAGE = 1000
 
 
 class Ledger(StorePart):
-    """What became of a run's tasks."""
+    """Calls about the ends of a run's tasks."""
 
     async def audit(self, run: str) -> Audit:
-        """Every task of a run and of the runs that it continues, looked up in every place.
-        O(tasks). Raises KeyError for an unknown run, Unreadable where its state makes no sense."""
+        """Look up every task of a run, and of the runs that it continues, in every place. O(tasks).
+        Raises KeyError for an unknown run, and Unreadable if its state makes no sense."""
         with reading(f"the ledger of run {run}"):
             generations = [await self.generation(run)]
             seen = {run}
@@ -32,8 +32,8 @@ class Ledger(StorePart):
             return await anyio.to_thread.run_sync(audit, generations)
 
     async def trained_after(self, run: str, step: int) -> list[str]:
-        """Tasks that the run, and those that it continues, trained in steps after `step`, unless
-        that was undone."""
+        """Return the tasks that the run, or a run that it continues, trained in steps after `step`,
+        unless that was undone."""
         generations = [await self.generation(run)]
         while step < generations[0].base_step:
             before = await self._continued(generations[0].run)
@@ -49,8 +49,9 @@ class Ledger(StorePart):
         return name.decode() if name else None
 
     async def generation(self, run: str) -> Generation:
-        """The run at one moment: what is open is read in one transaction, with the id of the
-        ledger's newest row; the rows up to it, which never change, page by page."""
+        """Read the run at one moment. Open tasks are read in one transaction together with the id
+        of the ledger's newest row. The rows up to that one never change, and are read page by
+        page."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hmget(run_key(run, "run"), ["id", "max_staleness", "lost_writes"])
             pipe.hmget(run_key(run, "order"), ["position", "base_step"])
@@ -94,7 +95,7 @@ class Ledger(StorePart):
         )
 
     async def rows_after(self, run: str, entry: str) -> list[tuple[str, dict[str, str]]]:
-        """(entry id, fields) of the rows that came after the row `entry`; "": all."""
+        """Return (entry id, fields) of the rows after the row `entry`; "" for all rows."""
         rows: list[tuple[str, dict[str, str]]] = []
         start = f"({entry}" if entry else "-"
         while True:
@@ -106,8 +107,8 @@ class Ledger(StorePart):
                 return rows
             start = f"({rows[-1][0]}"
 
-    async def _endings(self, run: str, newest: str) -> list[Ending]:
-        endings: list[Ending] = []
+    async def _endings(self, run: str, newest: str) -> list[TaskEnding]:
+        endings: list[TaskEnding] = []
         start = "-"
         while True:
             rows: Any = await self._redis.xrange(
@@ -120,8 +121,8 @@ class Ledger(StorePart):
             start = f"({rows[-1][0].decode()}"
 
 
-def _with_row(endings: list[Ending], fields: dict[bytes, bytes]) -> list[Ending]:
-    """`endings` after one more row. A run that goes back takes back what it trained later."""
+def _with_row(endings: list[TaskEnding], fields: dict[bytes, bytes]) -> list[TaskEnding]:
+    """Return `endings` after one more row. A run that goes back undoes its later training."""
     if fields[b"end"] == b"undone":
         step = int(fields[b"step"])
         return [ending for ending in endings if ending.reason or ending.step <= step]
@@ -129,11 +130,11 @@ def _with_row(endings: list[Ending], fields: dict[bytes, bytes]) -> list[Ending]
     return endings
 
 
-def _ending(fields: dict[bytes, bytes]) -> Ending:
+def _ending(fields: dict[bytes, bytes]) -> TaskEnding:
     tasks = json.loads(fields[b"tasks"])
     if fields[b"end"] == b"dropped":
-        return Ending(tasks, reason=fields[b"reason"].decode())
-    return Ending(
+        return TaskEnding(tasks, reason=fields[b"reason"].decode())
+    return TaskEnding(
         tasks,
         step=int(fields[b"step"]),
         oldest=json.loads(fields[b"oldest"]),

@@ -1,4 +1,4 @@
-"""Pools: who their learner is, and what their queued runs wait for."""
+"""Pools: their learner's lock, and what their queued runs wait for."""
 
 from typing import Any
 
@@ -14,14 +14,14 @@ LOCK_SECONDS = 10.0
 
 
 class Pools(StorePart):
-    """One lock per pool: the token of its learner, for as long as that prolongs it."""
+    """Calls about pools. A pool has one lock, with the token of its learner."""
 
     def __init__(self, redis: Any, scripts: Scripts, runs: Runs) -> None:
         super().__init__(redis, scripts)
         self._runs = runs
 
     async def queue(self, pool: str) -> Queue:
-        """What the queued runs of a pool wait for."""
+        """Return what the queued runs of a pool wait for."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.get(pool_key(pool, "active"))
             pipe.zrange(pool_key(pool, "queue"), 0, -1)
@@ -31,34 +31,34 @@ class Pools(StorePart):
         return Queue(run, [as_text(id) for id in waiting], bool(learner))
 
     async def lock(self, pool: str, token: str, seconds: float) -> str:
-        """Become a pool's learner: '' where that worked, else the holder's token."""
+        """Become a pool's learner. Returns '', or the token of the present learner."""
         key = pool_key(pool, "learner")
         if await self._redis.set(key, token, nx=True, px=int(seconds * 1000)):
             return ""
         holder = await self._redis.get(key)
         if holder is None:
             return await self.lock(pool, token, seconds)
-        # Ours already: the reply that said so was lost, and the client asked again.
+        # The lock is ours already: the reply was lost, and the client asked again.
         return "" if holder.decode() == token else str(holder.decode())
 
     async def lock_seconds(self, pool: str) -> float:
-        """How long the lock lasts unless it is prolonged."""
+        """Return the seconds until the lock lapses unless it is prolonged."""
         return float(await self._redis.pttl(pool_key(pool, "learner"))) / 1000
 
     async def report_devices(self, pool: str, devices: LearnerDevices) -> None:
-        """Say what the pool's learner computes on."""
+        """Record the devices of the pool's learner."""
         await self._redis.set(pool_key(pool, "devices"), devices.model_dump_json())
 
     async def devices(self, pool: str) -> LearnerDevices | None:
-        """What the pool's learner computes on, or the last one did; None: none has said."""
+        """Return the devices of the pool's present or last learner, or None."""
         text = await self._redis.get(pool_key(pool, "devices"))
         return read_json(LearnerDevices, f"the devices of pool {pool}", text) if text else None
 
     async def prolong(self, pool: str, token: str, seconds: float) -> bool:
-        """Keep the lock. False: it is someone else's, or lapsed."""
+        """Keep the lock. Returns False if it has lapsed, or another learner has it."""
         arguments = [token, int(seconds * 1000)]
         return bool(await self._scripts.run("prolong_lock", arguments, pool=pool))
 
     async def unlock(self, pool: str, token: str) -> None:
-        """Give the lock up."""
+        """Release the lock."""
         await self._scripts.run("compare_delete", [token], more=[pool_key(pool, "learner")])

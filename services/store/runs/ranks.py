@@ -1,5 +1,5 @@
-"""The nodes of a pool's learner, which start and end their ranks together, and what its ranks tell
-each other before they are connected."""
+"""The nodes of a pool's learner, which start and end their ranks together, and a key-value store
+for its ranks before they are connected."""
 
 import secrets
 from dataclasses import dataclass
@@ -10,49 +10,50 @@ from services.store.scripts import StorePart
 LAPSE_SECONDS = 10.0
 """A node that has not called for this long is gone."""
 FORGET_SECONDS = 60
-"""What no node has prolonged for this long expires."""
+"""Seconds until keys expire that no node prolongs."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One host of a learner, as its supervisor presents it."""
+    """One host of a learner, as its supervisor describes it."""
 
     number: int
     count: int
-    """Nodes of this learner."""
+    """Number of nodes of this learner."""
     token: str
-    """Of this process, as `lock_token` makes it."""
+    """The token of this process, made by `lock_token`."""
     ranks: int
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What the nodes do now."""
+    """The present agreement of the nodes."""
 
     start: str
-    """Id of the start whose ranks run; '': none."""
+    """Id of the start whose ranks run; '' if no ranks run."""
     holder: str
-    """Token of the process that this one waits for: it has the same number, or belongs to a learner
-    with another count of nodes. '': none."""
+    """Token of the process that this one waits for; '' for none. That process has the same number,
+    or belongs to a learner with another count of nodes."""
     ranks: tuple[int, ...]
-    """Ranks of each node; 0 for one that has not called lately."""
+    """Ranks of each node; 0 for a node that has not called lately."""
 
 
 class RankMeetings(StorePart):
-    """Two keys per pool, which expire with the learner. A learner of one node uses neither."""
+    """Calls about nodes and ranks. A pool has two keys, which expire with the learner. A learner of
+    one node uses neither."""
 
     async def join(
         self, pool: str, node: Node, *, running: str, ended: str, candidate: str
     ) -> Agreement:
-        """Say that `node` lives; at least once in LAPSE_SECONDS. `running` and `ended`: the start
-        whose ranks run on it, and the last whose ranks have ended there. `candidate`: a new id, for
-        the start that may begin now."""
+        """Report that `node` is alive; must be called at least once in LAPSE_SECONDS. `running` and
+        `ended` are the start whose ranks run on the node, and the last start whose ranks have ended
+        there. `candidate` is a new id, for the start that may begin now."""
         states = [running, ended, candidate]
         start, holder, *ranks = await self._call(pool, node, node.ranks, states)
         return Agreement(start.decode(), holder.decode(), tuple(map(int, ranks)))
 
     async def leave(self, pool: str, node: Node) -> None:
-        """`node` has no ranks, and will have none."""
+        """Remove a node whose ranks have all ended."""
         await self._call(pool, node, 0, ["", "", ""])
 
     async def _call(self, pool: str, node: Node, ranks: int, states: list[str]) -> list[bytes]:
@@ -69,15 +70,15 @@ class RankMeetings(StorePart):
             await pipe.execute()
 
     async def add(self, pool: str, field: str, amount: int) -> int:
-        """Add to a number; returns the sum."""
+        """Add to a number. Returns the sum."""
         arguments = [field, amount, secrets.token_hex(8), FORGET_SECONDS]
         return int(await self._scripts.run("add_number", arguments, pool=pool))
 
     async def get(self, pool: str, fields: list[str]) -> list[bytes | None]:
-        """The value under each field; None where no rank has put one."""
+        """Return the value under each field, or None."""
         found: list[bytes | None] = await self._redis.hmget(pool_key(pool, "ranks"), fields)
         return found
 
     async def delete(self, pool: str, field: str) -> bool:
-        """Take a value back. False where there is none."""
+        """Delete a value. Returns False if it was missing."""
         return bool(await self._redis.hdel(pool_key(pool, "ranks"), field))

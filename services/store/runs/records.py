@@ -1,4 +1,4 @@
-"""Run records, read: one, all, or page by page, newest first."""
+"""Reads run records: one, all, or page by page, newest first."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,10 +15,11 @@ PAGE = 200
 
 
 class RunRecords(StorePart):
-    """One hash per run; its fields are those of RunRecord and what the scripts read."""
+    """Calls that read runs. A run is one hash; its fields are those of RunRecord and those that
+    scripts read."""
 
     async def get(self, run: str) -> RunRecord | None:
-        """A run by id."""
+        """Return a run by id, or None."""
         try:
             found = await self._redis.hgetall(run_key(run, "run"))
         except ResponseError as error:
@@ -30,19 +31,20 @@ class RunRecords(StorePart):
         return read_run(RunRecord, run, {as_text(key): value for key, value in found.items()})
 
     async def standing(self, run: str) -> tuple[bool, int]:
-        """Whether a run is over, is being cancelled, or is gone; and its fencing token.
-        Two fields, for callers that ask again and again."""
+        """Return whether a run is over, being cancelled, or gone; and its fencing token. Reads two
+        fields, for callers that ask often."""
         with reading(f"the state of run {run}"):
             state, token = await self._redis.hmget(run_key(run, "run"), "state", "fencing_token")
             return state is None or RunState(state.decode()).ending, int(token or 0)
 
     async def is_cancelled(self, run: str) -> bool:
-        """Whether the state of a run is `cancelled`."""
+        """Return whether the state of a run is `cancelled`."""
         state = await self._redis.hget(run_key(run, "run"), "state")
         return state is not None and state.decode() == RunState.CANCELLED
 
     async def all(self, since: float = -math.inf) -> list[RunSummary]:
-        """All runs that were submitted at this time or later, newest first. O(those)."""
+        """Return all runs that were submitted at this time or later, newest first. O(runs
+        returned)."""
         return (await self.page(None, since=since))[0]
 
     async def page(
@@ -52,10 +54,10 @@ class RunRecords(StorePart):
         wanted: Callable[[RunSummary], bool] = lambda run: True,
         since: float = -math.inf,
     ) -> tuple[list[RunSummary], str | None]:
-        """Up to `limit` runs for which `wanted` is true, submitted at `since` or later, newest
-        first, and the `before` of the page that follows; None where there is none. Raises
-        ValueError for a `before` that no page has given. O(runs looked at); a page is not shifted
-        by runs that come or go meanwhile."""
+        """Return up to `limit` runs for which `wanted` is true, submitted at `since` or later,
+        newest first, and the `before` of the next page (None on the last page). Raises ValueError
+        for a `before` that no page has returned. O(runs read). Runs that come or go meanwhile do
+        not shift a page."""
         created, last = _parsed_cursor(before)
         found: list[RunSummary] = []
         offset, cursor = 0, ""
@@ -78,7 +80,7 @@ class RunRecords(StorePart):
                 return found, None
 
     async def summaries(self, ids: Sequence[str]) -> Sequence[RunSummary | None]:
-        """The runs with these ids; None for one that is gone."""
+        """Return the runs with these ids; None for a run that is gone."""
         names = list(RunSummary.model_fields)
         pipe = self._redis.pipeline(transaction=False)
         for id in ids:
@@ -96,18 +98,18 @@ class RunRecords(StorePart):
         ]
 
     async def live(self) -> list[RunRecord]:
-        """All runs that are not over, whole, newest first."""
+        """Return all runs that are not over, whole, newest first."""
         ids = [run.id for run in await self.all() if not run.state.final]
         return [record for id in ids if (record := await self.get(id)) is not None]
 
     async def active(self, pool: str) -> RunRecord | None:
-        """The run that a pool works on."""
+        """Return the run that a pool works on, or None."""
         run = await self._redis.get(pool_key(pool, "active"))
         return await self.get(as_text(run)) if run else None
 
 
 def _parsed_cursor(before: str | None) -> tuple[float, str]:
-    """(created, id) of the run after which a page begins."""
+    """Parse (created, id) of the run after which a page begins."""
     if before is None:
         return math.inf, ""
     created, _, id = before.rpartition("-")

@@ -1,4 +1,4 @@
-"""What recovery writes for runs of which Redis has lost commits (services/recovery/)."""
+"""Writes for runs whose commits Redis has lost (services/recovery/)."""
 
 import json
 from collections.abc import Sequence
@@ -10,10 +10,11 @@ from services.store.scripts import StorePart
 
 
 class Recovery(StorePart):
-    """Recovery's access to runs."""
+    """Calls of recovery about runs."""
 
     async def cursor(self, run: str) -> tuple[TaskPosition, int] | None:
-        """A run's next task, and the rows of its dataset; None for one that samples nothing."""
+        """Return a run's next task and the rows of its dataset; None for a run that does not
+        sample."""
         found = await self._redis.hmget(run_key(run, "order"), [*ORDER, "dataset_rows"])
         if found[0] is None:
             return None
@@ -21,7 +22,7 @@ class Recovery(StorePart):
         return TaskPosition(*parts), rows
 
     async def note_loss(self, run: str, what: str) -> None:
-        """Have the run's audit say what it cannot know."""
+        """Add a loss to the run's audit."""
         key = run_key(run, "run")
         before = await self._redis.hget(key, "lost_writes")
         text = f"{before.decode()}; {what}" if before else what
@@ -38,8 +39,9 @@ class Recovery(StorePart):
         tasks: Sequence[str],
         lineages: Sequence[str],
     ) -> bool:
-        """Set a run to a checkpoint that Redis had lost: write `rows` to its ledger, `order` to its
-        cursor, and make `tasks` its open ones. False: Redis has this step, or a later one."""
+        """Set a run to a checkpoint that Redis has lost: write `rows` to its ledger, `order` to its
+        cursor, and make `tasks` its open ones. Returns False if Redis has this step or a later
+        one."""
         emptied = [run_key(run, part) for part in (*IN_FLIGHT_PARTS, *EMPTIED_PARTS)]
         flat = [[text for pair in fields.items() for text in pair] for fields in rows]
         state = [flat, order, list(tasks), list(lineages)]

@@ -1,4 +1,4 @@
-"""Runs: submitted, changed, deleted, and held by a learner. `records.py` reads them."""
+"""Submits, changes and deletes runs, and gives them to learners. `records.py` reads runs."""
 
 import json
 import time
@@ -40,12 +40,12 @@ OLDEST_FIRST = 1e10
 
 
 def queue_score(created: float, priority: int) -> float:
-    """A run's place in its pool's queue; the lowest comes first."""
+    """Return a run's place in its pool's queue; the lowest comes first."""
     return created - priority * OLDEST_FIRST
 
 
 class Runs(RunRecords):
-    """What is done with runs."""
+    """Calls that change runs."""
 
     def __init__(self, redis: Any, scripts: Scripts, datasets: Datasets) -> None:
         super().__init__(redis, scripts)
@@ -53,11 +53,11 @@ class Runs(RunRecords):
         self._ledger = Ledger(redis, scripts)
 
     async def submit(self, record: RunRecord, starts_from: Collection[str] = ()) -> None:
-        """Write a run and queue it. With `resume_from`, it continues at that run's checkpoint, or
-        at an earlier one that the record names. The tasks that are open by then come first. Raises
-        Gone where that run, or one of `starts_from`, is gone or being deleted, StillRunning where
-        it has not ended."""
-        # What could not be read back is not written.
+        """Write a run and queue it. With `resume_from`, it continues from that run's checkpoint, or
+        from an earlier one that the record names, and leases the open tasks first. Raises Gone if
+        that run, or one of `starts_from`, is gone or being deleted, and StillRunning if it has not
+        ended."""
+        # Check that the record can be read back.
         decode(record.model_dump_json().encode())
         ended = await self._close(record.resume_from) if record.resume_from else None
         if ended is not None and record.checkpoint is not None:
@@ -81,17 +81,17 @@ class Runs(RunRecords):
                     for part in ("prompt_filter", "pass_rates")
                 ]
             )
-        # Of live sessions each is an epoch of one row.
+        # For live sessions each session is an epoch of one row.
         rows = dataset.rows if dataset else int(is_live_run(record))
         if record.dataset_rows:
             rows, dataset = order_of(record).epoch_rows, None
         arguments = submission(record, rows, ended, noted)
         written = await self._scripts.run("submit", arguments, run=record.id)
         if not written and record.chain:
-            # Another gateway was faster. What it leaves undone, `queue_again` does.
+            # Another gateway was faster. If it breaks off, `queue_again` completes the submission.
             return
         await self._list(record)
-        # Only now that a deletion can see it: see mark_deleting.lua.
+        # After `_list`, so that a deletion can see this run (mark_deleting.lua).
         needed = {*starts_from, *([record.resume_from] if record.resume_from else [])}
         if going := [run for run in sorted(needed) if not await self._stays(run)]:
             problem = f"run {going[0]} is being deleted; if that broke off, delete it again"
@@ -102,7 +102,7 @@ class Runs(RunRecords):
 
     async def queue_again(self, record: RunSummary) -> None:
         """List and queue a run of the state `queued` whose submission broke off after it was
-        written. Does nothing to a run that waits already, or is active."""
+        written. Does nothing if the run is queued or active."""
         if await self._redis.zscore(pool_key(record.pool, "queue"), record.id) is None:
             await self._list(record)
             await self._queue(record)
@@ -116,7 +116,7 @@ class Runs(RunRecords):
         await self._redis.zadd(RUNS, {record.id: record.created})
 
     async def _queue(self, record: RunSummary) -> None:
-        # Rows that came while the run was not listed yet.
+        # Add rows that came before the run was listed.
         name = await self._redis.hget(run_key(record.id, "run"), "dataset")
         dataset = await self._datasets.find(name.decode()) if name else None
         if dataset is not None:
@@ -129,8 +129,8 @@ class Runs(RunRecords):
         return state is not None and deleting is None
 
     async def _same_rows(self, run: str, record: RunRecord, dataset: DatasetRecord | None) -> bool:
-        """Whether a task of `run` is the same prompt in the run that `record` describes. With live
-        sessions a task is whichever session comes."""
+        """Return whether a task of `run` is the same prompt in the run that `record` describes.
+        With live sessions any session may be any task."""
         if is_live_run(record):
             return True
         if record.dataset_rows:
@@ -141,7 +141,7 @@ class Runs(RunRecords):
         return found is not None and dataset is not None and found.id == dataset.id
 
     async def _close(self, run: str) -> EndedRun:
-        """Close a run that has ended, and say where it stopped."""
+        """Close a run that has ended, and return its last state."""
         with reading(f"what Redis holds of run {run}"):
             emptied = [run_key(run, part) for part in EMPTIED_PARTS]
             reply = await self._scripts.run("close_run", [], more=emptied, run=run)
@@ -162,15 +162,15 @@ class Runs(RunRecords):
             )
 
     async def _discard(self, run: str) -> None:
-        """Free what an ended run holds without looking at it."""
+        """Free what an ended run holds without reading it."""
         # Without a token every learner is fenced.
         await self._redis.hdel(run_key(run, "run"), "fencing_token")
         for part in ("order", "returned", "lineages", *IN_FLIGHT_PARTS, *EMPTIED_PARTS):
             await self._redis.unlink(run_key(run, part))
 
     async def cancel(self, run: str, *, now: bool = False) -> None:
-        """Ask a run to end after its present step. A queued run ends at once, and with `now` any
-        run does. Raises KeyError for an unknown run."""
+        """Ask a run to end after its present step. A queued run ends at once, and so does any run
+        with `now`. Raises KeyError for an unknown run."""
         record = await self.get(run)
         if record is None:
             raise KeyError(f"there is no run {run}")
@@ -182,7 +182,7 @@ class Runs(RunRecords):
             await self.set_state(run, RunState.CANCELLED, "at once, on request")
             return
         await self.set_state(run, RunState.CANCELLING, "it ends after its present step")
-        # A run is neither in the queue nor with a learner where a gateway died between the two.
+        # If a gateway has died between the two steps, the run is neither queued nor with a learner.
         active = await self._redis.get(pool_key(record.pool, "active"))
         if active is None or active.decode() != run:
             await self.set_state(run, RunState.CANCELLED, reason, leaving=RunState.CANCELLING)
@@ -196,8 +196,8 @@ class Runs(RunRecords):
         leaving: RunState | None = None,
         fencing_token: int | None = None,
     ) -> bool:
-        """Change a run's state, with an event. False: its state is final, or not `leaving`.
-        Raises Fenced where `fencing_token` is an old learner's."""
+        """Change a run's state, and add an event. Returns False if its state is final, or not
+        `leaving`. Raises Fenced if `fencing_token` is an old learner's."""
         final = int(RunState(state).final)
         conditions = [leaving or "", final, "" if fencing_token is None else fencing_token]
         arguments = [str(RunState(state)), reason, time.time(), *conditions]
@@ -207,7 +207,7 @@ class Runs(RunRecords):
         return bool(changed)
 
     async def fail(self, run: str, reason: str) -> bool:
-        """End a run as failed. Its learner notices and goes on to the next."""
+        """End a run as failed. Its learner notices and goes on to the next run."""
         return await self.set_state(run, RunState.FAILED, reason)
 
     async def mark_deleting(self, run: str) -> None:
@@ -234,10 +234,11 @@ class Runs(RunRecords):
     # --- the learner --------------------------------------------------------------------------
 
     async def take(self, pool: str) -> RunRecord | None:
-        """The pool's active run, else the first of its queue, which becomes active."""
+        """Return the pool's active run. Without an active run, the first run of the queue becomes
+        active."""
         while run := await self._scripts.run("take_run", [], pool=pool):
             if (record := await self.get(as_text(run))) is not None:
-                # Its record may not say it any more.
+                # A damaged record may lack the pool.
                 record.pool = pool
                 return record
             report(f"run {as_text(run)}", "it stands in the queue, and there is no such run")
@@ -247,24 +248,24 @@ class Runs(RunRecords):
     async def go_back(
         self, run: str, fencing_token: int, lineage: str, step: int, checkpoint: str
     ) -> None:
-        """Set a run back to an earlier checkpoint: what it trained later is sampled again. Raises
-        Fenced."""
+        """Set a run back to an earlier checkpoint. The tasks that it trained later are sampled
+        again. Raises Fenced."""
         tasks = await self._ledger.trained_after(run, step)
         arguments = [fencing_token, lineage, step, checkpoint, json.dumps(tasks)]
         if await self._scripts.run("go_back", arguments, run=run) == -1:
             raise Fenced(run)
 
     async def acquire(self, run: str, lineage: str) -> int:
-        """Take a run over under a new lineage. Returns the fencing token that shuts out
-        all other learners. Raises KeyError where there is no such run."""
+        """Take over a run under a new lineage. Returns the fencing token that shuts out all other
+        learners. Raises KeyError for an unknown run."""
         fencing_token = int(await self._scripts.run("acquire", [lineage], run=run))
         if fencing_token == 0:
             raise KeyError(f"there is no run {run}")
         return fencing_token
 
     async def lineages(self, run: str) -> Sequence[tuple[str, int]]:
-        """(lineage, version it began at) of every start of a learner, oldest first, those of the
-        runs that this one continues included."""
+        """Return (lineage, version it began at) of every start of a learner, oldest first,
+        including the runs that this one continues."""
         with reading(f"the lineages of run {run}"):
             found = await self._redis.lrange(run_key(run, "lineages"), 0, -1)
             return [parse_version_tag(text.decode()) for text in found]
@@ -278,8 +279,8 @@ class Runs(RunRecords):
     async def finish(
         self, run: str, pool: str, state: str, reason: str, *, fencing_token: int | None = None
     ) -> None:
-        """End a run, free all that it holds, and make room for the pool's next one. Raises Fenced
-        where `fencing_token` is an old learner's."""
+        """End a run, free all that it holds, and let the pool take its next run. Raises Fenced if
+        `fencing_token` is an old learner's."""
         await self.set_state(run, state, reason, fencing_token=fencing_token)
         try:
             await self._close(run)

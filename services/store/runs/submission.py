@@ -1,4 +1,5 @@
-"""What `submit.lua` writes for a new run: its fields, and the order of its tasks. Pure."""
+"""Makes the arguments of `submit.lua` for a new run: its fields, and the order of its tasks.
+Pure."""
 
 import json
 from dataclasses import dataclass, field
@@ -14,35 +15,35 @@ ORDER = ("position", "epoch", "rows", "index")
 
 @dataclass(frozen=True)
 class RowNotes:
-    """What a run has noted of its rows."""
+    """A run's notes about its rows."""
 
     filters: dict[bytes, bytes]
-    """See `filter_prompt.lua`."""
+    """The notes of `filter_prompt.lua`."""
     pass_rates: dict[bytes, bytes]
 
 
 @dataclass(frozen=True)
 class EndedRun:
-    """What a run that continues another one takes over."""
+    """The parts of an ended run that its continuation takes over."""
 
     run: str
     step: int
     checkpoint: str | None
     order: dict[str, int]
-    """By the names in ORDER; empty where the run never sampled."""
+    """By the names in ORDER; empty if the run never sampled."""
     lineages: list[str]
     open: list[str]
     """Tasks that have not ended."""
 
 
 def is_live_run(record: RunRecord) -> bool:
-    """Whether it trains on sessions that applications open, and has no dataset."""
+    """Return whether a run trains on live sessions, and so has no dataset."""
     return bool(record.config["data"].get("source") == "sessions")
 
 
 @dataclass(frozen=True)
 class _Sampling:
-    """What a run that samples begins with; of a supervised run it is empty."""
+    """The initial state of a run that samples; empty for a supervised run."""
 
     order: dict[str, int] = field(default_factory=dict)
     returned: list[str] = field(default_factory=list)
@@ -54,8 +55,8 @@ class _Sampling:
 def submission(
     record: RunRecord, rows: int, ended: EndedRun | None, noted: RowNotes | None
 ) -> list[str]:
-    """The arguments of `submit.lua`. `rows`: of an epoch. `noted`: what the run that is continued
-    has noted of these rows; None where it had others."""
+    """Return the arguments of `submit.lua`. `rows` is the length of an epoch. `noted` are the notes
+    of the continued run about these rows; None if it had other rows."""
     config = record.config
     fields: dict[str, Any] = record.model_dump(mode="json")
     if not record.dataset_rows:
@@ -81,14 +82,14 @@ def submission(
 def _sampling(
     record: RunRecord, rows: int, ended: EndedRun | None, noted: RowNotes | None
 ) -> _Sampling:
-    """As of `submission`, for a run that samples."""
+    """Return the initial state of a run that samples, with the arguments of `submission`."""
     begins = _Sampling(dict(zip(ORDER, (0, 0, rows, 0), strict=True)))
     if ended is not None and ended.order:
         if noted is not None:
             begins = _Sampling(dict(ended.order), ended.open, [], ended.lineages, noted)
         else:
-            # Positions go on, so that they name one task of the whole lineage. What was open points
-            # into rows of another dataset.
+            # Positions go on, so each names one task of all these runs. The open tasks are
+            # positions in another dataset.
             order = begins.order | {"position": ended.order["position"]}
             begins = _Sampling(order, [], ended.open, ended.lineages)
     order, algorithm = begins.order, record.config["algorithm"]
@@ -116,13 +117,13 @@ def _decoded(notes: dict[bytes, bytes]) -> dict[str, str]:
 
 
 def order_of(record: RunRecord) -> Mixture:
-    """The order of the prompts of a run on several datasets."""
+    """Return the order of the prompts of a run on several datasets."""
     data = Data.model_validate(record.config["data"])
     return prompt_mixture(data, record.dataset_rows, record.config["training"]["seed"])
 
 
 def same_mixture(before: RunRecord, record: RunRecord) -> bool:
-    """Whether two runs on several datasets have the same order, but for their seeds."""
+    """Return whether two runs on several datasets have the same order except for their seeds."""
     amounts = [
         [(one.dataset, one.repeats, one.weight) for one in data.components]
         for data in (Data.model_validate(run.config["data"]) for run in (before, record))
@@ -131,7 +132,7 @@ def same_mixture(before: RunRecord, record: RunRecord) -> bool:
 
 
 def text_of(value: Any) -> str:
-    """A field's value as Redis keeps it."""
+    """Return a field's value as Redis keeps it."""
     if isinstance(value, bool):
         return str(int(value))
     return json.dumps(value) if isinstance(value, dict | list) else str(value)

@@ -1,1 +1,1 @@
-"""The Redis server itself: what it must promise, and its content as a file."""
+"""The Redis server itself: the durability that it must have, and its content as a file."""

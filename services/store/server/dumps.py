@@ -1,7 +1,7 @@
-"""The store's whole content, out of one Redis and into another: for backups.
+"""Copies the store's whole content out of one Redis and into another, for backups.
 
-What belongs to one run is read at one moment, so that a run comes back as if its processes had all
-been killed then. Leases come back, too, and lapse by themselves. Locks and heartbeats do not.
+The keys of a run are read at one moment: a restored run is as if its processes had all been killed
+then. Leases are restored too, and lapse by themselves. Locks and heartbeats are not restored.
 """
 
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ from services.store.scripts import Scripts, StorePart
 from services.store.unreadable import as_text
 
 BY_FIELD = ("blobs",)
-"""Hashes that may grow beyond what Redis takes in one piece (512 MB): groups that wait."""
+"""Hashes that may outgrow what Redis takes in one piece (512 MB): waiting groups."""
 FIELDS_AT_ONCE = 64
 SHARED = (SCHEMA, DATASETS, DATASET_NAMES, API_KEYS)
 FIRST = (CHAINS, OPEN_CHAINS)
@@ -45,30 +45,30 @@ class Dump(msgspec.Struct, frozen=True):
     name: str
     """The run's id, the pool's name, or the key."""
     dumps: dict[str, bytes] = {}
-    """By key, in Redis' own form, which carries a checksum and its version."""
+    """By key, in Redis' own form, which has a checksum and a version."""
     hashes: dict[str, dict[bytes, bytes]] = {}
     """By key, field by field."""
     created: float = 0.0
-    """Of a run: its place in the list of all."""
+    """For a run: its place in the list of all runs."""
 
 
 class NotEmpty(RuntimeError):
-    """There is something where a backup should go."""
+    """Redis is not empty: a backup needs an empty one."""
 
 
 class ForeignDump(RuntimeError):
-    """This Redis does not take what another one has written."""
+    """This Redis cannot read what another kind or version of Redis has written."""
 
 
 class Dumps(StorePart):
-    """Reads and writes the whole store."""
+    """Calls that read and write the whole store."""
 
     def __init__(self, redis: Any, scripts: Scripts, runs: Runs) -> None:
         super().__init__(redis, scripts)
         self._runs = runs
 
     async def read(self) -> AsyncIterator[Dump]:
-        """All there is: chains, pools, runs, oldest first, datasets and API keys."""
+        """Yield everything: chains, pools, runs (oldest first), datasets and API keys."""
         for key in FIRST:
             yield await self._dump("shared", key, [key])
         pools = sorted(as_text(name) for name in await self._redis.smembers(POOLS))
@@ -97,8 +97,8 @@ class Dumps(StorePart):
         return Dump(of, name, dumps, hashes, created)
 
     async def begin(self, backup: str) -> None:
-        """Claim an empty store for the restoring of `backup`; one that broke off goes on. Raises
-        NotEmpty."""
+        """Claim an empty store for restoring `backup`. A restore of `backup` that broke off goes
+        on. Raises NotEmpty."""
         claimed = await self._redis.get(RESTORING)
         if claimed is not None and claimed.decode() == backup:
             return
@@ -110,12 +110,12 @@ class Dumps(StorePart):
         await self._redis.set(RESTORING, backup)
 
     async def restoring(self) -> bool:
-        """Whether a backup is being restored, so that parts are missing."""
+        """Return whether a backup is being restored, so that parts are missing."""
         return bool(await self._redis.exists(RESTORING))
 
     async def write(self, part: Dump) -> None:
-        """Put back one part; the same again does no harm. Pools have to come last, so that nobody
-        begins with a run that is not there yet. Raises ForeignDump."""
+        """Write one part; writing it again does no harm. Pools must come last, so that no learner
+        takes a run that is missing. Raises ForeignDump."""
         for key, dump in part.dumps.items():
             try:
                 await self._redis.restore(key, 0, dump, replace=True)
@@ -138,8 +138,8 @@ class Dumps(StorePart):
             await self._redis.sadd(POOLS, part.name)
 
     async def end(self) -> None:
-        """All parts are there: every run that is not over gets its place in its pool's queue, also
-        where pool and run were read at two sides of a change."""
+        """Finish a restore: put every run that is not over into its pool's queue, even if pool and
+        run were read before and after a change."""
         for id in await self._redis.zrange(RUNS, 0, -1):
             (run,) = await self._runs.summaries([as_text(id)])
             if run is None or run.state.final:

@@ -1,4 +1,4 @@
-"""Whether a Redis keeps what it acknowledges."""
+"""Checks that a Redis keeps what it acknowledges."""
 
 from typing import Any
 
@@ -13,10 +13,8 @@ class UnsafeRedis(RuntimeError):
 
 
 async def check_durability(redis: Any) -> None:
-    """Raise UnsafeRedis unless acknowledged writes survive a power cut and nothing is evicted.
-
-    A managed Redis that hides its configuration is taken at its word.
-    """
+    """Raise UnsafeRedis unless acknowledged writes survive a power cut and nothing is evicted. A
+    managed Redis that hides its configuration is trusted."""
     for name, wanted in SAFE.items():
         try:
             found = await _setting(redis, name)
@@ -32,7 +30,7 @@ async def check_durability(redis: Any) -> None:
 
 
 async def _setting(redis: Any, name: str) -> list[str]:
-    """What CONFIG GET says, of every master where there are several."""
+    """Return the values of a setting: one for a server, one for each master of a cluster."""
     if isinstance(redis, RedisCluster):
         await redis.ping()
         masters = redis.get_primaries()

@@ -1,1 +1,1 @@
-"""What workers lease, serve and hand in: prompts, groups, evaluations, and the weights for them."""
+"""Calls of workers and of the learner about tasks, groups, evaluations and weights."""

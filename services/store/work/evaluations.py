@@ -1,5 +1,5 @@
-"""The evaluations of a run: one is open, the others wait. Its rows are leased apart from training,
-and all are answered by one exact version."""
+"""The evaluations of a run. One evaluation is open; the others wait. Workers lease its rows
+separately from training, and answer all rows with the same version."""
 
 import json
 import secrets
@@ -16,42 +16,43 @@ from services.store.unreadable import as_text, reading
 
 @dataclass(frozen=True)
 class EvaluationLeases:
-    """What a worker got of the open evaluation."""
+    """The rows that a worker got of the open evaluation."""
 
     id: str = ""
-    """Empty: nothing is to be done."""
+    """Empty if there is nothing to do."""
     request: EvaluationRequest | None = None
-    """None where the worker knows it, by its id."""
+    """None if the worker knows the request, by its id."""
     rows: list[tuple[str, int]] = field(default_factory=list)
-    """Rows to answer, as (attempt, row). None, although there is an id: the worker has a seat, and
-    has to serve the request's version first."""
+    """Rows to answer, as (attempt, row). With an id and without rows, the worker has a seat and
+    must first serve the request's version."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """Where an evaluation stands that is not closed."""
+    """The state of an evaluation that is not closed."""
 
     id: str
     state: Literal["open", "done", "failed"]
     reason: str
     answered: int
     parts: int
-    """Files of answers that are durable."""
+    """Number of durable files of answers."""
 
 
 class Evaluations(StorePart):
-    """The learner requests, workers answer, the learner moves the answers to files."""
+    """Calls about evaluations: the learner requests them, workers answer rows, and the learner
+    moves the answers to files."""
 
     async def ask(
         self, run: str, fencing_token: int, request: EvaluationRequest, parts: int = 0
     ) -> None:
-        """Request an evaluation; one of this id that is not closed yet stays as it is. `parts`:
-        files with the answers of rows that are not `left`. Raises Fenced."""
+        """Request an evaluation, unless it is requested already. `parts` is the number of files
+        with the answers to rows that are not in the request's `left`. Raises Fenced."""
         arguments = [fencing_token, request.id, request.model_dump_json(), parts]
         self._refuse(run, await self._scripts.run("evaluation_ask", arguments, run=run))
 
     async def let(self, run: str, fencing_token: int, workers: int) -> None:
-        """Let so many workers answer at once; 0: all. Raises Fenced."""
+        """Let at most `workers` workers answer at once; 0 lets all. Raises Fenced."""
         arguments = [fencing_token, "evaluation_workers", workers]
         self._refuse(run, await self._scripts.run("update_run", arguments, run=run))
 
@@ -67,8 +68,8 @@ class Evaluations(StorePart):
         known: str = "",
         reserved: bool = False,
     ) -> EvaluationLeases:
-        """Up to `count` rows of the open evaluation for a worker that serves `version`
-        (LINEAGE:NUMBER). `busy`: it has other work; `known`: id of the request that it knows;
+        """Lease up to `count` rows of the open evaluation to a worker that serves `version`
+        (LINEAGE:NUMBER). `busy`: the worker has other work. `known`: id of the worker's request.
         `reserved`: it has a seat in any case, also while no evaluation is open."""
         if count <= 0:
             return EvaluationLeases()
@@ -85,28 +86,29 @@ class Evaluations(StorePart):
         return EvaluationLeases(id, request, rows)
 
     async def renew(self, run: str, worker: str, attempts: Sequence[str], ttl: float) -> None:
-        """Move the deadlines of the worker's seat and of these rows to `ttl` seconds from now."""
+        """Move the deadlines of the worker's seat and of its rows to `ttl` seconds from now."""
         for part, members in ("evaluation_seats", [worker]), ("evaluation_attempts", attempts):
             if members:
                 arguments = [int(ttl * 1000), *members]
                 await self._scripts.run("renew", arguments, run=run, deadlines=part)
 
     async def complete(self, run: str, id: str, attempt: str, row: AnsweredRow) -> bool:
-        """Record a row's answers. False: the attempt was no longer held."""
+        """Record a row's answers. Returns False if the attempt is no longer held."""
         arguments = [id, attempt, row.model_dump_json()]
         return bool(await self._scripts.run("evaluation_complete", arguments, run=run))
 
     async def release(self, run: str, attempts: Sequence[str], leaves: str = "") -> None:
-        """Return rows unanswered; `leaves`: the worker that gives its seat up."""
+        """Return rows without answers. `leaves` is the worker whose seat is removed."""
         await self._scripts.run("evaluation_release", [leaves, *attempts], run=run)
 
     async def fail(self, run: str, id: str, worker: str, reason: str) -> bool:
-        """This worker cannot load the version of the open evaluation: end it, unless another worker
-        has a seat for it that has not said so. False: it goes on, or is not open."""
+        """Note that this worker cannot load the version of the open evaluation. The evaluation
+        ends, unless another worker with a seat has not failed. Returns False if the evaluation goes
+        on, or is not open."""
         return bool(await self._scripts.run("evaluation_fail", [id, worker, reason], run=run))
 
     async def standing(self, run: str) -> list[Standing]:
-        """Those that are open or have ended, and are not closed."""
+        """Return the state of each evaluation that is open or has ended, until it is closed."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.hmget(run_key(run, "evaluation"), "id", "answered")
             pipe.hgetall(run_key(run, "evaluation_ended"))
@@ -124,15 +126,15 @@ class Evaluations(StorePart):
             return found
 
     async def requests(self, run: str) -> list[EvaluationRequest]:
-        """Those that are not closed, oldest first."""
+        """Return the requests of all evaluations that are not closed, oldest first."""
         texts = await self._redis.hgetall(run_key(run, "evaluation_requests"))
         with reading(f"the evaluations of run {run}"):
             found = [EvaluationRequest.model_validate_json(text) for text in texts.values()]
         return sorted(found, key=lambda one: one.asked)
 
     async def answers(self, run: str, id: str, limit: int) -> list[AnsweredRow]:
-        """Answers that are in no file yet: all of up to `limit` rows, else about `limit` of them.
-        Ordered by row."""
+        """Return answers that are in no file yet, ordered by row: all of up to `limit` rows,
+        otherwise about `limit` rows."""
         key = run_key(run, "evaluation_answers")
         found: dict[bytes, bytes] = {}
         cursor = -1
@@ -148,12 +150,13 @@ class Evaluations(StorePart):
     async def stored(
         self, run: str, fencing_token: int, id: str, part: int, rows: Sequence[int]
     ) -> None:
-        """The answers of these rows are durable in part `part`, counted from 1. Raises Fenced."""
+        """Delete answers that are durable in part `part` (counted from 1). Raises Fenced."""
         arguments = [fencing_token, id, part, *rows]
         self._refuse(run, await self._scripts.run("evaluation_stored", arguments, run=run))
 
     async def close(self, run: str, fencing_token: int, id: str, left: Sequence[int] = ()) -> None:
-        """Forget an evaluation; `left`: rows whose answers may be here still. Raises Fenced."""
+        """Forget an evaluation. `left` lists the rows whose answers may still be in Redis. Raises
+        Fenced."""
         arguments = [fencing_token, id, *left]
         self._refuse(run, await self._scripts.run("evaluation_close", arguments, run=run))
 

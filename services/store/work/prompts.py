@@ -1,6 +1,6 @@
-"""Leases of tasks. Each call is one script, one round trip, whatever the number of tasks.
+"""Leases of tasks. Each call is one script and one round trip for any number of tasks.
 
-Every call may be made twice: the client repeats one whose reply was lost.
+Every call may be repeated: the client repeats a call whose reply was lost.
 """
 
 import secrets
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import session_of
-from services.store.errors import NoRoom
+from services.store.errors import StreamFull
 from services.store.keys import run_key
 from services.store.scripts import Scripts, StorePart
 
@@ -43,29 +43,29 @@ class Lease:
 
 
 class Passed(NamedTuple):
-    """How many of a group's samples were correct."""
+    """The share of a group's samples that were correct, for a curriculum."""
 
     row: str
-    """Names the dataset row in the run."""
+    """The name of the dataset row in the run."""
     share: float
 
 
 @dataclass(frozen=True)
 class Granted:
-    """Leases, or why there are none: `state`, `lineage`, `admission`, `bytes`, `exhausted`,
-    `filtered_group`; of live sessions `unready`."""
+    """Leases, or the reason of a refusal: `state`, `lineage`, `admission`, `bytes`, `exhausted`,
+    `filtered_group`, or `unready` for live sessions (lease.lua)."""
 
     refusal: str
     leases: list[Lease]
 
 
 class Prompts(StorePart):
-    """What workers do with tasks."""
+    """Calls of workers about tasks."""
 
     def __init__(
         self, redis: Any, scripts: Scripts, fail: Callable[[str, str], Awaitable[object]]
     ) -> None:
-        """`fail`: end a run as failed, with a reason."""
+        """`fail` ends a run as failed, with a reason."""
         super().__init__(redis, scripts)
         self._fail = fail
 
@@ -80,9 +80,10 @@ class Prompts(StorePart):
         ttl: float,
         reserve_bytes: int,
     ) -> Granted:
-        """Up to `count` tasks for `ttl` seconds, as admission for a worker that serves `version`
-        allows. `reserve_bytes`: the most that one finished group may weigh. A dataset without
-        usable rows fails the run, and so does a batch for which too many groups were filtered."""
+        """Lease up to `count` tasks for `ttl` seconds to a worker that serves `version`, as far as
+        admission allows. `reserve_bytes` bounds the size of one finished group. Fails a run whose
+        dataset has no usable rows, and a run in which too many groups were filtered for one
+        batch."""
         if count <= 0:
             return Granted("", [])
         attempts = [secrets.token_hex(8) for _ in range(count)]
@@ -100,13 +101,13 @@ class Prompts(StorePart):
         return Granted(refusal, leases)
 
     async def any_finished(self, run: str) -> bool:
-        """Whether any worker has finished a group since the run was submitted."""
+        """Return whether any worker has finished a group since the run was submitted."""
         names = ("last_finished", "base_position")
         last, base = await self._redis.hmget(run_key(run, "order"), names)
         return int(last or 0) > int(base or 0)
 
     async def _last_dropped(self, run: str) -> str:
-        """Why: `too_long: dataset row 3: ...`."""
+        """Return the reason of the last dropped task, such as `too_long: dataset row 3: ...`."""
         # Only the few batches that were waiting can have been committed after the last drop.
         rows: Any = await self._redis.xrevrange(run_key(run, "ledger"), count=64)
         dropped = (fields for _, fields in rows if fields[b"end"] == b"dropped")
@@ -120,7 +121,8 @@ class Prompts(StorePart):
         return FILTERED.format(run=run, **counts, last=await self._last_dropped(run))
 
     async def renew(self, run: str, attempts: list[str], ttl: float) -> list[str]:
-        """Move deadlines to `ttl` seconds from now. Returns the attempts that are lost."""
+        """Move the deadlines of attempts to `ttl` seconds from now. Returns the attempts that have
+        ended."""
         if not attempts:
             return []
         arguments = [int(ttl * 1000), *attempts]
@@ -138,24 +140,25 @@ class Prompts(StorePart):
         lengths: GroupLengths,
         passed: Passed | None = None,
     ) -> bool:
-        """Hand in a group; `passed`: with a curriculum. False: the attempt was no longer held and
-        the work is discarded. Raises NoRoom: the attempt is still held; ask `has_room` before the
-        next try."""
+        """Complete an attempt: put its group into the stream. `passed` is set with a curriculum.
+        Returns False if the attempt is no longer held; then the group is discarded. Raises
+        StreamFull if the attempt has to wait, still held; ask `stream_takes` before the next
+        try."""
         arguments = [attempt, min_version, lineage, blob, str(lengths), *(passed or ())]
         reply = await self._end("complete", run, attempt, arguments)
         if reply == 2:
-            raise NoRoom(f"{len(blob)} bytes")
+            raise StreamFull(f"{len(blob)} bytes")
         return bool(reply)
 
-    async def has_room(
+    async def stream_takes(
         self, run: str, attempt: str, *, min_version: int, lineage: str, size: int
     ) -> bool:
-        """Whether a group for which there was no room may be handed in now."""
+        """Return whether the stream takes a group now that it did not take before."""
         arguments = [attempt, size, min_version, lineage]
         return bool(await self._scripts.run("stream_takes", arguments, run=run))
 
     async def drop(self, run: str, attempt: str, reason: str, detail: str) -> bool:
-        """End the held task without training it. False: it was no longer held."""
+        """End a held task without training it. Returns False if the attempt is no longer held."""
         return bool(await self._end("drop", run, attempt, [attempt, reason, detail]))
 
     async def filter_group(
@@ -167,45 +170,46 @@ class Prompts(StorePart):
         dataset: str = "",
         passed: Passed | None = None,
     ) -> bool:
-        """End the held task because its group is filtered; `reward`: the mean of what was
-        sampled; `dataset`: of a mixture; `passed`: with a curriculum. False: it was no longer
-        held."""
+        """End a held task because its group is filtered. `reward` is the group's mean reward,
+        `dataset` its dataset in a mixture; `passed` is set with a curriculum. Returns False if the
+        attempt is no longer held."""
         arguments = [attempt, detail, reward, dataset, *(passed or ("", 0))]
         return bool(await self._end("filter_group", run, attempt, arguments))
 
     async def pass_rate(self, run: str, row: str) -> float | None:
-        """A row's running pass rate, by its tasks that have ended; None before the first one."""
+        """Return a row's running pass rate over its tasks that have ended; None before the
+        first."""
         rate = await self._redis.hget(run_key(run, "pass_rates"), row)
         return None if rate is None else float(rate)
 
     async def skip(self, run: str, attempt: str, detail: str) -> bool:
-        """End the held task because the curriculum does not sample it. False: it was no longer
-        held."""
+        """End a held task because the curriculum skips it. Returns False if the attempt is no
+        longer held."""
         return bool(await self._scripts.run("skip", [attempt, detail], run=run))
 
     async def filter_prompt(
         self, run: str, attempt: str, row: str, *, outside: bool, passes: int, max_share: float
     ) -> bool:
-        """Note, before the held task of dataset row `row` ends, whether it lay outside the bounds
-        of the run's filter. Returns whether the row is filtered: `passes` tasks of it in a row lay
-        outside, and less than `max_share` of all rows are filtered."""
+        """Note, before the held task of dataset row `row` ends, whether it lies outside the bounds
+        of the run's prompt filter. Returns whether the row is filtered: `passes` of its tasks in a
+        row lie outside, and less than `max_share` of all rows is filtered."""
         arguments = [attempt, row, int(outside), passes, max_share]
         return bool(await self._scripts.run("filter_prompt", arguments, run=run))
 
     async def prompt_filtered(self, run: str, row: str) -> bool:
-        """Whether the run's filter has filtered a row."""
+        """Return whether the run's prompt filter has filtered a row."""
         note = await self._redis.hget(run_key(run, "prompt_filter"), row)
         return note is not None and note.endswith(b":1")
 
     async def release(
         self, run: str, attempts: list[str], *, cause: str = "", detail: str = "", limit: int = 3
     ) -> int:
-        """Return tasks, which are leased again first. With a `cause`, a task that failed so `limit`
-        times is dropped instead, with the `detail` of the last failure; returns how many were
-        dropped."""
+        """End attempts and return their tasks, which are leased again first. With a `cause`, a task
+        that has failed `limit` times for it is dropped instead, with `detail`. Returns the number
+        of dropped tasks."""
         arguments = [cause, detail, limit, *attempts]
         return int(await self._scripts.run("release", arguments, run=run))
 
     async def _end(self, script: str, run: str, attempt: str, arguments: list[Any]) -> Any:
-        """Run a script that ends an attempt and its sessions."""
+        """Run a script that ends an attempt together with its sessions."""
         return await self._scripts.run(script, arguments, run=run, attempt=session_of(attempt))

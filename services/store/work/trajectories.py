@@ -1,7 +1,7 @@
-"""The stream of finished groups, its payloads, and the batches planned from it.
+"""The stream of finished groups, their payloads, and the batches planned from the stream.
 
-The stream carries about 150 bytes a group; payloads lie in a hash beside it, so that rank 0
-plans without touching them and each is read only by the ranks that train some of its samples.
+An entry of the stream takes about 150 bytes. Payloads are in a separate hash, so rank 0 plans
+without reading them, and only the ranks that train a group's samples read its payload.
 """
 
 import json
@@ -21,8 +21,8 @@ READ = 1000
 
 
 @dataclass(frozen=True)
-class Group:
-    """What the stream says of a group. `task` is "position:epoch:rows:index"."""
+class StreamGroup:
+    """A group, as the stream describes it. `task` is "position:epoch:rows:index"."""
 
     entry: str
     task: str
@@ -33,27 +33,27 @@ class Group:
 
 
 class Trajectories(StorePart):
-    """What the learner does with groups."""
+    """Calls of the learner about groups."""
 
-    async def pending(self, run: str) -> list[Group]:
-        """All groups that any learner has read and no commit has acknowledged."""
-        found: list[Group] = []
+    async def pending(self, run: str) -> list[StreamGroup]:
+        """Return all groups that a learner has read and no commit has acknowledged."""
+        found: list[StreamGroup] = []
         while more := await self._read(run, found[-1].entry if found else "0", None):
             found += more
         return found
 
-    async def read(self, run: str, wait: float) -> list[Group]:
-        """New groups, waiting up to `wait` seconds for the first. If none comes, all pending ones,
-        which the caller may know already; nothing if `wait` is 0.
+    async def read(self, run: str, wait: float) -> list[StreamGroup]:
+        """Return new groups, waiting up to `wait` seconds for the first. If none comes, return all
+        pending groups, which the caller may know already; return nothing if `wait` is 0.
 
-        Redis counts a group as read once it has sent it. If that reply was lost, or went to a
-        learner that was replaced and does not know it yet, the group never comes as new.
+        Redis counts a group as read once it has sent it. If the reply was lost, or went to a
+        learner that was replaced, the group is pending and never comes as new.
         """
         if wait == 0:
             return await self._read(run, ">", None)
         return await self._read(run, ">", max(1, int(wait * 1000))) or await self.pending(run)
 
-    async def _read(self, run: str, after: str, block: int | None) -> list[Group]:
+    async def _read(self, run: str, after: str, block: int | None) -> list[StreamGroup]:
         streams: dict[Any, Any] = {run_key(run, "groups"): after}
         with reading(f"the groups of run {run}"):
             reply: Any = await self._redis.xreadgroup(
@@ -64,39 +64,38 @@ class Trajectories(StorePart):
         groups = [await self._group(run, id.decode(), fields) for id, fields in entries if fields]
         return [group for group in groups if group is not None]
 
-    async def _group(self, run: str, entry: str, fields: dict[bytes, bytes]) -> Group | None:
-        """The group of an entry; None, and the entry is removed, where it cannot be read."""
+    async def _group(self, run: str, entry: str, fields: dict[bytes, bytes]) -> StreamGroup | None:
+        """Return the group of an entry. An entry that cannot be read is removed: None."""
         try:
             with reading(f"group {entry} of run {run}"):
                 task = str(TaskPosition.parse(fields[b"task"].decode()))
                 lineage, size = fields[b"lineage"].decode(), int(fields[b"bytes"])
                 lengths = GroupLengths.parse(fields[b"lengths"].decode())
-                return Group(entry, task, int(fields[b"min_version"]), lineage, size, lengths)
+                return StreamGroup(entry, task, int(fields[b"min_version"]), lineage, size, lengths)
         except Unreadable as error:
             report(f"run {run}", f"{error}; it is removed, and its task is sampled again")
         await self._scripts.run("discard_group", [entry], run=run)
         return None
 
     async def in_flight(self, run: str, lineage: str) -> dict[int, int]:
-        """How many groups are being sampled and scored, by the version of `lineage` that their
-        leases were granted for; not those that are finished and wait until the learner makes
-        room."""
+        """Count the groups that are being sampled or scored, by the version of `lineage` for which
+        they were leased. Finished groups that wait for the stream do not count (in_flight.lua)."""
         reply = [int(part) for part in await self._scripts.run("in_flight", [lineage], run=run)]
         return dict(zip(reply[::2], reply[1::2], strict=True))
 
     async def filtered(self, run: str) -> tuple[int, float]:
-        """How many groups without a signal were filtered since the run was submitted, and the sum
-        of their mean rewards."""
+        """Return how many groups were filtered since the run was submitted, and the sum of their
+        mean rewards."""
         names = ["filtered_total", "filtered_reward"]
         total, reward = await self._redis.hmget(run_key(run, "order"), names)
         return int(total or 0), float(reward or 0)
 
     async def skipped(self, run: str) -> int:
-        """How many tasks the curriculum has skipped since the run was submitted."""
+        """Return how many tasks the curriculum has skipped since the run was submitted."""
         return int(await self._redis.hget(run_key(run, "order"), "skipped_total") or 0)
 
     async def filtered_by_dataset(self, run: str, names: Sequence[str]) -> dict[str, int]:
-        """How many groups of each dataset of a mixture were filtered since the run was
+        """Return how many groups of each dataset of a mixture were filtered since the run was
         submitted."""
         if not names:
             return {}
@@ -107,8 +106,8 @@ class Trajectories(StorePart):
     async def plan(
         self, run: str, fencing_token: int, step: int, pairs: list[tuple[str, str]]
     ) -> None:
-        """Record batch `step` as (entry, task) pairs. Raises Fenced, and PlanStands where the
-        step has another plan or is covered by a checkpoint."""
+        """Record batch `step` as (entry, task) pairs. Raises Fenced, and PlanStands if the step has
+        another plan or is covered by a checkpoint."""
         arguments = [fencing_token, step, json.dumps(pairs)]
         recorded = await self._scripts.run("plan", arguments, run=run)
         if recorded == -1:
@@ -117,7 +116,7 @@ class Trajectories(StorePart):
             raise PlanStands(run, step)
 
     async def plans(self, run: str) -> dict[int, list[tuple[str, str]]]:
-        """Recorded plans that no commit covers."""
+        """Return the plans that no commit covers, by step."""
         with reading(f"the plans of run {run}"):
             found = await self._redis.hgetall(run_key(run, "plans"))
             return {
@@ -126,15 +125,15 @@ class Trajectories(StorePart):
             }
 
     async def payloads(self, run: str, positions: list[int]) -> list[bytes | None]:
-        """What the stream keeps of the groups of these tasks (`services.payloads` reads it); None
-        for one that is gone."""
+        """Return the payloads of these tasks as Redis keeps them (`services.payloads` reads them);
+        None for a group that is gone."""
         if not positions:
             return []
         return list(await self._redis.hmget(run_key(run, "blobs"), [str(p) for p in positions]))
 
     async def needed(self, run: str, payloads: Sequence[tuple[int, str]]) -> list[bool]:
-        """Which payloads outside of Redis, each of a task and an attempt, may still be needed. One
-        that is not will never be."""
+        """Return whether each payload outside Redis, given as (task, attempt), may still be needed.
+        A payload that is unneeded now stays unneeded."""
         needed: list[bool] = []
         for start in range(0, len(payloads), READ):
             arguments = [part for pair in payloads[start : start + READ] for part in pair]
@@ -152,10 +151,10 @@ class Trajectories(StorePart):
         detail: str = "",
         step: int = 0,
     ) -> int:
-        """Have groups sampled again that are stale, or cannot be read; of a task for which that was
-        so `limit` times, none: it is dropped as `too_slow` or `unreadable`, with the `detail`.
-        Returns how many were. The plan of `step` is dropped, and its other groups can be planned
-        again. Raises Fenced."""
+        """Return the tasks of groups that are stale or cannot be read, to be sampled again. A task
+        that this has happened to `limit` times is dropped instead, as `too_slow` or `unreadable`,
+        with `detail`. The plan of `step` is removed; its other groups can be planned again. Returns
+        the number of dropped tasks. Raises Fenced."""
         reason = "too_slow" if cause == "stale" else cause
         arguments = [fencing_token, limit, cause, reason, detail or f"{cause} {limit} times", step]
         dropped = await self._scripts.run("requeue", [*arguments, *entries], run=run)
@@ -166,9 +165,9 @@ class Trajectories(StorePart):
     async def commit(
         self, run: str, fencing_token: int, lineage: str, step: int, directory: str
     ) -> int:
-        """Make a durable checkpoint current and acknowledge its groups; returns how many. One
-        that is older than the current checkpoint changes nothing. Raises Fenced, and Unplanned
-        where the checkpoint covers a step that has no plan."""
+        """Make a durable checkpoint current and acknowledge its groups. Returns the number of
+        groups. A checkpoint older than the current one changes nothing. Raises Fenced, and
+        Unplanned if the checkpoint covers a step that has no plan."""
         arguments = [fencing_token, lineage, step, directory]
         acknowledged = await self._scripts.run("commit", arguments, run=run)
         if acknowledged == -1:

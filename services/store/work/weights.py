@@ -1,4 +1,4 @@
-"""Published versions: a stream of manifests per run, newest last."""
+"""The published versions of a run: a stream of manifests, newest last."""
 
 from typing import Any
 
@@ -9,37 +9,38 @@ from services.store.scripts import StorePart
 from services.store.unreadable import as_text, reading, report
 
 LOOKED_AT = 64
-"""Manifests among which one that can be read is looked for."""
+"""Newest manifests that are searched for a readable one."""
 
 
 class Weights(StorePart):
-    """One writer (the learner that holds the run), any number of followers."""
+    """Calls about versions: the learner that holds the run publishes, any number of workers
+    follow."""
 
     async def publish(self, fencing_token: int, manifest: WeightManifest, *, keep: int) -> None:
-        """Register a version whose files are durable; about `keep` manifests stay listed.
-        Raises Fenced."""
+        """Register a version whose files are durable. About `keep` manifests stay listed. Raises
+        Fenced."""
         text = encode_manifest(manifest)
         arguments = [fencing_token, manifest.version, manifest.lineage, text, keep]
         if not await self._scripts.run("publish", arguments, run=manifest.run):
             raise Fenced(manifest.run)
 
     async def newest(self, run: str) -> WeightManifest | None:
-        """The newest version, if there is one."""
+        """Return the newest version, or None."""
         found = await self._newest(run)
         return found[1] if found else None
 
     async def newest_after(
         self, run: str, entry: str, wait: float
     ) -> tuple[str, WeightManifest] | None:
-        """(entry, manifest) of the newest version if it came after `entry`, waiting up to `wait`
-        seconds for one."""
+        """Return (entry, manifest) of the newest version if it came after `entry`. Waits up to
+        `wait` seconds for a version."""
         streams: dict[Any, Any] = {run_key(run, "weights"): entry}
         if not await self._redis.xread(streams, count=1, block=max(1, int(wait * 1000))):
             return None
         return await self._newest(run)
 
     async def _newest(self, run: str) -> tuple[str, WeightManifest] | None:
-        """(newest entry, newest manifest that can be read)."""
+        """Return the newest entry, and the newest manifest that can be read."""
         for count in (1, LOOKED_AT):
             found: Any = await self._redis.xrevrange(run_key(run, "weights"), count=count)
             for entry, fields in found:

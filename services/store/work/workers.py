@@ -1,4 +1,4 @@
-"""Rollout workers by their last heartbeat, in Redis' own time: hosts need not agree on it."""
+"""Rollout workers, by their last heartbeat at Redis' own time, so hosts need not agree on it."""
 
 from services.contracts.records import WorkerRecord
 from services.store.keys import POOLS
@@ -6,22 +6,23 @@ from services.store.scripts import StorePart
 from services.store.unreadable import as_text, read_json
 
 GONE_SECONDS = 30.0
-"""A worker that has not been heard of for this long is not listed."""
+"""A worker without a heartbeat for this long is not listed."""
 
 
 class Workers(StorePart):
-    """Two keys per pool: each worker's record, and when its heartbeat came."""
+    """Calls about workers. A pool has two keys: each worker's record, and the time of its
+    heartbeat."""
 
     async def heartbeat(self, record: WorkerRecord) -> None:
         """Record that a worker is alive, and its state."""
-        # Asked first: a full Redis takes the heartbeat, and no member that it has already.
+        # Checked first: a full Redis takes the heartbeat, but not a member that it already has.
         if not await self._redis.sismember(POOLS, record.pool):
             await self._redis.sadd(POOLS, record.pool)
         text = record.model_dump_json(exclude={"heartbeat"})
         await self._scripts.run("heartbeat", [record.id, text], pool=record.pool)
 
     async def seen(self, pool: str) -> tuple[float, list[WorkerRecord]]:
-        """Redis' clock (Unix seconds), and the workers of a pool that were heard of lately."""
+        """Return Redis' clock (Unix seconds) and the workers of a pool with a recent heartbeat."""
         silence = int(GONE_SECONDS * 1000)
         clock, *reply = await self._scripts.run("list_workers", [silence], pool=pool)
         now = int(clock) / 1000
@@ -31,11 +32,10 @@ class Workers(StorePart):
         return now, sorted(records, key=lambda record: record.id)
 
     async def remove(self, pool: str, id: str) -> None:
-        """Remove a worker that stops."""
         await self._scripts.run("remove_worker", [id], pool=pool)
 
     async def list(self, pool: str | None = None) -> list[WorkerRecord]:
-        """The workers of a pool, or of all, that were heard of lately."""
+        """Return the workers of a pool, or of all pools, with a recent heartbeat."""
         pools = [pool] if pool else [as_text(name) for name in await self._redis.smembers(POOLS)]
         found = [record for name in pools for record in (await self.seen(name))[1]]
         return sorted(found, key=lambda record: record.id)

@@ -21,7 +21,7 @@ from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord
 from services.contracts.weights import WeightManifest
 from services.store import Fenced, Store
-from services.store.errors import NoRoom
+from services.store.errors import StreamFull
 from services.store.keys import run_key
 from tests.integration.store.model import (
     BATCH,
@@ -180,13 +180,13 @@ class StoreMachine(RuleBasedStateMachine):
         expected = self.model.complete(attempt, len(blob))
         prompts = self.store.prompts
         where: dict[str, Any] = {"min_version": version, "lineage": lineage}
-        room = self.do(prompts.has_room(self.run, attempt.name, size=bytes, **where))
+        room = self.do(prompts.stream_takes(self.run, attempt.name, size=bytes, **where))
         call = prompts.complete(
             self.run, attempt.name, blob=blob, lengths=GroupLengths(1, (1,)), **where
         )
         if expected is None:
             assert not room
-            with pytest.raises(NoRoom):
+            with pytest.raises(StreamFull):
                 self.do(call)
         else:
             assert room or attempt.lapsed

@@ -18,7 +18,7 @@ from services.contracts.weights import WeightFile, WeightManifest
 from services.store import Store
 from services.store.keys import run_key
 from services.store.work.prompts import Granted, Lease, Passed
-from services.store.work.trajectories import Group
+from services.store.work.trajectories import StreamGroup
 
 RUN = "r1"
 MINUTE = 60.0
@@ -63,7 +63,7 @@ class Scene:
     lineage: str = ""
     version: int = 0
     fencing_token: int = 0
-    read: dict[str, Group] = field(default_factory=dict)
+    read: dict[str, StreamGroup] = field(default_factory=dict)
     """Groups that the learner has read and neither committed nor requeued, by task."""
 
     async def dataset(self, rows: int, name: str = "d") -> None:
@@ -118,8 +118,8 @@ class Scene:
             passed=passed,
         )
 
-    async def has_room(self, lease: Lease, size: int) -> bool:
-        return await self.store.prompts.has_room(
+    async def stream_takes(self, lease: Lease, size: int) -> bool:
+        return await self.store.prompts.stream_takes(
             self.run, lease.attempt, min_version=0, lineage=self.lineage, size=size
         )
 
@@ -148,7 +148,7 @@ class Scene:
         )  # fmt: skip
         return bytes(encode(group))
 
-    async def finished(self, count: int, blob: bytes = b"group") -> list[Group]:
+    async def finished(self, count: int, blob: bytes = b"group") -> list[StreamGroup]:
         """Lease and complete `count` tasks, and have the learner read them."""
         for lease in await self.leased(count):
             assert await self.complete(lease, blob)
@@ -156,7 +156,7 @@ class Scene:
         self.read |= {group.task: group for group in groups}
         return groups
 
-    async def plan(self, step: int, groups: list[Group]) -> list[tuple[str, str]]:
+    async def plan(self, step: int, groups: list[StreamGroup]) -> list[tuple[str, str]]:
         pairs = [(group.entry, group.task) for group in groups]
         await self.store.trajectories.plan(self.run, self.fencing_token, step, pairs)
         return pairs
@@ -168,7 +168,7 @@ class Scene:
             self.run, self.fencing_token, self.lineage, step, directory
         )
 
-    async def trained(self, step: int, count: int = 2) -> list[Group]:
+    async def trained(self, step: int, count: int = 2) -> list[StreamGroup]:
         """One whole step: lease, complete, plan, commit."""
         groups = await self.finished(count)
         await self.plan(step, groups)

@@ -4,7 +4,7 @@ import pytest
 
 from services.contracts.records import RunState
 from services.contracts.rows.task import TaskPosition
-from services.store.errors import NoRoom
+from services.store.errors import StreamFull
 from services.store.keys import run_key
 from services.store.work.prompts import Lease
 from tests.integration.store.scene import MINUTE, Scene, record, same_ids, segment, tasks
@@ -120,31 +120,31 @@ async def full(scene: Scene) -> list[Lease]:
 
 async def test_a_group_waits_in_its_worker_while_the_stream_is_full(scene: Scene) -> None:
     late, small = await full(scene)
-    with pytest.raises(NoRoom):
+    with pytest.raises(StreamFull):
         await scene.complete(late, b"x" * 21)
     assert await scene.complete(small, b"x" * 20)
-    assert not await scene.has_room(late, 21)
+    assert not await scene.stream_takes(late, 21)
 
     # The lease is held, and renewed like any other.
     assert await scene.store.prompts.renew("r1", [late.attempt], MINUTE) == []
     groups = await scene.store.trajectories.pending("r1")
     groups += await scene.store.trajectories.read("r1", wait=0)
     await scene.plan(1, groups[:2])
-    assert not await scene.has_room(late, 21), "the learner has a batch to train"
+    assert not await scene.stream_takes(late, 21), "the learner has a batch to train"
     await scene.publish(1)
     # It waits for a batch, of which one group is there.
     scene.version = 0
-    assert await scene.has_room(late, 21)
+    assert await scene.stream_takes(late, 21)
     assert await scene.complete(late, b"x" * 21)
 
 
 async def test_a_group_that_no_later_batch_may_train_finds_room(scene: Scene) -> None:
     late, _ = await full(scene)
-    with pytest.raises(NoRoom):
+    with pytest.raises(StreamFull):
         await scene.complete(late, b"x" * 21)
     # Of version 0, at η = 1: trained at version 1 at the latest.
     await scene.publish(1)
-    assert await scene.has_room(late, 21)
+    assert await scene.stream_takes(late, 21)
     scene.version = 0
     assert await scene.complete(late, b"x" * 21)
 
@@ -152,7 +152,7 @@ async def test_a_group_that_no_later_batch_may_train_finds_room(scene: Scene) ->
 async def test_the_learner_does_not_wait_for_groups_that_wait_for_it(scene: Scene) -> None:
     late, _ = await full(scene)
     assert await scene.store.trajectories.in_flight("r1", "aaa") == {0: 2}
-    with pytest.raises(NoRoom):
+    with pytest.raises(StreamFull):
         await scene.complete(late, b"x" * 21)
     assert await scene.store.trajectories.in_flight("r1", "aaa") == {0: 1}
     # In its last batch it is handed in at once.
@@ -162,10 +162,10 @@ async def test_the_learner_does_not_wait_for_groups_that_wait_for_it(scene: Scen
 
 async def test_a_released_group_that_waited_for_room_is_leased_again(scene: Scene) -> None:
     late, _ = await full(scene)
-    with pytest.raises(NoRoom):
+    with pytest.raises(StreamFull):
         await scene.complete(late, b"x" * 21)
     await scene.store.prompts.release("r1", [late.attempt])
-    assert await scene.has_room(late, 21), "it learns that the lease is gone"
+    assert await scene.stream_takes(late, 21), "it learns that the lease is gone"
     assert not await scene.complete(late, b"x" * 21)
     assert await scene.store.prompts.renew("r1", [late.attempt], MINUTE) == [late.attempt]
     assert late.task in await scene.returned()
@@ -176,7 +176,7 @@ async def test_a_batch_becomes_whole_however_small_the_budget(scene: Scene) -> N
     leases = await scene.leased(5)
     for lease in leases[:4]:
         assert await scene.complete(lease, b"x" * 60)
-    with pytest.raises(NoRoom):
+    with pytest.raises(StreamFull):
         await scene.complete(leases[4], b"x" * 60)
 
 

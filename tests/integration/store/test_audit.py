@@ -12,7 +12,7 @@ import pytest
 
 from services.store import Audit, Fenced
 from services.store.keys import run_key
-from services.store.runs.audit import Ending, Generation, audit
+from services.store.runs.audit import Generation, TaskEnding, audit
 from tests.integration.gateway.servers import GatewayProcess
 from tests.integration.store.scene import RUN, Scene, record
 
@@ -179,14 +179,14 @@ def test_what_a_run_trained_beyond_where_it_was_continued_does_not_count() -> No
         run="a",
         base_step=0,
         position=2,
-        endings=[Ending(["0:0:9:0"], step=1), Ending(["1:0:9:1"], step=2)],
+        endings=[TaskEnding(["0:0:9:0"], step=1), TaskEnding(["1:0:9:1"], step=2)],
         lineages=[("aaa", 0)],
     )
     second = Generation(
         run="b",
         base_step=1,
         position=3,
-        endings=[Ending(["1:0:9:1"], step=2)],
+        endings=[TaskEnding(["1:0:9:1"], step=2)],
         lineages=[("aaa", 0), ("bbb", 1)],
         held=["2:0:9:2"],
     )
@@ -212,7 +212,7 @@ def test_what_a_run_trained_beyond_where_it_was_continued_does_not_count() -> No
 def test_staleness_is_counted_along_the_tree_as_it_was_when_the_batch_was_planned(
     oldest: str, planned: str, staleness: int
 ) -> None:
-    batch = Ending(["0:0:9:0"], step=7, oldest=[oldest], planned=planned)
+    batch = TaskEnding(["0:0:9:0"], step=7, oldest=[oldest], planned=planned)
     lineages = [("aaa", 0), ("bbb", 5), ("ccc", 5)]
     run = Generation(run="a", base_step=0, position=1, endings=[batch], lineages=lineages)
     assert audit([run]).max_staleness_seen == staleness
@@ -226,7 +226,9 @@ def test_what_was_trained_too_stale_for_its_run_is_counted_and_named() -> None:
             run=name,
             base_step=2 * place,
             position=2 * place + 2,
-            endings=[Ending([f"{2 * place + i}:0:9:0" for i in (0, 1)], "", step, oldest, "aaa")],
+            endings=[
+                TaskEnding([f"{2 * place + i}:0:9:0" for i in (0, 1)], "", step, oldest, "aaa")
+            ],
             lineages=[("aaa", 0)],
             max_staleness=1 + place,
         )

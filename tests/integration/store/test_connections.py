@@ -245,7 +245,7 @@ async def whole_life(scene: Scene) -> None:
         await store.evaluations.close(RUN, token, one.id)
 
     leases = await scene.leased(7)
-    assert await scene.has_room(leases[0], 1)
+    assert await scene.stream_takes(leases[0], 1)
     assert tasks(leases) == [0, 1, 2, 3, 4, 5, 6]
     assert await store.trajectories.in_flight(RUN, "aaa") == {0: 7}
     assert await store.prompts.renew(RUN, [lease.attempt for lease in leases], 60) == []

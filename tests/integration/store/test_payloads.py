@@ -9,7 +9,7 @@ from xxhash import xxh3_64_hexdigest
 
 from services.contracts.groups.payload import Damaged, Owner, payload_name
 from services.gateway.retention import sweep_payloads
-from services.payloads import Payloads, Place
+from services.payloads import PayloadPlace, Payloads
 from services.payloads.objects import Objects
 from services.payloads.places import Files
 from services.store.work.prompts import Lease
@@ -20,7 +20,7 @@ LARGE = bytes(range(1, 256)) * 200
 
 
 @pytest.fixture(params=["files", "objects"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> PayloadPlace:
     """As it is for a process with the data volume."""
     folder = tmp_path / "runs" / RUN
     folder.mkdir(parents=True)
@@ -29,7 +29,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
 
 
 @pytest.fixture
-def payloads(scene: Scene, place: Place) -> Payloads:
+def payloads(scene: Scene, place: PayloadPlace) -> Payloads:
     return Payloads(scene.store, place, 1000)
 
 
@@ -43,7 +43,7 @@ async def stored(scene: Scene) -> list[bytes]:
 
 
 async def test_a_large_group_weighs_as_much_as_its_reference_until_its_commit(
-    scene: Scene, payloads: Payloads, place: Place
+    scene: Scene, payloads: Payloads, place: PayloadPlace
 ) -> None:
     await scene.start(batch=2, eta=9)
     small, large = await scene.leased(2)
@@ -70,7 +70,7 @@ async def test_a_large_group_weighs_as_much_as_its_reference_until_its_commit(
 
 
 async def test_a_worker_that_was_stopped_replaces_no_file_that_another_has_handed_in(
-    scene: Scene, payloads: Payloads, place: Place
+    scene: Scene, payloads: Payloads, place: PayloadPlace
 ) -> None:
     await scene.start()
     (lease,) = await scene.leased(1)
@@ -83,7 +83,7 @@ async def test_a_worker_that_was_stopped_replaces_no_file_that_another_has_hande
 
 
 async def test_what_lapsed_released_and_late_attempts_have_written_is_deleted(
-    scene: Scene, payloads: Payloads, place: Place
+    scene: Scene, payloads: Payloads, place: PayloadPlace
 ) -> None:
     await scene.start(batch=2, eta=9)
     late, released, lapsed, again = await scene.leased(4)
@@ -105,7 +105,7 @@ async def test_what_lapsed_released_and_late_attempts_have_written_is_deleted(
 
 
 async def test_a_payload_that_is_gone_or_another_one_is_damaged(
-    scene: Scene, payloads: Payloads, place: Place
+    scene: Scene, payloads: Payloads, place: PayloadPlace
 ) -> None:
     await scene.start()
     (lease,) = await scene.leased(1)
@@ -136,7 +136,7 @@ async def test_what_a_killed_worker_has_half_written_is_deleted(
 
 
 async def test_the_sweep_of_all_runs_leaves_those_that_this_redis_does_not_know(
-    scene: Scene, payloads: Payloads, place: Place, tmp_path: Path
+    scene: Scene, payloads: Payloads, place: PayloadPlace, tmp_path: Path
 ) -> None:
     lost, deleted = Owner("another", 1, "a" * 16), Owner("deleted", 1, "b" * 16)
     await scene.start()

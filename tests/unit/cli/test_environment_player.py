@@ -10,10 +10,10 @@ import pytest
 
 from services.cli.agents.environment_player import EnvironmentPlayer
 from services.cli.output import CliError
-from services.environments.playing import EnvironmentFailed, Played
+from services.environments.playing import EnvironmentFailed, PlayedEpisode
 from tests.unit.environments.servers import GROUP
 
-Play = Callable[[], Coroutine[Any, Any, Played]]
+Play = Callable[[], Coroutine[Any, Any, PlayedEpisode]]
 SESSION = {"id": "run-attempt-0"}
 
 
@@ -31,31 +31,31 @@ class Given:
         yield
         self.served = True
 
-    async def play(self, group: Any, session: Any) -> Played:
+    async def play(self, group: Any, session: Any) -> PlayedEpisode:
         return await self._play()
 
 
-async def won() -> Played:
-    return Played(rewards=[0.25, 0.5], messages=[{"role": "user", "content": "é"}])
+async def won() -> PlayedEpisode:
+    return PlayedEpisode(rewards=[0.25, 0.5], messages=[{"role": "user", "content": "é"}])
 
 
-async def broken() -> Played:
+async def broken() -> PlayedEpisode:
     raise EnvironmentFailed("the game is broken")
 
 
-async def faulty() -> Played:
+async def faulty() -> PlayedEpisode:
     raise KeyError("board")
 
 
-async def silent() -> Played:
-    return Played()
+async def silent() -> PlayedEpisode:
+    return PlayedEpisode()
 
 
-async def surrogate() -> Played:
-    return Played(components={"\ud800": 1.0})
+async def surrogate() -> PlayedEpisode:
+    return PlayedEpisode(components={"\ud800": 1.0})
 
 
-async def endless() -> Played:
+async def endless() -> PlayedEpisode:
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -96,7 +96,7 @@ def test_an_episode_that_breaks_has_no_reward(play: Play, said: str) -> None:
 
 
 def test_what_an_environment_says_can_be_sent_whatever_it_is() -> None:
-    async def play() -> Played:
+    async def play() -> PlayedEpisode:
         raise EnvironmentFailed("no \ud800")
 
     ended, reward = played(play)

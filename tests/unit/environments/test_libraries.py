@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 
 from services.environments.openenv_server import OpenEnvEnvironment
-from services.environments.playing import EnvironmentFailed, NoEnvironment, Played
+from services.environments.playing import EnvironmentFailed, NoEnvironment, PlayedEpisode
 from services.environments.verifiers_taskset import VerifiersEnvironment, rows_of
 from tests.unit.environments.servers import GROUP, Policy, serving, session
 
@@ -84,7 +84,7 @@ def guessing(fields: dict[str, Any]) -> Iterator[str]:
         thread.join()
 
 
-async def guess(policy: Policy, **fields: Any) -> Played:
+async def guess(policy: Policy, **fields: Any) -> PlayedEpisode:
     with guessing(fields) as url, serving(policy) as gateway:
         environment = OpenEnvEnvironment(url, 8)
         async with environment.serving():

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.environments.playing import EnvironmentFailed, NoEnvironment, Played
+from services.environments.playing import EnvironmentFailed, NoEnvironment, PlayedEpisode
 from services.environments.stepped import SteppedEnvironment, answer_of, http_client
 from tests.unit.environments.servers import GROUP, Policy, completion, serving, session
 from tests.upstream import Answer
@@ -35,7 +35,7 @@ class Counter:
         return 200, {"observation": f"You said {body['action']}.", "reward": 0.5, "done": done}
 
 
-async def play(environment: Any, policy: Any, turns: int = 8) -> Played:
+async def play(environment: Any, policy: Any, turns: int = 8) -> PlayedEpisode:
     with serving(environment) as url, serving(policy) as gateway:
         stepped = SteppedEnvironment(url + "/", turns)
         async with stepped.serving():

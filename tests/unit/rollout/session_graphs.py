@@ -8,7 +8,7 @@ from rollout.work.assembly import Origin, assemble
 from rollout.work.group import Sampled
 from services.contracts.groups.trajectory import TrajectoryGroup, decode, encode
 from services.contracts.sessions import Reward, Turn, packed, tokens_of
-from services.store.agents.sessions import Played
+from services.store.agents.sessions import PlayedSession
 
 FIRST = [1, 7, 4]
 """The tokens that most conversations begin with."""
@@ -72,8 +72,8 @@ def random_session(chance: Random, most: int = 7, side_calls: bool = True) -> li
 
 def group_of(sessions: list[list[Turn]], rewards: list[float | None]) -> TrajectoryGroup:
     """Return the group of these sessions as the learner reads it."""
-    prompt = shared_prompt([Played(turns) for turns in sessions])
-    made = [completion(Played(turns), prompt, masks=False) for turns in sessions]
+    prompt = shared_prompt([PlayedSession(turns) for turns in sessions])
+    made = [completion(PlayedSession(turns), prompt, masks=False) for turns in sessions]
     scores = [earned_score(Reward(reward=reward)) for reward in rewards]
     origin = Origin("r", 5, "x", "w", 3, "a", 0.0)
     return decode(encode(assemble(origin, Sampled(prompt, made, scores))))

@@ -16,7 +16,7 @@ from rollout.sessions.session_completions import (
 from services.contracts.groups.branches import Branch, conversations
 from services.contracts.groups.sampling_mask import SamplingMask
 from services.contracts.sessions import Reward, tokens_of
-from services.store.agents.sessions import Played
+from services.store.agents.sessions import PlayedSession
 from tests.unit.rollout.session_graphs import group_of, path, random_session, turn
 
 
@@ -112,17 +112,17 @@ def test_each_sampled_token_is_trained_once_after_the_tokens_it_followed(seed: i
 
 def test_the_prompt_is_the_common_beginning_of_all_sessions() -> None:
     sessions = [
-        Played([turn([1, 2, 3], [9])]),
-        Played([]),
-        Played([turn([8], [9], side=True), turn([1, 2, 4, 5], [9])]),
-        Played([turn([1, 2], [9])]),
+        PlayedSession([turn([1, 2, 3], [9])]),
+        PlayedSession([]),
+        PlayedSession([turn([8], [9], side=True), turn([1, 2, 4, 5], [9])]),
+        PlayedSession([turn([1, 2], [9])]),
     ]
     assert shared_prompt(sessions) == [1, 2]
     assert completion(Played(), [1, 2], masks=False).token_ids.tolist() == []
     with pytest.raises(ValueError, match="no session of the group has a turn"):
-        shared_prompt([Played([])])
+        shared_prompt([PlayedSession([])])
     with pytest.raises(ValueError, match="begin with different tokens"):
-        shared_prompt([Played([turn([1], [9])]), Played([turn([2], [9])])])
+        shared_prompt([PlayedSession([turn([1], [9])]), PlayedSession([turn([2], [9])])])
 
 
 def test_sampling_masks_cover_sampled_tokens_alone() -> None:

@@ -16,7 +16,7 @@ from services.contracts.groups.branches import conversations
 from services.contracts.sessions import Call, Turn
 from services.contracts.weights import parse_version_tag
 from services.gateway.sessions.requests import beginnings, chat_call, continued, request_digest
-from services.store.agents.sessions import Played
+from services.store.agents.sessions import PlayedSession
 from tests.unit.rollout.chat_templates import (
     CHATML,
     LLAMA,
@@ -153,8 +153,8 @@ async def test_the_training_data_is_what_vllm_got_and_sampled(template: str, his
         client = Client(player, chance)
         for _ in range(chance.randint(1, 6)):
             await client.step()
-        prompt = shared_prompt([Played(client.turns)])
-        made = completion(Played(client.turns), prompt, masks=False)
+        prompt = shared_prompt([PlayedSession(client.turns)])
+        made = completion(PlayedSession(client.turns), prompt, masks=False)
         trained: list[tuple[list[int], int]] = []
         for one in conversations(len(prompt), len(made.token_ids), made.branches):
             whole = [*prompt[: one.prompt], *made.token_ids[one.places].tolist()]

@@ -23,7 +23,7 @@ from services.contracts.rows.dataset import Row
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Call, Reward, call_id
 from services.store.agents.calls import Claimed
-from services.store.agents.sessions import Played
+from services.store.agents.sessions import PlayedSession
 from services.store.work.prompts import Lease
 from services.volume import DamagedFile
 from tests.unit.rollout.episodes import WordTokenizer, ids
@@ -267,8 +267,8 @@ async def test_verifiers_read_the_last_answer_or_its_whole_conversation(
         asked.extend(given[-1])
         return [earned_score(Reward(reward=1.0))]
 
-    async def played(*of: object) -> list[Played]:
-        return [Played(turns), Played(turns, Reward(reward=0.5))]
+    async def played(*of: object) -> list[PlayedSession]:
+        return [PlayedSession(turns), PlayedSession(turns, Reward(reward=0.5))]
 
     async def row_of(index: int) -> Row:
         return Row(prompt="4=", answer="3")

@@ -8,8 +8,8 @@ from services.volume.sources import (
     MOST_WAITS,
     PER_SOURCE,
     Ask,
-    Outcome,
-    Plan,
+    FetchFailure,
+    FetchPlan,
     sources_of,
 )
 
@@ -46,7 +46,7 @@ def test_a_host_that_serves_nobody_fetches_from_the_others() -> None:
     assert sources_of(NAME, 0, "", []) == [GATEWAY]
 
 
-def asks(plan: Plan) -> list[Ask]:
+def asks(plan: FetchPlan) -> list[Ask]:
     """What a plan asks for at once."""
     found = []
     while (ask := plan.next()) is not None:
@@ -55,9 +55,9 @@ def asks(plan: Plan) -> list[Ask]:
 
 
 def test_requests_in_flight_are_for_different_parts_and_few_go_to_one_source() -> None:
-    alone = asks(Plan(NAME, range(9), "", []))
+    alone = asks(FetchPlan(NAME, range(9), "", []))
     assert [(ask.source, ask.parts) for ask in alone] == [(GATEWAY, (0,)), (GATEWAY, (1,))]
-    found = asks(Plan(NAME, range(40), HOSTS[0], HOSTS))
+    found = asks(FetchPlan(NAME, range(40), HOSTS[0], HOSTS))
     assert max(Counter(ask.source for ask in found).values()) == PER_SOURCE
     parts = Counter(part for ask in found for part in ask.parts)
     assert set(parts.values()) == {1}
@@ -67,7 +67,7 @@ def test_requests_in_flight_are_for_different_parts_and_few_go_to_one_source() -
 
 
 def test_hosts_that_help_each_other_all_get_the_file_and_the_gateway_sends_it_once() -> None:
-    plans = {own: Plan(NAME, range(40), own, HOSTS) for own in HOSTS}
+    plans = {own: FetchPlan(NAME, range(40), own, HOSTS) for own in HOSTS}
     have: dict[str, set[int]] = {own: set() for own in HOSTS}
     sent: Counter[str] = Counter()
     for _ in range(40):
@@ -79,18 +79,18 @@ def test_hosts_that_help_each_other_all_get_the_file_and_the_gateway_sends_it_on
                     have[own].add(there[0])
                     plan.done(ask, there[0])
                 else:
-                    assert plan.failed(ask, Outcome.NOT_YET) == 0
+                    assert plan.failed(ask, FetchFailure.NOT_YET) == 0
     assert all(plan.finished for plan in plans.values())
     assert sent[GATEWAY] == 40
     assert sent.total() == 40 * len(HOSTS)
 
 
 def test_a_faulty_source_is_not_asked_again_for_any_part() -> None:
-    plan = Plan(NAME, range(12), "", HOSTS[:1])
+    plan = FetchPlan(NAME, range(12), "", HOSTS[:1])
     first = plan.next()
     assert first is not None
     assert (first.source, first.parts) == (HOSTS[0], (0, 2, 4, 6, 8, 10))
-    plan.failed(first, Outcome.FAULTY)
+    plan.failed(first, FetchFailure.FAULTY)
     asked = []
     while not plan.finished:
         for ask in asks(plan):
@@ -100,30 +100,30 @@ def test_a_faulty_source_is_not_asked_again_for_any_part() -> None:
 
 
 def test_a_source_that_has_nothing_while_nothing_comes_is_asked_a_few_times() -> None:
-    plan = Plan(NAME, [0], "", HOSTS[:1])
+    plan = FetchPlan(NAME, [0], "", HOSTS[:1])
     asked = []
     while (ask := plan.next()) is not None and ask.source != GATEWAY:
         asked.append(ask.source)
-        plan.failed(ask, Outcome.NOT_YET)
+        plan.failed(ask, FetchFailure.NOT_YET)
     assert asked == [HOSTS[0]] * MOST_WAITS
 
 
 def test_a_part_that_no_source_gives_counts_its_rounds() -> None:
-    plan = Plan(NAME, [0], "", HOSTS[:2])
+    plan = FetchPlan(NAME, [0], "", HOSTS[:2])
     rounds = []
     for _ in range(5):
         ask = plan.next()
         assert ask is not None
-        rounds.append((ask.source == GATEWAY, plan.failed(ask, Outcome.FAULTY)))
+        rounds.append((ask.source == GATEWAY, plan.failed(ask, FetchFailure.FAULTY)))
     # Each host once, then the gateway alone: a round ends where the list of sources does.
     assert [gateway for gateway, _ in rounds].count(False) == 2
     assert rounds[-1][1] - rounds[-2][1] == 1
 
 
 def test_a_part_that_comes_from_two_sources_is_counted_once() -> None:
-    plan = Plan(NAME, range(2), "", HOSTS[:1])
+    plan = FetchPlan(NAME, range(2), "", HOSTS[:1])
     first, second = asks(plan)
-    plan.failed(first, Outcome.FAULTY)
+    plan.failed(first, FetchFailure.FAULTY)
     plan.done(second, 1)
     plan.done(Ask(GATEWAY, (1,), 0), 1)
     assert not plan.finished

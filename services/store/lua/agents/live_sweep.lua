@@ -1,4 +1,4 @@
--- End live sessions that had no call for their idle time, and discard those whose reward did not come in time.
+-- End live sessions that had no call for their idle time, and discard sessions whose reward did not come in time.
 -- Invariant: place_ended_session (common/sessions.lua).
 -- O(sessions that end, at most 256 of each kind).
 -- KEYS sessions_open sessions_waiting sessions_ready order calls calls_due calls_ended

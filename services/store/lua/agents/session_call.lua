@@ -2,8 +2,8 @@
 -- Invariants: the same request (by its digest) is one call, however often it comes, and gets the answer that is
 -- recorded. `busy:…` has the digests of a session's calls without an answer. A call renews the attempt's lease. A group
 -- becomes stale when no later batch may train its oldest token; live sessions are answered all the same.
--- The worker that played the session's last turn, which has its tokens cached, may claim the call first. If there is
--- no such worker, or it no longer asks for calls, the worker with the lowest load may.
+-- The worker that played the session's last turn, which has its tokens cached, may claim the call first. Before the
+-- first turn, or once that worker no longer asks for calls, the worker with the lowest load may.
 -- A session at its turns or `max_bytes` is spent: its agent gets an empty answer, and the session is truncated. A live
 -- session is full, because its application can ask another server.
 -- O(calls of the session at once); without such a worker also O(workers of the run).

@@ -2,7 +2,7 @@
 -- Invariants: a group whose sessions have all ended, or that is over, stays as it is. A live session is not a group.
 -- KEYS sessions attempts held returned calls calls_due calls_ended
 -- ARGV attempt
--- Reply 1 (also if nothing changes), or 0 if there is no such group
+-- Reply 1 (also if nothing changes), or 0 if the group is unknown
 local s = redis.call('HMGET', sessions, 'samples', 'state', 'reward_ms')
 if not s[1] or s[3] then return 0 end
 if s[2] then return 1 end

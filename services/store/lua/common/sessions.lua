@@ -2,7 +2,7 @@
 -- has a hash of its own, in which its index is 0.
 
 -- Check that session `index` of an attempt may go on, and renew the attempt's lease. Replies '', or why the
--- session may not go on: 'gone' (it has no key, or nothing is known of it any more), 'lapsed', or the `state`
+-- session may not go on: 'gone' (its key or the whole record is missing), 'lapsed', or the `state`
 -- that ended the group. `deadlines` has the attempt's deadline.
 local function sessions_go_on(sessions, deadlines, attempt, index)
   local s = redis.call('HMGET', sessions, 'idle', 'state', 'kept', 'key:' .. index)

@@ -12,7 +12,7 @@ local function is_task(text)
 end
 
 -- Make a task the next to lease. Returned tasks are leased again in the run's order, lowest position first;
--- the sorted set keeps each task once. Does nothing for a text that is no task.
+-- the sorted set keeps each task once. Other texts are ignored.
 local function return_task(returned, task)
   if is_task(task) then redis.call('ZADD', returned, position_of(task), task) end
 end

@@ -5,7 +5,7 @@
 -- workers learn the lineage from the manifest.
 -- KEYS run groups lineages
 -- ARGV lineage
--- Reply the token, or 0 if there is no such run
+-- Reply the token, or 0 if the run is missing
 local r = redis.call('HMGET', run, 'state', 'lineage', 'committed_step')
 if not r[1] then return 0 end
 local token = redis.call('HINCRBY', run, 'fencing_token', 1)

@@ -1,7 +1,6 @@
 -- Free what a run holds that has ended, and reply what a run needs that continues it.
--- Invariants: the run's state is final. Afterwards no learner and no worker can change anything of the run (new
--- fencing token, no attempts), each task that has not ended is in `returned`, and no payload is left. A repeated
--- call changes nothing.
+-- Invariants: the run's state is final. Afterwards learners and workers are shut out (new fencing token, all attempts
+-- ended), each task that has not ended is in `returned`, and all payloads are deleted. A repeated call changes nothing.
 -- O(in flight + waiting), once per run.
 -- KEYS run order returned attempts held groups blobs bytes plans tries lineages ...
 --   further keys (services.store.keys.EMPTIED_PARTS) are deleted

@@ -1,9 +1,9 @@
--- Change a run's state, and add an event. Any run can be ended: if `run` is not a hash, the state replaces it, and
--- if `events` is not a stream, no event is written.
+-- Change a run's state, and add an event. Any run can be ended: a `run` that is not a hash is replaced, and
+-- an `events` that is not a stream is left as it is.
 -- Invariants: a final state never changes, and only a final state follows `cancelling`. With `from`, the state
 -- changes only from that one. With a fencing token (a learner's call), fenced.
 -- KEYS run events
--- ARGV state reason now from ('' for any) final (1 or 0) fencing_token ('' if the caller is no learner)
+-- ARGV state reason now from ('' for any) final (1 or 0) fencing_token ('' for other callers)
 -- Reply 1 changed, 0 not, -1 fenced
 local new, reason, now, from, is_final, token = unpack(ARGV)
 local state = redis.pcall('HGET', run, 'state')

@@ -1,4 +1,4 @@
--- Take the pool's active run. If there is none, the first run of the queue becomes active.
+-- Take the pool's active run. Without an active run, the first run of the queue becomes active.
 -- Invariants: a pool has at most one active run. A run leaves the queue only by becoming active or cancelled.
 -- KEYS active queue
 -- Reply the run's id, or ''

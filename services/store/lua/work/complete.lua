@@ -6,7 +6,7 @@
 -- A worker of an earlier version leases a live session as `SESSION`, and does not see leases as `SESSION.TOKEN`.
 -- The first of two such attempts to complete is accepted. The task of the other one is returned.
 --
--- What `order` keeps:
+-- Fields of `order`:
 --   group_bytes, group_steps  means over recent groups, each with weight 1/32: the size, and the versions that were
 --                             published between lease and completion (lease.lua)
 --   last_finished             the position at the last completion: no task leased since has finished (lease.lua)

@@ -3,7 +3,7 @@
 -- KEYS run evaluation evaluation_queue evaluation_requests evaluation_ended evaluation_returned
 -- KEYS evaluation_attempts evaluation_held evaluation_parts evaluation_answers
 -- ARGV fencing_token id row... (rows whose answers may still be in Redis)
--- Reply 1 forgotten, 0 there is no such evaluation, -1 fenced
+-- Reply 1 forgotten, 0 the evaluation is missing, -1 fenced
 local id = ARGV[2]
 if fenced(run, ARGV[1]) then return -1 end
 also_when_full(run)

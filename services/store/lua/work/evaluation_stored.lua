@@ -3,7 +3,7 @@
 -- writes the same part again.
 -- KEYS run evaluation_requests evaluation_parts evaluation_answers
 -- ARGV fencing_token id part row...
--- Reply 1 done, 0 there is no such evaluation, -1 fenced
+-- Reply 1 done, 0 the evaluation is missing, -1 fenced
 local token, id, part = unpack(ARGV, 1, 3)
 if fenced(run, token) then return -1 end
 if redis.call('HEXISTS', evaluation_requests, id) == 0 then return 0 end

@@ -6,7 +6,7 @@
 -- KEYS attempts held order prompt_filter
 -- ARGV attempt row outside (1 or 0) passes max_share
 -- A row's note is 'passes before this task:position of the task:outside:filtered'.
--- Reply 1 the row is filtered, 0 it is not, or the attempt is not held
+-- Reply 1 the row is filtered, 0 it is sampled, or the attempt has ended
 local row, outside, passes, max_share = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 if not redis.call('ZSCORE', attempts, ARGV[1]) then return 0 end
 local position = tonumber(position_of(redis.call('HGET', held, ARGV[1])))

@@ -1,5 +1,5 @@
 -- Ask which payloads outside Redis may still be needed: the payload of a held attempt, which may still complete,
--- and of a group in the stream. A payload that is not needed now never will be.
+-- and of a group in the stream. A payload that is unneeded now stays unneeded.
 -- O(payloads asked for).
 -- KEYS attempts blobs
 -- ARGV task attempt task attempt ...
