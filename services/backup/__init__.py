@@ -1,4 +1,4 @@
-"""A whole installation in one file, and back.
+"""Backup of a whole installation in one file, and its restore.
 
-Imports the store, the volume and contracts; never starts a process, which is the caller's work.
+Imports the store, the volume and contracts. The caller starts and stops processes.
 """

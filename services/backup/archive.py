@@ -1,9 +1,9 @@
-"""Back up a whole installation, Redis and the data volume, into one file, and restore it.
+"""Backs up a whole installation, Redis and the data volume, into one file, and restores it.
 
 The file is a tar archive: `store/N` (one `Dump` each), `data/…`, and at its end `backup.json`,
 without which it is incomplete. A backup may run while everything works. Files of the volume never
-change after their rename, so they are hard-linked into a staging folder before Redis is read and
-again afterwards: every file that Redis names is in one of the two. Files that grow (metrics) are
+change after their rename. They are hard-linked into a staging folder before Redis is read and again
+afterwards, so every file that Redis names is in one of the two sets. Files that grow (metrics) are
 copied.
 """
 
@@ -35,7 +35,7 @@ INDEX = "backup.json"
 FOLDERS = ("datasets", "runs")
 TOKENS = "tokens"
 LOCK = ".lock"
-"""In a staging folder: held by the process that has it."""
+"""A file in a staging folder, locked by the process that uses the folder."""
 STAYS = frozenset({".safetensors", ".arrow", ".parquet", ".group"})
 """Files that are never written to after their rename."""
 
@@ -43,12 +43,12 @@ Say = Callable[[str], None]
 
 
 class BackupError(Exception):
-    """A backup cannot be made or used; the message says why and what to do."""
+    """A backup cannot be made or used. The message says why, and the way out."""
 
 
 @dataclass(frozen=True)
 class Index:
-    """What a backup holds."""
+    """The index of a backup."""
 
     id: str
     created: float
@@ -57,14 +57,14 @@ class Index:
     files: int
     bytes: int
     schema: int = SCHEMA
-    """Of the file."""
+    """Schema of the backup file."""
     state: int = 1
-    """Schema of what Redis held."""
+    """Schema of the state in Redis."""
 
 
 async def back_up(store: Store, data: Path, target: Path, say: Say) -> Index:
-    """Write a backup of `store` and the volume `data` to `target`. Raises BackupError,
-    SchemaMismatch, OSError; what was at `target` before stays until the new one is whole."""
+    """Write a backup of `store` and the volume `data` to `target`. An earlier file at `target`
+    stays until the new one is whole. Raises BackupError, SchemaMismatch, OSError."""
     await store.check_schema()
     with _folder(data, ".backup-") as staged:
         await anyio.to_thread.run_sync(_link_all, data, staged / "data")
@@ -87,7 +87,7 @@ async def back_up(store: Store, data: Path, target: Path, say: Say) -> Index:
 
 
 async def _read_store(store: Store, folder: Path) -> int:
-    """Write what the store holds into `folder`; returns the number of runs."""
+    """Write the store's content into `folder`. Returns the number of runs."""
     folder.mkdir()
     runs = number = 0
     async for part in store.dumps.read():
@@ -120,8 +120,8 @@ async def restore(store: Store, data: Path, source: Path, say: Say) -> Index:
 
 @contextmanager
 def _folder(data: Path, prefix: str) -> Iterator[Path]:
-    """A staging folder on the volume for as long as the context lasts. Deletes those of killed
-    processes, whose locks the kernel has freed."""
+    """Yield a staging folder on the volume. Deletes folders of killed processes, whose locks the
+    kernel has freed."""
     if not data.is_dir():
         raise BackupError(f"the data folder {data} does not exist: name it with --data")
     for left in data.glob(f"{prefix}*"):
@@ -132,7 +132,7 @@ def _folder(data: Path, prefix: str) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=data))
         try:
             with _locked(folder) as ours:
-                # Another process may have taken it for one that was left.
+                # Another process may have taken it for an abandoned folder.
                 if ours and (folder / LOCK).exists():
                     yield folder
                     return
@@ -142,7 +142,8 @@ def _folder(data: Path, prefix: str) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Hold a staging folder's lock; whether it could be had. Where there are no locks, it can."""
+    """Hold a staging folder's lock; yield whether it was free. A file system without locks counts
+    as free."""
     try:
         file = (folder / LOCK).open("a")
     except OSError:
@@ -161,7 +162,7 @@ def _link_all(data: Path, staged: Path) -> None:
     staged.mkdir(exist_ok=True)
     for folder in FOLDERS:
         for root, below, files in os.walk(data / folder):
-            # Rows in tokens are made again where they are missing.
+            # The cache of tokenized rows is rebuilt if it is missing.
             below[:] = [name for name in below if not name.startswith(".") and name != TOKENS]
             there = staged / Path(root).relative_to(data)
             there.mkdir(parents=True, exist_ok=True)
@@ -181,7 +182,7 @@ def _bring(file: Path, to: Path) -> None:
     except OSError as error:
         if to.exists():
             raise
-        # A volume without hard links.
+        # The volume has no hard links.
         try:
             shutil.copy2(file, to)
         except OSError:
@@ -192,7 +193,7 @@ def _pack(staged: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     beside = target.with_name(f".{target.name}.partial")
     try:
-        # Whoever reads it can read every prompt and answer.
+        # A reader of the file can read every prompt and answer.
         with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as archive:
                 for name in ("store", "data", INDEX):
@@ -206,8 +207,8 @@ def _pack(staged: Path, target: Path) -> None:
 
 
 def _extract(archive: tarfile.TarFile, folder: Path) -> None:
-    """The archive's files and folders, each inside of `folder`. Raises TarError, ValueError for
-    anything else. Not `extractall`: Debian 12's Python (3.11.2) lacks its filters."""
+    """Extract the archive's files and folders into `folder`. Raises TarError, ValueError for any
+    other member. Not `extractall`: Debian 12's Python (3.11.2) lacks its filters."""
     for member in archive:
         to = (folder / member.name).resolve()
         if not to.is_relative_to(folder.resolve()):
@@ -246,8 +247,8 @@ def _unpack(source: Path, staged: Path) -> Index:
 
 
 def _move_in(staged: Path, data: Path, id: str) -> None:
-    """Move the volume's folders to their places. Raises BackupError if there are some that
-    another try for the same backup has not put there."""
+    """Move the volume's folders to their places. Raises BackupError for existing folders that no
+    earlier attempt at the same backup has written."""
     mark = data / f".restored-{id}"
     for folder in FOLDERS:
         place = data / folder
@@ -258,5 +259,5 @@ def _move_in(staged: Path, data: Path, id: str) -> None:
         if (staged / folder).is_dir():
             shutil.rmtree(data / folder, ignore_errors=True)
             (staged / folder).rename(data / folder)
-    # Thousands of small files: all at once is quicker than one by one.
+    # Thousands of small files: one sync of all is quicker.
     os.sync()

@@ -1,8 +1,8 @@
-"""Why a run is slow or stuck: one cause and its sentence. Pure.
+"""Diagnoses why a run is slow or stuck: one cause and its sentence. Pure.
 
-The questions come in this order: is the run over, does it wait for its turn, is there a learner,
-has the learner work, and if not, who should deliver it. The figures of the last step count only
-while steps go on and a worker can sample; else the states of workers and tasks decide.
+The questions in order: is the run over, does it wait for its turn, is there a learner, has the
+learner work, and if not, who should deliver it. The last step's figures count only while steps go
+on and a worker can sample; otherwise the states of workers and tasks decide.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from services.diagnosis.workers import more_workers, unable
 
 STILL_SECONDS = 15.0
 STILL_STEPS = 3.0
-"""A run stands still if no step has ended for both of these; the second in lengths of the last
+"""A run stands still after both times without a finished step. The second is in lengths of the last
 step."""
 REMARKS = 8
 MORE_AGENTS = (
@@ -28,7 +28,7 @@ MORE_AGENTS = (
 
 
 def diagnose(now: Situation) -> Why:
-    """The whole answer."""
+    """Return the diagnosis."""
     cause, words = _verdict(now)
     run, step = now.run, now.last("step", "progress")
     return Why(
@@ -107,9 +107,9 @@ def _running(now: Situation) -> Verdict:
 
 
 def _going_on(now: Situation, age: float) -> Event | None:
-    """The last step, if steps go on; `age`: the seconds since it."""
+    """Return the last step if steps go on. `age` is the seconds since it."""
     step, state = now.last("step"), now.last("state")
-    # After a restart the last step of the learner before says nothing of what goes on now.
+    # After a restart, the last step of the previous learner says nothing about the present.
     if step is None or (state is not None and now.events.index(step) < now.events.index(state)):
         return None
     usual = float(step.data.get("time/step") or 0.0)
@@ -117,7 +117,7 @@ def _going_on(now: Situation, age: float) -> Event | None:
 
 
 def _standing_still(now: Situation, batch: int, starved: bool, age: float) -> Verdict:
-    """Why no batch is planned; `starved`: fewer groups wait than a batch has."""
+    """Return why no batch is planned. `starved`: fewer groups wait than a batch has."""
     run, flow = now.run, now.flow
     enough = f"{flow.waiting} groups wait, enough for step {run.step + 1}, and the learner"
     if starved:
@@ -136,7 +136,7 @@ def _standing_still(now: Situation, batch: int, starved: bool, age: float) -> Ve
 
 
 def _measured(step: Event, now: Situation) -> Verdict:
-    """What the last step's figures say of both sides."""
+    """Return what the last step's figures say about learner and workers."""
     row = step.data
     took = f"step {row.get('step', '?')} took {float(row.get('time/step', 0.0)):.1f} s"
     if row.get("bottleneck") == "rollout":
@@ -163,7 +163,7 @@ def _measured(step: Event, now: Situation) -> Verdict:
 
 
 def _only_evaluation(now: Situation) -> bool:
-    """Whether no worker follows new versions, because all take part in the evaluation."""
+    """Return whether no worker follows new versions, because all take part in the evaluation."""
     one = now.evaluation
     return one is not None and {worker.id for worker in now.alive} <= {*one.workers}
 

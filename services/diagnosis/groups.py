@@ -1,4 +1,4 @@
-"""Why the learner has too few groups, although workers are alive."""
+"""Diagnoses why the learner has too few groups, although workers are alive."""
 
 from services.contracts.agents import agents_lease
 from services.contracts.config.data import DAY
@@ -9,7 +9,7 @@ from services.diagnosis.workers import lagging, not_ready, nothing_sampled, unab
 
 
 def missing_groups(now: Situation) -> Verdict:
-    """Why workers that are alive have not delivered."""
+    """Return why living workers have not delivered."""
     flow, run = now.flow, now.run
     here = [one for one in now.alive if one.run == run.id and not one.evaluation_only]
     if (cause := unable(now)) is not None:
@@ -29,7 +29,7 @@ def missing_groups(now: Situation) -> Verdict:
         )
     by_agents = agents_lease(run.config)
     oldest, names = now.oldest, [worker.id for worker in now.alive]
-    # Agents are no workers, which are heard of.
+    # Agents send no heartbeats, unlike workers.
     if (
         oldest
         and oldest.lease_seconds_left is not None
@@ -63,7 +63,7 @@ def missing_groups(now: Situation) -> Verdict:
 
 
 def traffic_words(traffic: LiveTraffic, run: RunRecord) -> str:
-    """What applications have brought, and what becomes of it."""
+    """Describe the live sessions of applications, and what happens to them."""
     if not traffic.opened:
         return "no application has opened a session: POST /v1/runs/RUN/sessions (docs/agents.md)"
     eta, data = run.config["rollout"]["max_staleness"], run.config["data"]
@@ -78,7 +78,7 @@ def traffic_words(traffic: LiveTraffic, run: RunRecord) -> str:
 
 
 def _played(now: Situation) -> str:
-    """What agents do with the groups that they have leased."""
+    """Describe what agents do with their leased groups."""
     words = (
         f"agents have {now.flow.held} groups. One is done when each of its sessions has ended "
         "(POST /v1/sessions/SID/end)"

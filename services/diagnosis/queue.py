@@ -1,4 +1,4 @@
-"""Why a queued run has not started."""
+"""Diagnoses why a queued run has not started."""
 
 from services.contracts.records import Queue, RunSummary
 from services.contracts.why import Situation
@@ -6,13 +6,13 @@ from services.diagnosis.verdict import Verdict
 
 
 def queued(now: Situation) -> Verdict:
-    """As `queued_verdict`."""
+    """Return `queued_verdict` for this situation."""
     waiting = [*now.ahead, now.run.id] if now.queued else now.ahead
     return queued_verdict(now.run, Queue(now.active, waiting, now.learner is not None))
 
 
 def queued_verdict(run: RunSummary, queue: Queue) -> Verdict:
-    """Why a queued run has not started."""
+    """Return why a queued run has not started."""
     active, queued = queue.active, run.id in queue.waiting
     ahead = queue.waiting[: queue.waiting.index(run.id)] if queued else []
     is_active = active is not None and active.id == run.id

@@ -1,11 +1,11 @@
-"""What a question of the diagnosis answers with."""
+"""The answer to a question of the diagnosis."""
 
 from services.contracts.why import Cause
 
 Verdict = tuple[Cause, str]
-"""The cause, and the sentence that says it."""
+"""A cause, and its sentence."""
 
 
 def so_long(seconds: float | None) -> str:
-    """`, for 12 s now`; empty if that is not known."""
+    """Return `, for 12 s now`, or '' for an unknown duration."""
     return f", for {seconds:.0f} s now" if seconds is not None else ""

@@ -1,4 +1,4 @@
-"""Which workers could sample, and why they do not."""
+"""Finds which workers could sample, and why the others do not."""
 
 from services.contracts.records import WorkerRecord
 from services.contracts.why import Situation
@@ -11,7 +11,7 @@ UNABLE = ("starting", "unhealthy", "drained", "stopping")
 
 
 def unable(now: Situation) -> Verdict | None:
-    """Why no worker can sample; None if one can."""
+    """Return why no worker can sample, or None if one can."""
     if not now.alive:
         return "no_worker", _nobody(now)
     if any(worker.state not in UNABLE for worker in now.alive):
@@ -22,13 +22,13 @@ def unable(now: Situation) -> Verdict | None:
 
 
 def not_ready(now: Situation) -> Verdict:
-    """No worker has its vLLM ready: the state of each."""
+    """Describe the state of each worker, when no vLLM is ready."""
     names = [f"{worker.id} is {worker.state}" for worker in now.alive]
     return "vllm", f"no worker has its vLLM ready yet ({', '.join(names + _silent(now))})"
 
 
 def lagging(workers: list[WorkerRecord], version: int) -> Verdict | None:
-    """Which worker has not the newest weights."""
+    """Return the worker that lacks the newest weights, or None."""
     for one in workers:
         if one.version is None or one.version < version:
             has = "no version" if one.version is None else f"version {one.version}"
@@ -38,13 +38,14 @@ def lagging(workers: list[WorkerRecord], version: int) -> Verdict | None:
 
 
 def nothing_sampled(workers: list[WorkerRecord]) -> Verdict:
-    """These workers could sample and hold nothing: the state of each."""
+    """Describe the state of workers that could sample and hold no task."""
     states = [f"{one.id} is {one.state}{f' ({one.error})' if one.error else ''}" for one in workers]
     return "rollout", f"nothing is being sampled: {', '.join(states)}"
 
 
 def more_workers(alive: list[WorkerRecord]) -> str:
-    """Whether another worker would help, and on which host. Of GPUs only the operator knows."""
+    """Return whether another worker would help, and on which host. Only the operator knows of
+    further GPUs."""
     full = []
     for worker in alive:
         if (load := worker.host_load) is None:

@@ -1,7 +1,7 @@
 """Environments of other libraries and servers, as players of a run's sessions (`headrace agents`).
 
-Each module takes one kind of environment: a server with `reset` and `step` (`stepped`), an OpenEnv
+Each module plays one kind of environment: a server with `reset` and `step` (`stepped`), an OpenEnv
 server (`openenv_server`), a taskset of the library `verifiers` (`verifiers_taskset`). They are
-clients of the sessions API, so neither gateway, worker nor learner needs those libraries. Imports
-no other package of Headrace.
+clients of the sessions API, so gateway, worker and learner need none of these libraries. Imports no
+other package of Headrace.
 """

@@ -10,23 +10,23 @@ from services.environments.policy import ContextFull, Policy
 
 @dataclass
 class GameStep:
-    """What the environment says after a reset or an action."""
+    """The environment's reply to a reset or an action."""
 
     messages: list[Message] = field(default_factory=list)
-    """What the policy reads next."""
+    """The next messages that the policy reads."""
     done: bool = False
     reward: Any = None
     components: Any = None
 
 
 class Game(Protocol):
-    """One episode."""
+    """One episode of an environment with `reset` and `step`."""
 
     tools: list[dict[str, Any]]
-    """Of the OpenAI API; empty: answers are text."""
+    """Tools in the form of the OpenAI API. Without tools, answers are text."""
 
     async def reset(self) -> GameStep:
-        """Begin. Raises EnvironmentFailed."""
+        """Begin the episode. Raises EnvironmentFailed."""
 
     async def step(self, answer: Message) -> GameStep:
         """Act on the policy's answer. Raises EnvironmentFailed."""
@@ -35,8 +35,8 @@ class Game(Protocol):
 async def played(
     game: Game, policy: Policy, prompt: str | list[Message], turns: int
 ) -> PlayedEpisode:
-    """The episode, of at most so many turns. One that ends for want of turns or context has earned
-    what its steps have earned so far. Raises EnvironmentFailed."""
+    """Play an episode of at most `turns` turns. An episode that runs out of turns or context keeps
+    the reward of its steps so far. Raises EnvironmentFailed."""
     found = PlayedEpisode()
     step = await game.reset()
     found.messages = opening(prompt, step.messages)
@@ -58,8 +58,8 @@ async def played(
 
 
 def opening(prompt: str | list[Message], observed: list[Message]) -> list[Message]:
-    """The first request: the row's prompt, and what the environment shows, in one message where
-    both are the user's."""
+    """Return the first request: the row's prompt and the first observation, merged if both are the
+    user's."""
     asked = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     if observed and asked and asked[-1].get("role") == observed[0]["role"] == "user":
         last, first = asked.pop(), observed[0]
@@ -69,10 +69,10 @@ def opening(prompt: str | list[Message], observed: list[Message]) -> list[Messag
 
 
 def text_of(value: Any) -> str:
-    """An observation as the policy reads it: text, else JSON."""
+    """Return an observation as the policy reads it: text, else JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def user_messages(text: str) -> list[Message]:
-    """`text` as the user's message; none for an empty text."""
+    """Return `text` as the user's message, or an empty list for an empty text."""
     return [{"role": "user", "content": text}] if text else []

@@ -1,8 +1,8 @@
-"""OpenEnv servers, through the client of the library `openenv`.
+"""Plays OpenEnv servers, through the client of the library `openenv`.
 
-An answer becomes an action by the server's own schema: a server that offers tools gets calls of
-them; one whose actions have a single field that is required gets the answer's text in it; any other
-gets the JSON object that the answer is.
+The server's schema decides how an answer becomes an action. A server that offers tools gets tool
+calls. An action with a single required field gets the answer's text in that field. Any other action
+is the JSON object of the answer.
 """
 
 import contextlib
@@ -23,21 +23,21 @@ TOOL_ACTIONS = ("Action", "CallToolAction", "ListToolsAction")
 
 
 class OpenEnvEnvironment:
-    """All episodes of one server."""
+    """Plays all episodes of one server."""
 
     def __init__(self, url: str, turns: int) -> None:
-        """Raises NoEnvironment if `url` is none, or the library is missing."""
+        """Raises NoEnvironment if `url` is invalid, or the library is missing."""
         require("openenv")
         self._url, self._turns = checked_url(url), turns
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """As Environment."""
+        """Hold the connections of all episodes."""
         async with http_client() as self._http:
             yield
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
-        """As Environment."""
+        """Play one episode, as `Environment.play`."""
         from openenv import GenericEnvClient
 
         schema = (await answer_of(self._http, "GET", f"{self._url}/schema", None))["action"]
@@ -64,11 +64,11 @@ class _OpenEnvGame:
         self._offers_tools = schema.get("title") in TOOL_ACTIONS
         self.tools: list[dict[str, Any]] = []
         columns = group["columns"]
-        # Sessions of one group begin alike, other tasks differently.
+        # The sessions of a group begin alike; other tasks begin differently.
         self._reset = columns.get("reset") or {"seed": columns.get("seed", group["task"])}
 
     async def open(self) -> None:
-        """Ask for the tools of a server that offers some."""
+        """List the tools of a server that offers tools."""
         if self._offers_tools:
             listed = await self._client.step({"type": "list_tools"})
             self.tools = [_tool(one) for one in listed.observation["tools"]]
@@ -102,11 +102,11 @@ class _OpenEnvGame:
         except RuntimeError as error:
             if "VALIDATION_ERROR" not in str(error):
                 raise
-            # The policy's fault, which costs it a turn.
+            # An invalid action costs the policy a turn.
             return GameStep(user_messages(f"This is no valid action. {error}"))
 
     async def _call(self, answer: Message) -> GameStep:
-        """Without a call the answer is the last one."""
+        """Make the answer's tool calls. An answer without a call ends the episode."""
         calls = answer.get("tool_calls") or []
         whole = GameStep(done=not calls)
         for call in calls:
@@ -142,7 +142,7 @@ def _result(call: Mapping[str, Any], text: str) -> Message:
 
 
 def _typed(text: str, schema: Mapping[str, Any], name: str) -> Any:
-    """The answer as the field takes it; the server refuses what does not fit."""
+    """Return the answer in the field's type; the server refuses what does not fit."""
     if schema.get("properties", {}).get(name, {}).get("type") == "string":
         return text
     try:

@@ -1,4 +1,4 @@
-"""What all environments share: a row and a session in, a reward and a transcript out."""
+"""The interface of all environments: a row and a session in, a reward and a transcript out."""
 
 import json
 import math
@@ -12,11 +12,11 @@ Message = dict[str, Any]
 
 
 class EnvironmentFailed(Exception):
-    """An episode that has no reward: its session is not trained. The text says why."""
+    """An episode without a reward: its session is not trained. The text says why."""
 
 
 class NoEnvironment(ValueError):
-    """The environment cannot be used at all; the text says why, and the way out."""
+    """The environment cannot be used at all. The text says why, and the way out."""
 
 
 @dataclass
@@ -26,10 +26,10 @@ class PlayedEpisode:
     rewards: list[float] = field(default_factory=list)
     components: dict[str, float] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
-    """What was said, for the log."""
+    """All messages, for the log."""
 
     def earn(self, reward: Any, components: Any = None) -> None:
-        """Add what one step earned; None: it says nothing. Raises EnvironmentFailed."""
+        """Add the reward of one step; None adds nothing. Raises EnvironmentFailed."""
         if components:
             if not isinstance(components, Mapping):
                 raise EnvironmentFailed(f"the environment's components are no object: {components}")
@@ -40,7 +40,8 @@ class PlayedEpisode:
 
     @property
     def reward(self) -> dict[str, Any]:
-        """As the gateway takes it. Raises EnvironmentFailed if no step has said any."""
+        """The reward in the form of the gateway's API. Raises EnvironmentFailed if no step gave a
+        reward."""
         total = math.fsum(self.rewards)
         if self.components:
             rest = {"reward": total} if self.rewards else {}
@@ -56,24 +57,24 @@ class PlayedEpisode:
 
 
 class Environment(Protocol):
-    """Plays sessions; all in one event loop, several at once."""
+    """Plays sessions in one event loop, several at once."""
 
     def serving(self) -> AbstractAsyncContextManager[None]:
-        """Around all episodes. Raises NoEnvironment."""
+        """Hold what all episodes share. Raises NoEnvironment."""
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
-        """One episode on the group's row, in the session. Raises EnvironmentFailed."""
+        """Play one episode on the group's row, in the session. Raises EnvironmentFailed."""
 
 
 def number(value: Any, name: str) -> float:
-    """A reward. Raises EnvironmentFailed for anything but a finite number."""
+    """Return a reward as a float. Raises EnvironmentFailed unless it is a finite number."""
     if isinstance(value, int | float) and math.isfinite(value):
         return float(value)
     raise EnvironmentFailed(f"the environment's {name} is no finite number: {value!r:.100}")
 
 
 def require(library: str) -> None:
-    """Raises NoEnvironment if the library is not installed here."""
+    """Raise NoEnvironment if the library is not installed here."""
     if find_spec(library) is None:
         raise NoEnvironment(
             f"the library {library} is not installed here: pip install 'headrace[{library}]'"

@@ -10,16 +10,17 @@ import httpx
 from services.environments.playing import EnvironmentFailed, Message
 
 PATIENCE = 60.0
-"""Seconds to repeat a call while the gateway or Redis is away: it gets the recorded answer."""
+"""Seconds for which a call is retried while the gateway or Redis is away. A retry gets the recorded
+answer."""
 PAUSE = 1.0
 
 
 class ContextFull(Exception):
-    """There is no room for another answer."""
+    """The context length is used up."""
 
 
 class Policy:
-    """Answers messages."""
+    """Answers messages with the policy."""
 
     def __init__(self, http: httpx.AsyncClient, session: Mapping[str, Any]) -> None:
         self._http = http
@@ -27,7 +28,7 @@ class Policy:
         self._headers = {"Authorization": f"Bearer {session['key']}"}
 
     async def answer(self, messages: list[Message], tools: list[dict[str, Any]]) -> Message:
-        """The next message of the assistant. Raises ContextFull, EnvironmentFailed."""
+        """Return the next message of the assistant. Raises ContextFull, EnvironmentFailed."""
         body = {"model": "policy", "messages": messages} | ({"tools": tools} if tools else {})
         deadline = time.monotonic() + PATIENCE
         while True:
@@ -52,7 +53,7 @@ class Policy:
 
 
 def _problem(response: httpx.Response) -> str:
-    """Raises ContextFull."""
+    """Describe an error response. Raises ContextFull."""
     try:
         error = response.json()["error"]
         code, message = error.get("code"), str(error["message"])

@@ -1,4 +1,5 @@
-"""Environments with `reset` and `step` over HTTP (docs/environments.md has their contract)."""
+"""Plays environments with `reset` and `step` over HTTP (docs/environments.md has their
+contract)."""
 
 import asyncio
 import contextlib
@@ -13,25 +14,25 @@ from services.environments.playing import EnvironmentFailed, Message, NoEnvironm
 from services.environments.policy import Policy
 
 MOST_BYTES = 4 << 20
-"""Of one answer of an environment."""
+"""Largest answer of an environment."""
 CLOSE_SECONDS = 5.0
 
 
 class SteppedEnvironment:
-    """All episodes of one server."""
+    """Plays all episodes of one server."""
 
     def __init__(self, url: str, turns: int) -> None:
-        """Raises NoEnvironment if `url` is none."""
+        """Raises NoEnvironment if `url` is invalid."""
         self._url, self._turns = checked_url(url), turns
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """As Environment."""
+        """Hold the connections of all episodes."""
         async with http_client() as self._http:
             yield
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
-        """As Environment."""
+        """Play one episode, as `Environment.play`."""
         game = _SteppedGame(self._http, self._url, group, session["id"])
         try:
             policy = Policy(self._http, session)
@@ -56,7 +57,7 @@ class _SteppedGame:
         return await self._ask("step", {"action": answer.get("content") or ""})
 
     async def close(self) -> None:
-        """Servers need not have this call. What they answer is not read."""
+        """End the episode at the server. Servers may lack this call, and its answer is not read."""
         sent = {"episode": self._episode}
         with contextlib.suppress(httpx.HTTPError, TimeoutError):
             async with (
@@ -66,8 +67,8 @@ class _SteppedGame:
                 pass
 
     async def _ask(self, call: str, body: dict[str, Any]) -> GameStep:
-        """Not repeated: nobody knows whether the environment has taken a step that was not
-        answered."""
+        """Make one call. It is never retried: the environment may have taken the step without an
+        answer."""
         sent = {"episode": self._episode, **body}
         said = await answer_of(self._http, "POST", f"{self._url}/{call}", sent)
         done = any(said.get(name) is True for name in ("done", "terminated", "truncated"))
@@ -79,13 +80,13 @@ class _SteppedGame:
 
 
 def http_client() -> httpx.AsyncClient:
-    """For all episodes of a server. It has as many connections as there are episodes at once: by
-    itself the library holds back those beyond 100."""
+    """Return a client for all episodes of a server, without the library's default limit of 100
+    connections."""
     return httpx.AsyncClient(timeout=None, limits=httpx.Limits(max_connections=None))
 
 
 async def answer_of(http: httpx.AsyncClient, method: str, url: str, body: Any) -> dict[str, Any]:
-    """The JSON object that `url` answers with. Raises EnvironmentFailed."""
+    """Return the JSON object that `url` answers with. Raises EnvironmentFailed."""
     try:
         async with http.stream(method, url, json=body) as response:
             content = bytearray()
@@ -108,7 +109,7 @@ async def answer_of(http: httpx.AsyncClient, method: str, url: str, body: Any) -
 
 
 def checked_url(url: str) -> str:
-    """`url` without a slash at its end. Raises NoEnvironment."""
+    """Return `url` without a slash at its end. Raises NoEnvironment."""
     try:
         parsed = httpx.URL(url)
         usable = parsed.scheme in ("http", "https") and parsed.host

@@ -1,8 +1,8 @@
-"""Environments of the library `verifiers` (0.4, its `v1`).
+"""Plays environments of the library `verifiers` (0.4, its `v1`).
 
-The library runs the episode: its harness, tools and rewards. It calls a model by an address of the
-OpenAI API, which is here the session's. A task is in the dataset as prime-rl sends it to a server
-of environments: its data as JSON, from which the taskset's class makes it again.
+The library runs the episode: its harness, tools and rewards. It calls the model at an address of
+the OpenAI API, here the session's. The dataset has each task's data as JSON, as prime-rl sends it
+to a server of environments; the taskset's class makes the task from it.
 """
 
 import contextlib
@@ -17,16 +17,16 @@ from typing import Any
 from services.environments.playing import EnvironmentFailed, NoEnvironment, PlayedEpisode, require
 
 COLUMN = "verifiers_task"
-"""Of a dataset's row: the data of its task."""
+"""The column of a dataset's row with the data of its task."""
 LOCAL = {"harness": {"id": "null"}, "runtime": {"type": "subprocess"}}
-"""A role without a config of its own: a chat, without code that runs here. The library's default is
-a shell in a sandbox of Prime Intellect."""
+"""Default config of a role: a chat, without code that runs here. The library's default is a shell
+in a sandbox of Prime Intellect."""
 
 
 def environment_of(name: str, config: Path | None, turns: int | None = None) -> Any:
-    """The library's environment: taskset `name`, with the config in a TOML or JSON file (the table
-    `env` of `vf-eval`'s files, or all of it), and at most so many turns, unless that names another
-    number. Raises NoEnvironment."""
+    """Load the library's environment: the taskset `name`, with the config in a TOML or JSON file
+    (the table `env` of `vf-eval`'s files, or the whole file), and at most `turns` turns unless the
+    config sets another limit. Raises NoEnvironment."""
     require("verifiers")
     raw = _read(config) if config else {}
     raw = raw.get("env", raw)
@@ -44,7 +44,8 @@ def environment_of(name: str, config: Path | None, turns: int | None = None) -> 
 
 
 def rows_of(name: str, config: Path | None, count: int) -> Iterator[bytes]:
-    """The dataset's rows for the first `count` tasks, as lines of JSON. Raises NoEnvironment."""
+    """Yield the dataset's rows for the first `count` tasks, as lines of JSON. Raises
+    NoEnvironment."""
     environment = environment_of(name, config)
     try:
         for task in itertools.islice(environment.taskset, count):
@@ -67,12 +68,12 @@ class VerifiersEnvironment:
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """As Environment."""
+        """Hold what all episodes share."""
         async with self._environment.serving():
             yield
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
-        """As Environment."""
+        """Play one episode, as `Environment.play`."""
         import verifiers.v1 as vf
 
         data = group["columns"].get(COLUMN)
@@ -82,8 +83,8 @@ class VerifiersEnvironment:
                 "`headrace datasets verifiers`"
             )
         config = self._environment.config.taskset.task
-        # The library takes keys by the names of environment variables only, and passes those with
-        # API_KEY in their names on to no process that it starts.
+        # The library takes keys only as names of environment variables. It passes variables with
+        # API_KEY in their names to no process that it starts.
         variable = f"HEADRACE_SESSION_API_KEY_{session['id']}"
         os.environ[variable] = session["key"]
         try:
@@ -100,7 +101,8 @@ class VerifiersEnvironment:
 
 
 def _played(episode: Any) -> PlayedEpisode:
-    """Rewards of the roles that the policy plays, by their names. Raises EnvironmentFailed."""
+    """Return the rewards of the roles that the policy plays, by their names. Raises
+    EnvironmentFailed."""
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
         said = f"{errors[-1].type}: {errors[-1].message}" if errors else "it did not succeed"

@@ -1,8 +1,8 @@
-"""What evaluations leave on the data volume: files of answers, and a record of the outcome; and the
-figures that are computed of them. Imports contracts and `services.volume`, never the store.
+"""Evaluations on the data volume: files of answers, a record of the outcome, and figures computed
+from them. Imports contracts and `services.volume`, never the store.
 
-    runs/RUN/evaluations/ID/part-00001.parquet   answered rows, a part as they come
-    runs/RUN/evaluations/ID/result.json          an EvaluationRecord, once it has ended
+runs/RUN/evaluations/ID/part-00001.parquet   answered rows, in parts as they come
+runs/RUN/evaluations/ID/result.json          an EvaluationRecord, once it has ended
 """
 
 from services.evaluations.answers import (

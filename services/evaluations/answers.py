@@ -1,7 +1,7 @@
-"""Files of answered rows: Parquet, compressed with zstd, a part for as many rows as had come.
+"""Files of answered rows: Parquet with zstd, one part for the rows that came together.
 
-A row is in exactly one part. Only the columns that are asked for are read, and of a page only the
-row groups that hold it.
+A row is in exactly one part. A page reads only the requested columns of the row groups that it
+shows.
 """
 
 import io
@@ -24,7 +24,7 @@ from services.volume import fsync, written_beside
 log = get_logger(__name__)
 
 Verdict = Literal["correct", "wrong", "mixed", "unscored"]
-"""Of a row: all samples correct, none, some; or none could be scored."""
+"""A row's verdict: all samples correct, none, some; or none could be scored."""
 
 ROW_GROUP = 64
 """Rows that are decoded to show one of them."""
@@ -48,13 +48,13 @@ MEASURED = ["row", "category", "tokens", "truncated", "rewards", "statuses"]
 
 
 class DamagedAnswers(ValueError):
-    """A file of answers is no Parquet file of theirs; the message names it."""
+    """A file of answers is damaged; the message names it."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A row's answers without their texts; lists have one entry a sample, and none where the row
-    could not be answered."""
+    """A row's answers without their texts. Lists have one entry for each sample; they are empty if
+    the row could not be answered."""
 
     row: int
     category: str | None
@@ -65,12 +65,12 @@ class Measured:
 
     @property
     def correct(self) -> int:
-        """Samples that are."""
+        """Number of correct samples."""
         return self.statuses.count(ScoreStatus.CORRECT)
 
     @property
     def verdict(self) -> Verdict:
-        """What its samples are together."""
+        """The verdict on all samples of the row."""
         if all(status == ScoreStatus.ERROR for status in self.statuses):
             return "unscored"
         if self.correct == len(self.statuses):
@@ -80,23 +80,23 @@ class Measured:
 
 @dataclass(frozen=True)
 class Page:
-    """Some answered rows, in the dataset's order."""
+    """A page of answered rows, in the dataset's order."""
 
     rows: list[AnsweredRow]
     total: int
-    """Rows that match."""
+    """Number of rows that match."""
 
 
 def part_path(folder: Path, number: int) -> Path:
-    """Where part `number` of an evaluation's answers is; the first is 1."""
+    """Return the path of part `number` of an evaluation's answers; the first is 1."""
     return folder / f"part-{number:05d}.parquet"
 
 
 def write_part(
     path: Path, rows: Sequence[AnsweredRow], before_rename: Callable[[], None] = lambda: None
 ) -> None:
-    """Write answered rows durably, in place of a file that is there. `before_rename` may raise to
-    leave that."""
+    """Write answered rows durably, replacing an existing file. `before_rename` may raise to cancel
+    that."""
     table = pa.Table.from_pylist([_columns_of(row) for row in rows], schema=COLUMNS)
     sink = io.BytesIO()
     pq.write_table(
@@ -109,8 +109,8 @@ def write_part(
 
 
 def copy_parts(source: Path, folder: Path) -> tuple[int, list[int]]:
-    """Copy the files of answers in `source` durably; one that cannot be read is left out. Returns
-    how many there are in `folder` then, and the rows in them."""
+    """Copy the files of answers in `source` durably, without unreadable ones. Returns the number of
+    files that `folder` then has, and the rows in them."""
     rows: list[int] = []
     copied = 0
     for path in sorted(source.glob("part-*.parquet")):
@@ -118,7 +118,7 @@ def copy_parts(source: Path, folder: Path) -> tuple[int, list[int]]:
             whole = pq.read_table(path, page_checksum_verification=True)
             found = whole.column("row").to_pylist()
         except (KeyError, ValueError, OSError) as error:
-            # Of what is in the file; the disk's own errors have a number.
+            # An OSError without a number is about the file's content, not the disk.
             if getattr(error, "errno", None) is not None:
                 raise
             log.warning("answers are not kept", file=str(path), error=str(error))
@@ -130,7 +130,8 @@ def copy_parts(source: Path, folder: Path) -> tuple[int, list[int]]:
 
 
 def measured(folder: Path, parts: int | None = None) -> list[Measured]:
-    """All answered rows by number, without their texts. `parts`: only of the first so many."""
+    """Return all answered rows by number, without their texts. `parts` limits them to the first
+    parts."""
     return [one for _, _, one in _index(folder, parts)]
 
 
@@ -144,7 +145,8 @@ def page(
     row: int | None = None,
     parts: int | None = None,
 ) -> Page:
-    """Up to `limit` of the rows that match, from the one with place `offset` among them on."""
+    """Return a page of up to `limit` matching rows, starting at the matching row number
+    `offset`."""
     found = [
         (path, at)
         for path, at, one in _index(folder, parts)
@@ -164,7 +166,7 @@ def page(
 
 
 def _index(folder: Path, parts: int | None) -> list[tuple[Path, int, Measured]]:
-    """(part, place in it, row) of all rows, by number."""
+    """Return (part, place in it, row) of all rows, by number."""
     paths = sorted(folder.glob("part-*.parquet"))[:parts]
     found = [(path, at, one) for path in paths for at, one in enumerate(_measured(path))]
     return sorted(found, key=lambda one: one[2].row)
@@ -179,7 +181,8 @@ def _measured(path: Path) -> Iterator[Measured]:
 
 @contextmanager
 def _decoding(path: Path) -> Iterator[None]:
-    """Raise DamagedAnswers for what is in the file; the disk's own errors have a number."""
+    """Raise DamagedAnswers for bad content. Errors of the disk, which have a number, pass
+    through."""
     try:
         yield
     except (ValueError, OSError) as error:

@@ -1,9 +1,9 @@
-"""Two evaluations on the same rows, compared row by row: a paired test, and the rows that changed.
+"""Compares two evaluations on the same rows: a paired test, and the rows that changed.
 
-With one answer a row and verdicts, the test is McNemar's (1947) in its exact form: of the rows that
-only one of the two got right, how likely is it that so few are on one side, if both were equally
-good? Otherwise it is a sign-flip permutation test (Fisher 1935) on the rows' differences in the
-share of correct answers, or in mean reward. Pure.
+With one answer a row and verdicts, the test is McNemar's (1947) in its exact form. It gives the
+probability of a split at least as uneven among the rows that only one evaluation got right, if both
+were equally good. Otherwise it is a sign-flip permutation test (Fisher 1935) on the rows'
+differences in the share of correct answers, or in mean reward. Pure.
 """
 
 import math
@@ -22,9 +22,9 @@ from services.evaluations.outcome import bootstrap, wilson
 
 Metric = Literal["accuracy", "reward"]
 EXACT_ROWS = 16
-"""With at most so many rows that differ, all assignments of signs are counted."""
+"""Up to this number of differing rows, all assignments of signs are counted."""
 FLIPS = 20_000
-"""Otherwise so many are drawn."""
+"""Beyond EXACT_ROWS, this number of assignments is drawn."""
 CHUNK = 1 << 22
 SEED = 0
 
@@ -39,13 +39,13 @@ class Changed:
     row: int
     """Index of the dataset row."""
     value: float
-    """Of this evaluation."""
+    """The value of this evaluation."""
     other: float
-    """Of the other one."""
+    """The value of the other evaluation."""
 
     @property
     def difference(self) -> float:
-        """How much better this one is than the other."""
+        """`value` minus `other`."""
         return self.value - self.other
 
 
@@ -54,46 +54,47 @@ class Comparison:
     """One evaluation against another, on the rows that both have."""
 
     metric: Metric
-    """What is compared: `reward` where verifiers only rate answers."""
+    """The compared quantity: `reward` if verifiers only rate answers."""
     rows: int
     """Rows that both have."""
     value: float
     """The mean of this evaluation on these rows."""
     other: float
-    """That of the other one."""
+    """The mean of the other evaluation on these rows."""
     difference: float
-    """How much better this one is."""
+    """`value` minus `other`."""
     low: float
     """Lower end of the difference's interval at 95 %: Newcombe's with one verdict a row, else a
     bootstrap."""
     high: float
-    """Its upper end."""
+    """Upper end of the interval."""
     test: Literal["mcnemar", "sign_flip"]
     """`mcnemar` (exact): one answer a row. `sign_flip`: a permutation test on the rows."""
     p: float
-    """How likely so large a difference, or a larger one, is by chance."""
+    """The probability of a difference at least as large by chance."""
     changed: list[Changed]
-    """The largest differences first; in favour of this one first where they are equal."""
+    """The rows that differ, sorted by the size of the difference, then by this evaluation's
+    advantage."""
 
     def first(self, rows: int) -> "Comparison":
-        """The same with at most so many changed rows."""
+        """Return the same comparison with at most `rows` changed rows."""
         return replace(self, changed=self.changed[:rows])
 
     @property
     def better(self) -> int:
-        """Rows on which this one is better."""
+        """Number of rows on which this evaluation is better."""
         return sum(one.difference > 0 for one in self.changed)
 
     @property
     def worse(self) -> int:
-        """Rows on which the other one is better."""
+        """Number of rows on which the other evaluation is better."""
         return len(self.changed) - self.better
 
 
 def compare(these: Sequence[Measured], others: Sequence[Measured]) -> Comparison:
-    """Compare two evaluations by row. A row that could not be answered counts as wrong; of rewards,
-    rows that one of the two has no reward of are left out. Raises ValueError without a row that
-    both have."""
+    """Compare two evaluations by row. A row that could not be answered counts as wrong. A
+    comparison of rewards leaves out rows without a reward in both. Raises ValueError without a
+    common row."""
     left, right = ({row.row: row for row in rows} for rows in (these, others))
     common = sorted(left.keys() & right.keys())
     metric: Metric = "reward" if _rated([*these, *others]) else "accuracy"
@@ -122,8 +123,8 @@ def compare(these: Sequence[Measured], others: Sequence[Measured]) -> Comparison
 
 
 def newcombe(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The interval of the difference of two shares on the same rows (Newcombe 1998, method 10),
-    from their Wilson intervals and the correlation of the `pairs` of 0 and 1."""
+    """Return the interval of the difference of two shares on the same rows (Newcombe 1998, method
+    10), from their Wilson intervals and the correlation of the `pairs` of 0 and 1."""
     ones, twos = zip(*pairs, strict=True)
     (p, low, high), (q, below, above) = (
         (fmean(values), *wilson(values, 1)) for values in (ones, twos)
@@ -139,8 +140,8 @@ def newcombe(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
 
 
 def mcnemar(differences: Sequence[float]) -> float:
-    """The two-sided p-value of the exact test: of the n rows that differ, min(b, c) or fewer on
-    one side, with probability 1/2 each."""
+    """Return the two-sided p-value of the exact test: the probability that min(b, c) or fewer of
+    the n differing rows are on one side, with probability 1/2 each."""
     better = sum(one > 0 for one in differences)
     worse = sum(one < 0 for one in differences)
     n, least = better + worse, min(better, worse)
@@ -155,9 +156,9 @@ def mcnemar(differences: Sequence[float]) -> float:
 
 
 def sign_flip(differences: Sequence[float]) -> float:
-    """The two-sided p-value of the permutation test: the share of all assignments of signs to the
-    rows' differences whose sum is as far from 0 as theirs. Beyond EXACT_ROWS rows that differ,
-    of FLIPS random ones, theirs included."""
+    """Return the two-sided p-value of the permutation test: the share of all assignments of signs
+    to the rows' differences whose sum is at least as far from 0 as the observed one. Beyond
+    EXACT_ROWS differing rows, of FLIPS random assignments, including the observed one."""
     known = np.asarray([one for one in differences if one != 0], np.float64)
     count = len(known)
     if count == 0:
@@ -176,7 +177,7 @@ def sign_flip(differences: Sequence[float]) -> float:
 
 
 def _rated(rows: Sequence[Measured]) -> bool:
-    """Whether verifiers only rate answers, and call none correct or wrong."""
+    """Return whether verifiers only rate answers, without a verdict."""
     statuses = {status for row in rows for status in row.statuses}
     return ScoreStatus.SCORED in statuses and VERDICTS.isdisjoint(statuses)
 

@@ -1,5 +1,5 @@
-"""What an evaluation says, as figures: accuracy and reward with intervals, pass@k, lengths, and the
-same for each category. Pure."""
+"""Computes the figures of an evaluation: accuracy and reward with intervals, pass@k, lengths, and
+the same for each category. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ RESAMPLES = 2000
 CHUNK = 1 << 22
 """Drawn rows that are held at once."""
 SEED = 0
-"""The same answers give the same interval."""
+"""Fixed, so the same answers give the same interval."""
 CONFIDENCE = 0.95
 MOST_CATEGORIES = 100
 
 
 @dataclass(frozen=True)
 class EvaluationFigures:
-    """By the names of docs/metrics.md, without `evaluation/`."""
+    """Figures by the names of docs/metrics.md, without `evaluation/`."""
 
     metrics: dict[str, float]
     categories: dict[str, dict[str, float]]
 
 
 def outcome(rows: Sequence[Measured], samples: int) -> EvaluationFigures:
-    """The figures of an evaluation with so many samples a row. A row that could not be answered
-    counts as that many wrong answers. Beyond MOST_CATEGORIES, the smallest categories are counted
-    as `other`."""
+    """Return the figures of an evaluation with `samples` samples a row. A row that could not be
+    answered counts as `samples` wrong answers. Beyond MOST_CATEGORIES, the smallest categories are
+    counted as `other`."""
     statuses = {status for row in rows for status in row.statuses}
     rated = ScoreStatus.SCORED in statuses and VERDICTS.isdisjoint(statuses)
     by_category: dict[str, list[Measured]] = {}
@@ -42,7 +42,7 @@ def outcome(rows: Sequence[Measured], samples: int) -> EvaluationFigures:
     if len(by_category) > MOST_CATEGORIES:
         largest = sorted(by_category, key=lambda name: (-len(by_category[name]), name))
         smallest = [by_category.pop(name) for name in largest[MOST_CATEGORIES - 1 :]]
-        # Only now: one of the dataset's own categories may be called `other`, and be small.
+        # Added last: a category of the dataset may be called `other`, and be small.
         by_category.setdefault("other", []).extend(row for some in smallest for row in some)
     return EvaluationFigures(
         _figures(rows, samples, rated),
@@ -58,8 +58,8 @@ def _figures(rows: Sequence[Measured], samples: int, rated: bool) -> dict[str, f
         "failed": sum(not row.tokens for row in rows),
     }
     if scored := [known for known in rewards if known]:
-        # As the interval and a comparison have it: where verifiers broke, a row with more rewards
-        # counts no more than another.
+        # Rows have equal weight, as in the interval and in a comparison, even if verifiers broke
+        # for some samples.
         means = [fmean(known) for known in scored]
         verdicts = all(reward in (0, 1) for known in scored for reward in known)
         low, high = wilson(means, samples) if verdicts else bootstrap(means)
@@ -71,7 +71,7 @@ def _figures(rows: Sequence[Measured], samples: int, rated: bool) -> dict[str, f
         low, high = wilson([one / samples for one in correct], samples)
         accuracy = sum(correct) / (samples * len(rows))
         found |= {"accuracy": accuracy, "accuracy_low": low, "accuracy_high": high}
-        # With k = 1 it is the accuracy.
+        # pass@1 is the accuracy.
         found |= {
             f"pass_at_{k}": fmean(pass_at(k, samples, one) for one in correct)
             for k in every_k(samples)
@@ -87,12 +87,12 @@ def _figures(rows: Sequence[Measured], samples: int, rated: bool) -> dict[str, f
 
 
 def wilson(shares: Sequence[float], samples: int) -> tuple[float, float]:
-    """The score interval (Wilson 1927) at CONFIDENCE of the mean of `shares`: of each row the share
-    of its `samples` answers that are right.
+    """Return the score interval (Wilson 1927) at CONFIDENCE of the mean of `shares`. A share is the
+    part of a row's `samples` answers that are right.
 
-    The answers of one row are alike, so they count as fewer: as the n whose variance p(1 - p)/n is
-    that of the mean over rows. With one answer a row, n is the number of rows. It is so, too, if
-    all rows have the same share: four wrong answers say that at most 0.49 are right.
+    The answers of one row are correlated, so the effective number of answers is smaller: the n for
+    which p(1 - p)/n is the variance of the mean over rows. With one answer a row, or equal shares
+    in all rows, n is the number of rows: four wrong answers mean that at most 0.49 are right.
     """
     z = NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
     p, rows = fmean(shares), len(shares)
@@ -104,8 +104,8 @@ def wilson(shares: Sequence[float], samples: int) -> tuple[float, float]:
 
 
 def bootstrap(values: Sequence[float]) -> tuple[float, float]:
-    """The percentile interval (Efron 1979) at CONFIDENCE of the mean of `values`, one a row: rows
-    are drawn with replacement, as many as there are, RESAMPLES times."""
+    """Return the percentile interval (Efron 1979) at CONFIDENCE of the mean of `values`, one a row.
+    Draws all rows with replacement, RESAMPLES times."""
     known, count = np.asarray(values, np.float64), len(values)
     random, at_once = np.random.default_rng(SEED), max(1, CHUNK // count)
     means = []

@@ -1,4 +1,4 @@
-"""Records of evaluations that have ended, on the data volume."""
+"""Records of ended evaluations on the data volume."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +15,11 @@ RESULT = "result.json"
 
 
 def folders_of(root: Path, run: str) -> Path:
-    """The folder of all evaluations of a run; `root` is the data volume."""
+    """Return the folder of all evaluations of a run; `root` is the data volume."""
     return root / "runs" / run / "evaluations"
 
 
 def folder_of(root: Path, run: str, id: str) -> Path:
-    """The folder of one evaluation."""
     return folders_of(root, run) / id
 
 
@@ -31,12 +30,12 @@ def write_result(root: Path, record: EvaluationRecord) -> None:
 
 
 def read_result(root: Path, run: str, id: str) -> EvaluationRecord | None:
-    """The record of one that has ended; None where there is none that can be read."""
+    """Return the record of an ended evaluation, or None if it is missing or unreadable."""
     return _read(folder_of(root, run, id) / RESULT)
 
 
 def results(root: Path, run: str) -> Iterator[EvaluationRecord]:
-    """The records of a run's evaluations that have ended, in the order of their ids."""
+    """Yield the records of a run's ended evaluations, ordered by id."""
     for path in sorted(folders_of(root, run).glob(f"*/{RESULT}")):
         if (found := _read(path)) is not None:
             yield found

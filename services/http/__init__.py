@@ -1,7 +1,7 @@
-"""Problem documents, limits of connections and bodies, and ETags, shared by the gateway and the
-reward service.
+"""HTTP shared by the gateway and the reward service: error documents, limits of connections and
+bodies, and ETags.
 
-A client sees one shape of error. This package knows no route: each service passes its own errors to
+All errors have one shape. This package knows no route: each service passes its own errors to
 `install`.
 """
 

@@ -1,8 +1,8 @@
-"""The largest body that a service reads, and the most of all bodies at once, as ASGI middleware,
-whatever the headers say.
+"""ASGI middleware that limits the body of a request, and all bodies together, whatever the headers
+say.
 
-It never buffers a refused body, but reads and discards it for a while: many clients send the whole
-body before they read the answer.
+A refused body is never buffered. It is read and discarded for a while, because many clients send
+the whole body before they read the answer.
 """
 
 from collections.abc import Callable
@@ -19,16 +19,16 @@ from services.runtime.logs import get_logger
 DISCARD_BYTES = 256 << 20
 DISCARD_SECONDS = 10.0
 SMALL = 64 << 10
-"""A body of so many bytes is read however many others there are."""
+"""A body of up to this many bytes is read, however many others there are."""
 RETRY_AFTER = 5
-"""Seconds until a client that sent too much beside others tries again."""
+"""Seconds until a client retries that sent too much at the same time as others."""
 
 log = get_logger(__name__)
 
 
 @dataclass
 class InFlight:
-    """The bodies that are being read or worked on: their bytes, and how many there may be."""
+    """The bodies that are being read or worked on: their bytes, and the maximum."""
 
     limit: int
     bytes: int = 0
@@ -36,7 +36,7 @@ class InFlight:
 
 @dataclass(frozen=True)
 class Limit:
-    """Most bytes of one body, how to get round it, in words, and what it is counted with."""
+    """The limit for one body: bytes, the way out in words, and the counter of all bodies."""
 
     bytes: int
     way_out: str
@@ -44,15 +44,15 @@ class Limit:
 
 
 class BodyLimit:
-    """Answers 413 to bodies over what `limit_of` says of their request, and 503 where all bodies
-    together are too large."""
+    """Answers 413 to bodies over the limit that `limit_of` returns, and 503 if all bodies together
+    are too large."""
 
     def __init__(self, app: ASGIApp, limit_of: Callable[[Scope], Limit]) -> None:
         self.app = app
         self.limit_of = limit_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; anything but HTTP passes through."""
+        """Handle a request; other scopes pass through."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -99,8 +99,8 @@ class BodyLimit:
 
 
 async def discard(scope: Scope, receive: Receive) -> None:
-    """Read and drop the body of a request that is refused, up to a limit in bytes and in time."""
-    # A client that waits for "100 Continue" never sends what nobody will read.
+    """Read and drop the body of a refused request, up to a limit in bytes and in time."""
+    # A client that waits for "100 Continue" never sends the body.
     if Headers(scope=scope).get("expect", "").lower() != "100-continue":
         await _drain(receive)
 
@@ -138,7 +138,7 @@ def _size(count: int) -> str:
 
 
 class _RefusedError(BaseException):
-    """Not an Exception: the framework turns those that interrupt its reading into a 400."""
+    """Not an Exception: the framework turns exceptions during its reading into a 400."""
 
     def __init__(self, problem: Problem) -> None:
         super().__init__(problem.detail)

@@ -1,8 +1,8 @@
-"""What keeps a page of another site, open in a user's browser, away from a service.
+"""Protects a service from pages of other sites that are open in a user's browser.
 
-A page may send requests to any address, with the cookies that the browser has for it. It may give
-its own name this host's address (DNS rebinding), and then read the answers as its own. It cannot
-know a key: a request with an accepted key needs none of these checks.
+Such a page may send requests to any address, with the browser's cookies for it. It may give its own
+name this host's address (DNS rebinding), and then read the answers as its own. It cannot know a
+key: a request with an accepted key skips all checks here.
 """
 
 import ipaddress
@@ -24,20 +24,20 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
-"""Of every answer."""
+"""Headers of every answer."""
 NO_CONTENT = "default-src 'none'; frame-ancestors 'none'"
 NO_FRAME = "frame-ancestors 'none'; base-uri 'none'; object-src 'none'"
-"""For the description of the API, whose page has a script of its own."""
+"""Headers for the API's description, whose page has a script of its own."""
 
 
 class BrowserHeaders:
-    """Adds the headers that tell a browser what not to do with an answer."""
+    """ASGI middleware that adds the headers with which browsers restrict an answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Handle a request."""
 
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -52,8 +52,8 @@ class BrowserHeaders:
 
 
 def host_of(headers: Headers) -> tuple[str, str]:
-    """The name or address that a request asks for, and the port ("" if it is the usual one). Raises
-    Problem 400."""
+    """Return the name or address that a request asks for, and the port ("" for the default port).
+    Raises Problem 400."""
     if (host := headers.get("host")) is None:
         return "", ""
     found = HOST.fullmatch(host)
@@ -68,7 +68,7 @@ def host_of(headers: Headers) -> tuple[str, str]:
 
 
 def host_problem(name: str, allowed: Collection[str]) -> Problem | None:
-    """403 for a host that another site may own. An address and `localhost` are nobody's."""
+    """Return 403 for a host name that another site may own. Addresses and `localhost` pass."""
     if _is_address(name) or name == "localhost" or name.endswith(".localhost") or name in allowed:
         return None
     return _forbidden(
@@ -78,9 +78,8 @@ def host_problem(name: str, allowed: Collection[str]) -> Problem | None:
 
 
 def foreign(method: str, headers: Mapping[str, str], sure: bool) -> Problem | None:
-    """403 for a change that does not come from the service's own page. Browsers say in
-    Sec-Fetch-Site, over plain http in Origin only, which page sends. `sure`: one of them must be
-    there."""
+    """Return 403 for a change that another site's page sends. Browsers name the page in
+    Sec-Fetch-Site, over plain http only in Origin. With `sure`, either header must be present."""
     if method in READING:
         return None
     site, origin = headers.get("sec-fetch-site"), headers.get("origin")

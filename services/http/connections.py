@@ -1,12 +1,13 @@
-"""What a client may hold of a server before it has said what it wants: connections, time, memory.
+"""Limits of what a client may hold of a server before its request is accepted: connections, time,
+memory.
 
-uvicorn waits for ever for the rest of a request, and its parser keeps headers of any size. Here a
-connection that waits for its client is closed when the client falls silent or trickles. Deadlines
-are on progress: a large upload over a slow line takes as long as it takes.
+uvicorn waits without limit for the rest of a request, and its parser keeps headers of any size.
+Here a connection that waits for its client is closed when the client falls silent or trickles.
+Deadlines are on progress: a large upload over a slow line may take as long as it needs.
 
-A request is trusted once `trust` was called for it, because its key was accepted. A connection
-whose request is not, or not yet, counts towards the limit of its client's address. So the limit
-also fits a proxy, whose address is that of all clients: the requests that it passes on carry keys.
+A request is trusted once its key was accepted and `trust` was called. A connection without a
+trusted request counts towards the limit of its client's address. So the limit also fits a proxy,
+which has one address for all clients: the requests that it forwards have keys.
 """
 
 import ipaddress
@@ -37,25 +38,25 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """Of one server."""
+    """The limits of one server."""
 
     header_seconds: float = 10.0
-    """For a request's header, from the connection's start or the header's first byte."""
+    """Seconds for a request's header, from the connection's start or the header's first byte."""
     header_bytes: int = 64 << 10
     body_seconds: float = 30.0
     body_bytes: int = 30 << 10
-    """A body brings at least so much in `body_seconds`, while the server is ready to take it."""
+    """Bytes that a body must bring every `body_seconds`, while the server is ready to read."""
     unread_seconds: float = 120.0
-    """A client takes something of what is sent to it in this time."""
+    """Seconds within which the client must take a part of the answer."""
     a_client: int = 128
     """Connections without an accepted key that wait for one address."""
     connections: int = 8192
     pipelined: int = 16
-    """Requests that one connection sends before the first is answered."""
+    """Requests that one connection may send before the first is answered."""
 
 
 class Waits(Enum):
-    """What a connection waits for."""
+    """The reason why a connection waits for its client."""
 
     HEADER = "a request's header"
     BODY = "a request's body"
@@ -69,37 +70,37 @@ class Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         # In the order of their first bytes.
-        self._all: dict[Connection, None] = {}
+        self._all: dict[HttpConnection, None] = {}
         self._closed: dict[str, Counter[str]] = defaultdict(Counter)
 
-    def add(self, connection: "Connection") -> None:
-        """Take a new one in. If there are too many, one that waits for its client ends: the oldest
-        without an accepted key."""
+    def add(self, connection: "HttpConnection") -> None:
+        """Add a connection. If there are too many, a connection that waits for its client is
+        closed: the oldest without an accepted key."""
         self._all[connection] = None
         if len(self._all) > self.limits.connections:
             waiting = (one for one in self._all if one.untrusted and not one.closing)
             self.end(next(waiting, connection), "too many connections")
 
-    def remove(self, connection: "Connection") -> None:
-        """Forget one that has ended."""
+    def remove(self, connection: "HttpConnection") -> None:
+        """Remove a connection that has ended."""
         self._all.pop(connection, None)
 
-    def end(self, connection: "Connection", why: str, status: int = 0) -> None:
-        """Close one, and count it for the log."""
+    def end(self, connection: "HttpConnection", why: str, status: int = 0) -> None:
+        """Close a connection, and count it for the log."""
         self._closed[why][connection.address] += 1
         connection.end(status)
 
     async def sweep(self) -> None:
-        """End what is overdue. uvicorn calls this once a second."""
+        """Close overdue connections. uvicorn calls this once a second."""
         now = time.monotonic()
-        untrusted: dict[str, list[Connection]] = defaultdict(list)
+        untrusted: dict[str, list[HttpConnection]] = defaultdict(list)
         for connection in list(self._all):
             if found := connection.overdue(now):
                 self.end(connection, *found)
             elif connection.untrusted and now - connection.since > 2:
                 untrusted[connection.address].append(connection)
         for address, waiting in untrusted.items():
-            # Those of a Unix socket have no address.
+            # Connections of a Unix socket have no address.
             for connection in waiting[: -self.limits.a_client] if address else ():
                 self.end(connection, "too many connections of one client without a key")
         for why, clients in self._closed.items():
@@ -112,7 +113,7 @@ class Connections:
         self._closed.clear()
 
 
-class Connection(HttpToolsProtocol):
+class HttpConnection(HttpToolsProtocol):
     """uvicorn's protocol, with limits."""
 
     def __init__(self, *given: Any, connections: Connections, **named: Any) -> None:
@@ -124,23 +125,23 @@ class Connection(HttpToolsProtocol):
         self.trusted = False
         self._sender: SocketSender | None = None
         self.since = time.monotonic()
-        """When it began to wait as it does; for a body, when the present window began."""
+        """Start of the present wait; for a body, of the present window."""
         self._header_bytes = 0
         self._body_bytes = 0
-        """In the present window."""
+        """Bytes of the body in the present window."""
         self._framing_bytes = 0
-        """Received since the last byte of a body."""
+        """Bytes received since the last byte of a body."""
         self._unread = (0, self.since)
-        """Bytes that the client has not taken, and since when as many."""
+        """Bytes that the client has not taken, and the time of the last change of this number."""
 
     @property
     def untrusted(self) -> bool:
-        """Whether it waits for a client that has shown no accepted key."""
+        """Whether the connection waits for a client without an accepted key."""
         return not self.trusted and (self.waits is not Waits.ANSWER or self._unread[0] > 0)
 
     @property
     def closing(self) -> bool:
-        """Whether it ends as soon as the client has taken what was sent."""
+        """Whether the connection ends once the client has taken what was sent."""
         return self.transport.is_closing()
 
     @property
@@ -150,8 +151,8 @@ class Connection(HttpToolsProtocol):
         return left or self.transport.get_write_buffer_size()
 
     def overdue(self, now: float) -> tuple[str, int] | None:
-        """Why it should end, and the HTTP status to end it with (0: none); None if it should not.
-        Called once a second."""
+        """Return why the connection should end, and the HTTP status for it (0: none). Return None
+        if it may go on. Called once a second."""
         unread = self.unread
         if not unread or unread != self._unread[0]:
             self._unread = (unread, now)
@@ -173,8 +174,8 @@ class Connection(HttpToolsProtocol):
         return None
 
     def end(self, status: int) -> None:
-        """Close, after an answer of `status` where none was begun."""
-        # uvicorn does not declare that there is none at first.
+        """Close the connection, with an answer of `status` if no answer has begun."""
+        # uvicorn does not declare at first that it may be None.
         begun = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
         if self.waits is Waits.BODY:
             begun = self.cycle.response_started or bool(self.pipeline)
@@ -217,7 +218,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._wait(Waits.HEADER)
-        # The next request on it has to show a key of its own.
+        # The next request on the connection must show a key of its own.
         self.trusted = False
         self.scope["extensions"] = {TRUST: {"call": self._trust}}
         if self._sender is not None:
@@ -256,20 +257,21 @@ class Connection(HttpToolsProtocol):
         self.trusted = True
 
     async def _sendfile(self, file: int, start: int, stop: int, bandwidth: Bandwidth) -> None:
-        """Send a part of a file as the body of the answer whose header was sent."""
+        """Send a part of a file as the body of an answer whose header was sent."""
         cycle = self.cycle
         if self._sender is None or cycle.disconnected:
             return
         try:
             await self._sender.send(file, start, stop, bandwidth)
         except (OSError, EOFError):
-            # The client is gone, or finds that it got less than was announced.
+            # The client is gone, or sees that it got fewer bytes than announced.
             self.transport.abort()
         cycle.expected_content_length -= stop - start
 
 
 def _network(address: str) -> str:
-    """What one client is: an IPv4 address, or the IPv6 network that a host gets, of 64 bits."""
+    """Return the unit that counts as one client: an IPv4 address, or the /64 network of an IPv6
+    host."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -280,7 +282,7 @@ def _network(address: str) -> str:
 
 
 def trust(scope: Scope) -> None:
-    """Say that the key of a request was accepted."""
+    """Mark a request whose key was accepted."""
     if (extension := scope.get("extensions", {}).get(TRUST)) is not None:
         extension["call"]()
 
@@ -288,11 +290,11 @@ def trust(scope: Scope) -> None:
 def server_config(
     app: ASGIApp, limits: ConnectionLimits | None = None, **options: Any
 ) -> uvicorn.Config:
-    """uvicorn's settings for `app`, with the limits of this module, and `options` of its own.
-    Raises the process' limit of open files, and logs what holds."""
+    """Return uvicorn's settings for `app`, with the limits of this module and further `options`.
+    Raises the process' limit of open files, and logs the limits."""
     files = _raise_open_files()
     if limits is None:
-        # The rest is for Redis, the data volume and the libraries.
+        # The other files are for Redis, the data volume and the libraries.
         limits = ConnectionLimits(connections=min(8192, files * 3 // 4))
     log.info(
         "limits",
@@ -305,7 +307,7 @@ def server_config(
     connections = Connections(limits)
     return uvicorn.Config(
         app,
-        http=partial(Connection, connections=connections),  # type: ignore[arg-type]
+        http=partial(HttpConnection, connections=connections),  # type: ignore[arg-type]
         ws="none",
         log_config=None,
         server_header=False,

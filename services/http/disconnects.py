@@ -1,4 +1,4 @@
-"""Work that ends with the client that asked for it."""
+"""Ends work when the client that asked for it disconnects."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,8 +10,8 @@ T = TypeVar("T")
 
 
 async def while_connected(client: Request, work: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result of `work`, or None if the client goes away first. Then `work` is cancelled,
-    and has ended."""
+    """Return the result of `work`, or None if the client disconnects first. Then `work` is
+    cancelled, and has ended."""
     working = asyncio.create_task(work)
     # The body has been read, so the next message says that the client has left.
     gone = asyncio.ensure_future(client.receive())

@@ -1,4 +1,4 @@
-"""Answers that a client fetches again only when they have changed."""
+"""Answers with an ETag, which a client downloads again only after a change."""
 
 import xxhash
 from fastapi import Request
@@ -7,7 +7,8 @@ from pydantic import BaseModel
 
 
 def unless_unchanged(request: Request, answer: BaseModel) -> Response:
-    """`answer` as JSON with an `ETag`; 304 without a body where the client has it already."""
+    """Return `answer` as JSON with an `ETag`, or 304 without a body if the client has it
+    already."""
     body = answer.model_dump_json().encode()
     tag = f'"{xxhash.xxh3_64_hexdigest(body)}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache"}

@@ -1,4 +1,4 @@
-"""One key for all requests, as ASGI middleware."""
+"""ASGI middleware that requires one key for all requests."""
 
 import hmac
 from http import HTTPStatus
@@ -13,17 +13,17 @@ from services.http.problems import Problem
 from services.runtime.api_key import bearer, digest
 
 OPEN = frozenset({"/healthz", "/readyz"})
-"""Answered without a key: whether the service is alive, and whether it takes requests."""
+"""Paths that need no key: whether the service is alive, and whether it takes requests."""
 
 
 def has_key(request: Request) -> bool:
-    """Whether a request has shown the key. Also true where the service asks for none, because only
-    its own user can connect to it."""
+    """Return whether a request has shown the key. Also true for a service without a key, to which
+    only its own user can connect."""
     return bool(getattr(request.state, "has_key", True))
 
 
 class KeyRequired:
-    """Answers 401, with `way_out`, to requests that do not show `key`."""
+    """Answers 401, with `way_out`, to requests without `key`."""
 
     def __init__(self, app: ASGIApp, key: str, way_out: str) -> None:
         self.app = app
@@ -31,7 +31,7 @@ class KeyRequired:
         self._way_out = way_out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; anything but HTTP passes through."""
+        """Handle a request; other scopes pass through."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -46,7 +46,7 @@ class KeyRequired:
         problem = Problem(
             HTTPStatus.UNAUTHORIZED,
             self._way_out,
-            headers={"WWW-Authenticate": 'Bearer realm="headrace"', "Connection": "close"},
+            headers={"WWW-Authenticate": 'Bearer realm="headrace"', "HttpConnection": "close"},
         )
         await problem.response(scope["path"])(scope, receive, send)
 

@@ -1,8 +1,8 @@
-"""Every error as an RFC 9457 problem document (`application/problem+json`).
+"""Answers every error with an RFC 9457 problem document (`application/problem+json`).
 
-`detail` is one sentence for a person: the thing, the value, the way out. Where several things are
-wrong at once, `problems` lists them with their place. Nothing internal is ever shown, and no body
-is echoed back: an unexpected error is logged here and answered with a number to find it by.
+`detail` is one sentence for a person: the thing, the value, the way out. If several things are
+wrong, `problems` lists them with their place. Internal details and the request's body stay out of
+the document: an unexpected error is logged here and answered with a number for the log.
 """
 
 import json
@@ -61,7 +61,7 @@ CLIENT_GONE = 499
 
 
 class Problem(Exception):
-    """Raise it anywhere in a request to answer with a problem document."""
+    """An error that is answered with a problem document, wherever in a request it is raised."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Problem(Exception):
         self.headers = headers
 
     def response(self, path: str) -> Response:
-        """As the HTTP response to a request of `path`."""
+        """Return the HTTP response to a request of `path`."""
         document = ProblemDocument(
             title=HTTPStatus(self.status).phrase,
             status=self.status,
@@ -89,7 +89,7 @@ class Problem(Exception):
             instance=path[:MAX_DETAIL],
             problems=[_short(problem) for problem in self.problems[:MAX_LISTED]] or None,
         )
-        # ASCII with escapes: what is quoted from a bad request may be no Unicode.
+        # ASCII with escapes: a quote from a bad request may be invalid Unicode.
         body = json.dumps(document.model_dump(exclude_none=True))
         return Response(body, self.status, dict(self.headers or {}), MEDIA_TYPE)
 
@@ -106,13 +106,13 @@ def answer(
     problems: Iterable[ProblemItem | tuple[str, str]] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The problem document as a response to `request`."""
+    """Return the problem document as a response to `request`."""
     return Problem(status, detail, problems, headers).response(request.url.path)
 
 
 def install(app: FastAPI, more: Mapping[type[Exception], Handler] | None = None) -> None:
-    """Have every error of `app` answered as a problem document; `more`: the service's own errors
-    and what answers them."""
+    """Make `app` answer every error with a problem document. `more` has the service's own errors
+    and their handlers."""
     own: dict[type[Exception], Handler] = {
         Problem: _problem,
         HTTPException: _http,
@@ -124,7 +124,7 @@ def install(app: FastAPI, more: Mapping[type[Exception], Handler] | None = None)
 
 
 def responses(described: Mapping[int | str, str]) -> dict[int | str, dict[str, Any]]:
-    """For the OpenAPI document: what each status (400, "4XX") means."""
+    """Return the meaning of each status (400, "4XX") for the OpenAPI document."""
     return {
         status: {"description": text, "model": ProblemDocument}
         for status, text in described.items()
@@ -132,7 +132,7 @@ def responses(described: Mapping[int | str, str]) -> dict[int | str, dict[str, A
 
 
 def described(schema: dict[str, Any]) -> dict[str, Any]:
-    """An OpenAPI document with the media type that problems have; FastAPI knows only its own."""
+    """Return an OpenAPI document with the media type of problems; FastAPI knows only its own."""
     reference = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
     for operations in schema["paths"].values():
         for operation in operations.values():
@@ -146,7 +146,7 @@ def described(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def summary(problems: Sequence[ProblemItem], count: int | None = None) -> str:
-    """The first problem in full, and how many more there are of `count` (default: these)."""
+    """Return the first problem in full, and the number of others among `count` (default: these)."""
     first = problems[0]
     item = f" (item {first.item!r})" if first.item else ""
     place = f"{first.path}{item}: " if first.path else ""
@@ -161,13 +161,13 @@ async def _problem(request: Request, error: Exception) -> Response:
 
 
 async def _http(request: Request, error: Exception) -> Response:
-    """What the framework refuses: an unknown path, a wrong method, a body that cannot be read."""
+    """Answer an error of the framework: an unknown path, a wrong method, an unreadable body."""
     assert isinstance(error, HTTPException)
     detail, path = str(error.detail), request.url.path[:200]
     if error.status_code == HTTPStatus.NOT_FOUND and detail == "Not Found":
         detail = f"there is nothing at {path}; the API is described at /docs"
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
-        # Starlette names the methods of the first route alone that has this path.
+        # Starlette names the methods of only the first route with this path.
         allowed = ", ".join(sorted({m for m in METHODS if _takes(request, m)}))
         detail = f"{path} does not take {request.method}; it takes {allowed}"
         return answer(request, error.status_code, detail, headers={"Allow": allowed})
@@ -185,7 +185,7 @@ def _takes(request: Request, method: str) -> bool:
 
 
 async def _validation(request: Request, error: Exception) -> Response:
-    """A body, a form or a query that does not fit its model."""
+    """Answer a body, form or query that does not fit its model."""
     assert isinstance(error, RequestValidationError)
     problems = []
     found = error.errors()
@@ -210,7 +210,7 @@ async def _validation(request: Request, error: Exception) -> Response:
 
 
 async def unexpected(request: Request, error: Exception) -> Response:
-    """Our own mistake: the trace is for the log, the number for whoever asks about it."""
+    """Answer an unexpected error: the log has the trace, the client gets its number."""
     number = uuid.uuid4().hex[:8]
     # The server logs the trace itself, after this line.
     log.error("unexpected error", path=request.url.path, number=number, error=repr(error))

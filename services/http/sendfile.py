@@ -1,9 +1,9 @@
-"""Files go from the page cache to the socket by the kernel's `sendfile`: their bytes are never
-copied into this process, and no thread waits for a slow client.
+"""Sends files from the page cache to the socket with the kernel's `sendfile`. The bytes are never
+copied into this process, and threads are free while a client is slow.
 
-uvicorn has no such message, and uvloop's transports have no `sendfile`. So `Connection` offers an
-extension of its scope: after the header of an answer was sent, it sends a part of an open file past
-the transport, whose buffer is empty then. What keeps a connection from hanging holds here, too.
+uvicorn has no message for this, and uvloop's transports have no `sendfile`. So `HttpConnection`
+offers an ASGI extension: after the header of an answer, it sends a part of an open file past the
+transport, whose buffer is empty then. The limits of slow clients hold here too.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 SENDFILE = "headrace.sendfile"
 SLICE = 4 << 20
-"""Bytes that the kernel is handed at once; it takes what the socket's buffer has room for."""
+"""Bytes that the kernel is handed at once; it takes as many as fit in the socket's buffer."""
 OCTETS = "application/octet-stream"
 
 
@@ -35,16 +35,16 @@ class Bandwidth:
 
     @classmethod
     def of(cls, mbit: float | None) -> "Bandwidth":
-        """From Mbit/s."""
+        """Convert from Mbit/s."""
         return cls(None if mbit is None else mbit * 1e6 / 8)
 
     @property
     def slice(self) -> int:
-        """Bytes to send at once: 50 ms of the limit, so that all senders get their share."""
+        """Bytes to send at once: 50 ms of the limit, so all senders get their share."""
         return SLICE if self._rate is None else max(1 << 12, min(SLICE, int(self._rate / 20)))
 
     async def take(self, count: int) -> None:
-        """Wait until `count` bytes may be sent. Who comes first is served first."""
+        """Wait until `count` bytes may be sent. First come, first served."""
         if self._rate is None:
             return
         now = time.monotonic()
@@ -60,16 +60,16 @@ class SocketSender:
         self._transport = transport
         self._writable: asyncio.Future[None] | None = None
         self.left = 0
-        """Bytes that the client has not taken of the part that is being sent."""
+        """Bytes of the present part that the client has not taken."""
 
     async def send(self, file: int, start: int, stop: int, bandwidth: Bandwidth) -> None:
         """Send bytes `start` to `stop` of an open file. Raises ConnectionError if the connection
         ends, EOFError if the file does."""
         self.left = stop - start
-        # Of its own, which stays valid while a call is on its way.
+        # A descriptor of its own, which stays valid during a call.
         copy = os.dup(self._transport.get_extra_info("socket").fileno())
         try:
-            # What the transport has not sent yet, an answer's header, comes first.
+            # The transport's buffer, with the answer's header, must be sent first.
             while self._transport.get_write_buffer_size():
                 self._raise_if_closed()
                 await asyncio.sleep(0.001)
@@ -79,7 +79,7 @@ class SocketSender:
                 while budget:
                     self._raise_if_closed()
                     try:
-                        # It waits for the disk, and never for the client.
+                        # The call waits for the disk, but never for the client.
                         sent = await anyio.to_thread.run_sync(
                             os.sendfile, copy, file, stop - self.left, budget
                         )
@@ -114,8 +114,9 @@ class SocketSender:
 
 
 class OpenFile(FileResponse):
-    """An open file: whatever its name leads to by now, these bytes are sent. Answers a request for
-    one range, and to several at once with the whole file; with `span`, always with this range."""
+    """A response with an open file: its bytes are sent, wherever its name leads by now. Answers a
+    request for one range, and a request for several ranges with the whole file; with `span`, always
+    with this range."""
 
     def __init__(
         self, file: BufferedReader, bandwidth: Bandwidth, span: tuple[int, int] | None = None
@@ -159,8 +160,8 @@ class OpenFile(FileResponse):
 
 
 def byte_range(header: str, size: int) -> tuple[int, int] | None:
-    """(first, last + 1) of what a Range header asks for, of `size` bytes; first ≥ last + 1 where
-    there is no such range, None where it does not ask for exactly one."""
+    """Parse a Range header for a file of `size` bytes into (first, last + 1); first ≥ last + 1 for
+    an unsatisfiable range. Return None unless the header asks for exactly one range."""
     found = re.fullmatch(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", header)
     if found is None or found[0].strip() == "bytes=-":
         return None

@@ -1,6 +1,5 @@
-"""Which files of a data volume hosts without it may fetch: datasets, models, weights, checkpoints,
-payloads of groups.
-Other files (logs, keys, Redis' files) are not served."""
+"""Decides which files of a data volume are served to hosts without it: datasets, models, weights,
+checkpoints, payloads of groups. Other files (logs, keys, Redis' files) are private."""
 
 import errno
 import os
@@ -24,8 +23,8 @@ NO_FILE = {
 
 
 def open_served(root: Path, path: str) -> BufferedReader:
-    """The file at `path` below the data volume `root`. Raises Problem: 403 for one that is not
-    served, 404 for one that does not exist."""
+    """Open the file at `path` below the data volume `root`. Raises Problem: 403 for a private file,
+    404 for a missing one."""
     if not SERVED.fullmatch(path):
         raise Problem(
             HTTPStatus.FORBIDDEN,
@@ -34,7 +33,8 @@ def open_served(root: Path, path: str) -> BufferedReader:
         )
     top, *names = path.split("/")
     try:
-        # Below `datasets` or `runs` Headrace makes no links, so none is followed.
+        # Headrace makes no links below `datasets` or `runs`: a link there is foreign, and is not
+        # followed.
         return os.fdopen(open_below(root / top, names), "rb")
     except OSError as error:
         if error.errno not in NO_FILE:

@@ -1,6 +1,5 @@
-"""No header that decides anything may be repeated: of two, one reader takes the first, another the
-last, and a check would see another request than the route.
-"""
+"""ASGI middleware against repeated headers. If a header is repeated, one reader may use the first
+and another the last: a check would see another request than the route."""
 
 from http import HTTPStatus
 
@@ -20,14 +19,14 @@ ONCE = frozenset(
 
 
 class SingleHeaders:
-    """ASGI middleware that answers 400 to a request that repeats a header of ONCE. It goes before
-    all readers of headers."""
+    """Answers 400 to a request that repeats a header of ONCE. Must come before all readers of
+    headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; anything but HTTP passes through."""
+        """Handle a request; other scopes pass through."""
         names = [name for name, _ in scope["headers"] if name in ONCE] if _is_http(scope) else []
         if len(names) == len(set(names)):
             await self.app(scope, receive, send)

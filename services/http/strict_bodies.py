@@ -1,7 +1,8 @@
-"""What a body must be before a route reads it: JSON that can be written again, or a form in UTF-8.
+"""ASGI middleware that checks a body before a route reads it: JSON that can be written again, or a
+form in UTF-8.
 
-One check for every string of every route. Path, query and headers need none: the server decodes
-them without ever making half of a surrogate pair. Names are checked where they are declared.
+It checks every string of every route. Path, query and headers are valid already: the server never
+decodes them to half of a surrogate pair. Names are checked in their models.
 """
 
 from email.message import Message as ContentType
@@ -15,13 +16,13 @@ from services.http.problems import Problem
 
 
 class StrictBodies:
-    """ASGI middleware that answers 400, 415 or 422 to bodies that no route should see."""
+    """Answers 400, 415 or 422 to invalid bodies."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; anything but HTTP with a JSON body or a form passes through."""
+        """Handle a request with a JSON body or a form; others pass through."""
         kind = _content_type(scope)
         if kind.get_content_maintype() == "multipart":
             if problem := _form_problem(kind):
@@ -44,7 +45,7 @@ def _content_type(scope: Scope) -> ContentType:
 
 
 def _form_problem(kind: ContentType) -> Problem | None:
-    # The framework decodes with whatever codec is named: some of them make surrogates, or break.
+    # The framework decodes with whatever codec is named: some codecs make surrogates, or fail.
     if str(kind.get_param("charset", "utf-8")).lower() in ("utf-8", "utf8", "us-ascii"):
         return None
     return Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "send the form in UTF-8, and name no charset")
@@ -65,7 +66,7 @@ def _json_problem(body: bytes) -> Problem | None:
 
 
 async def _read(receive: Receive) -> tuple[bytes, bool]:
-    """The whole body, and whether the client went away before its end."""
+    """Return the whole body, and whether the client disconnected before its end."""
     parts: list[bytes] = []
     while True:
         message = await receive()
@@ -77,7 +78,7 @@ async def _read(receive: Receive) -> tuple[bytes, bool]:
 
 
 def _again(body: bytes, gone: bool, receive: Receive) -> Receive:
-    """`receive` as if nothing had been read yet."""
+    """Return a `receive` that yields the body again."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": gone}]
     if gone:
         messages.append({"type": "http.disconnect"})

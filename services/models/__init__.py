@@ -1,7 +1,7 @@
-"""What a model folder may hold, checked before a library reads it. Needs no torch.
+"""Checks of a model folder before a library reads it. Needs no torch.
 
-The gateway checks at submission, and the learner and reward models check again before they load: a
-folder may be on their hosts only. `check_folder` is the one entry; the rest is its parts.
+The gateway checks at submission. The learner and reward models check again before they load,
+because a folder may be on their hosts only. `check_folder` is the entry point.
 """
 
 from services.models.errors import UnusableFolder

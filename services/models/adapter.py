@@ -1,4 +1,4 @@
-"""What a LoRA adapter's config may ask of the library that loads it (peft)."""
+"""Checks what a LoRA adapter's config asks of the library that loads it (peft)."""
 
 import re
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ MERGED = (
 )  # fmt: skip
 """Keys that say how an adapter is added to its base."""
 PATTERN = re.compile(r"[\w.^$\\*]*")
-"""Names of layers, as far as they can be matched in linear time: peft takes regular expressions."""
+"""Layer names that can be matched in linear time: peft takes regular expressions."""
 
 
 def check_adapter(
     config: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]], name: str
 ) -> None:
-    """Raise UnusableFolder for an adapter that is no LoRA adapter, or whose ranks are not those of
-    its `tensors`."""
+    """Raise UnusableFolder unless the config is that of a LoRA adapter whose ranks match its
+    `tensors`."""
     kind = config.get("peft_type", "LORA")
     if kind != "LORA":
         raise UnusableFolder(
@@ -70,7 +70,7 @@ def _check_pattern(pattern: str, name: str) -> None:
 
 
 def adapted_layers(folder: Path) -> list[str]:
-    """The layers that the adapter in `folder` has weights for. Raises UnusableFolder."""
+    """Return the layers for which the adapter in `folder` has weights. Raises UnusableFolder."""
     path = folder / ADAPTER_WEIGHTS
     with path.open("rb") as file:
         names = [header.name for header in Headers().tensors(file.fileno(), path)]

@@ -1,8 +1,8 @@
-"""Contradictions between a model's config.json and its weights.
+"""Finds contradictions between a model's config.json and its weights.
 
-Libraries load such a model in silence, and each differently: transformers drops tensors that the
-config does not ask for, and takes the output head that it finds, while a server that gets the
-config alone ties it to the embedding. So the run would train another model than the user means.
+Libraries load such a model silently, and each differently: transformers drops tensors that the
+config does not ask for, and uses the output head in the files, while a server that gets only the
+config ties the head to the embedding. The run would then train another model than the user means.
 """
 
 import re
@@ -18,28 +18,28 @@ EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight")
 HEADS = ("lm_head.weight", "embed_out.weight")
 BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 NUMBERS = {"F64", "F32", "F16", "BF16"}
-"""Types of weights as they are, in the headers of their files."""
+"""Types in safetensors headers whose values are plain numbers."""
 UNTIED = ("llama", "mistral", "qwen2", "qwen3")
-"""Architectures with a head of their own unless the config ties it."""
+"""Architectures whose output head is separate unless the config ties it."""
 QUANTISED = ("F8", "F6_", "F4", "I8")
-"""Beginnings of the types whose numbers need a scale."""
+"""Prefixes of the types whose numbers need a scale."""
 SHOWN = 3
 """Tensors that a sentence names."""
 
 
 @dataclass
 class Contradictions:
-    """Differences between config and weights, in words."""
+    """Differences between config and weights, as sentences."""
 
     refused: list[str] = field(default_factory=list)
-    """No library makes the model that is meant, or two make different ones."""
+    """Libraries cannot make the intended model, or make different ones."""
     warnings: list[str] = field(default_factory=list)
-    """Some of the weights are not used."""
+    """Some weights are not used."""
 
 
 def contradictions(found: ModelFolder) -> Contradictions:
-    """Compare config.json and the headers of the weights. Reads the embedding only if the config
-    calls it the output head and the files have a head, too."""
+    """Compare config.json with the headers of the weights. Reads the embedding only if the config
+    ties the output head to it and the files have a head too."""
     config = found.config
     text = config.get("text_config")
     text = {**config, **text} if isinstance(text, dict) else config
@@ -52,7 +52,7 @@ def contradictions(found: ModelFolder) -> Contradictions:
             "remove the files that do not belong to the model"
         )
     _check_types(found, said)
-    # Code of its own and quantised weights have other tensors.
+    # Custom code and quantised weights have other tensors.
     is_usual = text is config and not (config.get("auto_map") or config.get("quantization_config"))
     expected = expected_shapes(config) if is_usual else None
     if expected is None:
@@ -64,7 +64,7 @@ def contradictions(found: ModelFolder) -> Contradictions:
 
 
 def not_used(names: list[str]) -> str:
-    """A warning that a model has tensors that its config does not ask for."""
+    """Return a warning about tensors that the model's config does not ask for."""
     biases = all(name.endswith(".bias") for name in names)
     key = "attention_bias or mlp_bias" if biases else "model_type"
     return (
@@ -74,7 +74,7 @@ def not_used(names: list[str]) -> str:
 
 
 def with_prefix_of(tensors: Iterable[str], expected: Shapes) -> Shapes:
-    """`expected` by the names of a folder that was saved from a model without its head."""
+    """Return `expected` with the names of a folder that was saved from a model without its head."""
     if any(name.startswith("model.") for name in tensors):
         return expected
     return {name.removeprefix("model."): shape for name, shape in expected.items()}
@@ -101,7 +101,7 @@ def _check_types(found: ModelFolder, said: Contradictions) -> None:
 def _check_tensors(
     config: Mapping[str, Any], expected: Shapes, tensors: Shapes, said: Contradictions
 ) -> None:
-    """Compare names and shapes with those that this architecture has."""
+    """Compare names and shapes with the tensors of this architecture."""
     has = {name: shape for name, shape in tensors.items() if not name.endswith("inv_freq")}
     _check_layers(config, has, said)
     _check_vocabulary(config, has, said)
@@ -129,7 +129,7 @@ def _check_tensors(
 
 
 def _check_sizes(config: Mapping[str, Any], tensors: Shapes, said: Contradictions) -> None:
-    """Compare what any architecture has."""
+    """Compare the tensors that any architecture has."""
     _check_layers(config, tensors, said)
     if "padded_vocab_size" not in config:
         _check_vocabulary(config, tensors, said)

@@ -1,4 +1,4 @@
-"""The tensors that a config.json asks for, in the architectures that most models have."""
+"""The tensors that a config.json asks for, for the most common architectures."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,8 +11,9 @@ ATTENTION, MLP = ("q_proj", "k_proj", "v_proj", "o_proj"), ("gate_proj", "up_pro
 
 
 def expected_shapes(config: Mapping[str, Any]) -> Shapes | None:
-    """Names and shapes of the weights of a dense model like Llama, the output head included. None
-    for another architecture, and for a config that leaves sizes to a library's defaults."""
+    """Return names and shapes of the weights of a dense model like Llama, with the output head.
+    Return None for another architecture, and for a config that leaves sizes to a library's
+    defaults."""
     kind = config.get("model_type")
     keys = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers")
     sizes = [config.get(key) for key in (*keys, "num_attention_heads")]
@@ -21,7 +22,7 @@ def expected_shapes(config: Mapping[str, Any]) -> Shapes | None:
     vocabulary, hidden, inner, layers, heads = (int(size) for size in sizes if size)
     head, groups = config.get("head_dim") or hidden // heads, config.get("num_key_value_heads")
     if not isinstance(head, int) or not isinstance(groups, int) or config.get("head_dim") is None:
-        # Gemma and Qwen3 have defaults of their own for both.
+        # Gemma and Qwen3 have other defaults for both.
         if kind not in ("llama", "mistral", "qwen2") or not isinstance(groups or heads, int):
             return None
         groups = groups or (8 if kind == "mistral" else heads)
@@ -53,7 +54,7 @@ def expected_shapes(config: Mapping[str, Any]) -> Shapes | None:
 
 
 def _biased(kind: str, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The layers of a block that have a bias."""
+    """Return the layers of a block that have a bias."""
     if kind == "qwen2":
         return ATTENTION[:3]
     if kind == "mistral":

@@ -1,4 +1,4 @@
-"""Reading the JSON files of a model folder, and what their numbers may be."""
+"""Reads the JSON files of a model folder, and checks their numbers."""
 
 import json
 import math
@@ -11,23 +11,23 @@ from services.models.errors import UnusableFolder
 from services.models.headers import Tensors
 
 DEEPEST = 32
-"""Levels of a description; real ones have six."""
+"""Maximum levels of a description; real ones have six."""
 LARGEST_SIZE = 2**31 - 1
 MOST_LAYERS = 2048
-"""Each takes some hundred kilobytes before any weight is read."""
+"""Each layer takes some hundred kilobytes before any weight is read."""
 SIZES = ("vocab_size", "hidden_size", "n_embd", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 OTHERS = ("num_key_value_heads", "head_dim", "max_position_embeddings", "n_positions", *EXPERTS)
-"""Whole numbers, too, but 0 or nothing may have a meaning."""
+"""Other whole numbers, for which 0 or null may have a meaning."""
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def read_object(text: bytes, name: str) -> dict[str, Any]:
-    """The JSON object in the file `name`. Raises UnusableFolder for anything else, for more levels
-    than `DEEPEST` and for NaN."""
+    """Parse the JSON object in the file `name`. Raises UnusableFolder for other content, for more
+    levels than `DEEPEST`, and for NaN."""
     try:
-        # Infinity is no JSON, but some models' configs have it.
+        # Infinity is not JSON, but some models' configs have it.
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UnusableFolder(f"{name} is no JSON that can be read: {str(error)[:200]}") from error
@@ -42,8 +42,8 @@ def read_object(text: bytes, name: str) -> dict[str, Any]:
 
 
 def check_config(config: Mapping[str, Any], tensors: Tensors, name: str) -> None:
-    """Raise UnusableFolder for a config.json that describes no model, or one much larger than its
-    weights. `tensors`: empty where the folder has no weights."""
+    """Raise UnusableFolder for a config.json that describes no model, or a model much larger than
+    its weights. `tensors` is empty for a folder without weights."""
     for part, section in _sections(config):
         _check_kinds(section, f"{name}: {part}")
         for key in (*SIZES, *LAYERS, *HEADS, *OTHERS):
@@ -54,7 +54,7 @@ def check_config(config: Mapping[str, Any], tensors: Tensors, name: str) -> None
 
 
 def check_tokens(config: Mapping[str, Any], name: str) -> None:
-    """Raise UnusableFolder where a token's id is no number, or a list of them."""
+    """Raise UnusableFolder unless each token's id is a number or a list of numbers."""
     for key in TOKENS:
         ids = config.get(key)
         for one in ids if isinstance(ids, list) else [ids]:
@@ -103,7 +103,7 @@ def _check_number(section: Mapping[str, Any], key: str, where: str, is_text: boo
 
 
 def _check_against(section: Mapping[str, Any], tensors: Tensors, where: str) -> None:
-    """A model with such a config cannot have so few weights."""
+    """Raise UnusableFolder for a config whose model would have many more weights."""
     layers = next((section[key] for key in LAYERS if section.get(key)), 0)
     if layers > len(tensors):
         raise UnusableFolder(
@@ -123,7 +123,8 @@ def _check_against(section: Mapping[str, Any], tensors: Tensors, where: str) -> 
 
 
 def _sections(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The config, and those of a composite model's parts, with the beginning of their keys."""
+    """Yield the config, and the configs of a composite model's parts, with the prefix of their
+    keys."""
     yield "", config
     for key, value in config.items():
         if key.endswith("_config") and key != "quantization_config" and isinstance(value, dict):
@@ -131,7 +132,7 @@ def _sections(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
 
 
 def _values(found: Any) -> Iterator[tuple[str, int, Any]]:
-    """Every value with its key and its depth. Without recursion."""
+    """Yield every value with its key and its depth, without recursion."""
     waiting: list[tuple[str, int, Any]] = [("", 0, found)]
     while waiting:
         name, depth, value = waiting.pop()

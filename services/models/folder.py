@@ -1,4 +1,4 @@
-"""One model folder, checked: its links, its descriptions, its tokenizer's files, its weights."""
+"""Checks a model folder: its links, its descriptions, its tokenizer's files, its weights."""
 
 import os
 import stat
@@ -30,7 +30,8 @@ READ = {
     "tokenizer_config.json": 16 * MIB, "special_tokens_map.json": 16 * MIB,
     "added_tokens.json": 16 * MIB,
 }  # fmt: skip
-"""Files that are read here, and their largest sizes; real ones have a quarter of it at most."""
+"""Files that are parsed here, and their maximum sizes; real files are at most a quarter as
+large."""
 LARGE = {
     "tokenizer.json": 64 * MIB, "vocab.json": 64 * MIB, "merges.txt": 64 * MIB,
     "vocab.txt": 64 * MIB, "tokenizer.model": 64 * MIB, "chat_template.jinja": MIB,
@@ -42,21 +43,22 @@ MOST_FILES = 10_000
 
 @dataclass(frozen=True)
 class ModelFolder:
-    """What a checked folder holds."""
+    """The content of a checked folder."""
 
     path: Path
     config: dict[str, Any] = field(default_factory=dict)
-    """Its config.json; empty for an adapter."""
+    """The config.json; empty for an adapter."""
     tensors: Tensors = field(default_factory=Tensors)
-    """Of its .safetensors files; empty without any."""
+    """The tensors of its .safetensors files; empty without such files."""
     adapter: dict[str, Any] | None = None
-    """Its adapter_config.json; None for a whole model."""
+    """The adapter_config.json; None for a whole model."""
     unread: tuple[str, ...] = ()
-    """Files of weights that libraries do not read, since others come first."""
+    """Files of weights that libraries ignore, because other files come first."""
 
 
 def same_weights(folder: Path, first: str, second: str) -> bool:
-    """Whether two tensors of the checked `folder` are equal. Raises UnusableFolder, OSError."""
+    """Return whether two tensors of the checked `folder` are equal. Raises UnusableFolder,
+    OSError."""
     root = cache_or_self(folder)
     with ExitStack() as opened:
         files = []
@@ -71,8 +73,9 @@ class _Index(msgspec.Struct):
 
 
 def check_folder(folder: Path) -> ModelFolder:
-    """What `folder` holds. Raises UnusableFolder for one that no library should read. A folder
-    without weights passes, unless it has them in a format that can hold code."""
+    """Check `folder` and return its content. Raises UnusableFolder if it is unsafe or unusable for
+    a library. A folder without weights passes, unless it has weights in a format that can contain
+    code."""
     try:
         return _FolderCheck(folder).check()
     except OSError as error:
@@ -81,8 +84,9 @@ def check_folder(folder: Path) -> ModelFolder:
 
 
 def cache_or_self(folder: Path) -> Path:
-    """The folder that links of `folder` may lead into: itself, or for a snapshot in a Hugging Face
-    cache (`models--ORG--NAME/snapshots/REVISION`) the cache's entry of this model."""
+    """Return the folder that links of `folder` may lead into: the folder itself, or for a snapshot
+    in a Hugging Face cache (`models--ORG--NAME/snapshots/REVISION`) the cache's entry of this
+    model."""
     real = Path(os.path.realpath(folder))
     entry = real.parent.parent
     is_snapshot = real.parent.name == "snapshots" and entry.name.startswith("models--")
@@ -114,8 +118,8 @@ class _FolderCheck:
         return ModelFolder(self._folder, config, tensors, adapter, tuple(self._unread))
 
     def _files(self, folder: Path) -> Iterator[str]:
-        """Names of the files in `folder`. Raises UnusableFolder for links that leave the model, and
-        for what is neither file nor folder."""
+        """Yield the names of the files in `folder`. Raises UnusableFolder for links that leave the
+        model, and for special files."""
         with os.scandir(folder) as entries:
             for count, entry in enumerate(entries, 1):
                 if count > MOST_FILES:
@@ -138,7 +142,7 @@ class _FolderCheck:
         return Path(os.path.realpath(path)).is_relative_to(self._root)
 
     def _open(self, name: str, most: int) -> int:
-        """A descriptor of the file `name`, of so many bytes at most."""
+        """Open the file `name`, of at most `most` bytes. Returns its descriptor."""
         descriptor = open_inside(self._root, self._folder / name)
         if os.fstat(descriptor).st_size > most:
             os.close(descriptor)
@@ -168,12 +172,12 @@ class _FolderCheck:
                 ) from error
 
     def _weights(self, index: bytes | None) -> Tensors:
-        """All tensors that libraries read; an adapter's are not among them."""
+        """Return all tensors that libraries read, without an adapter's."""
         files = {n for n in self._names if n.endswith(".safetensors")} - {ADAPTER_WEIGHTS}
         named = self._check_index(index, files) if index is not None else set()
         if not files and ADAPTER_CONFIG not in self._names:
             self._refuse_pickles("save_pretrained")
-        # The libraries' order: others are copies in another layout, or left over.
+        # Libraries read in this order: the other files are copies in another layout, or leftovers.
         read = {SINGLE} & files or named or files
         headers, found = Headers(), Tensors()
         for name in sorted(files):
@@ -192,7 +196,7 @@ class _FolderCheck:
             os.close(descriptor)
 
     def _check_index(self, index: bytes, files: set[str]) -> set[str]:
-        """The files that the list names."""
+        """Return the files that the index names."""
         path = self._folder / INDEX
         try:
             named = set(msgspec.json.decode(index, type=_Index).weight_map.values())
@@ -205,7 +209,7 @@ class _FolderCheck:
         return named
 
     def _adapter(self, read: dict[str, bytes]) -> dict[str, Any]:
-        """The adapter's config, checked."""
+        """Return the adapter's config, checked."""
         config = self._object(read, ADAPTER_CONFIG)
         if ADAPTER_WEIGHTS not in self._names:
             self._refuse_pickles("peft's save_pretrained")

@@ -1,4 +1,4 @@
-"""The tensors that safetensors files name, by their headers. No weight is read."""
+"""Reads the headers of safetensors files: their tensors, without a weight."""
 
 import os
 from collections import Counter
@@ -15,7 +15,7 @@ from services.models.errors import UnusableFolder
 LARGEST_HEADER = 16 << 20
 """Bytes; about 120,000 tensors in one file."""
 LARGEST_HEADERS = 64 << 20
-"""Bytes, of all files of a folder."""
+"""Bytes, for all files of a folder together."""
 
 
 BLOCK = 1 << 20
@@ -23,32 +23,32 @@ BLOCK = 1 << 20
 
 
 class Header(NamedTuple):
-    """A tensor in a file."""
+    """The header entry of a tensor."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    """As safetensors calls it: F32, BF16."""
+    """Named as in safetensors: F32, BF16."""
 
 
 class Tensors(dict[str, tuple[int, ...]]):
-    """Shapes by name."""
+    """The shapes of tensors by name."""
 
     def __init__(
         self, shapes: Mapping[str, tuple[int, ...]] | None = None, types: Iterable[str] = ()
     ) -> None:
         super().__init__(shapes or {})
         self.types = Counter(types)
-        """How many weights have each type."""
+        """Number of weights by type."""
 
     def add(self, header: Header) -> None:
-        """Count one more."""
+        """Add a tensor."""
         self[header.name] = header.shape
         self.types[header.dtype] += prod(header.shape)
 
     @property
     def elements(self) -> int:
-        """Of all tensors."""
+        """Number of elements of all tensors."""
         return sum(prod(shape) for shape in self.values())
 
 
@@ -59,8 +59,8 @@ class Headers:
         self._left = LARGEST_HEADERS
 
     def tensors(self, descriptor: int, path: Path) -> Iterator[Header]:
-        """Each tensor of the open file. Raises UnusableFolder for one that is no
-        whole safetensors file. `path` is for messages."""
+        """Yield each tensor of the open file. Raises UnusableFolder unless it is a whole
+        safetensors file. `path` is for messages."""
         length = int.from_bytes(os.pread(descriptor, 8, 0), "little")
         self._left -= length
         if length > LARGEST_HEADER or self._left < 0:
@@ -88,8 +88,8 @@ class _Place(msgspec.Struct):
 
 
 def same_tensor(files: Iterable[int], first: str, second: str) -> bool:
-    """Whether two tensors of a model have the same bytes. `files`: descriptors of its files, whose
-    headers were checked. Reads both up to the first difference."""
+    """Return whether two tensors of a model have the same bytes. `files` are descriptors of its
+    files, whose headers were checked. Reads both up to the first difference."""
     places = [_find(files, name) for name in (first, second)]
     (file, one, begin), (other_file, other, other_begin) = places
     if (one.dtype, one.shape) != (other.dtype, other.shape):
@@ -103,7 +103,7 @@ def same_tensor(files: Iterable[int], first: str, second: str) -> bool:
 
 
 def _find(files: Iterable[int], name: str) -> tuple[int, _Place, int]:
-    """The file of a tensor, its place there, and where its bytes begin."""
+    """Return the file of a tensor, its header entry, and its first byte."""
     for file in files:
         length = int.from_bytes(os.pread(file, 8, 0), "little")
         header = msgspec.json.decode(os.pread(file, length, 8), type=dict[str, msgspec.Raw])

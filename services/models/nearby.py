@@ -1,4 +1,4 @@
-"""The model folder that a mistyped path probably means."""
+"""Suggests the model folder that a mistyped path probably means."""
 
 import os
 from collections.abc import Iterator
@@ -9,14 +9,15 @@ from services.contracts.nearest import nearest
 from services.contracts.weights import ADAPTER_CONFIG
 
 MOST = 1000
-"""Entries that are read of a folder."""
+"""Maximum entries that are read of a folder."""
 ALIKE = 80
-"""How similar two paths are, of 100. `org/name` of the hub is less like `models/name`."""
+"""Minimum similarity of two paths, of 100. `org/name` of the hub is less similar to
+`models/name`."""
 
 
 def nearby(path: str, base: Path) -> str | None:
-    """A model folder on this machine whose path is much like `path`, which names no folder. A
-    relative path begins at `base`. Only model folders are named: nobody learns of other ones."""
+    """Return a model folder on this machine whose path is similar to `path`, which names no folder.
+    A relative path begins at `base`. Other folders are never named, so their paths stay private."""
     if "\0" in path or _is_cached(path):
         return None
     given = Path(os.path.expanduser(path))
@@ -45,7 +46,7 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _is_cached(path: str) -> bool:
-    """Whether the hub's cache of this user has the model `path`."""
+    """Return whether the hub's cache of this user has the model `path`."""
     home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
     cache = os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")
     return os.path.isdir(os.path.join(cache, f"models--{path.replace('/', '--')}"))

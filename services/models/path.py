@@ -1,4 +1,4 @@
-"""What `model.path` says: a folder, a hub name (org/name), `run:RUN` for what that run made, or
+"""Resolves `model.path`: a folder, a hub name (org/name), `run:RUN` for the result of a run, or
 `run:RUN@STEP` for its checkpoint of that step."""
 
 import re
@@ -19,33 +19,34 @@ STEP = re.compile(r"@(\d{1,12})$")
 
 
 def run_named(path: str) -> str | None:
-    """RUN of `run:RUN` or `run:RUN@STEP`, as it was written; None for a folder or a hub name."""
+    """Return RUN of `run:RUN` or `run:RUN@STEP`, as it was written; None for a folder or a hub
+    name."""
     return STEP.sub("", path.removeprefix(PREFIX)) if path.startswith(PREFIX) else None
 
 
 def step_named(path: str) -> int | None:
-    """STEP of `run:RUN@STEP`."""
+    """Return STEP of `run:RUN@STEP`, or None."""
     found = STEP.search(path) if path.startswith(PREFIX) else None
     return int(found[1]) if found else None
 
 
 def starts_from(config: dict[str, Any]) -> set[str]:
-    """Ids of the runs whose models the config of a run in the store names (`MODEL_PATHS`)."""
+    """Return the ids of the runs whose models a stored run's config names (`MODEL_PATHS`)."""
     named = [run_named(path) for path in _model_paths(config)]
     return {run for run in named if run is not None}
 
 
 def needed_runs(record: RunRecord) -> set[str]:
-    """Of `starts_from`, the runs without whose models a new run cannot begin."""
-    # An evaluation of a model goes on from its answers, and has no checkpoint.
+    """Return the runs of `starts_from` whose models a new run needs to begin."""
+    # An evaluation of a model continues from its answers, and has no checkpoint.
     goes_on = record.resume_from is not None and record.max_steps != 0
     named = [run_named(path) for path in _model_paths(record.config, goes_on)]
     return {run for run in named if run is not None}
 
 
 def needs_start(config: dict[str, Any]) -> bool:
-    """Whether a run that goes on from its checkpoint needs also the model that its first step
-    started from: as the reference of a KL, or of a comparison of two answers."""
+    """Return whether a run that continues from its checkpoint also needs the model of its first
+    step: as the reference of a KL, or of a comparison of two answers."""
     model, algorithm, objective = (config.get(key) for key in ("model", "algorithm", "objective"))
     if isinstance(model, dict) and model.get("lora"):
         # The reference is the policy without its adapters.
@@ -58,13 +59,14 @@ def needs_start(config: dict[str, Any]) -> bool:
 
 
 def named_steps(config: dict[str, Any]) -> set[tuple[str, int]]:
-    """(run, step) of the checkpoints that such a config names by their steps."""
+    """Return (run, step) of the checkpoints that such a config names by their steps."""
     paths = [(run_named(path), step_named(path)) for path in _model_paths(config)]
     return {(run, step) for run, step in paths if run is not None and step is not None}
 
 
 def _model_paths(config: dict[str, Any], goes_on: bool = False) -> list[str]:
-    """`goes_on`: only of the models that a run needs which goes on from a checkpoint."""
+    """Return the paths of models in a config. `goes_on` limits them to models that a run needs
+    which continues from a checkpoint."""
     # The checkpoint has the policy and the critic.
     here = {CRITIC, *(() if needs_start(config) else (POLICY,))} if goes_on else set()
     paths = [path_at(config, key) for key in MODEL_PATHS if key not in here]
@@ -74,8 +76,8 @@ def _model_paths(config: dict[str, Any], goes_on: bool = False) -> list[str]:
 async def run_with_step(
     run: RunRecord, step: int | None, get: Callable[[str], Awaitable[RunRecord | None]]
 ) -> RunRecord:
-    """The run that trained `step` of `run`: a run that resumes another has only the steps since.
-    `get` finds a run by its id. None: the current checkpoint, which is the run's own."""
+    """Return the run that trained `step` of `run`: a resumed run has only the steps since. `get`
+    finds a run by its id. Without a step, return `run`, which has the current checkpoint."""
     while step is not None and run.resume_from is not None:
         before = await get(run.resume_from)
         if before is None or before.damage or step > before.committed_step:
@@ -85,14 +87,14 @@ async def run_with_step(
 
 
 def checkpoint_of(run: RunRecord, root: Path, step: int | None = None) -> str:
-    """The run's current checkpoint, or that of `step`, relative to the data volume `root`. Raises
-    ValueError without one."""
+    """Return the run's current checkpoint, or that of `step`, relative to the data volume `root`.
+    Raises ValueError if it is missing."""
     if run.checkpoint is None:
         raise ValueError(f"run {run.name} ({run.id}) is {run.state} and has no checkpoint")
     if step is None or step == run.committed_step:
         return run.checkpoint
     folder = Path(run.checkpoint).parent
-    # A crash may have left one of the same step that was written earlier.
+    # A crash may have left an older checkpoint of the same step.
     found = sorted(
         (root / folder).glob(f"step-{step:06d}-*"), key=lambda path: path.stat().st_mtime
     )
@@ -106,18 +108,18 @@ def checkpoint_of(run: RunRecord, root: Path, step: int | None = None) -> str:
 
 
 class CheckedModel(NamedTuple):
-    """What `model.path` leads to."""
+    """The model at `model.path`, checked."""
 
     named: ModelFolder
-    """The folder itself."""
+    """The folder at the path."""
     weights: ModelFolder | None
-    """The same; for a LoRA adapter its base, or None where that is a hub name."""
+    """The same folder; for a LoRA adapter its base, or None if the base is a hub name."""
     base: str | None
-    """What the adapter names as its base; None for a whole model."""
+    """The adapter's name for its base; None for a whole model."""
 
 
 def check_model(folder: Path) -> CheckedModel:
-    """The model in `folder`, and for an adapter the base, both checked. Raises UnusableFolder."""
+    """Check the model in `folder`, and for an adapter the base too. Raises UnusableFolder."""
     named = check_folder(folder)
     if named.adapter is None:
         return CheckedModel(named, named, None)
@@ -126,7 +128,7 @@ def check_model(folder: Path) -> CheckedModel:
 
 
 def check_base(folder: Path) -> ModelFolder:
-    """The base of an adapter, checked. Raises UnusableFolder."""
+    """Check the base of an adapter. Raises UnusableFolder."""
     found = check_folder(folder)
     if found.adapter is not None:
         raise UnusableFolder(
@@ -136,9 +138,10 @@ def check_base(folder: Path) -> ModelFolder:
 
 
 def base_of(found: ModelFolder) -> str:
-    """The model, a folder or a hub name, that a LoRA adapter was trained beside. Raises
-    UnusableFolder for an adapter that names none."""
-    # A run's checkpoint stands beside its model, wherever the data volume is mounted by now.
+    """Return the model, a folder or a hub name, that a LoRA adapter was trained on. Raises
+    UnusableFolder for an adapter without a base."""
+    # A run's checkpoint is in the same folder as its model, wherever the data volume is mounted
+    # now.
     own = found.path.parent.parent / "model"
     if (own / "config.json").is_file():
         return str(own)

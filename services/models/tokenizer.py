@@ -1,4 +1,4 @@
-"""What a tokenizer_config.json may ask of transformers."""
+"""Checks what a tokenizer_config.json asks of transformers."""
 
 import re
 from collections.abc import Mapping
@@ -7,12 +7,12 @@ from typing import Any
 from services.models.errors import UnusableFolder
 
 NOT_OPENED = {"special_tokens_map_file", "tokenizer_file", "added_tokens_file"}
-"""Left by older versions of transformers; newer ones replace or ignore them."""
+"""Written by older versions of transformers; newer ones replace or ignore them."""
 
 
 def check_tokenizer_config(config: Mapping[str, Any], name: str) -> None:
-    """Raise UnusableFolder for a config that names files elsewhere, or holds no template where one
-    belongs."""
+    """Raise UnusableFolder for a config that names files elsewhere, or lacks a template in a field
+    of one."""
     for key, value in config.items():
         opened = key.endswith("_file") and key not in NOT_OPENED
         if isinstance(value, str) and (
@@ -31,7 +31,8 @@ def check_tokenizer_config(config: Mapping[str, Any], name: str) -> None:
 
 
 def _is_template(found: Any) -> bool:
-    """A name becomes that of a file, and must not lead elsewhere."""
+    """Return whether the value is a template. Its name becomes a file's, and must not lead
+    elsewhere."""
     if isinstance(found, list):
         if not all(isinstance(one, dict) for one in found):
             return False

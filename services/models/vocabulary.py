@@ -1,4 +1,4 @@
-"""Whether two tokenizers give the same ids to the same tokens. Pure, but for reading a folder."""
+"""Compares the token ids of two tokenizers. Pure, except for reading a folder."""
 
 import os
 from collections.abc import Mapping
@@ -29,12 +29,13 @@ class _Tokenizer(msgspec.Struct):
 
 
 def vocabulary_in(folder: Path) -> dict[str, int] | None:
-    """The ids of all tokens by `folder`'s tokenizer.json; None where it has none that says so."""
+    """Return the ids of all tokens by `folder`'s tokenizer.json, or None if the file or its
+    vocabulary is missing."""
     try:
         with os.fdopen(open_inside(folder, folder / FILE), "rb") as file:
             found = msgspec.json.decode(file.read(), type=_Tokenizer)
     except (OSError, ValueError):
-        # Whether the tokenizer can be used at all, the library says that reads it.
+        # The library that reads the tokenizer says whether it can be used at all.
         return None
     vocab = found.model.vocab
     ids = vocab if isinstance(vocab, dict) else {token: i for i, (token, _) in enumerate(vocab)}
@@ -42,7 +43,8 @@ def vocabulary_in(folder: Path) -> dict[str, int] | None:
 
 
 def vocabulary_difference(own: Mapping[str, int], other: Mapping[str, int]) -> str | None:
-    """In words what the `other` vocabulary has otherwise than a model's own one; None: nothing."""
+    """Describe how `other` differs from the model's vocabulary `own`. Return None if they are
+    equal."""
     missing = (f"no {token!r}, which is {i} here" for token, i in own.items() if token not in other)
     moved = (
         f"{token!r} as {other[token]}, which is {i} here"

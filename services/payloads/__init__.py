@@ -1,9 +1,9 @@
-"""Payloads of groups that are too large for Redis: files of the data volume, or objects in a store
-such as S3. Redis has a reference in their place, and the script that takes the reference is the
-only commit; so a file without one is nobody's, and is deleted.
+"""Payloads of groups that are too large for Redis: files on the data volume, or objects in a store
+such as S3. Redis has a reference to the file instead. The script that takes the reference is the
+only commit: a file without a reference is deleted.
 
-What belongs here: where such files lie, how they are written, read and checked, and which of them
-may go. Imports neither torch nor what is above `services`.
+This package knows where such files are, how they are written, read and checked, and which may be
+deleted. It imports neither torch nor packages above `services`.
 """
 
 from services.payloads.choice import place_of

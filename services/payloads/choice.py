@@ -1,4 +1,4 @@
-"""The place that an installation's settings name."""
+"""Chooses the place of payloads from an installation's settings."""
 
 from services.payloads.places import Files, PayloadPlace
 from services.runtime.api_key import key_for
@@ -7,9 +7,9 @@ from services.volume import Volume
 
 
 def place_of(settings: Settings) -> PayloadPlace:
-    """Where this installation keeps large payloads."""
+    """Return this installation's place of large payloads."""
     if settings.payloads_url is not None:
-        # Loaded where it is used.
+        # Imported here, because only installations with a bucket need it.
         from services.payloads.objects import Objects, bucket
 
         return Objects(bucket(settings.payloads_url))

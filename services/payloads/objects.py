@@ -1,8 +1,7 @@
 """Large payloads in a bucket: a store with the interface of S3.
 
-Objects have the names that files of the data volume would have, below the URL's folder. An object
-is there whole or not at all, because each is sent as one request. `obstore` repeats requests that
-failed for a reason that may pass.
+Objects have the names of the files on a data volume, below the URL's folder. An object is always
+whole, because each is sent as one request. `obstore` retries temporary failures.
 """
 
 import os
@@ -19,13 +18,13 @@ from services.payloads.places import PlaceAway
 T = TypeVar("T")
 
 REQUEST_SECONDS = 300
-"""Of one request: 206 MB at 6 Mbit/s."""
+"""Timeout of one request: enough for 206 MB at 6 Mbit/s."""
 RETRY_SECONDS = 30
-"""How long a request is repeated that fails."""
+"""Seconds for which a failing request is retried."""
 
 
 def bucket(url: str) -> ObjectStore:
-    """The folder of a bucket. Credentials, region and endpoint are in AWS' variables."""
+    """Open the folder of a bucket. Credentials, region and endpoint are in AWS' variables."""
     return S3Store.from_url(
         url,
         client_options={
@@ -34,54 +33,55 @@ def bucket(url: str) -> ObjectStore:
             # With options of ours obstore does not read this variable.
             "allow_http": os.environ.get("AWS_ALLOW_HTTP", "").lower() == "true",
         },
-        # Its own limit of 10 tries ends after 4 seconds.
+        # The default limit of 10 retries ends after 4 seconds.
         retry_config={"max_retries": 1000, "retry_timeout": timedelta(seconds=RETRY_SECONDS)},
     )
 
 
 class Objects:
-    """A `Place` in a bucket."""
+    """The `PayloadPlace` of a bucket."""
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
     async def write(self, name: str, data: bytes | memoryview) -> None:
-        """Whole, and durable when this returns. Raises PlaceAway."""
-        # Parts of an upload that is never finished would stay, and be paid for.
+        """Write an object, durable when this returns. Raises PlaceAway."""
+        # The parts of an unfinished upload would stay, and cost money.
         try:
             await _asked(obstore.put_async(self._store, name, data, use_multipart=False))
         except FileNotFoundError as error:
             raise _away(error) from error
 
     async def read(self, name: str) -> bytes:
-        """Raises FileNotFoundError, PlaceAway."""
+        """Return an object's bytes. Raises FileNotFoundError, PlaceAway."""
         found = await _asked(obstore.get_async(self._store, name))
         return bytes(await _asked(found.bytes_async()))
 
     async def runs(self) -> list[str]:
-        """Those with objects."""
+        """Return the runs that have objects."""
         found = await _asked(obstore.list_with_delimiter_async(self._store, "runs"))
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"]]
 
     async def names(self, run: str) -> list[str]:
-        """All objects of a run."""
+        """Return the names of a run's objects."""
         found = obstore.list(self._store, f"runs/{run}/payloads", chunk_size=1000)
         return [one["path"] for one in await _asked(found.collect_async())]
 
     async def delete(self, names: Collection[str]) -> None:
-        """Raises PlaceAway."""
+        """Delete objects. Raises PlaceAway."""
         await _asked(obstore.delete_async(self._store, list(names)))
 
     def room(self) -> None:
-        """A bucket has no bound."""
+        """Return None: a bucket is unbounded."""
 
 
 async def _asked(request: Awaitable[T]) -> T:
-    """The outcome of a request. Raises FileNotFoundError, and PlaceAway for any other failure."""
+    """Return the result of a request. Raises FileNotFoundError, and PlaceAway for any other
+    failure."""
     try:
         return await request
     except FileNotFoundError as error:
-        # Without the bucket nothing is known of an object.
+        # If the bucket is missing, the object may still exist elsewhere.
         if "NoSuchBucket" in str(error):
             raise _away(error) from error
         raise

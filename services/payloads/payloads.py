@@ -1,8 +1,8 @@
-"""What Redis keeps of a finished group: its payload, or where that lies.
+"""Reads and writes payloads, in Redis or as a file with a reference in Redis.
 
-A file goes before its reference and comes after it: an attempt writes its file, then hands in the
-reference; a reference leaves Redis, then its file is deleted. Whoever dies in between leaves a file
-that no attempt holds and no reference names, and the next sweep deletes it.
+An attempt writes its file, then completes with the reference. Later the reference leaves Redis,
+then the file is deleted. A process that dies between two steps leaves a file without a held attempt
+and without a reference; the next sweep deletes it.
 """
 
 import re
@@ -30,15 +30,15 @@ _UNFINISHED = re.compile(r"/\.([^/]+\.group)\.[^/]*$")
 
 
 class Payloads:
-    """The payloads of one installation's groups."""
+    """The payloads of an installation's groups."""
 
     def __init__(self, store: Store, place: PayloadPlace, above: int = 0) -> None:
-        """`above`: payloads of more bytes do not go into Redis."""
+        """Payloads of more than `above` bytes do not go into Redis."""
         self._trajectories, self._place, self.above = store.trajectories, place, above
 
     async def stored(self, owner: Owner, payload: bytes | memoryview) -> bytes:
-        """What to hand in for a group. Its file is durable then, where it has one. Raises OSError
-        where there is no room, PlaceAway."""
+        """Return the bytes with which a group is completed: its payload, or a reference to its
+        durable file. Raises OSError if the volume is full, and PlaceAway."""
         if len(payload) <= self.above:
             return bytes(payload)
         digest = await anyio.to_thread.run_sync(xxhash.xxh3_64_hexdigest, payload)
@@ -47,7 +47,7 @@ class Payloads:
         return reference(file)
 
     async def read(self, stored: bytes) -> bytes:
-        """The payload. Raises Damaged, also where its file is gone, and PlaceAway."""
+        """Return the payload. Raises Damaged, also if its file is gone, and PlaceAway."""
         file = parse_reference(stored)
         if file is None:
             return stored
@@ -67,20 +67,20 @@ class Payloads:
         return payload
 
     async def sweep(self, run: str) -> int:
-        """Delete the files of a run that nobody needs. Returns how many."""
+        """Delete the files of a run that are no longer needed. Returns their number."""
         return await self._delete_unneeded(await self._place.names(run))
 
     async def discard(self, stored: bytes) -> None:
-        """Delete the file of an attempt that has ended, unless a group of it was taken."""
+        """Delete the file of an attempt that has ended, unless its group was accepted."""
         if file := parse_reference(stored):
             await self._delete_unneeded([file.name])
 
     async def runs(self) -> list[str]:
-        """The runs that have files, perhaps others."""
+        """Return all runs that have files, and possibly others."""
         return await self._place.runs()
 
     def room(self) -> int | None:
-        """Bytes that they may still take; None without a bound."""
+        """Return the free bytes of the place, or None for an unbounded place."""
         return self._place.room()
 
     async def _delete_unneeded(self, names: Collection[str]) -> int:
@@ -98,5 +98,5 @@ class Payloads:
 
 
 def finished(name: str) -> str:
-    """The name that a half-written file would get."""
+    """Return the final name of a half-written file. Other names stay as they are."""
     return _UNFINISHED.sub(r"/\1", name)

@@ -1,4 +1,4 @@
-"""Where large payloads lie: on the data volume, or in a store of objects (`objects.py`)."""
+"""Places of large payloads: the data volume, or a store of objects (`objects.py`)."""
 
 import contextlib
 import errno
@@ -18,11 +18,11 @@ from services.volume import DATA_RESERVE, GatewayAway, Volume, written_beside
 T = TypeVar("T")
 
 PIECE = 1 << 20
-"""Bytes of an upload that are sent at a time."""
+"""Bytes that an upload sends at a time."""
 TRIES = 6
-"""Of a request to the gateway that fails for a reason that may pass."""
+"""Attempts at a request to the gateway that fails temporarily."""
 SECONDS = 60.0
-"""Without a byte, after which a request has failed."""
+"""Timeout without a byte."""
 
 PlaceAway = GatewayAway
 
@@ -31,52 +31,53 @@ class PayloadPlace(Protocol):
     """Files by name (`services.contracts.groups.payload`). A file is there whole, or not at all."""
 
     async def write(self, name: str, data: bytes | memoryview) -> None:
-        """Make a file durable. The same again does no harm. Raises OSError where there is no room,
-        PlaceAway."""
+        """Make a file durable. Writing it again does no harm. Raises OSError if the place is full,
+        and PlaceAway."""
 
     async def read(self, name: str) -> bytes:
-        """Its content. Raises FileNotFoundError, OSError, PlaceAway."""
+        """Return a file's content. Raises FileNotFoundError, OSError, PlaceAway."""
 
     async def runs(self) -> list[str]:
-        """The runs that have files, perhaps others."""
+        """Return all runs that have files, and possibly others."""
 
     async def names(self, run: str) -> list[str]:
-        """The files of a run, also half-written ones, whose names begin with a dot."""
+        """Return the files of a run, including half-written files, whose names begin with a dot."""
 
     async def delete(self, names: Collection[str]) -> None:
-        """Delete files, as far as they are there and can be deleted from here."""
+        """Delete files that exist and that this host can delete."""
 
     def room(self) -> int | None:
-        """Bytes that it still takes; None without a bound."""
+        """Return the free bytes, or None for an unbounded place."""
 
 
 class Files:
-    """On the data volume. A host without it sends them to the gateway, and gets them from there."""
+    """The `PayloadPlace` of the data volume. A host without the volume writes and reads through the
+    gateway."""
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
 
     async def write(self, name: str, data: bytes | memoryview) -> None:
-        """On the volume with fsync, or through the gateway."""
+        """Write a file on the volume with fsync, or through the gateway."""
         if self._shared(name):
             await anyio.to_thread.run_sync(write_file, self._volume.root, name, data)
         else:
             await self._tried(lambda client: _put(client, name, data))
 
     async def read(self, name: str) -> bytes:
-        """From the volume, or the gateway."""
+        """Read a file from the volume, or from the gateway."""
         if self._shared(name):
             return await anyio.to_thread.run_sync(self._volume.path(name).read_bytes)
         return await self._tried(lambda client: _get(client, name))
 
     async def runs(self) -> list[str]:
-        """Those with a folder for payloads."""
+        """Return the runs that have a folder for payloads."""
         return await anyio.to_thread.run_sync(
             lambda: [path.parent.name for path in self._volume.root.glob("runs/[!.]*/payloads")]
         )
 
     async def names(self, run: str) -> list[str]:
-        """What is in the run's folder."""
+        """Return the files in the run's folder."""
         folder = f"runs/{run}/payloads"
         try:
             found = await anyio.to_thread.run_sync(os.listdir, self._volume.path(folder))
@@ -85,7 +86,8 @@ class Files:
         return [f"{folder}/{name}" for name in found]
 
     async def delete(self, names: Collection[str]) -> None:
-        """From the volume alone: the gateway deletes what a host without it has uploaded."""
+        """Delete files on the volume. The gateway deletes what a host without the volume has
+        uploaded."""
 
         def unlink() -> None:
             for name in names:
@@ -94,15 +96,15 @@ class Files:
         await anyio.to_thread.run_sync(unlink)
 
     def room(self) -> int:
-        """Of this host's disk, beside what stays free for Redis."""
+        """Return the free bytes of this host's disk, without the reserve for Redis."""
         return room_of(self._volume.root)
 
     def _shared(self, name: str) -> bool:
-        """Whether this host has the volume, by the name of a payload."""
+        """Return whether this host has the volume of a payload."""
         return self._volume.has_run(self._volume.path(name).parents[1].name)
 
     async def _tried(self, call: Callable[[httpx.AsyncClient], Awaitable[T]]) -> T:
-        """The outcome of a request to the gateway, after a few tries."""
+        """Return the result of a request to the gateway, with retries."""
         gateway, headers = self._volume.gateway_url, self._volume.headers
         if gateway is None:
             raise PlaceAway("this host has neither the data volume nor a gateway")
@@ -119,20 +121,20 @@ class Files:
 
 
 def write_file(root: Path, name: str, data: bytes | memoryview) -> None:
-    """Make `data` the file `name` of the volume `root`, durably. Raises OSError."""
+    """Write `data` durably as the file `name` of the volume `root`. Raises OSError."""
     check_room(root, len(data))
     with written_beside(root / name) as beside:
         beside.write_bytes(data)
 
 
 def check_room(root: Path, size: int) -> None:
-    """Raise OSError unless the volume takes so many bytes beside what stays free for Redis."""
+    """Raise OSError unless the volume has `size` free bytes besides the reserve for Redis."""
     if room_of(root) < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root))
 
 
 def room_of(root: Path) -> int:
-    """Bytes that the volume takes beside what stays free for Redis."""
+    """Return the free bytes of the volume, without the reserve for Redis."""
     return shutil.disk_usage(root).free - DATA_RESERVE
 
 

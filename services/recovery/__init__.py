@@ -1,7 +1,8 @@
-"""Finds out that Redis has lost writes that it had acknowledged, and goes on from what is left.
+"""Detects that Redis has lost acknowledged writes, and goes on from what is left.
 
-Redis is trusted to keep what it has acknowledged, and may break that: a failed disk, a failover to
-a replica that lagged, a file that somebody cut. So the data volume has copies of the records that
-matter most (`copies`), written after Redis has acknowledged them: a copy that Redis does not know
-proves a loss. May import the store and the volume; nothing of gateway, launcher and learner.
+Redis should keep what it has acknowledged, but a failed disk, a failover to a replica that lagged,
+or a truncated file may lose it. So the data volume has copies of the most important records
+(`copies`), written after Redis has acknowledged them: a copy that Redis does not know proves a
+loss. This package may import the store and the volume, and nothing of gateway, launcher and
+learner.
 """

@@ -23,7 +23,7 @@ log = get_logger(__name__)
 RECORD = "record.json"
 LEDGER = "ledger.jsonl"
 LATE = 4
-"""Lines at the end of the ledger's copy of which one is the newest commit."""
+"""Last lines of the ledger's copy that are searched for the newest commit."""
 
 R = TypeVar("R", bound=BaseModel)
 K = TypeVar("K")
@@ -42,8 +42,8 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 async def keep_copy(keep: Callable[[Path, K], None], data: Path, record: K | None) -> None:
-    """Write a copy with `keep`. A disk that takes none is no reason to refuse what Redis has: a
-    loss of that record would not be noticed."""
+    """Write a copy with `keep`. A disk error is only logged: the record in Redis is valid, but its
+    loss would not be noticed."""
     if record is None:
         return
     try:
@@ -68,23 +68,23 @@ def forget_run(data: Path, id: str) -> None:
 
 
 def forget_dataset(data: Path, id: str) -> None:
-    """Delete the copy, before Redis deletes the record: else it would look lost."""
+    """Delete the copy, before Redis deletes the record: otherwise the record would look lost."""
     (data / "datasets" / id / RECORD).unlink(missing_ok=True)
 
 
 def kept_runs(data: Path) -> Iterator[RunRecord]:
-    """All copies of runs."""
+    """Yield all copies of runs."""
     return _kept(data / "runs", RunRecord)
 
 
 def kept_datasets(data: Path) -> Iterator[DatasetRecord]:
-    """All copies of datasets."""
+    """Yield all copies of datasets."""
     return _kept(data / "datasets", DatasetRecord)
 
 
 def commits(data: Path, run: str) -> list[Commit]:
-    """The commits of a run, by step. A line that cannot be read is left out: a power cut may tear
-    the last one. So is one that was written twice."""
+    """Return the commits of a run, by step. Unreadable lines are left out (a power cut may tear the
+    last one), and so are repeated lines."""
     found: dict[int, Commit] = {}
     for commit in _decoded(_lines(data, run)):
         found.setdefault(commit.step, commit)
@@ -92,8 +92,8 @@ def commits(data: Path, run: str) -> list[Commit]:
 
 
 def newest_commit(data: Path, run: str) -> Commit | None:
-    """The commit of the highest step, from the end of the file: a learner that slept while another
-    took its place may have written a commit late."""
+    """Return the commit of the highest step, searched from the end of the file: a learner that
+    slept while another took its place may have written a commit late."""
     return max(_decoded(_lines(data, run)[-LATE:]), key=lambda commit: commit.step, default=None)
 
 
@@ -105,7 +105,7 @@ def cut_commits(data: Path, run: str, step: int) -> None:
 
 
 def _lines(data: Path, run: str) -> list[bytes]:
-    """The lines of a run's ledger. Anything else in its place counts as missing."""
+    """Return the lines of a run's ledger. Anything but a file counts as missing."""
     path = data / "runs" / run / LEDGER
     try:
         return path.read_bytes().splitlines()

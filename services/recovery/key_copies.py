@@ -1,7 +1,7 @@
 """Copies of API keys on the data volume: `keys/ID.json`, with a hash of the key, never the key.
 
-A key that Redis has lost is accepted again after `headrace recover`. If Redis has lost that a key
-was revoked, the gateway revokes it again when it starts, and asks nobody.
+A key that Redis has lost is accepted again after `headrace recover`. A revocation that Redis has
+lost is repeated when the gateway starts, without a question.
 """
 
 from collections.abc import Collection
@@ -21,7 +21,7 @@ FOLDER = "keys"
 
 
 class KeyCopy(BaseModel):
-    """One file."""
+    """The content of a copy."""
 
     digest: str
     record: ApiKeyRecord
@@ -34,8 +34,8 @@ def keep_key(data: Path, copy: KeyCopy) -> None:
 
 
 def mark_revoked(data: Path, digests: Collection[str]) -> None:
-    """Say in the copies that these keys are revoked, before Redis forgets them: otherwise they
-    would look lost. A full disk takes no new file: then the copy goes. Raises OSError."""
+    """Mark the keys' copies as revoked, before Redis forgets the keys: otherwise they would look
+    lost. On a full disk the copy is deleted instead. Raises OSError."""
     for path, copy in _read(data):
         if copy.digest in digests and not copy.revoked:
             try:
@@ -45,15 +45,15 @@ def mark_revoked(data: Path, digests: Collection[str]) -> None:
 
 
 async def lost_keys(store: Store, data: Path) -> list[KeyCopy]:
-    """Keys that were not revoked and that Redis does not have. Raises RedisError."""
+    """Return the unrevoked keys that Redis lacks. Raises RedisError."""
     accepted = await store.api_keys.digests()
     copies = await anyio.to_thread.run_sync(_read, data)
     return [one for _, one in copies if not one.revoked and one.digest not in accepted]
 
 
 async def revoke_again(store: Store, data: Path) -> list[str]:
-    """Revoke the keys of which Redis has lost that they were revoked. Returns a sentence for each.
-    Raises RedisError."""
+    """Revoke the keys whose revocation Redis has lost. Returns a sentence for each. Raises
+    RedisError."""
     accepted = await store.api_keys.digests()
     copies = await anyio.to_thread.run_sync(_read, data)
     found = [one for _, one in copies if one.revoked and one.digest in accepted]
@@ -62,7 +62,7 @@ async def revoke_again(store: Store, data: Path) -> list[str]:
 
 
 async def align_keys(store: Store, data: Path) -> None:
-    """Have copies of exactly the keys that Redis has, and of those that were revoked. Raises
+    """Make the copies match the keys that Redis has, and those that were revoked. Raises
     RedisError, OSError."""
     accepted = await store.api_keys.digests()
     for path, copy in _read(data):

@@ -21,14 +21,14 @@ WAY_OUT = (
 
 @dataclass(frozen=True)
 class Losses:
-    """What the data volume has and Redis has not."""
+    """Records that the data volume has and Redis lacks."""
 
     runs: list[RunRecord] = field(default_factory=list)
     """Runs without a record."""
     behind: list[tuple[RunSummary, Commit]] = field(default_factory=list)
     """Runs as Redis has them, and their newest commit."""
     datasets: list[DatasetRecord] = field(default_factory=list)
-    """Datasets without a record, or with fewer rows there."""
+    """Datasets without a record, or with fewer rows in Redis."""
     keys: list[KeyCopy] = field(default_factory=list)
     """API keys that are not accepted."""
 
@@ -36,7 +36,7 @@ class Losses:
         return bool(self.runs or self.behind or self.datasets or self.keys)
 
     def sentences(self) -> list[str]:
-        """Both facts of each loss."""
+        """Describe each loss by both facts."""
         return [
             *(late(run, commit) for run, commit in self.behind),
             *(f"run {run.name} ({run.id}) has files, and no record in Redis" for run in self.runs),
@@ -53,7 +53,7 @@ class Losses:
 
 
 def late(run: RunSummary, commit: Commit) -> str:
-    """Both facts of a run whose commits Redis has lost."""
+    """Describe a run whose commits Redis has lost, by both facts."""
     at = datetime.fromtimestamp(commit.time, UTC).isoformat(" ", "seconds")
     return (
         f"run {run.name} ({run.id}) has a checkpoint of step {commit.step}, committed at {at}, and "
@@ -62,7 +62,7 @@ def late(run: RunSummary, commit: Commit) -> str:
 
 
 def lost_commit(data: Path, run: RunSummary) -> str | None:
-    """The problem if Redis has lost a commit of `run`; None if it has them all."""
+    """Describe the loss if Redis has lost a commit of `run`; otherwise return None."""
     newest = _newest(data, run)
     if newest is None:
         return None
@@ -70,7 +70,7 @@ def lost_commit(data: Path, run: RunSummary) -> str | None:
 
 
 async def compare(store: Store, data: Path) -> Losses:
-    """What Redis has lost. Raises RedisError. O(runs + datasets)."""
+    """Return what Redis has lost. Raises RedisError. O(runs + datasets)."""
     kept, datasets = await anyio.to_thread.run_sync(
         lambda: (list(kept_runs(data)), list(kept_datasets(data)))
     )
@@ -80,7 +80,7 @@ async def compare(store: Store, data: Path) -> Losses:
     for run in listed:
         if (newest := await anyio.to_thread.run_sync(_newest, data, run)) is not None:
             found.behind.append((run, newest))
-    # A record that cannot be read is there, and stops only itself.
+    # An unreadable record exists, and affects only itself.
     there = await store.datasets.list()
     rows = {record.id: math.inf if record.damage else record.rows for record in there}
     found.datasets.extend(one for one in datasets if rows.get(one.id, 0) < one.rows)
@@ -101,6 +101,6 @@ async def require_complete(store: Store, data: Path) -> None:
 
 
 def _newest(data: Path, run: RunSummary) -> Commit | None:
-    """The run's newest commit, if Redis does not know it."""
+    """Return the run's newest commit if Redis does not know it."""
     newest = newest_commit(data, run.id)
     return newest if newest is not None and newest.step > run.committed_step else None

@@ -1,8 +1,8 @@
 """Goes on from what is left after Redis has lost acknowledged writes.
 
-A run gets the newest checkpoint that is whole, and the ledger's rows up to it, from their copy. Its
-open tasks are returned, to be leased again: which of them were finished or dropped after that
-checkpoint, nobody knows. A run whose record is gone comes back as cancelled, and can be resumed.
+A run gets its newest whole checkpoint, and the ledger's rows up to it, from their copy. Its open
+tasks are leased again; some of them may have been finished or dropped after that checkpoint. A run
+whose record is gone comes back as cancelled, and can be resumed.
 """
 
 import json
@@ -33,14 +33,15 @@ from services.volume.checkpoint import damage
 
 
 class CannotRecover(RuntimeError):
-    """Something has to be done first; the message says what."""
+    """Recovery needs a step of the user first; the message says which."""
 
 
 async def recover(store: Store, data: Path, losses: Losses) -> list[str]:
     """Write into Redis what it has lost. Return what was done, in sentences.
 
     The volume changes last: after an error its copies still prove the loss. Raises CannotRecover
-    while a learner lives, RedisError, OSError."""
+    while a learner lives, RedisError, OSError.
+    """
     await _require_no_learner(store, losses)
     done: list[str] = []
     steps: dict[str, int] = {}
@@ -62,14 +63,14 @@ async def recover(store: Store, data: Path, losses: Losses) -> list[str]:
 
 
 async def note_loss(store: Store, what: str) -> None:
-    """Have the audits of all runs that are not over say what they cannot know."""
+    """Add a loss to the audits of all runs that are not over."""
     for run in await store.runs.live():
         await store.recovery.note_loss(run.id, what)
 
 
 async def align(store: Store, data: Path) -> None:
-    """Delete copies that Redis does not know. After a backup was restored: its files were read a
-    moment before and after its Redis."""
+    """Delete copies that Redis does not know, after the restore of a backup: its files were read
+    shortly before and after its Redis."""
     runs = {run.id: run.committed_step for run in await store.runs.all()}
     datasets = {record.id: record for record in await store.datasets.list()}
     for kept in list(kept_runs(data)):
@@ -165,7 +166,7 @@ async def _write(
 
 
 def ended_tasks(rows: Iterable[Mapping[str, str]]) -> list[str]:
-    """Return the tasks that have ended, by these rows of a ledger. Undone training is no end."""
+    """Return the tasks that have ended by these rows of a ledger, without undone training."""
     found: list[tuple[int, list[str]]] = []
     for fields in rows:
         step = int(fields.get("step", 0))
@@ -179,9 +180,9 @@ def ended_tasks(rows: Iterable[Mapping[str, str]]) -> list[str]:
 def still_open(
     cursor: TaskPosition, dataset_rows: int, places: Iterable[str], ended: Iterable[str]
 ) -> tuple[TaskPosition, list[str]]:
-    """The cursor after all tasks that were ever named, and those that have not ended, in the run's
-    order. `cursor`: the next task as Redis knows it. A task between the two that nobody names was
-    leased: it is the one that `lease.lua` would have made."""
+    """Return the cursor after all known tasks, and the open tasks in the run's order. `cursor` is
+    the next task as Redis knows it. A task between these two cursors was leased, and is the task
+    that `lease.lua` would have made."""
     over = {task.position: task for task in map(TaskPosition.parse, ended)}
     tasks = {task.position: task for task in map(TaskPosition.parse, places)}
     after = cursor

@@ -1,4 +1,4 @@
-"""What a process needs of its machine: logs, child processes, GPUs, keys, addresses, probes.
+"""A process's access to its machine: logs, child processes, GPUs, keys, addresses, probes.
 
 Imports no other package of `services` but settings.
 """

@@ -1,9 +1,9 @@
-"""The keys of an installation: where they lie, who finds them, and how one is made.
+"""The keys of an installation: making, finding and showing them.
 
-The gateway's first key stands in `api-key` of the data folder, the reward service's in
+The gateway's first key is in the file `api-key` of the data folder, the reward service's in
 `reward-key`, both readable by their owner alone, or in HEADRACE_API_KEY and HEADRACE_REWARD_KEY.
-Whoever shares the data folder (the command line, workers) finds them there. Further API keys, which
-can be revoked one by one, are the store's (`services.store.access.api_keys`).
+Processes that share the data folder (the command line, workers) find them there. The store has
+further API keys, which can be revoked one by one (`services.store.access.api_keys`).
 """
 
 import hashlib
@@ -25,21 +25,22 @@ PREFIX = "hr-"
 
 
 class BadKeyFile(ValueError):
-    """The file that should hold the key cannot be read, or holds none."""
+    """The key file cannot be read, or contains no valid key."""
 
 
 def new_key() -> str:
-    """A key that nobody guesses: 256 random bits."""
+    """Return a new key of 256 random bits."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def digest(key: str) -> str:
-    """What is kept of a key. The keys are random, so that a plain hash cannot be turned back."""
+    """Return the digest under which a key is stored. Keys are random, so a plain hash cannot be
+    reversed."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def read_key(path: Path) -> str | None:
-    """The key in `path`; None if there is no such file, or it may not be read. Raises
+    """Return the key in `path`, or None if the file is missing or may not be read. Raises
     BadKeyFile."""
     try:
         text = path.read_text(encoding="utf-8").strip()
@@ -56,8 +57,8 @@ def read_key(path: Path) -> str | None:
 
 
 def kept_key(path: Path) -> str:
-    """The key in `path`, made where there is none. Several processes that start at once agree on
-    one. Raises BadKeyFile, OSError."""
+    """Return the key in `path`, and make it if it is missing. Several processes that start at once
+    get the same key. Raises BadKeyFile, OSError."""
     if (found := read_key(path)) is not None:
         return found
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,24 +78,25 @@ def kept_key(path: Path) -> str:
 
 
 def first_key(settings: Settings) -> str:
-    """The key that the gateway accepts from its first start on. Raises BadKeyFile, OSError."""
+    """Return the key that the gateway accepts from its first start on. Raises BadKeyFile,
+    OSError."""
     if settings.api_key is not None:
         return settings.api_key.get_secret_value()
     return kept_key(settings.data.absolute() / API_KEY)
 
 
 def reward_service_key(settings: Settings) -> str:
-    """The key that the reward service asks for. Raises BadKeyFile, OSError."""
+    """Return the key that the reward service requires. Raises BadKeyFile, OSError."""
     if settings.reward_key is not None:
         return settings.reward_key.get_secret_value()
     return kept_key(settings.data.absolute() / REWARD_KEY)
 
 
 def key_for(settings: Settings, gateway_url: str | None = None) -> str | None:
-    """The key to show the gateway at `gateway_url` (default: the settings'); None without one.
+    """Return the key to show the gateway at `gateway_url` (default: the settings'), or None.
 
-    The data folder's key goes to that installation's gateway and to this host alone: a `--gateway`
-    elsewhere gets only what was set for it in HEADRACE_API_KEY (or HEADRACE_API_KEY_FILE).
+    The data folder's key is shown only to that installation's gateway and on this host: a
+    `--gateway` elsewhere gets only the key in HEADRACE_API_KEY (or HEADRACE_API_KEY_FILE).
     """
     if settings.api_key is not None:
         return settings.api_key.get_secret_value()
@@ -104,23 +106,23 @@ def key_for(settings: Settings, gateway_url: str | None = None) -> str | None:
 
 
 def key_for_rewards(settings: Settings) -> str | None:
-    """The key to show the reward service of the settings; None without one. Raises BadKeyFile."""
+    """Return the key to show the settings' reward service, or None. Raises BadKeyFile."""
     if settings.reward_key is not None:
         return settings.reward_key.get_secret_value()
     return read_key(settings.data.absolute() / REWARD_KEY)
 
 
 def key_for_peers(api_key: str | None) -> str | None:
-    """The key with which hosts of an installation fetch files from each other, from the API key
-    that they share; None without one. It opens nothing else, and nobody gets the API key from
-    it."""
+    """Return the key with which hosts of an installation fetch files from each other, or None
+    without an API key. It is derived from the shared API key, opens nothing else, and cannot be
+    reversed."""
     if api_key is None:
         return None
     return PREFIX + hmac.new(api_key.encode(), b"headrace peers", hashlib.sha256).hexdigest()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`, a name or an address."""
+    """Return whether only this machine reaches `host`, a name or an address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -130,11 +132,11 @@ def is_loopback(host: str) -> bool:
 
 
 def authorization(key: str | None) -> dict[str, str]:
-    """The request header that shows `key`."""
+    """Return the request header that shows `key`."""
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 def bearer(header: str) -> str | None:
-    """The key in the value of an Authorization header."""
+    """Return the key in the value of an Authorization header, or None."""
     scheme, _, token = header.partition(" ")
     return token.strip() or None if scheme.lower() == "bearer" else None

@@ -1,4 +1,4 @@
-"""Signals to asyncio's child processes, which leave their exit status to whoever waits for it."""
+"""Signals to asyncio's child processes that leave the exit status to the waiting task."""
 
 import asyncio
 import contextlib
@@ -9,9 +9,10 @@ import signal
 def signal_child(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
     """Send a signal to a child, unless it has ended.
 
-    asyncio's own `terminate` and `kill` poll the child first. Where it has just ended, they take
-    its exit status from the thread that waits for it: that warns of an "unknown child process", and
-    reports the code 255. This reaps nothing, and signals no other process that has got the pid.
+    asyncio's own `terminate` and `kill` poll the child first. If it has just ended, they take its
+    exit status from the thread that waits for it, which then warns of an "unknown child process"
+    and reports the code 255. This function leaves the exit status alone, and never signals another
+    process with the same pid.
     """
     if process.returncode is not None:
         return

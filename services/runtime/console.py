@@ -1,4 +1,4 @@
-"""rich's console, with text from elsewhere shown escaped."""
+"""rich's console, which escapes foreign text."""
 
 from collections.abc import Iterable
 from typing import IO
@@ -10,11 +10,12 @@ from services.runtime.terminal import unescaped, visible
 
 
 class EscapingConsole(Console):
-    """Only its own styles and moves reach the terminal as such."""
+    """A console whose own styles and moves reach the terminal; control characters in texts are
+    escaped."""
 
     @property
     def file(self) -> IO[str]:
-        """Where it writes: below the stream that would escape its styles."""
+        """The stream to write to: below the stream that would escape the styles."""
         stream: IO[str] = unescaped(super().file)
         return stream
 
@@ -25,6 +26,6 @@ class EscapingConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """What `renderable` looks like."""
+        """Render `renderable` with escaped texts."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else visible(text), style, control)

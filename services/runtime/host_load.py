@@ -1,4 +1,4 @@
-"""How busy this Linux machine is: idle cores, free memory, and the memory of a process tree."""
+"""The load of this Linux machine: idle cores, free memory, and the memory of a process tree."""
 
 import os
 import re
@@ -12,12 +12,12 @@ CGROUPS = (
     ("memory.max", "memory.current"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
 )
-"""Limit and use of a container's memory, in version 2 and 1."""
+"""Files with the limit and use of a container's memory, in version 2 and 1."""
 
 
 def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes that processes here can still take: of the machine, or of this container's limit where
-    that leaves less. What the page cache holds counts as free."""
+    """Return the bytes that processes here can still allocate: on the machine, or within this
+    container's limit if that is less. The page cache counts as free."""
     meminfo = (proc / "meminfo").read_text()
     free = int(re.findall(r"MemAvailable: +(\d+)", meminfo)[0]) * 1024
     for limit, used in CGROUPS:
@@ -33,7 +33,7 @@ def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
 
 
 def total_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Bytes of memory of this machine, or of this container's limit if that is less."""
+    """Return the bytes of memory of this machine, or of this container's limit if that is less."""
     meminfo = (proc / "meminfo").read_text()
     total = int(re.findall(r"MemTotal: +(\d+)", meminfo)[0]) * 1024
     for limit, _ in CGROUPS:
@@ -46,7 +46,8 @@ def total_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup
 
 
 def memory_of(pid: int) -> int:
-    """Bytes that `pid` and its descendants have in memory, without what they share with others."""
+    """Return the bytes that `pid` and its descendants have in memory, without memory shared with
+    others."""
     total = 0
     for one in tree(pid):
         try:
@@ -58,7 +59,7 @@ def memory_of(pid: int) -> int:
 
 
 def tree(pid: int) -> Iterator[int]:
-    """`pid` and its descendants."""
+    """Yield `pid` and its descendants."""
     yield pid
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())
@@ -80,7 +81,7 @@ def vllm_cores() -> list[int]:
 
 
 class IdleCores:
-    """How many of some cores are idle."""
+    """Measures how many of some cores are idle."""
 
     def __init__(self, cores: Sequence[int], proc: Path = Path("/proc")) -> None:
         self._names = {f"cpu{core}" for core in cores}
@@ -88,14 +89,14 @@ class IdleCores:
         self._before = self._idle(), time.monotonic()
 
     def since_last(self) -> float:
-        """Cores that were idle on average since this was asked last."""
+        """Return the cores that were idle on average since the last call."""
         idle, now = self._idle(), time.monotonic()
         before, at = self._before
         self._before = idle, now
         return min(float(len(self._names)), (idle - before) / max(now - at, 1e-3))
 
     def _idle(self) -> float:
-        """Seconds that the cores have been idle since boot, all added."""
+        """Return the seconds that the cores have been idle since boot, added up."""
         lines = (line.split() for line in (self._proc / "stat").read_text().splitlines())
         return sum(
             (int(fields[4]) + int(fields[5])) / TICKS

@@ -1,6 +1,6 @@
 """Structured logs: one line an event, JSON in containers, readable on a terminal.
 
-Bind `run`, `worker` and `group` where they are known, so that one run can be followed through
+Bind `run`, `worker` and `group` as soon as they are known, so that one run can be followed through
 every process. Never log a URL without `settings.redacted`, a token, or a whole config.
 """
 
@@ -37,7 +37,7 @@ def configure(process: str, level: str = "info", fmt: str = "auto") -> None:
     )
     handler = logging.StreamHandler(unescaped(sys.stderr))
     final: list[Any] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    # JSON escapes what a terminal would obey; the console's format has colours of its own.
+    # JSON escapes control characters; the console's format has colours of its own.
     final.append(_escape if console else structlog.processors.format_exc_info)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=[*final, renderer])
@@ -45,7 +45,7 @@ def configure(process: str, level: str = "info", fmt: str = "auto") -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(LEVELS.get(level, 20))
-    # Of each request they say the URL, which may hold a key.
+    # Their lines contain the URL of each request, which may have a key.
     for chatty in ("httpx", "httpcore", "httpx2", "httpcore2", "uvicorn.access"):
         logging.getLogger(chatty).setLevel(max(LEVELS.get(level, 20), logging.WARNING))
     structlog.contextvars.bind_contextvars(process=process)
@@ -56,6 +56,6 @@ def _escape(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    """A logger whose events are short sentences and whose details are keyword arguments."""
+    """Return a logger whose events are short sentences and whose details are keyword arguments."""
     logger: structlog.stdlib.BoundLogger = structlog.get_logger(name)
     return logger

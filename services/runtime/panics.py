@@ -1,7 +1,7 @@
-"""Panics of native libraries (tokenizers, safetensors) as exceptions.
+"""Turns panics of native libraries (tokenizers, safetensors) into exceptions.
 
-A hostile tokenizer or row can make one panic. pyo3 raises that as a BaseException, which passes by
-every `except Exception`: a learner would crash without end, and a worker lose the task.
+A hostile tokenizer or row can cause a panic. pyo3 raises it as a BaseException, which no `except
+Exception` catches: a learner would crash in a loop, and a worker lose the task.
 """
 
 from collections.abc import Iterator
@@ -9,13 +9,13 @@ from contextlib import contextmanager
 
 
 def is_panic(error: BaseException) -> bool:
-    """Whether `error` is one; each library has a class of its own, of this name."""
+    """Return whether `error` is a panic. Each library has a class of its own with this name."""
     return type(error).__name__ == "PanicException"
 
 
 @contextmanager
 def panics_as(kind: type[Exception]) -> Iterator[None]:
-    """Raises `kind`, with the panic's words, where the block panics."""
+    """Raise `kind`, with the panic's words, if the block panics."""
     try:
         yield
     except BaseException as error:

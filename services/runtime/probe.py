@@ -1,9 +1,9 @@
-"""`python -m services.runtime.probe URL`: a container's health check of an HTTP service in it.
+"""`python -m services.runtime.probe URL`: a container's health check of its HTTP service.
 
-`unix:PATH` asks `/readyz` over a socket. Exit code 0 for an answer of 200; else 1, with the answer
-on stdout, where `docker inspect` shows it. While the answer's `status` is `loading`, it asks again:
-a container whose check has not ended is still starting, and is not unhealthy. Only the standard
-library: it runs every few seconds.
+`unix:PATH` asks `/readyz` over a socket. The exit code is 0 for an answer of 200, otherwise 1, with
+the answer on stdout, where `docker inspect` shows it. While the answer's `status` is `loading`, the
+probe asks again: a container counts as starting, not as unhealthy, until its check has ended. Only
+the standard library: it runs every few seconds.
 """
 
 import http.client
@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 
 PATIENCE = 4.0
 EVERY = 2.0
-"""Seconds between two questions to a service that is loading."""
+"""Seconds between two requests to a service that is loading."""
 
 
 class Unix(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
+    """An HTTP connection over a Unix socket."""
 
     def __init__(self, path: str) -> None:
         super().__init__("localhost", timeout=PATIENCE)
@@ -33,7 +33,7 @@ class Unix(http.client.HTTPConnection):
 
 
 def ask(url: str) -> tuple[int, str]:
-    """Status and body of the answer. Raises OSError, http.client.HTTPException."""
+    """Return status and body of the answer. Raises OSError, http.client.HTTPException."""
     connection: http.client.HTTPConnection
     if url.startswith("unix:"):
         connection, path = Unix(url.removeprefix("unix:")), "/readyz"
@@ -50,7 +50,7 @@ def ask(url: str) -> tuple[int, str]:
 
 
 def is_loading(status: int, body: str) -> bool:
-    """Whether the answer says that the service is at work on its start."""
+    """Return whether the answer says that the service is still starting."""
     try:
         return status == 503 and json.loads(body)["status"] == "loading"
     except (ValueError, LookupError, TypeError):
@@ -58,7 +58,7 @@ def is_loading(status: int, body: str) -> bool:
 
 
 def main() -> int:
-    """Ask until the service does not say that it is loading. Returns the exit code."""
+    """Ask until the service has left the status `loading`. Returns the exit code."""
     try:
         while is_loading(*(answer := ask(sys.argv[1]))):
             time.sleep(EVERY)

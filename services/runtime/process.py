@@ -22,14 +22,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
-# `headrace up` gives its children these; see services.launch.
+# `headrace up` sets these for its children (services.launch).
 INSTANCE = "HEADRACE_INSTANCE"
 PART = "HEADRACE_PART"
 SUPERVISOR = "HEADRACE_SUPERVISOR"
 RESTARTS = "HEADRACE_RESTARTS"
 
 PRIVATE = 0o077
-"""The umask of all processes: what they write is their user's alone."""
+"""The umask of all processes: only their user can read what they write."""
 
 _PR_SET_PDEATHSIG = 1
 # Loaded at import: between fork and exec nothing may take the dynamic loader's lock.
@@ -43,12 +43,13 @@ def _set_death_signal() -> None:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends. The first call of a child's main.
+    """Have the kernel kill this process when its parent ends. Must be the first call of a child's
+    main.
 
     The signal is tied to the *thread* that started this process, and holds until the calling thread
-    ends: call it from the main thread. A parent that ended before this call cannot signal any
-    more; under `headrace up` that shows as a chain of parents that no longer leads to the
-    supervisor, and the process exits at once with code 1.
+    ends: call it from the main thread. A parent that has ended before this call cannot signal any
+    more. Under `headrace up` the chain of parents then no longer leads to the supervisor, and the
+    process exits at once with code 1.
     """
     _set_death_signal()
     supervisor = os.environ.get(SUPERVISOR, "")
@@ -59,12 +60,13 @@ def die_with_parent() -> None:
 
 
 def keep_files_private() -> None:
-    """Make this process's new files, folders and sockets its user's alone."""
+    """Make this process's new files, folders and sockets readable for its user alone."""
     os.umask(PRIVATE)
 
 
 def die_with(parent: int) -> Callable[[], None]:
-    """A `preexec_fn` for `subprocess.Popen`: the child dies with `parent`, the caller's own pid.
+    """Return a `preexec_fn` for `subprocess.Popen`: the child dies with `parent`, the caller's own
+    pid.
 
     For programs that cannot call `die_with_parent` themselves. Start the child from a thread that
     lives as long as the child should.
@@ -79,9 +81,10 @@ def die_with(parent: int) -> Callable[[], None]:
 
 
 def started_at(pid: int) -> int | None:
-    """When `pid` started, in clock ticks since boot: with the pid, it names one process for ever.
+    """Return when `pid` started, in clock ticks since boot. Together with the pid this names one
+    process for ever.
 
-    None if there is no such process, or only its unreaped remains (a zombie).
+    Return None if the process does not exist, or is a zombie.
     """
     fields = _stat(pid)
     if fields is None or fields[0] == "Z":
@@ -90,7 +93,8 @@ def started_at(pid: int) -> int | None:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of proc(5)'s stat from the third (state) on; the second may hold any character."""
+    """Return the fields of proc(5)'s stat from the third (state) on; the second may contain any
+    character."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
@@ -121,8 +125,8 @@ def _carries(pid: int, marker: Mapping[str, str]) -> bool:
 
 
 def marked(marker: Mapping[str, str], spared: Collection[int] = ()) -> list[int]:
-    """The pids of all living processes, but `spared`, whose environment as of their exec holds
-    `marker`."""
+    """Return the pids of all living processes, except `spared`, whose environment at their exec
+    contains `marker`."""
     pids = {int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
     return sorted(pid for pid in pids - {os.getpid(), *spared} if _carries(pid, marker))
 
@@ -130,11 +134,11 @@ def marked(marker: Mapping[str, str], spared: Collection[int] = ()) -> list[int]
 def kill_marked(
     marker: Mapping[str, str], within: float = 10.0, spared: Collection[int] = ()
 ) -> tuple[list[int], list[int]]:
-    """Kill every process that carries `marker`, but not `spared`, again until none is left.
+    """Kill every process that carries `marker`, except `spared`, and repeat until all are gone.
 
     Returns the pids that were killed, and those that still live after `within` seconds (a process
-    stuck in the kernel, as under a failed GPU driver). An empty marker would match everything:
-    ValueError.
+    stuck in the kernel, as under a failed GPU driver). Raises ValueError for an empty marker, which
+    would match every process.
     """
     if not marker:
         raise ValueError("kill_marked needs a marker: an empty one matches every process")
@@ -155,8 +159,8 @@ def kill_marked(
 
 
 def _kill(pid: int, marker: Mapping[str, str]) -> int | None:
-    """SIGKILL to `pid` if it carries `marker`; its pidfd. That is opened before the check, and the
-    signal goes to it: if another process got the pid meanwhile, nobody is killed."""
+    """Send SIGKILL to `pid` if it carries `marker`, and return its pidfd. The pidfd is opened
+    before the check and gets the signal, so another process that got the pid meanwhile is safe."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -1,12 +1,12 @@
-"""Warnings of libraries that tell users nothing. Imports nothing but the standard library, so that
-it can come first."""
+"""Silences warnings of libraries that tell users nothing. Imports only the standard library, so it
+can come first."""
 
 import logging
 
 
 def quiet_torchao() -> None:
-    """To be called before transformers is imported, which imports torchao where it is installed:
-    that warns of kernels for GPUs and Python versions that are not there, and of what torch 2.13
-    thinks of its enums, before any log is configured. Nothing of it concerns a user."""
+    """Silence torchao. Call this before transformers is imported, which imports torchao if it is
+    installed: torchao warns of missing kernels for other GPUs and Python versions, and of its enums
+    under torch 2.13, before any log is configured."""
     for name in ("torchao", "torch.utils._pytree"):
         logging.getLogger(name).setLevel(logging.ERROR)

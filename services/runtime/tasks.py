@@ -1,4 +1,4 @@
-"""Ending asyncio tasks for certain."""
+"""Ends asyncio tasks reliably."""
 
 import asyncio
 from collections.abc import Iterable
@@ -10,9 +10,9 @@ AGAIN_SECONDS = 0.2
 async def end(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel `tasks` and return when all have ended, whatever their result.
 
-    Cancels again until they do: before Python 3.12 `asyncio.wait_for` loses a cancellation that
-    arrives with its result, and redis-py uses it, so one in a hundred cancellations of a task that
-    reads from Redis is lost.
+    Cancels repeatedly: before Python 3.12 `asyncio.wait_for` loses a cancellation that arrives with
+    its result. redis-py uses `wait_for`, so one in a hundred cancellations of a task that reads
+    from Redis is lost.
     """
     pending = set(tasks)
     while pending:

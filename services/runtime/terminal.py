@@ -1,7 +1,7 @@
-"""Text from elsewhere as a terminal may show it.
+"""Makes foreign text safe for a terminal.
 
-Names, reasons and answers come from whoever has a key, and from models. A terminal obeys control
-characters in them: they can change what stands above, or turn the order of letters round.
+Names, reasons and answers come from clients and from models. A terminal obeys control characters in
+them: they can change earlier lines, or reverse the order of letters.
 """
 
 import json
@@ -14,17 +14,17 @@ from typing import Any, TextIO
 # ASCII first: most text has nothing else.
 SUSPECT = re.compile(r"[^\n\t -~\u00a1-\u02ff\u3000-\ud7ff]")
 JOINERS = "\u200c\u200d"
-"""What Persian and emoji need; they move nothing."""
+"""Needed by Persian and emoji; they move nothing."""
 
 
 def visible(text: str) -> str:
-    """`text` with what a terminal would obey as JSON writes it, such as \\u001b. Line ends and tabs
+    """Return `text` with control characters escaped as in JSON, such as \\u001b. Line ends and tabs
     stay."""
     return SUSPECT.sub(lambda match: _shown(match[0]), text)
 
 
 def one_line(text: str) -> str:
-    """As `visible`, and without line ends and tabs."""
+    """Return `text` like `visible`, with line ends and tabs escaped too."""
     return visible(text).replace("\n", "\\n").replace("\t", "\\t")
 
 
@@ -35,13 +35,13 @@ def _shown(character: str) -> str:
 
 
 class Escaping:
-    """A text stream that shows what is written to it. rich writes its own styles beside it."""
+    """A text stream that escapes what is written to it. rich bypasses it for its own styles."""
 
     def __init__(self, stream: TextIO) -> None:
         self.rich_proxied_file = stream
 
     def write(self, text: str) -> int:
-        """Write `text` as `visible` shows it."""
+        """Write `text` as `visible` returns it."""
         self.rich_proxied_file.write(visible(text))
         return len(text)
 
@@ -52,7 +52,7 @@ class Escaping:
 
 
 def escape_output() -> None:
-    """Have all that this process prints pass `visible`."""
+    """Escape everything that this process prints."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, Escaping):
@@ -60,7 +60,7 @@ def escape_output() -> None:
 
 
 def unescaped(stream: Any) -> Any:
-    """What is below `stream`, for a writer that escapes text itself."""
+    """Return the stream below `stream`, for a writer that escapes text itself."""
     while (below := getattr(stream, "rich_proxied_file", None)) is not None:
         stream = below
     return stream

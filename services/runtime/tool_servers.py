@@ -1,7 +1,7 @@
 """MCP servers whose tools runs may use, from the operator's `HEADRACE_MCP_SERVERS`.
 
-A run names a server, never a URL: it must not decide which hosts a worker talks to, nor learn the
-keys that URLs hold. An entry that cannot be used disables its server alone.
+A run names a server, never a URL: it must not decide which hosts a worker contacts, nor learn the
+keys in URLs. An unusable entry disables only its server.
 """
 
 import json
@@ -19,33 +19,33 @@ log = get_logger(__name__)
 
 VARIABLE = "HEADRACE_MCP_SERVERS"
 SHORTEST_KEY = 6
-"""Characters. A shorter piece of a path or a query also stands in other words."""
+"""Characters. A shorter piece of a path or a query also occurs in other words."""
 
 
 @dataclass(frozen=True)
 class ToolServer:
-    """One MCP server."""
+    """An MCP server."""
 
     name: str
     url: str = field(repr=False)
-    """May hold a key: never shown."""
+    """May contain a key: never shown."""
     problem: str = ""
-    """Why it cannot be used."""
+    """Why the server is disabled; '' if it is usable."""
 
     def hidden_in(self, text: str) -> str:
-        """`text`, which neither spells the URL nor a part of it that may be a key. Only of a
-        server that can be used."""
+        """Return `text` without the URL and its parts, because any part may be a key. Only for a
+        usable server."""
         spelled = sorted(_spellings(self.url), key=len, reverse=True)
         return re.sub("|".join(map(re.escape, spelled)), "***", text)
 
 
 def tool_servers(setting: SecretStr | None) -> dict[str, ToolServer]:
-    """The servers of the setting, by name. Logs what is wrong with it, without values."""
+    """Parse the setting into servers by name. Logs its problems, without values."""
     text = setting.get_secret_value().strip() if setting is not None else ""
     found: dict[str, ToolServer] = {}
     for number, entry in enumerate(_entries(text), 1):
         name, equals, url = (part.strip() for part in entry.partition("="))
-        # What is no name may be a part of a key.
+        # An invalid name may be a part of a key.
         if not (equals and re.fullmatch(SERVER_NAME, name)):
             log.warning(f"{VARIABLE}: entry {number} is no NAME=URL and is left out")
             continue
@@ -57,12 +57,13 @@ def tool_servers(setting: SecretStr | None) -> dict[str, ToolServer]:
 
 
 def usable(servers: Mapping[str, ToolServer]) -> list[str]:
-    """The names of those that can be used."""
+    """Return the names of the usable servers."""
     return [name for name, server in servers.items() if not server.problem]
 
 
 def unknown_server(name: str, known: Collection[str], problem: str = "") -> str:
-    """Why a run cannot have the server `name` where there is `known`; `problem`: with its entry."""
+    """Return why a run cannot have the server `name`, given the `known` ones. `problem` is about
+    its entry."""
     if problem:
         return f"the MCP server {name!r} cannot be used: in {VARIABLE}, {problem}"
     there = f"there is {', '.join(sorted(known))}" if known else "there is none"
@@ -73,7 +74,7 @@ def unknown_server(name: str, known: Collection[str], problem: str = "") -> str:
 
 
 def _spellings(url: str) -> set[str]:
-    """Of a URL and its parts: as they are, decoded, and encoded."""
+    """Return the URL and its parts, as they are, decoded, and encoded."""
     parts = urlsplit(url)
     userinfo = parts.netloc.rpartition("@")[0]
     whole = [url, parts.path if parts.path != "/" else "", f"{userinfo}@", f"?{parts.query}"]
@@ -84,7 +85,7 @@ def _spellings(url: str) -> set[str]:
 
 
 def _entries(text: str) -> list[str]:
-    """NAME=URL, as a JSON list or with commas between them."""
+    """Split NAME=URL entries, from a JSON list or separated by commas."""
     try:
         listed = json.loads(text)
     except ValueError:

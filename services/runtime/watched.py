@@ -1,4 +1,4 @@
-"""A request that may take as long as it likes, while the server that it waits for is healthy."""
+"""Waits for a request without a timeout, as long as its server is healthy."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 LOOK_SECONDS = 30.0
-"""Between two health checks while a request waits, and what each of them may take."""
+"""Seconds between two health checks, and the timeout of each."""
 
 
 async def while_healthy(
@@ -15,8 +15,8 @@ async def while_healthy(
     look: Callable[[], Awaitable[object]],
     every: float = LOOK_SECONDS,
 ) -> T:
-    """The result of `request`. While it is not there, `look` asks for the server's health again and
-    again, and raises where that does not answer: then the request is given up."""
+    """Return the result of `request`. Meanwhile `look` checks the server's health repeatedly. If
+    `look` raises, the request is cancelled."""
     asked = asyncio.create_task(request)
     try:
         while not (await asyncio.wait([asked], timeout=every))[0]:

@@ -1,9 +1,9 @@
 """The data volume, also for hosts that do not mount it.
 
 Names are relative paths (`runs/ID/weights/v000007-9f3a1c.safetensors`). A process with the volume
-opens the file. One without fetches it once from the gateway or from other hosts, checks it, and
-caches it under the same relative path. Files on the volume never change after their rename, so a
-cached file stays valid while its checksum is right.
+opens the file. A process without it fetches the file once from the gateway or from other hosts,
+checks it, and caches it under the same relative path. Files on the volume never change after their
+rename, so a cached file stays valid while its checksum is right.
 """
 
 from contextlib import AbstractAsyncContextManager
@@ -59,8 +59,7 @@ log = get_logger(__name__)
 
 
 class Volume:
-    """Files by relative name under `root`, with the gateway and `peers` as sources of missing
-    ones."""
+    """Files by relative name under `root`. Missing files come from the gateway and from `peers`."""
 
     def __init__(
         self,
@@ -72,11 +71,11 @@ class Volume:
         self.root = root.absolute()
         self.gateway_url = gateway_url.rstrip("/") if gateway_url else None
         self.headers = authorization(api_key)
-        """Of requests to the gateway."""
+        """Headers of requests to the gateway."""
         self._peers = peers
 
     def path(self, name: str) -> Path:
-        """Where `name` lies. Raises ValueError for names that leave the volume."""
+        """Return the path of `name`. Raises ValueError for a name that leaves the volume."""
         relative = PurePosixPath(name)
         if relative.is_absolute() or ".." in relative.parts or not relative.parts:
             raise ValueError(f"{name!r} is not a path inside the data volume")
@@ -88,21 +87,19 @@ class Volume:
         return file_lock(self.path("datasets/.lock"))
 
     def has_run(self, run: str) -> bool:
-        """Whether this host has the data volume with this run: the gateway writes the record of
-        each run there, and sends it to nobody."""
+        """Return whether this host has the data volume with this run. The gateway writes each run's
+        record there, and serves it to no host."""
         return self.path(f"runs/{run}/record.json").exists()
 
     async def fetch(self, file: WeightFile | str) -> Path:
-        """The path of a whole file, downloaded where it is not here; checked if more than its name
-        is given. One process of a host downloads a file; others wait for it.
+        """Return the path of a whole file, downloaded if it is missing here. The file is checked if
+        size and checksum are given. One process of a host downloads a file; others wait for it.
 
         A damaged file is downloaded again: on a host without the volume it is a copy, and the
-        gateway's may be right. On a host that has the volume that changes nothing, since the same
-        file comes.
+        gateway's file may be right. On a host with the volume the same file comes again.
 
-        Raises FileNotFoundError where neither has it, DamagedFile where it does not have that size
-        or checksum, GatewayAway where the gateway does not answer: after a few tries, but
-        KeyRefused at once.
+        Raises FileNotFoundError if neither side has the file, DamagedFile for another size or
+        checksum, GatewayAway after a few failed retries, and KeyRefused at once.
         """
         name = file if isinstance(file, str) else file.name
         path = self.path(name)
@@ -133,7 +130,7 @@ class Volume:
             return path
 
     async def _here(self, path: Path, file: WeightFile | str) -> Path:
-        """`path`, checked. Raises FileNotFoundError, DamagedFile."""
+        """Return `path`, checked. Raises FileNotFoundError, DamagedFile."""
         if not path.exists():
             raise FileNotFoundError(path)
         if not isinstance(file, str):

@@ -1,4 +1,4 @@
-"""The files of a run's checkpoint, compared with its manifest. Needs no torch."""
+"""Compares the files of a run's checkpoint with its manifest. Needs no torch."""
 
 import json
 import re
@@ -14,15 +14,15 @@ NAME = re.compile(r"step-(\d+)-([^-]+)")
 CARD = "README.md"
 LEGAL = ("LICEN[CS]E*", "COPYING*", "NOTICE*", "USE_POLICY*")
 NOT_NEEDED = ("generation_config.json", CARD, *LEGAL)
-"""Files of a checkpoint that training does without."""
+"""Files of a checkpoint that training does not need."""
 
 CHECKED_BYTES = 1 << 30
-"""Bytes of a checkpoint that are read before a submission is answered, in its smallest files. The
-learner reads all."""
+"""Bytes of a checkpoint's smallest files that are read before a submission is answered. The learner
+reads all files."""
 
 
 class ListedFile(NamedTuple):
-    """A file, as the manifest has it."""
+    """A file in the manifest."""
 
     name: str
     bytes: int
@@ -30,12 +30,12 @@ class ListedFile(NamedTuple):
 
     @property
     def needed(self) -> bool:
-        """Whether training needs it."""
+        """Whether training needs the file."""
         return not any(fnmatchcase(self.name, pattern) for pattern in NOT_NEEDED)
 
 
 def listed_files(folder: Path) -> list[ListedFile]:
-    """The files of a checkpoint's manifest, the largest first. Raises DamagedFile, OSError."""
+    """Return the files of a checkpoint's manifest, largest first. Raises DamagedFile, OSError."""
     try:
         files = json.loads((folder / MANIFEST).read_bytes())["files"]
         found = [
@@ -49,8 +49,9 @@ def listed_files(folder: Path) -> list[ListedFile]:
 
 
 def damage(folder: Path, most: int | None = None) -> str | None:
-    """Why training cannot go on from a checkpoint, in words. None if it is whole. `most`: of the
-    smallest files about as many bytes are read, and only the sizes of the others are compared."""
+    """Describe why training cannot go on from a checkpoint, or return None if it is whole. `most`
+    limits the bytes that are read, smallest files first; the other files are compared by size
+    only."""
     try:
         for file in reversed(listed_files(folder)):
             if not file.needed:
@@ -67,7 +68,7 @@ def damage(folder: Path, most: int | None = None) -> str | None:
 
 
 def earlier(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Yield step and folder of each checkpoint before `folder` of the same run, the newest first.
+    """Yield step and folder of each checkpoint before `folder` of the same run, newest first.
     Checkpoints of dead lineages were deleted when `folder` was committed."""
     before = NAME.fullmatch(folder.name)
     if before is None or not folder.parent.is_dir():

@@ -1,8 +1,8 @@
-"""Downloads of one file: from the gateway as a whole, or part by part also from other hosts.
+"""Downloads one file: whole from the gateway, or part by part, also from other hosts.
 
-A download that breaks off goes on where it stopped, in this process or a later one. Every byte is
-checked against the manifest before anybody uses it. A host that sends wrong bytes is noticed after
-one part.
+An interrupted download continues after its last byte, in this process or a later one. Every byte is
+checked against the manifest before it is used. A host that sends wrong bytes is noticed after one
+part.
 """
 
 import asyncio
@@ -36,46 +36,46 @@ from services.volume.transfer import (
 log = get_logger(__name__)
 
 TRIES = 6
-"""Of a source that sends nothing, before it counts as away."""
+"""Failed attempts, without a byte between them, after which a source counts as away."""
 LEAST_SECONDS, LATE = 3.0, 8.0
-"""A host is left alone that needs longer for a part than this, and than LATE times the mean of the
-parts that have come."""
+"""A host that needs longer for a part than LEAST_SECONDS, and than LATE times the mean of the parts
+so far, is avoided."""
 LEAST_RATE = 1 << 20
-"""In bytes/s: before any part has come, it may be as slow as this."""
+"""Bytes/s: the slowest accepted rate before any part has come."""
 SHUNNED_SECONDS, AWAY_SECONDS = 600.0, 60.0
-"""How long a host is asked for nothing that sent something wrong, or that was away or too slow."""
+"""How long a host is avoided that sent wrong data, and one that was away or too slow."""
 ANNOUNCED_SECONDS = 0.05
-"""Before other hosts are looked up: hosts learn of a new version at the same moment, and each
+"""Delay before other hosts are listed: hosts learn of a new version at the same moment, and each
 announces which files it fetches."""
 LISTED_SECONDS = 1.0
-"""How long the list of hosts holds: for all files of a version."""
+"""Seconds for which the list of hosts is reused for all files of a version."""
 
 
 class GatewayAway(ConnectionError):
-    """The gateway cannot send a file now; trying again later may help."""
+    """The gateway cannot send a file now; retrying later may help."""
 
 
 class KeyRefused(GatewayAway):
-    """The gateway wants an API key, or another one: asking again helps when somebody has set it."""
+    """The gateway requires another API key; retrying helps once a user has set it."""
 
 
 @dataclass
 class Peers:
-    """The other hosts that pass files on."""
+    """The other hosts that serve files to this one."""
 
     own: str
-    """The address at which this host does; empty: it does not."""
+    """The address at which this host serves files; empty if it does not."""
     listed: Callable[[], Awaitable[Sequence[tuple[str, Collection[str]]]]]
-    """(address, names of the files that it has or is fetching) of hosts, this one perhaps among
-    them."""
+    """Lists (address, names of the files that it has or is fetching) of hosts. This host may be
+    among them."""
     key: str | None
-    """What they ask for."""
+    """The key that these hosts require."""
     _list: Sequence[tuple[str, Collection[str]]] = ()
     _list_ends: float = 0.0
     _shunned: dict[str, float] = field(default_factory=dict)
 
     async def of(self, name: str) -> list[str]:
-        """Hosts to get `name` from, this host included."""
+        """Return the hosts that have or fetch `name`, including this one."""
         if time.monotonic() > self._list_ends:
             await asyncio.sleep(ANNOUNCED_SECONDS)
             self._list = await self.listed()
@@ -84,18 +84,18 @@ class Peers:
         return sorted(url for url in found if self._shunned.get(url, 0.0) < now)
 
     def source(self, url: str) -> FileSource:
-        """A host, to ask it."""
+        """Return a host as a source of files."""
         return FileSource(url, authorization(self.key), "host")
 
     def shun(self, url: str, error: Exception) -> None:
-        """Ask a host for nothing, for a while."""
+        """Avoid a host for a while."""
         away = isinstance(error, SourceAway)
         self._shunned[url] = time.monotonic() + (AWAY_SECONDS if away else SHUNNED_SECONDS)
         log.warning("a host is left alone", host=url, reason=str(error))
 
 
 async def download_whole(path: Path, file: WeightFile | str, gateway: FileSource) -> None:
-    """Download `file` to `path`, from the gateway: by its name alone, or with size and checksum.
+    """Download `file` to `path` from the gateway, by its name alone, or with size and checksum.
 
     Raises GatewayAway, KeyRefused, FileNotFoundError, DamagedFile.
     """
@@ -104,7 +104,7 @@ async def download_whole(path: Path, file: WeightFile | str, gateway: FileSource
     partial = partial_path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(file, str) or parts_path(path).exists():
-        # Nothing would say whether the rest belongs to it; or it has gaps.
+        # The earlier bytes may belong to another file, or have gaps.
         discard(path)
     failures = 0
     with ThreadPoolExecutor(1) as executor, partial.open("ab") as data:
@@ -118,7 +118,7 @@ async def download_whole(path: Path, file: WeightFile | str, gateway: FileSource
             except WrongAnswer as error:
                 if not have:
                     raise DamagedFile(str(error)) from None
-                # Another file than the one that was begun.
+                # The earlier bytes belong to another file.
                 data.truncate(0)
             except SourceAway as error:
                 failures = 1 if data.seek(0, 2) > have else failures + 1
@@ -186,13 +186,13 @@ class _Parts:
         self._file, self._partial, self._plan = file, partial, plan
         self._gateway, self._peers = gateway, peers
         self.of_gateway = 0
-        """Parts that came from there."""
+        """Parts that the gateway sent."""
         self._seconds = 0.0
         self._parts = 0
         self._deadlines: dict[Ask, tuple[asyncio.Timeout, float]] = {}
-        """Of requests to other hosts, with the time at which they began."""
+        """Requests to other hosts, with their start times."""
         self._failures = 0
-        """Of the gateway, since it last sent something."""
+        """Failures of the gateway since its last byte."""
 
     async def run(self) -> None:
         """Get all parts of the plan."""
@@ -212,7 +212,7 @@ class _Parts:
                     await asyncio.wait(active)
 
     async def _get(self, executor: ThreadPoolExecutor, ask: Ask) -> int:
-        """Get one of the parts that are asked for, checked. Returns which."""
+        """Get one of the request's parts, checked. Returns its number."""
         of_peer = self._peers is not None and ask.source != GATEWAY
         source = self._peers.source(ask.source) if self._peers and of_peer else self._gateway
         spans = {part: self._partial.span(part) for part in ask.parts}
@@ -265,7 +265,7 @@ class _Parts:
                 deadline.reschedule(began + limit)
 
     def _note(self, ask: Ask, ended: asyncio.Task[int]) -> None:
-        """Tell the plan how a request ended. Raises what ends the download."""
+        """Tell the plan how a request ended. Raises the error that ends the download."""
         match error := ended.exception():
             case None:
                 self._plan.done(ask, ended.result())
@@ -290,7 +290,7 @@ class _Parts:
 
 
 def refused(gateway: FileSource) -> KeyRefused:
-    """What to say where the gateway does not accept the key."""
+    """Return the error for a gateway that refuses the key."""
     return KeyRefused(
         f"the gateway {redacted(gateway.url)} wants an API key, or another one: set "
         "HEADRACE_API_KEY on this host"
@@ -298,5 +298,5 @@ def refused(gateway: FileSource) -> KeyRefused:
 
 
 def pause(failures: int) -> float:
-    """Seconds until the next try."""
+    """Return the seconds until the next retry."""
     return random.uniform(0, min(10.0, 0.2 * 2**failures))

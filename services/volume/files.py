@@ -1,4 +1,4 @@
-"""Whole files on the data volume: their checksums, and writing them so that they are whole."""
+"""Checksums of files on the data volume, and atomic writes."""
 
 import os
 import re
@@ -17,18 +17,19 @@ CHUNK = 1 << 22
 """Bytes that are read at a time; divides the size of a part."""
 
 REDIS_ROOM = 16 << 20
-"""Free bytes without which Redis, if it is on the volume, ends at its next write."""
+"""Free bytes that Redis needs for its next write, if it is on the volume. Without them it ends."""
 DATA_RESERVE = 64 << 20
-"""Bytes of the volume that no write of a run may take: Redis, which may be on the same volume, ends
-without room, and with it the run's status, where a user would read why."""
+"""Bytes of the volume that no run's write may use. Redis may be on the same volume: without free
+space it ends, and with it the run's status, which tells the user why."""
 
 
 class DamagedFile(ValueError):
-    """A file's size or checksum is not what its manifest says."""
+    """A file's size or checksum differs from its manifest."""
 
 
 def checksum(path: Path, stop: threading.Event | None = None) -> str:
-    """xxh3 (64 bit, hex) of a file, read in 4 MiB pieces; of a part of it once `stop` is set."""
+    """Return the xxh3 (64 bit, hex) of a file, read in 4 MiB pieces. Once `stop` is set, the rest
+    of the file is skipped."""
     digest = xxhash.xxh3_64()
     with path.open("rb") as file:
         while (chunk := file.read(CHUNK)) and not (stop and stop.is_set()):
@@ -37,7 +38,8 @@ def checksum(path: Path, stop: threading.Event | None = None) -> str:
 
 
 def weight_file(path: Path, name: str) -> WeightFile:
-    """What a manifest says of the file at `path` that will be called `name`. Reads it once."""
+    """Return the manifest's entry for the file at `path` that will be called `name`. Reads it
+    once."""
     size = path.stat().st_size
     length = part_bytes(size)
     whole, parts = xxhash.xxh3_64(), []
@@ -59,8 +61,8 @@ def check_file(
     name: str = "",
     stop: threading.Event | None = None,
 ) -> None:
-    """Raise DamagedFile unless `path`, called `name` where it has not got it yet, has this size
-    and checksum (None: not checked). Once `stop` is set the outcome means nothing."""
+    """Raise DamagedFile unless `path` has this size and checksum (None: not checked). Errors call
+    it `name`. Once `stop` is set the outcome means nothing."""
     name = name or path.name
     if size is not None and (found := path.stat().st_size) != size:
         raise DamagedFile(f"{name} has {found} bytes, its manifest says {size}")
@@ -69,7 +71,7 @@ def check_file(
 
 
 async def checked(path: Path, size: int | None, xxh3: str | None, name: str = "") -> None:
-    """`check_file` in a thread, which ends soon after whoever waits for it is cancelled."""
+    """Run `check_file` in a thread, which ends soon after its caller is cancelled."""
     stop = threading.Event()
     try:
         await anyio.to_thread.run_sync(
@@ -80,16 +82,16 @@ async def checked(path: Path, size: int | None, xxh3: str | None, name: str = ""
 
 
 def opened_by_umask(path: Path) -> None:
-    """Give a file the mode of a new one of this process. mkstemp and safetensors make files for
-    their own user alone, which is right in the data folder, and wrong for an exported model."""
-    # The call `umask` can only read it by setting it.
+    """Give a file the default mode of this process. mkstemp and safetensors make files for their
+    own user alone, which is right in the data folder, and wrong for an exported model."""
+    # The call `umask` can only read the mask by setting it.
     found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.M)
     path.chmod(0o666 & ~(int(found[1], 8) if found else 0o077))
 
 
 @contextmanager
 def written_beside(path: Path) -> Iterator[Path]:
-    """A temporary path in the same folder that becomes `path` if the block succeeds.
+    """Yield a temporary path in the same folder that becomes `path` if the block succeeds.
 
     The file and its folder are fsynced, so after the rename the whole file exists, even after a
     power cut.

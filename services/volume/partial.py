@@ -1,8 +1,8 @@
-"""A file that is being downloaded: its bytes so far, and which parts of it are right.
+"""A file during its download: its bytes so far, and which parts of it are right.
 
-It lies beside the final name, so that a later process of the host goes on where one that was killed
-has stopped, and so that other hosts get its parts while the rest still comes
-(`rollout.file_server`). One process writes it: the one that holds the file's lock.
+It is in the same folder as the final file. So a later process of the host continues the download of
+a killed one, and other hosts get its parts while the rest still comes (`rollout.file_server`). Only
+the process that holds the file's lock writes it.
 """
 
 import os
@@ -17,12 +17,13 @@ from services.volume.files import CHUNK, opened_by_umask
 
 
 def partial_path(path: Path) -> Path:
-    """Where the bytes of a file lie until all are there."""
+    """Return the path of an unfinished file."""
     return path.with_name(f".{path.name}.part")
 
 
 def parts_path(path: Path) -> Path:
-    """A byte for each part of such a file: 1 for one that is there, and right."""
+    """Return the path of the marks of an unfinished file: a byte for each part, 1 if the part is
+    right."""
     return path.with_name(f".{path.name}.parts")
 
 
@@ -42,7 +43,7 @@ class Partial:
     @classmethod
     @contextmanager
     def opened(cls, path: Path, file: WeightFile) -> Iterator["Partial"]:
-        """Continue a download, or begin it."""
+        """Continue or begin a download."""
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = cls(path, file)
         try:
@@ -52,7 +53,7 @@ class Partial:
             os.close(partial._parts)
 
     def missing(self) -> list[int]:
-        """Parts that are not there. Reads those that should be: after a power cut they may not."""
+        """Return the missing parts. Reads the marked parts: after a power cut they may be wrong."""
         count, size = len(self._file.parts), self._file.bytes
         said = os.pread(self._parts, count, 0)
         os.truncate(self._parts, 0)
@@ -64,23 +65,22 @@ class Partial:
         return [part for part in range(count) if os.pread(self._parts, 1, part) != b"\1"]
 
     def span(self, part: int) -> tuple[int, int]:
-        """(first byte, byte behind the last) of a part."""
+        """Return (first byte, last byte + 1) of a part."""
         start = part * self.length
         return start, min(start + self.length, self._file.bytes)
 
     def write(self, data: memoryview, at: int) -> None:
-        """Write bytes of a part."""
         while data:
             count = os.pwrite(self._data, data, at)
             data, at = data[count:], at + count
 
     def mark(self, part: int) -> None:
-        """Say that a part is there, and right. Other processes may read it from now on."""
+        """Mark a part as right. Other processes may read it from now on."""
         os.pwrite(self._parts, b"\1", part)
 
     def finish(self) -> None:
-        """Give the file its name. It is not fsynced: its checksum says after a power cut whether it
-        is whole, and everybody who opens it looks."""
+        """Give the file its final name. It is not fsynced: every reader compares its checksum after
+        a power cut."""
         opened_by_umask(partial_path(self._path))
         partial_path(self._path).rename(self._path)
         parts_path(self._path).unlink(missing_ok=True)
@@ -94,7 +94,7 @@ class Partial:
 
 
 def discard(path: Path) -> None:
-    """Delete what was downloaded of a file."""
+    """Delete an unfinished file."""
     for one in (partial_path(path), parts_path(path)):
         with suppress(FileNotFoundError):
             one.unlink()

@@ -1,6 +1,5 @@
-"""Reads the lines that a learner writes beside a run's checkpoints: metrics and sampled answers. A
-line that a disk has damaged is left out, and a line in the log, for whoever shows the others.
-"""
+"""Reads metrics and sampled answers, which a learner writes into a run's folder. A damaged line is
+logged and left out, so the others are still shown."""
 
 import contextlib
 import json
@@ -22,7 +21,7 @@ _reported: set[Path] = set()
 
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 PLACE = {"step", "evaluation/step", "time"}
-"""What says where a row of metrics belongs."""
+"""Fields that place a row of metrics."""
 BLOCK = 1 << 18
 """Bytes that are read at a time."""
 
@@ -30,20 +29,20 @@ BLOCK = 1 << 18
 def read_metrics(
     path: Path, names: set[str], after: int, limit: int, start: int, strict: bool = False
 ) -> tuple[list[dict[str, Any]], int | None]:
-    """Up to `limit` rows of steps after `after`, from the byte `start` on, with only the metrics
-    `names` if there are any; and where the next ones begin, None: there are none yet. With `strict`
-    a damaged line raises ValueError."""
+    """Read up to `limit` rows of steps after `after`, from the byte `start` on, with only the
+    metrics `names` (empty: all). Returns the rows, and the byte of the next row or None at the end.
+    With `strict` a damaged line raises ValueError."""
     rows: list[dict[str, Any]] = []
     try:
         with path.open("rb") as file:
-            # Whoever asks may send any number.
+            # A client may send any number.
             if start > os.fstat(file.fileno()).st_size:
                 return [], None
-            # The file may have been cut back: what is left of a line is no row.
+            # The file may have been cut back: skip the rest of a line.
             if start and not (file.seek(start - 1) and file.read(1) == b"\n"):
                 file.readline()
             for line in iter(file.readline, b""):
-                # The line that is being written has no end yet.
+                # A line without an end is being written.
                 if not line.endswith(b"\n"):
                     break
                 if (row := _row(line, path, strict)) is None:
@@ -62,8 +61,8 @@ def read_metrics(
 
 
 async def last_metric(folder: Path, name: str) -> float | None:
-    """The newest value of a metric of the run in `folder`; None: it has none. Raises ValueError
-    where the file is damaged: what cannot be read may have been it."""
+    """Return the newest value of a metric of the run in `folder`, or None. Raises ValueError if the
+    file is damaged: the newest value may be lost."""
     path = folder / METRICS
     try:
         rows, _ = await anyio.to_thread.run_sync(read_metrics, path, {name}, -1, 1 << 31, 0, True)
@@ -78,8 +77,8 @@ async def last_metric(folder: Path, name: str) -> float | None:
 def read_samples(
     path: Path, step: int | None, limit: int, before: int | None
 ) -> tuple[list[SampledAnswer], int | None]:
-    """Up to `limit` answers, the newest first, of `step` or of all, before the byte `before`; and
-    where older ones begin, None: there are none."""
+    """Read up to `limit` answers of `step` (None: of all steps), newest first, before the byte
+    `before`. Returns the answers, and the byte before which older answers are, or None."""
     found: list[SampledAnswer] = []
     try:
         with path.open("rb") as file:
@@ -100,7 +99,7 @@ def read_samples(
 
 
 def first_samples(path: Path, limit: int) -> list[SampledAnswer]:
-    """Up to `limit` answers of the first step."""
+    """Return up to `limit` answers of the first step."""
     found: list[SampledAnswer] = []
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         for line in file:
@@ -115,7 +114,8 @@ def first_samples(path: Path, limit: int) -> list[SampledAnswer]:
 
 
 def _row(line: bytes, path: Path, strict: bool = False) -> dict[str, Any] | None:
-    """The object in a line; None where it is damaged, or ValueError if `strict`."""
+    """Parse the object in a line. A damaged line is logged and becomes None, or raises ValueError
+    if `strict`."""
     try:
         row = json.loads(line, parse_constant=lambda _: None)
         if not isinstance(row, dict):
@@ -141,15 +141,15 @@ def _sample(line: bytes, path: Path) -> SampledAnswer | None:
 
 
 def _report(path: Path, error: Exception) -> None:
-    """Say once of a file that a line of it is damaged: a page asks for it every few seconds."""
+    """Log a damaged line once for each file: a page reads it every few seconds."""
     if path not in _reported:
         _reported.add(path)
         log.warning("a damaged line is left out", file=str(path), reason=str(error)[:200])
 
 
 def backwards(file: BinaryIO, end: int) -> Iterator[tuple[int, bytes]]:
-    """(where it begins, line) of the whole lines before `end`, the last one first. What has no end
-    yet is being written, or is no line's end where the caller made `end` up."""
+    """Yield (first byte, line) of the whole lines before `end`, last one first. A line without an
+    end is skipped: it is being written, or the caller chose `end` freely."""
     start, unread = end, b""
     while True:
         # The line that ends `unread` begins after the newline before it.

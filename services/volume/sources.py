@@ -1,10 +1,11 @@
-"""Where the parts of a file come from: hosts that have it or fetch it, too, and the gateway.
+"""Decides from which host the parts of a file come: hosts that have it or are fetching it, or the
+gateway.
 
-For each part the hosts form a tree, in an order that a hash decides: the first fetches the part
-from the gateway, every other one from the host above it. So the gateway sends each byte once, and a
-host as much as it gets, on average. All hosts compute the same trees from the same list of hosts;
-they need no other agreement. Hosts with different lists, and hosts that are away, cost time only:
-the next source of a part is the host one further up, and then the gateway.
+For each part the hosts form a tree, in an order that a hash decides: the first host fetches the
+part from the gateway, every other host from the host above it. So the gateway sends each byte once,
+and on average a host sends as much as it receives. All hosts compute the same trees from the same
+list of hosts, without other agreement. Different lists and hosts that are away only cost time: the
+next source of a part is the host one further up, and then the gateway.
 
 Pure: no network, no clock.
 """
@@ -17,17 +18,17 @@ from enum import Enum
 import xxhash
 
 GATEWAY = ""
-"""Stands for the gateway in place of a host's address."""
+"""The address that stands for the gateway."""
 CHILDREN = 2
 """Hosts that fetch a part from the same host."""
 AT_ONCE, PER_SOURCE = 64, 2
-"""Requests in flight in all, most of which wait for their source, and to one source. Two, so that a
+"""Maximum requests in flight in total (most wait for their source), and to one source. Two, so a
 link is busy between answers."""
 MOST_WAITS = 5
-"""Answers of "not yet" of one source while no part came from anywhere, after which other sources
-are asked: hosts with different lists may wait for each other."""
+"""Answers "not yet" of one source, without a part from anywhere, after which other sources are
+asked: hosts with different lists may wait for each other."""
 ROUNDS = 6
-"""How often all sources of a part are asked before the file counts as unobtainable."""
+"""Rounds through all sources of a part, after which the file counts as unobtainable."""
 
 
 class FetchFailure(Enum):
@@ -40,24 +41,23 @@ class FetchFailure(Enum):
 
 @dataclass(frozen=True)
 class Ask:
-    """A request for one of `parts`, whichever `source` has. Of the gateway there is one part."""
+    """A request for any one of `parts` from `source`. A request to the gateway has one part."""
 
     source: str
     parts: tuple[int, ...]
     slot: int
-    """Which of the requests to this source it is. Each is for other parts."""
+    """The number of the request to this source. Each number has other parts."""
 
 
 def sources_of(name: str, part: int, own: str, hosts: Sequence[str]) -> list[str]:
-    """Addresses to ask for a part, in order: the hosts above `own` in the part's tree, the gateway,
-    and the other hosts. `own` may be '' or a host that is not among `hosts`: it fetches, and
-    nobody fetches from it."""
+    """Return the addresses to ask for a part, in order: the hosts above `own` in the part's tree,
+    the gateway, and the other hosts. An `own` that is not in `hosts`, such as '', only fetches."""
     order = sorted(hosts, key=lambda host: (_hash(name, part, host), host))
     others = [host for host in order if host != own]
     if own in order:
         place = order.index(own)
     else:
-        # A leaf: below any of the others.
+        # A leaf: below any of the other hosts.
         place = CHILDREN * (_hash(name, part, own) % len(order)) + 1 if order else 0
     above = []
     while place > 0:
@@ -75,26 +75,26 @@ class _Wanted:
     part: int
     sources: list[str]
     at: int = 0
-    """Which of `sources` is asked next."""
+    """Index in `sources` of the next source."""
     rounds: int = 0
 
 
 class FetchPlan:
-    """Whom to ask next, and for which parts."""
+    """Decides which source to ask next, and for which parts."""
 
     def __init__(self, name: str, parts: Sequence[int], own: str, hosts: Sequence[str]) -> None:
-        """For the missing `parts` of a file."""
+        """Plan the missing `parts` of a file."""
         self._wanted: dict[int, _Wanted] = {}
         self._of: dict[str, set[int]] = defaultdict(set)
-        """Parts by the source that is asked for them next."""
+        """Parts by their next source."""
         self._left_alone: set[str] = set()
         self._waits: Counter[str] = Counter()
-        """Answers of "not yet" by source since a part came."""
+        """Answers "not yet" by source since a part came."""
         for part in parts:
             self._wanted[part] = one = _Wanted(part, sources_of(name, part, own, hosts))
             self._of[one.sources[0]].add(part)
         others = [host for host in hosts if host != own]
-        # Of several hosts each has one request to the gateway, so that the first parts come soon.
+        # With several hosts, each has one request to the gateway, so the first parts come soon.
         slots = [(GATEWAY, slot) for slot in range(1 if others else PER_SOURCE)]
         slots += [(host, slot) for slot in range(PER_SOURCE) for host in others]
         self._idle = deque(slots)
@@ -107,7 +107,7 @@ class FetchPlan:
         return not self._wanted
 
     def next(self) -> Ask | None:
-        """A request to make now; None: make none until an answer comes."""
+        """Return a request to make now, or None to wait for an answer."""
         if self._active >= AT_ONCE:
             return None
         for _ in range(len(self._idle)):
@@ -123,7 +123,7 @@ class FetchPlan:
         return None
 
     def done(self, ask: Ask, part: int) -> None:
-        """A part came, and is right."""
+        """Record that a part came, and is right."""
         self._end(ask)
         self._waits.clear()
         one = self._wanted.pop(part, None)
@@ -131,7 +131,8 @@ class FetchPlan:
             self._of[one.sources[one.at]].discard(part)
 
     def failed(self, ask: Ask, outcome: FetchFailure) -> int:
-        """A request ended without a part. Returns how often all sources of a part have failed."""
+        """Record that a request ended without a part. Returns the completed rounds through all
+        sources of its parts."""
         self._end(ask)
         if outcome is FetchFailure.NOT_YET:
             self._waits[ask.source] += 1
@@ -148,7 +149,7 @@ class FetchPlan:
         self._idle.append((ask.source, ask.slot))
 
     def _advance(self, one: _Wanted) -> int:
-        """Go on to the next source that is not left alone; the gateway never is."""
+        """Move a part to its next source. Avoided hosts are skipped."""
         self._of[one.sources[one.at]].discard(one.part)
         while True:
             one.at += 1

@@ -1,7 +1,7 @@
-"""One HTTP request for a file, or for a range of its bytes, of a gateway or another host.
+"""One HTTP request to a gateway or another host, for a file or a range of its bytes.
 
-A thread receives, straight into a buffer: that takes a third of the CPU time of an asynchronous
-client, and leaves the event loop free. Whoever waits for it may stop at any moment.
+A thread receives straight into a buffer: that takes a third of the CPU time of an asynchronous
+client, and leaves the event loop free. The waiting task may be cancelled at any moment.
 """
 
 import asyncio
@@ -20,37 +20,38 @@ from urllib.parse import quote, unquote, urlsplit
 from services.contracts.redis_address import redacted
 
 ANY_OF = "X-Headrace-Any-Of"
-"""Numbers of parts with commas between them, any of which will do, in a request to another host."""
+"""Request header to another host: numbers of parts, separated by commas. The host may send any one
+of them."""
 FETCHING = "X-Headrace-Fetching"
-"""In an answer: the host is downloading the file, and has none of these parts yet."""
+"""Answer header: the host is downloading the file, and lacks all requested parts so far."""
 BUFFER = 1 << 20
 CONNECT_SECONDS, SILENT_SECONDS = 5.0, 60.0
-"""Until a connection stands, and without a single byte afterwards."""
+"""Timeouts for connecting, and for silence afterwards."""
 
 
 class SourceAway(ConnectionError):
-    """It does not answer, or broke off; asking again later may help."""
+    """The source does not answer, or broke off; retrying later may help."""
 
 
 class NotYet(SourceAway):
-    """It will have these bytes in a moment."""
+    """The source will have these bytes soon."""
 
 
 class NotThere(FileNotFoundError):
-    """It has no such file."""
+    """The source has no such file."""
 
 
 class Unauthorized(PermissionError):
-    """It wants a key, or another one."""
+    """The source requires another key."""
 
 
 class WrongAnswer(ValueError):
-    """Its answer is not what was asked for."""
+    """The source's answer does not match the request."""
 
 
 @dataclass(frozen=True)
 class FileSource:
-    """A gateway, or another host."""
+    """A gateway or another host, as a source of files."""
 
     url: str
     headers: dict[str, str] = field(repr=False)
@@ -58,15 +59,15 @@ class FileSource:
 
     @property
     def shown(self) -> str:
-        """What messages call it. The address that was configured may hold a password."""
+        """The name for messages. The configured address may contain a password."""
         return f"the {self.kind} {redacted(self.url)}"
 
 
 @dataclass
 class Transfer:
-    """Bytes of the file `name`, which has `size` of them, from `start` to before `stop` (None: its
-    end). A source that reads ANY_OF may send another one of `parts` (by number) instead; then
-    `start` and `stop` say which, from the first call of `take` on."""
+    """A request for the bytes of file `name`, of size `size`, from `start` to before `stop` (None:
+    its end). A source that reads ANY_OF may send another one of `parts` (by number); then `start`
+    and `stop` change before the first call of `take`."""
 
     source: FileSource
     name: str
@@ -75,15 +76,15 @@ class Transfer:
     stop: int | None = None
     parts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     _length: int | None = None
-    """Bytes that the answer has; None where the source does not say."""
+    """Bytes of the answer; None if unknown."""
     _socket: socket.socket | None = None
     _ended: bool = False
 
     async def run(self, executor: Executor, take: Callable[[memoryview], object]) -> None:
-        """Hand all bytes to `take`, piece by piece, in a thread of `executor`. No call is made
-        after this has returned, or was cancelled.
+        """Pass all bytes to `take`, piece by piece, in a thread of `executor`. `take` is not called
+        after this has returned or was cancelled.
 
-        Raises SourceAway, NotYet, NotThere, Unauthorized, WrongAnswer, and what `take` raises.
+        Raises SourceAway, NotYet, NotThere, Unauthorized, WrongAnswer, and the errors of `take`.
         """
         loop = asyncio.get_running_loop()
         receiving = loop.run_in_executor(executor, self._receive, take)
@@ -114,7 +115,7 @@ class Transfer:
 
     @contextmanager
     def _asked(self) -> Iterator[http.client.HTTPResponse]:
-        """The answer, once its header is there and right."""
+        """Yield the answer, once its header is there and right."""
         try:
             path = f"/v1/files/{quote(self.name)}"
             connection, target, headers = _connection(self.source.url, path)
@@ -151,7 +152,7 @@ class Transfer:
         return headers
 
     def _check(self, response: http.client.HTTPResponse) -> None:
-        """Raise unless the answer is the bytes that were asked for, by its header."""
+        """Raise unless the answer's header matches the request."""
         name, shown = self.name, self.source.shown
         match response.status:
             case HTTPStatus.NOT_FOUND:
@@ -188,9 +189,9 @@ class Transfer:
 
 
 def _connection(base: str, path: str) -> tuple[http.client.HTTPConnection, str, dict[str, str]]:
-    """A connection to the host of a URL, or to the proxy that the environment names for it, what to
-    ask it for, and with which headers. User and password of the URL are left out: the key is shown
-    instead. Raises ValueError for what is no http address."""
+    """Return a connection to a URL's host, or to the proxy that the environment names for it, with
+    the request's target and headers. User and password of the URL are left out: the key is shown
+    instead. Raises ValueError for an invalid http address."""
     parts = urlsplit(base)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError(base)

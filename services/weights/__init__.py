@@ -1,7 +1,7 @@
-"""Files of policy versions: a delta holds what one version changed of another one's weights.
+"""Files of policy versions: a delta has the changes of one version to another version's weights.
 
-Code here knows files and arrays, by docs/weights.md. It imports neither torch nor the store, since
-learner, rollout workers and vLLM's own processes use it.
+This code knows files and arrays (docs/weights.md). It imports neither torch nor the store, because
+learner, rollout workers and vLLM's processes use it.
 """
 
 from services.weights.delta import DeltaReader, DeltaWriter, Patch, Tensor, UnusableDelta

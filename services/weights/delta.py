@@ -1,8 +1,8 @@
-"""Delta files, by docs/weights.md: a safetensors file with the bfloat16 values that one version
+"""Delta files (docs/weights.md): a safetensors file with the bfloat16 values that one version
 changed of its base, and the checksum of every tensor of the version.
 
 A file may come from anywhere. `DeltaReader` checks names, counts, sizes and positions before it
-gives them out. It cannot check values: the manifest has the file's checksum, and `WholeVersion`
+returns them. It cannot check values: the manifest has the file's checksum, and `WholeVersion`
 compares the checksums of whole tensors.
 """
 
@@ -24,15 +24,16 @@ from services.weights.positions import high_bytes, pack, unpack
 
 FORMAT, VERSION = "headrace-delta", "1"
 ARRAYS = {"values": np.uint16, "low": np.uint8, "high": np.uint8}
-"""The arrays of a file: what all tensors have of each, one after the other."""
+"""The arrays of a file: each has the entries of all tensors, one after the other."""
 DENSE = 0.64
-"""Share of changed elements above which all values take less than changed ones and positions."""
+"""Share of changed elements above which all values take less space than changed values with
+positions."""
 LARGEST_TENSOR = 1 << 40
-"""Elements; more than any model has, and few enough for all arithmetic here."""
+"""Maximum elements of a tensor: more than any model has, and few enough for all arithmetic here."""
 
 
 class UnusableDelta(ValueError):
-    """A file that is no whole delta of this format, or does not follow what it is applied to."""
+    """A file that is incomplete, has another format, or does not follow its base."""
 
 
 class Tensor(msgspec.Struct, frozen=True):
@@ -41,18 +42,18 @@ class Tensor(msgspec.Struct, frozen=True):
     name: str
     shape: tuple[int, ...]
     xxh3: str
-    """Of its bytes in the version (little endian, row by row), as 16 hex digits."""
+    """Checksum of its bytes in the version (little endian, row by row), as 16 hex digits."""
     values: int
-    """Values in the file: of changed elements, or of all."""
+    """Number of values in the file: of changed elements, or of all."""
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Entries of each array that are this tensor's."""
+        """Number of this tensor's entries in each array."""
         if self.values == self.size:
             return {"values": self.values, "low": 0, "high": 0}
         high = high_bytes(self.values, self.size) if self.values else 0
@@ -61,7 +62,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Patch:
-    """What changed of one tensor."""
+    """The changes of one tensor."""
 
     name: str
     shape: tuple[int, ...]
@@ -75,12 +76,12 @@ class DeltaWriter:
     """Collects the tensors of one version, then writes them."""
 
     def __init__(self, base: str, tag: str) -> None:
-        """`base`, `tag`: version tags of what is changed, and of the result."""
+        """`base` and `tag` are the version tags of the base, and of the result."""
         self._base, self._tag = base, tag
         self._tensors: list[Tensor] = []
         self._arrays: dict[str, list[NDArray[Any]]] = {name: [] for name in ARRAYS}
         self.bytes = 0
-        """Of the file so far, but for the little that every one has."""
+        """Size of the file so far, without its constant overhead."""
         self.changed = 0
         """Elements that have changed so far."""
 
@@ -93,13 +94,13 @@ class DeltaWriter:
         values: NDArray[np.uint16],
         all_values: NDArray[np.uint16] | None = None,
     ) -> None:
-        """A tensor with its changes; none is right, too. `all_values`, flat, is written instead
-        where that is smaller."""
+        """Add a tensor and its changes, if any. `all_values`, flat, is written instead if that is
+        smaller."""
         size = math.prod(shape)
         self.changed += len(positions)
         arrays: dict[str, NDArray[Any]] = {"values": values}
         if all_values is not None and len(positions) > DENSE * size:
-            # A copy: the caller changes its own for the next version.
+            # A copy: the caller changes its own array for the next version.
             arrays = {"values": all_values.copy()}
         elif 0 < len(positions) < size:
             arrays["low"], arrays["high"] = pack(positions, size)
@@ -132,8 +133,8 @@ class DeltaWriter:
 class DeltaReader:
     """An open delta; use it in a `with` block.
 
-    Raises UnusableDelta where the file is not what it claims to be, at once or when a patch is
-    read. `path` is for messages.
+    Raises UnusableDelta for an invalid file, at once or when a patch is read. `path` is for
+    messages.
     """
 
     def __init__(self, path: Path) -> None:
@@ -163,11 +164,11 @@ class DeltaReader:
         self._file.__exit__(kind, error, trace)
 
     def patches(self) -> Iterator[Patch]:
-        """The changes of each changed tensor, one at a time."""
+        """Yield the changes of each changed tensor."""
         return (self.patch(name) for name in self.changed)
 
     def patch(self, name: str) -> Patch:
-        """The changes of one of the `changed` tensors."""
+        """Return the changes of one of the `changed` tensors."""
         tensor, starts = self.tensors[name], self._starts[name]
         try:
             part = {
@@ -208,8 +209,8 @@ class DeltaReader:
         return by_name
 
     def _placed(self, tensors: list[Tensor], arrays: dict[str, Any]) -> dict[str, dict[str, int]]:
-        """Where each tensor's entries begin, by array, once these are found to be as long as all
-        tensors say together."""
+        """Return the first entry of each tensor in each array. Raises UnusableDelta unless the
+        arrays are as long as all tensors together."""
         starts, at = {}, dict.fromkeys(ARRAYS, 0)
         for tensor in tensors:
             if not 0 <= tensor.values <= tensor.size:

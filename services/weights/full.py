@@ -1,4 +1,4 @@
-"""Whole weight files, and what deltas make of them."""
+"""Whole weight files, and versions made from them with deltas."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ from services.weights.delta import DeltaReader, Patch, UnusableDelta
 
 
 class UnusableBase(ValueError):
-    """A whole file that is damaged, or none of the version that a delta changes."""
+    """A whole file that is damaged, or is another version than the delta's base."""
 
 
 class _Entry(msgspec.Struct):
-    """Of a safetensors header."""
+    """A tensor in a safetensors header."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -28,7 +28,7 @@ class _Entry(msgspec.Struct):
 
 @dataclass(frozen=True)
 class TensorSpan:
-    """Where a tensor lies in a file: from byte `start` to before byte `stop`."""
+    """The position of a tensor in a file: from byte `start` to before byte `stop`."""
 
     shape: tuple[int, ...]
     start: int
@@ -36,9 +36,9 @@ class TensorSpan:
 
 
 def layout(path: Path) -> dict[str, TensorSpan]:
-    """The tensors of a whole file by name, all of them bfloat16. Raises UnusableBase."""
+    """Return the tensors of a whole file by name, all of them bfloat16. Raises UnusableBase."""
     try:
-        # It compares places and shapes with each other and with the file's size.
+        # safe_open compares positions and shapes with each other and with the file's size.
         with safe_open(path, framework="numpy"), path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             header = msgspec.json.decode(file.read(length), type=dict[str, msgspec.Raw])
@@ -57,21 +57,22 @@ def layout(path: Path) -> dict[str, TensorSpan]:
 
 
 def tensor_checksum(values: NDArray[np.uint16]) -> str:
-    """xxh3 (64 bit, hex) of a tensor's bytes. `values` must be contiguous."""
+    """Return the xxh3 (64 bit, hex) of a tensor's bytes. `values` must be contiguous."""
     return xxhash.xxh3_64_hexdigest(values.data)
 
 
 def changes(
     base: NDArray[np.uint16], new: NDArray[np.uint16]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint16]]:
-    """(positions, values) of what differs, by bits: 0 and -0 differ, a NaN equals itself."""
+    """Return (positions, values) of the elements that differ in their bits: 0 and -0 differ, a NaN
+    equals itself."""
     old, now = base.reshape(-1), new.reshape(-1)
     positions = np.flatnonzero(old != now)
     return positions, now[positions]
 
 
 def apply(patch: Patch, values: NDArray[np.uint16]) -> None:
-    """Change a tensor, whose elements are `values`, in place."""
+    """Apply a patch in place to a tensor with the elements `values`."""
     if patch.positions is None:
         values[:] = patch.values
     else:
@@ -79,11 +80,12 @@ def apply(patch: Patch, values: NDArray[np.uint16]) -> None:
 
 
 class WholeVersion:
-    """All weights of a version, from the whole file of an earlier one and the deltas after it."""
+    """All weights of a version, from the whole file of an earlier version and the deltas after
+    it."""
 
     def __init__(self, base: Path, deltas: Sequence[DeltaReader]) -> None:
-        """Raises UnusableBase, and UnusableDelta where the deltas do not follow each other or the
-        whole file. Their checksums are not compared here."""
+        """Raises UnusableBase, and UnusableDelta if the deltas do not follow each other or the
+        whole file. Checksums are not compared here."""
         self._base, self._deltas = base, deltas
         self._places = layout(base)
         for before, after in pairwise(deltas):
@@ -97,12 +99,12 @@ class WholeVersion:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Of all tensors, by name."""
+        """Shapes of all tensors, by name."""
         return {name: place.shape for name, place in self._places.items()}
 
     def tensor(self, name: str) -> NDArray[np.uint16]:
-        """A tensor's bits, in its shape: a copy. Raises UnusableDelta, and UnusableBase where it
-        has not the checksum that the last delta names."""
+        """Return a copy of a tensor's bits, in its shape. Raises UnusableDelta, and UnusableBase if
+        its checksum differs from the last delta's."""
         place = self._places[name]
         values = self._content[place.start : place.stop].view(np.uint16).copy()
         for delta, changed in self._patches:

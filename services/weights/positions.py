@@ -1,8 +1,8 @@
-"""Sorted positions as bytes: an Elias-Fano code whose low part is one byte.
+"""Packs sorted positions into bytes: an Elias-Fano code whose low part is one byte.
 
-A tensor is cut into blocks of 256 elements. `low` has the place of each position in its block.
-`high` says in bits, block by block, how many positions a block has: as many ones, then a zero. Its
-first bit is the lowest bit of its first byte.
+A tensor is cut into blocks of 256 elements. `low` has each position's place in its block. `high`
+has a run of bits for each block: a one for each of its positions, then a zero. Its first bit is the
+lowest bit of its first byte.
 
 For a share p of changed elements this takes 9 + 1 / (256 p) bits for each; docs/decisions.md
 compares it with other codes.
@@ -12,28 +12,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK_BITS = 8
-"""A block has 256 elements, so that a place in it is one byte."""
+"""A block has 256 elements, so a place in it is one byte."""
 
 
 def blocks_of(size: int) -> int:
-    """Blocks of a tensor with `size` elements."""
+    """Return the number of blocks of a tensor with `size` elements."""
     return -(-size >> BLOCK_BITS)
 
 
 def high_bytes(count: int, size: int) -> int:
-    """Bytes of `high` for `count` positions in a tensor of `size` elements."""
+    """Return the bytes of `high` for `count` positions in a tensor of `size` elements."""
     return -(-(count + blocks_of(size)) // 8)
 
 
 def pack(positions: NDArray[np.int64], size: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """(low, high) of rising positions below `size`."""
+    """Return (low, high) of rising positions below `size`."""
     bits = np.zeros(len(positions) + blocks_of(size), np.uint8)
     bits[(positions >> BLOCK_BITS) + np.arange(len(positions))] = 1
     return positions.astype(np.uint8), np.packbits(bits, bitorder="little")
 
 
 def unpack(low: NDArray[np.uint8], high: NDArray[np.uint8], size: int) -> NDArray[np.int64]:
-    """The positions. Raises ValueError unless they rise and are below `size`."""
+    """Return the positions. Raises ValueError unless they rise and are below `size`."""
     count = len(low)
     if len(high) != high_bytes(count, size):
         raise ValueError(

@@ -1,5 +1,5 @@
-"""The same work on many tensors, on several cores: xxhash and numpy let other threads run while
-they work on an array."""
+"""Runs the same work on many tensors on several cores: xxhash and numpy release the GIL while they
+work on an array."""
 
 import os
 from collections import deque
@@ -8,16 +8,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 MOST = 8
-"""Threads; more of them would wait for memory."""
+"""Maximum threads; more threads would wait for memory."""
 AHEAD = 2
-"""Items that each thread may be ahead of what was taken: results must not pile up in memory."""
+"""Items that each thread may be ahead of the consumer: results must not pile up in memory."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """`work` of each item, in their order. `items` is read in the calling thread."""
+    """Yield `work(item)` for each item, in order. `items` is read in the calling thread."""
     count = min(MOST, len(os.sched_getaffinity(0)))
     if count == 1:
         yield from map(work, items)
