@@ -195,7 +195,7 @@ class RunStore:
     def payload_room(self) -> int | None:
         """Return the bytes that payloads may still take on the data volume, or None if payloads are
         not there."""
-        return self._payloads.room()
+        return self._payloads.free_bytes()
 
     def sweep_payloads(self) -> None:
         """Delete the run's payloads that are no longer needed. A payload that cannot be deleted now

@@ -124,10 +124,10 @@ def _folder(data: Path, prefix: str) -> Iterator[Path]:
     kernel has freed."""
     if not data.is_dir():
         raise BackupError(f"the data folder {data} does not exist: name it with --data")
-    for left in data.glob(f"{prefix}*"):
-        with _locked(left) as ours:
+    for leftover in data.glob(f"{prefix}*"):
+        with _locked(leftover) as ours:
             if ours:
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(leftover, ignore_errors=True)
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=data))
         try:
@@ -240,9 +240,11 @@ def _unpack(source: Path, staged: Path) -> Index:
     except (tarfile.TarError, ValueError, TypeError, EOFError) as error:
         raise BackupError(f"{source} is no whole backup: {error}") from None
     require_schema(f"the backup {source}", index.schema, SCHEMA)
-    found = sum(path.is_file() for path in (staged / "data").rglob("*"))
-    if found != index.files:
-        raise BackupError(f"{source} is no whole backup: {found} of {index.files} files are there")
+    member_index = sum(path.is_file() for path in (staged / "data").rglob("*"))
+    if member_index != index.files:
+        raise BackupError(
+            f"{source} is no whole backup: {member_index} of {index.files} files are there"
+        )
     return index
 
 

@@ -164,25 +164,25 @@ def _measured(step: Event, now: Situation) -> Verdict:
 
 def _only_evaluation(now: Situation) -> bool:
     """Return whether no worker follows new versions, because all take part in the evaluation."""
-    one = now.evaluation
-    return one is not None and {worker.id for worker in now.alive} <= {*one.workers}
+    open = now.evaluation
+    return open is not None and {worker.id for worker in now.alive} <= {*open.workers}
 
 
 def _evaluating(now: Situation, all_done: bool) -> Verdict:
-    one = now.evaluation
-    assert one is not None
+    open = now.evaluation
+    assert open is not None
     done = (
-        f"the evaluation of step {one.step} on {one.name} is open: {one.answered} of {one.rows} "
-        "rows are answered"
+        f"the evaluation of step {open.step} on {open.name} is open: {open.answered} of "
+        f"{open.rows} rows are answered"
     )
     if (cannot := unable(now)) is not None:
         return cannot[0], f"{done}, and {cannot[1]}"
     then = "the run ends after it" if all_done else "training gets newer groups after it"
-    if one.waiting:
-        then = f"{one.waiting} more evaluations wait; {then}"
+    if open.waiting:
+        then = f"{open.waiting} more evaluations wait; {then}"
     return (
         "evaluation",
-        f"{done} by version {one.version}, {one.held} are being worked on; {then}",
+        f"{done} by version {open.version}, {open.held} are being worked on; {then}",
     )
 
 

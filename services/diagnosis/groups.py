@@ -11,7 +11,7 @@ from services.diagnosis.workers import lagging, not_ready, nothing_sampled, unab
 def missing_groups(now: Situation) -> Verdict:
     """Return why living workers have not delivered."""
     flow, run = now.flow, now.run
-    here = [one for one in now.alive if one.run == run.id and not one.evaluation_only]
+    here = [worker for worker in now.alive if worker.run == run.id and not worker.evaluation_only]
     if (cause := unable(now)) is not None:
         return cause
     if all(worker.evaluation_only for worker in now.alive):

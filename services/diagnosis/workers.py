@@ -29,17 +29,20 @@ def not_ready(now: Situation) -> Verdict:
 
 def lagging(workers: list[WorkerRecord], version: int) -> Verdict | None:
     """Return the worker that lacks the newest weights, or None."""
-    for one in workers:
-        if one.version is None or one.version < version:
-            has = "no version" if one.version is None else f"version {one.version}"
-            why = f": {one.error}" if one.error else ""
-            return "weights", f"{one.id} has {has} and needs {version}{why}"
+    for worker in workers:
+        if worker.version is None or worker.version < version:
+            has = "no version" if worker.version is None else f"version {worker.version}"
+            why = f": {worker.error}" if worker.error else ""
+            return "weights", f"{worker.id} has {has} and needs {version}{why}"
     return None
 
 
 def nothing_sampled(workers: list[WorkerRecord]) -> Verdict:
     """Describe the state of workers that could sample and hold no task."""
-    states = [f"{one.id} is {one.state}{f' ({one.error})' if one.error else ''}" for one in workers]
+    states = [
+        f"{worker.id} is {worker.state}{f' ({worker.error})' if worker.error else ''}"
+        for worker in workers
+    ]
     return "rollout", f"nothing is being sampled: {', '.join(states)}"
 
 

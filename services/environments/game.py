@@ -37,24 +37,24 @@ async def played(
 ) -> PlayedEpisode:
     """Play an episode of at most `turns` turns. An episode that runs out of turns or context keeps
     the reward of its steps so far. Raises EnvironmentFailed."""
-    found = PlayedEpisode()
+    episode = PlayedEpisode()
     step = await game.reset()
-    found.messages = opening(prompt, step.messages)
-    found.earn(step.reward, step.components)
+    episode.messages = opening(prompt, step.messages)
+    episode.earn(step.reward, step.components)
     for turn in range(turns):
         if step.done:
             break
         try:
-            answer = await policy.answer(found.messages, game.tools)
+            answer = await policy.answer(episode.messages, game.tools)
         except ContextFull as full:
             if not turn:
                 raise EnvironmentFailed(str(full)) from full
             break
-        found.messages.append(answer)
+        episode.messages.append(answer)
         step = await game.step(answer)
-        found.earn(step.reward, step.components)
-        found.messages += step.messages
-    return found
+        episode.earn(step.reward, step.components)
+        episode.messages += step.messages
+    return episode
 
 
 def opening(prompt: str | list[Message], observed: list[Message]) -> list[Message]:

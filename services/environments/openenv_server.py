@@ -71,7 +71,7 @@ class _OpenEnvGame:
         """List the tools of a server that offers tools."""
         if self._offers_tools:
             listed = await self._client.step({"type": "list_tools"})
-            self.tools = [_tool(one) for one in listed.observation["tools"]]
+            self.tools = [_tool(tool) for tool in listed.observation["tools"]]
 
     async def reset(self) -> GameStep:
         return _step(await self._client.reset(**self._reset))
@@ -80,7 +80,7 @@ class _OpenEnvGame:
         if self._offers_tools:
             return await self._call(answer)
         text = (answer.get("content") or "").strip()
-        required = [one for one in self._schema.get("required", []) if one != "metadata"]
+        required = [field for field in self._schema.get("required", []) if field != "metadata"]
         action: Any
         if len(required) == 1:
             action = {required[0]: _typed(text, self._schema, required[0])}
@@ -120,7 +120,9 @@ class _OpenEnvGame:
                 continue
             action = {"type": "call_tool", "tool_name": function["name"], "arguments": arguments}
             step = await self._act(action)
-            whole.messages.append(_result(call, "".join(one["content"] for one in step.messages)))
+            whole.messages.append(
+                _result(call, "".join(message["content"] for message in step.messages))
+            )
             whole.done |= step.done
             if step.reward is not None:
                 whole.reward = (whole.reward or 0) + step.reward

@@ -44,8 +44,8 @@ class PlayedEpisode:
         reward."""
         total = math.fsum(self.rewards)
         if self.components:
-            rest = {"reward": total} if self.rewards else {}
-            return {"components": self.components | rest}
+            steps = {"reward": total} if self.rewards else {}
+            return {"components": self.components | steps}
         if not self.rewards:
             raise EnvironmentFailed("the environment gave no reward before the episode ended")
         return {"reward": total}
@@ -53,7 +53,7 @@ class PlayedEpisode:
     @property
     def transcript(self) -> str:
         """One line of JSON for each message."""
-        return "\n".join(json.dumps(one, ensure_ascii=False) for one in self.messages)
+        return "\n".join(json.dumps(message, ensure_ascii=False) for message in self.messages)
 
 
 class Environment(Protocol):

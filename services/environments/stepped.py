@@ -70,13 +70,13 @@ class _SteppedGame:
         """Make one call. It is never retried: the environment may have taken the step without an
         answer."""
         sent = {"episode": self._episode, **body}
-        said = await answer_of(self._http, "POST", f"{self._url}/{call}", sent)
-        done = any(said.get(name) is True for name in ("done", "terminated", "truncated"))
-        observation = said.get("observation")
+        answer = await answer_of(self._http, "POST", f"{self._url}/{call}", sent)
+        done = any(answer.get(name) is True for name in ("done", "terminated", "truncated"))
+        observation = answer.get("observation")
         if observation is None and not done:
             raise EnvironmentFailed(f"the environment's answer to {call} has no observation")
         text = "" if observation is None else text_of(observation)
-        return GameStep(user_messages(text), done, said.get("reward"), said.get("components"))
+        return GameStep(user_messages(text), done, answer.get("reward"), answer.get("components"))
 
 
 def http_client() -> httpx.AsyncClient:
@@ -100,12 +100,12 @@ async def answer_of(http: httpx.AsyncClient, method: str, url: str, body: Any) -
     if not response.is_success:
         raise EnvironmentFailed(f"{url} answered {response.status_code}: {text[:300]}")
     try:
-        found = json.loads(text)
+        answer = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        answer = None
+    if not isinstance(answer, dict):
         raise EnvironmentFailed(f"{url} answered with no JSON object: {text[:300]}")
-    return found
+    return answer
 
 
 def checked_url(url: str) -> str:

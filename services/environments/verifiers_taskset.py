@@ -52,7 +52,7 @@ def rows_of(name: str, config: Path | None, count: int) -> Iterator[bytes]:
             data = task.data.model_dump(mode="json", exclude_none=True)
             prompt = data.get("prompt") or data.get("description") or data.get("name") or name
             if not isinstance(prompt, str):
-                prompt = [{key: one[key] for key in ("role", "content")} for one in prompt]
+                prompt = [{key: item[key] for key in ("role", "content")} for item in prompt]
             yield json.dumps({"prompt": prompt, COLUMN: data}).encode() + b"\n"
     except Exception as error:
         raise NoEnvironment(f"the tasks of {name!r} do not load: {error}") from error
@@ -105,27 +105,27 @@ def _played(episode: Any) -> PlayedEpisode:
     EnvironmentFailed."""
     if not episode.ok:
         errors = [*episode.errors, *(error for trace in episode.traces for error in trace.errors)]
-        said = f"{errors[-1].type}: {errors[-1].message}" if errors else "it did not succeed"
-        raise EnvironmentFailed(said[:1000])
-    found = PlayedEpisode()
+        transcript = f"{errors[-1].type}: {errors[-1].message}" if errors else "it did not succeed"
+        raise EnvironmentFailed(transcript[:1000])
+    played = PlayedEpisode()
     for trace in episode.traces:
         if not trace.agent.trainable:
             continue
         missing = [name for name, reward in trace.rewards.items() if reward is None]
         if missing:
             raise EnvironmentFailed(f"the reward {missing[0]} was not computed")
-        found.earn(None, {name: reward.value for name, reward in trace.rewards.items()})
+        played.earn(None, {name: reward.value for name, reward in trace.rewards.items()})
         for branch in trace.branches:
-            found.messages += [one.model_dump(mode="json") for one in branch.messages]
-    return found
+            played.messages += [message.model_dump(mode="json") for message in branch.messages]
+    return played
 
 
 def _read(file: Path) -> dict[str, Any]:
     try:
         text = file.read_text()
-        found = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
+        table = tomllib.loads(text) if file.suffix == ".toml" else json.loads(text)
     except (OSError, ValueError) as error:
         raise NoEnvironment(f"{file} cannot be read: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(table, dict):
         raise NoEnvironment(f"{file} holds no table")
-    return found
+    return table

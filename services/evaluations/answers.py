@@ -116,14 +116,14 @@ def copy_parts(source: Path, folder: Path) -> tuple[int, list[int]]:
     for path in sorted(source.glob("part-*.parquet")):
         try:
             whole = pq.read_table(path, page_checksum_verification=True)
-            found = whole.column("row").to_pylist()
+            answered = whole.column("row").to_pylist()
         except (KeyError, ValueError, OSError) as error:
             # An OSError without a number is about the file's content, not the disk.
             if getattr(error, "errno", None) is not None:
                 raise
             log.warning("answers are not kept", file=str(path), error=str(error))
             continue
-        copied, rows = copied + 1, rows + found
+        copied, rows = copied + 1, rows + answered
         with written_beside(part_path(folder, copied)) as beside:
             shutil.copyfile(path, beside)
     return copied, rows
@@ -132,7 +132,7 @@ def copy_parts(source: Path, folder: Path) -> tuple[int, list[int]]:
 def measured(folder: Path, parts: int | None = None) -> list[Measured]:
     """Return all answered rows by number, without their texts. `parts` limits them to the first
     parts."""
-    return [one for _, _, one in _index(folder, parts)]
+    return [row for _, _, row in _index(folder, parts)]
 
 
 def page(
@@ -147,14 +147,14 @@ def page(
 ) -> Page:
     """Return a page of up to `limit` matching rows, starting at the matching row number
     `offset`."""
-    found = [
+    rows = [
         (path, at)
-        for path, at, one in _index(folder, parts)
-        if (verdict is None or one.verdict == verdict)
-        and (category is None or one.category == category)
-        and (row is None or one.row == row)
+        for path, at, match in _index(folder, parts)
+        if (verdict is None or match.verdict == verdict)
+        and (category is None or match.category == category)
+        and (row is None or match.row == row)
     ]
-    wanted = found[offset : offset + limit]
+    wanted = rows[offset : offset + limit]
     tables: dict[tuple[Path, int], list[dict[str, Any]]] = {}
     for path, at in wanted:
         group = at // ROW_GROUP
@@ -162,14 +162,18 @@ def page(
             with _decoding(path):
                 tables[path, group] = pq.ParquetFile(path).read_row_group(group).to_pylist()
     shown = [_row_of(tables[path, at // ROW_GROUP][at % ROW_GROUP]) for path, at in wanted]
-    return Page(shown, len(found))
+    return Page(shown, len(rows))
 
 
 def _index(folder: Path, parts: int | None) -> list[tuple[Path, int, Measured]]:
     """Return (part, place in it, row) of all rows, by number."""
     paths = sorted(folder.glob("part-*.parquet"))[:parts]
-    found = [(path, at, one) for path in paths for at, one in enumerate(_measured(path))]
-    return sorted(found, key=lambda one: one[2].row)
+    rows = [
+        (path, at, measured_row)
+        for path in paths
+        for at, measured_row in enumerate(_measured(path))
+    ]
+    return sorted(rows, key=lambda measured_row: measured_row[2].row)
 
 
 def _measured(path: Path) -> Iterator[Measured]:
@@ -191,37 +195,37 @@ def _decoding(path: Path) -> Iterator[None]:
         raise DamagedAnswers(f"{path.name} is damaged: {str(error)[:200]}") from None
 
 
-def _columns_of(one: AnsweredRow) -> dict[str, Any]:
+def _columns_of(answer: AnsweredRow) -> dict[str, Any]:
     return {
-        "row": one.row,
-        "category": one.category,
-        "prompt": one.prompt,
-        "reference": json.dumps(one.reference),
-        "texts": [sample.text for sample in one.samples],
-        "tokens": [sample.tokens for sample in one.samples],
-        "truncated": [sample.truncated for sample in one.samples],
-        "rewards": [sample.reward for sample in one.samples],
-        "statuses": [sample.status for sample in one.samples],
-        "components": json.dumps([sample.components for sample in one.samples]),
-        "reasons": json.dumps([sample.reasons for sample in one.samples]),
-        "error": one.error,
+        "row": answer.row,
+        "category": answer.category,
+        "prompt": answer.prompt,
+        "reference": json.dumps(answer.reference),
+        "texts": [sample.text for sample in answer.samples],
+        "tokens": [sample.tokens for sample in answer.samples],
+        "truncated": [sample.truncated for sample in answer.samples],
+        "rewards": [sample.reward for sample in answer.samples],
+        "statuses": [sample.status for sample in answer.samples],
+        "components": json.dumps([sample.components for sample in answer.samples]),
+        "reasons": json.dumps([sample.reasons for sample in answer.samples]),
+        "error": answer.error,
     }
 
 
-def _row_of(found: dict[str, Any]) -> AnsweredRow:
+def _row_of(cells: dict[str, Any]) -> AnsweredRow:
     columns = ("texts", "tokens", "truncated", "rewards", "statuses")
-    components = json.loads(found["components"])
-    reasons = json.loads(found["reasons"]) if "reasons" in found else [{} for _ in components]
-    lists = (*(found[name] for name in columns), components, reasons)
+    components = json.loads(cells["components"])
+    reasons = json.loads(cells["reasons"]) if "reasons" in cells else [{} for _ in components]
+    lists = (*(cells[name] for name in columns), components, reasons)
     fields = ("text", "tokens", "truncated", "reward", "status", "components", "reasons")
     return AnsweredRow(
-        row=found["row"],
-        category=found["category"],
-        prompt=found["prompt"],
-        reference=json.loads(found["reference"]),
+        row=cells["row"],
+        category=cells["category"],
+        prompt=cells["prompt"],
+        reference=json.loads(cells["reference"]),
         samples=[
             AnsweredSample(**dict(zip(fields, values, strict=True)))
             for values in zip(*lists, strict=True)
         ],
-        error=found["error"],
+        error=cells["error"],
     )

@@ -83,7 +83,7 @@ class Comparison:
     @property
     def better(self) -> int:
         """Number of rows on which this evaluation is better."""
-        return sum(one.difference > 0 for one in self.changed)
+        return sum(row.difference > 0 for row in self.changed)
 
     @property
     def worse(self) -> int:
@@ -95,30 +95,34 @@ def compare(these: Sequence[Measured], others: Sequence[Measured]) -> Comparison
     """Compare two evaluations by row. A row that could not be answered counts as wrong. A
     comparison of rewards leaves out rows without a reward in both. Raises ValueError without a
     common row."""
-    left, right = ({row.row: row for row in rows} for rows in (these, others))
-    common = sorted(left.keys() & right.keys())
+    our_rows, their_rows = ({row.row: row for row in rows} for rows in (these, others))
+    common = sorted(our_rows.keys() & their_rows.keys())
     metric: Metric = "reward" if _rated([*these, *others]) else "accuracy"
-    pairs = [(row, _value(left[row], metric), _value(right[row], metric)) for row in common]
-    values = [(row, one, two) for row, one, two in pairs if one is not None and two is not None]
+    pairs = [
+        (row, _value(our_rows[row], metric), _value(their_rows[row], metric)) for row in common
+    ]
+    values = [
+        (row, mine, other) for row, mine, other in pairs if mine is not None and other is not None
+    ]
     if not values:
         raise ValueError("the two evaluations have no answered row in common")
-    differences = [one - two for _, one, two in values]
-    single = all(len(one.statuses) <= 1 for one in (*these, *others))
+    differences = [mine - other for _, mine, other in values]
+    single = all(len(row.statuses) <= 1 for row in (*these, *others))
     exact = metric == "accuracy" and single
-    changed = [Changed(row, one, two) for row, one, two in values if one != two]
-    pairs_of = [(one, two) for _, one, two in values]
+    changed = [Changed(row, mine, other) for row, mine, other in values if mine != other]
+    pairs_of = [(mine, other) for _, mine, other in values]
     low, high = newcombe(pairs_of) if exact else bootstrap(differences)
     return Comparison(
         metric=metric,
         rows=len(values),
-        value=fmean(one for _, one, _ in values),
-        other=fmean(two for _, _, two in values),
+        value=fmean(mine for _, mine, _ in values),
+        other=fmean(other for _, _, other in values),
         difference=fmean(differences),
         low=low,
         high=high,
         test="mcnemar" if exact else "sign_flip",
         p=mcnemar(differences) if exact else sign_flip(differences),
-        changed=sorted(changed, key=lambda one: (-abs(one.difference), -one.difference, one.row)),
+        changed=sorted(changed, key=lambda row: (-abs(row.difference), -row.difference, row.row)),
     )
 
 
@@ -129,12 +133,12 @@ def newcombe(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
     (p, low, high), (q, below, above) = (
         (fmean(values), *wilson(values, 1)) for values in (ones, twos)
     )
-    both = fmean(one * two for one, two in pairs)
+    both = fmean(mine * two for mine, two in pairs)
     scale = math.sqrt(p * (1 - p) * q * (1 - q))
     phi = (both - p * q) / scale if scale > 0 else 0.0
 
-    def distance(one: float, two: float) -> float:
-        return math.sqrt(max(0.0, one * one - 2 * phi * one * two + two * two))
+    def distance(mine: float, two: float) -> float:
+        return math.sqrt(max(0.0, mine * mine - 2 * phi * mine * two + two * two))
 
     return p - q - distance(p - low, above - q), p - q + distance(high - p, q - below)
 
@@ -142,8 +146,8 @@ def newcombe(pairs: Sequence[tuple[float, float]]) -> tuple[float, float]:
 def mcnemar(differences: Sequence[float]) -> float:
     """Return the two-sided p-value of the exact test: the probability that min(b, c) or fewer of
     the n differing rows are on one side, with probability 1/2 each."""
-    better = sum(one > 0 for one in differences)
-    worse = sum(one < 0 for one in differences)
+    better = sum(difference > 0 for difference in differences)
+    worse = sum(difference < 0 for difference in differences)
     n, least = better + worse, min(better, worse)
     if n == 0:
         return 1.0
@@ -159,7 +163,7 @@ def sign_flip(differences: Sequence[float]) -> float:
     """Return the two-sided p-value of the permutation test: the share of all assignments of signs
     to the rows' differences whose sum is at least as far from 0 as the observed one. Beyond
     EXACT_ROWS differing rows, of FLIPS random assignments, including the observed one."""
-    known = np.asarray([one for one in differences if one != 0], np.float64)
+    known = np.asarray([difference for difference in differences if difference != 0], np.float64)
     count = len(known)
     if count == 0:
         return 1.0

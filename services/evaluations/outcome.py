@@ -53,7 +53,7 @@ def outcome(rows: Sequence[Measured], samples: int) -> EvaluationFigures:
 def _figures(rows: Sequence[Measured], samples: int, rated: bool) -> dict[str, float]:
     lengths = [tokens for row in rows for tokens in row.tokens]
     rewards = [[reward for reward in row.rewards if reward is not None] for row in rows]
-    found: dict[str, float] = {
+    figures: dict[str, float] = {
         "rows": len(rows),
         "failed": sum(not row.tokens for row in rows),
     }
@@ -63,27 +63,27 @@ def _figures(rows: Sequence[Measured], samples: int, rated: bool) -> dict[str, f
         means = [fmean(known) for known in scored]
         verdicts = all(reward in (0, 1) for known in scored for reward in known)
         low, high = wilson(means, samples) if verdicts else bootstrap(means)
-        found |= {"reward": fmean(means), "reward_low": low, "reward_high": high}
+        figures |= {"reward": fmean(means), "reward_low": low, "reward_high": high}
     else:
-        found |= {"reward": 0.0}
+        figures |= {"reward": 0.0}
     if not rated:
         correct = [row.correct for row in rows]
-        low, high = wilson([one / samples for one in correct], samples)
+        low, high = wilson([count / samples for count in correct], samples)
         accuracy = sum(correct) / (samples * len(rows))
-        found |= {"accuracy": accuracy, "accuracy_low": low, "accuracy_high": high}
+        figures |= {"accuracy": accuracy, "accuracy_low": low, "accuracy_high": high}
         # pass@1 is the accuracy.
-        found |= {
-            f"pass_at_{k}": fmean(pass_at(k, samples, one) for one in correct)
+        figures |= {
+            f"pass_at_{k}": fmean(pass_at(k, samples, count) for count in correct)
             for k in every_k(samples)
             if k > 1
         }
     if lengths:
-        found |= {
+        figures |= {
             "tokens_mean": fmean(lengths),
             "tokens_p95": float(np.percentile(lengths, 95)),
             "truncated": fmean(cut for row in rows for cut in row.truncated),
         }
-    return found
+    return figures
 
 
 def wilson(shares: Sequence[float], samples: int) -> tuple[float, float]:

@@ -37,8 +37,8 @@ def read_result(root: Path, run: str, id: str) -> EvaluationRecord | None:
 def results(root: Path, run: str) -> Iterator[EvaluationRecord]:
     """Yield the records of a run's ended evaluations, ordered by id."""
     for path in sorted(folders_of(root, run).glob(f"*/{RESULT}")):
-        if (found := _read(path)) is not None:
-            yield found
+        if (record := _read(path)) is not None:
+            yield record
 
 
 def _read(path: Path) -> EvaluationRecord | None:

@@ -106,11 +106,11 @@ async def discard(scope: Scope, receive: Receive) -> None:
 
 
 async def _drain(receive: Receive) -> None:
-    left, more = DISCARD_BYTES, True
+    budget, more = DISCARD_BYTES, True
     with anyio.move_on_after(DISCARD_SECONDS):
-        while more and left > 0:
+        while more and budget > 0:
             message = await receive()
-            left -= len(message.get("body", b""))
+            budget -= len(message.get("body", b""))
             more = bool(message.get("more_body", False))
 
 

@@ -56,15 +56,15 @@ def host_of(headers: Headers) -> tuple[str, str]:
     Raises Problem 400."""
     if (host := headers.get("host")) is None:
         return "", ""
-    found = HOST.fullmatch(host)
-    name = found["name"].lower() if found else ""
-    if found is None or (name.startswith("[") and not _is_address(name)):
+    match = HOST.fullmatch(host)
+    name = match["name"].lower() if match else ""
+    if match is None or (name.startswith("[") and not _is_address(name)):
         raise Problem(
             HTTPStatus.BAD_REQUEST,
             "the header Host must be one name or address, with or without a port",
             headers={"Connection": "close"},
         )
-    return name.rstrip("."), found["port"] or ""
+    return name.rstrip("."), match["port"] or ""
 
 
 def host_problem(name: str, allowed: Collection[str]) -> Problem | None:

@@ -78,7 +78,7 @@ class Connections:
         closed: the oldest without an accepted key."""
         self._all[connection] = None
         if len(self._all) > self.limits.connections:
-            waiting = (one for one in self._all if one.untrusted and not one.closing)
+            waiting = (other for other in self._all if other.untrusted and not other.closing)
             self.end(next(waiting, connection), "too many connections")
 
     def remove(self, connection: "HttpConnection") -> None:
@@ -95,8 +95,8 @@ class Connections:
         now = time.monotonic()
         untrusted: dict[str, list[HttpConnection]] = defaultdict(list)
         for connection in list(self._all):
-            if found := connection.overdue(now):
-                self.end(connection, *found)
+            if late := connection.overdue(now):
+                self.end(connection, *late)
             elif connection.untrusted and now - connection.since > 2:
                 untrusted[connection.address].append(connection)
         for address, waiting in untrusted.items():
@@ -147,8 +147,8 @@ class HttpConnection(HttpToolsProtocol):
     @property
     def unread(self) -> int:
         """Bytes of an answer that the client has not taken yet."""
-        left = self._sender.left if self._sender else 0
-        return left or self.transport.get_write_buffer_size()
+        file_bytes = self._sender.left if self._sender else 0
+        return file_bytes or self.transport.get_write_buffer_size()
 
     def overdue(self, now: float) -> tuple[str, int] | None:
         """Return why the connection should end, and the HTTP status for it (0: none). Return None
@@ -273,12 +273,12 @@ def _network(address: str) -> str:
     """Return the unit that counts as one client: an IPv4 address, or the /64 network of an IPv6
     host."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if found.version == 4 or found.ipv4_mapped:
-        return str(found if found.version == 4 else found.ipv4_mapped)
-    return str(ipaddress.ip_network((found, 64), strict=False))
+    if ip.version == 4 or ip.ipv4_mapped:
+        return str(ip if ip.version == 4 else ip.ipv4_mapped)
+    return str(ipaddress.ip_network((ip, 64), strict=False))
 
 
 def trust(scope: Scope) -> None:

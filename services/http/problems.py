@@ -75,8 +75,10 @@ class Problem(Exception):
         self.status = status
         self.detail = detail
         self.problems = [
-            ProblemItem(path=one[0], message=one[1]) if isinstance(one, tuple) else one
-            for one in problems
+            ProblemItem(path=problem[0], message=problem[1])
+            if isinstance(problem, tuple)
+            else problem
+            for problem in problems
         ]
         self.headers = headers
 
@@ -113,13 +115,13 @@ def answer(
 def install(app: FastAPI, more: Mapping[type[Exception], Handler] | None = None) -> None:
     """Make `app` answer every error with a problem document. `more` has the service's own errors
     and their handlers."""
-    own: dict[type[Exception], Handler] = {
+    handlers: dict[type[Exception], Handler] = {
         Problem: _problem,
         HTTPException: _http,
         RequestValidationError: _validation,
         Exception: unexpected,
     }
-    for error, handler in {**own, **(more or {})}.items():
+    for error, handler in {**handlers, **(more or {})}.items():
         app.add_exception_handler(error, handler)
 
 
@@ -188,8 +190,8 @@ async def _validation(request: Request, error: Exception) -> Response:
     """Answer a body, form or query that does not fit its model."""
     assert isinstance(error, RequestValidationError)
     problems = []
-    found = error.errors()
-    for item in found[:MAX_LISTED]:
+    details = error.errors()
+    for item in details[:MAX_LISTED]:
         if item["type"] == "json_invalid":
             # Its location is the offset in the body, not a field.
             reason = item.get("ctx", {}).get("error", "")
@@ -205,7 +207,7 @@ async def _validation(request: Request, error: Exception) -> Response:
         where = [str(part) for part in item["loc"]]
         path = ".".join(where[1:] if where[:1] == ["body"] else where)
         problems.append(ProblemItem(path=path, message=message))
-    detail = f"the request cannot be used: {summary(problems, len(found))}"
+    detail = f"the request cannot be used: {summary(problems, len(details))}"
     return answer(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, problems)
 
 

@@ -162,12 +162,12 @@ class OpenFile(FileResponse):
 def byte_range(header: str, size: int) -> tuple[int, int] | None:
     """Parse a Range header for a file of `size` bytes into (first, last + 1); first ≥ last + 1 for
     an unsatisfiable range. Return None unless the header asks for exactly one range."""
-    found = re.fullmatch(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", header)
-    if found is None or found[0].strip() == "bytes=-":
+    match = re.fullmatch(r"bytes=\s*(\d{0,18})-(\d{0,18})\s*", header)
+    if match is None or match[0].strip() == "bytes=-":
         return None
-    if not found[1]:
-        return max(0, size - int(found[2])), size
-    last = int(found[2]) if found[2] else size - 1
-    if found[2] and last < int(found[1]):
+    if not match[1]:
+        return max(0, size - int(match[2])), size
+    last = int(match[2]) if match[2] else size - 1
+    if match[2] and last < int(match[1]):
         return None
-    return int(found[1]), min(size, last + 1)
+    return int(match[1]), min(size, last + 1)

@@ -52,12 +52,12 @@ def check_adapter(
     for pattern in (*patterns, *(config.get("alpha_pattern") or {})):
         _check_pattern(pattern, name)
     for key in ("layers_pattern", "exclude_modules", "target_modules"):
-        found = config.get(key)
-        for one in found if isinstance(found, list) else [found]:
-            if one is not None and not isinstance(one, str):
+        unsupported = config.get(key)
+        for value in unsupported if isinstance(unsupported, list) else [unsupported]:
+            if value is not None and not isinstance(value, str):
                 raise UnusableFolder(f"{name}: {key} holds what is no layer's name")
-        if isinstance(found, str) and key != "target_modules":
-            _check_pattern(found, name)
+        if isinstance(unsupported, str) and key != "target_modules":
+            _check_pattern(unsupported, name)
 
 
 def _check_pattern(pattern: str, name: str) -> None:

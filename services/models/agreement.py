@@ -37,30 +37,30 @@ class Contradictions:
     """Some weights are not used."""
 
 
-def contradictions(found: ModelFolder) -> Contradictions:
+def contradictions(folder: ModelFolder) -> Contradictions:
     """Compare config.json with the headers of the weights. Reads the embedding only if the config
     ties the output head to it and the files have a head too."""
-    config = found.config
+    config = folder.config
     text = config.get("text_config")
     text = {**config, **text} if isinstance(text, dict) else config
-    said = Contradictions()
-    if not config or not found.tensors:
-        return said
-    if found.unread:
-        said.warnings.append(
-            f"weights in {_some(list(found.unread))} are not read, since other files come first: "
+    problems = Contradictions()
+    if not config or not folder.tensors:
+        return problems
+    if folder.unread:
+        problems.warnings.append(
+            f"weights in {_some(list(folder.unread))} are not read, since other files come first: "
             "remove the files that do not belong to the model"
         )
-    _check_types(found, said)
+    _check_types(folder, problems)
     # Custom code and quantised weights have other tensors.
     is_usual = text is config and not (config.get("auto_map") or config.get("quantization_config"))
     expected = expected_shapes(config) if is_usual else None
     if expected is None:
-        _check_sizes(text, found.tensors, said)
+        _check_sizes(text, folder.tensors, problems)
     else:
-        _check_tensors(text, with_prefix_of(found.tensors, expected), found.tensors, said)
-    _check_head(text, found, said)
-    return said
+        _check_tensors(text, with_prefix_of(folder.tensors, expected), folder.tensors, problems)
+    _check_head(text, folder, problems)
+    return problems
 
 
 def not_used(names: list[str]) -> str:
@@ -80,44 +80,44 @@ def with_prefix_of(tensors: Iterable[str], expected: Shapes) -> Shapes:
     return {name.removeprefix("model."): shape for name, shape in expected.items()}
 
 
-def _check_types(found: ModelFolder, said: Contradictions) -> None:
-    numbers = found.tensors.types.keys() & NUMBERS
-    others = sorted(name for name in found.tensors.types if name.startswith(QUANTISED))
-    if others and not found.config.get("quantization_config"):
-        said.refused.append(
+def _check_types(folder: ModelFolder, problems: Contradictions) -> None:
+    numbers = folder.tensors.types.keys() & NUMBERS
+    others = sorted(name for name in folder.tensors.types if name.startswith(QUANTISED))
+    if others and not folder.config.get("quantization_config"):
+        problems.refused.append(
             f"the weights' files have {_and(others)} numbers, and {CONFIG} has no "
             "quantization_config that says how to read them: name the model that was quantised"
         )
     if len(numbers) > 1:
-        total = sum(found.tensors.types[name] for name in numbers)
-        shares = sorted(numbers, key=lambda name: -found.tensors.types[name])
-        parts = [f"{name} ({found.tensors.types[name] / total:.1%})" for name in shares]
-        said.warnings.append(
+        total = sum(folder.tensors.types[name] for name in numbers)
+        shares = sorted(numbers, key=lambda name: -folder.tensors.types[name])
+        parts = [f"{name} ({folder.tensors.types[name] / total:.1%})" for name in shares]
+        problems.warnings.append(
             f"the weights' files mix types: {_and(parts)}; the run trains all in float32, and "
             "publishes all in one type (model.dtype)"
         )
 
 
 def _check_tensors(
-    config: Mapping[str, Any], expected: Shapes, tensors: Shapes, said: Contradictions
+    config: Mapping[str, Any], expected: Shapes, tensors: Shapes, problems: Contradictions
 ) -> None:
     """Compare names and shapes with the tensors of this architecture."""
     has = {name: shape for name, shape in tensors.items() if not name.endswith("inv_freq")}
-    _check_layers(config, has, said)
-    _check_vocabulary(config, has, said)
-    if said.refused:
+    _check_layers(config, has, problems)
+    _check_vocabulary(config, has, problems)
+    if problems.refused:
         return
     # Heads have a check of their own.
     wanted = {name: shape for name, shape in expected.items() if not name.endswith(HEADS)}
     if missing := sorted(wanted.keys() - has.keys()):
-        said.refused.append(
+        problems.refused.append(
             f"the weights' files lack {_some(missing)}, which {CONFIG} asks for: correct "
             f"{CONFIG}, or copy the files again"
         )
     wrong = sorted(name for name in wanted.keys() & has.keys() if wanted[name] != has[name])
     if wrong:
         first = wrong[0]
-        said.refused.append(
+        problems.refused.append(
             f"{CONFIG} makes {first} {_by(wanted[first])}, and the weights' files have "
             f"{_by(has[first])}: correct {CONFIG}"
         )
@@ -125,60 +125,60 @@ def _check_tensors(
     extra = sorted(name for name in has.keys() - wanted.keys() if not name.endswith(HEADS))
     extra = [name for name in extra if (at := _layer(name)) is None or at < layers]
     if extra:
-        said.warnings.append(not_used(extra))
+        problems.warnings.append(not_used(extra))
 
 
-def _check_sizes(config: Mapping[str, Any], tensors: Shapes, said: Contradictions) -> None:
+def _check_sizes(config: Mapping[str, Any], tensors: Shapes, problems: Contradictions) -> None:
     """Compare the tensors that any architecture has."""
-    _check_layers(config, tensors, said)
+    _check_layers(config, tensors, problems)
     if "padded_vocab_size" not in config:
-        _check_vocabulary(config, tensors, said)
+        _check_vocabulary(config, tensors, problems)
 
 
-def _check_layers(config: Mapping[str, Any], tensors: Shapes, said: Contradictions) -> None:
+def _check_layers(config: Mapping[str, Any], tensors: Shapes, problems: Contradictions) -> None:
     layers = config.get("num_hidden_layers", config.get("n_layer"))
     there = {at for name in tensors if (at := _layer(name)) is not None}
     if not isinstance(layers, int) or not there:
         return
     key = "num_hidden_layers" if "num_hidden_layers" in config else "n_layer"
     if missing := set(range(layers)) - there:
-        said.refused.append(
+        problems.refused.append(
             f"{CONFIG} says {key} {layers}, and the weights' files have no layer {min(missing)}: "
             f"set it to {min(missing)}, or copy the files again"
         )
     # Layers that predict further tokens come after the model's own.
-    own = layers + (config.get("num_nextn_predict_layers") or 0)
-    if extra := sorted(at for at in there if at >= own):
-        said.warnings.append(
+    model_layers = layers + (config.get("num_nextn_predict_layers") or 0)
+    if extra := sorted(at for at in there if at >= model_layers):
+        problems.warnings.append(
             f"{CONFIG} says {key} {layers}, and the weights' files have layers up to {extra[-1]}: "
             f"the last {len(extra)} are not used; set it to {extra[-1] + 1} if they belong to the "
             "model"
         )
 
 
-def _check_vocabulary(config: Mapping[str, Any], tensors: Shapes, said: Contradictions) -> None:
+def _check_vocabulary(config: Mapping[str, Any], tensors: Shapes, problems: Contradictions) -> None:
     size = config.get("vocab_size")
     for name, shape in sorted(tensors.items(), key=lambda item: item[0].endswith(HEADS)):
         is_whole = name.endswith((*EMBEDDINGS, *HEADS)) and "vision" not in name
         if is_whole and len(shape) == 2 and isinstance(size, int) and shape[0] != size:
-            said.refused.append(
+            problems.refused.append(
                 f"{CONFIG} says vocab_size {size}, and {name} has {shape[0]} rows: set it to "
                 f"{shape[0]}"
             )
             return
 
 
-def _check_head(config: Mapping[str, Any], found: ModelFolder, said: Contradictions) -> None:
+def _check_head(config: Mapping[str, Any], folder: ModelFolder, problems: Contradictions) -> None:
     """Compare `tie_word_embeddings` with the head in the files."""
-    head = next((name for name in found.tensors if name.endswith(HEADS)), None)
-    embedding = next((name for name in found.tensors if name.endswith(EMBEDDINGS)), None)
+    head = next((name for name in folder.tensors if name.endswith(HEADS)), None)
+    embedding = next((name for name in folder.tensors if name.endswith(EMBEDDINGS)), None)
     tied, known = config.get("tie_word_embeddings"), config.get("model_type") in UNTIED
-    if tied is True and head and embedding and not same_weights(found.path, head, embedding):
-        said.refused.append(
+    if tied is True and head and embedding and not same_weights(folder.path, head, embedding):
+        problems.refused.append(
             f"{CONFIG} says tie_word_embeddings, and the files have another {head}: set it to false"
         )
     if head is None and embedding and (tied is False or (tied is None and known)):
-        said.refused.append(
+        problems.refused.append(
             f"{CONFIG} says tie_word_embeddings false, and the files have no output head "
             "(lm_head.weight): set it to true if the embedding is the head"
         )

@@ -28,17 +28,17 @@ def read_object(text: bytes, name: str) -> dict[str, Any]:
     levels than `DEEPEST`, and for NaN."""
     try:
         # Infinity is not JSON, but some models' configs have it.
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UnusableFolder(f"{name} is no JSON that can be read: {str(error)[:200]}") from error
-    if not isinstance(found, dict):
-        raise UnusableFolder(f"{name} holds {_kind(found)} where an object belongs")
-    for path, depth, value in _values(found):
+    if not isinstance(parsed, dict):
+        raise UnusableFolder(f"{name} holds {_kind(parsed)} where an object belongs")
+    for path, depth, value in _values(parsed):
         if depth > DEEPEST:
             raise UnusableFolder(f"{name} is nested more than {DEEPEST} levels deep")
         if isinstance(value, float) and math.isnan(value):
             raise UnusableFolder(f"{name}: {path} is NaN, and a number belongs there")
-    return found
+    return parsed
 
 
 def check_config(config: Mapping[str, Any], tensors: Tensors, name: str) -> None:
@@ -57,10 +57,10 @@ def check_tokens(config: Mapping[str, Any], name: str) -> None:
     """Raise UnusableFolder unless each token's id is a number or a list of numbers."""
     for key in TOKENS:
         ids = config.get(key)
-        for one in ids if isinstance(ids, list) else [ids]:
-            if one is not None and not _whole(one):
+        for item in ids if isinstance(ids, list) else [ids]:
+            if item is not None and not _whole(item):
                 raise UnusableFolder(
-                    f"{name}: {key} is {_kind(one)}, and a token's id belongs there"
+                    f"{name}: {key} is {_kind(item)}, and a token's id belongs there"
                 )
 
 
@@ -93,12 +93,12 @@ def _check_number(section: Mapping[str, Any], key: str, where: str, is_text: boo
     per_layer = isinstance(value, list) and key in (*OTHERS, *HEADS)
     # Encoders of images need no vocabulary.
     least = 1 if is_text and key not in OTHERS else 0
-    most = MOST_LAYERS if key in LAYERS else LARGEST_SIZE
-    for one in value if per_layer else [value]:
-        if not (_whole(one) and least <= one <= most):
-            shown = one if isinstance(one, int | float) else _kind(one)
+    limit = MOST_LAYERS if key in LAYERS else LARGEST_SIZE
+    for item in value if per_layer else [value]:
+        if not (_whole(item) and least <= item <= limit):
+            shown = item if isinstance(item, int | float) else _kind(item)
             raise UnusableFolder(
-                f"{where} is {shown}, and a whole number from {least} to {most} belongs there"
+                f"{where} is {shown}, and a whole number from {least} to {limit} belongs there"
             )
 
 
@@ -110,7 +110,7 @@ def _check_against(section: Mapping[str, Any], tensors: Tensors, where: str) -> 
             f"{where}{layers} layers do not fit the weights, which have {len(tensors)} tensors"
         )
     widths = (section.get(key) for key in ("embedding_size", "word_embed_proj_dim", *SIZES[1:]))
-    width = next((one for one in widths if _whole(one) and one), 1)
+    width = next((part for part in widths if _whole(part) and part), 1)
     vocabulary = section.get("vocab_size") or 0
     if vocabulary * width > tensors.elements:
         raise UnusableFolder(
@@ -131,9 +131,9 @@ def _sections(config: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any
             yield f"{key}.", value
 
 
-def _values(found: Any) -> Iterator[tuple[str, int, Any]]:
+def _values(root: Any) -> Iterator[tuple[str, int, Any]]:
     """Yield every value with its key and its depth, without recursion."""
-    waiting: list[tuple[str, int, Any]] = [("", 0, found)]
+    waiting: list[tuple[str, int, Any]] = [("", 0, root)]
     while waiting:
         name, depth, value = waiting.pop()
         yield name, depth, value

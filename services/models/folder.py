@@ -141,19 +141,19 @@ class _FolderCheck:
     def _inside(self, path: str) -> bool:
         return Path(os.path.realpath(path)).is_relative_to(self._root)
 
-    def _open(self, name: str, most: int) -> int:
+    def _open(self, name: str, max_bytes: int) -> int:
         """Open the file `name`, of at most `most` bytes. Returns its descriptor."""
         descriptor = open_inside(self._root, self._folder / name)
-        if os.fstat(descriptor).st_size > most:
+        if os.fstat(descriptor).st_size > max_bytes:
             os.close(descriptor)
             raise UnusableFolder(
-                f"{self._folder / name} has more than {most >> 20} MiB, which no model's has"
+                f"{self._folder / name} has more than {max_bytes >> 20} MiB, which no model's has"
             )
         return descriptor
 
-    def _read(self, name: str, most: int) -> bytes:
-        with os.fdopen(self._open(name, most), "rb") as file:
-            return file.read(most)
+    def _read(self, name: str, max_bytes: int) -> bytes:
+        with os.fdopen(self._open(name, max_bytes), "rb") as file:
+            return file.read(max_bytes)
 
     def _object(self, read: dict[str, bytes], name: str) -> dict[str, Any]:
         return read_object(read[name], str(self._folder / name)) if name in read else {}
@@ -179,13 +179,13 @@ class _FolderCheck:
             self._refuse_pickles("save_pretrained")
         # Libraries read in this order: the other files are copies in another layout, or leftovers.
         read = {SINGLE} & files or named or files
-        headers, found = Headers(), Tensors()
+        headers, tensors = Headers(), Tensors()
         for name in sorted(files):
             for header in self._tensors(headers, name):
                 if name in read:
-                    found.add(header)
+                    tensors.add(header)
         self._unread = sorted(files - read)
-        return found
+        return tensors
 
     def _tensors(self, headers: Headers, name: str) -> list[Header]:
         path = self._folder / name
@@ -214,7 +214,10 @@ class _FolderCheck:
         if ADAPTER_WEIGHTS not in self._names:
             self._refuse_pickles("peft's save_pretrained")
             raise UnusableFolder(f"{self._folder} lacks {ADAPTER_WEIGHTS}: copy it there")
-        tensors = {one.name: one.shape for one in self._tensors(Headers(), ADAPTER_WEIGHTS)}
+        tensors = {
+            adapter_name.name: adapter_name.shape
+            for adapter_name in self._tensors(Headers(), ADAPTER_WEIGHTS)
+        }
         check_adapter(config, tensors, str(self._folder / ADAPTER_CONFIG))
         return config
 

@@ -91,10 +91,10 @@ def same_tensor(files: Iterable[int], first: str, second: str) -> bool:
     """Return whether two tensors of a model have the same bytes. `files` are descriptors of its
     files, whose headers were checked. Reads both up to the first difference."""
     places = [_find(files, name) for name in (first, second)]
-    (file, one, begin), (other_file, other, other_begin) = places
-    if (one.dtype, one.shape) != (other.dtype, other.shape):
+    (file, tensor_name, begin), (other_file, other, other_begin) = places
+    if (tensor_name.dtype, tensor_name.shape) != (other.dtype, other.shape):
         return False
-    size = one.data_offsets[1] - one.data_offsets[0]
+    size = tensor_name.data_offsets[1] - tensor_name.data_offsets[0]
     return all(
         os.pread(file, min(BLOCK, size - at), begin + at)
         == os.pread(other_file, min(BLOCK, size - at), other_begin + at)

@@ -20,15 +20,17 @@ def nearby(path: str, base: Path) -> str | None:
     A relative path begins at `base`. Other folders are never named, so their paths stay private."""
     if "\0" in path or _is_cached(path):
         return None
-    given = Path(os.path.expanduser(path))
-    if given.is_absolute() or len(given.parts) != 2:
-        parent = given.parent
-        found = (str(parent / name) for name in _models_in(base / parent))
+    wanted = Path(os.path.expanduser(path))
+    if wanted.is_absolute() or len(wanted.parts) != 2:
+        parent = wanted.parent
+        candidates = (str(parent / name) for name in _models_in(base / parent))
     else:
         # The name of its parent may be mistyped, too.
         parents = (entry.name for entry in _entries(base) if entry.is_dir())
-        found = (f"{parent}/{name}" for parent in parents for name in _models_in(base / parent))
-    return nearest(str(given), found, ALIKE)
+        candidates = (
+            f"{parent}/{name}" for parent in parents for name in _models_in(base / parent)
+        )
+    return nearest(str(wanted), candidates, ALIKE)
 
 
 def _models_in(folder: Path) -> Iterator[str]:

@@ -26,8 +26,8 @@ def run_named(path: str) -> str | None:
 
 def step_named(path: str) -> int | None:
     """Return STEP of `run:RUN@STEP`, or None."""
-    found = STEP.search(path) if path.startswith(PREFIX) else None
-    return int(found[1]) if found else None
+    match = STEP.search(path) if path.startswith(PREFIX) else None
+    return int(match[1]) if match else None
 
 
 def starts_from(config: dict[str, Any]) -> set[str]:
@@ -95,16 +95,16 @@ def checkpoint_of(run: RunRecord, root: Path, step: int | None = None) -> str:
         return run.checkpoint
     folder = Path(run.checkpoint).parent
     # A crash may have left an older checkpoint of the same step.
-    found = sorted(
+    checkpoints = sorted(
         (root / folder).glob(f"step-{step:06d}-*"), key=lambda path: path.stat().st_mtime
     )
-    if not found:
+    if not checkpoints:
         kept = sorted({int(path.name.split("-")[1]) for path in (root / folder).glob("step-*")})
         raise ValueError(
             f"run {run.name} ({run.id}) has no checkpoint of step {step}; it has those of "
             f"{', '.join(map(str, kept)) or 'none'}: raise training.keep_checkpoints to keep more"
         )
-    return str(folder / found[-1].name)
+    return str(folder / checkpoints[-1].name)
 
 
 class CheckedModel(NamedTuple):
@@ -129,26 +129,26 @@ def check_model(folder: Path) -> CheckedModel:
 
 def check_base(folder: Path) -> ModelFolder:
     """Check the base of an adapter. Raises UnusableFolder."""
-    found = check_folder(folder)
-    if found.adapter is not None:
+    adapter = check_folder(folder)
+    if adapter.adapter is not None:
         raise UnusableFolder(
             f"the adapter's base {folder} is an adapter itself: merge that one into its base first"
         )
-    return found
+    return adapter
 
 
-def base_of(found: ModelFolder) -> str:
+def base_of(model: ModelFolder) -> str:
     """Return the model, a folder or a hub name, that a LoRA adapter was trained on. Raises
     UnusableFolder for an adapter without a base."""
     # A run's checkpoint is in the same folder as its model, wherever the data volume is mounted
     # now.
-    own = found.path.parent.parent / "model"
-    if (own / "config.json").is_file():
-        return str(own)
-    base = (found.adapter or {}).get("base_model_name_or_path")
+    recorded = model.path.parent.parent / "model"
+    if (recorded / "config.json").is_file():
+        return str(recorded)
+    base = (model.adapter or {}).get("base_model_name_or_path")
     if not base or not isinstance(base, str):
         raise UnusableFolder(
-            f"{found.path / ADAPTER_CONFIG} does not say which model it is for "
+            f"{model.path / ADAPTER_CONFIG} does not say which model it is for "
             "(base_model_name_or_path)"
         )
     return base

@@ -30,16 +30,16 @@ def check_tokenizer_config(config: Mapping[str, Any], name: str) -> None:
         )
 
 
-def _is_template(found: Any) -> bool:
+def _is_template(value: Any) -> bool:
     """Return whether the value is a template. Its name becomes a file's, and must not lead
     elsewhere."""
-    if isinstance(found, list):
-        if not all(isinstance(one, dict) for one in found):
+    if isinstance(value, list):
+        if not all(isinstance(template, dict) for template in value):
             return False
-        found = {one.get("name"): one.get("template") for one in found}
-    if not isinstance(found, dict):
-        return isinstance(found, str | None)
+        value = {template.get("name"): template.get("template") for template in value}
+    if not isinstance(value, dict):
+        return isinstance(value, str | None)
     return all(
         isinstance(text, str) and re.fullmatch(r"[\w-][\w.-]*", str(key))
-        for key, text in found.items()
+        for key, text in value.items()
     )

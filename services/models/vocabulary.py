@@ -33,13 +33,13 @@ def vocabulary_in(folder: Path) -> dict[str, int] | None:
     vocabulary is missing."""
     try:
         with os.fdopen(open_inside(folder, folder / FILE), "rb") as file:
-            found = msgspec.json.decode(file.read(), type=_Tokenizer)
+            tokenizer = msgspec.json.decode(file.read(), type=_Tokenizer)
     except (OSError, ValueError):
         # The library that reads the tokenizer says whether it can be used at all.
         return None
-    vocab = found.model.vocab
+    vocab = tokenizer.model.vocab
     ids = vocab if isinstance(vocab, dict) else {token: i for i, (token, _) in enumerate(vocab)}
-    return {**ids, **{one.content: one.id for one in found.added_tokens}}
+    return {**ids, **{added.content: added.id for added in tokenizer.added_tokens}}
 
 
 def vocabulary_difference(own: Mapping[str, int], other: Mapping[str, int]) -> str | None:
@@ -53,6 +53,8 @@ def vocabulary_difference(own: Mapping[str, int], other: Mapping[str, int]) -> s
     )
     extra = (f"{token!r} as {i}, unknown here" for token, i in other.items() if token not in own)
     for differences in (moved, missing, extra):
-        if said := list(islice(differences, SHOWN)):
-            return f"it has {len(other):,} tokens and the policy {len(own):,}: {'; '.join(said)}"
+        if sentences := list(islice(differences, SHOWN)):
+            return (
+                f"it has {len(other):,} tokens and the policy {len(own):,}: {'; '.join(sentences)}"
+            )
     return None

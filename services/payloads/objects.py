@@ -54,24 +54,24 @@ class Objects:
 
     async def read(self, name: str) -> bytes:
         """Return an object's bytes. Raises FileNotFoundError, PlaceAway."""
-        found = await _asked(obstore.get_async(self._store, name))
-        return bytes(await _asked(found.bytes_async()))
+        response = await _asked(obstore.get_async(self._store, name))
+        return bytes(await _asked(response.bytes_async()))
 
     async def runs(self) -> list[str]:
         """Return the runs that have objects."""
-        found = await _asked(obstore.list_with_delimiter_async(self._store, "runs"))
-        return [prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"]]
+        listed = await _asked(obstore.list_with_delimiter_async(self._store, "runs"))
+        return [prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]]
 
     async def names(self, run: str) -> list[str]:
         """Return the names of a run's objects."""
-        found = obstore.list(self._store, f"runs/{run}/payloads", chunk_size=1000)
-        return [one["path"] for one in await _asked(found.collect_async())]
+        listed = obstore.list(self._store, f"runs/{run}/payloads", chunk_size=1000)
+        return [entry["path"] for entry in await _asked(listed.collect_async())]
 
     async def delete(self, names: Collection[str]) -> None:
         """Delete objects. Raises PlaceAway."""
         await _asked(obstore.delete_async(self._store, list(names)))
 
-    def room(self) -> None:
+    def free_bytes(self) -> None:
         """Return None: a bucket is unbounded."""
 
 

@@ -79,9 +79,9 @@ class Payloads:
         """Return all runs that have files, and possibly others."""
         return await self._place.runs()
 
-    def room(self) -> int | None:
+    def free_bytes(self) -> int | None:
         """Return the free bytes of the place, or None for an unbounded place."""
-        return self._place.room()
+        return self._place.free_bytes()
 
     async def _delete_unneeded(self, names: Collection[str]) -> int:
         owners = {name: owner for name in names if (owner := owner_of(finished(name)))}

@@ -46,7 +46,7 @@ class PayloadPlace(Protocol):
     async def delete(self, names: Collection[str]) -> None:
         """Delete files that exist and that this host can delete."""
 
-    def room(self) -> int | None:
+    def free_bytes(self) -> int | None:
         """Return the free bytes, or None for an unbounded place."""
 
 
@@ -80,10 +80,10 @@ class Files:
         """Return the files in the run's folder."""
         folder = f"runs/{run}/payloads"
         try:
-            found = await anyio.to_thread.run_sync(os.listdir, self._volume.path(folder))
+            names = await anyio.to_thread.run_sync(os.listdir, self._volume.path(folder))
         except FileNotFoundError:
             return []
-        return [f"{folder}/{name}" for name in found]
+        return [f"{folder}/{name}" for name in names]
 
     async def delete(self, names: Collection[str]) -> None:
         """Delete files on the volume. The gateway deletes what a host without the volume has
@@ -95,9 +95,9 @@ class Files:
 
         await anyio.to_thread.run_sync(unlink)
 
-    def room(self) -> int:
+    def free_bytes(self) -> int:
         """Return the free bytes of this host's disk, without the reserve for Redis."""
-        return room_of(self._volume.root)
+        return free_bytes_of(self._volume.root)
 
     def _shared(self, name: str) -> bool:
         """Return whether this host has the volume of a payload."""
@@ -122,18 +122,18 @@ class Files:
 
 def write_file(root: Path, name: str, data: bytes | memoryview) -> None:
     """Write `data` durably as the file `name` of the volume `root`. Raises OSError."""
-    check_room(root, len(data))
+    require_space(root, len(data))
     with written_beside(root / name) as beside:
         beside.write_bytes(data)
 
 
-def check_room(root: Path, size: int) -> None:
+def require_space(root: Path, size: int) -> None:
     """Raise OSError unless the volume has `size` free bytes besides the reserve for Redis."""
-    if room_of(root) < size:
+    if free_bytes_of(root) < size:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(root))
 
 
-def room_of(root: Path) -> int:
+def free_bytes_of(root: Path) -> int:
     """Return the free bytes of the volume, without the reserve for Redis."""
     return shutil.disk_usage(root).free - DATA_RESERVE
 

@@ -85,10 +85,10 @@ def kept_datasets(data: Path) -> Iterator[DatasetRecord]:
 def commits(data: Path, run: str) -> list[Commit]:
     """Return the commits of a run, by step. Unreadable lines are left out (a power cut may tear the
     last one), and so are repeated lines."""
-    found: dict[int, Commit] = {}
+    commits_by_step: dict[int, Commit] = {}
     for commit in _decoded(_lines(data, run)):
-        found.setdefault(commit.step, commit)
-    return [found[step] for step in sorted(found)]
+        commits_by_step.setdefault(commit.step, commit)
+    return [commits_by_step[step] for step in sorted(commits_by_step)]
 
 
 def newest_commit(data: Path, run: str) -> Commit | None:

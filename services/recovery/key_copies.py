@@ -48,7 +48,7 @@ async def lost_keys(store: Store, data: Path) -> list[KeyCopy]:
     """Return the unrevoked keys that Redis lacks. Raises RedisError."""
     accepted = await store.api_keys.digests()
     copies = await anyio.to_thread.run_sync(_read, data)
-    return [one for _, one in copies if not one.revoked and one.digest not in accepted]
+    return [copy for _, copy in copies if not copy.revoked and copy.digest not in accepted]
 
 
 async def revoke_again(store: Store, data: Path) -> list[str]:
@@ -56,9 +56,9 @@ async def revoke_again(store: Store, data: Path) -> list[str]:
     RedisError."""
     accepted = await store.api_keys.digests()
     copies = await anyio.to_thread.run_sync(_read, data)
-    found = [one for _, one in copies if one.revoked and one.digest in accepted]
-    await store.api_keys.remove([one.digest for one in found])
-    return [f"API key {one.record.name} ({one.record.id}) is revoked again" for one in found]
+    kept = [copy for _, copy in copies if copy.revoked and copy.digest in accepted]
+    await store.api_keys.remove([copy.digest for copy in kept])
+    return [f"API key {copy.record.name} ({copy.record.id}) is revoked again" for copy in kept]
 
 
 async def align_keys(store: Store, data: Path) -> None:
@@ -80,10 +80,10 @@ def _write(path: Path, copy: KeyCopy) -> None:
 
 
 def _read(data: Path) -> list[tuple[Path, KeyCopy]]:
-    found = []
+    copy = []
     for path in sorted((data / FOLDER).glob("[!.]*.json")):
         try:
-            found.append((path, KeyCopy.model_validate_json(path.read_bytes())))
+            copy.append((path, KeyCopy.model_validate_json(path.read_bytes())))
         except (ValidationError, OSError) as error:
             log.warning("a key's copy cannot be read", file=str(path), reason=str(error))
-    return found
+    return copy

@@ -41,13 +41,13 @@ class Losses:
             *(late(run, commit) for run, commit in self.behind),
             *(f"run {run.name} ({run.id}) has files, and no record in Redis" for run in self.runs),
             *(
-                f"dataset {one.name} ({one.id}) has {one.rows} rows in files, and no record of "
+                f"dataset {item.name} ({item.id}) has {item.rows} rows in files, and no record of "
                 "them in Redis"
-                for one in self.datasets
+                for item in self.datasets
             ),
             *(
-                f"API key {one.record.name} ({one.record.id}) has a copy, and no record in Redis"
-                for one in self.keys
+                f"API key {item.record.name} ({item.record.id}) has a copy, and no record in Redis"
+                for item in self.keys
             ),
         ]
 
@@ -74,18 +74,18 @@ async def compare(store: Store, data: Path) -> Losses:
     kept, datasets = await anyio.to_thread.run_sync(
         lambda: (list(kept_runs(data)), list(kept_datasets(data)))
     )
-    found = Losses()
+    losses = Losses()
     listed = await store.runs.all()
-    found.runs.extend(run for run in kept if run.id not in {one.id for one in listed})
+    losses.runs.extend(run for run in kept if run.id not in {run.id for run in listed})
     for run in listed:
         if (newest := await anyio.to_thread.run_sync(_newest, data, run)) is not None:
-            found.behind.append((run, newest))
+            losses.behind.append((run, newest))
     # An unreadable record exists, and affects only itself.
     there = await store.datasets.list()
     rows = {record.id: math.inf if record.damage else record.rows for record in there}
-    found.datasets.extend(one for one in datasets if rows.get(one.id, 0) < one.rows)
-    found.keys.extend(await lost_keys(store, data))
-    return found
+    losses.datasets.extend(record for record in datasets if rows.get(record.id, 0) < record.rows)
+    losses.keys.extend(await lost_keys(store, data))
+    return losses
 
 
 async def require_complete(store: Store, data: Path) -> None:

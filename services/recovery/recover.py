@@ -51,7 +51,7 @@ async def recover(store: Store, data: Path, losses: Losses) -> list[str]:
     for key in losses.keys:
         await store.api_keys.add(key.digest, key.record)
         done.append(f"API key {key.record.name} ({key.record.id}) is accepted again")
-    runs = sorted(losses.runs, key=lambda one: one.created)
+    runs = sorted(losses.runs, key=lambda run: run.created)
     done += [await _resubmit(store, data, run, steps) for run in runs]
     for run, newest in losses.behind:
         steps[run.id], sentence = await _catch_up(store, data, run, late(run, newest))
@@ -79,9 +79,9 @@ async def align(store: Store, data: Path) -> None:
     for run, step in runs.items():
         if commits(data, run):
             cut_commits(data, run, step)
-    for one in list(kept_datasets(data)):
-        if one.id not in datasets or datasets[one.id].rows < one.rows:
-            forget_dataset(data, one.id)
+    for listed in list(kept_datasets(data)):
+        if listed.id not in datasets or datasets[listed.id].rows < listed.rows:
+            forget_dataset(data, listed.id)
     await align_keys(store, data)
 
 
@@ -130,10 +130,10 @@ async def _catch_up(store: Store, data: Path, run: RunSummary, loss: str) -> tup
         await store.recovery.note_loss(run.id, f"{loss}{again}")
         return run.committed_step, f"{named} goes on from step {run.committed_step}{again}"
     (commit,) = whole
-    found = datetime.now(UTC).isoformat(" ", "seconds")
+    recovered_at = datetime.now(UTC).isoformat(" ", "seconds")
     note = (
-        f"{loss}. It was recovered at {found} from the checkpoint of step {commit.step}: which "
-        "tasks were finished or dropped after that step is not known, and they are sampled again"
+        f"{loss}. It was recovered at {recovered_at} from the checkpoint of step {commit.step}: "
+        "which tasks were finished or dropped after that step is not known, and they are sampled again"
     )
     await _write(store, data, run, commit, [c for c in later if c.step <= commit.step], note)
     done = f"{named} goes on from step {commit.step}; what was finished after it is sampled again"
@@ -146,7 +146,7 @@ async def _write(
     """Write the commits `later` into Redis."""
     generation = await store.ledger.generation(run.id)
     there = [fields for _, fields in await store.ledger.rows_after(run.id, "")]
-    rows = [fields for one in later for _, fields in one.rows if fields not in there]
+    rows = [fields for newer in later for _, fields in newer.rows if fields not in there]
     ended = ended_tasks([*there, *rows])
     places = [*generation.returned, *generation.held, *(task for _, task in generation.groups)]
     cursor = await store.recovery.cursor(run.id)
@@ -167,14 +167,14 @@ async def _write(
 
 def ended_tasks(rows: Iterable[Mapping[str, str]]) -> list[str]:
     """Return the tasks that have ended by these rows of a ledger, without undone training."""
-    found: list[tuple[int, list[str]]] = []
+    ended: list[tuple[int, list[str]]] = []
     for fields in rows:
         step = int(fields.get("step", 0))
         if fields["end"] == "undone":
-            found = [(trained, tasks) for trained, tasks in found if trained <= step]
+            ended = [(trained, tasks) for trained, tasks in ended if trained <= step]
         else:
-            found.append((step, json.loads(fields["tasks"])))
-    return [task for _, tasks in found for task in tasks]
+            ended.append((step, json.loads(fields["tasks"])))
+    return [task for _, tasks in ended for task in tasks]
 
 
 def still_open(

@@ -59,8 +59,8 @@ def read_key(path: Path) -> str | None:
 def kept_key(path: Path) -> str:
     """Return the key in `path`, and make it if it is missing. Several processes that start at once
     get the same key. Raises BadKeyFile, OSError."""
-    if (found := read_key(path)) is not None:
-        return found
+    if (present := read_key(path)) is not None:
+        return present
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     key = new_key()
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}-") as file:
@@ -70,10 +70,10 @@ def kept_key(path: Path) -> str:
         try:
             os.link(file.name, path)
         except FileExistsError:
-            found = read_key(path)
-            if found is None:
+            present = read_key(path)
+            if present is None:
                 raise BadKeyFile(f"the key file {path} may not be read") from None
-            return found
+            return present
     return key
 
 
@@ -100,9 +100,9 @@ def key_for(settings: Settings, gateway_url: str | None = None) -> str | None:
     """
     if settings.api_key is not None:
         return settings.api_key.get_secret_value()
-    given = (gateway_url or settings.gateway_url).rstrip("/")
-    own = given == settings.gateway_url.rstrip("/") or is_loopback(httpx.URL(given).host)
-    return read_key(settings.data.absolute() / API_KEY) if own else None
+    gateway = (gateway_url or settings.gateway_url).rstrip("/")
+    is_ours = gateway == settings.gateway_url.rstrip("/") or is_loopback(httpx.URL(gateway).host)
+    return read_key(settings.data.absolute() / API_KEY) if is_ours else None
 
 
 def key_for_rewards(settings: Settings) -> str | None:

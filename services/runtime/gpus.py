@@ -107,10 +107,10 @@ def listed_gpus() -> list[GPU]:
             "there is no nvidia-smi, so no GPU can be taken: on a machine without GPUs use "
             "`docker compose --profile cpu up`, or leave out --gpu-locks (HEADRACE_GPU_LOCKS)"
         )
-    said = subprocess.run(LIST, capture_output=True, text=True, check=False)
-    if said.returncode:
-        raise GPUsUnknown(f"nvidia-smi failed: {(said.stderr or said.stdout).strip()}")
-    pairs = (line.split(",") for line in said.stdout.splitlines() if line.strip())
+    result = subprocess.run(LIST, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise GPUsUnknown(f"nvidia-smi failed: {(result.stderr or result.stdout).strip()}")
+    pairs = (line.split(",") for line in result.stdout.splitlines() if line.strip())
     return [GPU(index.strip(), uuid.strip()) for index, uuid in pairs]
 
 
@@ -119,14 +119,14 @@ def described_gpus() -> list[GPUDevice]:
     cannot be asked, or vLLM's CPU build is installed."""
     if installed_device() == "cpu" or shutil.which(DESCRIBE[0]) is None:
         return []
-    said = subprocess.run(DESCRIBE, capture_output=True, text=True, check=False)
-    lines = [line.split(", ") for line in said.stdout.splitlines() if line.count(", ") == 3]
-    found = {
+    result = subprocess.run(DESCRIBE, capture_output=True, text=True, check=False)
+    lines = [line.split(", ") for line in result.stdout.splitlines() if line.count(", ") == 3]
+    devices = {
         GPU(index, uuid): GPUDevice(uuid=uuid, name=name, memory=int(mib) << 20)
         for index, uuid, name, mib in lines
         if mib.isdigit()
     }
-    return [found[gpu] for gpu in visible_gpus(list(found), os.environ)]
+    return [devices[gpu] for gpu in visible_gpus(list(devices), os.environ)]
 
 
 def visible_gpus(listed: Sequence[GPU], environment: Mapping[str, str]) -> list[GPU]:

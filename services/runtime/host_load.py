@@ -22,13 +22,13 @@ def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
     free = int(re.findall(r"MemAvailable: +(\d+)", meminfo)[0]) * 1024
     for limit, used in CGROUPS:
         try:
-            left = int((cgroup / limit).read_text()) - int((cgroup / used).read_text())
+            allowed = int((cgroup / limit).read_text()) - int((cgroup / used).read_text())
             stat = ((cgroup / used).parent / "memory.stat").read_text()
         except (OSError, ValueError):
             # No such file, or `max`: no limit.
             continue
         cached = re.findall(r"^inactive_file (\d+)", stat, re.M)
-        free = min(free, left + sum(map(int, cached)))
+        free = min(free, allowed + sum(map(int, cached)))
     return max(0, free)
 
 
@@ -49,9 +49,9 @@ def memory_of(pid: int) -> int:
     """Return the bytes that `pid` and its descendants have in memory, without memory shared with
     others."""
     total = 0
-    for one in tree(pid):
+    for member in tree(pid):
         try:
-            _, resident, shared, *_ = map(int, Path(f"/proc/{one}/statm").read_text().split())
+            _, resident, shared, *_ = map(int, Path(f"/proc/{member}/statm").read_text().split())
         except (OSError, ValueError):
             continue
         total += (resident - shared) * PAGE
@@ -76,7 +76,7 @@ def vllm_cores() -> list[int]:
     allowed = sorted(os.sched_getaffinity(0))
     if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", bound):
         return allowed
-    ranges = [[int(end) for end in one.split("-")] for one in bound.split(",")]
+    ranges = [[int(end) for end in part.split("-")] for part in bound.split(",")]
     return [core for ends in ranges for core in range(ends[0], ends[-1] + 1)]
 
 

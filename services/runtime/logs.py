@@ -52,7 +52,9 @@ def configure(process: str, level: str = "info", fmt: str = "auto") -> None:
 
 
 def _escape(logger: Any, method: str, event: dict[str, Any]) -> dict[str, Any]:
-    return {key: visible(one) if isinstance(one, str) else one for key, one in event.items()}
+    return {
+        key: visible(value) if isinstance(value, str) else value for key, value in event.items()
+    }
 
 
 def get_logger(name: str) -> structlog.stdlib.BoundLogger:

@@ -42,18 +42,18 @@ class ToolServer:
 def tool_servers(setting: SecretStr | None) -> dict[str, ToolServer]:
     """Parse the setting into servers by name. Logs its problems, without values."""
     text = setting.get_secret_value().strip() if setting is not None else ""
-    found: dict[str, ToolServer] = {}
+    servers: dict[str, ToolServer] = {}
     for number, entry in enumerate(_entries(text), 1):
         name, equals, url = (part.strip() for part in entry.partition("="))
         # An invalid name may be a part of a key.
         if not (equals and re.fullmatch(SERVER_NAME, name)):
             log.warning(f"{VARIABLE}: entry {number} is no NAME=URL and is left out")
             continue
-        problem = "it is named twice" if name in found else _problem(url)
-        found[name] = ToolServer(name, url, problem)
+        problem = "it is named twice" if name in servers else _problem(url)
+        servers[name] = ToolServer(name, url, problem)
         if problem:
             log.warning(f"{VARIABLE}: a server is disabled", server=name, problem=problem)
-    return found
+    return servers
 
 
 def usable(servers: Mapping[str, ToolServer]) -> list[str]:
@@ -79,9 +79,9 @@ def _spellings(url: str) -> set[str]:
     userinfo = parts.netloc.rpartition("@")[0]
     whole = [url, parts.path if parts.path != "/" else "", f"{userinfo}@", f"?{parts.query}"]
     pieces = re.split("[/:&=;]", f"{userinfo}/{parts.path}/{parts.query}/{parts.fragment}")
-    found = [part for part in whole if len(part) > 1]
-    found += [piece for piece in pieces if len(piece) >= SHORTEST_KEY]
-    return {form for part in found for form in (part, unquote(part), quote(unquote(part)))}
+    spelled = [part for part in whole if len(part) > 1]
+    spelled += [piece for piece in pieces if len(piece) >= SHORTEST_KEY]
+    return {form for part in spelled for form in (part, unquote(part), quote(unquote(part)))}
 
 
 def _entries(text: str) -> list[str]:

@@ -36,8 +36,8 @@ class Datasets(StorePart):
 
     async def list(self) -> list[DatasetRecord]:
         """Return all datasets. `damage` marks the datasets whose record cannot be read."""
-        found = await self._redis.hgetall(DATASETS)
-        return [read_dataset(as_text(id), text) for id, text in found.items()]
+        records = await self._redis.hgetall(DATASETS)
+        return [read_dataset(as_text(id), text) for id, text in records.items()]
 
     async def delete(self, id: str) -> None:
         """Delete a dataset's record."""

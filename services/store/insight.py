@@ -47,8 +47,8 @@ def lock_token(host: str, pid: int, since: float) -> str:
 
 def parse_hold(token: str, seconds_left: float, now: float) -> LearnerHold:
     """Parse the value of a lock that lapses in `seconds_left` unless it is prolonged."""
-    host, *rest = token.split(":")
-    pid, since = rest[:2] if len(rest) == 3 and all(map(str.isdigit, rest[:2])) else (None, None)
+    host, *parts = token.split(":")
+    pid, since = parts[:2] if len(parts) == 3 and all(map(str.isdigit, parts[:2])) else (None, None)
     return LearnerHold(
         host=host,
         pid=int(pid) if pid else None,
@@ -97,7 +97,7 @@ class Insight:
             pipe.zrange(pool_key(run.pool, "queue"), 0, -1)
             pipe.get(pool_key(run.pool, "learner"))
             pipe.pttl(pool_key(run.pool, "learner"))
-            queue, token, left = await pipe.execute()
+            queue, token, lock_ms = await pipe.execute()
         waiting = [as_text(id) for id in queue]
         queued = run.id in waiting
         events = await self._redis.xrevrange(run_key(run.id, "events"), count=EVENTS)
@@ -108,7 +108,7 @@ class Insight:
             active=await self._runs.active(run.pool),
             ahead=waiting[: waiting.index(run.id)] if queued else [],
             queued=queued,
-            learner=parse_hold(token.decode(), left / 1000, now) if token else None,
+            learner=parse_hold(token.decode(), lock_ms / 1000, now) if token else None,
             workers=workers,
             events=[parsed_event(entry, fields) for entry, fields in reversed(events)],
             evaluation=await self._evaluation(run.id),
@@ -165,10 +165,10 @@ class Insight:
             pipe.zcard(run_key(run, "evaluation_attempts"))
             pipe.zrange(run_key(run, "evaluation_seats"), 0, -1)
             pipe.llen(run_key(run, "evaluation_queue"))
-            found, held, seats, waiting = await pipe.execute()
-        if b"id" not in found:
+            fields, held, seats, waiting = await pipe.execute()
+        if b"id" not in fields:
             return None
-        text = await self._redis.hget(run_key(run, "evaluation_requests"), found[b"id"])
+        text = await self._redis.hget(run_key(run, "evaluation_requests"), fields[b"id"])
         if text is None:  # reported in between
             return None
         with reading(f"the open evaluation of run {run}"):
@@ -179,7 +179,7 @@ class Insight:
                 step=request.step,
                 version=request.version,
                 rows=request.rows,
-                answered=int(found.get(b"answered", 0)),
+                answered=int(fields.get(b"answered", 0)),
                 held=held,
                 workers=[as_text(worker) for worker in seats],
                 waiting=waiting,
@@ -199,8 +199,8 @@ class Insight:
             pipe.xrange(run_key(run.id, "groups"))
             pipe.hgetall(run_key(run.id, "plans"))
             pipe.hget(run_key(run.id, "order"), "filtered")
-            found: list[Any] = await pipe.execute()
-        returned, attempts, held, groups, plans, filtered = found
+            replies: list[Any] = await pipe.execute()
+        returned, attempts, held, groups, plans, filtered = replies
         planned = {
             entry: int(step)
             for step, plan in plans.items()
@@ -233,7 +233,7 @@ class Insight:
         ]
         oldest = None
         if tasks and not run.state.final:
-            oldest = min(tasks, key=lambda one: (one.place == "trained", one.task))
+            oldest = min(tasks, key=lambda task: (task.place == "trained", task.task))
             tries = await self._redis.hget(run_key(run.id, "tries"), str(oldest.task))
             oldest.failures = json.loads(tries or "{}")
         return {"flow": flow, "planned_step": ahead[0] if ahead else None, "oldest": oldest}
@@ -250,10 +250,10 @@ def _held(
     task, holder, leased, *_ = record.split(" ")
     number = position(task)
     scoring = any(
-        one.id == holder
-        and one.oldest
-        and (one.oldest.task, one.oldest.stage) == (number, "scoring")
-        for one in workers
+        seen.id == holder
+        and seen.oldest
+        and (seen.oldest.task, seen.oldest.stage) == (number, "scoring")
+        for seen in workers
     )
     return OldestTask(
         task=number,

@@ -58,12 +58,12 @@ def as_text(name: bytes) -> str:
 def is_damage(error: Exception) -> bool:
     """Return whether Redis refused a call because of a key's value, not because of its own
     state."""
-    said = str(error)
+    message = str(error)
     # Subclasses are states of Redis; a script's error may name a state only in its text.
     return (
         type(error) is ResponseError
-        and any(words in said for words in MISFITS)
-        and not any(words in said for words in STATES)
+        and any(words in message for words in MISFITS)
+        and not any(words in message for words in STATES)
     )
 
 
@@ -160,11 +160,11 @@ def _salvaged(
         try:
             return model.model_validate({**stand_ins, **values}), wrong
         except ValidationError as error:
-            found = {str(item["loc"][0]): str(item["msg"]) for item in error.errors()}
-            if not found.keys() & values.keys():
+            invalid = {str(item["loc"][0]): str(item["msg"]) for item in error.errors()}
+            if not invalid.keys() & values.keys():
                 raise
-            wrong |= found
-            values = {name: value for name, value in values.items() if name not in found}
+            wrong |= invalid
+            values = {name: value for name, value in values.items() if name not in invalid}
 
 
 def _brief(error: Exception) -> str:

@@ -38,17 +38,18 @@ def listed_files(folder: Path) -> list[ListedFile]:
     """Return the files of a checkpoint's manifest, largest first. Raises DamagedFile, OSError."""
     try:
         files = json.loads((folder / MANIFEST).read_bytes())["files"]
-        found = [
-            ListedFile(str(n), int(one["bytes"]), str(one["xxh3"])) for n, one in files.items()
+        listed = [
+            ListedFile(str(n), int(entry["bytes"]), str(entry["xxh3"]))
+            for n, entry in files.items()
         ]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedFile(f"{MANIFEST} is no list of files: {error}") from error
-    if any(".." in Path(file.name).parts or file.name.startswith("/") for file in found):
+    if any(".." in Path(file.name).parts or file.name.startswith("/") for file in listed):
         raise DamagedFile(f"{MANIFEST} names a file elsewhere")
-    return sorted(found, key=lambda file: (-file.bytes, file.name))
+    return sorted(listed, key=lambda file: (-file.bytes, file.name))
 
 
-def damage(folder: Path, most: int | None = None) -> str | None:
+def damage(folder: Path, max_bytes: int | None = None) -> str | None:
     """Describe why training cannot go on from a checkpoint, or return None if it is whole. `most`
     limits the bytes that are read, smallest files first; the other files are compared by size
     only."""
@@ -56,8 +57,8 @@ def damage(folder: Path, most: int | None = None) -> str | None:
         for file in reversed(listed_files(folder)):
             if not file.needed:
                 continue
-            reads = most is None or file.bytes <= most
-            most = most if most is None or not reads else most - file.bytes
+            reads = max_bytes is None or file.bytes <= max_bytes
+            max_bytes = max_bytes if max_bytes is None or not reads else max_bytes - file.bytes
             check_file(folder / file.name, file.bytes, file.xxh3 if reads else None, file.name)
     except FileNotFoundError as error:
         lacks = Path(str(error.filename)).name
@@ -74,7 +75,7 @@ def earlier(folder: Path) -> Iterator[tuple[int, Path]]:
     if before is None or not folder.parent.is_dir():
         return
     named = ((NAME.fullmatch(path.name), path) for path in folder.parent.iterdir())
-    found = [(int(match[1]), path) for match, path in named if match]
-    for step, path in sorted(found, reverse=True):
+    checkpoints = [(int(match[1]), path) for match, path in named if match]
+    for step, path in sorted(checkpoints, reverse=True):
         if step < int(before[1]):
             yield step, path

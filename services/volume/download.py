@@ -63,7 +63,7 @@ class KeyRefused(GatewayAway):
 class Peers:
     """The other hosts that serve files to this one."""
 
-    own: str
+    address: str
     """The address at which this host serves files; empty if it does not."""
     listed: Callable[[], Awaitable[Sequence[tuple[str, Collection[str]]]]]
     """Lists (address, names of the files that it has or is fetching) of hosts. This host may be
@@ -80,8 +80,8 @@ class Peers:
             await asyncio.sleep(ANNOUNCED_SECONDS)
             self._list = await self.listed()
             self._list_ends = time.monotonic() + LISTED_SECONDS
-        found, now = {url for url, names in self._list if name in names}, time.monotonic()
-        return sorted(url for url in found if self._shunned.get(url, 0.0) < now)
+        urls, now = {url for url, names in self._list if name in names}, time.monotonic()
+        return sorted(url for url in urls if self._shunned.get(url, 0.0) < now)
 
     def source(self, url: str) -> FileSource:
         """Return a host as a source of files."""
@@ -154,7 +154,7 @@ async def download_parts(
     try:
         with Partial.opened(path, file) as partial:
             missing = await anyio.to_thread.run_sync(partial.missing)
-            plan = FetchPlan(file.name, missing, peers.own if peers else "", hosts)
+            plan = FetchPlan(file.name, missing, peers.address if peers else "", hosts)
             parts = _Parts(file, partial, plan, gateway, peers)
             began = time.monotonic()
             await parts.run()
@@ -242,10 +242,10 @@ class _Parts:
         finally:
             self._deadlines.pop(ask, None)
         part = transfer.start // self._partial.length
-        if (found := digest.hexdigest()) != self._file.parts[part]:
+        if (checksum := digest.hexdigest()) != self._file.parts[part]:
             raise WrongAnswer(
                 f"part {part} of {self._file.name}, from byte {transfer.start}, has checksum "
-                f"{found} at {source.shown}, the manifest says {self._file.parts[part]}"
+                f"{checksum} at {source.shown}, the manifest says {self._file.parts[part]}"
             )
         self._partial.mark(part)
         self._seconds += time.monotonic() - began

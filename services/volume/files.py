@@ -64,8 +64,8 @@ def check_file(
     """Raise DamagedFile unless `path` has this size and checksum (None: not checked). Errors call
     it `name`. Once `stop` is set the outcome means nothing."""
     name = name or path.name
-    if size is not None and (found := path.stat().st_size) != size:
-        raise DamagedFile(f"{name} has {found} bytes, its manifest says {size}")
+    if size is not None and (actual := path.stat().st_size) != size:
+        raise DamagedFile(f"{name} has {actual} bytes, its manifest says {size}")
     if xxh3 is not None and (digest := checksum(path, stop)) != xxh3:
         raise DamagedFile(f"{name} has checksum {digest}, its manifest says {xxh3}")
 
@@ -85,8 +85,8 @@ def opened_by_umask(path: Path) -> None:
     """Give a file the default mode of this process. mkstemp and safetensors make files for their
     own user alone, which is right in the data folder, and wrong for an exported model."""
     # The call `umask` can only read the mask by setting it.
-    found = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.M)
-    path.chmod(0o666 & ~(int(found[1], 8) if found else 0o077))
+    mask = re.search(r"^Umask:\s*([0-7]+)$", Path("/proc/self/status").read_text(), re.M)
+    path.chmod(0o666 & ~(int(mask[1], 8) if mask else 0o077))
 
 
 @contextmanager

@@ -55,12 +55,12 @@ class Partial:
     def missing(self) -> list[int]:
         """Return the missing parts. Reads the marked parts: after a power cut they may be wrong."""
         count, size = len(self._file.parts), self._file.bytes
-        said = os.pread(self._parts, count, 0)
+        marks = os.pread(self._parts, count, 0)
         os.truncate(self._parts, 0)
         os.truncate(self._parts, count)
         os.truncate(self._data, size)
         for part in range(count):
-            if said[part : part + 1] == b"\1" and self._is_right(part):
+            if marks[part : part + 1] == b"\1" and self._is_right(part):
                 self.mark(part)
         return [part for part in range(count) if os.pread(self._parts, 1, part) != b"\1"]
 
@@ -95,9 +95,9 @@ class Partial:
 
 def discard(path: Path) -> None:
     """Delete an unfinished file."""
-    for one in (partial_path(path), parts_path(path)):
+    for leftover in (partial_path(path), parts_path(path)):
         with suppress(FileNotFoundError):
-            one.unlink()
+            leftover.unlink()
 
 
 def _open(path: Path) -> int:

@@ -66,12 +66,12 @@ async def last_metric(folder: Path, name: str) -> float | None:
     path = folder / METRICS
     try:
         rows, _ = await anyio.to_thread.run_sync(read_metrics, path, {name}, -1, 1 << 31, 0, True)
-        found = next((float(row[name]) for row in reversed(rows) if name in row), None)
+        value = next((float(row[name]) for row in reversed(rows) if name in row), None)
     except (TypeError, ArithmeticError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
-    if found is not None and not math.isfinite(found):
-        raise ValueError(f"{path} is damaged: {name} is {found}")
-    return found
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"{path} is damaged: {name} is {value}")
+    return value
 
 
 def read_samples(
@@ -79,38 +79,38 @@ def read_samples(
 ) -> tuple[list[SampledAnswer], int | None]:
     """Read up to `limit` answers of `step` (None: of all steps), newest first, before the byte
     `before`. Returns the answers, and the byte before which older answers are, or None."""
-    found: list[SampledAnswer] = []
+    samples: list[SampledAnswer] = []
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             for at, line in backwards(file, size if before is None else min(before, size)):
-                if (one := _sample(line, path)) is None:
+                if (sample := _sample(line, path)) is None:
                     continue
                 # Later lines are of later steps.
-                if step is not None and one.step < step:
+                if step is not None and sample.step < step:
                     break
-                if step is None or one.step == step:
-                    found.append(one)
-                    if len(found) == limit:
-                        return found, at or None
+                if step is None or sample.step == step:
+                    samples.append(sample)
+                    if len(samples) == limit:
+                        return samples, at or None
     except FileNotFoundError:
         return [], None
-    return found, None
+    return samples, None
 
 
 def first_samples(path: Path, limit: int) -> list[SampledAnswer]:
     """Return up to `limit` answers of the first step."""
-    found: list[SampledAnswer] = []
+    samples: list[SampledAnswer] = []
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         for line in file:
-            if not line.endswith(b"\n") or len(found) == limit:
+            if not line.endswith(b"\n") or len(samples) == limit:
                 break
-            if (one := _sample(line, path)) is None:
+            if (sample := _sample(line, path)) is None:
                 continue
-            if found and one.step != found[0].step:
+            if samples and sample.step != samples[0].step:
                 break
-            found.append(one)
-    return found
+            samples.append(sample)
+    return samples
 
 
 def _row(line: bytes, path: Path, strict: bool = False) -> dict[str, Any] | None:

@@ -49,16 +49,17 @@ class Ask:
     """The number of the request to this source. Each number has other parts."""
 
 
-def sources_of(name: str, part: int, own: str, hosts: Sequence[str]) -> list[str]:
-    """Return the addresses to ask for a part, in order: the hosts above `own` in the part's tree,
-    the gateway, and the other hosts. An `own` that is not in `hosts`, such as '', only fetches."""
+def sources_of(name: str, part: int, own_address: str, hosts: Sequence[str]) -> list[str]:
+    """Return the addresses to ask for a part, in order: the hosts above `own_address` in the part's
+    tree, the gateway, and the other hosts. An `own_address` that is not in `hosts`, such as '',
+    only fetches."""
     order = sorted(hosts, key=lambda host: (_hash(name, part, host), host))
-    others = [host for host in order if host != own]
-    if own in order:
-        place = order.index(own)
+    others = [host for host in order if host != own_address]
+    if own_address in order:
+        place = order.index(own_address)
     else:
         # A leaf: below any of the other hosts.
-        place = CHILDREN * (_hash(name, part, own) % len(order)) + 1 if order else 0
+        place = CHILDREN * (_hash(name, part, own_address) % len(order)) + 1 if order else 0
     above = []
     while place > 0:
         place = (place - 1) // CHILDREN
@@ -82,7 +83,9 @@ class _Wanted:
 class FetchPlan:
     """Decides which source to ask next, and for which parts."""
 
-    def __init__(self, name: str, parts: Sequence[int], own: str, hosts: Sequence[str]) -> None:
+    def __init__(
+        self, name: str, parts: Sequence[int], own_address: str, hosts: Sequence[str]
+    ) -> None:
         """Plan the missing `parts` of a file."""
         self._wanted: dict[int, _Wanted] = {}
         self._of: dict[str, set[int]] = defaultdict(set)
@@ -91,9 +94,9 @@ class FetchPlan:
         self._waits: Counter[str] = Counter()
         """Answers "not yet" by source since a part came."""
         for part in parts:
-            self._wanted[part] = one = _Wanted(part, sources_of(name, part, own, hosts))
-            self._of[one.sources[0]].add(part)
-        others = [host for host in hosts if host != own]
+            self._wanted[part] = wanted = _Wanted(part, sources_of(name, part, own_address, hosts))
+            self._of[wanted.sources[0]].add(part)
+        others = [host for host in hosts if host != own_address]
         # With several hosts, each has one request to the gateway, so the first parts come soon.
         slots = [(GATEWAY, slot) for slot in range(1 if others else PER_SOURCE)]
         slots += [(host, slot) for slot in range(PER_SOURCE) for host in others]
@@ -126,9 +129,9 @@ class FetchPlan:
         """Record that a part came, and is right."""
         self._end(ask)
         self._waits.clear()
-        one = self._wanted.pop(part, None)
-        if one is not None:
-            self._of[one.sources[one.at]].discard(part)
+        wanted = self._wanted.pop(part, None)
+        if wanted is not None:
+            self._of[wanted.sources[wanted.at]].discard(part)
 
     def failed(self, ask: Ask, outcome: FetchFailure) -> int:
         """Record that a request ended without a part. Returns the completed rounds through all
@@ -148,14 +151,14 @@ class FetchPlan:
         self._active -= 1
         self._idle.append((ask.source, ask.slot))
 
-    def _advance(self, one: _Wanted) -> int:
+    def _advance(self, wanted: _Wanted) -> int:
         """Move a part to its next source. Avoided hosts are skipped."""
-        self._of[one.sources[one.at]].discard(one.part)
+        self._of[wanted.sources[wanted.at]].discard(wanted.part)
         while True:
-            one.at += 1
-            if one.at == len(one.sources):
-                one.at, one.rounds = 0, one.rounds + 1
-            if one.sources[one.at] not in self._left_alone:
+            wanted.at += 1
+            if wanted.at == len(wanted.sources):
+                wanted.at, wanted.rounds = 0, wanted.rounds + 1
+            if wanted.sources[wanted.at] not in self._left_alone:
                 break
-        self._of[one.sources[one.at]].add(one.part)
-        return one.rounds
+        self._of[wanted.sources[wanted.at]].add(wanted.part)
+        return wanted.rounds

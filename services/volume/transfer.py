@@ -171,9 +171,9 @@ class Transfer:
             )
         first, length, total = 0, response.length, response.length
         if ranged:
-            said = response.headers["Content-Range"] or ""
-            found = re.fullmatch(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", said)
-            first, last, total = map(int, found.groups()) if found else (-1, -1, None)
+            content_range = response.headers["Content-Range"] or ""
+            numbers = re.fullmatch(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})", content_range)
+            first, last, total = map(int, numbers.groups()) if numbers else (-1, -1, None)
             length = last + 1 - first
             stop = total if self.stop is None else self.stop
             asked = {(self.start, stop), *self.parts.values()}

@@ -182,10 +182,10 @@ class DeltaReader:
         return Patch(name, tensor.shape, positions, part["values"])
 
     def _described(self, metadata: dict[str, str]) -> tuple[str, str, list[Tensor]]:
-        found = metadata.get("format"), metadata.get("version"), metadata.get("dtype")
-        if found != (FORMAT, VERSION, "BF16"):
+        kind = metadata.get("format"), metadata.get("version"), metadata.get("dtype")
+        if kind != (FORMAT, VERSION, "BF16"):
             raise UnusableDelta(
-                f"{self.path} has format, version and dtype {found}, this process reads "
+                f"{self.path} has format, version and dtype {kind}, this process reads "
                 f"{(FORMAT, VERSION, 'BF16')}"
             )
         try:
@@ -221,9 +221,9 @@ class DeltaReader:
             starts[tensor.name] = dict(at)
             for kind, length in tensor.lengths.items():
                 at[kind] += length
-        found = {name: (str(a.get_dtype()), a.get_shape()) for name, a in arrays.items()}
+        actual = {name: (str(a.get_dtype()), a.get_shape()) for name, a in arrays.items()}
         types = {"values": "U16", "low": "U8", "high": "U8"}
         expected = {name: (types[name], [length]) for name, length in at.items()}
-        if found != expected:
-            raise UnusableDelta(f"{self.path} has the arrays {found}, its tensors need {expected}")
+        if actual != expected:
+            raise UnusableDelta(f"{self.path} has the arrays {actual}, its tensors need {expected}")
         return starts

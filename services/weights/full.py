@@ -118,13 +118,13 @@ class WholeVersion:
         return values.reshape(place.shape)
 
 
-def _check_shapes(path: Path, found: Mapping[str, TensorSpan], delta: DeltaReader) -> None:
-    if found.keys() != delta.tensors.keys():
-        other = sorted(found.keys() ^ delta.tensors.keys())
+def _check_shapes(path: Path, spans: Mapping[str, TensorSpan], delta: DeltaReader) -> None:
+    if spans.keys() != delta.tensors.keys():
+        other = sorted(spans.keys() ^ delta.tensors.keys())
         raise UnusableDelta(f"{delta.path} and {path} differ in {len(other)} tensors: {other[:3]}")
     for name, tensor in delta.tensors.items():
-        if found[name].shape != tensor.shape:
+        if spans[name].shape != tensor.shape:
             raise UnusableDelta(
                 f"{delta.path}: {name} has shape {list(tensor.shape)}, in {path} "
-                f"{list(found[name].shape)}"
+                f"{list(spans[name].shape)}"
             )

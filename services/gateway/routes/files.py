@@ -15,7 +15,7 @@ from services.contracts.groups.payload import owner_of
 from services.gateway.dependencies import Deps
 from services.http import OpenFile, Problem, responses
 from services.http.served_files import open_served
-from services.payloads.places import check_room
+from services.payloads.places import require_space
 from services.volume import written_beside
 
 router = APIRouter(prefix="/v1/files", tags=["files"])
@@ -84,7 +84,7 @@ async def store(
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no run {owner.run!r}")
     if not (await deps.store.trajectories.needed(owner.run, [(owner.task, owner.attempt)]))[0]:
         raise Problem(HTTPStatus.CONFLICT, f"attempt {owner.attempt} of task {owner.task} is over")
-    check_room(deps.volume.root, int(size))
+    require_space(deps.volume.root, int(size))
     stack = ExitStack()
     beside = stack.enter_context(written_beside(deps.volume.path(path)))
     try:

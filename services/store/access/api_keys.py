@@ -18,19 +18,21 @@ class ApiKeys(StorePart):
 
     async def find(self, digest: str) -> ApiKeyRecord | None:
         """Return the record of a key, or None."""
-        found = await self._redis.hget(API_KEYS, digest)
-        return read_json(ApiKeyRecord, "an API key", found) if found else None
+        text = await self._redis.hget(API_KEYS, digest)
+        return read_json(ApiKeyRecord, "an API key", text) if text else None
 
     async def list(self) -> list[ApiKeyRecord]:
         """Return the records of all keys, oldest first."""
-        found = await self._redis.hvals(API_KEYS)
-        read = (read_json(ApiKeyRecord, "an API key", text) for text in found)
-        return sorted((one for one in read if one), key=lambda one: (one.created, one.id))
+        texts = await self._redis.hvals(API_KEYS)
+        read = (read_json(ApiKeyRecord, "an API key", text) for text in texts)
+        return sorted(
+            (record for record in read if record), key=lambda record: (record.created, record.id)
+        )
 
     async def digests(self) -> dict[str, ApiKeyRecord | None]:
         """Return all keys by their digests; None for a record that cannot be read."""
-        found = await self._redis.hgetall(API_KEYS)
-        return {as_text(d): read_json(ApiKeyRecord, "an API key", r) for d, r in found.items()}
+        records = await self._redis.hgetall(API_KEYS)
+        return {as_text(d): read_json(ApiKeyRecord, "an API key", r) for d, r in records.items()}
 
     async def remove(self, digests: Sequence[str]) -> None:
         """Stop accepting these keys."""

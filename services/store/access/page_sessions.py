@@ -18,14 +18,14 @@ class PageSessions(StorePart):
 
     async def key_of(self, token: str) -> str | None:
         """Return the digest of the key that a session's token stands for, or None."""
-        found = await self._redis.get(token_key("session", token))
-        return found.decode() if found else None
+        key = await self._redis.get(token_key("session", token))
+        return key.decode() if key else None
 
     async def use_login(self, token: str) -> str | None:
         """Return the digest of the key that a link's token stands for, or None. A token works
         once."""
-        found = await self._redis.getdel(token_key("login", token))
-        return found.decode() if found else None
+        key = await self._redis.getdel(token_key("login", token))
+        return key.decode() if key else None
 
     async def end(self, token: str) -> None:
         await self._redis.delete(token_key("session", token))

@@ -67,19 +67,19 @@ class AgentCalls(StorePart):
         answers already, `at_once` the number that it can answer at the same time."""
         times = [int(CLAIM_SECONDS * 1000), int(HEAD_START_SECONDS * 1000)]
         arguments = [worker, count, *times, held, at_once]
-        found = await self._scripts.run("session_claim", arguments, run=run)
-        return await self._readable(run, list(zip(found[::2], found[1::2], strict=True)))
+        pairs = await self._scripts.run("session_claim", arguments, run=run)
+        return await self._readable(run, list(zip(pairs[::2], pairs[1::2], strict=True)))
 
     async def asked(self, run: str, calls: list[str]) -> list[Claimed]:
         """Return those of `calls` that have not ended, for the worker that may claim them first.
         The worker does not hold them yet. One read."""
-        found = await self._redis.hmget(run_key(run, "calls"), calls)
-        pairs = zip(calls, found, strict=True)
+        calls_found = await self._redis.hmget(run_key(run, "calls"), calls)
+        pairs = zip(calls, calls_found, strict=True)
         return await self._readable(run, [(id.encode(), call) for id, call in pairs if call])
 
-    async def _readable(self, run: str, found: list[tuple[bytes, bytes]]) -> list[Claimed]:
+    async def _readable(self, run: str, pairs: list[tuple[bytes, bytes]]) -> list[Claimed]:
         readable = []
-        for id, call in found:
+        for id, call in pairs:
             try:
                 with reading(f"call {as_text(id)} of run {run}"):
                     readable.append(Claimed(id.decode(), _call.decode(call)))
@@ -142,8 +142,8 @@ class AgentCalls(StorePart):
 
     async def newest(self, log: Log, run: str) -> str:
         """Return the place in a run's stream of calls after which `news` begins."""
-        found = await self._redis.xrevrange(run_key(run, f"calls_{log}"), count=1)
-        return str(found[0][0].decode()) if found else "0"
+        newest = await self._redis.xrevrange(run_key(run, f"calls_{log}"), count=1)
+        return str(newest[0][0].decode()) if newest else "0"
 
     async def news(
         self, log: Log, run: str, after: str, wait: float
@@ -152,8 +152,8 @@ class AgentCalls(StorePart):
         after `after`. Waits up to `wait` seconds."""
         key = run_key(run, f"calls_{log}")
         read = await self._redis.xread({key: after}, count=1000, block=max(1, int(wait * 1000)))
-        found = read[0][1] if read else []
+        new = read[0][1] if read else []
         entries = [
-            (fields[b"call"].decode(), fields.get(b"worker", b"").decode()) for _, fields in found
+            (fields[b"call"].decode(), fields.get(b"worker", b"").decode()) for _, fields in new
         ]
-        return (found[-1][0].decode() if found else after), entries
+        return (new[-1][0].decode() if new else after), entries

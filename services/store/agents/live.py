@@ -64,12 +64,12 @@ class LiveSessions(StorePart):
         id: str,
         session: LiveSession,
         key: str,
-        most: int,
+        max_sessions: int,
         max_bytes: int = MAX_BYTES,
     ) -> str:
         """Open a session. `key` is the digest of its key; its turns may take `max_bytes`. Returns
         '', or `again` if it was opened before and now has this key, or why not: `full` (the run has
-        `most` sessions), `run` (it opens none any more), or how the session has ended."""
+        `max_sessions` sessions), `run` (it opens none any more), or how the session has ended."""
         # The session takes a task only when it is leased. This number seeds its calls.
         number = int(digest_of(id)[:7], 16)
         fields: dict[str, Any] = {
@@ -87,7 +87,7 @@ class LiveSessions(StorePart):
             "name": session.name,
         }
         flat = [part for pair in fields.items() for part in pair]
-        return str((await self._live("open", run, id, [id, most, key, *flat])).decode())
+        return str((await self._live("open", run, id, [id, max_sessions, key, *flat])).decode())
 
     async def reward(self, run: str, id: str, reward: Reward) -> Reward | str:
         """Record a session's reward. Returns the reward that counts, or the reason for a
@@ -116,10 +116,10 @@ class LiveSessions(StorePart):
     async def find(self, run: str, id: str) -> LiveSession | None:
         """Return the settings of a session, or None for an unknown or expired one."""
         names = ("leased_at", "idle", "reward_ms", "max_turns", "prompt_key", "name")
-        found = await self._redis.hmget(sessions_key(run, id), names)
-        if None in found:
+        values = await self._redis.hmget(sessions_key(run, id), names)
+        if None in values:
             return None
-        opened, idle, reward, turns, key, name = (value.decode() for value in found)
+        opened, idle, reward, turns, key, name = (value.decode() for value in values)
         times = float(opened), int(idle) / 1000, int(reward) / 1000
         return LiveSession(*times, int(turns), key, name)
 

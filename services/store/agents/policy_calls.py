@@ -47,8 +47,8 @@ class PolicyCalls(StorePart):
         """Return the last place, and the pieces of an answer after the place `after`. Waits up to
         `wait` seconds for the first piece."""
         key = policy_key(run, "answer", id)
-        found: Any = await self._redis.xread({key: after}, block=max(1, int(wait * 1000)))
-        entries = found[0][1] if found else []
+        reply: Any = await self._redis.xread({key: after}, block=max(1, int(wait * 1000)))
+        entries = reply[0][1] if reply else []
         with reading(f"the answer to call {id} of run {run}"):
             pieces = [_piece.decode(fields[b"piece"]) for _, fields in entries]
         return (entries[-1][0].decode() if entries else after), pieces
@@ -57,10 +57,10 @@ class PolicyCalls(StorePart):
 
     async def take(self, run: str, worker: str, wait: float) -> tuple[str, PolicyCall] | None:
         """Return the next call for a worker, waiting up to `wait` seconds."""
-        found = await self._redis.blpop([policy_key(run, "worker", worker)], timeout=wait)
-        if found is None:
+        reply = await self._redis.blpop([policy_key(run, "worker", worker)], timeout=wait)
+        if reply is None:
             return None
-        id = str(found[1].decode())
+        id = str(reply[1].decode())
         call = await self._redis.get(policy_key(run, "call", id))
         if call is None:
             return None

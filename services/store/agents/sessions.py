@@ -128,31 +128,31 @@ class AgentSessions(StorePart):
 
     async def key_of(self, run: str, attempt: str, index: int) -> str | None:
         """Return the digest of a session's key, or None if nothing is known of the session."""
-        found = await self._redis.hget(sessions_key(run, attempt), f"key:{index}")
-        return found.decode() if found else None
+        key = await self._redis.hget(sessions_key(run, attempt), f"key:{index}")
+        return key.decode() if key else None
 
     async def turn_count(self, run: str, attempt: str, index: int) -> int:
         """Return the number of a session's turns."""
-        found = await self._redis.hget(sessions_key(run, attempt), f"turns:{index}")
+        count = await self._redis.hget(sessions_key(run, attempt), f"turns:{index}")
         with reading(f"session {index} of attempt {attempt}"):
-            return int(found or 0)
+            return int(count or 0)
 
     async def lengths(self, run: str, attempt: str, index: int) -> list[int]:
         """Return the lengths of a session's texts (/completions) after each turn, rising."""
-        found = await self._redis.hget(sessions_key(run, attempt), f"lengths:{index}")
+        lengths = await self._redis.hget(sessions_key(run, attempt), f"lengths:{index}")
         with reading(f"session {index} of attempt {attempt}"):
-            return sorted(int(length) for length in (found or b"").split())
+            return sorted(int(length) for length in (lengths or b"").split())
 
     async def known(
         self, run: str, attempt: str, index: int, digest: str, histories: list[str]
     ) -> Known:
         """Return the session's state for a request with this digest, which may continue one of
         `histories`. One read."""
-        turns = [f"history:{index}:{one}" for one in histories]
+        turns = [f"history:{index}:{history}" for history in histories]
         names = [f"asked:{index}:{digest}", "idle", "state", f"ended:{index}", f"parents:{index}"]
         with reading(f"session {index} of attempt {attempt}"):
-            found = await self._redis.hmget(sessions_key(run, attempt), [*names, *turns])
-            asked, idle, state, ended, parents, *known = found
+            values = await self._redis.hmget(sessions_key(run, attempt), [*names, *turns])
+            asked, idle, state, ended, parents, *known = values
             return Known(
                 [None if turn is None else int(turn) for turn in known],
                 [int(turn) for turn in (parents or b"").split()],
@@ -183,8 +183,8 @@ class AgentSessions(StorePart):
             if turn:
                 return _turn.decode(turn)
             if failure:
-                found: dict[str, Any] = msgspec.json.decode(failure, type=dict[str, Any])
-                return found
+                error: dict[str, Any] = msgspec.json.decode(failure, type=dict[str, Any])
+                return error
             return str(refusal.decode()) or None
 
     async def reward(self, run: str, attempt: str, index: int, reward: Reward) -> Reward | str:
@@ -209,34 +209,34 @@ class AgentSessions(StorePart):
         if not numbers:
             return []
         names = [f"turn:{index}:{number}" for number in numbers]
-        found = await self._redis.hmget(sessions_key(run, attempt), names)
+        blobs = await self._redis.hmget(sessions_key(run, attempt), names)
         with reading(f"session {index} of attempt {attempt}"):
-            return None if None in found else [_turn.decode(blob) for blob in found]
+            return None if None in blobs else [_turn.decode(blob) for blob in blobs]
 
     async def opened(self, run: str, attempt: str) -> Opened | None:
         """Return the settings of an attempt's sessions, or None if nothing is known of them."""
         names = ("own", "name", "task", "row", "samples", "leased_at", "idle", "max_turns")
-        brought, name, *found = await self._redis.hmget(sessions_key(run, attempt), names)
-        if None in found:
+        brought, name, *values = await self._redis.hmget(sessions_key(run, attempt), names)
+        if None in values:
             return None
         with reading(f"the sessions of attempt {attempt}"):
-            task, row, samples, leased_at, idle, most = (value.decode() for value in found)
-            about = int(row), int(samples), float(leased_at), int(idle) / 1000, int(most)
-            own = msgspec.json.decode(brought, type=Row) if brought else None
-            return Opened(task, *about, own, as_text(name or b""))
+            task, row, samples, leased_at, idle, max_turns = (value.decode() for value in values)
+            about = int(row), int(samples), float(leased_at), int(idle) / 1000, int(max_turns)
+            brought_row = msgspec.json.decode(brought, type=Row) if brought else None
+            return Opened(task, *about, brought_row, as_text(name or b""))
 
     async def played(self, run: str, attempt: str, samples: int) -> list[PlayedSession] | None:
         """Return all sessions of a group with their turns and rewards, or None if another worker
         was faster and they are closed."""
-        found = await self._redis.hgetall(sessions_key(run, attempt))
-        if found.get(b"state", b"ended") != b"ended":
+        fields = await self._redis.hgetall(sessions_key(run, attempt))
+        if fields.get(b"state", b"ended") != b"ended":
             return None
         sessions = []
         with reading(f"the sessions of attempt {attempt}"):
             for index in range(samples):
-                count = int(found.get(b"turns:%d" % index, 0))
-                turns = [_turn.decode(found[b"turn:%d:%d" % (index, n)]) for n in range(count)]
-                reward = found.get(b"reward:%d" % index)
+                count = int(fields.get(b"turns:%d" % index, 0))
+                turns = [_turn.decode(fields[b"turn:%d:%d" % (index, n)]) for n in range(count)]
+                reward = fields.get(b"reward:%d" % index)
                 known = msgspec.json.decode(reward, type=Reward) if reward else None
                 sessions.append(PlayedSession(turns, known, b"spent:%d" % index in found))
         return sessions

@@ -132,7 +132,7 @@ def audit(generations: Sequence[Generation]) -> Audit:
         max_staleness_seen=oldest,
         max_staleness_allowed=last.max_staleness,
         too_stale=sum(count for count, _ in stale),
-        unknown=[one.lost_writes for one in generations if one.lost_writes],
+        unknown=[generation.lost_writes for generation in generations if generation.lost_writes],
         problems=[text for _, text in [*lost.items(), *twice, *stale]][:SHOWN],
     )
 
@@ -140,11 +140,11 @@ def audit(generations: Sequence[Generation]) -> Audit:
 def _counted(generations: Sequence[Generation]) -> Iterator[tuple[Generation, TaskEnding]]:
     """Yield the endings that count, each with its run. Batches that an earlier run trained beyond
     the step at which the next run took over do not count."""
-    for place, one in enumerate(generations):
+    for place, generation in enumerate(generations):
         taken_over = min((later.base_step for later in generations[place + 1 :]), default=inf)
-        for ending in one.endings:
+        for ending in generation.endings:
             if ending.reason or ending.step <= taken_over:
-                yield one, ending
+                yield generation, ending
 
 
 def trained(generations: Sequence[Generation]) -> Iterator[TaskEnding]:
@@ -155,19 +155,19 @@ def trained(generations: Sequence[Generation]) -> Iterator[TaskEnding]:
 def _stalest(generations: Sequence[Generation]) -> tuple[int, list[tuple[int, str]]]:
     """Return the highest staleness of a trained group. Also return, for each batch with groups that
     were staler than allowed, their number and a sentence."""
-    oldest, found = 0, []
-    for one, ending in _counted(generations):
-        ages = _staleness(ending, one.lineages) if not ending.reason else []
+    oldest, stale = 0, []
+    for generation, ending in _counted(generations):
+        ages = _staleness(ending, generation.lineages) if not ending.reason else []
         oldest = max([oldest, *ages])
-        allowed = one.max_staleness
+        allowed = generation.max_staleness
         beyond = [age for age in ages if allowed is not None and age > allowed]
         if beyond:
             sentence = (
-                f"{len(beyond)} groups of step {ending.step} of run {one.run} were up to "
+                f"{len(beyond)} groups of step {ending.step} of run {generation.run} were up to "
                 f"{max(beyond)} versions behind, of {allowed} allowed"
             )
-            found.append((len(beyond), sentence))
-    return oldest, found
+            stale.append((len(beyond), sentence))
+    return oldest, stale
 
 
 def position(task: str) -> int:

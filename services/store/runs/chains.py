@@ -24,8 +24,8 @@ class Chains(StorePart):
         """Return all chains, newest first. O(chains)."""
         texts = await self._redis.hgetall(CHAINS)
         read = [read_json(ChainRecord, f"chain {as_text(i)}", text) for i, text in texts.items()]
-        found = [record for record in read if record is not None]
-        return sorted(found, key=lambda record: (record.created, record.id), reverse=True)
+        chains = [record for record in read if record is not None]
+        return sorted(chains, key=lambda record: (record.created, record.id), reverse=True)
 
     async def ids(self) -> list[str]:
         """Return the ids of all chains. O(chains), without their records."""

@@ -29,13 +29,13 @@ class Events(StorePart):
         block = max(1, int(wait * 1000)) if wait else None
         if block is not None:
             await self._redis.xread({key: after}, count=1, block=block)
-        found: Any = await self._redis.xrange(key, min=f"({after}", count=count)
-        return [parsed_event(entry, fields) for entry, fields in found]
+        entries: Any = await self._redis.xrange(key, min=f"({after}", count=count)
+        return [parsed_event(entry, fields) for entry, fields in entries]
 
     async def before_newest(self, run: str, count: int) -> str:
         """Return the id after which `read` begins with the newest `count` events."""
-        found: Any = await self._redis.xrevrange(run_key(run, "events"), count=count + 1)
-        return found[-1][0].decode() if len(found) > count else "0"
+        entries: Any = await self._redis.xrevrange(run_key(run, "events"), count=count + 1)
+        return entries[-1][0].decode() if len(entries) > count else "0"
 
 
 def parsed_event(entry: bytes, fields: dict[bytes, bytes]) -> Event:

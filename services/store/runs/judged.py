@@ -24,8 +24,8 @@ class JudgedAnswers(StorePart):
 
     async def newest(self, run: str) -> list[SampledAnswer]:
         """Return the answers, newest first. Unreadable answers are logged and left out."""
-        found: list[bytes] = await self._redis.lrange(run_key(run, "judged"), 0, KEPT - 1)
-        return [answer for answer in map(_parsed, found) if answer is not None]
+        texts: list[bytes] = await self._redis.lrange(run_key(run, "judged"), 0, KEPT - 1)
+        return [answer for answer in map(_parsed, texts) if answer is not None]
 
 
 def _parsed(text: bytes) -> SampledAnswer | None:

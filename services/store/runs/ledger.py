@@ -37,7 +37,7 @@ class Ledger(StorePart):
         generations = [await self.generation(run)]
         while step < generations[0].base_step:
             before = await self._continued(generations[0].run)
-            if before is None or before in {one.run for one in generations}:
+            if before is None or before in {known.run for known in generations}:
                 break
             generations.insert(0, await self.generation(before))
         return [
@@ -62,7 +62,7 @@ class Ledger(StorePart):
             pipe.hgetall(run_key(run, "plans"))
             pipe.lrange(run_key(run, "lineages"), 0, -1)
             pipe.xrevrange(run_key(run, "ledger"), count=1)
-            found: list[Any] = await pipe.execute()
+            replies: list[Any] = await pipe.execute()
         (
             (there, staleness, lost),
             order,
@@ -73,7 +73,7 @@ class Ledger(StorePart):
             plans,
             lineages,
             newest,
-        ) = found
+        ) = replies
         if not there:
             raise Gone(f"there is no run {run}")
         return Generation(

@@ -76,8 +76,8 @@ class RankMeetings(StorePart):
 
     async def get(self, pool: str, fields: list[str]) -> list[bytes | None]:
         """Return the value under each field, or None."""
-        found: list[bytes | None] = await self._redis.hmget(pool_key(pool, "ranks"), fields)
-        return found
+        values: list[bytes | None] = await self._redis.hmget(pool_key(pool, "ranks"), fields)
+        return values
 
     async def delete(self, pool: str, field: str) -> bool:
         """Delete a value. Returns False if it was missing."""

@@ -21,14 +21,14 @@ class RunRecords(StorePart):
     async def get(self, run: str) -> RunRecord | None:
         """Return a run by id, or None."""
         try:
-            found = await self._redis.hgetall(run_key(run, "run"))
+            fields = await self._redis.hgetall(run_key(run, "run"))
         except ResponseError as error:
             if not is_damage(error):
                 raise
             return read_run(RunRecord, run, error)
-        if not found:
+        if not fields:
             return None
-        return read_run(RunRecord, run, {as_text(key): value for key, value in found.items()})
+        return read_run(RunRecord, run, {as_text(key): value for key, value in fields.items()})
 
     async def standing(self, run: str) -> tuple[bool, int]:
         """Return whether a run is over, being cancelled, or gone; and its fencing token. Reads two
@@ -59,7 +59,7 @@ class RunRecords(StorePart):
         for a `before` that no page has returned. O(runs read). Runs that come or go meanwhile do
         not shift a page."""
         created, last = _parsed_cursor(before)
-        found: list[RunSummary] = []
+        runs: list[RunSummary] = []
         offset, cursor = 0, ""
         while True:
             listed = await self._redis.zrevrangebyscore(
@@ -72,12 +72,12 @@ class RunRecords(StorePart):
             for (id, at), run in zip(ids, summaries, strict=True):
                 if run is None or not wanted(run):
                     continue
-                if len(found) == limit:
-                    return found, cursor
-                found.append(run)
+                if len(runs) == limit:
+                    return runs, cursor
+                runs.append(run)
                 cursor = f"{at!r}-{id}"
             if len(listed) < PAGE:
-                return found, None
+                return runs, None
 
     async def summaries(self, ids: Sequence[str]) -> Sequence[RunSummary | None]:
         """Return the runs with these ids; None for a run that is gone."""

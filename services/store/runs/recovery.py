@@ -15,10 +15,10 @@ class Recovery(StorePart):
     async def cursor(self, run: str) -> tuple[TaskPosition, int] | None:
         """Return a run's next task and the rows of its dataset; None for a run that does not
         sample."""
-        found = await self._redis.hmget(run_key(run, "order"), [*ORDER, "dataset_rows"])
-        if found[0] is None:
+        values = await self._redis.hmget(run_key(run, "order"), [*ORDER, "dataset_rows"])
+        if values[0] is None:
             return None
-        *parts, rows = map(int, found)
+        *parts, rows = map(int, values)
         return TaskPosition(*parts), rows
 
     async def note_loss(self, run: str, what: str) -> None:

@@ -137,8 +137,8 @@ class Runs(RunRecords):
             before = await self.get(run)
             return before is not None and not before.damage and same_mixture(before, record)
         named = await self._redis.hget(run_key(run, "run"), "dataset")
-        found = await self._datasets.find(named.decode()) if named else None
-        return found is not None and dataset is not None and found.id == dataset.id
+        earlier = await self._datasets.find(named.decode()) if named else None
+        return earlier is not None and dataset is not None and earlier.id == dataset.id
 
     async def _close(self, run: str) -> EndedRun:
         """Close a run that has ended, and return its last state."""
@@ -267,8 +267,8 @@ class Runs(RunRecords):
         """Return (lineage, version it began at) of every start of a learner, oldest first,
         including the runs that this one continues."""
         with reading(f"the lineages of run {run}"):
-            found = await self._redis.lrange(run_key(run, "lineages"), 0, -1)
-            return [parse_version_tag(text.decode()) for text in found]
+            texts = await self._redis.lrange(run_key(run, "lineages"), 0, -1)
+            return [parse_version_tag(text.decode()) for text in texts]
 
     async def update(self, run: str, fencing_token: int, fields: dict[str, Any]) -> None:
         """Set fields of the record. Raises Fenced."""

@@ -125,7 +125,7 @@ def order_of(record: RunRecord) -> Mixture:
 def same_mixture(before: RunRecord, record: RunRecord) -> bool:
     """Return whether two runs on several datasets have the same order except for their seeds."""
     amounts = [
-        [(one.dataset, one.repeats, one.weight) for one in data.components]
+        [(component.dataset, component.repeats, component.weight) for component in data.components]
         for data in (Data.model_validate(run.config["data"]) for run in (before, record))
     ]
     return before.dataset_rows == record.dataset_rows and amounts[0] == amounts[1]

@@ -17,10 +17,10 @@ async def check_durability(redis: Any) -> None:
     managed Redis that hides its configuration is trusted."""
     for name, wanted in SAFE.items():
         try:
-            found = await _setting(redis, name)
+            values = await _setting(redis, name)
         except ResponseError:
             return
-        for text in found or [""]:
+        for text in values or [""]:
             if text != wanted:
                 raise UnsafeRedis(
                     f"Redis has {name} {text or 'unset'}, which may lose acknowledged work: "

@@ -116,36 +116,36 @@ class Evaluations(StorePart):
             (open, answered), ended, parts = await pipe.execute()
         with reading(f"the evaluations of run {run}"):
             written = {as_text(id): int(count) for id, count in parts.items()}
-            found = [
+            states = [
                 Standing(as_text(id), parts=written.get(as_text(id), 0), **json.loads(text))
                 for id, text in ended.items()
             ]
             if open is not None:
                 id = as_text(open)
-                found.append(Standing(id, "open", "", int(answered), written.get(id, 0)))
-            return found
+                states.append(Standing(id, "open", "", int(answered), written.get(id, 0)))
+            return states
 
     async def requests(self, run: str) -> list[EvaluationRequest]:
         """Return the requests of all evaluations that are not closed, oldest first."""
         texts = await self._redis.hgetall(run_key(run, "evaluation_requests"))
         with reading(f"the evaluations of run {run}"):
-            found = [EvaluationRequest.model_validate_json(text) for text in texts.values()]
-        return sorted(found, key=lambda one: one.asked)
+            requests = [EvaluationRequest.model_validate_json(text) for text in texts.values()]
+        return sorted(requests, key=lambda request: request.asked)
 
     async def answers(self, run: str, id: str, limit: int) -> list[AnsweredRow]:
         """Return answers that are in no file yet, ordered by row: all of up to `limit` rows,
         otherwise about `limit` rows."""
         key = run_key(run, "evaluation_answers")
-        found: dict[bytes, bytes] = {}
+        texts: dict[bytes, bytes] = {}
         cursor = -1
-        while cursor and len(found) < limit:
+        while cursor and len(texts) < limit:
             cursor, more = await self._redis.hscan(
                 key, max(cursor, 0), match=f"{id} *", count=max(limit, 100)
             )
-            found |= more
+            texts |= more
         with reading(f"the answers of run {run}"):
-            rows = [AnsweredRow.model_validate_json(text) for text in found.values()]
-        return sorted(rows, key=lambda one: one.row)
+            rows = [AnsweredRow.model_validate_json(text) for text in texts.values()]
+        return sorted(rows, key=lambda row: row.row)
 
     async def stored(
         self, run: str, fencing_token: int, id: str, part: int, rows: Sequence[int]

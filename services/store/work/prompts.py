@@ -116,8 +116,8 @@ class Prompts(StorePart):
 
     async def _why_filtered(self, run: str) -> str:
         names = ("filtered", "finished", "batch")
-        found: Any = await self._redis.hmget(run_key(run, "order"), names)
-        counts = {name: int(count or 0) for name, count in zip(names, found, strict=True)}
+        values: Any = await self._redis.hmget(run_key(run, "order"), names)
+        counts = {name: int(count or 0) for name, count in zip(names, values, strict=True)}
         return FILTERED.format(run=run, **counts, last=await self._last_dropped(run))
 
     async def renew(self, run: str, attempts: list[str], ttl: float) -> list[str]:

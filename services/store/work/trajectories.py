@@ -37,10 +37,10 @@ class Trajectories(StorePart):
 
     async def pending(self, run: str) -> list[StreamGroup]:
         """Return all groups that a learner has read and no commit has acknowledged."""
-        found: list[StreamGroup] = []
-        while more := await self._read(run, found[-1].entry if found else "0", None):
-            found += more
-        return found
+        groups: list[StreamGroup] = []
+        while more := await self._read(run, groups[-1].entry if groups else "0", None):
+            groups += more
+        return groups
 
     async def read(self, run: str, wait: float) -> list[StreamGroup]:
         """Return new groups, waiting up to `wait` seconds for the first. If none comes, return all
@@ -118,10 +118,10 @@ class Trajectories(StorePart):
     async def plans(self, run: str) -> dict[int, list[tuple[str, str]]]:
         """Return the plans that no commit covers, by step."""
         with reading(f"the plans of run {run}"):
-            found = await self._redis.hgetall(run_key(run, "plans"))
+            plans = await self._redis.hgetall(run_key(run, "plans"))
             return {
                 int(step): [(entry, task) for entry, task in json.loads(plan)["pairs"]]
-                for step, plan in found.items()
+                for step, plan in plans.items()
             }
 
     async def payloads(self, run: str, positions: list[int]) -> list[bytes | None]:

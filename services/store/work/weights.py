@@ -26,8 +26,8 @@ class Weights(StorePart):
 
     async def newest(self, run: str) -> WeightManifest | None:
         """Return the newest version, or None."""
-        found = await self._newest(run)
-        return found[1] if found else None
+        newest = await self._newest(run)
+        return newest[1] if newest else None
 
     async def newest_after(
         self, run: str, entry: str, wait: float
@@ -42,11 +42,11 @@ class Weights(StorePart):
     async def _newest(self, run: str) -> tuple[str, WeightManifest] | None:
         """Return the newest entry, and the newest manifest that can be read."""
         for count in (1, LOOKED_AT):
-            found: Any = await self._redis.xrevrange(run_key(run, "weights"), count=count)
-            for entry, fields in found:
+            entries: Any = await self._redis.xrevrange(run_key(run, "weights"), count=count)
+            for entry, fields in entries:
                 try:
                     with reading(f"manifest {as_text(entry)} of run {run}"):
-                        return found[0][0].decode(), decode_manifest(fields[b"manifest"])
+                        return entries[0][0].decode(), decode_manifest(fields[b"manifest"])
                 except Unreadable as error:
                     report(f"run {run}", str(error))
         return None

@@ -28,7 +28,9 @@ class Workers(StorePart):
         now = int(clock) / 1000
         beats = zip(reply[::2], reply[1::2], strict=True)
         read = [(read_json(WorkerRecord, f"a worker of pool {pool}", t), beat) for t, beat in beats]
-        records = [one.at(now, float(beat) / 1000) for one, beat in read if one is not None]
+        records = [
+            worker.at(now, float(beat) / 1000) for worker, beat in read if worker is not None
+        ]
         return now, sorted(records, key=lambda record: record.id)
 
     async def remove(self, pool: str, id: str) -> None:
@@ -37,5 +39,5 @@ class Workers(StorePart):
     async def list(self, pool: str | None = None) -> list[WorkerRecord]:
         """Return the workers of a pool, or of all pools, with a recent heartbeat."""
         pools = [pool] if pool else [as_text(name) for name in await self._redis.smembers(POOLS)]
-        found = [record for name in pools for record in (await self.seen(name))[1]]
-        return sorted(found, key=lambda record: record.id)
+        workers = [record for name in pools for record in (await self.seen(name))[1]]
+        return sorted(workers, key=lambda record: record.id)
