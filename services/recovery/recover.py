@@ -133,7 +133,8 @@ async def _catch_up(store: Store, data: Path, run: RunSummary, loss: str) -> tup
     recovered_at = datetime.now(UTC).isoformat(" ", "seconds")
     note = (
         f"{loss}. It was recovered at {recovered_at} from the checkpoint of step {commit.step}: "
-        "which tasks were finished or dropped after that step is not known, and they are sampled again"
+        "which tasks were finished or dropped after that step is not known, and they are sampled "
+        "again"
     )
     await _write(store, data, run, commit, [c for c in later if c.step <= commit.step], note)
     done = f"{named} goes on from step {commit.step}; what was finished after it is sampled again"

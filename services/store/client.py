@@ -28,7 +28,7 @@ from services.store.runs.runs import Runs
 from services.store.scripts import Scripts
 from services.store.server.dumps import Dumps
 from services.store.server.durability import check_durability
-from services.store.work.evaluations import Evaluations
+from services.store.work.evaluations import StoredEvaluations
 from services.store.work.prompts import Prompts
 from services.store.work.trajectories import Trajectories
 from services.store.work.weights import Weights
@@ -53,7 +53,7 @@ class Store:
         self.chains = Chains(redis, scripts)
         self.datasets = Datasets(redis, scripts)
         self.events = Events(redis, scripts)
-        self.evaluations = Evaluations(redis, scripts)
+        self.evaluations = StoredEvaluations(redis, scripts)
         self.live_sessions = LiveSessions(redis, scripts)
         self.judged = JudgedAnswers(redis, scripts)
         self.ledger = Ledger(redis, scripts)

@@ -39,7 +39,7 @@ class Standing:
     """Number of durable files of answers."""
 
 
-class Evaluations(StorePart):
+class StoredEvaluations(StorePart):
     """Calls about evaluations: the learner requests them, workers answer rows, and the learner
     moves the answers to files."""
 
