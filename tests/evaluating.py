@@ -18,7 +18,7 @@ def request(
     name: str = "held-out",
     **fields: Any,
 ) -> EvaluationRequest:
-    """Of the version of `manifest`, on the first rows of the dataset `name`."""
+    """Return a request for the version of `manifest` on the first rows of the dataset `name`."""
     step = manifest.version if step is None else step
     held_out: dict[str, Any] = {
         "name": name,
@@ -41,7 +41,7 @@ def request(
 
 
 def answered(row: int, *statuses: str, **fields: Any) -> AnsweredRow:
-    """A row with a sample of each status: a correct one has reward 1, a broken one none."""
+    """Return a row with a sample of each status: a correct one has reward 1, a broken one null."""
     samples = [
         AnsweredSample(
             text=f"{status} {row}",

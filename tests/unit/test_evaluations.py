@@ -42,10 +42,11 @@ def test_accuracy_counts_what_broke_as_wrong_and_the_reward_leaves_it_out() -> N
     assert (found["rows"], found["failed"]) == (4, 1)
 
 
-def test_a_row_without_answers_counts_as_that_many_wrong_ones() -> None:
+def test_a_row_without_answers_counts_as_all_wrong() -> None:
     found = outcome([row(0, "correct", "correct", "wrong", "wrong"), row(1)], 4).metrics
     assert (found["accuracy"], found["failed"]) == (2 / 8, 1)
-    # Of 2 drawn from the first row's, C(2,2)/C(4,2) = 1/6 have no right one; the other has none.
+    # With 2 drawn, the first row has no right answer with C(2,2)/C(4,2) = 1/6; the other row
+    # always.
     assert found["pass_at_2"] == pytest.approx((5 / 6 + 0) / 2)
     assert found["pass_at_4"] == 0.5
     assert (found["reward"], found["tokens_mean"]) == (0.5, 25.0)
@@ -54,7 +55,7 @@ def test_a_row_without_answers_counts_as_that_many_wrong_ones() -> None:
 def test_the_chance_that_one_of_k_is_right_is_known_for_all_k() -> None:
     one_of_four = row(0, "correct", "wrong", "wrong", "wrong")
     found = outcome([one_of_four, row(1, *["correct"] * 4), row(2, *["error"] * 4)], 4).metrics
-    # Of 2 drawn from the first row's, C(3,2)/C(4,2) = 1/2 have no right one; the last row has none.
+    # With 2 drawn, the first row has no right answer with C(3,2)/C(4,2) = 1/2; the last row always.
     assert found["pass_at_2"] == pytest.approx((0.5 + 1 + 0) / 3)
     assert found["pass_at_4"] == pytest.approx(2 / 3)
     assert found["accuracy"] == pytest.approx((1 + 4 + 0) / 12)
@@ -65,7 +66,7 @@ def test_a_reward_is_in_its_interval_also_where_verifiers_broke() -> None:
     rows = [row(i, "correct", "error", "error", "error") for i in range(50)]
     rows += [row(50 + i, *["wrong"] * 4) for i in range(50)]
     found = outcome(rows, 4).metrics
-    # Half of the rows earn 1, the others 0; of the rewards that there are, a fifth is 1.
+    # Half of the rows earn 1, the others 0; a fifth of all rewards is 1.
     assert found["reward"] == 0.5
     assert found["reward_low"] < 0.5 < found["reward_high"]
 
@@ -74,7 +75,7 @@ def test_an_evaluation_knows_every_k_up_to_32_and_lists_show_a_few() -> None:
     found = outcome([row(0, *["correct"] * 3, *["wrong"] * 37)], 40).metrics
     passed = [name for name in found if name.startswith("pass_at_")]
     assert passed == [f"pass_at_{k}" for k in (*range(2, 33), 40)]
-    # Of 3 drawn from 40, C(37,3)/C(40,3) have no right one.
+    # With 3 drawn from 40, C(37,3)/C(40,3) have no right answer.
     assert found["pass_at_3"] == pytest.approx(1 - 37 * 36 * 35 / (40 * 39 * 38))
     shown = in_short(found)
     assert [name for name in shown if name in passed] == [
@@ -136,7 +137,7 @@ def test_each_category_has_figures_of_its_own_and_there_are_not_too_many() -> No
 
 @pytest.mark.parametrize("own", [1, 3])
 def test_a_category_that_is_called_other_loses_no_row(own: int) -> None:
-    """A large one stays as it is; a small one is one of the smallest."""
+    """A large category stays as it is; a small one is one of the smallest."""
     rows = [row(i, "wrong", category=f"c{i // 2}") for i in range(300)]
     rows += [row(300 + i, "wrong", category="other") for i in range(own)]
     found = outcome(rows, 1).categories
@@ -226,6 +227,6 @@ def test_a_held_out_set_takes_what_it_leaves_out_from_the_evaluation() -> None:
         ({"dataset": "a", "share": 0}, "share"),
     ],
 )
-def test_an_evaluation_that_cannot_work_is_refused(config: dict[str, Any], problem: str) -> None:
+def test_an_impossible_evaluation_is_refused(config: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem.replace("{", "\\{")):
         Evaluation.model_validate(config)

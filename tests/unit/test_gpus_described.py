@@ -1,4 +1,4 @@
-"""What the driver says of GPUs, as a worker reports it."""
+"""A worker reports GPUs as the driver describes them."""
 
 from pathlib import Path
 
@@ -32,14 +32,14 @@ def test_gpus_have_names_and_memory(driver: Path) -> None:
     ]
 
 
-def test_only_those_that_this_process_sees_are_described(
+def test_only_gpus_that_this_process_sees_are_described(
     driver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     assert [gpu.uuid for gpu in gpus.described_gpus()] == ["GPU-b"]
 
 
-def test_without_a_driver_or_on_a_cpu_nothing_is_described(
+def test_a_missing_driver_or_a_cpu_describes_no_gpus(
     driver: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gpus, "installed_device", lambda: "cpu")

@@ -1,4 +1,4 @@
-"""The bucket for large payloads, and what a store answers where something is missing."""
+"""The bucket for large payloads, and a store's answers for missing objects."""
 
 import threading
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ def test_a_store_without_tls_is_used_where_its_operator_allows_it(
 
 
 class Missing(BaseHTTPRequestHandler):
-    """Answers as S3 does where there is no object, or no bucket."""
+    """Answers like S3 for a missing object or bucket."""
 
     def do_GET(self) -> None:
         code = "NoSuchKey" if self.path.startswith("/bucket/") else "NoSuchBucket"
@@ -38,7 +38,7 @@ class Missing(BaseHTTPRequestHandler):
     do_PUT = do_GET
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nowhere."""
+        """Log nothing."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server.server_close()
 
 
-async def test_a_missing_object_is_gone_and_a_missing_bucket_says_nothing_of_it(
+async def test_a_missing_object_is_gone_and_a_missing_bucket_is_an_error(
     store: None,
 ) -> None:
     name = "runs/r/payloads/1-0123456789abcdef.group"

@@ -1,4 +1,4 @@
-"""What a Redis URL may say, what is wrong with the others, and that no password is ever shown."""
+"""Redis URLs are parsed, errors name the problem, and no password is ever shown."""
 
 import re
 from pathlib import Path
@@ -70,7 +70,7 @@ def test_every_node_that_a_cluster_url_names_is_read() -> None:
         ("rediss://box?ssl_check_hostname=1", "ssl_check_hostname is true or false"),
     ],
 )  # fmt: skip
-def test_what_makes_no_sense_is_said(url: str, said: str) -> None:
+def test_an_invalid_url_is_named(url: str, said: str) -> None:
     with pytest.raises(ValueError, match=re.escape(said)):
         parse(url)
 
@@ -88,7 +88,7 @@ def test_what_makes_no_sense_is_said(url: str, said: str) -> None:
         "redis://:s3cret@box/0?password=s3cret",
     ],
 )
-def test_a_password_is_in_no_complaint(url: str) -> None:
+def test_an_error_never_shows_a_password(url: str) -> None:
     with pytest.raises(ValidationError) as refused:
         Settings(redis_url=url)
     (line,) = complaints(refused.value)
@@ -111,7 +111,7 @@ def test_a_password_is_in_no_complaint(url: str) -> None:
         ("unix:///s?password=a@b&db=1", "unix:///s?password=***&db=1"),
     ],
 )
-def test_what_is_shown_of_a_url(url: str, shown: str) -> None:
+def test_a_shown_url_hides_its_password(url: str, shown: str) -> None:
     assert redacted(url) == shown
 
 

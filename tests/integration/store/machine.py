@@ -41,7 +41,7 @@ ENDINGS = ("complete", "complete", "drop", "filter_group", "release")
 
 
 class StoreMachine(RuleBasedStateMachine):
-    """Each rule does one thing to the store and to the model, and compares what they say."""
+    """Does one thing to the store and to the model in each rule, and compares their results."""
 
     url = ""
 
@@ -53,11 +53,11 @@ class StoreMachine(RuleBasedStateMachine):
         self.attempts: list[Attempt] = []
         self.epochs: list[int] = []
         self.entries: dict[int, str] = {}
-        """Stream entry of each group the learner has read, by position."""
+        """Stream entry of each group that the learner has read, by position."""
         self.highest = 0
         self.failed = False
         self.calm = 0
-        """Steps since a learner started: without some, nothing would ever be trained."""
+        """Steps since a learner started: without a minimum, nothing would ever be trained."""
 
     def do(self, call: Coroutine[Any, Any, Any]) -> Any:
         return self.loop.run_until_complete(call)
@@ -99,7 +99,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.entries |= {int(g.task.partition(":")[0]): g.entry for g in groups}
 
     def _read(self) -> None:
-        """The learner reads until it has every group that the model has."""
+        """Let the learner read until it has every group that the model has."""
         while not set(self.model.stream) <= set(self.entries):
             self._note(self.do(self.store.trajectories.read(self.run, wait=1)))
 
@@ -114,7 +114,7 @@ class StoreMachine(RuleBasedStateMachine):
         self._lease(count, behind)
 
     def _work(self, count: int, behind: int, bytes: int) -> None:
-        """Complete what is leased now; what was held before straggles on."""
+        """Complete new leases; older leases straggle on."""
         for attempt in self._lease(count, behind):
             self._complete(attempt, bytes)
 
@@ -166,7 +166,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.failed)
     @rule(count=st.integers(1, 2 * BATCH))
     def groups_are_filtered(self, count: int) -> None:
-        """Groups that are leased now are filtered, one after the other."""
+        """Filter the groups of new leases, one after the other."""
         for attempt in self._lease(count, 0):
             self._filter_group(attempt)
 
@@ -195,7 +195,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.attempts)
     @rule(data=st.data(), seconds=st.sampled_from([0.0, MINUTE]))
     def time_passes_or_an_attempt_is_renewed(self, data: st.DataObject, seconds: float) -> None:
-        """0 seconds from now its deadline has passed: its worker died, or its vLLM hangs."""
+        """Move an attempt's deadline; 0 seconds: its worker has died, or its vLLM hangs."""
         attempt = self._any_attempt(data)
         lost = self.do(self.store.prompts.renew(self.run, [attempt.name], seconds))
         held = self.model.held.get(attempt.name)
@@ -204,7 +204,7 @@ class StoreMachine(RuleBasedStateMachine):
             held.lapsed = seconds == 0
 
     def _any_attempt(self, data: st.DataObject) -> Attempt:
-        """Mostly one that is held; sometimes one that ended, however long ago."""
+        """Choose an attempt: mostly a held one, sometimes one that has ended."""
         held = list(self.model.held.values())
         pool = held if held and data.draw(st.integers(0, 3)) else self.attempts
         return pool[data.draw(st.integers(0, len(pool) - 1))]
@@ -214,14 +214,15 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.model.version < MAX_STEPS and not self.failed)
     @rule(steps=st.integers(1, 3), work=st.booleans())
     def work_and_train(self, steps: int, work: bool) -> None:
-        """What a run does when nothing happens to it."""
+        """Run undisturbed for some steps."""
         for _ in range(min(steps, MAX_STEPS - self.model.version)):
             if work and not self.failed:
                 self._work(2 * BATCH, 0, RESERVE)
             self._train()
 
     def _train(self) -> None:
-        """A recorded batch again, verbatim; else one from what waits, stale groups requeued."""
+        """Train a recorded batch again, verbatim; without one, requeue stale groups and plan a new
+        batch."""
         model, fencing_token, step = self.model, self.epochs[-1], self.model.version + 1
         self._read()
         if step not in model.plans:
@@ -245,7 +246,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def commit(self, data: st.DataObject) -> None:
-        """Also of the current checkpoint again, and of an older one."""
+        """Commit the newest, the current or an older checkpoint."""
         model = self.model
         back = data.draw(st.integers(0, 2))
         step = max(model.version - back, model.committed - 1, 0)
@@ -259,7 +260,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.calm > 4 or self.failed)
     @rule(data=st.data())
     def something_happens(self, data: st.DataObject) -> None:
-        """Not too often, or nothing would ever be trained."""
+        """Disturb the run, rarely enough that something is trained."""
         self.calm = 0
         happens = [self._take_over, self._wake_old, self._append, self._continue]
         if self.failed:
@@ -268,7 +269,7 @@ class StoreMachine(RuleBasedStateMachine):
             data.draw(st.sampled_from(happens))()
 
     def _wake_old(self) -> None:
-        """Learners that were replaced while they slept can change nothing."""
+        """Check that learners that were replaced while they slept can change nothing."""
         entries, step = list(self.entries.values()), self.model.version + 1
         for old in self.epochs[:-1]:
             for call in (
@@ -285,7 +286,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.model.dataset_rows += 2
 
     def _continue(self) -> None:
-        """The user cancels the run and resumes it as another one."""
+        """Cancel the run and resume it as another one."""
         before, self.failed = self.run, False
         finish = self.store.runs.finish
         self.do(finish(before, "default", "cancelled", "", fencing_token=self.epochs[-1]))

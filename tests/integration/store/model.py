@@ -1,6 +1,6 @@
-"""What the store must do, as a few Python collections: nothing atomic, nothing clever.
+"""A model of the store as a few Python collections, without atomicity.
 
-Positions stand for tasks. `version` is (lineage, number); the tree of versions is kept as each
+Positions stand for tasks. `version` is (lineage, number). The tree of versions is kept as each
 version's parent, so that staleness is a walk between two nodes and not a formula.
 """
 
@@ -16,7 +16,7 @@ MAX_FILTERED = 2
 
 @dataclass
 class Attempt:
-    """One lease of a task, whether it is still held or not."""
+    """A lease of a task, held or ended."""
 
     name: str
     position: int
@@ -42,20 +42,20 @@ class Model:
     lineage: str = ""
     version: int = 0
     published: int = 0
-    """The version of the newest manifest, also if a learner has gone back since."""
+    """The version of the newest manifest, even after a learner has gone back."""
     mean: int | None = None
-    """Of the sizes of the newest groups."""
+    """Mean size of recent groups."""
     steps: float = 0.0
-    """Versions published between lease and completion of the newest groups, on average."""
+    """Mean number of versions published between lease and completion of recent groups."""
     waited: set[str] = field(default_factory=set)
-    """Attempts whose groups have waited for room."""
+    """Attempts whose groups have waited for the stream."""
     committed: int = 0
     cursor: int = 0
     last_finished: int = 0
     filtered: list[int] = field(default_factory=list)
-    """Of each filtered group, how many batches of groups had been finished by then."""
+    """For each filtered group, the number of batches of groups completed before."""
     finished: int = 0
-    """Groups, also those that went back later."""
+    """Number of completed groups, including requeued ones."""
     epoch: int = 0
     index: int = 0
     rows: int = 0
@@ -66,7 +66,7 @@ class Model:
     stream: dict[int, Finished] = field(default_factory=dict)
     plans: dict[int, list[int]] = field(default_factory=dict)
     plan_age: dict[int, int] = field(default_factory=dict)
-    """Staleness of each recorded plan, as of when it was recorded."""
+    """Staleness of each recorded plan at its recording."""
     trained: dict[int, int] = field(default_factory=dict)
     dropped: dict[int, str] = field(default_factory=dict)
     failures: dict[tuple[int, str], int] = field(default_factory=dict)
@@ -82,17 +82,17 @@ class Model:
     # --- the tree of versions -------------------------------------------------------------------
 
     def take_over(self, lineage: str) -> None:
-        """A learner starts at the checkpoint, under a new lineage."""
+        """Start a learner at the checkpoint, under a new lineage."""
         self.lineage, self.version = lineage, self.committed
         if not self.branch:
             self.branch = [(lineage, 0)]
             self.parent[lineage, 0] = None
         self.branch = self.branch[: self.committed + 1]
-        # The same weights under the new lineage's name: no version lies between the two.
+        # The same weights under the new lineage's name: the distance between the two is 0.
         self.alias[lineage, self.committed] = self.branch[self.committed]
 
     def train(self) -> None:
-        """One version more."""
+        """Add a version."""
         self.version += 1
         self.published = self.version
         node = (self.lineage, self.version)
@@ -100,7 +100,7 @@ class Model:
         self.branch.append(node)
 
     def path(self, version: Version) -> list[Version]:
-        """From `version` to the root."""
+        """Return the nodes from `version` to the root."""
         path: list[Version] = []
         node: Version | None = self.alias.get(version, version)
         while node is not None:
@@ -109,7 +109,7 @@ class Model:
         return path
 
     def staleness(self, version: Version) -> int:
-        """Steps through the tree from `version` to the living version."""
+        """Count the steps through the tree from `version` to the living version."""
         ours, theirs = self.path((self.lineage, self.version)), self.path(version)
         shared = set(ours) & set(theirs)
         return sum(node not in shared for node in ours + theirs)
@@ -117,7 +117,7 @@ class Model:
     # --- workers --------------------------------------------------------------------------------
 
     def lease(self, count: int, version: int) -> tuple[str, list[int]]:
-        """(refusal, positions) that the store must answer."""
+        """Return the (refusal, positions) that the store must answer."""
         for name in [name for name, attempt in self.held.items() if attempt.lapsed]:
             self.returned.add(self.held.pop(name).position)
         admitted = min(version + ETA + 1, MAX_STEPS) * BATCH
@@ -150,7 +150,7 @@ class Model:
         return self.cursor - 1
 
     def complete(self, attempt: Attempt, bytes: int) -> bool | None:
-        """Whether the store must accept it; None: not yet."""
+        """Return whether the store must accept the group; None if it must wait."""
         if attempt.name not in self.held:
             return False
         if attempt.lapsed:
@@ -174,14 +174,14 @@ class Model:
         return True
 
     def drop(self, attempt: Attempt, reason: str) -> bool:
-        """Whether the store must accept it."""
+        """Return whether the store must accept the drop."""
         if self.held.pop(attempt.name, None) is None:
             return False
         self.dropped[attempt.position] = reason
         return True
 
     def filter_group(self, attempt: Attempt) -> bool:
-        """Whether the store must accept it."""
+        """Return whether the store must accept the filtered group."""
         if not self.drop(attempt, "filtered_group"):
             return False
         self.filtered.append(self.finished // BATCH)
@@ -190,16 +190,16 @@ class Model:
 
     @property
     def ready(self) -> int:
-        """Groups in the stream that no plan has."""
+        """Return the number of groups in the stream without a plan."""
         return len(self.stream) - len(self.plans) * BATCH
 
     @property
     def filtered_now(self) -> int:
-        """Groups that were filtered while those of the present batch were finished."""
+        """Return the number of groups filtered during the present batch."""
         return self.filtered.count(self.finished // BATCH)
 
     def release(self, attempt: Attempt, cause: str) -> int:
-        """How many tasks the store must drop."""
+        """Return the number of tasks that the store must drop."""
         if self.held.pop(attempt.name, None) is None:
             return 0
         return self.back(attempt.position, cause, cause, TRIES)
@@ -222,16 +222,16 @@ class Model:
 
     @property
     def waiting(self) -> list[Finished]:
-        """Groups that no plan has, oldest version first."""
+        """Return the groups without a plan, oldest version first."""
         free = [group for p, group in self.stream.items() if p not in self.planned]
         return sorted(free, key=lambda group: (-self.staleness(group.version), group.position))
 
     def stale(self) -> list[int]:
-        """Positions of groups that the next batch must not have."""
+        """Return the positions of groups that are too stale for the next batch."""
         return [g.position for g in self.waiting if self.staleness(g.version) > ETA]
 
     def requeue(self, position: int) -> int:
-        """How many tasks the store must drop."""
+        """Return the number of tasks that the store must drop."""
         del self.stream[position]
         return self.back(position, "stale", "too_slow", STALE_LIMIT)
 
@@ -242,7 +242,7 @@ class Model:
         self.plan_age[self.version + 1] = max(ages)
 
     def commit(self, step: int) -> int:
-        """How many groups the store must acknowledge."""
+        """Return the number of groups that the store must acknowledge."""
         before = len(self.stream)
         for s in range(self.committed + 1, step + 1):
             for position in self.plans.pop(s):
@@ -254,7 +254,7 @@ class Model:
         return before - len(self.stream)
 
     def continue_(self) -> None:
-        """The run ends, and another one continues it."""
+        """End the run, and continue it as another one."""
         self.returned |= {a.position for a in self.held.values()} | set(self.stream)
         self.held, self.stream, self.plans, self.failures = {}, {}, {}, {}
         self.published, self.mean, self.steps = 0, None, 0.0
@@ -269,7 +269,7 @@ class Model:
 
     @property
     def open(self) -> set[int]:
-        """Tasks that have not ended. Each is in one place, or this fails."""
+        """Return the tasks that have not ended. Fails unless each is in one place."""
         places = [*self.returned, *(a.position for a in self.held.values()), *self.stream]
         assert len(places) == len(set(places))
         return set(places)

@@ -1,7 +1,7 @@
-"""A run in the store, and the things that workers and learners do to it, in few words.
+"""A run in the store, and short calls for what workers and learners do to it.
 
-Time is not waited for: a lease of 0 seconds has lapsed as soon as it is granted, and `lapse`
-moves a held one's deadline to now.
+Nothing waits for time: a lease of 0 seconds has lapsed at once, and `lapse` moves a held lease's
+deadline to now.
 """
 
 import time
@@ -30,7 +30,8 @@ def segment(rows: int) -> DatasetSegment:
 
 
 def record(run: str = RUN, **fields: Any) -> RunRecord:
-    """A run of batches of `batch` tasks, η = `eta`; with `max_filtered`, of dynamic sampling."""
+    """Return a run with batches of `batch` tasks and η = `eta`; with `max_filtered`, dynamic
+    sampling."""
     batch, eta = fields.pop("batch", 2), fields.pop("eta", 0)
     limit = fields.pop("max_filtered", None)
     dynamic = {} if limit is None else {"dynamic_sampling": {"max_filtered": limit}}
@@ -54,8 +55,8 @@ def record(run: str = RUN, **fields: Any) -> RunRecord:
 
 @dataclass
 class Scene:
-    """`start` makes a run that leases. `lineage`, `version` and `fencing_token` are those of its
-    learner."""
+    """A run and its learner. `start` makes a run that leases; `lineage`, `version` and
+    `fencing_token` are its learner's."""
 
     store: Store
     raw: Any  # redis-py types replies as str or bytes; ours are bytes
@@ -72,13 +73,13 @@ class Scene:
         )
 
     async def start(self, rows: int = 100, **fields: Any) -> None:
-        """A dataset, a run on it, and a learner that has taken it over."""
+        """Make a dataset, a run on it, and a learner that has taken it over."""
         await self.dataset(rows)
         await self.store.runs.submit(record(self.run, **fields))
         await self.take_over("aaa")
 
     async def take_over(self, lineage: str) -> None:
-        """A learner starts: the version goes back to the checkpoint's."""
+        """Start a learner: the version goes back to the checkpoint's."""
         self.lineage = lineage
         self.fencing_token = await self.store.runs.acquire(self.run, lineage)
         run = await self.store.runs.get(self.run)
@@ -124,7 +125,7 @@ class Scene:
         )
 
     def group(self, lease: Lease) -> bytes:
-        """A whole group of one sample of one token, as a worker hands it in."""
+        """Return a whole group of one sample of one token, as a worker completes it."""
         now = time.time()
         header = GroupHeader(
             run=self.run,
@@ -169,7 +170,7 @@ class Scene:
         )
 
     async def trained(self, step: int, count: int = 2) -> list[StreamGroup]:
-        """One whole step: lease, complete, plan, commit."""
+        """Run one whole step: lease, complete, plan, commit."""
         groups = await self.finished(count)
         await self.plan(step, groups)
         await self.commit(step)
@@ -215,6 +216,7 @@ def tasks(leases: list[Lease]) -> list[int]:
 
 
 def same_ids() -> Callable[[int], str]:
-    """In place of `secrets.token_hex`: a call repeated has the ids that it had."""
+    """Return a replacement of `secrets.token_hex` that repeats its ids after a reset, as a repeated
+    call does."""
     ids = (f"{n:016x}" for n in range(100))
     return lambda _: next(ids)

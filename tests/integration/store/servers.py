@@ -1,5 +1,5 @@
-"""Redis servers as an operator would run them: with a password, behind TLS, watched by a Sentinel,
-three masters of a cluster. All on loopback; each dies with the test's process."""
+"""Redis servers as an operator runs them: with a password, behind TLS, watched by a Sentinel, three
+masters of a cluster. All are on loopback; each dies with the test's process."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ DURABLE = (
 
 
 class Server:
-    """One redis-server; its port stays the same over restarts."""
+    """A redis-server whose port stays the same over restarts."""
 
     def __init__(self, folder: Path, port: int = 0, *options: str) -> None:
         self.folder = folder
@@ -34,7 +34,7 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start it; `wait` says when it answers."""
+        """Start the server; `wait` returns once it answers."""
         self._process = subprocess.Popen(
             [
                 find_server(servers_here()),
@@ -45,17 +45,17 @@ class Server:
         )
 
     def client(self, **options: object) -> redis.Redis:
-        """A client that is patient while the server starts."""
+        """Return a client that retries while the server starts."""
         patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 2000)
         return redis.Redis(port=self.port, retry=patient, **options)  # type: ignore[arg-type]
 
     def wait(self, **options: object) -> None:
-        """Until it answers."""
+        """Wait until the server answers."""
         with self.client(**options) as client:
             client.ping()
 
     def kill(self) -> None:
-        """As a power cut would."""
+        """Kill the server like a power cut."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -63,9 +63,9 @@ class Server:
 
 
 def start_cluster(folder: Path, count: int = 3) -> list[Server]:
-    """`count` masters that share the slots; `cluster_agrees` says when they do."""
+    """Start `count` masters that share the slots. Wait for `cluster_agrees` before using them."""
     options = (*DURABLE, "--cluster-enabled", "yes", "--cluster-node-timeout", "15000")
-    # Where the nodes talk to each other.
+    # Ports for the nodes' own traffic.
     ports = own_ports("127.0.0.1", count)
     servers = [
         Server(folder / str(number), 0, *options, "--cluster-port", str(port))
@@ -83,7 +83,7 @@ def start_cluster(folder: Path, count: int = 3) -> list[Server]:
 
 
 async def cluster_agrees(servers: list[Server]) -> bool:
-    """Whether every node knows every other and all slots are covered."""
+    """Return whether every node knows every other and all slots are covered."""
 
     def agrees(server: Server) -> bool:
         with server.client() as client:
@@ -98,7 +98,7 @@ async def cluster_agrees(servers: list[Server]) -> bool:
 
 
 def certificates(folder: Path) -> tuple[Path, Path, Path]:
-    """A CA of our own, and a certificate by it for 127.0.0.1: (CA, certificate, key)."""
+    """Make a CA, and a certificate by it for 127.0.0.1: (CA, certificate, key)."""
     folder.mkdir(parents=True, exist_ok=True)
     ca, key = folder / "ca.pem", folder / "ca.key"
     cert, cert_key = folder / "server.pem", folder / "server.key"
@@ -126,8 +126,8 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
 
 @asynccontextmanager
 async def tls_in_front_of(port: int, cert: Path, key: Path) -> AsyncIterator[int]:
-    """A port that speaks TLS and passes everything on to `port`: what a Redis built with TLS, or
-    the proxy of a cloud's Redis, looks like from outside."""
+    """Yield a port that speaks TLS and forwards to `port`, like a Redis built with TLS, or the
+    proxy of a cloud's Redis."""
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.CancelledError):

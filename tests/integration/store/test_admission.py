@@ -1,4 +1,4 @@
-"""Leases: how many tasks a worker gets, which ones, and when there are none."""
+"""Leases: how many tasks a worker gets, which ones, and why it is refused."""
 
 import pytest
 
@@ -35,7 +35,7 @@ async def test_finished_groups_count_until_a_commit_and_trained_ones_after_it(sc
     assert tasks((await scene.lease(9, version=2)).leases) == [4, 5]
 
 
-async def test_no_more_tasks_than_the_run_has_steps_for(scene: Scene) -> None:
+async def test_tasks_are_leased_only_for_the_runs_steps(scene: Scene) -> None:
     await scene.start(eta=5, batch=2, max_steps=3)
     assert len((await scene.lease(100)).leases) == 6
 
@@ -55,7 +55,7 @@ async def test_a_worker_of_a_dead_lineage_gets_no_lease(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("state", ["starting", "paused", "cancelled"])
-async def test_a_run_that_is_not_running_grants_no_lease(scene: Scene, state: str) -> None:
+async def test_only_a_running_run_grants_leases(scene: Scene, state: str) -> None:
     await scene.start()
     await scene.store.runs.set_state("r1", state, "")
     assert (await scene.lease(1)).refusal == "state"
@@ -75,7 +75,7 @@ async def test_a_supervised_run_and_a_missing_one_grant_no_lease(scene: Scene) -
     assert (await scene.lease(1)).refusal == "state"
 
 
-async def test_a_lease_of_no_tasks_grants_none(scene: Scene) -> None:
+async def test_a_lease_of_0_tasks_is_empty(scene: Scene) -> None:
     await scene.start()
     granted = await scene.lease(0)
     assert (granted.refusal, granted.leases) == ("", [])
@@ -89,7 +89,7 @@ async def test_bytes_do_not_limit_leases_while_the_learner_lacks_groups(scene: S
     assert len((await scene.lease(50, reserve_bytes=5000)).leases) == 20
 
 
-async def test_all_leased_groups_need_room_once_the_next_batch_is_ready(scene: Scene) -> None:
+async def test_groups_in_flight_must_fit_once_the_next_batch_is_ready(scene: Scene) -> None:
     await scene.start(eta=9, batch=2, budget=1000)
     await scene.finished(2, b"x" * 200)
     # 400 of 1,000 bytes: three more like these.
@@ -101,7 +101,7 @@ async def test_a_lease_counts_with_the_mean_size_of_the_newest_groups(scene: Sce
     await scene.start(eta=9, batch=2, budget=1000)
     first, *others = await scene.leased(4)
     await scene.complete(first, b"x" * 100)
-    # Each counts 1/32: 100 + (420 - 100) / 32 = 110, of which 4 fit beside 520.
+    # Each group counts 1/32: 100 + (420 - 100) / 32 = 110, so 4 fit after 520 bytes.
     await scene.complete(others[0], b"x" * 420)
     assert len((await scene.lease(50)).leases) == 2
 
@@ -110,7 +110,8 @@ async def test_a_lease_counts_with_the_mean_size_of_the_newest_groups(scene: Sce
 
 
 async def full(scene: Scene) -> list[Lease]:
-    """A run at version 0 with a whole batch, 20 bytes short of its 1,000. The leases of 2 more."""
+    """Return the leases of 2 more groups of a run at version 0 with a whole batch, 20 bytes short
+    of its 1,000."""
     await scene.start(eta=1, batch=2, budget=1000)
     leases = await scene.leased(4)
     for lease in leases[:2]:
@@ -132,17 +133,17 @@ async def test_a_group_waits_in_its_worker_while_the_stream_is_full(scene: Scene
     await scene.plan(1, groups[:2])
     assert not await scene.stream_takes(late, 21), "the learner has a batch to train"
     await scene.publish(1)
-    # It waits for a batch, of which one group is there.
+    # The learner waits for a batch, and has one of its groups.
     scene.version = 0
     assert await scene.stream_takes(late, 21)
     assert await scene.complete(late, b"x" * 21)
 
 
-async def test_a_group_that_no_later_batch_may_train_finds_room(scene: Scene) -> None:
+async def test_the_stream_takes_a_group_that_no_later_batch_may_train(scene: Scene) -> None:
     late, _ = await full(scene)
     with pytest.raises(StreamFull):
         await scene.complete(late, b"x" * 21)
-    # Of version 0, at η = 1: trained at version 1 at the latest.
+    # A group of version 0 at η = 1 is trained at version 1 at the latest.
     await scene.publish(1)
     assert await scene.stream_takes(late, 21)
     scene.version = 0
@@ -155,12 +156,12 @@ async def test_the_learner_does_not_wait_for_groups_that_wait_for_it(scene: Scen
     with pytest.raises(StreamFull):
         await scene.complete(late, b"x" * 21)
     assert await scene.store.trajectories.in_flight("r1", "aaa") == {0: 1}
-    # In its last batch it is handed in at once.
+    # The stream takes a group at once when its last batch is next.
     await scene.publish(1)
     assert await scene.store.trajectories.in_flight("r1", "aaa") == {0: 2}
 
 
-async def test_a_released_group_that_waited_for_room_is_leased_again(scene: Scene) -> None:
+async def test_a_released_group_that_waited_for_the_stream_is_leased_again(scene: Scene) -> None:
     late, _ = await full(scene)
     with pytest.raises(StreamFull):
         await scene.complete(late, b"x" * 21)
@@ -228,7 +229,7 @@ async def test_lapsed_tasks_are_leased_first_in_the_runs_order(scene: Scene) -> 
     assert tasks(await scene.leased(4)) == [0, 1, 2, 4]
 
 
-async def test_a_lease_whose_reply_was_lost_is_the_same_lease_when_asked_again(
+async def test_a_repeated_lease_gets_the_same_answer(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The client repeats a call that broke after Redis ran it, with the same attempt ids."""
@@ -250,7 +251,7 @@ async def drop_all(scene: Scene, count: int) -> None:
         await scene.store.prompts.drop("r1", lease.attempt, "bad_reference", detail)
 
 
-async def test_data_of_which_every_row_was_dropped_fails_the_run(scene: Scene) -> None:
+async def test_a_run_fails_when_every_row_was_dropped(scene: Scene) -> None:
     await scene.start(rows=3, eta=9)
     await drop_all(scene, 6)
     assert (await scene.lease(1)).refusal == "exhausted"
@@ -296,7 +297,7 @@ async def filter_group(scene: Scene, count: int) -> None:
         assert await scene.store.prompts.filter_group("r1", lease.attempt, detail, 0.0)
 
 
-async def test_a_group_that_is_filtered_frees_its_place_for_a_further_task(scene: Scene) -> None:
+async def test_a_filtered_group_frees_its_place_in_admission(scene: Scene) -> None:
     await scene.start(eta=0, batch=2, max_steps=1, max_filtered=10)
     for _ in range(3):
         await filter_group(scene, 2)
@@ -305,7 +306,7 @@ async def test_a_group_that_is_filtered_frees_its_place_for_a_further_task(scene
 
 
 async def test_a_run_whose_groups_are_filtered_fails_with_the_reason(scene: Scene) -> None:
-    # Batches of 2, with 2 groups filtered for each: 4 may be, the 5th is one too many.
+    # Batches of 2, with 2 filtered groups allowed for each: the limit is 4.
     await scene.start(rows=100, eta=9, batch=2, max_filtered=2)
     await scene.finished(1)
     await filter_group(scene, 4)
@@ -323,7 +324,7 @@ async def test_a_run_whose_groups_are_filtered_fails_with_the_reason(scene: Scen
     assert (await scene.lease(1)).refusal == "state"
 
 
-async def test_each_batch_that_is_finished_may_filter_as_many_again(scene: Scene) -> None:
+async def test_each_finished_batch_resets_the_limit_of_filtered_groups(scene: Scene) -> None:
     await scene.start(rows=100, eta=9, batch=2, max_filtered=2)
     for _ in range(3):
         await filter_group(scene, 4)
@@ -333,13 +334,13 @@ async def test_each_batch_that_is_finished_may_filter_as_many_again(scene: Scene
 
 
 async def test_filtered_groups_do_not_exhaust_the_dataset(scene: Scene) -> None:
-    # Twice through all rows and more, which rows that cannot be used at all would end the run for.
+    # Twice through all rows and more: unusable rows would end the run here.
     await scene.start(rows=2, eta=9, batch=2, max_filtered=10)
     await filter_group(scene, 7)
     assert (await scene.lease(1)).refusal == ""
 
 
-async def test_a_run_that_goes_on_may_filter_as_many_again(scene: Scene) -> None:
+async def test_a_resumed_run_resets_the_limit_of_filtered_groups(scene: Scene) -> None:
     await scene.start(rows=100, eta=9, batch=2, max_filtered=2)
     await filter_group(scene, 5)
     assert (await scene.lease(1)).refusal == "filtered_group"

@@ -1,4 +1,4 @@
-"""Sessions of agents in the store: turns recorded once, under one attempt's lease."""
+"""Sessions of agents in the store: turns are recorded once, under one attempt's lease."""
 
 import time
 
@@ -57,7 +57,8 @@ async def answer(scene: Scene, claimed: Claimed, text: str = "hi", worker: str =
 async def last_turns(
     scene: Scene, lease: Lease, *digests: str
 ) -> tuple[list[int | None], list[int]]:
-    """The last turns of the conversations that these requests have led to, and all parents."""
+    """Return the last turns of the conversations that these requests have led to, and all
+    parents."""
     known = await scene.store.agent_sessions.known(
         RUN, lease.attempt, 0, "new", [f"after {digest}" for digest in digests]
     )
@@ -66,7 +67,7 @@ async def last_turns(
 
 
 async def whole_session(scene: Scene, lease: Lease) -> None:
-    """All that is done with a session, once; the attempt stays held."""
+    """Make every call about a session once; the attempt stays held."""
     sessions, attempt = scene.store.agent_sessions, lease.attempt
     about = Opened(str(lease.position), 0, 1, time.time(), 60.0, 9)
     await sessions.open(RUN, attempt, about, ["key"])
@@ -90,11 +91,11 @@ async def whole_session(scene: Scene, lease: Lease) -> None:
     await sessions.close(RUN, attempt, "completed")
 
 
-async def test_the_logs_say_which_calls_are_asked_for_and_have_ended(scene: Scene) -> None:
+async def test_streams_list_the_calls_that_wait_and_that_have_ended(scene: Scene) -> None:
     lease = await opened(scene)
     await ask(scene, lease, "one")
     await answer(scene, (await claim(scene))[0])
-    # Whoever has sampled the last turn may begin the next one before the call is claimed.
+    # The worker of the last turn may begin the next turn before it claims the call.
     await ask(scene, lease, "two", (0,))
     one, two = (call_id(lease.attempt, 0, digest) for digest in ("one", "two"))
     assert (await scene.store.agent_calls.news("asked", RUN, "0", 0.01))[1] == [
@@ -131,7 +132,7 @@ async def test_calls_of_one_session_are_worked_on_at_once_and_become_branches(
     for digest in ("left", "right"):
         assert await ask(scene, lease, digest, (0,)) == "waiting"
     left, right = await claim(scene)
-    # Whichever is done first is the next turn.
+    # The call that is answered first is the next turn.
     assert await answer(scene, right)
     assert await ask(scene, lease, "left", (0,)) == "waiting"
     assert await answer(scene, left)
@@ -141,7 +142,7 @@ async def test_calls_of_one_session_are_worked_on_at_once_and_become_branches(
     assert await claim(scene) == []
 
 
-async def test_a_session_has_as_many_turns_as_it_may(scene: Scene) -> None:
+async def test_a_sessions_turns_are_limited_in_number(scene: Scene) -> None:
     lease = await opened(scene, max_turns=2)
     await ask(scene, lease, "one")
     await answer(scene, (await claim(scene))[0])
@@ -157,36 +158,36 @@ async def test_a_session_has_as_many_turns_as_it_may(scene: Scene) -> None:
     assert other == ["waiting"] * AT_ONCE + ["busy"]
 
 
-async def test_a_session_has_as_many_bytes_of_turns_as_it_may(scene: Scene) -> None:
+async def test_a_sessions_turns_are_limited_in_bytes(scene: Scene) -> None:
     lease = await opened(scene, max_bytes=1000)
     for digest in ("one", "two"):
         assert await ask(scene, lease, digest) == "waiting"
         await answer(scene, (await claim(scene))[0], "x" * 600)
     assert await ask(scene, lease, "three") == "spent"
-    # What was answered stays so, and other sessions have bytes of their own.
+    # Earlier answers stay, and other sessions have bytes of their own.
     assert await ask(scene, lease, "one") == "answered"
     assert await ask(scene, lease, "three", index=1) == "waiting"
 
 
 async def opened_at_once(scene: Scene, lease: Lease) -> list[str]:
-    """Replies to more calls of a session than may wait at once."""
+    """Return the replies to more calls of a session than may wait at once."""
     about = Opened(str(lease.position), 0, 2, time.time(), 60.0, 1000)
     await scene.store.agent_sessions.open(RUN, lease.attempt, about, ["a", "b"])
     return [await ask(scene, lease, f"call{n}", index=1) for n in range(AT_ONCE + 1)]
 
 
-async def test_only_who_has_recorded_a_turn_learns_its_number(scene: Scene) -> None:
+async def test_only_the_worker_that_recorded_a_turn_learns_its_number(scene: Scene) -> None:
     lease = await opened(scene)
     for number, digest in enumerate(("one", "two")):
         await ask(scene, lease, digest)
         (claimed,) = await claim(scene)
         place = (RUN, "w", claimed, turn(digest), f"after {digest}", None, ("aaa", 0))
         assert await scene.store.agent_calls.answer(*place) == number
-        # What another worker has recorded may be another turn.
+        # The turn may differ from the one that another worker has recorded.
         assert await scene.store.agent_calls.answer(*place) == -1
 
 
-async def test_lengths_of_texts_are_known_once(scene: Scene) -> None:
+async def test_each_length_of_a_text_is_listed_once(scene: Scene) -> None:
     lease = await opened(scene)
     sessions = scene.store.agent_sessions
     for digest, length in (("one", 12), ("two", 7), ("three", 12)):
@@ -216,7 +217,7 @@ async def test_a_call_of_a_dead_worker_goes_to_another_and_only_one_answer_count
 
 
 async def first_worker(scene: Scene, lease: Lease, digest: str, index: int) -> str:
-    """The worker that may take this waiting call before others."""
+    """Return the worker that may claim this waiting call before others."""
     name = call_id(lease.attempt, index, digest)
     found = await scene.raw.hget(f"headrace:{{{RUN}}}:calls", f"{name}:worker")
     return str(found.decode())
@@ -229,39 +230,39 @@ async def test_a_session_stays_on_its_worker_and_a_new_one_goes_to_the_least_bus
     loads = f"headrace:{{{RUN}}}:calls_load"
 
     async def asked(index: int, digest: str = "one", path: tuple[int, ...] = ()) -> str:
-        # As if the workers went on asking, however long this test takes.
+        # Keep the workers' entries fresh, however long this test takes.
         for worker, load in (await scene.raw.hgetall(loads)).items():
             held, at_once, _ = load.split()
             await scene.raw.hset(loads, worker, b"%s %s 9000000000000" % (held, at_once))
         assert await ask(scene, lease, digest, path, index) == "waiting"
         return await first_worker(scene, lease, digest, index)
 
-    # Nobody has asked for calls yet: any worker may take it.
+    # Before any worker asks for calls, any worker may claim it.
     assert await asked(0) == ""
     (one,) = await claim(scene, "busy", held=3)
     await claim(scene, "idle", held=2)
     assert await answer(scene, one, worker="busy")
 
-    # The calls that wait for a worker count there.
+    # The calls that wait for a worker count as its load.
     assert [await asked(index) for index in (1, 2, 3)] == ["idle", "idle", "busy"]
-    # Though another session of the group is on the other worker.
+    # Another session of the group is on the other worker.
     assert await asked(0, "two", (0,)) == "busy"
     assert await asked(0, "three", (0,)) == "busy"
     assert await asked(4) == "idle"
 
-    # It asks for calls no more.
+    # It no longer asks for calls.
     await scene.raw.hset(loads, "busy", "0 8 1")
     assert await ask(scene, lease, "four", (0,)) == "waiting"
     assert await first_worker(scene, lease, "four", 0) == "idle"
     assert await scene.raw.hkeys(loads) == [b"idle"]
 
 
-async def test_others_take_a_call_only_after_the_head_start_of_its_worker(scene: Scene) -> None:
+async def test_other_workers_claim_a_call_after_the_head_start_of_its_worker(scene: Scene) -> None:
     lease = await opened(scene)
     await ask(scene, lease, "one")
     calls, due = (f"headrace:{{{RUN}}}:{name}" for name in ("calls", "calls_due"))
     (member,) = await scene.raw.zrange(due, 0, -1)
-    # Half a second, which a busy machine may take between two calls.
+    # A busy machine may take half a second between two calls.
     while True:
         seconds, micros = await scene.raw.time()
         began = time.monotonic()
@@ -275,7 +276,7 @@ async def test_others_take_a_call_only_after_the_head_start_of_its_worker(scene:
     assert len(await claim(scene, "other")) == 1
 
 
-async def test_refused_calls_are_bounded_as_turns_are(scene: Scene) -> None:
+async def test_failed_calls_of_a_session_are_limited(scene: Scene) -> None:
     lease = await opened(scene, max_turns=1)
     for number in range(4):
         assert await ask(scene, lease, f"refused{number}") == "waiting"
@@ -284,7 +285,7 @@ async def test_refused_calls_are_bounded_as_turns_are(scene: Scene) -> None:
     assert await ask(scene, lease, "one more") == "full"
 
 
-async def test_a_failed_call_is_tried_again_by_the_same_request(scene: Scene) -> None:
+async def test_the_same_request_retries_a_failed_call(scene: Scene) -> None:
     lease = await opened(scene)
     await ask(scene, lease, "one")
     (claimed,) = await claim(scene)
@@ -295,7 +296,7 @@ async def test_a_failed_call_is_tried_again_by_the_same_request(scene: Scene) ->
     assert await sessions.answer_of(RUN, lease.attempt, 0, "one") is None
 
 
-async def test_the_first_reward_counts_and_the_last_end_asks_for_the_group(scene: Scene) -> None:
+async def test_the_first_reward_counts_and_the_last_end_completes_the_group(scene: Scene) -> None:
     lease = await opened(scene)
     sessions = scene.store.agent_sessions
     first = Reward(reward=1.0)
@@ -316,7 +317,7 @@ async def test_the_first_reward_counts_and_the_last_end_asks_for_the_group(scene
     played = await sessions.played(RUN, lease.attempt, 2)
     assert [one.reward for one in played or []] == [first, None]
     assert await scene.complete(lease)
-    # The reply may be lost, or another worker was faster: whoever is late changes nothing.
+    # The reply may be lost, or another worker was faster: late calls change nothing.
     assert await sessions.played(RUN, lease.attempt, 2) is None
     await sessions.close(RUN, lease.attempt, "lapsed")
     assert await sessions.answer_of(RUN, lease.attempt, 0, "other") == "completed"
@@ -324,7 +325,7 @@ async def test_the_first_reward_counts_and_the_last_end_asks_for_the_group(scene
     assert await scene.raw.zcard(f"headrace:{{{RUN}}}:calls_due") == 0
 
 
-async def test_a_group_that_is_released_is_leased_again_and_takes_no_more(scene: Scene) -> None:
+async def test_a_released_group_is_leased_again_and_takes_no_more_calls(scene: Scene) -> None:
     lease = await opened(scene)
     sessions = scene.store.agent_sessions
     await ask(scene, lease, "one")
@@ -350,7 +351,7 @@ async def test_a_group_whose_sessions_have_ended_cannot_be_released(scene: Scene
     assert await scene.complete(lease)
 
 
-async def test_a_session_that_a_group_does_not_have_takes_nothing_and_ends_nothing(
+async def test_an_unknown_session_takes_no_calls(
     scene: Scene,
 ) -> None:
     lease = await opened(scene)
@@ -360,11 +361,11 @@ async def test_a_session_that_a_group_does_not_have_takes_nothing_and_ends_nothi
     assert await sessions.reward(RUN, lease.attempt, 2, Reward(reward=1.0)) == "gone"
     for index in (2, 3):
         assert await sessions.end(RUN, lease.attempt, index) == "gone"
-    # Nobody is asked to complete the group of two.
+    # No worker is asked to complete the group of two.
     assert await claim(scene) == []
 
 
-async def test_calls_renew_the_lease_and_a_lapsed_one_takes_none(scene: Scene) -> None:
+async def test_calls_renew_the_lease_and_a_lapsed_lease_refuses_them(scene: Scene) -> None:
     lease = await opened(scene)
     await scene.store.prompts.renew(RUN, [lease.attempt], 60)
     assert await ask(scene, lease, "one") == "waiting"
@@ -380,7 +381,7 @@ async def test_calls_renew_the_lease_and_a_lapsed_one_takes_none(scene: Scene) -
     assert await ask(scene, lease, "one") == "gone"
 
 
-async def test_a_group_that_no_batch_may_train_is_stale(scene: Scene) -> None:
+async def test_a_group_is_stale_when_no_batch_may_train_it(scene: Scene) -> None:
     lease = await opened(scene)
     await ask(scene, lease, "one")
     await answer(scene, (await claim(scene))[0])
@@ -391,7 +392,7 @@ async def test_a_group_that_no_batch_may_train_is_stale(scene: Scene) -> None:
     assert await scene.store.agent_sessions.end(RUN, lease.attempt, 0) == "stale"
 
 
-async def test_a_name_has_one_group_until_that_is_lost(scene: Scene) -> None:
+async def test_a_name_keeps_its_group_until_the_group_is_lost(scene: Scene) -> None:
     await scene.start(eta=1)
     first, second, third = await scene.leased(3)
     sessions, own = scene.store.agent_sessions, Row(prompt="1+1", answer="2")
@@ -422,7 +423,7 @@ async def test_a_name_has_one_group_until_that_is_lost(scene: Scene) -> None:
     assert await sessions.named(RUN, "mine") == (second.attempt, "ended")
     assert await sessions.reopen(RUN, second.attempt, "mine", ["newer"]) == "ended"
     await scene.lapse(second)
-    # Nobody has handed it in in time.
+    # The lease has lapsed without a completion.
     assert await sessions.reopen(RUN, second.attempt, "mine", ["newer"]) == "lapsed"
     assert not await scene.complete(second)
     await sessions.close(RUN, second.attempt, "lapsed")
@@ -436,7 +437,7 @@ async def test_a_name_has_one_group_until_that_is_lost(scene: Scene) -> None:
     assert all([await scene.raw.ttl(key) > 3600 for key in names]), "none stays for ever"
 
 
-async def test_a_call_that_cannot_be_read_stops_no_other(scene: Scene) -> None:
+async def test_an_unreadable_call_is_skipped(scene: Scene) -> None:
     lease = await opened(scene)
     await ask(scene, lease, "one")
     await ask(scene, lease, "two", index=1)

@@ -1,4 +1,4 @@
-"""The audit: right about a run that is well, and about one that was tampered with."""
+"""The audit is right about a whole run, and about tampered ones."""
 
 import asyncio
 import json
@@ -18,7 +18,8 @@ from tests.integration.store.scene import RUN, Scene, record
 
 
 async def busy(scene: Scene) -> None:
-    """Tasks 0 to 3 trained, 4 dropped, 5 returned, 6 held, 7 finished, 8 and 9 planned."""
+    """Make a run with tasks 0 to 3 trained, 4 dropped, 5 returned, 6 held, 7 finished, 8 and 9
+    planned."""
     await scene.start(batch=2, eta=9)
     groups = await scene.finished(4)
     await scene.plan(1, groups[:2])
@@ -165,7 +166,7 @@ async def test_a_run_that_goes_back_to_a_whole_checkpoint_samples_later_tasks_ag
     assert run is not None
     assert (run.committed_step, run.checkpoint) == (1, "runs/r/checkpoints/step-000001-L1")
     assert await store.trajectories.plans(RUN) == {}
-    # Repeated, since its answer was lost; and by a learner that was replaced.
+    # Repeated because its answer was lost, and by a learner that was replaced.
     await store.runs.go_back(RUN, token, scene.lineage, 1, "runs/r/checkpoints/step-000001-L1")
     assert await store.ledger.audit(RUN) == found
     with pytest.raises(Fenced):
@@ -174,7 +175,7 @@ async def test_a_run_that_goes_back_to_a_whole_checkpoint_samples_later_tasks_ag
     assert [lease.task for lease in await scene.leased(3)] == [2, 3, 5]
 
 
-def test_what_a_run_trained_beyond_where_it_was_continued_does_not_count() -> None:
+def test_steps_after_the_continued_checkpoint_do_not_count() -> None:
     first = Generation(
         run="a",
         base_step=0,
@@ -209,7 +210,7 @@ def test_what_a_run_trained_beyond_where_it_was_continued_does_not_count() -> No
         ("", "ccc", 0),
     ],
 )
-def test_staleness_is_counted_along_the_tree_as_it_was_when_the_batch_was_planned(
+def test_staleness_is_counted_along_the_tree_at_the_time_of_the_plan(
     oldest: str, planned: str, staleness: int
 ) -> None:
     batch = TaskEnding(["0:0:9:0"], step=7, oldest=[oldest], planned=planned)
@@ -218,8 +219,8 @@ def test_staleness_is_counted_along_the_tree_as_it_was_when_the_batch_was_planne
     assert audit([run]).max_staleness_seen == staleness
 
 
-def test_what_was_trained_too_stale_for_its_run_is_counted_and_named() -> None:
-    """Of two runs of one lineage, each is held to what it allows itself."""
+def test_groups_that_were_trained_too_stale_are_counted_and_named() -> None:
+    """Each of two continued runs is measured by its own limit."""
     trained = [(2, ["aaa:0", "aaa:1"]), (4, ["aaa:1", "aaa:0"])]
     first, second = (
         Generation(
@@ -259,7 +260,7 @@ def gateway(tmp_path: Path, redis_url: str) -> Iterator[GatewayProcess]:
     process.stop()
 
 
-async def test_the_api_and_the_command_tell_a_clean_run_from_a_damaged_one(
+async def test_the_api_and_the_command_report_a_clean_and_a_damaged_run(
     scene: Scene, gateway: GatewayProcess
 ) -> None:
     await busy(scene)
@@ -295,7 +296,7 @@ async def test_the_api_and_the_command_tell_a_clean_run_from_a_damaged_one(
 
 
 async def audited(gateway: GatewayProcess, *options: str) -> tuple[int, str]:
-    """`headrace audit`: its exit code and what it printed."""
+    """Return the exit code and output of `headrace audit`."""
     command = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "services.cli", "audit", RUN, "--gateway", gateway.url),
         *options,

@@ -1,4 +1,4 @@
-"""The file of a backup: whole or refused, and nothing half-written."""
+"""A backup's file is whole or refused, never half-written."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def quiet(text: str) -> None:
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A volume with something of everything."""
+    """A volume with a file of every kind."""
     data = tmp_path / "data"
     for name in (WEIGHTS, METRICS, "datasets/d/0.arrow", "logs/gateway.log", "api-key"):
         (data / name).parent.mkdir(parents=True, exist_ok=True)
@@ -39,7 +39,7 @@ def files(data: Path) -> list[str]:
     return sorted(str(p.relative_to(data)) for p in data.rglob("*") if p.is_file())
 
 
-async def test_a_volume_comes_back_without_secrets_logs_and_unfinished_files(
+async def test_a_backup_leaves_out_secrets_logs_and_unfinished_files(
     scene: Scene, store: Store, raw: Redis, data: Path, tmp_path: Path
 ) -> None:
     await scene.start()
@@ -56,7 +56,7 @@ async def test_a_volume_comes_back_without_secrets_logs_and_unfinished_files(
     assert [run.id for run in await store.runs.all()] == [RUN]
 
 
-async def test_a_backup_leaves_another_one_that_is_being_made(
+async def test_a_backup_leaves_the_staging_folder_of_another_backup(
     scene: Scene, store: Store, data: Path, tmp_path: Path
 ) -> None:
     await scene.start()
@@ -101,7 +101,7 @@ async def test_a_torn_file_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ["missing.tar", "folder.tar", "text.tar"])
-async def test_a_file_that_is_no_backup_is_named(store: Store, tmp_path: Path, name: str) -> None:
+async def test_an_invalid_backup_file_is_named(store: Store, tmp_path: Path, name: str) -> None:
     (tmp_path / "folder.tar").mkdir()
     (tmp_path / "text.tar").write_text("hello\n" * 1000)
     with pytest.raises(BackupError, match=name):
@@ -146,7 +146,7 @@ async def test_a_newer_schema_is_refused(
     assert (files(tmp_path / "there"), await raw.keys("*")) == ([], [])
 
 
-async def test_what_another_version_has_written_is_not_backed_up_in_part(
+async def test_state_of_another_version_is_not_backed_up(
     store: Store, raw: Redis, data: Path, tmp_path: Path
 ) -> None:
     await raw.set("headrace:schema", 2)
@@ -175,7 +175,7 @@ async def test_no_learner_takes_a_run_before_it_is_restored(
 
     monkeypatch.setattr(store.dumps, "write", noted)
     await restore(store, tmp_path / "there", tmp_path / "all.tar", quiet)
-    # Chains come last: a gateway would submit what their runs are not there yet for.
+    # Chains come last: a gateway would submit the missing runs of a chain.
     assert written == [*["shared"] * 4, "run", "pool", *["shared"] * 2]
 
 
@@ -200,7 +200,7 @@ async def test_an_interrupted_restore_goes_on(
     index = await back_up(store, data, tmp_path / "all.tar", quiet)
     await raw.flushall()
     there = tmp_path / "there"
-    # As far as a first try came: its mark, some files, its claim on Redis.
+    # The state after a first attempt: its mark, some files, its claim on Redis.
     (there / "datasets").mkdir(parents=True)
     (there / f".restored-{index.id}").touch()
     await store.dumps.begin(index.id)

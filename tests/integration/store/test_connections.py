@@ -1,4 +1,4 @@
-"""The store over every kind of Redis that a URL can name, and its way back after each goes away."""
+"""The store works over every kind of Redis that a URL can name, and reconnects to each."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -45,7 +45,7 @@ async def opened(url: str) -> AsyncIterator[Store]:
 
 
 async def until(condition: Any, within: float = 100.0) -> None:
-    """Until `await condition()` is true; a Redis that is away meanwhile counts as not yet."""
+    """Wait until `await condition()` is true; a Redis that is away meanwhile counts as false."""
     async with asyncio.timeout(within):
         while True:
             try:
@@ -142,7 +142,7 @@ async def test_scripts_that_redis_forgot_are_loaded_again(server: Server) -> Non
 
 
 async def is_blocking(server: Any) -> bool:
-    """Whether a client of this server waits in a call."""
+    """Return whether a client of this server waits in a call."""
     return int(server.info("clients")["blocked_clients"]) == 1
 
 
@@ -178,7 +178,7 @@ def cluster_url(servers: list[Server]) -> str:
 
 @pytest.fixture
 def touched(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
-    """Scripts that were run, and how many slots each call of them touched."""
+    """Record the scripts that are run, and how many slots each call of them touches."""
     seen: dict[str, set[int]] = {}
     keys = Scripts.keys
 
@@ -191,7 +191,7 @@ def touched(monkeypatch: pytest.MonkeyPatch) -> dict[str, set[int]]:
     return seen
 
 
-async def test_a_whole_life_on_three_masters_and_every_script_on_one_slot(
+async def test_every_script_touches_one_slot_of_a_cluster(
     cluster: list[Server], touched: dict[str, set[int]]
 ) -> None:
     raw = RedisCluster(host="127.0.0.1", port=cluster[0].port)
@@ -199,7 +199,7 @@ async def test_a_whole_life_on_three_masters_and_every_script_on_one_slot(
         await store.check_durability()
         scene = Scene(store, raw)
         await whole_life(scene)
-        # Three runs, so that not everything happens to be on one master.
+        # Three runs, so that they are on different masters.
         slots = {key_slot(f"{{{run}}}".encode()) * 3 // 16384 for run in (RUN, "r2", "r3")}
         assert len(slots) > 1
     await raw.aclose()
@@ -208,7 +208,7 @@ async def test_a_whole_life_on_three_masters_and_every_script_on_one_slot(
 
 
 async def whole_life(scene: Scene) -> None:
-    """Everything that processes do with the store, once at least."""
+    """Make every call of all processes to the store at least once."""
     store = scene.store
     assert await store.pools.lock("default", "box:1:1:a", 10) == ""
     assert await store.pools.prolong("default", "box:1:1:a", 10)
@@ -329,8 +329,8 @@ async def test_a_master_that_restarts_is_waited_for(cluster: list[Server]) -> No
 
 
 async def handed_in(scene: Scene, lease: Lease) -> bool:
-    """Whether the group is in the stream. A call that is repeated, because its reply was lost, is
-    told that the attempt has ended."""
+    """Return whether the group is in the stream. A call that is repeated because its reply was lost
+    sees an ended attempt."""
     taken = await scene.complete(lease)
     return taken or len(await scene.store.trajectories.read(RUN, wait=1)) == 1
 
@@ -365,8 +365,8 @@ async def test_a_failover_is_followed(tmp_path: Path) -> None:
             await scene.start(batch=2, eta=9)
             (lease,) = await scene.leased(1, ttl=10 * MINUTE)
             with master.client() as client:
-                # What was acknowledged and not replicated would be lost by any failover. WAIT is
-                # about its own connection's writes: what is written here comes after the others.
+                # Any failover loses writes that were acknowledged and not replicated. WAIT is about
+                # its own connection's writes: what is written here comes after the others.
                 client.set("last", 1)
                 assert client.wait(1, 60_000) == 1
             with sentinel.client() as client:

@@ -1,4 +1,4 @@
-"""What a backup reads comes back the same, and only into an empty store."""
+"""A backup restores what it has read, and only into an empty store."""
 
 import msgspec
 import pytest
@@ -14,7 +14,8 @@ GONE = {"learner", "workers", "heartbeats"}
 
 
 async def everything(raw: Redis) -> dict[object, object]:
-    """Each key's content; of a hash by field, since two equal ones may be dumped differently."""
+    """Return each key's content; hashes by field, since two equal hashes may be dumped
+    differently."""
     found: dict[object, object] = {}
     for key in await raw.keys("*"):
         kind = await raw.type(key)
@@ -23,7 +24,7 @@ async def everything(raw: Redis) -> dict[object, object]:
 
 
 async def read(store: Store) -> list[Dump]:
-    """As a backup's file holds them."""
+    """Return the dumps as a backup's file has them."""
     return [
         msgspec.msgpack.decode(msgspec.msgpack.encode(part), type=Dump)
         async for part in store.dumps.read()
@@ -38,7 +39,7 @@ async def put_back(store: Store, parts: list[Dump], backup: str = "b") -> None:
 
 
 async def busy(scene: Scene) -> None:
-    """A run with tasks in every state: trained, planned, finished, held, released."""
+    """Make a run with tasks in every state: trained, planned, finished, held, released."""
     await scene.start(eta=3)
     await scene.store.runs.take("default")
     for lease in await scene.leased(6):
@@ -97,9 +98,7 @@ async def test_a_run_that_changed_between_two_readings_is_not_forgotten(
     assert taken.id == RUN
 
 
-async def test_a_pool_that_knows_a_run_which_is_not_there_forgets_it(
-    scene: Scene, store: Store, raw: Redis
-) -> None:
+async def test_a_pool_forgets_a_run_that_is_missing(scene: Scene, store: Store, raw: Redis) -> None:
     await scene.dataset(10)
     await store.runs.submit(record(RUN))
     await store.runs.take("default")
@@ -110,13 +109,13 @@ async def test_a_pool_that_knows_a_run_which_is_not_there_forgets_it(
     assert await store.runs.take("default") is None
 
 
-async def test_only_an_empty_store_takes_a_backup(scene: Scene, store: Store) -> None:
+async def test_a_backup_is_restored_only_into_an_empty_store(scene: Scene, store: Store) -> None:
     await scene.start()
     with pytest.raises(NotEmpty, match="this Redis holds 1 runs and 1 datasets"):
         await store.dumps.begin("b")
 
 
-async def test_an_interrupted_restore_goes_on_and_no_other_backup_comes_between(
+async def test_an_interrupted_restore_goes_on_and_another_backup_is_refused(
     scene: Scene, store: Store, raw: Redis
 ) -> None:
     await busy(scene)
@@ -137,7 +136,7 @@ async def test_a_dump_that_this_redis_cannot_read_is_named(store: Store, raw: Re
         await store.dumps.write(Dump("run", RUN, {key: b"\x00\xff\xff" + b"0" * 8}))
 
 
-def test_a_key_that_no_backup_would_take_cannot_be_named() -> None:
+def test_only_keys_that_a_backup_has_can_be_named() -> None:
     assert len(set(RUN_PARTS)) == len(RUN_PARTS)
     assert len(set(POOL_PARTS)) == len(POOL_PARTS)
     with pytest.raises(ValueError, match="a run has no key 'other'"):
@@ -146,9 +145,7 @@ def test_a_key_that_no_backup_would_take_cannot_be_named() -> None:
         pool_key("default", "other")
 
 
-async def test_a_backup_of_another_version_is_noticed_where_it_was_restored(
-    store: Store, raw: Redis
-) -> None:
+async def test_a_restored_backup_of_another_version_is_noticed(store: Store, raw: Redis) -> None:
     await raw.set("headrace:schema", 2)
     parts = await read(store)
     await raw.flushall()

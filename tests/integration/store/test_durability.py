@@ -40,7 +40,7 @@ async def test_a_redis_that_may_lose_a_second_or_evict_keys_is_refused(tmp_path:
 
 @pytest.fixture
 async def newer(store: Store, raw: Redis) -> None:
-    """What Redis holds is of a version that this one does not know."""
+    """Give Redis state of a newer schema."""
     await store.check_schema()
     await store.check_schema()
     assert await raw.get("headrace:schema") == b"1"

@@ -1,4 +1,4 @@
-"""Evaluations: every row answered once, all by one version, one evaluation after the other."""
+"""Evaluations: every row is answered once, all by one version, one evaluation after the other."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ async def test_released_and_lapsed_rows_are_leased_again(scene: Scene) -> None:
 
 async def test_only_the_version_that_is_evaluated_gets_rows(scene: Scene) -> None:
     one = await asked(scene, version=3)
-    # It has a seat, and learns what it has to load.
+    # It has a seat, and learns which version to load.
     ahead = await lease(scene, 1, version=4)
     assert (ahead.id, ahead.request, ahead.rows) == (one.id, one, [])
     assert rows(await lease(scene, 1, version=3)) == [0]
@@ -76,14 +76,14 @@ async def test_only_the_version_that_is_evaluated_gets_rows(scene: Scene) -> Non
     assert rows(await lease(scene, 1, version=3)) == [1], "a new learner changes nothing"
 
 
-async def test_so_many_workers_answer_as_may_and_idle_ones_come_first(scene: Scene) -> None:
+async def test_the_limit_of_workers_answers_and_idle_workers_come_first(scene: Scene) -> None:
     await asked(scene)
     evaluations = scene.store.evaluations
     await evaluations.let(RUN, scene.fencing_token, 1)
     assert (await lease(scene, 1, worker="busy", busy=True)).id == ""
     assert rows(await lease(scene, 1, worker="idle")) == [0]
     assert (await lease(scene, 1, worker="other")).id == ""
-    # A seat lapses, and is left.
+    # One seat lapses, and one is left.
     await evaluations.renew(RUN, "idle", [], 0)
     assert rows(await lease(scene, 1, worker="other")) == [1]
     await evaluations.release(RUN, [], leaves="other")
@@ -91,7 +91,7 @@ async def test_so_many_workers_answer_as_may_and_idle_ones_come_first(scene: Sce
     assert rows(await lease(scene, 1, worker="busy", busy=True)) == [2]
 
 
-async def test_a_worker_that_only_evaluates_has_the_seat_also_between_evaluations(
+async def test_a_worker_that_only_evaluates_keeps_its_seat_between_evaluations(
     scene: Scene,
 ) -> None:
     await scene.start()
@@ -103,12 +103,12 @@ async def test_a_worker_that_only_evaluates_has_the_seat_also_between_evaluation
     assert rows(await lease(scene, 1, worker="own", reserved=True)) == [0]
     await evaluations.let(RUN, scene.fencing_token, 2)
     assert rows(await lease(scene, 1, worker="idle")) == [1]
-    # One that comes later has a seat, too.
+    # A later worker gets a seat, too.
     assert rows(await lease(scene, 1, worker="late", reserved=True)) == [2]
     assert await states(scene) == {one.id: "open"}
 
 
-async def test_another_worker_evaluates_once_the_one_for_it_is_gone(scene: Scene) -> None:
+async def test_another_worker_evaluates_once_the_reserved_worker_is_gone(scene: Scene) -> None:
     await asked(scene)
     evaluations = scene.store.evaluations
     await evaluations.let(RUN, scene.fencing_token, 1)
@@ -146,12 +146,14 @@ async def test_the_next_evaluation_opens_when_one_ends(scene: Scene) -> None:
     assert (await lease(scene, 9)).request == third
     assert await states(scene) == {first.id: "done", second.id: "failed", third.id: "open"}
     assert [one.id for one in await evaluations.requests(RUN)] == [first.id, second.id, third.id]
-    # Answers of one evaluation are not those of another.
+    # Answers of one evaluation are separate from another's.
     assert len(await evaluations.answers(RUN, first.id, 9)) == 1
     assert await evaluations.answers(RUN, second.id, 9) == []
 
 
-async def test_no_worker_ends_an_evaluation_for_which_another_has_a_seat(scene: Scene) -> None:
+async def test_an_evaluation_goes_on_while_another_worker_has_a_seat(
+    scene: Scene,
+) -> None:
     one = await asked(scene)
     evaluations = scene.store.evaluations
     await lease(scene, 1, worker="serves it")
@@ -165,7 +167,7 @@ async def test_no_worker_ends_an_evaluation_for_which_another_has_a_seat(scene: 
     assert await states(scene) == {one.id: "failed"}
 
 
-async def test_an_evaluation_ends_when_all_that_have_a_seat_cannot_load_its_version(
+async def test_an_evaluation_ends_when_every_worker_with_a_seat_has_failed_to_load_its_version(
     scene: Scene,
 ) -> None:
     one = await asked(scene)
@@ -178,7 +180,7 @@ async def test_an_evaluation_ends_when_all_that_have_a_seat_cannot_load_its_vers
     assert await states(scene) == {one.id: "failed"}
 
 
-async def test_a_seat_that_is_kept_is_written_only_when_half_of_its_time_is_over(
+async def test_a_reserved_seat_is_renewed_after_half_of_its_time(
     scene: Scene,
 ) -> None:
     await scene.start()
@@ -190,7 +192,7 @@ async def test_a_seat_that_is_kept_is_written_only_when_half_of_its_time_is_over
     assert scores[0] == scores[1] < scores[2]
 
 
-async def test_answers_are_forgotten_when_they_are_in_a_file(scene: Scene) -> None:
+async def test_answers_are_deleted_once_they_are_in_a_file(scene: Scene) -> None:
     one = await asked(scene)
     evaluations, token = scene.store.evaluations, scene.fencing_token
     for attempt, row in (await lease(scene, 3)).rows:
@@ -210,7 +212,7 @@ async def test_answers_are_forgotten_when_they_are_in_a_file(scene: Scene) -> No
     assert await scene.raw.keys("*evaluation_[^s]*") == []
 
 
-async def test_a_lease_whose_reply_was_lost_is_the_same_lease_when_asked_again(
+async def test_a_repeated_lease_gets_the_same_answer(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await asked(scene)
@@ -229,7 +231,7 @@ async def test_a_repeated_request_for_an_evaluation_changes_nothing(scene: Scene
     assert len(await scene.store.evaluations.requests(RUN)) == 1
 
 
-async def test_a_learner_that_was_replaced_requests_nothing(scene: Scene) -> None:
+async def test_a_replaced_learner_cannot_request_an_evaluation(scene: Scene) -> None:
     one = await asked(scene)
     before = scene.fencing_token
     await scene.take_over("bbb")
@@ -238,14 +240,14 @@ async def test_a_learner_that_was_replaced_requests_nothing(scene: Scene) -> Non
     assert await scene.store.evaluations.requests(RUN) == [one]
 
 
-async def test_a_run_that_is_to_end_evaluates_no_more(scene: Scene) -> None:
+async def test_a_cancelling_run_leases_no_rows(scene: Scene) -> None:
     await asked(scene)
     await scene.store.runs.take("default")
     await scene.store.runs.cancel(RUN)
     assert (await lease(scene, 1)).id == ""
 
 
-async def test_a_run_that_has_ended_keeps_nothing_of_its_evaluations(scene: Scene) -> None:
+async def test_a_run_that_ends_deletes_its_evaluations(scene: Scene) -> None:
     one = await asked(scene)
     await asked(scene, name="another")
     (attempt, row), (back, _), _ = (await lease(scene, 3)).rows

@@ -1,5 +1,5 @@
-"""Rows that stay outside what a run wants are filtered: once per task, whatever is repeated, and no
-more of them than may be."""
+"""The prompt filter filters rows that stay outside its bounds: once per task, despite repeated
+calls, and at most the allowed share."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ ROWS = 10
 
 @pytest.fixture
 async def started(scene: Scene) -> Scene:
-    """A run on ten rows; which row a task is of is the worker's to say."""
+    """A run on ten rows; the worker says which row a task is of."""
     await scene.start(rows=ROWS, batch=2, eta=19)
     return scene
 
@@ -28,7 +28,7 @@ async def note(scene: Scene, lease: Lease, row: int, outside: bool = True, **fie
 
 
 async def noted(scene: Scene, row: int, *outsides: bool) -> bool:
-    """New tasks of a row, noted and finished one after the other; the last one's answer."""
+    """Note and finish new tasks of a row, one after the other. Returns the last answer."""
     for outside in outsides:
         (lease,) = await scene.leased(1)
         filtered = await note(scene, lease, row, outside)
@@ -36,7 +36,7 @@ async def noted(scene: Scene, row: int, *outsides: bool) -> bool:
     return filtered
 
 
-async def test_a_row_is_filtered_once_so_many_of_its_tasks_in_a_row_lay_outside(
+async def test_a_row_is_filtered_after_the_given_tasks_in_a_row_outside(
     started: Scene,
 ) -> None:
     assert not await noted(started, 4, True)
@@ -48,12 +48,12 @@ async def test_a_row_is_filtered_once_so_many_of_its_tasks_in_a_row_lay_outside(
     assert not await started.store.prompts.prompt_filtered(RUN, "5")
 
 
-async def test_a_task_counts_once_by_what_its_last_attempt_said(started: Scene) -> None:
+async def test_a_task_counts_once_as_its_last_attempt_noted_it(started: Scene) -> None:
     first, second = await started.leased(2)
-    # The call is repeated, since its reply was lost.
+    # The call is repeated because its reply was lost.
     assert not await note(started, first, 4)
     assert not await note(started, first, 4)
-    # Its worker dies, and another one finds the row well.
+    # Its worker dies, and another worker finds the row inside.
     await started.store.prompts.release(RUN, [first.attempt])
     assert not await note(started, first, 4)
     (again,) = await started.leased(1)
@@ -63,7 +63,7 @@ async def test_a_task_counts_once_by_what_its_last_attempt_said(started: Scene) 
     assert await noted(started, 4, True)
 
 
-async def test_of_two_tasks_of_a_row_the_later_one_stands(started: Scene) -> None:
+async def test_the_later_of_two_tasks_of_a_row_counts(started: Scene) -> None:
     first, second = await started.leased(2)
     assert not await note(started, second, 4, outside=False)
     assert not await note(started, first, 4)
@@ -71,7 +71,7 @@ async def test_of_two_tasks_of_a_row_the_later_one_stands(started: Scene) -> Non
     assert await noted(started, 4, True)
 
 
-async def test_no_more_than_the_share_is_filtered(started: Scene) -> None:
+async def test_at_most_the_share_of_rows_is_filtered(started: Scene) -> None:
     for row in (4, 5):
         assert await noted(started, row, True, True)
     assert not await noted(started, 6, True, True)
@@ -91,7 +91,7 @@ async def test_tasks_of_filtered_rows_end_in_the_ledger(started: Scene) -> None:
 
 
 @pytest.mark.parametrize("dataset", ["d", "other"])
-async def test_a_run_that_goes_on_with_the_dataset_knows_its_rows(
+async def test_a_continued_run_on_the_same_dataset_keeps_the_notes_of_rows(
     started: Scene, dataset: str
 ) -> None:
     await started.dataset(ROWS, "other")
@@ -108,7 +108,7 @@ async def test_a_run_that_goes_on_with_the_dataset_knows_its_rows(
     same = dataset == "d"
     assert await started.store.prompts.prompt_filtered("r2", "4") == same
     if same:
-        # What was open goes out first.
+        # Open tasks are leased first.
         for lease in await started.leased(3):
             assert await started.complete(lease)
     assert await noted(started, 5, True) == same
@@ -117,7 +117,7 @@ async def test_a_run_that_goes_on_with_the_dataset_knows_its_rows(
 
 
 @pytest.mark.parametrize("weight", [1.0, 2.0])
-async def test_a_run_goes_on_with_the_rows_of_a_mixture_and_its_notes_only_if_it_is_the_same(
+async def test_a_continued_run_keeps_the_notes_only_of_the_same_mixture(
     scene: Scene, weight: float
 ) -> None:
     await scene.dataset(6)
@@ -144,7 +144,7 @@ async def test_a_run_goes_on_with_the_rows_of_a_mixture_and_its_notes_only_if_it
     assert audit.dropped == ({} if same else {"cancelled": 12})
 
 
-async def test_a_share_of_a_mixture_is_of_its_rows_and_not_of_the_tasks_of_an_epoch(
+async def test_the_share_of_a_mixture_counts_its_rows(
     scene: Scene,
 ) -> None:
     await scene.dataset(6)
@@ -179,7 +179,7 @@ async def test_a_rows_pass_rate_changes_when_its_tasks_end_and_goes_on_in_a_resu
     await started.plan(1, await started.store.trajectories.read(RUN, wait=1))
     await started.commit(1)
     assert [await prompts.pass_rate(RUN, row) for row in "01"] == [0.25, 1.0]
-    # The commit is repeated, since its reply was lost; a filtered group ends its task at once.
+    # The commit is repeated because its reply was lost; a filtered group ends its task at once.
     await started.commit(1)
     (lease,) = await started.leased(1)
     for held in (True, False):
@@ -200,5 +200,5 @@ async def test_a_rows_pass_rate_changes_when_its_tasks_end_and_goes_on_in_a_resu
 
     await started.store.runs.submit(record("r2", batch=2, eta=19, resume_from=RUN))
 
-    # What no checkpoint has is sampled again, and has not counted.
+    # Tasks after the last checkpoint are sampled again, and have not counted.
     assert [await prompts.pass_rate("r2", row) for row in "01"] == [0.5, 1.0]

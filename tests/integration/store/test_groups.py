@@ -25,11 +25,11 @@ async def test_groups_are_read_once_and_stay_pending_until_a_commit(scene: Scene
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["before one that came", "after one that came"])
-async def test_groups_whose_reply_was_lost_come_once_nothing_new_does(
+async def test_groups_whose_reply_was_lost_come_once_there_are_no_new_ones(
     scene: Scene, raw: Redis, lost: int
 ) -> None:
-    """Redis holds a group as delivered once it has sent it, whether or not it arrived, and whether
-    to this learner or to one that was replaced and does not know it yet."""
+    """Redis counts a group as delivered once it has sent it, whether it arrived or not, and whether
+    to this learner or to a replaced one."""
     await scene.start(batch=2, eta=9)
     found = []
     for task in range(2):
@@ -71,7 +71,7 @@ async def test_pending_groups_are_read_page_by_page(
     assert await scene.store.trajectories.pending(RUN) == found
 
 
-async def test_a_payload_that_is_gone_is_none(scene: Scene) -> None:
+async def test_a_missing_payload_is_read_as_none(scene: Scene) -> None:
     await scene.start(eta=9)
     await scene.finished(1)
     assert await scene.store.trajectories.payloads(RUN, []) == []
@@ -107,7 +107,7 @@ async def test_a_plan_outlives_its_learner_but_not_its_commit(scene: Scene) -> N
 # --- stale groups -------------------------------------------------------------------------------
 
 
-async def test_a_stale_group_goes_back_and_leaves_nothing_behind(scene: Scene) -> None:
+async def test_a_stale_group_is_requeued_and_deleted(scene: Scene) -> None:
     await scene.start(batch=2, eta=9)
     stale, fresh = await scene.finished(2, b"12345")
     assert (
@@ -119,7 +119,7 @@ async def test_a_stale_group_goes_back_and_leaves_nothing_behind(scene: Scene) -
     assert await scene.weight() == 5
     assert await scene.store.trajectories.pending(RUN) == [fresh]
     assert (await scene.raw.xpending(run_key(RUN, "groups"), "learner"))["pending"] == 1
-    # Its attempt is over: the same entry again changes nothing.
+    # Its attempt has ended: the same entry again changes nothing.
     assert (
         await scene.store.trajectories.requeue(RUN, scene.fencing_token, [stale.entry], limit=3)
         == 0
@@ -145,7 +145,7 @@ async def test_a_task_that_was_stale_three_times_ends_as_too_slow(scene: Scene) 
     assert tasks(await scene.leased(1)) == [1]
 
 
-async def test_a_plan_with_a_group_that_cannot_be_read_is_dropped_and_the_others_wait(
+async def test_a_plan_with_an_unreadable_group_is_dropped_and_its_other_groups_wait(
     scene: Scene,
 ) -> None:
     await scene.start(batch=2, eta=9)
@@ -153,7 +153,7 @@ async def test_a_plan_with_a_group_that_cannot_be_read_is_dropped_and_the_others
     for time in (1, 2, 3):
         await scene.plan(1, [bad, good])
         for entry, step in ((bad.entry, 1), (bad.entry, 1), ("1-1", 7)):
-            # The second call is one whose reply was lost.
+            # The second call repeats one whose reply was lost.
             await scene.store.trajectories.requeue(
                 RUN,
                 scene.fencing_token,
@@ -256,7 +256,7 @@ async def test_a_commit_forgets_how_often_its_tasks_failed(scene: Scene) -> None
 # --- fencing ------------------------------------------------------------------------------------
 
 
-async def test_a_learner_that_was_replaced_can_change_nothing(scene: Scene) -> None:
+async def test_a_replaced_learner_can_change_nothing(scene: Scene) -> None:
     await scene.start(batch=2, eta=9)
     groups = await scene.finished(4)
     await scene.plan(1, groups[:2])

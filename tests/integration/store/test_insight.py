@@ -1,4 +1,4 @@
-"""What `headrace why` finds in a real store: tasks where they are, and who holds what."""
+"""`headrace why` finds in a real store where each task is and who holds it."""
 
 from services.contracts.records import HeldTask, WorkerRecord
 from services.contracts.why import Flow, OldestTask, Why
@@ -30,7 +30,7 @@ def place(oldest: OldestTask | None) -> tuple[int, str, str | None, int | None]:
     return oldest.task, oldest.place, oldest.worker, oldest.step
 
 
-async def test_a_queued_run_sees_whom_it_waits_for(scene: Scene) -> None:
+async def test_a_queued_run_shows_the_runs_ahead_of_it(scene: Scene) -> None:
     await scene.start()
     assert (await scene.store.runs.take("default")) is not None
     for run in ("r2", "r3"):
@@ -164,18 +164,18 @@ async def test_a_pool_wants_what_its_workers_hold_and_what_admission_leaves(scen
     assert await load(scene) == (RUN, 0, 0, 4, 6)
     await scene.complete(leases[0])
     assert await load(scene) == (RUN, 0, 0, 3, 5)
-    # No more than admission grants: what it says is what `lease` gives.
+    # The load equals what `lease` grants.
     assert len((await scene.lease(9)).leases) == 5 - 3
     assert await load(scene) == (RUN, 0, 0, 5, 5)
 
 
-async def test_a_run_near_its_end_wants_no_more_than_it_will_train(scene: Scene) -> None:
+async def test_a_run_near_its_end_wants_only_the_groups_that_it_will_train(scene: Scene) -> None:
     await scene.start(batch=2, eta=9, max_steps=3)
     await scene.store.runs.take("default")
     assert await load(scene) == (RUN, 0, 0, 0, 6)
 
 
-async def test_a_run_that_is_asked_to_end_keeps_those_who_hold_its_groups(scene: Scene) -> None:
+async def test_a_cancelling_run_still_wants_the_groups_in_flight(scene: Scene) -> None:
     await scene.start(batch=2, eta=2)
     await scene.store.runs.take("default")
     await scene.leased(1)

@@ -9,7 +9,7 @@ from tests.integration.store.scene import Scene, tasks
 # --- renew, release, drop -----------------------------------------------------------------------
 
 
-async def test_renew_moves_what_is_held_and_names_what_is_lost(scene: Scene) -> None:
+async def test_renew_moves_held_deadlines_and_returns_lost_attempts(scene: Scene) -> None:
     await scene.start(eta=9)
     kept, lost = await scene.leased(2, ttl=0.0)
     await scene.store.prompts.release("r1", [lost.attempt])
@@ -134,7 +134,7 @@ async def test_an_attempt_that_lost_its_task_cannot_filter_its_group(scene: Scen
 # --- complete -----------------------------------------------------------------------------------
 
 
-async def test_a_completed_group_stands_in_the_stream_once_with_its_payload_beside_it(
+async def test_a_completed_group_is_in_the_stream_once_with_its_payload(
     scene: Scene,
 ) -> None:
     await scene.start(eta=9)

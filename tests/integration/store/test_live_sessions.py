@@ -1,5 +1,4 @@
-"""Sessions that applications open, in the store: rewarded late, and handed in once, whoever sleeps
-through a lease."""
+"""Live sessions in the store: rewarded late, and completed once, even if workers die or sleep."""
 
 import time
 
@@ -19,7 +18,7 @@ LIVE = {"data": {"source": "sessions", "dataset": ""}}
 
 
 async def start(scene: Scene, batch: int = 2, eta: int = 1) -> None:
-    """A run without a dataset, and its learner."""
+    """Make a run without a dataset, and its learner."""
     given = record(RUN, batch=batch, eta=eta)
     await scene.store.runs.submit(given.model_copy(update={"config": given.config | LIVE}))
     await scene.take_over("aaa")
@@ -33,7 +32,7 @@ async def open_one(
 
 
 async def play(scene: Scene, id: str) -> None:
-    """One turn."""
+    """Play one turn."""
     call = Call(kind="chat")
     assert await scene.store.agent_sessions.call(RUN, id, 0, "one", call) == "waiting"
     (claimed,) = await scene.store.agent_calls.claim(RUN, "w", 10)
@@ -47,7 +46,7 @@ async def record_turn(scene: Scene, claimed: Claimed) -> bool:
 
 
 async def played(scene: Scene, *ids: str, reward: Reward | None = None) -> None:
-    """Sessions of one turn that have ended."""
+    """Make sessions of one turn that have ended."""
     for id in ids:
         assert await open_one(scene, id) == ""
         await play(scene, id)
@@ -57,7 +56,7 @@ async def played(scene: Scene, *ids: str, reward: Reward | None = None) -> None:
 
 
 async def whole_live_session(scene: Scene) -> None:
-    """All that is done with a live session, once; one stays open."""
+    """Make every call about a live session once; one session stays open."""
     await played(scene, "la", reward=GOOD)
     assert await open_one(scene, "lb") == ""
     await pass_deadline(scene, "sessions_open", "lb", 60)
@@ -69,13 +68,13 @@ async def whole_live_session(scene: Scene) -> None:
 
 
 async def now(scene: Scene) -> tuple[int, int, int, int]:
-    """How many are open, wait, are ready, were discarded."""
+    """Return how many sessions are open, wait, are ready, and were discarded."""
     counts: LiveCounts = await scene.store.live_sessions.counts(RUN)
     return counts.open, counts.waiting, counts.ready, counts.discarded
 
 
 async def pass_deadline(scene: Scene, part: str, id: str, seconds: float) -> None:
-    """As if so much time had passed for a session that is open or waits."""
+    """Move the deadline of an open or waiting session back by `seconds`."""
     key = run_key(RUN, part)
     score = await scene.raw.zscore(key, id)
     await scene.raw.zadd(key, {id: score - 1000 * seconds})
@@ -83,7 +82,7 @@ async def pass_deadline(scene: Scene, part: str, id: str, seconds: float) -> Non
         await scene.raw.hset(sessions_key(RUN, id), "ended", int(ended) - int(1000 * seconds))
 
 
-async def test_a_live_session_is_no_group_that_could_be_released(scene: Scene) -> None:
+async def test_a_live_session_cannot_be_released_as_a_group(scene: Scene) -> None:
     await start(scene)
     await open_one(scene, "la")
     assert not await scene.store.agent_sessions.release_group(RUN, "la")
@@ -97,7 +96,7 @@ async def test_a_session_holds_no_task_until_its_reward_has_come(scene: Scene) -
     assert (await scene.lease(9)).refusal == "unready"
     live = scene.store.live_sessions
     assert await live.reward(RUN, "la", GOOD) == GOOD
-    # The first one counts, also once it is handed in.
+    # The first reward counts, also after completion.
     assert await live.reward(RUN, "la", Reward(reward=0.0)) == GOOD
     assert await now(scene) == (0, 0, 1, 0)
     (lease,) = (await scene.lease(9)).leases
@@ -109,7 +108,7 @@ async def test_a_session_holds_no_task_until_its_reward_has_come(scene: Scene) -
     assert await now(scene) == (0, 0, 0, 0)
 
 
-async def test_a_session_is_handed_in_once_whatever_workers_die(scene: Scene) -> None:
+async def test_a_session_is_completed_once_although_workers_die(scene: Scene) -> None:
     await start(scene)
     await played(scene, "la", reward=GOOD)
     first = await scene.leased(1)
@@ -117,14 +116,14 @@ async def test_a_session_is_handed_in_once_whatever_workers_die(scene: Scene) ->
     # Another worker gets it, with the same task.
     second = await scene.leased(1)
     assert second[0].position == first[0].position
-    # The first one wakes. Whatever it does is of no account.
+    # The first worker wakes. All its calls are refused.
     assert await scene.store.prompts.renew(RUN, [first[0].attempt], 60) == [first[0].attempt]
     assert not await scene.complete(first[0])
     assert not await scene.store.prompts.drop(RUN, first[0].attempt, "refused", "")
     assert not await scene.store.prompts.filter_group(RUN, first[0].attempt, "", 1.0)
     assert await scene.store.prompts.release(RUN, [first[0].attempt]) == 0
     assert (await scene.lease(9)).refusal == "unready"
-    # Its turns are there until another one has handed them in; then they are gone at once.
+    # Its turns stay until another worker has completed it; then they are gone at once.
     assert len((await scene.store.agent_sessions.played(RUN, "la", 1) or [])[0].turns) == 1
     assert await scene.complete(second[0])
     assert not await scene.complete(first[0])
@@ -139,26 +138,28 @@ async def test_a_session_is_handed_in_once_whatever_workers_die(scene: Scene) ->
     assert await scene.store.prompts.drop(RUN, third.attempt, "refused", "")
     assert await scene.raw.hget(sessions_key(RUN, "lb"), "state") == b"failed"
     assert (await scene.lease(9)).refusal == "unready"
-    # Two tasks were dropped or lapsed in a row, and the run goes on all the same.
+    # Two tasks were dropped or lapsed in a row, and the run goes on.
     run = await scene.store.runs.get(RUN)
     assert run is not None
     assert not run.state.final
 
 
 async def leased_by_an_earlier_version(scene: Scene, id: str) -> Lease:
-    """The attempt of a worker that names it after its session, and sees no other name."""
+    """Return an attempt of a worker of an earlier version, which names it after its session."""
     await scene.raw.zadd(run_key(RUN, "attempts"), {id: 1000 * (time.time() + 60)})
     await scene.raw.hset(run_key(RUN, "held"), id, "7:0:1:0 old 0 aaa:0")
     return Lease(id, TaskPosition.parse("7:0:1:0"))
 
 
-async def test_a_session_that_workers_of_two_versions_hand_in_is_trained_once(scene: Scene) -> None:
+async def test_a_session_that_two_versions_complete_is_trained_once(
+    scene: Scene,
+) -> None:
     await start(scene)
     await played(scene, "la", "lb", reward=GOOD)
     new, other = await scene.leased(2)
     old = await leased_by_an_earlier_version(scene, "la")
     assert await scene.complete(new)
-    # The earlier version's script accepts whatever is held.
+    # The earlier version's script accepts any held attempt.
     assert not await scene.complete(old)
     assert await scene.raw.zrange(run_key(RUN, "returned"), 0, -1) == [b"7:0:1:0"]
     await scene.raw.delete(run_key(RUN, "returned"))
@@ -170,14 +171,14 @@ async def test_a_session_that_workers_of_two_versions_hand_in_is_trained_once(sc
     assert await scene.raw.zrange(run_key(RUN, "returned"), 0, -1) == [str(other.position).encode()]
 
 
-async def test_admission_counts_ready_sessions_as_any_groups(scene: Scene) -> None:
+async def test_admission_limits_leases_of_ready_sessions(scene: Scene) -> None:
     await start(scene, batch=1, eta=0)
     await played(scene, "la", "lb", reward=GOOD)
     (lease,) = (await scene.lease(9)).leases
     assert (await scene.lease(9)).refusal == "admission"
     assert await scene.complete(lease)
     (group,) = await scene.store.trajectories.read(RUN, wait=1)
-    # What waited too long for its reward: dropped at once, and counted.
+    # It waited too long for its reward: dropped at once, and counted.
     dropped = await scene.store.trajectories.requeue(
         RUN, scene.fencing_token, [group.entry], limit=1
     )
@@ -195,7 +196,7 @@ async def test_a_session_without_a_reward_is_discarded_at_its_deadline(scene: Sc
     await pass_deadline(scene, "sessions_waiting", "la", 59)
     assert await live.sweep(RUN) == 0
     await pass_deadline(scene, "sessions_waiting", "la", 1)
-    # Also before anyone has looked.
+    # The same before a sweep.
     assert await live.reward(RUN, "la", GOOD) == "unrewarded"
     assert await now(scene) == (0, 1, 0, 1)
     await pass_deadline(scene, "sessions_waiting", "lb", 60)
@@ -206,7 +207,7 @@ async def test_a_session_without_a_reward_is_discarded_at_its_deadline(scene: Sc
         "unrewarded"
     )
     assert await now(scene) == (0, 0, 0, 2)
-    # Nothing of their turns is left.
+    # All its turns are deleted.
     assert await scene.raw.hlen(sessions_key(RUN, "lb")) == 3
 
 
@@ -219,14 +220,14 @@ async def test_an_idle_session_ends_by_itself_and_waits_for_its_reward(scene: Sc
     assert await live.reward(RUN, "ld", GOOD) == GOOD
     for id in ("la", "lb", "ld"):
         await pass_deadline(scene, "sessions_open", id, 60)
-    # Before anyone has looked, too.
+    # The same before a sweep.
     assert await live.reward(RUN, "la", GOOD) == GOOD
     assert await scene.store.agent_sessions.call(RUN, "lb", 0, "x", Call(kind="chat")) == "lapsed"
     assert await live.sweep(RUN) == 2
     assert await now(scene) == (1, 1, 2, 0)
     assert await scene.store.agent_sessions.call(RUN, "lb", 0, "x", Call(kind="chat")) == "ended"
     assert await live.reward(RUN, "lb", GOOD) == GOOD
-    # The one that was rewarded before it ends goes on until then.
+    # A session that was rewarded before its end goes on.
     assert await live.reward(RUN, "lc", GOOD) == GOOD
     assert await scene.store.agent_sessions.call(RUN, "lc", 0, "x", Call(kind="chat")) == "waiting"
     assert await live.end(RUN, "lc") == ""
@@ -234,7 +235,7 @@ async def test_an_idle_session_ends_by_itself_and_waits_for_its_reward(scene: Sc
     assert await now(scene) == (0, 0, 4, 0)
 
 
-async def test_a_session_that_earned_nothing_or_was_not_played_is_discarded(scene: Scene) -> None:
+async def test_a_session_without_a_usable_reward_or_a_turn_is_discarded(scene: Scene) -> None:
     await start(scene)
     live = scene.store.live_sessions
     broke = Reward(error="the tool broke")
@@ -248,14 +249,14 @@ async def test_a_session_that_earned_nothing_or_was_not_played_is_discarded(scen
     assert await live.end(RUN, "lx") == "gone"
 
 
-async def test_a_run_has_as_many_sessions_as_it_may(scene: Scene) -> None:
+async def test_a_runs_sessions_are_limited_in_number(scene: Scene) -> None:
     await start(scene)
     live = scene.store.live_sessions
     await played(scene, "la", reward=GOOD)
     await played(scene, "lb")
     assert await open_one(scene, "lc", most=3) == ""
     assert await open_one(scene, "ld", most=3) == "full"
-    # The same request again is no further one, and gets a new key.
+    # The same request again opens nothing, and gets a new key.
     session = LiveSession(time.time(), 60, 60, 9, "", "c")
     assert await live.open(RUN, "lc", session, "other", 3) == "again"
     assert await live.open(RUN, "lb", session, "other", 3) == "again"
@@ -267,7 +268,7 @@ async def test_a_run_has_as_many_sessions_as_it_may(scene: Scene) -> None:
     assert (await live.counts(RUN)).opened == 3
 
 
-async def test_a_live_session_has_as_many_bytes_of_turns_as_it_may(scene: Scene) -> None:
+async def test_a_live_sessions_turns_are_limited_in_bytes(scene: Scene) -> None:
     await start(scene)
     session = LiveSession(time.time(), 60, 60, 9, "", "la")
     assert await scene.store.live_sessions.open(RUN, "la", session, "key", 9, max_bytes=50) == ""
@@ -283,7 +284,7 @@ async def test_sessions_of_a_run_that_is_over_are_lost(scene: Scene) -> None:
     await play(scene, "la")
     assert await live.end(RUN, "la") == ""
     assert await open_one(scene, "lb", reward=9999) == ""
-    # The gateway looked before the run was cancelled, or had ended.
+    # The gateway read the run before it was cancelled, or had ended.
     await scene.store.runs.set_state(RUN, "cancelling", "")
     assert await open_one(scene, "lc") == "run"
     await scene.store.runs.finish(RUN, "default", "cancelled", "")
@@ -294,12 +295,12 @@ async def test_sessions_of_a_run_that_is_over_are_lost(scene: Scene) -> None:
     assert await live.end(RUN, "lb") == "lapsed"
     assert await scene.store.agent_sessions.call(RUN, "lb", 0, "x", Call(kind="chat")) == "lapsed"
     assert await now(scene) == (0, 0, 0, 0)
-    # How many there were stays known.
+    # Their numbers stay known.
     counts = await live.counts(RUN)
     assert (counts.open, counts.waiting, counts.ready, counts.opened) == (0, 0, 0, 2)
 
 
-async def test_a_backup_names_no_session_whose_turns_it_does_not_have(scene: Scene) -> None:
+async def test_a_backup_leaves_out_live_sessions(scene: Scene) -> None:
     await start(scene)
     await played(scene, "la", reward=GOOD)
     await played(scene, "lb")
@@ -314,24 +315,24 @@ async def test_a_refused_session_is_leased_after_the_others(scene: Scene) -> Non
     live = scene.store.live_sessions
     (first,) = await scene.leased(1)
     assert session_of(first.attempt) == "la"
-    # An attempt counts once, also where its reply was lost.
+    # An attempt counts once, also if its reply was lost.
     assert [await live.refused(RUN, first.attempt) for _ in range(2)] == [(1, False)] * 2
     await scene.store.prompts.release(RUN, [first.attempt])
     other, again = await scene.leased(2)
     assert [session_of(one.attempt) for one in (other, again)] == ["lb", "la"]
-    # The first attempt is no longer held, and one that is over comes not back.
+    # The first attempt is no longer held, and an ended session stays ended.
     assert await live.refused(RUN, first.attempt) == (0, False)
     assert await live.refused(RUN, "lx.t") == (0, False)
     assert await now(scene) == (0, 0, 2, 0)
 
 
-async def test_a_refused_session_knows_whether_others_were_accepted_since(scene: Scene) -> None:
+async def test_a_refusal_says_whether_other_groups_were_accepted_since(scene: Scene) -> None:
     await start(scene)
     await played(scene, "la", "lb", "lc", reward=GOOD)
     live = scene.store.live_sessions
     before, refused, after = await scene.leased(3)
     assert await scene.complete(before)
-    # What was accepted before says nothing of a fault that came later.
+    # Completions before the refusal do not count.
     assert await live.refused(RUN, refused.attempt) == (1, False)
     assert await scene.complete(after)
     assert await live.refused(RUN, refused.attempt) == (1, True)

@@ -1,4 +1,5 @@
-"""The store against a simple model of it, with time, crashes, duplicates and resumes as steps.
+"""Compares the store with a simple model of it, with time, crashes, duplicates and resumes as
+steps.
 
 Hypothesis chooses the steps. HEADRACE_EXAMPLES=1000 tries more, and others each time; without it
 the same few are tried.
@@ -20,7 +21,8 @@ EXAMPLES = os.environ.get("HEADRACE_EXAMPLES")
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[type[StoreMachine]]:
-    """On a Redis of its own, which may lose a second: thousands of writes wait for the disk."""
+    """A machine on a Redis of its own that syncs once a second: thousands of writes would wait for
+    the disk."""
     server = RedisServer(tmp_path, fsync="everysec")
     server.start()
     StoreMachine.url = server.url

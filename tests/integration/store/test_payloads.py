@@ -1,4 +1,4 @@
-"""Payloads outside of a real Redis: committed once, and gone when nobody needs them."""
+"""Payloads outside a real Redis are committed once, and deleted when they are no longer needed."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ LARGE = bytes(range(1, 256)) * 200
 
 @pytest.fixture(params=["files", "objects"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> PayloadPlace:
-    """As it is for a process with the data volume."""
+    """The place of a process with the data volume."""
     folder = tmp_path / "runs" / RUN
     folder.mkdir(parents=True)
     (folder / "record.json").touch()
@@ -69,7 +69,7 @@ async def test_a_large_group_weighs_as_much_as_its_reference_until_its_commit(
     assert (await scene.store.ledger.audit(RUN)).clean
 
 
-async def test_a_worker_that_was_stopped_replaces_no_file_that_another_has_handed_in(
+async def test_a_stopped_worker_does_not_replace_the_file_of_a_completed_group(
     scene: Scene, payloads: Payloads, place: PayloadPlace
 ) -> None:
     await scene.start()
@@ -82,7 +82,7 @@ async def test_a_worker_that_was_stopped_replaces_no_file_that_another_has_hande
     assert await payloads.read(taken) == LARGE
 
 
-async def test_what_lapsed_released_and_late_attempts_have_written_is_deleted(
+async def test_files_of_lapsed_released_and_late_attempts_are_deleted(
     scene: Scene, payloads: Payloads, place: PayloadPlace
 ) -> None:
     await scene.start(batch=2, eta=9)
@@ -104,7 +104,7 @@ async def test_what_lapsed_released_and_late_attempts_have_written_is_deleted(
     assert await payloads.sweep(RUN) == 1
 
 
-async def test_a_payload_that_is_gone_or_another_one_is_damaged(
+async def test_a_missing_or_changed_payload_is_damaged(
     scene: Scene, payloads: Payloads, place: PayloadPlace
 ) -> None:
     await scene.start()
@@ -120,7 +120,7 @@ async def test_a_payload_that_is_gone_or_another_one_is_damaged(
         await payloads.read(kept)
 
 
-async def test_what_a_killed_worker_has_half_written_is_deleted(
+async def test_a_half_written_file_of_a_killed_worker_is_deleted(
     scene: Scene, tmp_path: Path
 ) -> None:
     await scene.start()
@@ -135,7 +135,7 @@ async def test_what_a_killed_worker_has_half_written_is_deleted(
     assert left == {f".0-{held.attempt}-{held.attempt}.group.abc", "somebodys"}
 
 
-async def test_the_sweep_of_all_runs_leaves_those_that_this_redis_does_not_know(
+async def test_the_sweep_leaves_runs_that_this_redis_does_not_know(
     scene: Scene, payloads: Payloads, place: PayloadPlace, tmp_path: Path
 ) -> None:
     lost, deleted = Owner("another", 1, "a" * 16), Owner("deleted", 1, "b" * 16)

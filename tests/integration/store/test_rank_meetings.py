@@ -22,7 +22,7 @@ async def join(
 
 
 async def running(store: Store) -> None:
-    """Both nodes run the start `s`."""
+    """Let both nodes run the start `s`."""
     await join(store, FIRST)
     assert (await join(store, SECOND, candidate="s")).start == "s"
     assert (await join(store, FIRST, "s")).start == "s"
@@ -106,7 +106,7 @@ async def test_a_learner_of_another_size_waits_until_this_one_has_left(store: St
     assert await join(store, larger) == Agreement("", "", (0, 0, 1))
 
 
-async def test_what_ranks_tell_each_other_is_gone_with_their_start_and_their_nodes(
+async def test_the_values_of_ranks_are_deleted_with_their_start_and_their_nodes(
     store: Store, raw: Any
 ) -> None:
     await running(store)
@@ -119,7 +119,7 @@ async def test_what_ranks_tell_each_other_is_gone_with_their_start_and_their_nod
     assert await store.rank_meetings.get("default", ["s/address", "s/count"]) == [None, None]
 
 
-async def test_a_sum_whose_reply_was_lost_is_the_same_when_asked_again(
+async def test_a_repeated_addition_returns_the_same_sum(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add = store.rank_meetings.add

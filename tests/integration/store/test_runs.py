@@ -56,7 +56,7 @@ async def test_a_run_that_was_written_but_never_queued_can_be_cancelled(scene: S
     assert run.state is RunState.CANCELLED
 
 
-async def test_a_run_that_is_not_there_is_named(scene: Scene) -> None:
+async def test_a_missing_run_is_named(scene: Scene) -> None:
     for call in (
         scene.store.runs.cancel("nobody"),
         scene.store.runs.acquire("nobody", "aaa"),
@@ -146,7 +146,7 @@ async def test_a_final_state_never_changes(scene: Scene, final: str) -> None:
     assert (run.state, run.reason) == (final, "first")
 
 
-async def test_a_state_can_be_left_only_from_where_it_is_said(scene: Scene) -> None:
+async def test_a_state_changes_only_from_the_given_one(scene: Scene) -> None:
     runs = scene.store.runs
     await scene.start()
     assert not await runs.set_state(RUN, "cancelled", "", leaving=RunState.QUEUED)
@@ -165,7 +165,7 @@ async def test_a_pool_has_one_learner_and_its_lock_lapses(scene: Scene) -> None:
     assert await pools.lock("other", "b:2", 60) == ""
     assert await pools.prolong("default", "a:1", 0.001)
     assert not await pools.prolong("default", "b:2", 60)
-    # Redis lets a key of a millisecond go by itself; asking again is the condition waited for.
+    # Redis deletes a key of a millisecond by itself; the test asks until it has.
     while await pools.lock("default", "b:2", 60):
         continue
     assert not await pools.prolong("default", "a:1", 60)
@@ -217,7 +217,7 @@ async def test_a_run_that_ends_frees_all_it_holds(scene: Scene) -> None:
 
 
 async def test_a_learner_reads_no_groups_of_a_run_that_is_over(scene: Scene) -> None:
-    """It notices by itself that the run has ended; until then its reads must not break."""
+    """The learner notices by itself that the run has ended; until then its reads must not break."""
     await scene.start(batch=2, eta=9)
     await scene.finished(1)
     await scene.store.runs.finish(RUN, "default", "failed", "by someone else")
@@ -229,7 +229,7 @@ async def test_a_learner_reads_no_groups_of_a_run_that_is_over(scene: Scene) -> 
 
 
 async def cancelled_after_one_step(scene: Scene) -> None:
-    """Tasks 0, 1 trained, 4 dropped; 2 is held, 3 is finished, 5 released."""
+    """Make a run with tasks 0 and 1 trained, 4 dropped, 2 held, 3 finished, 5 released."""
     await scene.start(rows=100, batch=2, eta=9)
     await scene.trained(1)
     two, three, four, five = await scene.leased(4)
@@ -293,7 +293,7 @@ async def test_a_continued_run_with_another_dataset_begins_at_its_first_row_and_
     assert (lease.task, lease.position.rows, lease.position.index) == (6, 7, 0)
 
 
-async def test_a_run_that_has_not_ended_is_not_continued(scene: Scene) -> None:
+async def test_only_an_ended_run_is_continued(scene: Scene) -> None:
     await scene.start()
     fencing_token = scene.fencing_token
     with pytest.raises(StillRunning, match="run r1 is running: cancel it"):

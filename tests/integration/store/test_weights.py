@@ -6,7 +6,7 @@ from services.store.keys import run_key
 from tests.integration.store.scene import RUN, Scene
 
 
-async def test_the_newest_version_is_the_one_followers_see(scene: Scene) -> None:
+async def test_followers_see_the_newest_version(scene: Scene) -> None:
     await scene.start()
     weights = scene.store.weights
     assert await weights.newest(RUN) is None

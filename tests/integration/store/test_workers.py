@@ -1,4 +1,4 @@
-"""Workers by their heartbeats, and what is said of a run and of datasets."""
+"""Workers by their heartbeats, and records of runs and datasets."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ async def test_a_worker_is_listed_from_its_first_heartbeat_to_its_goodbye(scene:
     assert [one.id for one in await workers.list("default")] == ["b"]
 
 
-async def test_what_a_learner_computes_on_is_known_also_after_it(scene: Scene) -> None:
+async def test_the_devices_of_the_last_learner_stay_known(scene: Scene) -> None:
     pools = scene.store.pools
     assert await pools.devices("default") is None
     found = LearnerDevices(ranks=1, gpus=[GPUDevice(uuid="GPU-1", name="NVIDIA L4", memory=24)])
@@ -35,7 +35,7 @@ async def test_what_a_learner_computes_on_is_known_also_after_it(scene: Scene) -
     assert await pools.devices("default") is None
 
 
-async def test_a_worker_that_is_not_heard_of_is_silent_and_has_no_rate(scene: Scene) -> None:
+async def test_a_silent_worker_has_no_rate(scene: Scene) -> None:
     workers = scene.store.workers
     busy = worker("w").model_copy(update={"state": "generating", "tokens_per_second": 461.0})
     await workers.heartbeat(busy)
@@ -84,7 +84,7 @@ async def test_a_dataset_is_found_by_id_and_by_name_until_it_is_deleted(scene: S
     assert await datasets.add(renamed) == renamed
 
 
-async def test_of_datasets_that_want_a_name_at_once_one_has_it(scene: Scene) -> None:
+async def test_one_of_several_datasets_gets_a_name(scene: Scene) -> None:
     datasets = scene.store.datasets
     await scene.dataset(10)
     (first,) = await datasets.list()
@@ -99,7 +99,7 @@ async def test_of_datasets_that_want_a_name_at_once_one_has_it(scene: Scene) -> 
     assert (await datasets.find("d"), await datasets.list()) == (None, [])
 
 
-async def test_a_dataset_that_is_deleted_leaves_its_name_to_the_one_that_has_it_now(
+async def test_a_deleted_dataset_leaves_its_name_to_the_present_holder(
     scene: Scene, raw: Redis
 ) -> None:
     datasets = scene.store.datasets
@@ -115,7 +115,7 @@ async def test_a_dataset_that_is_deleted_leaves_its_name_to_the_one_that_has_it_
     assert (await datasets.list(), await datasets.find(first.name)) == ([newer], newer)
 
 
-async def test_appending_at_once_loses_no_rows(scene: Scene) -> None:
+async def test_concurrent_appends_keep_all_rows(scene: Scene) -> None:
     await scene.dataset(10)
     await asyncio.gather(*(scene.store.datasets.append("d", segment(1)) for _ in range(8)))
     found = await scene.store.datasets.find("d")

@@ -1,4 +1,4 @@
-"""A run in the middle of training with all that it needs, and what is said of it."""
+"""A healthy run in the middle of training, and its diagnosis."""
 
 from typing import Any
 

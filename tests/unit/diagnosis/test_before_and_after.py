@@ -1,4 +1,4 @@
-"""Why a run that waits, starts or is over is where it is: one situation, one sentence."""
+"""Diagnoses of runs that wait, start or are over: one situation, one sentence."""
 
 from services.contracts.records import RunState
 from tests.unit.diagnosis.situations import event, run, said

@@ -1,4 +1,4 @@
-"""What a diagnosis tells beside its cause: remarks, and who holds a lock."""
+"""The other parts of a diagnosis: remarks, and the holder of a lock."""
 
 from services.contracts.records import HeldTask
 from services.contracts.why import (
@@ -41,7 +41,7 @@ def test_remarks_leave_out_the_errors_of_workers_of_another_run() -> None:
 
 
 def test_a_batch_without_any_reward_is_remarked_on_as_long_as_it_lasts() -> None:
-    """The alarm is an event of the step where it began, which may be long ago."""
+    """The alarm is an event of an earlier step, which may be long ago."""
 
     def remarks(all_zero: float) -> list[str]:
         events = [

@@ -57,7 +57,7 @@ def test_a_run_of_agents_waits_for_them_and_not_for_workers() -> None:
         "/v1/sessions/SID/end); that of task 28 is lost in 280 s unless a call comes "
         "(rollout.episode.idle_seconds)"
     )
-    # What workers owe comes first.
+    # Groups that workers hold come first.
     assert (
         said(run=played, workers=[worker(groups_in_flight=3, scoring=3)], **holding)[0] == "reward"
     )

@@ -1,4 +1,4 @@
-"""Where steps stand still, who owes the learner its groups: one situation, one sentence."""
+"""Diagnoses of runs without progress: one situation, one sentence."""
 
 from services.contracts.why import (
     Flow,
@@ -8,7 +8,7 @@ from services.contracts.why import (
 from tests.unit.diagnosis.situations import event, run, said, step, worker
 
 
-def test_without_a_live_worker_that_is_said_at_once() -> None:
+def test_a_missing_worker_is_the_first_cause() -> None:
     assert said(workers=[], events=[step(1)]) == (
         "no_worker",
         "the learner waits for groups: no worker is alive",
@@ -81,14 +81,14 @@ def test_groups_that_wait_for_scores_point_at_the_reward_service() -> None:
     assert "3 of 4 groups in flight wait for their scores" in words
 
 
-def test_groups_that_are_being_sampled_are_what_it_waits_for() -> None:
+def test_a_learner_waits_for_groups_that_are_being_sampled() -> None:
     busy = worker(groups_in_flight=3, tokens_per_second=1250.0)
     cause, words = said(workers=[busy], flow=Flow(held=3), events=[step(40)])
     assert cause == "rollout"
     assert words.endswith("3 groups are being sampled, at 1,250 tokens/s in all")
 
 
-def test_a_task_of_a_silent_worker_goes_out_again_when_its_lease_lapses() -> None:
+def test_a_task_of_a_silent_worker_is_leased_again_when_its_lease_lapses() -> None:
     oldest = OldestTask(task=28, place="generating", worker="dead", lease_seconds_left=21.4)
     _, words = said(
         workers=[worker(), worker("dead", heard=9)],
@@ -141,7 +141,7 @@ def test_a_run_whose_workers_only_evaluate_has_nobody_to_sample_for_it() -> None
     cause, words = said(workers=[only], events=[step(40)])
     assert cause == "no_worker"
     assert "HEADRACE_EVALUATION_ONLY is set for w. Start one without it" in words
-    # Nor is one that evaluates an older version behind.
+    # The same for an evaluation of an older version.
     both = [only, worker("v", state="waiting_admission")]
     assert said(workers=both, events=[step(40)])[0] == "rollout"
 

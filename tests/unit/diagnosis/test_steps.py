@@ -1,4 +1,4 @@
-"""What a run's last step tells while steps go on: one situation, one cause, one sentence."""
+"""Diagnoses from the last step's figures: one situation, one cause, one sentence."""
 
 import pytest
 

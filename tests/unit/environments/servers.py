@@ -1,4 +1,4 @@
-"""A small HTTP server, and a session of the OpenAI API that it may be."""
+"""A small HTTP server, and a session of the OpenAI API on it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -9,7 +9,8 @@ from tests.upstream import Answer, Upstream
 
 @contextmanager
 def serving(answer: Callable[[str, Any], Answer]) -> Iterator[str]:
-    """The address of a server that answers `answer(path, body)`: a status, and JSON or text."""
+    """Yield the address of a server that answers `answer(path, body)`: a status, and JSON or
+    text."""
 
     def content(path: str, body: Any) -> Answer:
         status, said = answer(path, body)
@@ -20,7 +21,7 @@ def serving(answer: Callable[[str, Any], Answer]) -> Iterator[str]:
 
 
 class Policy:
-    """A session whose answers are given."""
+    """A session with given answers."""
 
     def __init__(self, *answers: str | Answer) -> None:
         self.answers = list(answers)
@@ -36,7 +37,7 @@ class Policy:
 
 
 def completion(text: str, finish_reason: str = "stop") -> Answer:
-    """A session's answer, with a token for each character."""
+    """Return a session's answer, with a token for each character."""
     message = {"role": "assistant", "content": text}
     choice = {"message": message, "finish_reason": finish_reason}
     return 200, {"choices": [choice], "usage": {"completion_tokens": len(text)}}

@@ -36,20 +36,20 @@ class Sums(vf.Taskset[SumTask, vf.TasksetConfig]):
 
 
 @pytest.mark.skipif(find_spec("openenv") is not None, reason="openenv is installed")
-def test_without_openenv_the_way_out_is_named() -> None:
+def test_a_missing_openenv_is_named_with_the_way_out() -> None:
     with pytest.raises(NoEnvironment, match=r"pip install 'headrace\[openenv\]'"):
         OpenEnvEnvironment("http://127.0.0.1:1", 1)
 
 
 @pytest.mark.skipif(find_spec("verifiers") is not None, reason="verifiers is installed")
-def test_without_verifiers_the_way_out_is_named() -> None:
+def test_a_missing_verifiers_is_named_with_the_way_out() -> None:
     with pytest.raises(NoEnvironment, match=r"pip install 'headrace\[verifiers\]'"):
         VerifiersEnvironment("textarena", None, 1)
 
 
 @contextmanager
 def guessing(fields: dict[str, Any]) -> Iterator[str]:
-    """A server whose actions have these fields; `seed` 12 makes the number 3."""
+    """Run a server whose actions have these fields; `seed` 12 makes the number 3."""
     from openenv.core.env_server import Action, Environment, Observation, State, create_app
     from pydantic import create_model
 

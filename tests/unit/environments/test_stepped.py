@@ -1,4 +1,4 @@
-"""Environments with reset and step over HTTP: their loop, their rewards, what they may not do."""
+"""Environments with reset and step over HTTP: their loop, their rewards, their errors."""
 
 import asyncio
 import threading
@@ -118,7 +118,7 @@ async def test_a_call_is_repeated_while_the_gateway_is_away() -> None:
     assert (await play(Counter(), Policy((503, "starting"), "3"))).reward == {"reward": 0.5}
 
 
-async def test_an_environment_that_does_not_answer_close_keeps_no_player(
+async def test_an_environment_that_does_not_answer_close_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("services.environments.stepped.CLOSE_SECONDS", 0.05)
@@ -136,7 +136,7 @@ async def test_an_environment_that_does_not_answer_close_keeps_no_player(
         over.set()
 
 
-async def test_as_many_environments_as_there_are_play_at_once() -> None:
+async def test_all_environments_play_at_once() -> None:
     at_once, all_there, here = 101, asyncio.Event(), 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -158,6 +158,6 @@ async def test_as_many_environments_as_there_are_play_at_once() -> None:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:80", "ftp://x", "http://", "http://[::1"])
-def test_what_is_no_address_is_refused(url: str) -> None:
+def test_an_invalid_address_is_refused(url: str) -> None:
     with pytest.raises(NoEnvironment, match="is no address"):
         SteppedEnvironment(url, 1)

@@ -31,7 +31,7 @@ def answered(row: int, *statuses: str, rewards: tuple[float | None, ...] = ()) -
         (3, 3, 1.0),
     ],
 )
-def test_mcnemars_exact_p_is_that_worked_out_by_hand(better: int, worse: int, p: float) -> None:
+def test_mcnemars_exact_p_equals_the_hand_calculation(better: int, worse: int, p: float) -> None:
     differences = [1.0] * better + [-1.0] * worse + [0.0] * 10
 
     assert mcnemar(differences) == pytest.approx(p)
@@ -86,7 +86,7 @@ def test_a_row_without_answers_counts_as_wrong() -> None:
     assert compare([answered(0)], [answered(0, "correct")]).difference == -1
 
 
-def test_ratings_compare_by_reward_without_rows_that_have_none() -> None:
+def test_ratings_compare_by_reward_without_rows_that_lack_a_reward() -> None:
     these = [answered(0, "scored", rewards=(0.7,)), answered(1, "error", rewards=(None,))]
     others = [answered(0, "scored", rewards=(0.2,)), answered(1, "scored", rewards=(0.5,))]
     found = compare(these, others)

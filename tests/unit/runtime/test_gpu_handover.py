@@ -1,4 +1,4 @@
-"""Who has a GPU that learner and vLLM use one after the other."""
+"""Learner and vLLM use a GPU in turn."""
 
 import asyncio
 import subprocess
@@ -31,7 +31,7 @@ async def test_the_learner_gets_the_gpu_when_vllm_has_left_it(tmp_path: Path) ->
     await worker.begin_to_sample()
     assert not worker.wanted
     assert not learner.begin_to_train(at_once)
-    # It has given up, and asks for nothing.
+    # It has given up, and wants nothing.
     assert not worker.wanted
 
     training = asyncio.create_task(asyncio.to_thread(learner.begin_to_train, never))
@@ -56,7 +56,7 @@ async def test_the_learner_gets_the_gpu_when_vllm_has_left_it(tmp_path: Path) ->
 async def test_another_worker_on_the_gpu_waits_until_the_first_has_no_vllm(tmp_path: Path) -> None:
     first, second = Handover(tmp_path, "gpu"), Handover(tmp_path, "gpu")
     await first.begin_to_sample()
-    # Asleep, with groups in flight that nobody else works on.
+    # Asleep, with groups in flight that no other worker samples.
     first.leave()
     waiting = asyncio.create_task(second.begin_to_sample())
     await asyncio.wait({waiting}, timeout=0.2)
@@ -66,7 +66,7 @@ async def test_another_worker_on_the_gpu_waits_until_the_first_has_no_vllm(tmp_p
     second.close()
 
 
-def test_a_learner_that_is_killed_has_nothing_any_more(tmp_path: Path) -> None:
+def test_a_killed_learner_holds_no_lock(tmp_path: Path) -> None:
     worker = Handover(tmp_path, "gpu")
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, str(tmp_path)],

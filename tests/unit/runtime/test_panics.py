@@ -1,4 +1,4 @@
-"""A panic of a native library is an exception that everybody handles."""
+"""A panic of a native library is an exception that all handlers catch."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ def broken() -> Tokenizer:
     return tokenizer
 
 
-def test_a_tokenizer_that_panics_raises_what_was_asked_for() -> None:
+def test_a_panic_of_a_tokenizer_raises_the_given_error() -> None:
     with pytest.raises(BaseException, match=r"\w") as raised:
         broken().encode("a")
     assert not isinstance(raised.value, Exception)

@@ -1,4 +1,4 @@
-"""Tasks that are told to end do so, also those that lose a cancellation."""
+"""Cancelled tasks end, even if they lose a cancellation."""
 
 import asyncio
 import contextlib
@@ -6,9 +6,9 @@ import contextlib
 from services.runtime.tasks import end
 
 
-async def test_a_task_that_loses_a_cancellation_is_ended_all_the_same() -> None:
+async def test_a_task_that_loses_a_cancellation_still_ends() -> None:
     async def deaf_once() -> None:
-        # As `asyncio.wait_for` is before Python 3.12, where the result arrives at the same time.
+        # Like `asyncio.wait_for` before Python 3.12 when the result arrives at the same time.
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         await asyncio.Event().wait()
@@ -19,5 +19,5 @@ async def test_a_task_that_loses_a_cancellation_is_ended_all_the_same() -> None:
     assert all(task.cancelled() for task in tasks)
 
 
-async def test_nothing_to_end_is_no_error() -> None:
+async def test_ending_no_tasks_returns() -> None:
     await end([])

@@ -66,7 +66,7 @@ def test_an_empty_setting_names_no_tool_server() -> None:
     assert tool_servers(None) == tool_servers(SecretStr(" ")) == {}
 
 
-def test_an_unknown_server_is_refused_with_those_there_are() -> None:
+def test_an_unknown_server_is_refused_with_the_known_ones() -> None:
     assert "there is no MCP server 'a'; there is b, c." in unknown_server("a", ["c", "b"])
     assert "there is none." in unknown_server("a", [])
     assert "it is named twice" in unknown_server("a", ["b"], "it is named twice")

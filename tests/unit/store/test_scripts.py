@@ -51,7 +51,7 @@ def test_every_common_file_is_loaded() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(read_scripts()))
-def test_a_script_uses_exactly_the_keys_that_it_declares(name: str) -> None:
+def test_a_script_uses_exactly_its_declared_keys(name: str) -> None:
     (path,) = Path(str(FOLDER)).glob(f"*/{name}.lua")
     code = re.sub(r"--.*|'[^']*'", "", path.read_text())
     local = set(re.findall(r"\w+", " ".join(re.findall(r"(?:local|for) ([\w, ]+)", code))))

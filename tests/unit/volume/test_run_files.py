@@ -20,7 +20,7 @@ TEXT = b"".join(LINES)
 
 
 @pytest.mark.parametrize("block", range(1, len(TEXT) + 2))
-def test_lines_come_last_first_with_where_they_begin(
+def test_lines_come_last_first_with_their_first_byte(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int
 ) -> None:
     monkeypatch.setattr(run_files, "BLOCK", block)
@@ -51,7 +51,7 @@ def test_the_answers_of_the_first_step_are_read_from_the_beginning(tmp_path: Pat
 
 
 @pytest.mark.parametrize("start", [27, 1 << 40, 1 << 62, 1 << 63, 10**30])
-def test_nothing_comes_after_the_end_of_the_metrics(tmp_path: Path, start: int) -> None:
+def test_metrics_end_at_the_end_of_the_file(tmp_path: Path, start: int) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step": 2}\n')
     assert read_metrics(path, set(), -1, 10, 12) == ([{"step": 2}], None)
@@ -69,8 +69,8 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("line", DAMAGED, ids=range(len(DAMAGED)))
-def test_a_damaged_line_hides_no_other_one(tmp_path: Path, line: bytes) -> None:
-    """All metrics of its run, its answers and its report were gone with it."""
+def test_a_damaged_line_is_skipped(tmp_path: Path, line: bytes) -> None:
+    """Once, a damaged line hid all metrics, answers and the report of its run."""
     path = tmp_path / METRICS
     path.write_bytes(b'{"step": 1}\n' + line + b'{"step": 2}\n')
     assert read_metrics(path, set(), -1, 10, 0) == ([{"step": 1}, {"step": 2}], None)
@@ -83,7 +83,7 @@ def test_a_damaged_line_hides_no_other_one(tmp_path: Path, line: bytes) -> None:
     assert len(first_samples(path, 10)) == 2
 
 
-async def test_which_step_was_best_is_not_said_of_a_damaged_file(tmp_path: Path) -> None:
+async def test_the_newest_metric_of_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / METRICS).write_bytes(b'{"step": 1, "best": 1}\n{"step"\n')
     with pytest.raises(ValueError, match="is damaged"):
         await last_metric(tmp_path, "best")

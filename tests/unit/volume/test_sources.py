@@ -1,4 +1,4 @@
-"""Which host fetches which part of a file from whom."""
+"""From which host each host fetches which part of a file."""
 
 from collections import Counter
 
@@ -32,7 +32,9 @@ def test_over_all_parts_every_host_sends_about_as_much_as_it_gets() -> None:
     assert all(0.6 * parts < sent < 1.2 * parts for sent in first.values())
 
 
-def test_whoever_fails_is_followed_by_the_host_above_it_then_the_gateway_then_the_others() -> None:
+def test_a_failed_source_is_followed_by_the_host_above_then_gateway_then_others() -> (
+    None
+):
     for own in HOSTS:
         sources = sources_of(NAME, 3, own, HOSTS)
         assert sorted(sources) == sorted([GATEWAY, *(host for host in HOSTS if host != own)])
@@ -40,14 +42,14 @@ def test_whoever_fails_is_followed_by_the_host_above_it_then_the_gateway_then_th
         assert sources_of(NAME, 3, above[0], HOSTS)[: len(above) - 1] == above[1:] if above else own
 
 
-def test_a_host_that_serves_nobody_fetches_from_the_others() -> None:
+def test_a_host_that_serves_no_other_fetches_from_the_others() -> None:
     sources = Counter(sources_of(NAME, part, "", HOSTS)[0] for part in range(400))
     assert set(sources) == set(HOSTS)
     assert sources_of(NAME, 0, "", []) == [GATEWAY]
 
 
 def asks(plan: FetchPlan) -> list[Ask]:
-    """What a plan asks for at once."""
+    """Return all requests that a plan makes at once."""
     found = []
     while (ask := plan.next()) is not None:
         found.append(ask)
@@ -61,7 +63,8 @@ def test_requests_in_flight_are_for_different_parts_and_few_go_to_one_source() -
     assert max(Counter(ask.source for ask in found).values()) == PER_SOURCE
     parts = Counter(part for ask in found for part in ask.parts)
     assert set(parts.values()) == {1}
-    # The gateway is asked for one part at a time, every other host for what it may have by now.
+    # The gateway is asked for one part at a time, every other host for the parts that it may have
+    # by now.
     roots = {part for part in range(40) if sources_of(NAME, part, HOSTS[0], HOSTS)[0] == GATEWAY}
     assert set(parts) == set(range(40)) - roots | {min(roots)}
 
@@ -85,7 +88,7 @@ def test_hosts_that_help_each_other_all_get_the_file_and_the_gateway_sends_it_on
     assert sent.total() == 40 * len(HOSTS)
 
 
-def test_a_faulty_source_is_not_asked_again_for_any_part() -> None:
+def test_a_faulty_source_is_avoided_for_all_parts() -> None:
     plan = FetchPlan(NAME, range(12), "", HOSTS[:1])
     first = plan.next()
     assert first is not None
@@ -115,7 +118,7 @@ def test_a_part_that_no_source_gives_counts_its_rounds() -> None:
         ask = plan.next()
         assert ask is not None
         rounds.append((ask.source == GATEWAY, plan.failed(ask, FetchFailure.FAULTY)))
-    # Each host once, then the gateway alone: a round ends where the list of sources does.
+    # Each host once, then the gateway alone: a round ends at the end of the list of sources.
     assert [gateway for gateway, _ in rounds].count(False) == 2
     assert rounds[-1][1] - rounds[-2][1] == 1
 

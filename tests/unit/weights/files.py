@@ -16,18 +16,18 @@ Weights = dict[str, NDArray[np.uint16]]
 
 
 def bits(values: NDArray[Any]) -> NDArray[np.uint16]:
-    """Of the values as bfloat16, cut and not rounded."""
+    """Return the values as bfloat16 bits, cut and not rounded."""
     return np.asarray((values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16))
 
 
 def save_full(path: Path, weights: Weights) -> None:
-    """A whole file, as a learner writes it."""
+    """Write a whole file, as a learner does."""
     tensors = {name: torch.from_numpy(bits).view(torch.bfloat16) for name, bits in weights.items()}
     save_file(tensors, path, metadata={"format": "pt"})
 
 
 def save_delta(path: Path, base: Weights, new: Weights, old: str = "a:1", tag: str = "a:2") -> None:
-    """The delta from `base`, version `old`, to `new`, version `tag`."""
+    """Write the delta from `base`, version `old`, to `new`, version `tag`."""
     writer = DeltaWriter(old, tag)
     for name, values in new.items():
         found = changes(base[name], values)
@@ -36,7 +36,7 @@ def save_delta(path: Path, base: Weights, new: Weights, old: str = "a:1", tag: s
 
 
 def read_version(root: Path, manifest: WeightManifest) -> dict[str, torch.Tensor]:
-    """The version, as somebody reads it who has nothing yet."""
+    """Read the version like a reader without an earlier one."""
     whole, *deltas = [root / file.name for file in manifest.files]
     if not deltas:
         return load_file(whole)

@@ -1,4 +1,4 @@
-"""Delta files: what they give back, and what is refused."""
+"""Delta files: their content comes back, and invalid files are refused."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def test_positions_of_the_documented_example() -> None:
         ([3, 5, 88], [0b010011], "position 600 is beyond its 600 elements"),
     ],
 )
-def test_positions_that_are_none_are_refused(low: list[int], high: list[int], reason: str) -> None:
+def test_invalid_positions_are_refused(low: list[int], high: list[int], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         unpack(np.array(low, np.uint8), np.array(high, np.uint8), 600)
 
@@ -78,7 +78,7 @@ def changed(base: Weights) -> Weights:
     return new
 
 
-def test_a_delta_has_what_changed_and_checksums_of_all(tmp_path: Path) -> None:
+def test_a_delta_has_the_changes_and_all_checksums(tmp_path: Path) -> None:
     new = changed(BASE)
     save_delta(tmp_path / "d", BASE, new)
     with DeltaReader(tmp_path / "d") as delta:
@@ -102,7 +102,7 @@ def test_zero_and_minus_zero_differ_and_a_nan_equals_itself() -> None:
 
 
 def whole(base: Path, *deltas: Path) -> Weights:
-    """The version that a file and deltas make."""
+    """Return the version that a file and deltas make."""
     with ExitStack() as stack:
         version = WholeVersion(base, [stack.enter_context(DeltaReader(path)) for path in deltas])
         return {name: version.tensor(name) for name in version.shapes}
@@ -209,7 +209,7 @@ U8, U16 = np.uint8, np.uint16
         (array("high", np.zeros(2, U8)), "few: its blocks do not have 3 changes together"),
     ],
 )
-def test_a_file_that_is_no_delta_is_refused(
+def test_an_invalid_delta_is_refused(
     tmp_path: Path, damage: Callable[[Arrays, dict[str, str]], None], reason: str
 ) -> None:
     path = tmp_path / "d"

@@ -25,7 +25,7 @@ def test_results_come_in_the_order_of_the_items_from_as_many_threads_as_cores(co
     assert list(in_threads(squared, range(8))) == [item * item for item in range(8)]
 
 
-def test_no_more_items_are_read_than_the_threads_may_be_ahead(cores: int) -> None:
+def test_items_are_read_only_as_far_ahead_as_threads_may_be(cores: int) -> None:
     read = []
 
     def items() -> Iterator[int]:
@@ -38,7 +38,7 @@ def test_no_more_items_are_read_than_the_threads_may_be_ahead(cores: int) -> Non
     assert len(read) == (1 if cores == 1 else AHEAD * cores + 1)
 
 
-def test_an_error_comes_to_whoever_takes_the_results(cores: int) -> None:
+def test_an_error_is_raised_where_results_are_read(cores: int) -> None:
     def inverse(item: int) -> float:
         return 1 / item
 
