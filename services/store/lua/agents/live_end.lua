@@ -3,9 +3,9 @@
 -- KEYS sessions sessions_open sessions_waiting sessions_ready order calls calls_due calls_ended
 -- ARGV id
 -- Reply '' (also if it has ended before), or why not: 'gone', or 'lapsed' (its run has ended)
-local s = redis.call('HMGET', sessions, 'idle', 'state')
-if not s[1] then return 'gone' end
-if s[2] then return '' end
+local s = hash_fields(sessions, 'idle', 'state')
+if not s.idle then return 'gone' end
+if s.state then return '' end
 local idle_at = redis.call('ZSCORE', sessions_open, ARGV[1])
 if not idle_at then return 'lapsed' end
 end_busy_calls(sessions, calls, calls_due, calls_ended, ARGV[1], 0)

@@ -5,10 +5,10 @@
 -- ARGV id max_sessions key field value...
 -- Reply '' opened, 'again' opened before, 'full', 'run' (the run is over, or is being cancelled), or how the session
 -- has ended; 'lapsed' if it ended with its run
-local known = redis.call('HMGET', sessions, 'idle', 'state')
-if known[1] then
+local known = hash_fields(sessions, 'idle', 'state')
+if known.idle then
   local present = redis.call('ZSCORE', sessions_open, ARGV[1]) or redis.call('ZSCORE', sessions_waiting, ARGV[1])
-  if not present then return known[2] or 'lapsed' end
+  if not present then return known.state or 'lapsed' end
   redis.call('HSET', sessions, 'key:0', ARGV[3])
   return 'again'
 end
@@ -18,8 +18,8 @@ local count = redis.call('ZCARD', sessions_open) + redis.call('ZCARD', sessions_
   + redis.call('ZCARD', sessions_ready)
 if count >= tonumber(ARGV[2]) then return 'full' end
 redis.call('HSET', sessions, 'key:0', ARGV[3], unpack(ARGV, 4))
-local times = redis.call('HMGET', sessions, 'idle', 'kept')
-redis.call('PEXPIRE', sessions, tonumber(times[1]) + tonumber(times[2]))
-redis.call('ZADD', sessions_open, now_ms() + tonumber(times[1]), ARGV[1])
+local times = hash_fields(sessions, 'idle', 'kept')
+redis.call('PEXPIRE', sessions, tonumber(times.idle) + tonumber(times.kept))
+redis.call('ZADD', sessions_open, now_ms() + tonumber(times.idle), ARGV[1])
 redis.call('HINCRBY', order, 'sessions_opened', 1)
 return ''

@@ -12,5 +12,5 @@ if redis.call('HGET', sessions, 'refused_by') ~= ARGV[2] then
   redis.call('HSET', sessions, 'refused_by', ARGV[2])
   redis.call('HINCRBY', sessions, 'refused', 1)
 end
-local s = redis.call('HMGET', sessions, 'refused', 'refused_at')
-return {tonumber(s[1]), accepted > tonumber(s[2]) and 1 or 0}
+local s = hash_fields(sessions, 'refused', 'refused_at')
+return {tonumber(s.refused), accepted > tonumber(s.refused_at) and 1 or 0}

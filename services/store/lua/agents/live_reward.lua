@@ -4,16 +4,16 @@
 -- ARGV id reward usable (1, or 0 if the reward is null, with a reason)
 -- Reply {'', the reward that counts}, or {why not}: 'gone', 'unrewarded', or 'lapsed' (its run has ended)
 local id, reward, usable = unpack(ARGV)
-local s = redis.call('HMGET', sessions, 'idle', 'state', 'reward:0', 'reward_ms', 'ended')
-if s[3] then return {'', s[3]} end
-if not s[1] then return {'gone'} end
+local s = hash_fields(sessions, 'idle', 'state', 'reward:0', 'reward_ms', 'ended')
+if s['reward:0'] then return {'', s['reward:0']} end
+if not s.idle then return {'gone'} end
 local idle_at, now = redis.call('ZSCORE', sessions_open, id), now_ms()
 if not idle_at and not redis.call('ZSCORE', sessions_waiting, id) then
-  return {s[2] and s[2] ~= 'ended' and s[2] or 'lapsed'}
+  return {s.state and s.state ~= 'ended' and s.state or 'lapsed'}
 end
 -- A session without a call for its idle time has ended by itself (live_sweep.lua).
-local ended = tonumber(s[5] or idle_at)
-if ended + tonumber(s[4]) > now then
+local ended = tonumber(s.ended or idle_at)
+if ended + tonumber(s.reward_ms) > now then
   redis.call('HSET', sessions, 'reward:0', reward, 'usable', usable)
   if ended <= now then
     place_ended_session(sessions, sessions_open, sessions_waiting, sessions_ready, order, id, ended)

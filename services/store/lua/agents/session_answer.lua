@@ -9,9 +9,9 @@
 -- ARGV attempt index digest worker blob history parent length version lineage call_id failure ('' for a turn)
 -- Reply {1, the turn's number} recorded, {1} recorded before or a failure, {0} not recorded
 local attempt, index, digest, worker, blob, history, parent, length, version, lineage, call, failure = unpack(ARGV)
-local s = redis.call('HMGET', sessions, 'busy:' .. index, 'turns:' .. index, 'oldest', 'lineage',
-  'lengths:' .. index, 'parents:' .. index)
-local busy = words(s[1])
+local s = hash_fields(sessions, 'oldest', 'lineage')
+local session = session_fields(sessions, index, 'busy', 'turns', 'lengths', 'parents')
+local busy = words(session.busy)
 local wanted = busy[digest] and sessions_go_on(sessions, deadlines, attempt, index) == ''
 end_call(calls, calls_due, calls_ended, call)
 if not wanted then
@@ -31,17 +31,18 @@ if failure ~= '' then
   redis.call('HINCRBY', sessions, 'failures:' .. index, 1)
   return {1}
 end
-local turn = s[2] or '0'
+local turn = session.turns or '0'
 redis.call('HSET', sessions, 'turn:' .. index .. ':' .. turn, blob, 'asked:' .. index .. ':' .. digest, turn,
   'history:' .. index .. ':' .. history, turn, 'turns:' .. index, tonumber(turn) + 1,
-  'parents:' .. index, (s[6] and s[6] .. ' ' or '') .. parent, 'worker:' .. index, worker)
+  'parents:' .. index, (session.parents and session.parents .. ' ' or '') .. parent, 'worker:' .. index, worker)
 redis.call('HINCRBY', sessions, 'bytes:' .. index, #blob)
-if length ~= '' and not words(s[5])[length] then
-  redis.call('HSET', sessions, 'lengths:' .. index, (s[5] and s[5] .. ' ' or '') .. length)
+if length ~= '' and not words(session.lengths)[length] then
+  redis.call('HSET', sessions, 'lengths:' .. index,
+    (session.lengths and session.lengths .. ' ' or '') .. length)
 end
-if not s[3] then
+if not s.oldest then
   redis.call('HSET', sessions, 'oldest', version, 'lineage', lineage)
-elseif s[4] == lineage and tonumber(version) < tonumber(s[3]) then
+elseif s.lineage == lineage and tonumber(version) < tonumber(s.oldest) then
   redis.call('HSET', sessions, 'oldest', version)
 end
 return {1, tonumber(turn)}

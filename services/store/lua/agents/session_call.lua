@@ -1,7 +1,7 @@
 -- Ask for a turn of a session.
 -- Invariants: the same request (by its digest) is one call, however often it comes, and gets the answer that is
--- recorded. `busy:…` has the digests of a session's calls without an answer. A call renews the attempt's lease. A group
--- becomes stale when no later batch may train its oldest token; live sessions are answered all the same.
+-- recorded. `busy:…` has the digests of a session's calls without an answer. A call renews the attempt's lease. A
+-- group becomes stale when no later batch may train its oldest token; live sessions are answered all the same.
 -- The worker that played the session's last turn, which has its tokens cached, may claim the call first. Before the
 -- first turn, or once that worker no longer asks for calls, the worker with the lowest load may.
 -- A session at its turns or `max_bytes` is spent: its agent gets an empty answer, and the session is truncated. A live
@@ -16,31 +16,31 @@ local attempt, index, digest, at_once, call = unpack(ARGV)
 if redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest) == 1 then return 'answered' end
 local refusal = sessions_go_on(sessions, deadlines, attempt, index)
 if refusal ~= '' then return refusal end
-local s = redis.call('HMGET', sessions, 'ended:' .. index, 'busy:' .. index, 'turns:' .. index, 'oldest',
-  'lineage', 'worker:' .. index, 'max_turns', 'failures:' .. index, 'reward_ms',
-  'bytes:' .. index, 'max_bytes')
-local r = redis.call('HMGET', run, 'version', 'lineage', 'max_staleness')
-if s[4] and not s[9] and s[5] == r[2] and tonumber(r[1] or '0') - tonumber(s[4]) > tonumber(r[3]) then
+local s = hash_fields(sessions, 'oldest', 'lineage', 'max_turns', 'max_bytes', 'reward_ms')
+local session = session_fields(sessions, index, 'ended', 'busy', 'turns', 'bytes', 'failures', 'worker')
+local r = hash_fields(run, 'version', 'lineage', 'max_staleness')
+if s.oldest and not s.reward_ms and s.lineage == r.lineage
+  and tonumber(r.version or '0') - tonumber(s.oldest) > tonumber(r.max_staleness) then
   redis.call('HSET', sessions, 'state', 'stale')
   return 'stale'
 end
-if s[1] then return 'ended' end
-local busy = words(s[2])
+if session.ended then return 'ended' end
+local busy = words(session.busy)
 if busy[digest] then return 'waiting' end
 local count = 0
 for _ in pairs(busy) do count = count + 1 end
-if tonumber(s[8] or '0') >= FAILURES * tonumber(s[7]) then return 'full' end
-local heavy = s[11] and tonumber(s[10] or '0') >= tonumber(s[11])
-if heavy or tonumber(s[3] or '0') + count >= tonumber(s[7]) then
-  if s[9] then return 'full' end
+if tonumber(session.failures or '0') >= FAILURES * tonumber(s.max_turns) then return 'full' end
+local heavy = s.max_bytes and tonumber(session.bytes or '0') >= tonumber(s.max_bytes)
+if heavy or tonumber(session.turns or '0') + count >= tonumber(s.max_turns) then
+  if s.reward_ms then return 'full' end
   redis.call('HSET', sessions, 'spent:' .. index, 1)
   redis.call('HINCRBY', sessions, 'failures:' .. index, 1)
   return 'spent'
 end
 if count >= tonumber(at_once) then return 'busy' end
-redis.call('HSET', sessions, 'busy:' .. index, (s[2] and s[2] .. ' ' or '') .. digest)
+redis.call('HSET', sessions, 'busy:' .. index, (session.busy and session.busy .. ' ' or '') .. digest)
 redis.call('HDEL', sessions, 'failed:' .. index .. ':' .. digest)
-local first = s[6]
+local first = session.worker
 if not (first and load_of(redis.call('HGET', calls_load, first))) then
   local all, least = redis.call('HGETALL', calls_load), nil
   first = nil

@@ -12,15 +12,15 @@ local due = redis.call('ZRANGEBYSCORE', calls_due, '-inf', now, 'WITHSCORES', 'L
 for i = 1, #due, 2 do
   if #reply >= 2 * count then break end
   local id, since = due[i], tonumber(due[i + 1])
-  local c = redis.call('HMGET', calls, id, id .. ':worker')
+  local call, holder = redis.call('HGET', calls, id), redis.call('HGET', calls, id .. ':worker')
   local attempt = string.match(id, '^[^/]*')
-  if not c[1] or not (redis.call('ZSCORE', attempts, attempt) or redis.call('ZSCORE', sessions_open, attempt)) then
+  if not call or not (redis.call('ZSCORE', attempts, attempt) or redis.call('ZSCORE', sessions_open, attempt)) then
     end_call(calls, calls_due, calls_ended, id)
-  elseif c[2] == '' or c[2] == worker or now - since >= start then
+  elseif holder == '' or holder == worker or now - since >= start then
     redis.call('HSET', calls, id .. ':worker', worker)
     redis.call('ZADD', calls_due, now + claim, id)
     reply[#reply + 1] = id
-    reply[#reply + 1] = c[1]
+    reply[#reply + 1] = call
   end
 end
 local held, known, _, at = tonumber(ARGV[5]) + #reply / 2, load_of(redis.call('HGET', calls_load, worker))

@@ -3,10 +3,10 @@
 -- KEYS sessions attempts held returned calls calls_due calls_ended
 -- ARGV attempt
 -- Reply 1 (also if nothing changes), or 0 if the group is unknown
-local s = redis.call('HMGET', sessions, 'samples', 'state', 'reward_ms')
-if not s[1] or s[3] then return 0 end
-if s[2] then return 1 end
-for index = 0, tonumber(s[1]) - 1 do
+local s = hash_fields(sessions, 'samples', 'state', 'reward_ms')
+if not s.samples or s.reward_ms then return 0 end
+if s.state then return 1 end
+for index = 0, tonumber(s.samples) - 1 do
   end_busy_calls(sessions, calls, calls_due, calls_ended, ARGV[1], index)
 end
 local task = end_attempt(attempts, held, ARGV[1])

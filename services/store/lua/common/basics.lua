@@ -28,3 +28,10 @@ local function words(text)
   for word in string.gmatch(text or '', '%S+') do set[word] = true end
   return set
 end
+
+-- The fields of a hash with these names, by name; false for a missing field.
+local function hash_fields(key, ...)
+  local fields, names = {}, {...}
+  for i, value in ipairs(redis.call('HMGET', key, ...)) do fields[names[i]] = value end
+  return fields
+end

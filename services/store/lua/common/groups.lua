@@ -1,7 +1,7 @@
 -- The stream of groups, and the space that it may take in Redis.
 
 -- The fields of an entry of a stream, by name.
-local function fields_of(entry)
+local function entry_fields(entry)
   local fields = {}
   for i = 1, #entry[2], 2 do fields[entry[2][i]] = entry[2][i + 1] end
   return fields
@@ -9,7 +9,7 @@ end
 
 -- The task of an entry of the stream of groups, or nil if the entry names no task.
 local function task_of(entry)
-  local task = fields_of(entry).task
+  local task = entry_fields(entry).task
   return is_task(task) and task or nil
 end
 
@@ -32,10 +32,11 @@ end
 -- keeps the lease. The stream takes a group that stays within the run's `stream_bytes`, and any group that the
 -- learner needs: to complete the batch that it waits for, or because no later batch may train this version.
 local function stream_takes(run, groups, bytes, plans, size, version, lineage)
-  local r = redis.call('HMGET', run, 'stream_bytes', 'batch', 'max_staleness', 'version', 'lineage')
-  if not r[1] or tonumber(redis.call('GET', bytes) or '0') + size <= tonumber(r[1]) then return true end
-  local batch, newest = tonumber(r[2]), tonumber(r[4] or '0')
+  local r = hash_fields(run, 'stream_bytes', 'batch', 'max_staleness', 'version', 'lineage')
+  local after = tonumber(redis.call('GET', bytes) or '0') + size
+  if not r.stream_bytes or after <= tonumber(r.stream_bytes) then return true end
+  local batch, newest = tonumber(r.batch), tonumber(r.version or '0')
   local training = redis.call('HEXISTS', plans, newest + 1) == 1
   return (not training and unplanned(groups, plans, batch) < batch)
-    or r[5] ~= lineage or version + tonumber(r[3]) <= newest
+    or r.lineage ~= lineage or version + tonumber(r.max_staleness) <= newest
 end

@@ -6,13 +6,13 @@
 -- KEYS run groups lineages
 -- ARGV lineage
 -- Reply the token, or 0 if the run is missing
-local r = redis.call('HMGET', run, 'state', 'lineage', 'committed_step')
-if not r[1] then return 0 end
+local r = hash_fields(run, 'state', 'lineage', 'committed_step')
+if not r.state then return 0 end
 local token = redis.call('HINCRBY', run, 'fencing_token', 1)
 -- A call that is repeated because its reply was lost names the same lineage.
-if r[2] ~= ARGV[1] then
+if r.lineage ~= ARGV[1] then
   redis.call('HSET', run, 'lineage', ARGV[1])
-  redis.call('RPUSH', lineages, ARGV[1] .. ':' .. (r[3] or '0'))
+  redis.call('RPUSH', lineages, ARGV[1] .. ':' .. (r.committed_step or '0'))
 end
 if redis.call('EXISTS', groups) == 0 or #redis.call('XINFO', 'GROUPS', groups) == 0 then
   redis.call('XGROUP', 'CREATE', groups, 'learner', '0', 'MKSTREAM')

@@ -11,10 +11,10 @@
 -- Reply the number of groups acknowledged, -1 fenced, or -1 - s if step s was never planned
 if fenced(run, ARGV[1]) then return -1 end
 local step = tonumber(ARGV[3])
-local r = redis.call('HMGET', run, 'kind', 'committed_step')
-local committed = tonumber(r[2] or '0')
+local r = hash_fields(run, 'kind', 'committed_step')
+local committed = tonumber(r.committed_step or '0')
 if step < committed then return 0 end
-if r[1] == 'rl' then
+if r.kind == 'rl' then
   for s = committed + 1, step do
     if redis.call('HEXISTS', plans, s) == 0 then return -1 - s end
   end
@@ -22,7 +22,7 @@ end
 -- The commit frees more than it writes.
 also_when_full(run)
 local acknowledged = 0
-for s = committed + 1, r[1] == 'rl' and step or committed do
+for s = committed + 1, r.kind == 'rl' and step or committed do
   local plan = cjson.decode(redis.call('HGET', plans, s))
   local tasks, oldest = {}, {}
   for i, pair in ipairs(plan.pairs) do
@@ -30,7 +30,7 @@ for s = committed + 1, r[1] == 'rl' and step or committed do
     local entry = redis.call('XRANGE', groups, id, id)[1]
     tasks[i], oldest[i] = task, ''
     if entry then
-      local group = fields_of(entry)
+      local group = entry_fields(entry)
       oldest[i] = group.lineage .. ':' .. group.min_version
       note_passed(pass_rates, group.row, group.passed)
       remove_group(groups, blobs, bytes, id, task)

@@ -43,17 +43,17 @@ redis.call('HSET', blobs, position_of(task), blob)
 redis.call('INCRBY', bytes, #blob)
 redis.call('XADD', groups, '*', 'task', task, 'min_version', min_version, 'lineage', lineage, 'bytes', #blob,
   'lengths', lengths, unpack(row and {'row', row, 'passed', passed} or {}))
-local o = redis.call('HMGET', order, 'position', 'batch', 'group_bytes', 'group_steps')
-local size, steps = tonumber(o[3] or #blob), tonumber(o[4] or '0')
-local r = redis.call('HMGET', run, 'lineage', 'version')
+local o = hash_fields(order, 'position', 'batch', 'group_bytes', 'group_steps')
+local size, steps = tonumber(o.group_bytes or #blob), tonumber(o.group_steps or '0')
+local r = hash_fields(run, 'lineage', 'version')
 -- A group that waited for the stream does not show how long groups take.
-if waits == '' and granted == r[1] then
-  steps = steps + (math.max(0, tonumber(r[2] or '0') - tonumber(version)) - steps) / 32
+if waits == '' and granted == r.lineage then
+  steps = steps + (math.max(0, tonumber(r.version or '0') - tonumber(version)) - steps) / 32
 end
-redis.call('HSET', order, 'last_finished', o[1], 'group_bytes', math.ceil(size + (#blob - size) / 32),
+redis.call('HSET', order, 'last_finished', o.position, 'group_bytes', math.ceil(size + (#blob - size) / 32),
   'group_steps', steps)
 redis.call('HINCRBY', order, 'accepted', 1)
-if redis.call('HINCRBY', order, 'finished', 1) >= tonumber(o[2]) then
+if redis.call('HINCRBY', order, 'finished', 1) >= tonumber(o.batch) then
   redis.call('HSET', order, 'finished', 0, 'filtered', 0)
 end
 return 1

@@ -6,12 +6,12 @@
 -- ARGV id attempt json(answers)
 -- Reply 1 accepted, 0 discarded
 local id, attempt, answers = unpack(ARGV)
-local e = redis.call('HMGET', evaluation, 'id', 'rows')
-if e[1] ~= id or not redis.call('ZSCORE', evaluation_attempts, attempt) then return 0 end
+local e = hash_fields(evaluation, 'id', 'rows')
+if e.id ~= id or not redis.call('ZSCORE', evaluation_attempts, attempt) then return 0 end
 -- A full Redis refuses this write, before anything has changed.
 redis.call('HSET', evaluation_answers, id .. ' ' .. redis.call('HGET', evaluation_held, attempt), answers)
 end_attempt(evaluation_attempts, evaluation_held, attempt)
-if redis.call('HINCRBY', evaluation, 'answered', 1) == tonumber(e[2]) then
+if redis.call('HINCRBY', evaluation, 'answered', 1) == tonumber(e.rows) then
   end_evaluation(evaluation, evaluation_queue, evaluation_requests, evaluation_ended, evaluation_returned,
     evaluation_attempts, evaluation_held, id, 'done', '')
 end

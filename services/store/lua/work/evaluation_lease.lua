@@ -12,33 +12,33 @@
 -- Reply {} or {id, json(request) or '' if known_id is id, attempt, row, ...}
 local worker, version, kind, count, _, known_id = unpack(ARGV, 1, 6)
 local now, ttl = now_ms(), tonumber(ARGV[5])
-local e = redis.call('HMGET', evaluation, 'id', 'version', 'rows', 'next', 'opened')
-if not e[1] and kind ~= 'reserved' then return {} end
-local r = redis.call('HMGET', run, 'state', 'evaluation_workers')
-if not r[1] or r[1] == 'cancelling' or r[1] == 'paused' or final(r[1]) then return {} end
+local e = hash_fields(evaluation, 'id', 'version', 'rows', 'next', 'opened')
+if not e.id and kind ~= 'reserved' then return {} end
+local r = hash_fields(run, 'state', 'evaluation_workers')
+if not r.state or r.state == 'cancelling' or r.state == 'paused' or final(r.state) then return {} end
 
 -- A reserved worker asks several times a second; a write for each question would fill Redis' log.
 local seat = tonumber(redis.call('ZSCORE', evaluation_seats, worker) or '0')
 if kind == 'reserved' and seat < now + ttl / 2 then redis.call('ZADD', evaluation_seats, now + ttl, worker) end
-if not e[1] then return {} end
+if not e.id then return {} end
 bound_deadlines(evaluation_seats, now, ttl)
 redis.call('ZREMRANGEBYSCORE', evaluation_seats, '-inf', now)
 for _, row in ipairs(end_lapsed(evaluation_attempts, evaluation_held, now, ttl)) do
   redis.call('LPUSH', evaluation_returned, row)
 end
 
-local reply = {e[1], e[1] ~= known_id and redis.call('HGET', evaluation_requests, e[1]) or ''}
+local reply = {e.id, e.id ~= known_id and redis.call('HGET', evaluation_requests, e.id) or ''}
 if append_granted(reply, evaluation_held, {unpack(ARGV, 7)}) then return reply end
 
-local rows, next_row = tonumber(e[3]), tonumber(e[4])
+local rows, next_row = tonumber(e.rows), tonumber(e.next)
 if next_row >= rows and redis.call('LLEN', evaluation_returned) == 0 then return {} end
 if not redis.call('ZSCORE', evaluation_seats, worker) then
-  local limit = tonumber(r[2] or '0')
+  local limit = tonumber(r.evaluation_workers or '0')
   if limit > 0 and redis.call('ZCARD', evaluation_seats) >= limit then return {} end
-  if limit > 0 and kind == 'busy' and now - tonumber(e[5]) < 1000 then return {} end
+  if limit > 0 and kind == 'busy' and now - tonumber(e.opened) < 1000 then return {} end
 end
 redis.call('ZADD', evaluation_seats, now + ttl, worker)
-if version ~= e[2] then return reply end
+if version ~= e.version then return reply end
 
 for i = 1, tonumber(count) do
   local row = redis.call('LPOP', evaluation_returned)

@@ -15,12 +15,12 @@ local before, at, was_outside, was_filtered = string.match(note, '^(%d+):(-?%d+)
 before, at, was_filtered = tonumber(before), tonumber(at), tonumber(was_filtered)
 if position < at then return was_filtered end
 if position > at then before = was_outside == '1' and before + 1 or 0 end
-local o = redis.call('HMGET', order, 'filtered_prompts', 'dataset_rows', 'mixed_rows')
-local others = tonumber(o[1] or '0') - was_filtered
+local o = hash_fields(order, 'filtered_prompts', 'dataset_rows', 'mixed_rows')
+local others = tonumber(o.filtered_prompts or '0') - was_filtered
 local filtered = 0
 -- 0.29 times 100 rows is a little less than 29 as a double.
 -- An epoch of a mixture may have fewer or more tasks than rows: `mixed_rows` counts the rows of all its datasets.
-local limit = math.floor(max_share * tonumber(o[3] or o[2]) + 1e-6)
+local limit = math.floor(max_share * tonumber(o.mixed_rows or o.dataset_rows) + 1e-6)
 if outside == '1' and before + 1 >= passes and others < limit then filtered = 1 end
 redis.call('HSET', order, 'filtered_prompts', others + filtered)
 redis.call('HSET', prompt_filter, row, table.concat({before, position, outside, filtered}, ':'))

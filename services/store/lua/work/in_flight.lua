@@ -5,8 +5,8 @@
 -- KEYS attempts held run
 -- ARGV lineage
 -- Reply {version, number, ...}
-local r = redis.call('HMGET', run, 'version', 'max_staleness')
-local last = tonumber(r[1] or '0') - tonumber(r[2] or '0')
+local r = hash_fields(run, 'version', 'max_staleness')
+local last = tonumber(r.version or '0') - tonumber(r.max_staleness or '0')
 local now, counts, reply = now_ms(), {}, {}
 local records = redis.call('HGETALL', held)
 for i = 1, #records, 2 do

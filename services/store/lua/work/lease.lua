@@ -35,31 +35,30 @@ for _, task in ipairs(end_lapsed(attempts, held, now, ttl)) do return_task(retur
 local reply = {''}
 if append_granted(reply, held, {unpack(ARGV, 7)}) then return reply end
 
-local r = redis.call('HMGET', run, 'state', 'lineage', 'batch', 'max_staleness', 'max_steps',
-  'committed_step', 'stream_bytes')
-if r[1] ~= 'running' or not (r[3] and r[5]) then return {'state'} end
-if r[2] ~= lineage then return {'lineage'} end
-local batch, eta, max_steps = tonumber(r[3]), tonumber(r[4]), tonumber(r[5])
-local committed, budget = tonumber(r[6] or '0'), tonumber(r[7])
+local r = hash_fields(run, 'state', 'lineage', 'batch', 'max_staleness', 'max_steps', 'committed_step', 'stream_bytes')
+if r.state ~= 'running' or not (r.batch and r.max_steps) then return {'state'} end
+if r.lineage ~= lineage then return {'lineage'} end
+local batch, eta, max_steps = tonumber(r.batch), tonumber(r.max_staleness), tonumber(r.max_steps)
+local committed, budget = tonumber(r.committed_step or '0'), tonumber(r.stream_bytes)
 
 local waiting, in_flight = redis.call('XLEN', groups), redis.call('ZCARD', attempts)
 local admitted = math.min(version + eta + 1, max_steps) * batch
 count = math.min(count, admitted - (committed * batch + waiting + in_flight))
 if count <= 0 then return {'admission'} end
 
-local usual = redis.call('HMGET', order, 'group_bytes', 'group_steps')
-local size, trained = tonumber(usual[1] or reserve), math.floor(tonumber(usual[2] or '0') * batch)
+local usual = hash_fields(order, 'group_bytes', 'group_steps')
+local size, trained = tonumber(usual.group_bytes or reserve), math.floor(tonumber(usual.group_steps or '0') * batch)
 local fitting = math.floor((budget - tonumber(redis.call('GET', bytes) or '0')) / size)
 if unplanned(groups, plans, batch) >= batch then count = math.min(count, fitting + trained - in_flight) end
 if count <= 0 then return {'bytes'} end
 
-local o = redis.call('HMGET', order, 'position', 'epoch', 'rows', 'index', 'dataset_rows', 'last_finished',
-  'filtered', 'filtered_limit', 'live')
-local position, epoch, rows, index = tonumber(o[1]), tonumber(o[2]), tonumber(o[3]), tonumber(o[4])
-local dataset_rows, last_finished = tonumber(o[5]), tonumber(o[6] or '0')
-if o[8] and tonumber(o[7] or '0') > tonumber(o[8]) then return {'filtered_group'} end
+local o = hash_fields(order, 'position', 'epoch', 'rows', 'index', 'dataset_rows', 'last_finished', 'filtered',
+  'filtered_limit', 'live')
+local position, epoch, rows, index = tonumber(o.position), tonumber(o.epoch), tonumber(o.rows), tonumber(o.index)
+local dataset_rows, last_finished = tonumber(o.dataset_rows), tonumber(o.last_finished or '0')
+if o.filtered_limit and tonumber(o.filtered or '0') > tonumber(o.filtered_limit) then return {'filtered_group'} end
 local names = {unpack(ARGV, 7)}
-if o[9] then
+if o.live then
   names = {}
   local leased = {}
   for _, attempt in ipairs(redis.call('ZRANGE', attempts, 0, -1)) do leased[session_of(attempt)] = true end

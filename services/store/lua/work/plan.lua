@@ -5,8 +5,8 @@
 -- ARGV fencing_token step json([[entry, task], ...])
 -- Reply 1 recorded (now, or by the same call before), 0 the step has another plan or a checkpoint, -1 fenced
 if fenced(run, ARGV[1]) then return -1 end
-local r = redis.call('HMGET', run, 'lineage', 'committed_step')
-if tonumber(ARGV[2]) <= tonumber(r[2] or '0') then return 0 end
-local plan = '{"lineage":' .. cjson.encode(r[1]) .. ',"pairs":' .. ARGV[3] .. '}'
+local r = hash_fields(run, 'lineage', 'committed_step')
+if tonumber(ARGV[2]) <= tonumber(r.committed_step or '0') then return 0 end
+local plan = '{"lineage":' .. cjson.encode(r.lineage) .. ',"pairs":' .. ARGV[3] .. '}'
 if redis.call('HSETNX', plans, ARGV[2], plan) == 1 then return 1 end
 return redis.call('HGET', plans, ARGV[2]) == plan and 1 or 0

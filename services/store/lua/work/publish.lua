@@ -8,6 +8,6 @@ local token, version, lineage, manifest, keep = unpack(ARGV)
 if fenced(run, token) then return '' end
 if redis.call('HGET', run, 'lineage') ~= lineage then return '' end
 local newest = redis.call('XREVRANGE', weights, '+', '-', 'COUNT', 1)[1]
-if newest and fields_of(newest).manifest == manifest then return newest[1] end
+if newest and entry_fields(newest).manifest == manifest then return newest[1] end
 redis.call('HSET', run, 'version', version)
 return redis.call('XADD', weights, 'MAXLEN', '~', keep, '*', 'manifest', manifest)
