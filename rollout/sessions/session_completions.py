@@ -69,7 +69,7 @@ def _common(left_ids: npt.ArrayLike, right_ids: npt.ArrayLike) -> int:
     return int(differ[0]) if len(differ) else size
 
 
-def completion(session: Played, prompt: Sequence[int], masks: bool) -> Completion:
+def completion(session: PlayedSession, prompt: Sequence[int], masks: bool) -> Completion:
     """Return a session as one completion after `prompt`, which all sessions of its group begin
     with.
 

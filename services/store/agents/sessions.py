@@ -238,7 +238,7 @@ class AgentSessions(StorePart):
                 turns = [_turn.decode(fields[b"turn:%d:%d" % (index, n)]) for n in range(count)]
                 reward = fields.get(b"reward:%d" % index)
                 known = msgspec.json.decode(reward, type=Reward) if reward else None
-                sessions.append(PlayedSession(turns, known, b"spent:%d" % index in found))
+                sessions.append(PlayedSession(turns, known, b"spent:%d" % index in fields))
         return sessions
 
     async def release_group(self, run: str, attempt: str) -> bool:

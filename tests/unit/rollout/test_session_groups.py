@@ -25,7 +25,7 @@ def test_a_session_is_one_completion_with_a_mask_over_its_messages() -> None:
         turn([1, 2, 3], [10, 11]),
         turn([4, 5], [12], "a:2", "last", parent=0, kept=5),
     ]
-    made = completion(Played(turns), [1, 2], masks=False)
+    made = completion(PlayedSession(turns), [1, 2], masks=False)
 
     assert made.token_ids.tolist() == [3, 10, 11, 4, 5, 12]
     assert made.loss_mask.tolist() == [False, True, True, False, False, True]
@@ -48,7 +48,7 @@ def test_a_branch_does_not_repeat_its_beginning() -> None:
         turn([7], [15], parent=1, kept=3),  # the template rewrote the end of the first answer
         turn([8], [16], parent=1, kept=6),  # goes on
     ]
-    made = completion(Played(turns), [1, 2], masks=False)
+    made = completion(PlayedSession(turns), [1, 2], masks=False)
 
     assert made.token_ids.tolist() == [10, 11, 4, 12, 8, 16, 7, 15, 5, 13, 6, 14]
     assert made.branches == [Branch(6, 3), Branch(8, 4), Branch(10, 2)]
@@ -71,14 +71,14 @@ def test_a_side_call_is_not_trained_but_a_trained_turn_may_continue_it() -> None
         turn([5], [13], parent=2, kept=5, text="answer"),
         turn([6], [14], parent=0, kept=3, text="title", side=True),
     ]
-    made = completion(Played(turns), [1], masks=False)
+    made = completion(PlayedSession(turns), [1], masks=False)
     assert made.token_ids.tolist() == [2, 10, 4, 12, 5, 13]
     assert made.loss_mask.tolist() == [False, True, False, False, False, True]
     assert [(s.start, s.end) for s in made.spans] == [(1, 2), (5, 6)]
     assert made.turns == 2
     last = last_turn(turns)
     assert last is turns[3]
-    alone = completion(Played(turns[1:2]), [1], masks=False)
+    alone = completion(PlayedSession(turns[1:2]), [1], masks=False)
     assert (len(alone.token_ids), alone.turns, last_turn(turns[1:2])) == (0, 0, None)
 
 
@@ -118,7 +118,7 @@ def test_the_prompt_is_the_common_beginning_of_all_sessions() -> None:
         PlayedSession([turn([1, 2], [9])]),
     ]
     assert shared_prompt(sessions) == [1, 2]
-    assert completion(Played(), [1, 2], masks=False).token_ids.tolist() == []
+    assert completion(PlayedSession(), [1, 2], masks=False).token_ids.tolist() == []
     with pytest.raises(ValueError, match="no session of the group has a turn"):
         shared_prompt([PlayedSession([])])
     with pytest.raises(ValueError, match="begin with different tokens"):
@@ -129,10 +129,10 @@ def test_sampling_masks_cover_sampled_tokens_alone() -> None:
     first, second = turn([1], [10]), turn([4, 5], [12], parent=0, kept=2)
     first.sampling_mask = SamplingMask.of([[10, 11]]).pack()
     second.sampling_mask = SamplingMask.of([[12, 13, 14]]).pack()
-    mask = completion(Played([first, second]), [1], masks=True).sampling_mask
+    mask = completion(PlayedSession([first, second]), [1], masks=True).sampling_mask
     assert mask is not None
     assert mask.counts.tolist() == [2, 0, 0, 3]
-    empty = completion(Played(), [1], masks=True).sampling_mask
+    empty = completion(PlayedSession(), [1], masks=True).sampling_mask
     assert empty is not None
     assert len(empty.counts) == 0
 

@@ -268,7 +268,7 @@ async def test_a_conversation_that_has_used_up_its_tokens_ends_with_length_and_i
     last, *_ = await player.play(after, [first, spent], None)
     assert (last.finish_reason, len(engine.seen)) == ("length", 1)
 
-    whole = completion(Played([first, spent, last]), first.prompt, masks=False)
+    whole = completion(PlayedSession([first, spent, last]), first.prompt, masks=False)
     assert whole.finish_reason == "length"
     assert whole.token_ids.tolist() == first.sampled.tolist()
     assert whole.loss_mask.all()

@@ -32,9 +32,7 @@ def test_over_all_parts_every_host_sends_about_as_much_as_it_gets() -> None:
     assert all(0.6 * parts < sent < 1.2 * parts for sent in first.values())
 
 
-def test_a_failed_source_is_followed_by_the_host_above_then_gateway_then_others() -> (
-    None
-):
+def test_a_failed_source_is_followed_by_the_host_above_then_gateway_then_others() -> None:
     for own in HOSTS:
         sources = sources_of(NAME, 3, own, HOSTS)
         assert sorted(sources) == sorted([GATEWAY, *(host for host in HOSTS if host != own)])

@@ -140,7 +140,7 @@ async def test_heartbeats_say_which_hosts_have_a_file(tmp_path: Path) -> None:
                 )  # fmt: skip
                 await store.workers.heartbeat(record)
             found = file_server.other_hosts(RolloutSettings(peer_url="http://10.0.0.2:8004"), store)
-            assert (found.own, await found.of(NAME)) == (
+            assert (found.address, await found.of(NAME)) == (
                 "http://10.0.0.2:8004",
                 ["http://10.0.0.1:8004"],
             )
