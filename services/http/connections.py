@@ -116,8 +116,8 @@ class Connections:
 class HttpConnection(HttpToolsProtocol):
     """uvicorn's protocol, with limits."""
 
-    def __init__(self, *given: Any, connections: Connections, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.siblings = connections
         self.limits = connections.limits
         self.address = ""
@@ -147,7 +147,7 @@ class HttpConnection(HttpToolsProtocol):
     @property
     def unread(self) -> int:
         """Bytes of an answer that the client has not taken yet."""
-        file_bytes = self._sender.left if self._sender else 0
+        file_bytes = self._sender.unsent if self._sender else 0
         return file_bytes or self.transport.get_write_buffer_size()
 
     def overdue(self, now: float) -> tuple[str, int] | None:

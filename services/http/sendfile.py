@@ -59,13 +59,13 @@ class SocketSender:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._writable: asyncio.Future[None] | None = None
-        self.left = 0
+        self.unsent = 0
         """Bytes of the present part that the client has not taken."""
 
     async def send(self, file: int, start: int, stop: int, bandwidth: Bandwidth) -> None:
         """Send bytes `start` to `stop` of an open file. Raises ConnectionError if the connection
         ends, EOFError if the file does."""
-        self.left = stop - start
+        self.unsent = stop - start
         # A descriptor of its own, which stays valid during a call.
         copy = os.dup(self._transport.get_extra_info("socket").fileno())
         try:
@@ -73,25 +73,25 @@ class SocketSender:
             while self._transport.get_write_buffer_size():
                 self._raise_if_closed()
                 await asyncio.sleep(0.001)
-            while self.left:
-                budget = min(self.left, bandwidth.slice)
+            while self.unsent:
+                budget = min(self.unsent, bandwidth.slice)
                 await bandwidth.take(budget)
                 while budget:
                     self._raise_if_closed()
                     try:
                         # The call waits for the disk, but never for the client.
                         sent = await anyio.to_thread.run_sync(
-                            os.sendfile, copy, file, stop - self.left, budget
+                            os.sendfile, copy, file, stop - self.unsent, budget
                         )
                     except BlockingIOError:
                         await self._until_writable(copy)
                         continue
                     if not sent:
                         raise EOFError("the file has become shorter")
-                    self.left -= sent
+                    self.unsent -= sent
                     budget -= sent
         finally:
-            self.left = 0
+            self.unsent = 0
             os.close(copy)
 
     def connection_lost(self) -> None:

@@ -142,7 +142,7 @@ class _FolderCheck:
         return Path(os.path.realpath(path)).is_relative_to(self._root)
 
     def _open(self, name: str, max_bytes: int) -> int:
-        """Open the file `name`, of at most `most` bytes. Returns its descriptor."""
+        """Open the file `name`, of at most `max_bytes` bytes. Returns its descriptor."""
         descriptor = open_inside(self._root, self._folder / name)
         if os.fstat(descriptor).st_size > max_bytes:
             os.close(descriptor)

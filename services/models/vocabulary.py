@@ -42,19 +42,22 @@ def vocabulary_in(folder: Path) -> dict[str, int] | None:
     return {**ids, **{added.content: added.id for added in tokenizer.added_tokens}}
 
 
-def vocabulary_difference(own: Mapping[str, int], other: Mapping[str, int]) -> str | None:
-    """Describe how `other` differs from the model's vocabulary `own`. Return None if they are
+def vocabulary_difference(model_ids: Mapping[str, int], other: Mapping[str, int]) -> str | None:
+    """Describe how `other` differs from the model's vocabulary `model_ids`. Return None if they are
     equal."""
-    missing = (f"no {token!r}, which is {i} here" for token, i in own.items() if token not in other)
+    missing = (
+        f"no {token!r}, which is {i} here" for token, i in model_ids.items() if token not in other
+    )
     moved = (
         f"{token!r} as {other[token]}, which is {i} here"
-        for token, i in own.items()
+        for token, i in model_ids.items()
         if token in other and other[token] != i
     )
-    extra = (f"{token!r} as {i}, unknown here" for token, i in other.items() if token not in own)
+    extra = (
+        f"{token!r} as {i}, unknown here" for token, i in other.items() if token not in model_ids
+    )
     for differences in (moved, missing, extra):
         if sentences := list(islice(differences, SHOWN)):
-            return (
-                f"it has {len(other):,} tokens and the policy {len(own):,}: {'; '.join(sentences)}"
-            )
+            counts = f"it has {len(other):,} tokens and the policy {len(model_ids):,}"
+            return f"{counts}: {'; '.join(sentences)}"
     return None

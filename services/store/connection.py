@@ -153,13 +153,13 @@ class _ClusterClient(RedisCluster):
 
 
 def _as_full(error: ResponseError) -> Exception:
-    """Return RedisFull if `error` means that, otherwise `error`. Redis 6 puts these words into
-    those about the script."""
+    """Return RedisFull if Redis refused a write for lack of memory, otherwise `error`. Redis 6
+    wraps its message into one about the script."""
     return RedisFull() if "command not allowed when used memory" in str(error) else error
 
 
 def _as_away(error: Exception) -> Exception:
-    """Return `error` as ConnectionError, unless it means that the call itself was wrong."""
+    """Return `error` as ConnectionError, unless the call itself was wrong."""
     wrong = isinstance(error, CrossSlotTransactionError) or "same key slot" in str(error)
     if wrong or isinstance(error, ConnectionError):
         return error

@@ -50,9 +50,9 @@ def listed_files(folder: Path) -> list[ListedFile]:
 
 
 def damage(folder: Path, max_bytes: int | None = None) -> str | None:
-    """Describe why training cannot go on from a checkpoint, or return None if it is whole. `most`
-    limits the bytes that are read, smallest files first; the other files are compared by size
-    only."""
+    """Describe why training cannot go on from a checkpoint, or return None if it is whole.
+    `max_bytes` limits the bytes that are read, smallest files first; the other files are compared
+    by size only."""
     try:
         for file in reversed(listed_files(folder)):
             if not file.needed:

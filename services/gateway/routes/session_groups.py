@@ -250,7 +250,7 @@ async def _again(
     # One that has ended is lost as well if nobody hands it in in time.
     opened = await sessions.opened(run.id, attempt) if state in ("", "ended") else None
     if opened is not None:
-        if opened.own != own:
+        if opened.client_row != own:
             raise Problem(
                 HTTPStatus.CONFLICT,
                 f"name: the group {name!r} of this run has another prompt: choose another name",

@@ -39,7 +39,7 @@ class Opened:
     """Seconds."""
     max_turns: int
     """Per session."""
-    own: Row | None = None
+    client_row: Row | None = None
     """The row that the client brought instead of the task's row."""
     name: str = ""
     """The client's name for its group."""
@@ -116,8 +116,8 @@ class AgentSessions(StorePart):
             "open": opened.samples,
             **{f"key:{index}": key for index, key in enumerate(keys)},
         }
-        if opened.own is not None:
-            fields |= {"own": msgspec.json.encode(opened.own), "name": opened.name}
+        if opened.client_row is not None:
+            fields |= {"own": msgspec.json.encode(opened.client_row), "name": opened.name}
         flat = [part for pair in fields.items() for part in pair]
         named = [named_key(run, digest_of(opened.name))] if opened.name else []
         arguments = [attempt, lost, int(opened.idle + KEPT_SECONDS), *flat]
@@ -222,8 +222,8 @@ class AgentSessions(StorePart):
         with reading(f"the sessions of attempt {attempt}"):
             task, row, samples, leased_at, idle, max_turns = (value.decode() for value in values)
             about = int(row), int(samples), float(leased_at), int(idle) / 1000, int(max_turns)
-            brought_row = msgspec.json.decode(brought, type=Row) if brought else None
-            return Opened(task, *about, brought_row, as_text(name or b""))
+            client_row = msgspec.json.decode(brought, type=Row) if brought else None
+            return Opened(task, *about, client_row, as_text(name or b""))
 
     async def played(self, run: str, attempt: str, samples: int) -> list[PlayedSession] | None:
         """Return all sessions of a group with their turns and rewards, or None if another worker

@@ -29,7 +29,7 @@ class EvaluationLeases:
 
 @dataclass(frozen=True)
 class Standing:
-    """The state of an evaluation that is not closed."""
+    """The state of an evaluation until it is closed."""
 
     id: str
     state: Literal["open", "done", "failed"]
@@ -154,10 +154,12 @@ class StoredEvaluations(StorePart):
         arguments = [fencing_token, id, part, *rows]
         self._refuse(run, await self._scripts.run("evaluation_stored", arguments, run=run))
 
-    async def close(self, run: str, fencing_token: int, id: str, left: Sequence[int] = ()) -> None:
-        """Forget an evaluation. `left` lists the rows whose answers may still be in Redis. Raises
-        Fenced."""
-        arguments = [fencing_token, id, *left]
+    async def close(
+        self, run: str, fencing_token: int, id: str, unstored: Sequence[int] = ()
+    ) -> None:
+        """Forget an evaluation. `unstored` lists the rows whose answers may still be in Redis.
+        Raises Fenced."""
+        arguments = [fencing_token, id, *unstored]
         self._refuse(run, await self._scripts.run("evaluation_close", arguments, run=run))
 
     @staticmethod

@@ -408,7 +408,7 @@ async def test_a_name_keeps_its_group_until_the_group_is_lost(scene: Scene) -> N
     assert await sessions.key_of(RUN, second.attempt, 0) is None
     found = await sessions.opened(RUN, first.attempt)
     assert found is not None
-    assert (found.own, found.name) == (own, "mine")
+    assert (found.client_row, found.name) == (own, "mine")
 
     assert await sessions.named(RUN, "mine") == (first.attempt, "")
     assert await sessions.reopen(RUN, first.attempt, "mine", ["new"]) == ""

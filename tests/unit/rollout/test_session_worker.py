@@ -218,7 +218,7 @@ async def test_a_group_fails_whatever_state_its_datasets_file_is_in() -> None:
         failed.append(f"{attempt}: {error}")
 
     async def opened(run: str, attempt: str) -> Any:
-        return SimpleNamespace(task="0:0:1:0", leased_at=0.0, own=None)
+        return SimpleNamespace(task="0:0:1:0", leased_at=0.0, client_row=None)
 
     row: Any = SimpleNamespace(dataset=SimpleNamespace(rows=Damaged()), index=0)
     worker._rows = cast(Any, SimpleNamespace(of=lambda position: row))
@@ -278,7 +278,7 @@ async def test_verifiers_read_the_last_answer_or_its_whole_conversation(
     worker._context.config = parse_config(config | {"rollout": {"episode": episode}})
     worker._context.tokenizer = WordTokenizer()
     worker._store.agent_sessions = SimpleNamespace(played=played)
-    opened: Any = SimpleNamespace(samples=2, own=None)
+    opened: Any = SimpleNamespace(samples=2, client_row=None)
     row: Any = SimpleNamespace(dataset=SimpleNamespace(rows=SimpleNamespace(row=row_of)), index=0)
     sampled = await EndedGroups._sampled(worker, CALL, opened, row)
     assert sampled is not None
