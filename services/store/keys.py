@@ -1,7 +1,5 @@
 """Names of keys. `{…}` is the cluster hash tag: all keys of a run are in one slot."""
 
-from string import Template
-
 SCHEMA = "headrace:schema"
 RUNS = "headrace:runs"
 DATASETS = "headrace:{datasets}:records"
@@ -36,18 +34,18 @@ POOL_PARTS_KEPT = ("queue", "active")
 """The keys of a pool that outlive its processes."""
 
 PATTERNS = {
-    **{part: Template(f"headrace:{{$run}}:{part}") for part in RUN_PARTS},
-    **{part: Template(f"headrace:{{pool:$pool}}:{part}") for part in POOL_PARTS},
-    "deadlines": Template("headrace:{$run}:$deadlines"),
-    "sessions": Template("headrace:{$run}:sessions:$attempt"),
-    "sessions_named": Template("headrace:{$run}:sessions:named:$group"),
-    "chains": Template(CHAINS),
-    "open_chains": Template(OPEN_CHAINS),
-    "datasets": Template(DATASETS),
-    "dataset_names": Template(DATASET_NAMES),
-    "dataset_change": Template(f"{DATASETS}:$change"),
+    **{part: "headrace:{{{run}}}:" + part for part in RUN_PARTS},
+    **{part: "headrace:{{pool:{pool}}}:" + part for part in POOL_PARTS},
+    "deadlines": "headrace:{{{run}}}:{deadlines}",
+    "sessions": "headrace:{{{run}}}:sessions:{attempt}",
+    "sessions_named": "headrace:{{{run}}}:sessions:named:{group}",
+    "chains": "headrace:{{chains}}:records",
+    "open_chains": "headrace:{{chains}}:open",
+    "datasets": "headrace:{{datasets}}:records",
+    "dataset_names": "headrace:{{datasets}}:names",
+    "dataset_change": "headrace:{{datasets}}:records:{change}",
 }
-"""The keys that a Lua script may name in its `-- KEYS` line. `$…` is what the caller fills in:
+"""The keys that a Lua script may name in its `-- KEYS` line. `str.format` fills in the rest:
 `deadlines` is the part of a run with the deadlines of attempts, of live sessions, or of seats;
 `group` is the digest of a group's name; `change` is a token of one call."""
 

@@ -81,7 +81,7 @@ class Scripts:
         script = self._scripts[name]
         if more and not script.takes_more:
             raise ValueError(f"{name}.lua takes no further keys: its KEYS line has no `...`")
-        return [*(PATTERNS[key].substitute(of) for key in script.keys), *more]
+        return [*(PATTERNS[key].format_map(of) for key in script.keys), *more]
 
     async def run(
         self, name: str, arguments: Sequence[Any], *, more: Sequence[str] = (), **of: str

@@ -8,7 +8,19 @@ from typing import Any
 import pytest
 
 from services.store import Store
-from services.store.keys import PATTERNS, run_key
+from services.store.keys import (
+    CHAINS,
+    DATASET_NAMES,
+    DATASETS,
+    OPEN_CHAINS,
+    PATTERNS,
+    POOL_PARTS,
+    RUN_PARTS,
+    named_key,
+    pool_key,
+    run_key,
+    sessions_key,
+)
 from services.store.scripts import COMMON, FOLDER, parsed_script, read_scripts
 from tests.integration.store.servers import DURABLE, Server
 
@@ -65,7 +77,7 @@ def test_the_names_of_a_keys_line_are_variables_with_these_keys(redis: Any) -> N
     script = parsed_script(
         "x", "-- KEYS run groups\n-- KEYS plans\nreturn {plans, run, groups}", ""
     )
-    keys = [PATTERNS[key].substitute(run="r1") for key in script.keys]
+    keys = [PATTERNS[key].format(run="r1") for key in script.keys]
     found = redis.eval(script.text, len(keys), *keys)
     assert found == [run_key("r1", part).encode() for part in ("plans", "run", "groups")]
 
@@ -100,3 +112,15 @@ async def test_groups_are_committed_and_requeued_by_the_names_of_their_fields(
     assert redis.hget(run_key("r1", "pass_rates"), "7") == b"0.5"
     assert redis.zrange(run_key("r1", "returned"), 0, -1) == [b"1:0:9:1"]
     assert redis.xlen(run_key("r1", "groups")) == 0
+
+
+def test_scripts_and_other_calls_use_the_same_keys() -> None:
+    of = {"run": "r1", "pool": "p", "attempt": "a", "group": "g", "deadlines": "d", "change": "c"}
+    keys = {name: pattern.format_map(of) for name, pattern in PATTERNS.items()}
+    expected = {part: run_key("r1", part) for part in RUN_PARTS}
+    expected |= {part: pool_key("p", part) for part in POOL_PARTS}
+    expected |= {"sessions": sessions_key("r1", "a"), "sessions_named": named_key("r1", "g")}
+    expected |= {"chains": CHAINS, "open_chains": OPEN_CHAINS}
+    expected |= {"datasets": DATASETS, "dataset_names": DATASET_NAMES}
+    expected |= {"dataset_change": f"{DATASETS}:c", "deadlines": "headrace:{r1}:d"}
+    assert keys == expected
