@@ -31,7 +31,7 @@ from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Turn
 from services.runtime.logs import get_logger
 from services.store.agents.calls import Claimed
-from services.store.agents.sessions import Opened, Played
+from services.store.agents.sessions import Opened, PlayedSession
 from services.store.work.prompts import Lease
 from services.volume import DamagedFile, GatewayAway
 
@@ -71,7 +71,7 @@ class EndedGroups:
         except (VLLMUnavailable, RedisError, GatewayAway, RowsAway):
             raise
         except Exception as error:
-            if opened.own is not None and not isinstance(error, RunCannotWork):
+            if opened.client_row is not None and not isinstance(error, RunCannotWork):
                 await self._own_failed(claimed.attempt, error)
             else:
                 await self._count_rows(row)
@@ -116,18 +116,18 @@ class EndedGroups:
         ]
         reference = ""
         if scored:
-            row = opened.own or await of.dataset.rows.row(of.index)
+            row = opened.client_row or await of.dataset.rows.row(of.index)
             answers = [answer for _, answer in scored]
             reference = reference_text(row.answer)
             asked = compose(row, config.data)
             verdicts = await scores_of(context, config.components, asked, row, of.index, answers)
             for (at, _), verdict in zip(scored, verdicts, strict=True):
                 scores[at] = verdict
-        key = None if opened.own is None else ""
-        prompt_name = None if opened.own is None else opened.name
+        key = None if opened.client_row is None else ""
+        prompt_name = None if opened.client_row is None else opened.name
         return Sampled(prompt, made, scores, ended, time.time(), key, prompt_name, reference)
 
-    def _read(self, session: Played, last: Turn) -> AnswerText:
+    def _read(self, session: PlayedSession, last: Turn) -> AnswerText:
         """Return the text that verifiers read of a session, whose last turn is `last`."""
         episode, tokenizer = self._context.config.rollout.episode, self._context.tokenizer
         cut_off = last.finish_reason in CUT_OFF
