@@ -1,8 +1,9 @@
-"""A rank of a learner that goes on from one checkpoint, and makes another before it trains, and one
-after an update: policy with experts, critic, moving reference, and the state of both optimizers.
+"""A rank of a learner that resumes from one checkpoint, makes another before it trains, and one
+more after an update. Its state has a policy with experts, a critic, a moving reference, and the
+state of both optimizers.
 
-`checkpoint_ranks.py FROM TO TRAINED`: folders; FROM does not exist for the first, whose state is
-made up.
+`checkpoint_ranks.py FROM TO TRAINED`: folders. FROM does not exist for the first learner, whose
+state is made up.
 """
 
 import sys
@@ -79,7 +80,7 @@ def prepared(models: Models, ranks: Ranks) -> TrainingState:
 
 
 def update(state: TrainingState, seed: int) -> None:
-    """By gradients that anybody would make up."""
+    """Do an update with made-up gradients."""
     assert state.critic is not None
     for optimizers in (state.optimizers, state.critic.optimizers):
         generator = torch.Generator().manual_seed(seed)
@@ -90,7 +91,7 @@ def update(state: TrainingState, seed: int) -> None:
 
 
 def write(state: TrainingState, folder: Path, ranks: Ranks) -> None:
-    """A checkpoint of it in `folder`, by all ranks."""
+    """Write a checkpoint of the state to `folder`, by all ranks."""
     state.progress = replace(state.progress, step=int(folder.name.split("-")[1]))
     captured = capture(state, part_of(state, ranks))
     written = ranks.gather(msgspec.json.encode(write_part(folder.parent, captured)))

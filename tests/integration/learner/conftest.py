@@ -32,11 +32,11 @@ class Place:
         return self.data / "learner.log"
 
     def learner(self, *command: str) -> Learner:
-        """A process of `python -m learner.rank`, or of `python -m` with `command`."""
+        """Start `python -m learner.rank`, or `python -m` with `command`."""
         return self.ranks(1, *command)[0]
 
     def ranks(self, number: int, *command: str) -> list[Learner]:
-        """The ranks of one learner, as the supervisor starts them."""
+        """Start the ranks of one learner as the supervisor does."""
         environment = os.environ | {
             "HEADRACE_REDIS_URL": self.redis_url,
             "HEADRACE_DATA": str(self.data),
@@ -52,7 +52,7 @@ class Place:
 
 @contextmanager
 def placed(folder: Path) -> Iterator[Place]:
-    """A place in `folder`, which may hold an earlier one's files."""
+    """Make a place in `folder`, which may hold an earlier place's files."""
     at = Listening(folder / "redis", folder / "redis" / "redis.sock")
     config = write_config(at)
     server = subprocess.Popen(
@@ -77,7 +77,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 @asynccontextmanager
 async def stored(place: Place) -> AsyncIterator[Store]:
-    """Its store, once Redis answers."""
+    """Return its store once Redis answers."""
     store = Store.from_url(place.redis_url)
 
     async def answers() -> bool:

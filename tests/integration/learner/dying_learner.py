@@ -1,7 +1,8 @@
-"""A learner that dies as it reports a step, when its checkpoint thread has done all it was given.
+"""A learner that dies as it reports a step, after its checkpoint thread has finished all submitted
+work.
 
-`dying_learner.py STEP HOW`: `python -m learner.rank`, ended where it comes to report step STEP: by
-the signal HOW, or where HOW is `Redis`, as by a Redis that is gone.
+`dying_learner.py STEP HOW`: `python -m learner.rank` that ends when it reports step STEP: by the
+signal HOW, or with HOW `Redis` as if Redis were gone.
 """
 
 import os
@@ -22,13 +23,13 @@ writers: list[CheckpointWriter] = []
 
 
 def start(self: CheckpointWriter, *given: Any) -> None:
-    """Can be asked later whether it is done."""
+    """A writer whose end of work can be checked later."""
     started(self, *given)
     writers.append(self)
 
 
 def report(self: RunStore, step: int, *given: Any, **options: Any) -> None:
-    """Up to step STEP, as always."""
+    """Report up to step STEP as always."""
     if options.get("kind", "step") == "step" and step == STEP:
         writers[-1].wait()
         if HOW == "Redis":

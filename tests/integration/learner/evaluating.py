@@ -32,7 +32,7 @@ class Evaluated:
     evaluations: Evaluations
 
     async def step(self, number: int) -> None:
-        """Step `number` is trained, and the loop looks for outcomes before the next one."""
+        """Act as if step `number` were trained, and follow the evaluations before the next step."""
         state = replace(self.scene.state.progress, step=number, version=number)
         await asyncio.to_thread(self.evaluations.after_step, state)
         await self.follow()
@@ -41,11 +41,11 @@ class Evaluated:
         return await asyncio.to_thread(self.evaluations.follow)
 
     async def unfinished(self) -> list[str]:
-        """Ids of those that are not reported."""
+        """Return the ids of unreported evaluations."""
         return [one.id for one in await self.scene.store.evaluations.requests("r")]
 
     async def answer(self, *statuses: str) -> None:
-        """A worker answers rows of the open evaluation."""
+        """Have a worker answer rows of the open evaluation."""
         (open,) = [one for one in await self.standing() if one.state == "open"]
         requests = {one.id: one for one in await self.scene.store.evaluations.requests("r")}
         leased = await self.scene.store.evaluations.lease(
@@ -70,7 +70,7 @@ class Evaluated:
         return [json.loads(line) for line in text.splitlines()]
 
     def rows(self, id: str) -> list[int]:
-        """The answered rows in the files of an evaluation."""
+        """Return the answered rows in the files of an evaluation."""
         folder = folder_of(self.scene.data, "r", id)
         return [one.row for one in page(folder, offset=0, limit=99).rows]
 

@@ -1,7 +1,5 @@
-"""Learners forked from a process that has already imported torch and transformers.
-
-The imports take five seconds of a core, and the tests of this folder start about sixty processes.
-"""
+"""Learners forked from a process that has already imported torch and transformers. The imports take
+five seconds of a core, and the tests of this folder start about sixty processes."""
 
 import faulthandler
 import multiprocessing
@@ -20,7 +18,7 @@ from services.runtime.process import die_with
 
 ROOT = Path(__file__).parents[3]
 LOCK_SECONDS = 2.0
-"""The successor of a killed learner waits for this long, in place of ten seconds."""
+"""Seconds that the successor of a killed learner waits, instead of ten."""
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(
     [
@@ -53,7 +51,8 @@ class Learner:
         return self._process.exitcode
 
     def _stacks(self) -> str:
-        """The state of the process, and where its threads are, after the end of its log."""
+        """Return the state of the process and the stacks of its threads, after the end of its
+        log."""
         state = Path(f"/proc/{self.pid}/status").read_text().partition("Tgid")[0]
         self.send_signal(signal.SIGUSR1)
         time.sleep(1)
@@ -72,15 +71,15 @@ class Learner:
 
 
 def import_once() -> None:
-    """Return when everything is imported, and learners start at once."""
+    """Wait until everything is imported and learners start at once."""
     process = CONTEXT.Process()
     process.start()
     process.join()
 
 
 def rank_variables(ranks: int, folder: Path) -> list[dict[str, str]]:
-    """What the supervisor sets in the environment of each of several ranks, which meet in
-    `folder`."""
+    """Return the environment variables that the supervisor sets for each of several ranks. The
+    ranks meet in `folder`."""
     if ranks == 1:
         return [{}]
     size = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}

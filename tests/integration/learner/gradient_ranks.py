@@ -1,8 +1,8 @@
-"""A rank of a learner: one batch's gradients, of policy, adapters, a mixture of experts and critic,
-with its samples dealt to the ranks.
+"""A rank of a learner that computes one batch's gradients of policy, adapters, a mixture of experts
+and critic, with its samples dealt to the ranks.
 
-`gradient_ranks.py OUTPUT BUDGET SEED`: SEED says which rank trains which sample; rank 0 writes the
-gradients to OUTPUT as safetensors.
+`gradient_ranks.py OUTPUT BUDGET SEED`: SEED decides which rank trains which sample. Rank 0 writes
+the gradients to OUTPUT as safetensors.
 """
 
 import sys
@@ -36,12 +36,12 @@ GROUPS = 5
 
 
 def shared(module: nn.Module, ranks: Ranks) -> nn.Module:
-    """As `train_rl` has it."""
+    """The same as in `train_rl`."""
     return DistributedDataParallel(module, forward_sync_buffers=False) if ranks.size > 1 else module
 
 
 def adapted_model() -> PreTrainedModel:
-    """The small model with adapters that do something: where B is 0, A has no gradient."""
+    """The small model with adapters that have an effect: with B = 0, A has no gradient."""
     loaded = tiny_model()
     add_adapters(loaded, LoRA(rank=2), 0)
     generator = torch.Generator().manual_seed(1)
@@ -57,7 +57,8 @@ def main() -> None:
     samples = random_samples(groups=GROUPS, per_group=4)
     for sample in samples:
         sample.reference_logprobs = sample.sampler_logprobs - 0.1
-    # Ranks get unequal numbers of samples, hence of micro-batches: the smaller ones pad.
+    # Ranks get unequal numbers of samples, and so of micro-batches: ranks with fewer micro-batches
+    # pad.
     dealt = torch.randint(
         ranks.size, (len(samples),), generator=torch.Generator().manual_seed(seed)
     )
@@ -73,7 +74,7 @@ def main() -> None:
     thin = adapted_model()
     inner = TokenLogprobs(thin)
     policy = shared(inner, ranks)
-    # Between two steps, and what the ranks share must outlive it.
+    # Offloaded between two steps. Storage that ranks share must outlive it.
     BaseLogprobs(inner)(packed_row([samples[0].tokens], [samples[0].loss_mask]))
     accumulate_gradients(policy, share_of_rank, objective, budget, ranks)
     mixture = tiny_mixture()
@@ -82,7 +83,7 @@ def main() -> None:
     accumulate_gradients(routed, share_of_rank, objective, budget, ranks)
     valued = tiny_critic()
     optimizers = Optimizers(valued, AdamW())
-    # Its storage goes and comes under DDP, as where it is on the host between its passes.
+    # Its storage goes and comes under DDP, as if it were on the host between its passes.
     offloads = (Offload(valued.parameters),)
     with present(offloads, changed=False):
         values = shared(TokenValues(valued), ranks)

@@ -1,8 +1,8 @@
-"""A rank of a learner whose models are sharded, or whole where it is alone: gradients, updates and
-all that a checkpoint holds, for the same batch whatever the number of ranks.
+"""A rank of a learner whose models are sharded, or whole on a single rank. It computes gradients,
+updates and checkpoint content for the same batch on any number of ranks.
 
-`sharded_ranks.py OUTPUT CHECK…`: rank 0 writes what the checks (functions here) find to OUTPUT as
-safetensors, by their names. Of CHECK/N, N ranks share each row.
+`sharded_ranks.py OUTPUT CHECK…`: rank 0 writes the results of the checks (functions here) to OUTPUT
+as safetensors, by their names. CHECK/N: N ranks share each row.
 """
 
 import sys
@@ -71,14 +71,14 @@ PPO: dict[str, Any] = {
 
 
 def passes(module: P, ranks: Ranks, compute: torch.dtype | None = None) -> P:
-    """`module` ready to train: sharded where there are several ranks."""
+    """Make `module` ready to train: sharded if there are several ranks."""
     if ranks.size > 1:
         shard(module, module.model, compute, ranks)
     return module
 
 
 def share_of(ranks: Ranks) -> list[Sample]:
-    """This rank's samples; unequal numbers, hence of micro-batches."""
+    """This rank's samples. Ranks have unequal numbers of samples, and so of micro-batches."""
     samples = random_samples(groups=GROUPS, per_group=4)
     for sample in samples:
         sample.reference_logprobs = sample.sampler_logprobs - 0.1
@@ -93,7 +93,7 @@ def objective(**algorithm: Any) -> Objective:
 
 
 def gradients(policy: TokenLogprobs, ranks: Ranks) -> Found:
-    """Of one minibatch, by the names of the model."""
+    """Gradients of one minibatch, by the names of the model."""
     return gradients_of(policy, share_of(ranks), ranks)
 
 
@@ -128,8 +128,8 @@ def of_policy_that_recomputes(ranks: Ranks) -> Found:
 
 
 def of_long_rows(ranks: Ranks) -> Found:
-    """Grouped heads, windows, prompts that are computed once, activations computed again; every
-    rank has all weights."""
+    """Grouped heads, windows, shared prompts, recomputed activations; every rank has all
+    weights."""
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=22,
@@ -142,14 +142,14 @@ def of_long_rows(ranks: Ranks) -> Found:
         layer_types=["full_attention", "sliding_attention"],
         sliding_window=5,
     )
-    # A norm that rounds would tell whether a prompt is computed once or twice.
+    # A norm that rounds would show whether a prompt is computed once or twice.
     model = exact(Qwen3ForCausalLM(config))
     use_packed_attention(model)
     make_trainable(model, checkpointing=True, compiled=None)
     check_sharing(model, ranks)
     mine = share_of(ranks)
     for sample in mine:
-        # All prompts are one: what is behind it differs.
+        # All samples have the same prompt and different answers.
         prompt = int(sample.loss_mask.int().argmax()) or 2
         sample.tokens[:prompt] = torch.arange(4, 4 + prompt)
     policy = replicate(TokenLogprobs(model), ranks)
@@ -168,7 +168,7 @@ def of_bfloat16(ranks: Ranks) -> Found:
 
 
 def of_adapters(ranks: Ranks) -> Found:
-    """After a pass of the reference, which is the same model without them."""
+    """Gradients of adapters after a pass of the reference, which is the same model without them."""
     loaded = tiny_model()
     add_adapters(loaded, LoRA(rank=2), 0)
     generator = torch.Generator().manual_seed(1)
@@ -183,7 +183,7 @@ def of_adapters(ranks: Ranks) -> Found:
 
 
 def of_replayed_experts(ranks: Ranks) -> Found:
-    """With the routers' loss, which counts what was recorded."""
+    """Gradients with the routers' loss, which counts recorded experts."""
     mixture = tiny_mixture()
     routing = Routing(mixture, aux_weight=0.5, z_weight=0.05)
     policy = passes(TokenLogprobs(mixture, routing=routing), ranks)
@@ -192,7 +192,7 @@ def of_replayed_experts(ranks: Ranks) -> Found:
 
 
 def canary(ranks: Ranks) -> Found:
-    """Of a policy with adapters."""
+    """Gradients of a policy with adapters."""
     loaded = tiny_model()
     add_adapters(loaded, LoRA(rank=2), 0)
     generator = torch.Generator().manual_seed(1)
@@ -205,7 +205,7 @@ def canary(ranks: Ranks) -> Found:
 
 
 def of_mixture(ranks: Ranks) -> Found:
-    """With the routers' loss, which counts in passes without gradient."""
+    """Gradients with the routers' loss, which counts experts in passes without gradient."""
     mixture = tiny_mixture()
     routing = Routing(mixture, aux_weight=0.5, z_weight=0.05)
     return gradients(passes(TokenLogprobs(mixture, routing=routing), ranks), ranks)
@@ -214,7 +214,7 @@ def of_mixture(ranks: Ranks) -> Found:
 def trained(
     ranks: Ranks, model: PreTrainedModel, config: Config, offloaded: bool = False, **algorithm: Any
 ) -> Found:
-    """What a checkpoint holds after STEPS batches."""
+    """The content of a checkpoint after STEPS batches."""
     loaded = LoadedModel(model, None, torch.float32)
     policy = TokenLogprobs(model)
     passes(policy, ranks)
@@ -284,8 +284,8 @@ def critic(ranks: Ranks, offloaded: bool) -> Critic:
 
 
 def published(ranks: Ranks) -> Found:
-    """The weights as a learner would publish them that knows only what each step has changed: those
-    of experts, of which ranks hold slices."""
+    """The weights as a learner publishes them from each step's changes, including experts of which
+    ranks hold slices."""
     mixture = tiny_mixture().float()
     loaded = LoadedModel(mixture, None, torch.bfloat16)
     passes(TokenLogprobs(mixture), ranks)
@@ -332,9 +332,9 @@ def in_backward(ranks: Ranks) -> Found:
 
 
 def as_loaded(ranks: Ranks) -> Found:
-    """Models read from folders, a rank's rows each: policies, one with tied weights and one with a
-    folder of single experts, the frozen base of adapters, a critic. And one that is read whole, to
-    have an adapter merged."""
+    """Models read from folders, each rank its rows: policies (one with tied weights, one with a
+    folder of single experts), the frozen base of adapters, a critic; and one model that is read
+    whole, to merge an adapter."""
     mixture, tied = tiny_mixture().float(), tiny_model()
     tied.model.config.tie_word_embeddings = True
     tied.model.tie_weights()
@@ -365,7 +365,7 @@ def as_loaded(ranks: Ranks) -> Found:
 
 
 def read(name: str, model: PreTrainedModel, ranks: Ranks) -> Found:
-    """The weights of `model`, of which this rank has its rows alone."""
+    """The weights of `model`, of which this rank has only its rows."""
     for key, weight in model.named_parameters():
         rows = -(-weight.shape[0] // ranks.size)
         assert local(weight).shape[0] <= rows
@@ -375,7 +375,7 @@ def read(name: str, model: PreTrainedModel, ranks: Ranks) -> Found:
 
 
 def saved(ranks: Ranks, name: str, loaded: LoadedModel) -> str:
-    """A folder of `loaded`, which rank 0 writes."""
+    """Write a folder of `loaded` on rank 0."""
     folder = Path(sys.argv[1]).with_name(f"{name}-{ranks.size}")
 
     def write() -> bytes:
@@ -389,7 +389,7 @@ def saved(ranks: Ranks, name: str, loaded: LoadedModel) -> str:
 
 
 def saved_adapter(ranks: Ranks, base: str) -> str:
-    """A folder of adapters that do something beside the model in `base`, which rank 0 writes."""
+    """Write a folder of adapters with an effect on the model in `base`, on rank 0."""
     folder = Path(sys.argv[1]).with_name(f"adapter-{ranks.size}")
 
     def write() -> bytes:

@@ -1,8 +1,8 @@
-"""A learner that stops at a named place of a checkpoint's or a version's way: all of it, by SIGKILL
-or SIGSTOP, or only the thread that makes that, until the file HOW exists.
+"""A learner that stops at a named point while it makes a checkpoint or a version: the whole
+process, by SIGKILL or SIGSTOP, or only the writing thread, until the file HOW exists.
 
-`stopping_learner.py PLACE HOW`: runs `python -m learner.rank` unchanged; an audit hook of the
-interpreter sees the system call that comes next. Places, for the first checkpoint that is made:
+`stopping_learner.py PLACE HOW`: runs `python -m learner.rank` unchanged. An audit hook of the
+interpreter sees the next system call. Places, for the first checkpoint:
 
 - `renamed?`: everything is fsynced, the rename is next
 - `committed?`: it is renamed, the commit is next
@@ -26,8 +26,8 @@ seen: list[str] = []
 
 
 def watch(event: str, arguments: tuple[Any, ...]) -> None:
-    """Note the system calls that name a folder of checkpoints or version 3, and stop at the chosen
-    one."""
+    """Record the system calls that name a folder of checkpoints or version 3, and stop at the
+    chosen one."""
     if not event.startswith(("os.", "open")) or not arguments:
         return
     path = str(arguments[1] if event == "os.rename" else arguments[0])
@@ -37,7 +37,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
     elif event == "os.rename" and name.startswith("v000003-"):
         reached = "published?"
     elif "renamed?" in seen and event == "open" and name == "checkpoints":
-        reached = "committed?"  # the folder is fsynced after the rename
+        reached = "committed?"  # The folder is fsynced after the rename.
     elif "committed?" in seen and event in ("os.listdir", "os.scandir") and name == "checkpoints":
         reached = "retained?"
     else:
@@ -49,7 +49,7 @@ def watch(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def stop() -> None:
-    """As HOW says."""
+    """Stop in the way that HOW names."""
     if HOW in signal.Signals.__members__:
         os.kill(os.getpid(), signal.Signals[HOW])
     while not HOW.startswith("SIG") and not os.path.exists(HOW):

@@ -1,5 +1,4 @@
-"""Checkpoints and versions while training goes on: learners killed and stopped at every point of
-their way."""
+"""Checkpoints and versions during training: learners killed and stopped at every point."""
 
 import asyncio
 import shutil
@@ -27,7 +26,7 @@ STOPPING = "tests.integration.learner.stopping_learner"
 
 @pytest.fixture(scope="module")
 def with_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a place where a model to start from has been made. Nothing runs there."""
+    """A place's folder with a model to start from. Nothing runs there."""
     folder = tmp_path_factory.mktemp("model")
 
     async def supervise(place: Place) -> None:
@@ -52,7 +51,7 @@ def place(with_model: Path, tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 async def busy(place: Place, store: Store) -> AsyncIterator[TorchWorker]:
-    """A run that waits, and a worker that serves it."""
+    """A waiting run, and a worker that serves it."""
     config = rl(training=TRAINING)
     await submit(store, "second", config)
     async with serving(store, Volume(place.data), "second", parse_config(config)) as worker:
@@ -71,13 +70,13 @@ async def assert_nothing_lost(place: Place, store: Store, record: RunRecord) -> 
     assert (found.trained, found.in_flight, found.problems) == (STEPS * 4, 0, [])
     assert found.max_staleness_seen <= 1
     assert [row["step"] for row in steps(place, "second")] == list(range(1, STEPS + 1))
-    # What can be read of each step was trained in it, as the ledger has it, and stands there once.
+    # The rows of each step match the ledger, and each row appears once.
     endings = (await store.ledger.generation("second")).endings
     trained = {ending.step: {int(d.partition(":")[0]) for d in ending.tasks} for ending in endings}
     answers = [(row["step"], row["task"]) for row in steps(place, "second", "samples.jsonl")]
     assert [step for step, _ in answers] == [n for n in range(1, STEPS + 1) for _ in range(4)]
     assert all(task in trained[step] for step, task in answers)
-    # The newest two of the path that led here, and nothing unfinished or never committed.
+    # The newest two on the path to this point, and nothing unfinished or uncommitted.
     left = folders(place)
     assert len(left) <= 2
     assert record.checkpoint.endswith(left[-1])
@@ -88,7 +87,7 @@ async def assert_nothing_lost(place: Place, store: Store, record: RunRecord) -> 
     ("killed_before", "committed", "whole"),
     [("renamed?", 0, 0), ("committed?", 0, 1), ("retained?", 3, 1)],
 )
-async def test_a_learner_killed_on_a_checkpoints_way_loses_and_repeats_nothing(
+async def test_a_learner_killed_while_it_makes_a_checkpoint_trains_each_task_once(
     place: Place,
     store: Store,
     busy: TorchWorker,
@@ -112,7 +111,7 @@ async def test_a_learner_killed_on_a_checkpoints_way_loses_and_repeats_nothing(
     assert successor.wait() == 0
 
 
-async def test_a_learner_killed_in_a_push_leaves_no_half_version_and_no_chain_of_two_lineages(
+async def test_a_learner_killed_while_it_publishes_leaves_whole_versions_and_chains_of_one_lineage(
     place: Place, store: Store
 ) -> None:
     model = {"path": "run:first", "dtype": "bfloat16"}
@@ -172,7 +171,7 @@ async def test_a_learner_that_sleeps_before_its_rename_cannot_harm_its_successor
 
     await eventually(partial(committed, 3))
     sleeper.send_signal(signal.SIGCONT)
-    # As replaced, or, where it slept for longer than a connection lasts, as without Redis.
+    # Fenced, or without Redis if it slept for longer than a connection lasts.
     assert await asyncio.to_thread(sleeper.wait) in (3, 1)
     record = await ended(store, "second")
     lineages = await store.runs.lineages("second")
@@ -202,7 +201,7 @@ async def test_training_goes_on_while_a_checkpoint_is_written_and_its_commit_cov
     await assert_nothing_lost(place, store, record)
     events = await store.events.read("second", "0")
     made = [event.data["step"] for event in events if event.kind == "checkpoint"]
-    # What fell due meanwhile was made as soon as the first was done.
+    # The checkpoint that fell due meanwhile was made as soon as the first was done.
     assert made[0] == 3
     assert made[1] >= 6
     assert made[-1] == STEPS

@@ -1,4 +1,5 @@
-"""Batches are formed from what is in the stream at that moment: a real Redis, no training."""
+"""Batches are formed from the groups that are in the stream at that moment: a real Redis, no
+training."""
 
 import asyncio
 import threading
@@ -70,7 +71,7 @@ class Scene:
         )
 
     async def complete_large(self, lease: Lease, size: int) -> None:
-        """With a payload outside of Redis."""
+        """A group with a payload outside of Redis."""
         name = payload_name(Owner("r", lease.task, lease.attempt), "0" * 16)
         file = PayloadFile(name, size)
         await self.complete(lease, blob=reference(file))
@@ -117,7 +118,7 @@ async def warnings(scene: Scene) -> list[str]:
 
 
 async def warned(scene: Scene, *workers: WorkerRecord, seconds: float = 60.0) -> list[str]:
-    """The warnings so far, after `seconds` of waiting with these workers."""
+    """Return the warnings so far, after `seconds` of waiting with these workers."""
     for worker in workers:
         await scene.store.workers.heartbeat(worker)
     waiting = scene.coordinator._waiting
@@ -163,7 +164,7 @@ async def test_a_damaged_version_that_no_worker_can_load_is_published_again(scen
         "waiting for groups for 60 s: w is generating"
     ]
     (file,) = (scene.data / "runs/r/weights").glob("v000003-*.safetensors")
-    # Copied: the file is mapped, and is about to be cut.
+    # Copied, because the file is mapped and about to be cut.
     whole = {name: tensor.clone() for name, tensor in load_file(file).items()}
     file.write_bytes(file.read_bytes()[:100])
 
@@ -181,7 +182,7 @@ async def test_a_damaged_version_that_no_worker_can_load_is_published_again(scen
     check_file(file, listed.bytes, listed.xxh3)
 
 
-async def test_a_file_that_a_worker_names_is_looked_at_within_seconds(scene: Scene) -> None:
+async def test_a_file_that_a_worker_names_is_checked_within_seconds(scene: Scene) -> None:
     (file,) = (scene.data / "runs/r/weights").glob("v000003-*.safetensors")
     troubled = worker("w", "generating", f"{file.name} has another checksum")
     assert await warned(scene, troubled, seconds=6) == [], "the worker's own copy, not the file"
@@ -223,8 +224,8 @@ async def test_payloads_outside_of_redis_count_for_the_next_checkpoint(scene: Sc
 
 
 async def test_groups_completed_while_a_batch_is_formed_are_in_it_or_requeued(scene: Scene) -> None:
-    """The first two are read; then an older one comes, which has its last chance, and one that has
-    had it."""
+    """The first two are read. Then an older group arrives, which has its last chance, and one that
+    has missed it."""
     fresh = await scene.lease(2)
     (last_chance,) = await scene.lease(1, version=VERSION - 1)
     (too_late,) = await scene.lease(1)

@@ -1,4 +1,4 @@
-"""A disk that takes no more, for real: a limit on the size of the files that the learner writes."""
+"""A really full disk: a limit on the size of the files that the learner writes."""
 
 import asyncio
 import resource
@@ -26,8 +26,8 @@ SMALL = 30_000
 
 @contextmanager
 def full_disk(process: Learner, size: int = SMALL) -> Iterator[None]:
-    """No file that `process` writes can grow beyond `size` bytes. (Python ignores SIGXFSZ, so that
-    a write fails as on a full disk.)"""
+    """Limit the files that `process` writes to `size` bytes. (Python ignores SIGXFSZ, so a write
+    fails as on a full disk.)"""
     before = resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
     yield
     if process.poll() is None:
@@ -40,7 +40,7 @@ async def in_state(store: Store, run: str, state: RunState) -> RunRecord | None:
 
 
 async def lease(store: Store, record: RunRecord) -> str:
-    """Why a worker that serves the newest version gets no lease."""
+    """Return why a worker that serves the newest version gets no lease."""
     granted = await store.prompts.lease(
         record.id,
         worker="another",
@@ -81,7 +81,8 @@ async def test_a_full_disk_pauses_the_run_and_it_goes_on_by_itself(
             paused = await eventually(partial(in_state, store, "second", RunState.PAUSED))
             assert paused.reason.startswith("cannot write runs/second/")
             assert await lease(store, paused) == "state"
-            # What has a name is whole: the newest version, and the current checkpoint.
+            # Files under their final name are whole: the newest version, and the current
+            # checkpoint.
             newest = await store.weights.newest("second")
             assert newest is not None
             (file,) = newest.files
@@ -100,7 +101,7 @@ async def test_a_full_disk_pauses_the_run_and_it_goes_on_by_itself(
 
 
 @pytest.mark.parametrize("how", ["cancel", "SIGTERM"])
-async def test_a_run_that_is_told_to_end_does_not_wait_for_the_disk(
+async def test_a_run_that_is_asked_to_end_does_not_wait_for_the_disk(
     place: Place, store: Store, how: str
 ) -> None:
     learner = await supervised(place, store)

@@ -1,5 +1,5 @@
-"""When a run's evaluations are requested, and what becomes of their answers: a real Redis, no
-training and no sampling."""
+"""When a run's evaluations are requested, and what happens to their answers: a real Redis, without
+training or sampling."""
 
 import asyncio
 import threading
@@ -37,7 +37,7 @@ async def evaluated(scene: Scene) -> Evaluated:
     return Evaluated(scene, evaluations_of(scene))
 
 
-async def test_what_falls_due_while_another_is_open_waits_and_keeps_its_version(
+async def test_an_evaluation_that_falls_due_while_another_is_open_waits_and_keeps_its_version(
     evaluated: Evaluated,
 ) -> None:
     await evaluated.step(4)
@@ -46,7 +46,7 @@ async def test_what_falls_due_while_another_is_open_waits_and_keeps_its_version(
     assert await evaluated.unfinished() == ["000004-test", "000006-test"]
     (warning,) = await evaluated.events("warning")
     assert "evaluation of step 6 on test waits for that of step 4" in warning["message"]
-    # The files of both versions are needed as long.
+    # The files of both versions are needed until then.
     assert evaluated.evaluations.files == {"v4", "v6"}
     await evaluated.answer("correct", "wrong")
     await evaluated.answer("correct", "correct")
@@ -65,7 +65,7 @@ async def test_what_falls_due_while_another_is_open_waits_and_keeps_its_version(
     assert evaluated.rows("000004-test") == [0, 1]
 
 
-async def test_no_more_wait_than_the_disk_should_keep_versions_for_and_it_is_said(
+async def test_waiting_versions_are_capped_and_the_cap_is_reported(
     evaluated: Evaluated,
 ) -> None:
     for step in range(2, 13, 2):
@@ -92,8 +92,8 @@ async def test_each_held_out_set_is_evaluated_with_its_own_options(scene: Scene)
     assert sets[1].rewards == sets[0].rewards
 
 
-async def test_a_successor_goes_on_and_no_row_is_lost_or_repeated(evaluated: Evaluated) -> None:
-    """The learner dies after it has written a part, before Redis has heard of it."""
+async def test_a_successor_continues_and_each_row_is_answered_once(evaluated: Evaluated) -> None:
+    """The learner dies after it has written a part, before Redis counts the part."""
     scene, state = evaluated.scene, evaluated.scene.state.progress
     await evaluated.step(4)
     await evaluated.answer("correct")
@@ -112,7 +112,7 @@ async def test_a_successor_goes_on_and_no_row_is_lost_or_repeated(evaluated: Eva
     assert evaluated.rows("000004-test") == [0]
     scene.run.fenced = stored  # type: ignore[method-assign]
 
-    # It goes back to a step before: what was asked for goes on all the same.
+    # It goes back to an earlier step. The requested evaluation continues anyway.
     successor = Evaluated(scene, evaluations_of(scene))
     at = replace(state, step=3, version=3)
     await asyncio.to_thread(successor.evaluations.begin, at, set())
@@ -124,7 +124,7 @@ async def test_a_successor_goes_on_and_no_row_is_lost_or_repeated(evaluated: Eva
     assert successor.rows("000004-test") == [0, 1]
     (record,) = successor.results()
     assert (record.state, record.metrics["accuracy"]) == ("done", 0.5)
-    # The run gets to step 4 once more: it is evaluated.
+    # The run reaches step 4 again, and step 4 is evaluated.
     await successor.step(4)
     assert await successor.unfinished() == []
     assert [one["step"] for one in await successor.events("evaluation")] == [4]
@@ -133,8 +133,8 @@ async def test_a_successor_goes_on_and_no_row_is_lost_or_repeated(evaluated: Eva
 async def test_a_learner_that_was_replaced_while_it_slept_leaves_the_answers_of_its_successor(
     evaluated: Evaluated,
 ) -> None:
-    """It sleeps between reading answers and writing them, and wakes when its successor has stored
-    these and others in the file of the same number."""
+    """It sleeps between reading answers and writing them, and wakes after its successor has stored
+    these and other answers in the file of the same number."""
     scene = evaluated.scene
     await evaluated.step(4)
     await evaluated.answer("correct")
@@ -162,7 +162,7 @@ async def test_a_learner_that_was_replaced_while_it_slept_leaves_the_answers_of_
     assert evaluated.rows("000004-test") == [0, 1]
 
 
-async def test_an_evaluation_that_was_due_when_the_learner_died_is_asked_for_at_the_next_start(
+async def test_an_evaluation_that_was_due_when_the_learner_died_is_requested_at_the_next_start(
     evaluated: Evaluated,
 ) -> None:
     successor = Evaluated(evaluated.scene, evaluations_of(evaluated.scene))
@@ -199,7 +199,7 @@ async def test_the_last_version_is_evaluated_once_and_all_workers_answer(
     assert [one.metrics["failed"] for one in evaluated.results()] == [2, 0]
 
 
-async def test_what_cannot_be_answered_is_said_and_the_next_one_opens(
+async def test_an_impossible_evaluation_is_reported_and_the_next_one_opens(
     evaluated: Evaluated,
 ) -> None:
     await evaluated.step(2)
@@ -243,7 +243,7 @@ async def test_files_that_were_lost_make_an_evaluation_fail(evaluated: Evaluated
 async def submitted(
     place: Place, store: Store, max_steps: int, **evaluation: Any
 ) -> tuple[RLConfig, RunRecord]:
-    """The config and the record of run `r`, with an evaluation of two rows."""
+    """Return the config and the record of run `r`, with an evaluation of two rows."""
     await add_sums(store, place.data)
     raw = rl(
         model={"path": "org/model"},
@@ -260,7 +260,7 @@ async def submitted(
 def coordinator_of(
     config: RLConfig, max_steps: int, step: int, run: RunStore, data: Path, stop: threading.Event
 ) -> Coordinator:
-    """The coordinator of run `r` after `step`."""
+    """Return the coordinator of run `r` after `step`."""
     loaded = tiny_model()
     progress = Progress("r", step, step, [("dead", 0), (run.lineage, step)], "org/model")
     state = state_of(loaded, Optimizers(loaded.model, config.optimizer), progress=progress)
@@ -291,7 +291,7 @@ async def test_the_first_version_of_a_successor_leaves_files_that_open_evaluatio
         await asyncio.to_thread(coordinator.begin)
         await asyncio.to_thread(coordinator.close)
 
-    # Nothing needs version 3.
+    # Version 3 is no longer needed.
     assert [file.exists() for file in files] == [False, True]
 
 

@@ -1,4 +1,4 @@
-"""A mixture of experts from nothing to reinforcement learning with its routing replayed."""
+"""A mixture of experts from scratch to reinforcement learning with replay of its routing."""
 
 from pathlib import Path
 from typing import Any
@@ -40,7 +40,7 @@ async def test_the_learner_replays_the_experts_of_the_sampler(place: Place, stor
 
     assert (second.state, second.reason) == (RunState.SUCCEEDED, "")
     first_steps = [row for row in steps(place, "first") if row["step"]]
-    # Two of four experts a token: 2 where all is even, at most 4.
+    # Two of four experts per token: 2 if the load is even, at most 4.
     assert all(1.9 <= row["router/aux_loss"] < 4 for row in first_steps)
     assert not any("router/agreement" in row for row in first_steps)
     rows = [row for row in steps(place, "second") if "train/loss" in row]

@@ -26,7 +26,7 @@ ADAPTER_BYTES = 4 * 3968
 
 
 def merged(data: Path, checkpoint: str) -> dict[str, torch.Tensor]:
-    """Weights of the model that a checkpoint makes of its base, by peft."""
+    """Weights of the model that peft makes from a checkpoint and its base."""
     folder = data / checkpoint
     base = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), folder)
@@ -54,7 +54,7 @@ async def test_adapters_survive_kill_9_go_on_in_another_run_and_are_started_from
         learner.send_signal(signal.SIGKILL)
         learner.wait()
         before = dict(worker.digests)
-        # What the run was made from is gone: it goes on from the base that it wrote down.
+        # The run's original model is gone: it resumes from its own copy of the base.
         assert first.checkpoint is not None
         shutil.move(place.data / first.checkpoint, place.data / "away")
         learner = place.learner()
@@ -63,7 +63,7 @@ async def test_adapters_survive_kill_9_go_on_in_another_run_and_are_started_from
         size = worker.live.files[0].bytes
 
     assert (thin.state, thin.step, thin.reason) == (RunState.SUCCEEDED, 12, "")
-    # Replay is exact: the versions after the one it went back to have the same weights, to the bit.
+    # Replay is exact: versions after the restored one have the same weights, bit for bit.
     assert thin.checkpoint is not None
     assert verify(place.data / thin.checkpoint).lineages[1][1] == 5
     again = {tag.partition(":")[2]: x for tag, x in worker.digests.items() if tag not in before}
@@ -75,7 +75,7 @@ async def test_adapters_survive_kill_9_go_on_in_another_run_and_are_started_from
     assert ADAPTER_BYTES < size < ADAPTER_BYTES + 8192
     rows = steps(place, "thin")
     assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in rows)
-    # The reference is where it began, which costs no second model.
+    # The reference is the start of the run, which needs no second model.
     assert rows[0]["train/kl"] == pytest.approx(0, abs=1e-9)
     assert rows[-1]["train/kl"] > 1e-6
 

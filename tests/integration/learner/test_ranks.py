@@ -1,5 +1,5 @@
-"""Several ranks: what a batch teaches does not depend on how many ranks share it; all of them hear
-when rank 0 gives a run up."""
+"""Several ranks: a batch's gradient does not depend on the number of ranks that share it, and all
+ranks learn when rank 0 gives a run up."""
 
 from functools import partial
 from pathlib import Path
@@ -41,11 +41,11 @@ def test_ranks_budget_and_which_rank_trains_a_sample_do_not_change_the_gradient(
 
 
 @pytest.mark.multirank
-async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
+async def test_all_ranks_leave_a_run_that_another_learner_took_and_continue(
     place: Place, store: Store
 ) -> None:
-    """The other learner takes each run and dies, so that these ranks have it again. They hear of it
-    when they say how far the supervised run is, and when version 3 is published."""
+    """The other learner takes each run and dies, so these ranks get it again. They learn it when
+    they report progress of the supervised run, and when version 3 is published."""
     await add_sums(store, place.data)
     await submit(store, "first", SFT | {"training": {"max_steps": 300, "rows_per_step": 8}})
     config = rl(
@@ -87,8 +87,8 @@ async def test_a_run_that_another_learner_took_is_left_by_all_ranks_which_go_on(
 async def test_a_run_whose_ranks_share_rows_trains_what_was_sampled(
     place: Place, store: Store
 ) -> None:
-    """With a critic and a reference, from a supervised run that was trained so, too; and one that
-    so many ranks cannot share."""
+    """With a critic and a reference, from a supervised run that was also trained so; and a run that
+    this many ranks cannot share."""
     await add_sums(store, place.data)
     section = {"max_steps": 10, "rows_per_step": 8, "context_parallel": 2}
     await submit(store, "first", SFT | {"training": section})

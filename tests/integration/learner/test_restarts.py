@@ -1,4 +1,4 @@
-"""Learners that die before they commit anything leave groups of lineages that no checkpoint has."""
+"""Learners that die before their first commit leave groups of lineages that no checkpoint has."""
 
 import asyncio
 import signal
@@ -21,8 +21,8 @@ from tests.integration.learner.torch_worker import TorchWorker, eventually, serv
 async def test_a_run_goes_on_after_deaths_before_its_first_checkpoint(
     place: Place, store: Store
 ) -> None:
-    """On other numbers of ranks: three share the samples of a recorded batch of four groups, so
-    that groups are split."""
+    """On different numbers of ranks: three ranks share the samples of a recorded batch of four
+    groups, so that groups are split."""
     learners = [await supervised(place, store)]
     raw = rl(training=rl()["training"] | {"max_steps": 8, "checkpoint_every": 8})
     await submit(store, "second", raw)
@@ -79,7 +79,7 @@ async def test_a_run_whose_newest_checkpoint_is_damaged_trains_each_task_once_in
         assert record.checkpoint is not None
         newest = place.data / record.checkpoint
         (newest / "training/optimizer.safetensors").write_bytes(b"cut")
-        # Two ranks, of which one reads the damaged file.
+        # Two ranks. One of them reads the damaged file.
         learners = place.ranks(2)
         record = await ended(store, "second")
     assert (record.state, record.step, record.reason) == (RunState.SUCCEEDED, 8, "")
@@ -125,8 +125,8 @@ async def test_a_run_that_is_cancelled_at_once_ends_in_the_middle_of_its_step(
 async def test_a_successor_reports_the_evaluation_and_the_waiting_learner_notices_it(
     place: Place, store: Store
 ) -> None:
-    """Nobody samples: the first learner waits for groups with an evaluation open, and dies; the
-    second takes the evaluation up; the run is taken from it while it waits, too."""
+    """Nobody samples. The first learner waits for groups with an evaluation open, and dies. The
+    second continues the evaluation, and the run is taken from it while it waits."""
     learner = await supervised(place, store)
     await submit(store, "second", rl(evaluation={"dataset": "sums", "rows": 2}))
 
@@ -158,7 +158,7 @@ async def test_a_successor_reports_the_evaluation_and_the_waiting_learner_notice
     told = [e.data for e in await store.events.read("second", "0") if e.kind == "evaluation"]
     assert [(data["step"], data["accuracy"]) for data in told] == [(0, 0.5)]
 
-    # Reported once: a start at the same step does not ask for it again.
+    # Reported once: a start at the same step does not request it again.
     learner.send_signal(signal.SIGKILL)
     learner.wait()
     learner = place.learner()
@@ -190,7 +190,7 @@ async def test_a_run_whose_last_evaluation_was_interrupted_has_not_succeeded(
     async def asked() -> bool:
         return bool(await store.evaluations.requests("second"))
 
-    # This worker trains, and answers no evaluation.
+    # This worker samples for training, and answers no evaluation.
     async with serving(store, Volume(place.data), "second", config):
         await eventually(asked)
     learner.send_signal(signal.SIGTERM)
@@ -220,7 +220,8 @@ async def test_an_evaluation_that_was_cancelled_is_resumed_and_answers_each_row_
         return requests[0] if requests else None
 
     async def answer(run: str, count: int) -> list[int]:
-        """A worker answers so many rows of the evaluation of `run`, if there are as many."""
+        """Have a worker answer `count` rows of the evaluation of `run`, or all if there are
+        fewer."""
         request = await eventually(partial(asked, run))
         leased = await store.evaluations.lease(
             run, worker="w", version=request.version, busy=False, count=count, ttl=60
@@ -254,7 +255,7 @@ async def test_a_rank_that_is_killed_again_and_again_at_one_step_fails_the_run_i
     learner.wait()
     raw = rl(training=rl()["training"] | {"max_steps": 8, "checkpoint_every": 8})
     await submit(store, "second", raw)
-    # Nine times before, as it trained step 3, which it replays here.
+    # It was killed nine times before at step 3, which it replays here.
     for _ in range(9):
         crashes = CrashLimit(place.data / "runs/second/crashes-0.json", 0)
         crashes.check()

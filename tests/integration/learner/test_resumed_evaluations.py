@@ -1,5 +1,5 @@
-"""A run that resumes another one's evaluation answers the rows that are left: a real Redis, no
-training and no sampling."""
+"""A run that resumes another run's evaluation answers the remaining rows: a real Redis, without
+training or sampling."""
 
 import asyncio
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ __all__ = ["scene"]
 
 
 async def resuming(scene: Scene, run: str, **fields: Any) -> Evaluated:
-    """The evaluations of run `r` where it resumes `run` and trains nothing, begun."""
+    """The started evaluations of run `r`, which resumes `run` and trains nothing."""
     scene.run._resumes = run
     evaluated = Evaluated(scene, evaluations_of(scene, at_start=True, every=None, **fields))
     evaluated.evaluations._max_steps = 0
@@ -28,14 +28,14 @@ async def resuming(scene: Scene, run: str, **fields: Any) -> Evaluated:
 
 
 async def write_answers(scene: Scene, run: str, rows: Sequence[int], **fields: Any) -> None:
-    """Run `run`, which has ended, and its answers to these rows, a file each."""
+    """Make the ended run `run` and its answers to these rows, one file each."""
     await submit(scene.store, run, rl(), **fields)
     folder = folder_of(scene.data, run, "000000-test")
     for part, row in enumerate(rows, 1):
         write_part(part_path(folder, part), [answered(row, "correct")])
 
 
-async def test_an_evaluation_that_is_resumed_has_only_the_rows_answered_that_are_left(
+async def test_a_resumed_evaluation_answers_only_the_remaining_rows(
     scene: Scene,
 ) -> None:
     await write_answers(scene, "before", [3, 0])
@@ -78,7 +78,7 @@ async def test_answers_are_taken_over_from_before_a_run_that_was_cancelled_in_th
     await write_answers(scene, "queued", [], resume_from="first")
     evaluated = await resuming(scene, "queued")
 
-    # Nothing was left: it ends without a worker.
+    # No row remained: it ends without a worker.
     assert await evaluated.unfinished() == []
     assert [(one.state, one.metrics["accuracy"]) for one in evaluated.results()] == [("done", 1.0)]
     assert [one["accuracy"] for one in await evaluated.events("evaluation")] == [1.0]
@@ -89,7 +89,7 @@ async def test_an_evaluation_that_ended_without_a_worker_is_reported_by_a_succes
 ) -> None:
     await write_answers(scene, "before", [0, 1])
     await resuming(scene, "before")
-    # As where the learner died before it had reported.
+    # As if the learner had died before the report.
     successor = await resuming(scene, "before")
     assert [one["id"] for one in await successor.events("evaluation")] == ["000000-test"] * 2
 

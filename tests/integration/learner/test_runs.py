@@ -93,7 +93,8 @@ async def ended(store: Store, run: str) -> RunRecord:
 
 
 async def supervised(place: Place, store: Store) -> Learner:
-    """A learner that has made the run `first` of the dataset `sums`, and is free for the next."""
+    """A learner that has trained the run `first` on the dataset `sums`, and is free for the next
+    run."""
     await add_sums(store, place.data)
     await submit(store, "first", SFT)
     learner = place.learner()
@@ -107,8 +108,8 @@ def steps(place: Place, run: str, file: str = "metrics.jsonl") -> list[dict[str,
 
 
 def assert_answers_fit(place: Place, run: str, rows: list[dict[str, Any]]) -> None:
-    """Four answers of each of the steps in `rows`, each with the reward that TorchWorker gave it,
-    the best and the worst of a group on both sides of its mean."""
+    """Assert that each step in `rows` has four logged answers with their TorchWorker rewards. The
+    best and the worst of a group are on both sides of its mean."""
     samples = steps(place, run, "samples.jsonl")
     assert [sample["step"] for sample in samples] == [row["step"] for row in rows for _ in range(4)]
     for sample in samples:
@@ -125,20 +126,20 @@ def assert_answers_fit(place: Place, run: str, rows: list[dict[str, Any]]) -> No
 
 @dataclass
 class Story:
-    """The outcome of three runs: `first` makes a model; the learner is killed in `second`, which
-    is cancelled later; `third` resumes it."""
+    """The outcome of three runs. `first` makes a model. The learner is killed in `second`, which is
+    cancelled later. `third` resumes it."""
 
     place: Place
     first: RunRecord
     second: RunRecord
     third: RunRecord
     before: dict[str, str]
-    """Checksums of the versions of `second` that were published before the kill, by their tags."""
+    """Checksums of the versions of `second` that were published before the kill, by tag."""
     versions: dict[str, str]
-    """Of all its versions."""
+    """Checksums of all its versions."""
     exit_code: int
     devices: LearnerDevices | None
-    """As the learner said them."""
+    """The learner's checksums."""
 
 
 async def make_story(place: Place) -> Story:
@@ -208,7 +209,7 @@ def test_a_killed_learner_replays_its_recorded_batches_bit_for_bit(story: Story)
     lineages = verify(story.place.data / story.second.checkpoint).lineages
     (old, _), (_, fork) = lineages
     assert fork == 5
-    # The version it went back to and those after it have the same weights, to the bit.
+    # The restored version and later versions have the same weights, bit for bit.
     common = [
         (xxh3, story.before[f"{old}:{tag.partition(':')[2]}"])
         for tag, xxh3 in story.versions.items()
@@ -269,9 +270,7 @@ POLICIES = (
 )
 
 
-async def test_critic_and_copies_survive_kill_9_and_go_on_as_if_nothing_had_been(
-    place: Place, store: Store
-) -> None:
+async def test_critic_and_copies_survive_kill_9_exactly(place: Place, store: Store) -> None:
     volume = Volume(place.data)
     learner = await supervised(place, store)
     first = await ended(store, "first")
@@ -298,12 +297,12 @@ async def test_critic_and_copies_survive_kill_9_and_go_on_as_if_nothing_had_been
         ended_record = await ended(store, "valued")
 
     assert (ended_record.state, ended_record.step) == (RunState.SUCCEEDED, 12)
-    # It has learned by then, and its units are those of the returns that it has seen.
+    # It has learned by then, and its units come from the returns so far.
     assert float(head.abs().max()) > 0
     assert ended_record.checkpoint is not None
     state = verify(place.data / ended_record.checkpoint)
     assert state.critic_moments[0] == pytest.approx(1 - 0.99995**12)
-    # The lagged copy is the policy of step 12; the average is still on its way from the start.
+    # The lagged copy is the policy of step 12. The average is still moving from the start.
     last = place.data / ended_record.checkpoint
     weights = {name: load_file(last / name) for name in POLICIES}
     policy, lagged, reference = (found["model.norm.weight"] for found in weights.values())
@@ -315,7 +314,7 @@ async def test_critic_and_copies_survive_kill_9_and_go_on_as_if_nothing_had_been
     rows = {row["step"]: row for row in steps(place, "valued")}
     assert sorted(rows) == list(range(1, 13))
     assert [rows[step]["train/updates"] for step in (1, 2, 3)] == [0, 0, 2]
-    # Replay is exact: the same versions, and the critic knows and misses the same.
+    # Replay is exact: the same versions, and the same values and errors of the critic.
     fork = state.lineages[1][1]
     assert fork == 5
     again = {tag.partition(":")[2]: x for tag, x in worker.digests.items() if tag not in before}
@@ -338,7 +337,7 @@ async def test_critic_and_copies_survive_kill_9_and_go_on_as_if_nothing_had_been
     assert learner.wait() == 0
 
 
-async def test_what_a_user_got_wrong_fails_the_run_in_words_and_the_learner_goes_on(
+async def test_a_users_mistake_fails_the_run_in_words_and_the_learner_continues(
     place: Place, store: Store
 ) -> None:
     await add_sums(store, place.data)

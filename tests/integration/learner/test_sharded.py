@@ -1,4 +1,4 @@
-"""Sharded models train as whole ones do, on any number of ranks, and survive a rank's death."""
+"""Sharded models train like whole ones, on any number of ranks, and survive a rank's death."""
 
 import asyncio
 import re
@@ -35,18 +35,18 @@ SOME = (
     "as_loaded",
     "published",
 )
-"""On 4 ranks, some of which hold no row of the smallest weights."""
+"""On 4 ranks. Some hold no row of the smallest weights."""
 LONG = (
     *("of_long_rows", "of_policy_in_float32", "of_adapters"),
     *("of_mixture", "of_replayed_experts", "with_everything"),
 )
 """With rows that ranks share."""
 EXACT, SINGLE, HALF = 1e-12, 1e-6, 0.03
-"""Of the largest entry of a check: in float64, in float32, in bfloat16."""
+"""Tolerance relative to the largest entry of a check: in float64, in float32, in bfloat16."""
 
 
 def computed(folder: Path, ranks: int, checks: tuple[str, ...]) -> dict[str, torch.Tensor]:
-    """What `sharded_ranks` finds on so many ranks, by check."""
+    """Return the results of `sharded_ranks` on `ranks` ranks, by check."""
     output = folder / f"{ranks}.safetensors"
     place = Place("", folder)
     module = "tests.integration.learner.sharded_ranks"
@@ -69,8 +69,8 @@ def test_sharded_models_on_2_and_4_ranks_train_as_one_process_does(tmp_path: Pat
 
 @pytest.mark.multirank
 def test_ranks_that_share_rows_train_as_one_process_does(tmp_path: Path) -> None:
-    """Two of two, two of four and four of four: a model of four heads has then fewer key heads than
-    ranks, and short rows have fewer tokens."""
+    """Two of two, two of four and four of four ranks share rows. A model of four heads then has
+    fewer key heads than ranks, and short rows have fewer tokens than ranks."""
     alone = computed(tmp_path, 1, LONG)
     for ranks, checks in (
         (2, tuple(f"{name}/2" for name in LONG)),
@@ -82,7 +82,7 @@ def test_ranks_that_share_rows_train_as_one_process_does(tmp_path: Path) -> None
 def compare(
     found: dict[str, torch.Tensor], alone: dict[str, torch.Tensor], checks: tuple[str, ...]
 ) -> None:
-    """Assert that several ranks have found by `checks` what one has found `alone`."""
+    """Assert that the `checks` of several ranks equal those of a single rank, `alone`."""
     for which in checks:
         check = which.partition("/")[0]
         expected = {n: t for n, t in alone.items() if n.partition(" ")[0] == check}
@@ -103,8 +103,9 @@ def compare(
 async def test_a_sharded_run_whose_rank_is_killed_goes_on_and_loses_nothing(
     place: Place, store: Store
 ) -> None:
-    """With a critic and a reference that moves, which its checkpoints hold; from a sharded
-    supervised run, at whose end rank 0 is killed: every part is written, the rename is next."""
+    """With a critic and a moving reference, which its checkpoints hold. It starts from a sharded
+    supervised run. At that run's end rank 0 is killed: every part is written, the rename is
+    next."""
     await add_sums(store, place.data)
     training = {"max_steps": 10, "rows_per_step": 8, "parallel": "fsdp"}
     await submit(store, "first", SFT | {"training": training})
@@ -139,16 +140,17 @@ async def test_a_sharded_run_whose_rank_is_killed_goes_on_and_loses_nothing(
     async with serving(store, Volume(place.data), "second", parse_config(config)):
         await eventually(partial(committed, 2))
         ranks[1].send_signal(signal.SIGKILL)
-        # It cannot go on without the other.
+        # It cannot continue without the other rank.
         assert ranks[0].wait(timeout=60) != 0
         ranks = place.ranks(2)
         record = await ended(store, "second")
     assert (record.state, record.step, record.reason) == (RunState.SUCCEEDED, 6, "")
     found = await store.ledger.audit("second")
     assert (found.trained, found.in_flight, found.problems) == (6 * 4, 0, [])
-    # Two ranks, two runs, each of them started twice.
+    # Two ranks, two runs, each started twice.
     assert place.log.read_text().count('"parallel": "fsdp"') == 2 * 2 * 2
-    # What was sampled is what is trained: the sharded policy's passes agree with the sampler's.
+    # The trained answers are the sampled ones: the sharded policy's passes agree with the
+    # sampler's.
     rows = steps(place, "second")
     assert [row["step"] for row in rows] == list(range(1, 7))
     assert all(row.get("mismatch/logprob_max", 0) < 1e-3 for row in rows)
@@ -158,7 +160,7 @@ async def test_a_sharded_run_whose_rank_is_killed_goes_on_and_loses_nothing(
 
 
 def content(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a checkpoint, in however many parts, but the random state."""
+    """Return every tensor of a checkpoint, in any number of parts, except the random state."""
     found: dict[str, torch.Tensor] = {}
     for path in sorted(folder.rglob("*.safetensors")):
         name = re.sub(r"-\d{5}-of-\d{5}", "", str(path.relative_to(folder)))
@@ -190,13 +192,13 @@ def test_a_checkpoint_goes_from_4_ranks_to_2_to_1_and_back_bit_for_bit(tmp_path:
             assert torch.equal(found[name], tensor), (folder.name, name)
         sizes_of = [path.stat().st_size for path in folder.glob("model*.safetensors")]
         assert len(sizes_of) == ranks
-        # Nobody writes much more than its share.
+        # Each rank writes about its share.
         assert max(sizes_of) < 2 * sum(sizes_of) / ranks
         assert verify(folder).step == int(folder.name.split("-")[1])
         model = AutoModelForCausalLM.from_pretrained(folder)
         weight = model.state_dict()["model.norm.weight"]
         assert torch.equal(weight, made["model.safetensors model.norm.weight"])
-    # What goes on from a checkpoint does what the ranks that have made it would have done.
+    # A resumed run trains exactly as the ranks that made the checkpoint would have.
     right = content(trained[0])
     assert any(not torch.equal(right[name], tensor) for name, tensor in made.items())
     for folder in trained[1:]:

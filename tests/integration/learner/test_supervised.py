@@ -59,10 +59,10 @@ COMPARED: dict[str, Any] = {
 
 @dataclass
 class Story:
-    """`whole` was left alone; `killed` is the same run, whose learner was killed three times;
-    `adapted` starts from an early checkpoint of `first`, and gets worse. `compared` prefers right
-    answers; `half` is the first half of the same run, and `rest` goes on from it, as does
-    `fewer`, for fewer epochs than it has had; `beside` trains adapters so."""
+    """Runs of one learner. `whole` was left alone; `killed` is the same run, whose learner was
+    killed three times. `adapted` starts from an early checkpoint of `first`, and gets worse.
+    `compared` prefers right answers. `half` is the first half of the same run; `rest` resumes it,
+    and so does `fewer`, with fewer epochs than it has had. `beside` trains adapters on pairs."""
 
     place: Place
     whole: RunRecord
@@ -167,7 +167,7 @@ def test_a_run_whose_learner_is_killed_again_and_again_ends_with_the_same_weight
     assert all(torch.equal(whole[name], killed[name]) for name in whole)
 
 
-def test_each_step_has_one_row_and_the_same_numbers_as_if_nothing_had_been(story: Story) -> None:
+def test_each_step_of_a_killed_run_has_one_row_with_the_same_numbers(story: Story) -> None:
     rows = {run: steps(story.place, run) for run in ("whole", "killed")}
     assert [row["step"] for row in rows["killed"]] == list(range(121))
     same = ("train/loss", "train/loss/products", "train/epoch", "data/padded", "validation/loss")
@@ -213,7 +213,7 @@ def test_a_run_that_resumes_another_goes_on_in_its_order(story: Story) -> None:
     assert steps(story.place, "again")[0]["train/epoch"] > before
 
 
-def test_a_run_on_pairs_begins_at_its_reference_and_comes_to_prefer_what_is_chosen(
+def test_a_run_on_pairs_begins_at_its_reference_and_learns_to_prefer_the_chosen_answers(
     story: Story,
 ) -> None:
     for run in (story.compared, story.beside):
@@ -236,7 +236,7 @@ def test_a_run_on_pairs_that_is_resumed_ends_with_the_same_weights(story: Story)
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
 
 
-def test_a_run_that_is_resumed_for_fewer_epochs_than_it_has_had_says_so(story: Story) -> None:
+def test_a_run_resumed_for_fewer_epochs_than_it_has_had_is_refused(story: Story) -> None:
     assert story.fewer.state is RunState.FAILED
     assert story.fewer.reason == (
         "the run that is resumed has trained 6 steps, and training.epochs 0.1 make 2: raise "
@@ -246,7 +246,7 @@ def test_a_run_that_is_resumed_for_fewer_epochs_than_it_has_had_says_so(story: S
 
 def test_rows_are_tokenised_once_for_all_runs_of_one_template(story: Story) -> None:
     made = list((story.place.data / "datasets").glob("*/tokens/*/*.arrow"))
-    # Of sums and products, and of the two answers of pairs.
+    # The rows of sums and products, and of the two answers of pairs.
     assert len(made) == 2 + 2
     log = [json.loads(line) for line in story.place.log.read_text().splitlines()]
     errors = [line for line in log if line["level"] == "error"]
@@ -279,7 +279,7 @@ async def test_rows_that_do_not_fit_fail_the_run_and_the_next_trains_its_own_tok
     await submit(store, "bpe", SFT | {"model": model, "training": training, "data": data})
     own = await ended(store, "bpe")
     assert own.state is RunState.SUCCEEDED, own.reason
-    # A dataset that is there twice has two names.
+    # A dataset that is used twice has two names.
     assert {"train/loss/sums", "train/loss/sums#2"} <= steps(place, "bpe")[-1].keys()
     tokenizer = AutoTokenizer.from_pretrained(place.data / str(own.checkpoint))
     assert tokenizer.decode(tokenizer("12+7=")["input_ids"]) == "<bos>12+7="

@@ -1,4 +1,4 @@
-"""What a learner goes by once a run is its own: a real Redis, no training."""
+"""The state that a learner uses after a takeover: a real Redis, no training."""
 
 import asyncio
 import itertools
@@ -24,7 +24,7 @@ ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
 class Second(Ranks):
-    """A rank that hears what rank 0 says."""
+    """A rank that receives rank 0's messages."""
 
     heard = b""
 
@@ -33,7 +33,7 @@ class Second(Ranks):
 
 
 class First(Ranks):
-    """The rank that `Second` hears."""
+    """The rank that `Second` listens to."""
 
     def from_first(self, make: Callable[[], bytes]) -> bytes:
         Second.heard = make()
@@ -43,7 +43,8 @@ class First(Ranks):
 async def test_a_commit_of_the_learner_before_during_the_takeover_is_seen(
     place: Place, store: Store
 ) -> None:
-    """It slept, wakes when its successor has found the run, and commits before that takes over."""
+    """It slept, wakes when its successor has found the run, and commits before the successor takes
+    over."""
     await submit(store, "r", SFT)
     fencing_token = await store.runs.acquire("r", "before")
     found = await store.runs.get("r")
@@ -64,7 +65,7 @@ async def test_a_commit_of_the_learner_before_during_the_takeover_is_seen(
 async def test_a_disk_of_another_rank_waits_until_a_successor_takes_the_run_over(
     place: Place, store: Store
 ) -> None:
-    """While its disk takes nothing, each rank asks whether the run is still its learner's."""
+    """While its disk is full, each rank checks whether the run is still its learner's."""
     await submit(store, "r", SFT)
     found = await store.runs.get("r")
     assert found is not None

@@ -33,13 +33,14 @@ async def test_a_straggler_is_waited_for_or_resampled(place: Place, store: Store
         async with serving(store, Volume(place.data), stragglers, config) as worker:
             worker.straggler = asyncio.Event()
             if stragglers == "resample":
-                # Its task is leased again once its lease has lapsed; the run's last batch needs it.
+                # Its task is leased again after its lease has lapsed, because the run's last batch
+                # needs it.
                 worker.lease_seconds = 5.0
             if stragglers == "wait":
                 await eventually(partial(trained, 1))
 
                 async def all_done(worker: Any = worker) -> bool:
-                    # Everything else that may be begun under version 1 has been handed in.
+                    # All other groups that may be begun under version 1 are complete.
                     return bool(worker.live.version == 1 and worker.refused == "admission")
 
                 await eventually(all_done)

@@ -1,8 +1,6 @@
-"""A rollout worker in a few lines: the real leases and groups, sampled with torch.
-
-It stands where vLLM would: tests of the learner alone need no server that takes a minute to
-start. It follows the newest weights between groups, as real workers follow them during one.
-"""
+"""A rollout worker in a few lines: the real leases and groups, sampled with torch instead of vLLM,
+so that tests of the learner alone need no server that takes a minute to start. It loads the newest
+weights between groups; real workers load them during a group."""
 
 import asyncio
 import time
@@ -32,7 +30,7 @@ from tests.unit.weights.files import read_version
 
 
 async def eventually(condition: Callable[[], Awaitable[Any]], within: float = 100.0) -> Any:
-    """The first true result of `condition`; AssertionError after `within` seconds."""
+    """Return the first true result of `condition`. Raises AssertionError after `within` seconds."""
     deadline = time.monotonic() + within
     while not (result := await condition()):
         assert time.monotonic() < deadline, f"not within {within} s: {condition}"
@@ -44,7 +42,7 @@ async def eventually(condition: Callable[[], Awaitable[Any]], within: float = 10
 async def serving(
     store: Store, volume: Volume, run: str, config: Any
 ) -> "AsyncIterator[TorchWorker]":
-    """A worker that samples for `run` for the length of the block."""
+    """Run a worker that samples for `run` within the block."""
     worker = TorchWorker(store, volume, run, config)
     task = asyncio.create_task(worker.work())
     try:
@@ -65,11 +63,11 @@ class TorchWorker:
         self.kinds: set[str] = set()
         """Kinds of those versions."""
         self.straggler: asyncio.Event | None = None
-        """Where set, the first group that is begun is handed in when it is set."""
+        """If set, the first group completes only after this event."""
         self.late: asyncio.Task[None] | None = None
         self.lease_seconds = 60.0
         self.refused = ""
-        """Why the last lease was refused."""
+        """Reason of the last refused lease."""
 
     async def work(self) -> None:
         record = await self.store.datasets.find(self.config.data.dataset)
@@ -116,7 +114,7 @@ class TorchWorker:
         await hand_in()
 
     def follow(self, manifest: WeightManifest) -> bool:
-        """Load `manifest` where it is not live. False where its file is gone already."""
+        """Load `manifest` unless it is live. Return False if its file is already gone."""
         if self.live is not None and manifest.tag == self.live.tag:
             return True
         folder, adapter = self.volume.path(manifest.model), manifest.kind == "adapter"
@@ -178,7 +176,7 @@ class TorchWorker:
                 tags=[self.live.tag],
                 finish_reasons=["stop" if a[-1] == end else "length" for a in answers],
                 statuses=["correct" if text == row.answer else "wrong" for text in texts],
-                # Partly for length, so that groups differ also while no answer is right.
+                # Partly for length, so that groups differ even if no answer is right.
                 rewards=[float(text == row.answer) + 0.1 * len(text) for text in texts],
             ),
             np.array(prompt),
@@ -204,7 +202,8 @@ class TorchWorker:
 
 
 def digest(weights: dict[str, torch.Tensor]) -> str:
-    """Checksum of `weights` by their names; the order of a file's metadata is no part of it."""
+    """Return a checksum of `weights` by their names, independent of the order of a file's
+    metadata."""
     found = xxhash.xxh3_64()
     for name in sorted(weights):
         found.update(name.encode())

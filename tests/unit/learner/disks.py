@@ -1,8 +1,8 @@
-"""A run's status that remembers what it was told."""
+"""A run's status that records the calls of a disk."""
 
 
 class Status:
-    """What the run's status said, in order; '' for: it goes on."""
+    """Records the reasons of pauses, in order; '' when the run continues."""
 
     def __init__(self, end: bool = False, replaced: bool = False) -> None:
         self.said: list[str] = []

@@ -1,4 +1,4 @@
-"""A small mixture of experts, and routing for it that somebody might have recorded."""
+"""A small mixture of experts, and made-up recorded routing for it."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ LAYERS, EXPERTS, USED = 3, 4, 2
 
 
 def tiny_mixture(seed: int = 0) -> PreTrainedModel:
-    """A Qwen3-MoE in float64 whose middle layer is dense; its routers are sure of what they say."""
+    """A Qwen3-MoE in float64 whose middle layer is dense. Its routers have clear preferences."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = Qwen3MoeForCausalLM(
@@ -40,7 +40,8 @@ def tiny_mixture(seed: int = 0) -> PreTrainedModel:
 
 
 def recorded(sample: Sample, seed: int) -> Sample:
-    """With routing for all of its tokens but the last, which went through no layer."""
+    """The sample with recorded routing for all its tokens except the last, which went through no
+    layer."""
     generator = torch.Generator().manual_seed(seed)
     chance = torch.rand(len(sample.tokens), LAYERS, EXPERTS, generator=generator)
     experts = chance.topk(USED).indices.to(torch.int16)

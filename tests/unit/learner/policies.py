@@ -48,7 +48,7 @@ def state_of(
     critic: Critic | None = None,
     progress: Progress | None = None,
 ) -> TrainingState:
-    """The training state around a policy, before the first step unless `progress` is another."""
+    """The training state around a policy, before the first step unless `progress` is given."""
     if isinstance(policy, LoadedModel):
         loaded, policy = policy, TokenLogprobs(policy.model, policy.autocast)
     else:
@@ -77,8 +77,8 @@ def against_one(
 
 
 def random_samples(groups: int, per_group: int, seed: int = 0) -> list[Sample]:
-    """Samples of random lengths, with log-probabilities near those of an untrained model; the
-    last of each group is masked."""
+    """Samples of random lengths, with log-probabilities near an untrained model's. The last of each
+    group is masked."""
     generator = torch.Generator().manual_seed(seed)
 
     def integer(low: int, high: int) -> int:
@@ -109,8 +109,9 @@ def random_samples(groups: int, per_group: int, seed: int = 0) -> list[Sample]:
 
 
 def trajectory_group(rewards: list[float | None], **header: Any) -> TrajectoryGroup:
-    """A group of task 5 with prompt [1, 7], whose sample i has the i + 2 tokens 10, 11, …; the
-    second token of each is not the policy's; the first was sampled at a:1, the others at a:2."""
+    """A group of task 5 with prompt [1, 7], whose sample i has the i + 2 tokens 10, 11, … The
+    second token of each sample is not the policy's. The first was sampled at a:1, the others at
+    a:2."""
     n = len(rewards)
     lengths = np.arange(2, 2 + n)
     spans = []

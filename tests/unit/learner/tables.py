@@ -1,4 +1,4 @@
-"""A critic small enough to write its loss down: what it says depends on one token alone."""
+"""A critic small enough to write its loss down: its value depends on one token alone."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from tests.unit.learner.unigrams import VOCABULARY
 
 
 class Table(nn.Module):
-    """A value for each token, whatever came before it. float64."""
+    """A value for each token, independent of earlier tokens. float64."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Table(nn.Module):
 
 
 def table_critic(config: dict[str, Any] | CriticConfig, moments: Moments | None = None) -> Critic:
-    """A critic that is a table, for passes over it; what its optimizer steps is something else."""
+    """A critic that is a table, for passes over it. Its optimizer steps another model."""
     model = tiny_model().model
     return Critic(
         model,

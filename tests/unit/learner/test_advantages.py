@@ -1,4 +1,4 @@
-"""Estimators over a group and over a batch, by values worked out by hand in float64."""
+"""Estimators over a group and over a batch, with hand-computed values in float64."""
 
 import math
 
@@ -75,7 +75,7 @@ def test_whitening_starts_from_rewards_or_from_their_difference_from_the_group_m
     assert advantages(plain, 1, NAN, 0, 3) == [1.0, 0.0, 0.0, 3.0]
     assert advantages(plain, 5) == [5.0]
     baseline = GlobalWhiten(type="global_whiten", baseline=True)
-    # Mean 4/3 of the three that exist.
+    # Mean 4/3 of the three rewards that are not missing.
     expected = [-1 / 3, 0.0, -4 / 3, 5 / 3]
     assert advantages(baseline, 1, NAN, 0, 3) == pytest.approx(expected, rel=1e-12)
 
@@ -109,12 +109,12 @@ def test_whitening_of_groups_compares_the_tokens_of_each_group() -> None:
         pytest.approx([2 / three], rel=1e-12),
         pytest.approx([1 / two], rel=1e-12),
     ]
-    # With the mean added again it is the mean of the group.
+    # The mean that is added again is the group's mean.
     kept = whitened(samples, groups, lambda sums: sums, keep_mean=True)
     assert kept[1].tolist() == pytest.approx([11 - 1 / two], rel=1e-12)
 
 
-def test_whitening_one_token_leaves_nothing_and_a_constant_batch_teaches_nothing() -> None:
+def test_whitening_one_token_or_a_constant_batch_gives_zero() -> None:
     assert whitened([tensor(3)], [""], lambda sums: sums)[0].tolist() == [0.0]
     (constant,) = whitened([tensor(*[0.1] * 7)], [""], lambda sums: sums)
     assert constant.tolist() == pytest.approx([0.0] * 7, abs=1e-9)

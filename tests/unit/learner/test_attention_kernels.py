@@ -1,4 +1,4 @@
-"""Attention in parts is attention over the whole: outputs and gradients of random forests."""
+"""Attention in parts equals attention over the whole: outputs and gradients of random forests."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from tests.unit.learner import varlen_kernel
 
 
 def sees(layout: PackedLayout, window: int | None) -> torch.Tensor:
-    """[T, T] bool: which keys each query attends to, by the definition."""
+    """[T, T] bool: the keys that each query attends to, by the definition."""
     starts, positions = layout.starts, layout.positions
     segment = torch.arange(len(layout.lengths)).repeat_interleave(torch.tensor(layout.lengths))
     position = torch.arange(starts[-1]) - torch.tensor([starts[s] - positions[s] for s in segment])
@@ -45,7 +45,7 @@ def forest(seed: int) -> PackedLayout:
 
 @torch.no_grad()
 def apart(found: torch.Tensor, right: torch.Tensor, terms: torch.Tensor) -> float:
-    # Where a token sees only itself, its query has gradient 0: the terms cancel, but for rounding.
+    # A token that sees only itself has a query gradient of 0, up to rounding: the terms cancel.
     size = right.norm() if right.norm() > 0 else terms.norm()
     return float((found.double() - right).norm() / size.clamp(min=1))
 
@@ -71,7 +71,7 @@ def test_parts_of_a_forest_add_up_to_its_attention(
         scores = (q @ k.transpose(1, 2) * 0.3).masked_fill(~sees(layout, window), -torch.inf)
         right = (scores.softmax(-1) @ v).transpose(0, 1)
         right_grads = torch.autograd.grad((right * upstream).sum(), leaves)
-        # The stand-in's own rounding says nothing of the kernel's.
+        # The stand-in's own rounding is not the kernel's.
         for kind, limit in ((torch.float64, 1e-12), (torch.float32, 1e-6))[: 1 if varlen else 2]:
             leaves = [x.to(kind).requires_grad_() for x in inputs]
             calls = layout.varlen(window) if varlen else layout.blocks(window)
@@ -103,7 +103,7 @@ def test_no_call_has_more_pairs_than_chunks_of_the_window() -> None:
         for block in layout.blocks(window)
     )
     assert pairs <= layout.starts[-1] * 2 * window
-    # And all of them but a triangle of each chunk's halves are seen.
+    # And it sees all of them except a triangle of each chunk's halves.
     assert pairs >= int(sees(layout, window).sum())
 
 
@@ -111,7 +111,7 @@ def test_padding_with_scores_far_above_a_sequences_own_leaves_gradients_finite()
     layout = packed_layout([30, 20])
     torch.manual_seed(0)
     q, k, v = (torch.randn(50, 1, 8) for _ in range(3))
-    # The first token of the second sequence, which pads its row, sees only a low score itself.
+    # The first token of the second sequence, which pads its row, sees only its own low score.
     q[30], k[30], k[31:] = 40.0, -40.0, 40.0
     leaves = [x.requires_grad_() for x in (q, k, v)]
     attend(q, k, v, layout.blocks(None)).sum().backward()

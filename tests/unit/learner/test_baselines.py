@@ -1,4 +1,4 @@
-"""Running means of rewards by prompt key, by values worked out by hand."""
+"""Running means of rewards by prompt key, with hand-computed values."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def test_the_first_batch_is_compared_with_its_own_mean() -> None:
     before = Baselines().begun(rewards)
     assert [before.of(one.key) for one in rewards] == [0.5] * 4
     assert before.metrics(rewards) == {"baseline/mean": 0.5, "baseline/known_keys": 0}
-    # Not the next ones.
+    # But not the later batches.
     after = before.after(rewards, DECAY)
     assert after.begun(batch(("a", 7))) == after
 

@@ -1,4 +1,4 @@
-"""Distance along the tree of versions, and which groups a batch takes."""
+"""Distance along the tree of versions, and the selection of a batch's groups."""
 
 import pytest
 
@@ -119,12 +119,12 @@ def test_a_group_in_flight_that_would_be_too_stale_for_the_next_batch_is_waited_
     selection = BatchSelection(batch=2, max_staleness=1)
     selection.arrive([waiting(1, 4), waiting(2, 5)])
 
-    # Trained at 5: what was begun under 4 has its last chance.
+    # Trained at 5: groups begun under 4 have their last chance.
     assert selection.take(SINGLE, 5, step=6, in_flight={4: 1}) is None
     assert positions(selection.take(SINGLE, 5, step=6, in_flight={5: 9})) == [1, 2]
 
 
-def test_a_group_in_flight_is_not_waited_for_where_this_batch_has_no_place_for_it() -> None:
+def test_a_group_in_flight_is_not_waited_for_if_this_batch_has_no_place_for_it() -> None:
     selection = BatchSelection(batch=2, max_staleness=1)
     selection.arrive([waiting(1, 4), waiting(2, 4), waiting(3, 5)])
 
@@ -139,7 +139,8 @@ def test_a_group_in_flight_that_is_already_too_stale_is_not_waited_for() -> None
 
 
 def test_later_batches_are_not_left_more_than_they_can_hold() -> None:
-    # Trained at 5 with η = 2; begun under 4: trained at 6 at the latest, where 2 find a place.
+    # Trained at 5 with η = 2. A group begun under 4 trains at 6 at the latest, and step 6 has 2
+    # places.
     for in_the_works, formed in ((2, True), (3, False)):
         selection = BatchSelection(batch=2, max_staleness=2)
         selection.arrive([waiting(1, 5), waiting(2, 5)])

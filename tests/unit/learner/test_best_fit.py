@@ -1,4 +1,4 @@
-"""Rows are filled as nanochat fills them; every token comes once but those that are reported."""
+"""Rows are filled as nanochat fills them. Every token appears once, except the reported losses."""
 
 from itertools import count
 
@@ -75,12 +75,12 @@ def test_the_longest_that_fits_comes_first_and_then_the_shortest_or_the_first_is
         [Placed(3, 6), Placed(0, 4)],
         [Placed(4, 5)],
     ]
-    # Into the last 2 tokens of the first row nothing fits: of the shortest, 3 tokens are lost.
+    # Nothing fits into the last 2 tokens of the first row: the shortest loses 3 tokens.
     assert filled([8, 6, 5], 10, 3, crop="shortest") == [
         [Placed(0, 8), Placed(2, 2, 3)],
         [Placed(1, 6)],
     ]
-    # The one that came first has 6, of which 4 are lost.
+    # The first to come has 6 tokens and loses 4.
     assert filled([8, 6, 5], 10, 3, crop="first") == [
         [Placed(0, 8), Placed(1, 2, 4)],
         [Placed(2, 5)],

@@ -1,4 +1,4 @@
-"""Where a supervised run was best, and whose checkpoint that is."""
+"""The best step of a supervised run, and the checkpoint of that step."""
 
 import math
 from dataclasses import replace
@@ -70,7 +70,7 @@ async def test_a_step_from_before_a_run_was_resumed_is_found_in_the_run_that_tra
 
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
-def test_a_loss_that_is_no_number_is_never_the_best(broken: float) -> None:
+def test_a_nan_loss_is_never_the_best(broken: float) -> None:
     def after(*losses: float) -> Supervised:
         progress = replace(RUN, step=0, supervised=Supervised([9]))
         for loss in losses:

@@ -1,4 +1,4 @@
-"""The canary of a version is what the published weights make of fixed sequences."""
+"""The canary of a version: the published weights' log-probabilities of fixed sequences."""
 
 import msgspec
 import numpy as np
@@ -19,7 +19,7 @@ from tests.unit.learner.test_lora import adapted, randomised
 ALONE = Ranks(0, 1, torch.device("cpu"))
 FILE = WeightFile("v7.safetensors", 12, "ab")
 LONGEST = 63
-"""The tiny model's 64 positions, with room for a token of vLLM's."""
+"""The tiny model's 64 positions, minus one for the token that vLLM samples."""
 
 
 def canary_of(loaded: LoadedModel, context: int | None = None) -> Canary:

@@ -1,4 +1,4 @@
-"""Talking to a checkpoint: what is asked, and what is said beside the answer."""
+"""Talking to a checkpoint: the rendered prompt, the answer, and warnings."""
 
 import io
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.unit.learner.policies import tiny_model
 
 @pytest.fixture
 def folder(tmp_path: Path) -> str:
-    """A model folder, as a checkpoint is one."""
+    """A model folder, in the form of a checkpoint."""
     loaded = tiny_model()
     save_description(loaded, tmp_path)
     weights = {name: tensor.contiguous() for name, tensor in weight_tensors(loaded.model).items()}

@@ -84,7 +84,7 @@ def test_training_goes_on_exactly_where_the_checkpoint_was_made(
         assert torch.equal(tensor, expected[name]), name
 
 
-def test_what_training_changes_after_the_copy_is_not_in_the_checkpoint(tmp_path: Path) -> None:
+def test_changes_after_the_copy_are_not_in_the_checkpoint(tmp_path: Path) -> None:
     loaded = tiny_model()
     optimizers = Optimizers(loaded.model, CONFIGS[0])
     step(loaded, optimizers, 1)
@@ -136,7 +136,7 @@ def test_a_critic_goes_on_exactly_where_the_checkpoint_was_made(
     assert float(expected["score.weight"].abs().max()) > 0
     for name, tensor in again.model.state_dict().items():
         assert torch.equal(tensor, expected[name]), name
-    # vLLM, which reads every *.safetensors beside the config, must not find it.
+    # vLLM reads every *.safetensors next to the config, and must not find it.
     assert [path.name for path in folder.glob("*.safetensors")] == ["model.safetensors"]
 
 
@@ -148,7 +148,7 @@ def test_the_units_of_a_critic_are_as_exact_as_they_were(tmp_path: Path) -> None
 
 
 def nothing() -> None:
-    """Nobody objects to the rename."""
+    """Allow the rename."""
 
 
 def checkpoint(root: Path) -> Path:
@@ -169,7 +169,7 @@ def test_a_checkpoint_is_a_hugging_face_folder(tmp_path: Path) -> None:
 
 
 def test_a_server_of_a_checkpoint_finds_only_the_models_weights(tmp_path: Path) -> None:
-    # vLLM reads every *.safetensors beside the config.
+    # vLLM reads every *.safetensors next to the config.
     found = [path.name for path in checkpoint(tmp_path).glob("*.safetensors")]
     assert found == ["model.safetensors"]
 
@@ -219,7 +219,7 @@ def test_a_torn_manifest_is_refused(tmp_path: Path) -> None:
         verify(folder)
 
 
-def test_what_an_uncommitted_attempt_left_is_replaced_whole(tmp_path: Path) -> None:
+def test_an_uncommitted_attempt_is_replaced_whole(tmp_path: Path) -> None:
     for name in ("step-000010-b", ".step-000010-b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "junk").write_text("left by a try that the disk did not take")
@@ -263,14 +263,16 @@ def test_the_current_checkpoint_stays_whatever_else_is_there(tmp_path: Path) -> 
     assert left_after(tmp_path, names, 1, 30) == ["step-000030-c"]
 
 
-def test_what_a_dead_lineage_wrote_beyond_the_fork_goes_however_new(tmp_path: Path) -> None:
-    # a went on to 30 and b to 40 without a commit: neither may push out what was committed.
+def test_checkpoints_of_a_dead_lineage_beyond_the_fork_are_deleted_at_any_age(
+    tmp_path: Path,
+) -> None:
+    # a went on to 30 and b to 40 without a commit: neither may displace committed checkpoints.
     names = ["step-000020-a", "step-000030-a", "step-000030-b", "step-000040-b"]
     left = ["step-000020-a", "step-000030-b", "step-000040-c"]
     assert left_after(tmp_path, names, 3, 40) == left
 
 
-def test_what_learners_that_died_left_unfinished_goes(tmp_path: Path) -> None:
+def test_unfinished_checkpoints_of_dead_learners_are_deleted(tmp_path: Path) -> None:
     names = [".step-000040-b", ".step-000010-a.old", "step-000030-b"]
     assert left_after(tmp_path, names, 2, 40) == ["step-000030-b", "step-000040-c"]
 
@@ -278,7 +280,7 @@ def test_what_learners_that_died_left_unfinished_goes(tmp_path: Path) -> None:
 def test_a_learner_that_slept_after_its_commit_deletes_nothing_of_its_successor(
     tmp_path: Path,
 ) -> None:
-    # d took over at c's step 40, and has committed since; c knows nothing of it.
+    # d took over at c's step 40 and has committed since. c does not know d.
     names = ["step-000030-b", "step-000050-d", ".step-000060-d"]
     left = [".step-000060-d", "step-000040-c", "step-000050-d"]
     assert left_after(tmp_path, names, 1, 40) == left
@@ -288,7 +290,7 @@ def test_a_learner_that_starts_deletes_what_earlier_ones_have_not_finished(tmp_p
     left = [".step-000040-c", ".step-000060-d", "step-000010-a"]
     for name in [*left, ".step-000020-a", ".step-000030-b", ".step-000010-b.old"]:
         (tmp_path / name).mkdir()
-    # d has taken over from c since: what it writes is not touched.
+    # d has taken over from c since, so its checkpoints are not touched.
     clear(tmp_path, [*LINEAGES, ("d", 40)], "c")
     assert sorted(path.name for path in tmp_path.iterdir()) == left
 
@@ -314,7 +316,7 @@ def test_ranks_check_every_file_between_them(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path, captured, nothing)
     found: list[int] = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        # Nothing lists the list; training does without the other.
+        # The manifest does not list itself. Training does not need the other file.
         if path.name in ("manifest.json", "generation_config.json"):
             continue
         whole = path.read_bytes()
@@ -325,7 +327,7 @@ def test_ranks_check_every_file_between_them(tmp_path: Path) -> None:
                 verify(folder, Part(rank, 3))
             except UnusableCheckpoint:
                 noticed.append(rank)
-        # One reads it; if it describes the others, they may notice as well.
+        # One rank reads it. If it describes the other files, their ranks may notice as well.
         assert noticed, path.name
         found += noticed if len(noticed) == 1 else []
         path.write_bytes(whole)

@@ -1,9 +1,9 @@
-"""When a checkpoint is handed over, and when training waits for the disk."""
+"""When a checkpoint is submitted, and when training waits for the disk."""
 
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 
 
-def test_a_checkpoint_is_due_every_so_many_steps_and_at_the_end() -> None:
+def test_a_checkpoint_is_due_every_n_steps_and_at_the_end() -> None:
     pace = CheckpointSchedule(every=3, last_step=7, budget=1000)
     due = []
     for step in range(1, 8):
@@ -40,14 +40,14 @@ def test_training_waits_when_half_the_budget_is_not_covered() -> None:
     pace.trained(1)
     assert pace.due(2, busy=True)
     pace.handed_over()
-    # What is on its way counts as covered, whether it is committed yet or not.
+    # A checkpoint in progress counts as covered, even before its commit.
     pace.trained(50)
     assert not pace.due(3, busy=True)
 
 
 def test_payloads_on_the_disk_make_a_checkpoint_due_as_they_fill_it() -> None:
     pace = CheckpointSchedule(every=1000, last_step=1000, budget=1 << 30)
-    # 60 bytes of the 240 that they have together.
+    # 60 bytes of the 240 bytes that payloads and free space have together.
     pace.trained(100, files=60)
     assert not pace.due(1, busy=False, room=180)
     assert pace.due(1, busy=False, room=179)
@@ -70,7 +70,7 @@ def test_a_batch_without_files_does_not_care_for_a_full_disk() -> None:
     assert not pace.due(1, busy=False, room=0)
 
 
-def test_a_checkpoint_is_due_after_so_many_seconds_whatever_the_step() -> None:
+def test_a_checkpoint_is_due_after_its_seconds_at_any_step() -> None:
     now = 100.0
     pace = CheckpointSchedule(
         every=1000, last_step=1000, budget=100, seconds=600.0, clock=lambda: now

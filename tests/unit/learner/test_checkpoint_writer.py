@@ -1,4 +1,4 @@
-"""What ranks do that write a checkpoint together: on a disk and with ranks that are stand-ins."""
+"""Ranks that write a checkpoint together, with a stand-in for the disk and for the ranks."""
 
 import errno
 import threading
@@ -23,7 +23,7 @@ from tests.unit.learner.policies import state_of, tiny_model
 
 
 class Others:
-    """Ranks that have all written what this one has."""
+    """Ranks that have all written the same files as this rank."""
 
     def of_threads(self) -> "Others":
         return self
@@ -33,7 +33,7 @@ class Others:
 
 
 class Asked:
-    """A disk that notes for how much room it was asked."""
+    """A disk that records the requested space."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -55,7 +55,7 @@ def test_each_rank_asks_for_the_room_that_all_of_them_take() -> None:
 
 
 class Warned:
-    """A run's store that notes its warnings."""
+    """A run's store that records its warnings."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
@@ -85,7 +85,7 @@ def test_a_run_that_stands_still_for_the_disk_of_another_rank_says_so(tmp_path: 
 def test_a_rename_of_parts_that_the_disk_has_not_taken_yet_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The parts lie under their final name by then, and are written by no rank again."""
+    """The parts are already under their final name, and no rank writes them again."""
     loaded = tiny_model()
     state = state_of(loaded, Optimizers(loaded.model, AdamW(type="adamw")))
     captured = [capture(state, Part(number, 2)) for number in (0, 1)]

@@ -1,4 +1,4 @@
-"""Compiled blocks: the same numbers, whatever the row, and the same names."""
+"""Compiled blocks: equal numbers for any row, and equal names."""
 
 import pytest
 import torch
@@ -18,7 +18,8 @@ ROWS = [[5, 5], [9, 3, 7], [12, 2, 2, 6]]
 
 
 def passes(model: torch.nn.Module) -> list[torch.Tensor]:
-    """Log-probabilities and gradients of rows of other lengths, and of a pass without gradient."""
+    """Log-probabilities and gradients of rows of different lengths, and of a pass without
+    gradient."""
     policy, found = TokenLogprobs(model), []
     generator = torch.Generator().manual_seed(0)
     for lengths in ROWS:
@@ -43,7 +44,7 @@ def test_compiled_blocks_compute_and_learn_the_same_for_any_row() -> None:
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     assert graphs > 0
-    # Another row is no other graph.
+    # Another row needs no new graph.
     passes(compiled)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
 
@@ -61,7 +62,7 @@ def test_a_backend_that_only_traces_computes_the_same_without_writing_kernels(
     torch._dynamo.reset()
 
 
-def test_compiled_blocks_compute_their_activations_again_where_they_are_to() -> None:
+def test_compiled_blocks_recompute_their_activations_with_checkpointing() -> None:
     plain, compiled = tiny_model().model, tiny_model().model
     compiled.gradient_checkpointing_enable({"use_reentrant": False})
     compile_blocks(compiled, "inductor")
@@ -69,7 +70,7 @@ def test_compiled_blocks_compute_their_activations_again_where_they_are_to() -> 
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_is_compiled_by_itself_and_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_compiles_on_cuda_and_gives_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     """The device decides by its kind alone: nothing computes on it here."""
     cuda, cpu = torch.device("cuda", 0), torch.device("cpu")
     dense, without = tiny_model().model, tiny_model().model
@@ -100,7 +101,7 @@ def test_what_is_compiled_by_itself_and_why_not(monkeypatch: pytest.MonkeyPatch)
         compiles(True, dense, cuda)
 
 
-def test_a_machine_without_a_compiler_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_a_compiler_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch._inductor.config as inductor
     from torch._inductor.utils import fresh_cache
 
@@ -120,7 +121,7 @@ def test_a_model_without_blocks_to_compile_is_refused() -> None:
 
 
 class Widening(nn.Module):
-    """A block of a model whose sizes are its own."""
+    """A block of a model with unusual sizes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -131,8 +132,8 @@ class Widening(nn.Module):
         return x + self.inner(x)
 
 
-def test_what_earlier_runs_of_a_process_have_compiled_leaves_room_for_a_later_one() -> None:
-    # Torch keeps eight graphs of a block's code, and runs what comes then as it is, without a word.
+def test_graphs_of_earlier_runs_in_the_process_do_not_count_against_a_later_run() -> None:
+    # Torch keeps eight graphs of a block's code, and silently runs further graphs uncompiled.
     for run in range(1, 11):
         compiles(False, tiny_model().model, torch.device("cpu"))
         graphs = CompileCounter()

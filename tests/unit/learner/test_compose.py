@@ -1,4 +1,4 @@
-"""The pieces of an objective together: identities between objectives, and when a batch stops."""
+"""The composed objective: identities between objectives, and when a batch stops."""
 
 import math
 from typing import Any
@@ -74,7 +74,7 @@ def test_loglinear_with_fresh_tokens_is_the_plain_objective() -> None:
     for sample in fresh:
         sample.staleness.zero_()
     assert same(trained(fresh, between), trained(samples(plain), plain))
-    # With stale ones (the first token of each answer is 2 versions back) it is not.
+    # With stale tokens (the first token of each answer is 2 versions back) it differs.
     assert not same(trained(samples(between), between), trained(samples(plain), plain))
 
 
@@ -116,7 +116,7 @@ def test_a_correction_weighs_the_policy_loss_and_neither_the_kl_nor_the_entropy(
     assert composed.loss.tolist() == pytest.approx(expected, rel=1e-12)
 
 
-def test_beta_is_where_it_has_adapted_to_only_while_it_is_adaptive() -> None:
+def test_the_adapted_beta_counts_only_while_beta_is_adaptive() -> None:
     fixed = Algorithm.model_validate({"kl": {"type": "k3", "beta": 0.1}})
     adaptive = Algorithm.model_validate({"kl": {"type": "k3", "beta": 0.1, "adaptive": {}}})
     assert Objective(Algorithm(), 1.0, 12, adapted_beta=0.7).beta == 0.0
@@ -141,7 +141,7 @@ def test_the_kl_in_the_reward_is_taken_from_the_proximal_policy() -> None:
 
 
 def metrics(goal: Objective, minibatches: list[list[Sample]]) -> dict[str, float]:
-    """Of a batch that hardly moves the policy."""
+    """Metrics of a batch that hardly moves the policy."""
     optimizers = Optimizers(tiny_model().model, AdamW(lr=1.0))
     policy = Unigrams().float()
     passes = minibatches * goal.algorithm.epochs_per_batch
@@ -149,8 +149,8 @@ def metrics(goal: Objective, minibatches: list[list[Sample]]) -> dict[str, float
 
 
 def parts(goal: Objective) -> list[list[Sample]]:
-    """Two minibatches. The policy that is trained has sampled the first; what sampled the second
-    gave each token an eighth of its probability: ratio 8."""
+    """Two minibatches. The trained policy has sampled the first. The second's sampler gave each
+    token an eighth of its probability: ratio 8."""
     given = []
     for far, rewards in ((0.0, [1.0, 0.0, 0.5]), (math.log(8), [0.0, 2.0])):
         part = prepared([trajectory_group([*rewards])], goal)
@@ -166,7 +166,7 @@ def test_a_minibatch_beyond_the_bound_is_not_trained_and_ends_the_batch(
     bound: dict[str, float],
 ) -> None:
     goal = objective(minibatches=2, epochs_per_batch=3, **bound)
-    # Of log μ − log π = −log 8: k3 is 8 − log 8 − 1 = 4.92.
+    # log μ − log π = −log 8: k3 is 8 − log 8 − 1 = 4.92.
     assert metrics(goal, parts(goal))["train/updates"] == 1
 
 

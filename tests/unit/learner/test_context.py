@@ -1,5 +1,5 @@
-"""Rows that several ranks share: who computes which tokens and heads, and what cannot be shared.
-`tests/integration/learner/test_sharded.py` compares the gradients of real ranks."""
+"""Rows that several ranks share: the tokens and heads of each rank, and models that cannot be
+shared. `tests/integration/learner/test_sharded.py` compares the gradients of real ranks."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def test_every_token_and_every_prediction_is_of_one_rank() -> None:
 
 
 def sharing(model: PreTrainedModel, size: int) -> str:
-    """Why so many ranks cannot share rows of `model`."""
+    """Return why `size` ranks cannot share rows of `model`."""
     ranks = Ranks(0, size, torch.device("cpu"), context=Context(0, size, None))
     with pytest.raises(UnusableModel) as raised:
         check_sharing(model, ranks)
@@ -72,6 +72,6 @@ def test_models_whose_rows_cannot_be_shared_are_refused() -> None:
     assert "(dynamic) depend on the longest position" in sharing(model, 2)
 
 
-def test_ranks_that_cannot_be_divided_so_are_told() -> None:
+def test_a_size_that_does_not_divide_the_ranks_is_refused() -> None:
     with pytest.raises(RunCannotGoOn, match=r"training\.context_parallel 2 does not divide .* 3"):
         Ranks(0, 3, torch.device("cpu")).sharing_rows(2)

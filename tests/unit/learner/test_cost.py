@@ -27,5 +27,5 @@ def test_a_shared_prompt_is_computed_once(shared: bool, prompts: int) -> None:
     assert cost.samples(9, (4, 0, 8), shared) == expected
 
 
-def test_what_does_not_train_costs_nothing() -> None:
+def test_an_untrained_completion_has_cost_zero() -> None:
     assert TOKENS.samples(9, (0, 0), shared=True) == 0

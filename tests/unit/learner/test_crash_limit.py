@@ -8,8 +8,8 @@ from learner.coordinate.crash_limit import CrashedRepeatedly, CrashLimit
 
 
 def starts(folder: Path, at: list[int], checkpoint: int = 50) -> CrashLimit:
-    """A learner that started at `checkpoint` and was killed at work on each of these steps in turn;
-    as it starts once more."""
+    """Start a learner at `checkpoint`, kill it at work on each step in turn, and start it once
+    more."""
     for step in at:
         crashes = CrashLimit(folder / "crashes-0.json", checkpoint)
         crashes.check()
@@ -40,7 +40,7 @@ def test_a_run_that_crashes_again_at_the_same_step_fails_with_the_last_error(
         "ncclRemoteError: A call failed possibly due to a network error or a remote process exited",
     ],
 )
-def test_a_peer_that_was_killed_is_no_crash_of_the_run(tmp_path: Path, said: str) -> None:
+def test_a_killed_peer_does_not_count_as_a_crash(tmp_path: Path, said: str) -> None:
     for _ in range(5):
         crashes = CrashLimit(tmp_path / "crashes-0.json", 10)
         crashes.check()

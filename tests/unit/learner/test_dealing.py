@@ -1,4 +1,4 @@
-"""Ranks get samples of equal cost, and groups stay whole where that costs no balance."""
+"""Ranks get samples of equal cost, and groups stay whole unless that costs balance."""
 
 import math
 import random
@@ -16,8 +16,8 @@ QWEN3_8B = SequenceCost(weights=6_950_000_000, head=622_000_000, attention=36 * 
 
 
 def reasoning(groups: int, samples: int, seed: int, longest: int = 8192) -> list[GroupLengths]:
-    """Answers as reasoning models give them: prompts differ in difficulty (a median of 2,500
-    tokens), answers to one prompt differ again, some tenths in the logarithm."""
+    """Answers of a reasoning model. Prompts differ in difficulty (a median of 2,500 tokens), and
+    answers to one prompt differ by some tenths in the logarithm."""
     random.seed(seed)
     found = []
     for _ in range(groups):
@@ -42,14 +42,14 @@ def loads(
 
 
 @pytest.mark.parametrize("ranks", [16, 32, 64])
-def test_ranks_are_busy_also_where_they_are_more_than_groups(ranks: int) -> None:
+def test_ranks_are_busy_even_if_they_outnumber_the_groups(ranks: int) -> None:
     for seed in range(5):
         groups = reasoning(32, 8, seed)
         found = loads(deal(groups, ranks, QWEN3_8B), groups, QWEN3_8B)
         assert sum(found) / ranks > 0.9 * max(found)
 
 
-def test_no_rank_has_more_than_one_very_long_answer_where_that_is_more_than_a_share() -> None:
+def test_no_rank_has_two_very_long_answers_if_one_exceeds_a_share() -> None:
     for seed in range(5):
         groups = reasoning(32, 8, seed, longest=32_768)
         found = loads(deal(groups, 64, QWEN3_8B), groups, QWEN3_8B)
@@ -57,12 +57,12 @@ def test_no_rank_has_more_than_one_very_long_answer_where_that_is_more_than_a_sh
         assert max(found) <= max(longest, 1.1 * sum(found) / 64)
 
 
-def test_groups_stay_whole_where_that_is_as_even() -> None:
+def test_groups_stay_whole_if_that_is_as_even() -> None:
     groups = [GroupLengths(10, (90, 90))] * 4
     assert deal(groups, 2, TOKENS) == [{0: [0, 1], 2: [0, 1]}, {1: [0, 1], 3: [0, 1]}]
 
 
-def test_a_group_is_split_where_a_rank_would_wait() -> None:
+def test_a_group_is_split_if_a_rank_would_wait() -> None:
     groups = [GroupLengths(0, (5, 5, 5, 5)), GroupLengths(0, (10,))]
     hands = deal(groups, 2, TOKENS)
     assert loads(hands, groups, TOKENS) == [30, 30]
@@ -75,7 +75,7 @@ def test_a_shared_prompt_keeps_samples_together() -> None:
     assert deal(groups, 2, TOKENS, shared=True) == [{0: [0, 1]}, {1: [0, 1]}]
 
 
-def test_what_does_not_train_stays_with_its_group() -> None:
+def test_an_untrained_sample_stays_with_its_group() -> None:
     groups = [GroupLengths(3, (50, 0, 0)), GroupLengths(3, (0, 0)), GroupLengths(3, (60, 0))]
     hands = deal(groups, 2, TOKENS)
     assert [sum(g in hand for hand in hands) for g in range(3)] == [1, 1, 1]
@@ -89,7 +89,7 @@ lengths = st.builds(
 
 
 @given(st.lists(lengths, max_size=12), st.integers(1, 5), st.booleans())
-def test_every_sample_is_dealt_once_and_counted_once_and_none_is_much_too_many(
+def test_every_sample_is_dealt_and_counted_once_and_loads_are_nearly_even(
     groups: list[GroupLengths], ranks: int, shared: bool
 ) -> None:
     cost = SequenceCost(weights=20, head=10, attention=1)

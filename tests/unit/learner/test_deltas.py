@@ -1,4 +1,4 @@
-"""Versions as deltas: exact, whole where they must be, and on disk while somebody needs them."""
+"""Versions as deltas: exact, whole when necessary, and on disk while they are needed."""
 
 import os
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ from tests.unit.learner.test_loading import whole_disk
 from tests.unit.weights.files import read_version
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
-# So many weights that what a delta says of each tensor does not count.
+# Enough weights that the overhead of a delta for each tensor does not count.
 BROAD = ScratchModel(
     source="scratch", hidden_size=256, layers=2, heads=4, intermediate_size=768, max_length=64
 )
@@ -119,7 +119,7 @@ def check_equal(found: dict[str, torch.Tensor], loaded: LoadedModel) -> None:
 
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
-    """Of a tiny model, whose deltas may be as large as they are beside it."""
+    """A run of a tiny model, whose deltas may be as large as the model."""
     monkeypatch.setattr(chain, "SHARE", 10.0)
     run = Run(tmp_path, half(tiny_model()))
     yield run
@@ -144,7 +144,8 @@ def test_steps_of_adamw_are_published_bit_for_bit_in_few_bytes(tmp_path: Path) -
     run.publisher.close()
     deltas = [one.files[-1].bytes for one in run.registered if one.kind == "delta"]
     assert len(deltas) >= 17
-    # The first steps of AdamW move every weight by its learning rate; later ones by a fifth of it.
+    # The first steps of AdamW move every weight by the learning rate, later steps a fifth of the
+    # weights.
     assert sum(deltas) / len(deltas) < 0.05 * full.bytes
     assert deltas[-1] < 0.025 * full.bytes
 
@@ -160,7 +161,7 @@ def test_a_mixture_of_experts_is_named_as_in_its_folder(tiny: Run) -> None:
     check_equal(read_version(tiny.root, manifest), run.loaded)
 
 
-def test_weights_of_which_many_change_are_published_whole(tiny: Run) -> None:
+def test_a_version_with_many_changed_weights_is_published_whole(tiny: Run) -> None:
     tiny.publish()
     assert tiny.change(share=0.1).kind == "full"
     # Against the whole version.
@@ -219,7 +220,7 @@ def test_files_stay_while_a_new_version_or_a_worker_needs_them(tiny: Run) -> Non
     assert tiny.files == [*anchor[:2], *(f"v00000{n}-a.safetensors" for n in (3, 4, 5))]
     tiny.workers.clear()
     tiny.change()
-    # The next learner's lineage begins with a version below.
+    # The next learner's lineage begins one version below.
     again = Run(tiny.root, tiny.loaded, lineage="b", version=3)
     again.publish()
     again.publisher.close()
@@ -250,7 +251,7 @@ def test_a_damaged_chain_is_made_whole_by_publishing_its_version_again(tiny: Run
     again = tiny.registered[-1]
     assert (again.kind, again.tag) == ("full", manifest.tag)
     check_equal(read_version(tiny.root, again), tiny.loaded)
-    # What was loaded as the version before is what the next delta changes.
+    # The next delta changes exactly the version that was loaded before.
     after = tiny.change()
     assert after.files_after(manifest.tag) == after.files[-1:]
     check_equal(read_version(tiny.root, after), tiny.loaded)
@@ -266,7 +267,7 @@ def test_a_worker_that_cannot_load_a_file_of_the_chain_gets_a_whole_version(tiny
     assert tiny.change().kind == "delta"
 
 
-def test_what_was_pushed_is_known(tiny: Run) -> None:
+def test_the_sizes_of_a_published_version_are_reported(tiny: Run) -> None:
     assert tiny.publisher.pushed is None
     (full,) = tiny.publish().files
     pushed = tiny.publisher.pushed

@@ -1,4 +1,4 @@
-"""A disk that takes no more pauses the run, and the run goes on when it takes writes again."""
+"""A full disk pauses the run, and the run continues when the disk accepts writes again."""
 
 import errno
 import resource
@@ -43,9 +43,9 @@ def test_a_write_is_tried_until_it_works_and_the_run_pauses_meanwhile() -> None:
     ]
 
 
-def test_a_write_that_would_leave_redis_no_room_is_not_begun() -> None:
+def test_a_write_into_the_space_reserved_for_redis_does_not_start() -> None:
     status, begun = Status(end=True), []
-    # What is free changes while other tests write.
+    # The free space changes while other tests write.
     size = shutil.disk_usage("/").total
 
     with pytest.raises(CannotWrite, match="cannot write a: No space left on device"):
@@ -83,7 +83,7 @@ def test_the_run_goes_on_only_when_everything_is_written() -> None:
     assert said[-2:] == ["cannot write first", ""]
 
 
-def test_a_learner_that_is_told_to_end_does_not_wait_for_the_disk() -> None:
+def test_a_learner_that_is_asked_to_end_does_not_wait_for_the_disk() -> None:
     with pytest.raises(CannotWrite, match="cannot write a: File too large"):
         disk_of(Status(end=True)).retry("a", failing(9, OSError(errno.EFBIG, "")))
 

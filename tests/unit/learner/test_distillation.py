@@ -64,7 +64,7 @@ def test_the_advantage_of_a_token_is_how_much_more_likely_the_teacher_finds_it()
     sample.teacher_logprobs = tensor(-3.0, -1.5, -1.0)
     set_returns([sample], goal(), ALONE.sum_named, Scale())
     assert sample.token_advantages is not None
-    # No exp follows, so the token that is furthest from the teacher has all of its pull.
+    # No exp follows, so the token that is furthest from the teacher keeps its whole pull.
     assert sample.token_advantages.tolist() == [-2.0, 0.5, 29.0]
     sample.proximal_logprobs = tensor(-3.0, -1.0, -1.0)
     set_returns([sample], goal(proximal={"type": "recompute"}), ALONE.sum_named, Scale())
@@ -109,7 +109,7 @@ def test_a_servers_scores_of_the_tokens_in_the_loss_are_the_teachers() -> None:
     group = decode(encode(group))
     ancestry = Ancestry((("a", 1),))
     samples = group_samples(group, served.algorithm, 12, ancestry, 2, 0)
-    # Of two and of three tokens; the second of each was not sampled.
+    # Answers of two and of three tokens. The second token of each was not sampled.
     assert [known(one.teacher_logprobs).tolist() for one in samples] == [[0.0], [-2.0, -4.0]]
 
     student = tiny_model(0)
@@ -164,7 +164,9 @@ def test_a_servers_scores_of_the_tokens_in_the_loss_are_the_teachers() -> None:
         ),
     ],
 )
-def test_what_does_not_fit_a_teacher_is_refused(config: dict[str, Any], reason: str) -> None:
+def test_a_config_that_does_not_fit_a_teacher_is_refused(
+    config: dict[str, Any], reason: str
+) -> None:
     with pytest.raises(ConfigError, match=reason):
         parse_config(config)
 
@@ -175,7 +177,7 @@ def test_one_sample_of_a_prompt_is_enough() -> None:
     assert config.components == {}
 
 
-def test_an_answer_that_nothing_scores_is_trained_and_has_no_metrics_of_rewards() -> None:
+def test_an_answer_without_verifiers_is_trained_and_leaves_out_reward_metrics() -> None:
     score = combine({}, {})
     assert (score.reward, score.status, score.components) == (0.0, "scored", {})
     group = trajectory_group([0.0, 0.0], statuses=["scored"] * 2)

@@ -1,4 +1,4 @@
-"""What a rank that cannot go on says to the others."""
+"""A rank that cannot continue tells the other ranks why."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_all_ranks_know_why_one_of_them_cannot_go_on() -> None:
     assert on_ranks(3, told) == [(PeerFailed, why), (RunCannotGoOn, why), (PeerFailed, why)]
 
 
-def test_no_rank_waits_for_one_whose_run_another_learner_has_taken_over() -> None:
+def test_no_rank_waits_for_a_rank_that_was_fenced() -> None:
     def prepare(ranks: Ranks) -> None:
         if ranks.first:
             raise Fenced("r")

@@ -1,4 +1,5 @@
-"""Direct preference optimisation: the loss of pairs, whatever their cut, and rows of pairs."""
+"""Direct preference optimisation: the loss of pairs, independent of their cut, and rows of
+pairs."""
 
 import math
 from collections.abc import Sequence
@@ -51,7 +52,7 @@ def model(seed: int, dtype: torch.dtype) -> PreTrainedModel:
 
 
 def pairs(count: int = 6) -> list[Example]:
-    """Chosen and rejected answers of all lengths, also to one prompt twice, of two datasets."""
+    """Chosen and rejected answers of all lengths, twice for one prompt, from two datasets."""
     made = torch.Generator().manual_seed(1)
 
     def tokens(size: int) -> torch.Tensor:
@@ -171,7 +172,7 @@ def test_a_rank_without_pairs_takes_part_in_the_sums() -> None:
 
 
 def answers(row: Row) -> list[str]:
-    """What is in the loss of both sequences of `row`."""
+    """The texts in the loss of both sequences of `row`."""
     tokens, data = tiny_model().tokenizer, SFTData(dataset="d")
     tokens.chat_template = TEMPLATE
     found = []
@@ -238,8 +239,8 @@ def test_a_row_without_two_answers_is_refused_by_its_number(row: Row, reason: st
 def test_the_longer_answer_decides_whether_a_row_is_overlong(
     overlong: str, taken: Sequence[int], skipped: int
 ) -> None:
-    """Rows of 4 + 5, 9 + 5 and 10 + 3 tokens, in which answers begin at 3, 3 and 8, with room for
-    8: of the second one 8 + 5 are left, of the third one nothing of the longer answer."""
+    """Rows of 4 + 5, 9 + 5 and 10 + 3 tokens, in which answers begin at 3, 3 and 8, with a limit of
+    8: the second keeps 8 + 5, the third nothing of its longer answer."""
     config = parse_config(dpo(data={"dataset": "d", "overlong": overlong}, epochs=1))
     assert isinstance(config, SFTConfig)
     lengths = [Lengths(*(torch.tensor(x).numpy() for x in ([9, 14, 13], [3, 3, 8], [5, 9, 10])))]
@@ -281,7 +282,7 @@ def dpo(**changes: Any) -> dict[str, Any]:
         ({"objective": {"beta": 0.2}}, "objective: needs a type: one of likelihood, dpo"),
     ],
 )
-def test_what_does_not_fit_two_answers_is_refused(changes: dict[str, Any], reason: str) -> None:
+def test_a_config_that_does_not_fit_pairs_is_refused(changes: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         parse_config(dpo(**changes))
 

@@ -1,5 +1,5 @@
-"""What ranks fetch of a batch: every sample once, with the advantage of its whole group, and each
-group in the metrics once."""
+"""The samples that ranks fetch for a batch: every sample once, with the advantage of its whole
+group, and each group in the metrics once."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -47,7 +47,7 @@ CONFIG = parse_config(
 
 
 class Stored:
-    """The groups of a batch, where a learner's RunStore has them."""
+    """The groups of a batch, in the form of a learner's RunStore."""
 
     def __init__(self) -> None:
         ends = ["stop", "stop", "stop", "length"]
@@ -57,7 +57,7 @@ class Stored:
         ]
         self.trajectories = self
         self.stored: dict[int, bytes | None] = {}
-        """What the stream has in place of a group."""
+        """The stored values, by position, that replace a group's payload."""
 
     def call(self, method: Callable[..., Any], *arguments: Any) -> Any:
         return method(*arguments)
@@ -75,8 +75,8 @@ def batches(
     stored: dict[int, bytes | None] | None = None,
     baselines: Baselines | None = None,
 ) -> list[Batch]:
-    """What each of `size` ranks fetches, for so many passes; with running means after `baselines`,
-    if there are any."""
+    """Fetch on each of `size` ranks, for `epochs` passes, with running means after `baselines` if
+    given."""
     assert isinstance(CONFIG, RLConfig)
     changed: dict[str, Any] = {"epochs_per_batch": epochs}
     if baselines:
@@ -98,12 +98,12 @@ def batches(
 
 
 def described(sample: Sample) -> str:
-    """All of a sample, but for which of a rank's groups it is of."""
+    """A sample without its group's index on a rank."""
     return str(asdict(sample) | {"group": 0})
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
-def test_several_ranks_have_together_what_one_has(size: int) -> None:
+def test_several_ranks_together_have_the_samples_of_a_single_rank(size: int) -> None:
     (alone,) = batches(1)
     torch.set_printoptions(profile="full")
     shared = batches(size)
@@ -120,13 +120,14 @@ def test_several_ranks_have_together_what_one_has(size: int) -> None:
 def test_every_rank_compares_with_the_same_running_means() -> None:
     before = Baselines(Mean(0.5, 9), {"row 0": Mean(0.25, 9)})
     found = [batch for size in (1, 3) for batch in batches(size, baselines=before)]
-    # Row 0 has 1.75/4 and 2/4, row 1 has 2/3; half of the difference counts, and the last has none.
+    # Row 0 has 1.75/4 and 2/4, row 1 has 2/3. Half of the difference counts, and the last group has
+    # no mean.
     means = {"row 0": (0.25 + 0.4375) / 4 + 0.25, "row 1": (0.5 + 2 / 3) / 2}
     for batch in found:
         after = batch.baselines.keys
         assert {key: mean.value for key, mean in after.items()} == pytest.approx(means)
         assert batch.compared["baseline/known_keys"] == pytest.approx(2 / 3)
-    # Less 1/4 in group 0; less 1/2 in group 1, of which one has no reward.
+    # Minus 1/4 in group 0; minus 1/2 in group 1. One sample there has no reward.
     advantages = sorted(s.advantage for batch in found[1:] for s in batch.minibatches[0])
     assert advantages == [-0.5, -0.25, 0.0, 0.0, 0.25, 0.5, 0.5, 0.75]
 

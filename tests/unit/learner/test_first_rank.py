@@ -1,4 +1,4 @@
-"""A run that is told to end while its disk takes nothing: it ends in order, on every rank."""
+"""A run that is asked to end while its disk is full ends in order, on every rank."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -34,17 +34,17 @@ PROGRESS = Progress("r", 1, 1, [("a", 0)], "base", supervised=Supervised([9]))
 
 @dataclass(frozen=True)
 class TalkingRanks(ThreadRanks):
-    """Threads that also hear rank 0, and whose threads beside the training meet elsewhere."""
+    """Thread ranks that also receive rank 0's messages. Their writing threads meet elsewhere."""
 
     beside: Meeting = field(default_factory=lambda: Meeting(1))
 
     def broadcast(self, message: bytes | None) -> bytes:
-        """Rank 0's message."""
+        """Return rank 0's message."""
         found: bytes = self.meeting.all(self.rank, message)[0]
         return found
 
     def of_threads(self) -> Ranks:
-        """The same, of those threads."""
+        """The same ranks, for their writing threads."""
         return ThreadRanks(self.rank, self.size, self.device, meeting=self.beside)
 
 
@@ -57,14 +57,14 @@ class Store:
         return True
 
     def payload_room(self) -> None:
-        """No bound."""
+        """Unlimited."""
 
     def warn(self, message: str) -> None:
-        """Nobody reads it."""
+        """Ignore the warning."""
 
 
 class First(FirstRank):
-    """Rank 0, whose disk takes no row of its first step."""
+    """Rank 0 with a disk that refuses every row of its first step."""
 
     def next_command(self) -> Command:
         return self._ending or Command("train", 1)
@@ -119,7 +119,7 @@ def test_the_other_ranks_do_not_wait_for_a_checkpoint_that_rank_0_leaves_out(
     assert not committed
 
 
-def test_a_supervised_run_whose_checkpoint_cannot_be_written_ends_when_it_is_told_to(
+def test_a_supervised_run_whose_checkpoint_cannot_be_written_ends_on_request(
     tmp_path: Path,
 ) -> None:
     config: Any = SimpleNamespace(
@@ -145,7 +145,7 @@ def test_a_supervised_run_that_was_taken_over_while_it_began_leaves_its_successo
     tmp_path: Path,
 ) -> None:
     class TakenOver(Store):
-        """A run that another learner has by now."""
+        """A run that another learner has taken over."""
 
         def fenced(self, *_: Any) -> None:
             raise Fenced("r")
@@ -173,13 +173,13 @@ def test_a_supervised_run_that_was_taken_over_while_it_began_leaves_its_successo
     assert file.read_text() == '{"step": 7}\n'
 
 
-def test_a_supervised_run_that_ends_says_its_last_step_however_short_it_was(
+def test_a_supervised_run_that_ends_reports_its_last_step_even_if_it_was_short(
     tmp_path: Path,
 ) -> None:
     said: list[Any] = []
 
     class Written(Store):
-        """A run whose record notes what it is told."""
+        """A run that records its updates."""
 
         def fenced(self, _: Any, fields: dict[str, Any]) -> None:
             said.append(fields["step"])
@@ -188,7 +188,7 @@ def test_a_supervised_run_that_ends_says_its_last_step_however_short_it_was(
             said.append(step)
 
         def hold(self) -> None:
-            """Nobody else has the run."""
+            """Succeed: no other learner has the run."""
 
         class runs:
             update = None

@@ -1,5 +1,5 @@
-"""However a batch is dealt to ranks, cut, ordered and padded, its gradient is the same; and what
-does not train has none. With a transformer, in float64."""
+"""The gradient of a batch does not depend on its dealing to ranks, cut, order or padding, and
+masked tokens have no gradient. With a transformer, in float64."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -79,14 +79,14 @@ def objective(name: str) -> Objective:
 
 
 def batch(name: str) -> list[Sample]:
-    """Samples of five groups, near those of the model; the last of each group is masked."""
+    """Samples of five groups, near the model's. The last of each group is masked."""
     goal = objective(name)
     samples = random_samples(GROUPS, per_group=4)
     for number, sample in enumerate(samples):
         if not sample.trains:
             continue
         if "kept" in name:
-            # As many as the sample's number says, beside the token itself.
+            # As many other ids as the sample's number says, in addition to the token itself.
             among = torch.arange(2 + sample.number)
             sample.sampling_mask = (
                 (sample.tokens[sample.loss_mask][:, None] + among).remainder(20).int()
@@ -104,7 +104,7 @@ def batch(name: str) -> list[Sample]:
 def gradients(
     goal: Objective, shares: Sequence[Sequence[Sample]], budget: int = 10_000
 ) -> dict[str, torch.Tensor]:
-    """What DDP makes of the ranks' gradients, each rank training one of `shares`."""
+    """The gradients that DDP computes from the ranks, each rank training one of `shares`."""
 
     def one(ranks: Ranks) -> dict[str, torch.Tensor]:
         model = tiny_model().model.double()
@@ -118,7 +118,7 @@ def gradients(
 
 
 def padded(sample: Sample, extra: int) -> Sample:
-    """With `extra` tokens behind it that are not in the loss."""
+    """The sample with `extra` tokens after it that are not in the loss."""
     return replace(
         sample,
         tokens=torch.cat([sample.tokens, torch.full((extra,), 5)]),
@@ -141,7 +141,7 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
     whole = gradients(goal, [batch(name)])
     samples = [padded(sample, extra) for sample in batch(name)]
     order.shuffle(samples)
-    # Samples of one group anywhere. One rank may have nothing: it takes part in all sums.
+    # Samples of one group may be on any ranks. A rank without samples takes part in all sums.
     shares: list[list[Sample]] = [[] for _ in range(max(dealt) + 1)]
     for rank, sample in zip(dealt, samples, strict=True):
         shares[rank].append(sample)
@@ -178,8 +178,8 @@ def test_only_the_predictors_of_tokens_in_the_loss_have_a_gradient() -> None:
     (hidden,) = seen
     assert hidden.grad is not None
     has_gradient = (hidden.grad[0] != 0).any(1)
-    # A position predicts the token after it: all others, the prompt's, the tool's and padding, have
-    # exactly none.
+    # A position predicts the next token. All other positions (prompt, tool, padding) have exactly
+    # no gradient.
     expected = torch.cat([sample.loss_mask[1:], torch.tensor([False])])
     assert not expected[-4:].any()
     assert has_gradient.tolist() == expected.tolist()

@@ -1,4 +1,4 @@
-"""Rows of a run by step: cut back to where it stands, and durable before a checkpoint counts."""
+"""Rows of a run by step: cut back to its checkpoint, and durable before a checkpoint counts."""
 
 import json
 import threading
@@ -38,7 +38,7 @@ def test_a_run_that_goes_back_forgets_the_rows_of_later_steps_and_a_torn_one(
     with file.open("a") as torn:
         torn.write('{"step": 1, "tr')
 
-    # Answers of evaluations stay, so their rows do.
+    # Answers of evaluations stay, so their rows stay too.
     assert rows.begin(1) == {"e1", "e2"}
     rows.add({"step": 2, "train/grad_norm": float("inf")})
 
@@ -80,7 +80,7 @@ def test_a_learner_that_wakes_after_its_successor_began_adds_no_row(tmp_path: Pa
 
 
 class Recorder:
-    """What the store is told of a checkpoint, as it is told."""
+    """Records the order of the calls to the store around a commit."""
 
     run = "r"
     committed_step = 0

@@ -1,4 +1,4 @@
-"""Models from nothing and from folders; rows to imitate; what a published version holds."""
+"""Models from scratch and from folders, rows to imitate, and the content of a published version."""
 
 import json
 import os
@@ -55,7 +55,7 @@ def test_a_mixture_of_experts_is_made_and_kept_as_model_folders_have_it(tmp_path
     assert str(made.attention) == "flash attention in blocks: the learner computes on a cpu"
     published = host_weights(made, 1, 0.0).tensors
     experts = [name for name in published if name.startswith("model.layers.1.mlp.experts.")]
-    # Expert by expert, as vLLM's load_weights takes them.
+    # Expert by expert, as vLLM's load_weights expects them.
     assert sorted(experts) == [
         f"model.layers.1.mlp.experts.{number}.{part}_proj.weight"
         for number in range(4)
@@ -118,7 +118,7 @@ def test_a_model_without_an_end_of_sequence_is_named_with_what_ends_completions(
         ),
     ],
 )
-def test_a_folder_that_is_no_model_is_refused_in_words(
+def test_a_folder_without_a_model_is_refused_in_words(
     tmp_path: Path, prepare: object, message: str
 ) -> None:
     path = tmp_path / "model"
@@ -235,7 +235,7 @@ def test_a_tied_head_is_published_once() -> None:
 
 
 def whole_disk(root: Path) -> Disk:
-    """One that takes everything."""
+    """A disk that accepts every write."""
     return Disk(root, Status(), threading.Event())
 
 
@@ -357,7 +357,7 @@ def test_a_version_whose_file_is_damaged_is_made_whole_by_publishing_it_again(
     assert registered[0].files == registered[1].files
 
 
-def test_the_newest_version_stays_where_the_clock_goes_back(tmp_path: Path) -> None:
+def test_the_newest_version_stays_if_the_clock_goes_back(tmp_path: Path) -> None:
     publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), lambda _: None, list)
     folder = tmp_path / "runs/r1/weights"
     folder.mkdir(parents=True)
@@ -371,7 +371,7 @@ def test_the_newest_version_stays_where_the_clock_goes_back(tmp_path: Path) -> N
     assert "v000004-a.safetensors" in [path.name for path in folder.iterdir()]
 
 
-def test_what_a_learner_that_died_left_half_written_goes(tmp_path: Path) -> None:
+def test_unfinished_files_of_a_dead_learner_are_deleted(tmp_path: Path) -> None:
     folder = tmp_path / "runs/r1/weights"
     folder.mkdir(parents=True)
     kept = {"v000002-a.safetensors", ".v000002-a.safetensors.lock"}

@@ -1,4 +1,4 @@
-"""Chunked log-probabilities are log_softmax; packed rows are separate sequences."""
+"""Chunked log-probabilities equal log_softmax. Packed rows equal separate sequences."""
 
 from typing import Any
 
@@ -159,7 +159,7 @@ SIZES: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 96,
-    # Logits of some tenths up to some units, so that a factor and a cap show.
+    # Logits between some tenths and some units, so that a factor and a cap have an effect.
     "initializer_range": 0.2,
     "pad_token_id": 0,
     "bos_token_id": 1,
@@ -189,7 +189,7 @@ def test_scaled_and_capped_logits_are_the_models_own_with_gradients(name: str, c
     targets = torch.cat([s[1:] for s in sequences])
     mask = None
     if cut:
-        # Each token's own id, and two others; of the second rows one, and none.
+        # Each token's own id and two others; one id in the second rows, and none.
         mask = torch.stack([targets, (targets + 5) % 19, (targets + 11) % 19], 1).int()
         mask[1::2, 2] = -1
     logits = torch.cat([model(s[None], use_cache=False).logits[0, :-1] for s in sequences]) / 0.7
@@ -244,7 +244,7 @@ def test_chunks_of_capped_logits_have_the_gradient_of_the_whole(rows: tuple[int,
 def test_a_head_whose_logits_the_learner_cannot_make_is_refused_with_that_sentence() -> None:
     model = LlamaForCausalLM(LlamaConfig(**SIZES))
     assert other_logits(model) is None
-    # A model of which we would believe that it multiplies its logits; it does not.
+    # A model whose config claims a factor on its logits that it does not apply.
     model.config.logit_scale = 2.0
     reason = other_logits(model)
     assert reason is not None

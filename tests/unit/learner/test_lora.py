@@ -1,5 +1,5 @@
-"""LoRA: what adapters compute, that they alone are trained, published and kept, and that a run
-stands on the same base wherever it goes on."""
+"""LoRA: what adapters compute, that only they are trained, published and kept, and that a resumed
+run uses the same base."""
 
 import json
 from pathlib import Path
@@ -56,7 +56,7 @@ def adapted(lora: LoRA = RANK4, seed: int = 0, base: int = 0) -> LoadedModel:
 
 
 def randomised(loaded: LoadedModel) -> LoadedModel:
-    """The model with adapters that do something."""
+    """The model with adapters that have an effect."""
     generator = torch.Generator().manual_seed(7)
     for tensor in adapter_tensors(loaded.model).values():
         tensor.copy_(0.1 * torch.randn(tensor.shape, generator=generator))
@@ -149,7 +149,7 @@ def test_a_published_version_is_the_adapters_in_the_published_type_and_no_more()
     assert sum(t.numel() * t.element_size() for t in published.tensors.values()) == 2 * NUMBERS
     name = "base_model.model.model.layers.1.mlp.up_proj.lora_A.weight"
     assert published.tensors[name].shape == (4, 32)
-    # What is trained keeps its precision; what is not is what workers compute with.
+    # Trained weights keep their precision. Frozen weights have the workers' type.
     assert {t.dtype for t in adapter_tensors(loaded.model).values()} == {torch.float32}
     assert {t.dtype for t in base_tensors(loaded.model).values()} == {torch.bfloat16}
 
@@ -166,7 +166,7 @@ def test_the_reference_is_the_model_without_adapters() -> None:
 
 
 @pytest.mark.parametrize("target", ["q_porj", "lm_head", "embed_tokens", "norm"])
-def test_a_target_that_is_none_is_refused_with_those_there_are(target: str) -> None:
+def test_an_unknown_target_is_refused_with_the_known_ones(target: str) -> None:
     with pytest.raises(UnusableModel) as refused:
         adapted(LoRA(targets=["q_proj", target]))
     assert f"model.lora.targets: {target!r} is no linear layer" in str(refused.value)
@@ -285,7 +285,7 @@ def whole_folder(path: Path, seed: int) -> str:
 def test_a_run_stays_on_the_base_that_it_began_with(tmp_path: Path) -> None:
     first = policy_from(tmp_path, whole_folder(tmp_path / "source", seed=1), None)
     export_description(first, tmp_path / "runs/r1/model")
-    # It died before its first checkpoint, and someone has put other weights there.
+    # The run died before its first checkpoint, and another party has put other weights there.
     other = whole_folder(tmp_path / "other", seed=2)
     again = policy_from(tmp_path, other, None)
     assert torch.equal(logprobs(again), logprobs(first))
@@ -324,7 +324,7 @@ def test_a_run_that_goes_on_cannot_change_the_shape_of_its_adapters(tmp_path: Pa
             policy_from(tmp_path, "/gone", folder, lora)
 
 
-def test_runs_share_a_server_where_base_and_shape_of_the_adapters_agree(tmp_path: Path) -> None:
+def test_runs_share_a_server_if_base_and_shape_of_the_adapters_agree(tmp_path: Path) -> None:
     def served(name: str, loaded: LoadedModel) -> str:
         export_description(loaded, tmp_path / name)
         return fingerprint(tmp_path / name, VLLM(), "float32")

@@ -1,4 +1,4 @@
-"""What a step says of itself, by hand: ratios, clips, KLs and the loss, and over which tokens."""
+"""A step's metrics, by hand: ratios, clips, KLs and the loss, and the tokens that each covers."""
 
 import math
 from typing import Any
@@ -23,8 +23,8 @@ def objective(**algorithm: Any) -> Objective:
 
 
 def two_answers(goal: Objective, *ratios: float, distance: tuple[float, ...] = ()) -> list[Sample]:
-    """Of one token in the loss with A = ½, and of two with A = −½, all of the version that is
-    trained; π/μ and, where there is a reference, log π − log π_ref are these."""
+    """One answer with one token in the loss and A = ½, and one with two tokens and A = −½, all of
+    the trained version. π/μ and, if there is a reference, log π − log π_ref are given."""
     samples = prepared([trajectory_group([1.0, 0.0])], goal)
     own = Unigrams().logits.detach().log_softmax(0)
     taken = 0
@@ -40,7 +40,7 @@ def two_answers(goal: Objective, *ratios: float, distance: tuple[float, ...] = (
 
 
 def measured(goal: Objective, *minibatches: list[Sample]) -> dict[str, float]:
-    """By a step that leaves the policy as it is: what its optimizer moves is another model."""
+    """Metrics of a step that leaves the policy unchanged: its optimizer moves another model."""
     others = Optimizers(tiny_model().model, AdamW())
     passes = list(minibatches) * goal.algorithm.epochs_per_batch
     state = state_of(Unigrams().float(), others)
@@ -81,7 +81,7 @@ def test_the_kl_to_the_reference_is_a_mean_over_tokens_and_a_sum_over_each_answe
     assert found["train/loss"] == pytest.approx((0.5 + 0.1 * 2.5) / 3, rel=1e-4)
 
 
-def test_the_kl_in_the_reward_is_that_of_the_proximal_policy_also_where_it_is_measured() -> None:
+def test_the_measured_kl_in_the_reward_is_the_proximal_policys() -> None:
     goal = objective(
         advantage={"type": "global_whiten"},
         proximal={"type": "recompute"},
@@ -111,7 +111,7 @@ def test_the_mismatch_is_the_kl_of_the_sampler_to_the_policy_on_answers_of_its_o
 
 
 @pytest.mark.parametrize("bound", [{}, {"early_stop_ratio": 100.0}], ids=["all", "unless too far"])
-def test_only_first_passes_count_and_for_the_mismatch_only_that_before_any_update(
+def test_only_first_passes_count_and_for_the_mismatch_only_the_one_before_any_update(
     bound: dict[str, float],
 ) -> None:
     goal = objective(minibatches=2, epochs_per_batch=2, **bound)
@@ -139,12 +139,12 @@ def test_a_kl_per_sample_is_summed_over_each_and_averaged_over_them() -> None:
 def test_conversations_of_one_session_are_one_sample_of_the_kl() -> None:
     goal = objective(kl={"type": "k2", "beta": 0.1, "per": "sample"})
     samples = two_answers(goal, 1.0, 1.0, 1.0, distance=(1.0, 2.0, 0.0))
-    # A session that branches is several samples here, of which the first counts.
+    # A session that branches is several samples here, and its first sample counts.
     samples[1].number, samples[1].first = samples[0].number, False
     assert measured(goal, samples)["train/kl_per_sample"] == pytest.approx(0.5 + 2, rel=1e-4)
 
 
-def test_the_loss_of_a_batch_that_ended_early_is_that_of_the_minibatches_it_has_seen() -> None:
+def test_the_loss_of_a_batch_that_ended_early_covers_its_seen_minibatches() -> None:
     goal = objective(minibatches=3, early_stop_ratio=1.5)
     parts = [two_answers(goal, *ratios) for ratios in ((1, 1, 1), (1, 1, 4), (1, 1, 1))]
     found = measured(goal, *parts)

@@ -74,11 +74,11 @@ def test_cispo_keeps_every_gradient_with_a_capped_weight() -> None:
     assert grad == pytest.approx([-1.28, -0.5])
 
 
-def test_cispo_may_have_a_lower_bound_and_names_the_weights_that_it_changed() -> None:
+def test_cispo_may_have_a_lower_bound_and_reports_changed_weights() -> None:
     config = CISPOLoss(type="cispo", epsilon_low=0.2, epsilon_high=0.28)
     tokens = against_one(logs(2.0, 0.5, 1.1), (1, -1, -1))
     result = policy_loss(config, tokens)
-    # Whatever the sign of A: 1.28, .8, and 1.1 as it is.
+    # For any sign of A: 1.28, .8, and 1.1 unchanged.
     expected = [-1.28 * math.log(2), 0.8 * math.log(0.5), 1.1 * math.log(1.1)]
     assert result.loss.tolist() == pytest.approx(expected)
     assert result.clipped_high.tolist() == [True, False, False]
@@ -104,14 +104,15 @@ def test_log_ratios_are_clamped_before_exp() -> None:
 @pytest.mark.parametrize(
     ("kind", "values", "slopes"),
     [
-        # d = 30 and −30. e^−30 is nothing, and e^30 is bounded at e^20, with its whole estimate.
+        # d = 30 and −30. e^−30 is negligible, and e^30 is bounded at e^20 without losing its
+        # gradient.
         ("k1", [30.0, -30.0], [1.0, 1.0]),
         ("k2", [450.0, 450.0], [30.0, -30.0]),
         ("k3", [29.0, math.exp(20) - 21], [1.0, 0.0]),
         ("k3+", [29.0, math.exp(20) - 21], [30.0, -30.0]),
     ],
 )
-def test_a_token_far_from_the_reference_is_pulled_where_no_exp_overflows(
+def test_a_token_far_from_the_reference_is_pulled_unless_an_exp_overflows(
     kind: str, values: list[float], slopes: list[float]
 ) -> None:
     logprobs = tensor(30, -30).requires_grad_()

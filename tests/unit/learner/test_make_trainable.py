@@ -1,5 +1,5 @@
-"""A model that is made ready to train says what the sampler says: nothing in its passes is random,
-and where activations are made twice, they are."""
+"""A model that is made ready to train agrees with the sampler: its passes have no randomness, and
+activations are recomputed if the config says so."""
 
 import pytest
 import torch
@@ -20,12 +20,12 @@ TOKENS = torch.tensor([[1, 5, 9, 7, 3, 2, 8, 4]])
 
 
 def gpt2() -> PreTrainedModel:
-    """As its config has it by default: a tenth is dropped in three places."""
+    """With its default config: dropout of a tenth in three places."""
     return GPT2LMHeadModel(GPT2Config(vocab_size=22, n_embd=16, n_layer=2, n_head=2))
 
 
 def opt() -> PreTrainedModel:
-    """Drops in its blocks' own code, and whole blocks."""
+    """Has dropout in its blocks' own code, and drops whole blocks."""
     return OPTForCausalLM(
         OPTConfig(
             vocab_size=22,
@@ -42,7 +42,7 @@ def opt() -> PreTrainedModel:
 
 
 def mixtral() -> PreTrainedModel:
-    """Its routers read what noise has been multiplied with."""
+    """Its routers multiply their input with noise."""
     return MixtralForCausalLM(
         MixtralConfig(
             vocab_size=22,
@@ -68,7 +68,7 @@ def test_no_pass_is_random_whatever_the_models_config_says(make: object, twice: 
         torch.testing.assert_close(model(TOKENS, use_cache=False).logits, said)
 
 
-def test_activations_are_made_twice_where_that_saves_memory() -> None:
+def test_activations_are_recomputed_with_checkpointing() -> None:
     gradients, passes = [], []
     for twice in (False, True):
         model = tiny_model().model

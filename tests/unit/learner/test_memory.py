@@ -1,4 +1,5 @@
-"""What a step never holds: log-probabilities, or logits, of a whole batch over the vocabulary."""
+"""Tensors that a step never holds: log-probabilities, or logits, of a whole batch over the
+vocabulary."""
 
 from functools import partial
 from typing import Any
@@ -36,7 +37,7 @@ SIZES: dict[str, Any] = {
 
 
 class Largest(TorchDispatchMode):
-    """The most elements of any tensor that an operation makes, forward and backward."""
+    """Records the largest tensor that an operation makes, forward and backward."""
 
     elements = 0
 
@@ -63,7 +64,8 @@ def valued() -> Critic:
 
 
 def largest_of_a_step() -> tuple[int, int]:
-    """The tokens that a step of every kind of pass trains, and the largest tensor it made."""
+    """Return the number of tokens that a step of every kind of pass trains, and the size of the
+    largest tensor."""
     samples = random_samples(groups=4, per_group=4)
     policy = model()
     with Largest() as largest:
@@ -85,7 +87,7 @@ def largest_of_a_step() -> tuple[int, int]:
                 temperature=0.8,
                 max_tokens=12,
             ),
-            10_000,  # one micro-batch: nothing but the chunks keeps it small
+            10_000,  # One micro-batch: only the chunks keep tensors small.
             ALONE,
             lambda _: 1.0,
         )

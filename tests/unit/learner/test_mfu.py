@@ -1,4 +1,4 @@
-"""Model FLOPs utilisation, with values worked out by hand."""
+"""Model FLOPs utilisation, with hand-computed values."""
 
 import pytest
 import torch
@@ -45,9 +45,9 @@ def test_six_flops_a_weight_and_token_and_twelve_a_pair_of_tokens_that_attend() 
     }
 
 
-def test_a_critic_counts_for_what_it_says_and_as_often_as_it_is_trained() -> None:
-    # Trained twice, and once forward: 7/3 of 6·500·400 + 12·20·(100² + 300²) = 25.2 M FLOPs, beside
-    # the policy's 62.4 M, in 1 s on what can do 484.8 M a second.
+def test_a_critic_counts_its_forward_pass_and_its_training_passes() -> None:
+    # Trained twice, and once forward: 7/3 of 6·500·400 + 12·20·(100² + 300²) = 25.2 M FLOPs, plus
+    # the policy's 62.4 M, in 1 s on a device with 484.8 M FLOP/s.
     both = Work(1000, 50, forward=0, peak=484.8e6, other=(500, 20), other_passes=2 + 1 / 3)
     expected = (62.4 + 25.2 * 7 / 3) / 484.8
     found = both.metrics(400, 100**2 + 300**2, 1, 1.0)
@@ -55,13 +55,13 @@ def test_a_critic_counts_for_what_it_says_and_as_often_as_it_is_trained() -> Non
 
 
 def test_a_frozen_weight_has_no_gradient_to_count() -> None:
-    # As above: 62.4 M FLOPs with gradients of all 1,000 weights, and 2·900·400 = 0.72 M less.
+    # 62.4 M FLOPs as above, with gradients of all 1,000 weights, minus 2·900·400 = 0.72 M.
     lora = Work(weights=1000, attention=50, forward=0, peak=62.4e6, frozen=900)
     found = lora.metrics(400, 100**2 + 300**2, 1, 1.0)
     assert found == {"train/mfu": pytest.approx((62.4 - 0.72) / 62.4)}
 
 
-def test_beside_adapters_all_weights_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_with_adapters_all_other_weights_are_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA L4")
     model = LlamaForCausalLM(LlamaConfig(**SMALL))
     ranks = Ranks(0, 1, torch.device("cuda", 0))
@@ -84,13 +84,13 @@ def test_a_value_head_is_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     found = work(policy, algorithm, Ranks(0, 1, torch.device("cuda", 0)), critic)
     assert found is not None
-    # As below, with a head of 8 in place of 80.
+    # The weights below, with a head of 8 instead of 80.
     assert found.other == (1496 + 8, 3 * 4 * 2)
     assert found.other_passes == pytest.approx(7 / 3)
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_an_embedding_counts_only_where_it_is_the_output_head(tied: bool) -> None:
+def test_an_embedding_counts_only_as_the_output_head(tied: bool) -> None:
     model = LlamaForCausalLM(LlamaConfig(**SMALL, tie_word_embeddings=tied))
     # A layer: q and o 8·8, k and v 8·4 (two heads of 2), three of the MLP 8·12, two norms of 8.
     # 3·(128 + 64 + 288 + 16) and the last norm, 8: 1,496. The head: 80.
@@ -98,10 +98,10 @@ def test_an_embedding_counts_only_where_it_is_the_output_head(tied: bool) -> Non
     assert shape(model) == (1576, 3 * 4 * 2)
 
 
-def test_of_experts_those_count_that_a_token_goes_to() -> None:
+def test_only_the_experts_of_a_token_count() -> None:
     model = MixtralForCausalLM(MixtralConfig(**SMALL, num_local_experts=8, num_experts_per_tok=2))
-    # As below without the MLP: 3·(128 + 64 + 16) and 8, and a head of 80. In each layer a router of
-    # 8·8, and two of eight experts of 3·8·12.
+    # The weights below without the MLP: 3·(128 + 64 + 16) and 8, and a head of 80. In each layer a
+    # router of 8·8, and two of eight experts of 3·8·12.
     assert shape(model) == (3 * (208 + 64 + 2 * 288) + 8 + 80, 3 * 4 * 2)
 
 
@@ -131,7 +131,7 @@ def test_the_peak_is_known_by_the_name_that_cuda_gives(name: str, teraflops: flo
         "AMD Instinct MI300X",
     ],
 )
-def test_what_is_not_in_the_table_has_no_peak(name: str) -> None:
+def test_an_unknown_device_has_an_unknown_peak(name: str) -> None:
     assert peak_flops(name) is None
 
 

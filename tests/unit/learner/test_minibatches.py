@@ -1,4 +1,4 @@
-"""Each pass over a batch cuts it anew, and every process cuts it alike."""
+"""Each pass over a batch cuts it anew, and every process makes the same cut."""
 
 from learner.batch.minibatches import cut
 

@@ -1,5 +1,5 @@
-"""The terms that keep experts in use: their values, what they teach, and that no cut of a batch
-changes it."""
+"""The terms that keep experts in use: their values, their gradients, and their independence of the
+cut of a batch."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,8 +37,9 @@ PLAIN = Objective(Algorithm(), temperature=0.8, max_tokens=12)
 
 
 def one_token(routing: Routing, *, replayed: bool = False) -> Routed:
-    """A token whose routers, both, give the experts 1/2, 1/4, 1/8 and 1/8 with logits that are 2
-    larger than these logarithms, and send it to the first two; they would have taken 0 and 2."""
+    """A token in two routers, which give the experts 1/2, 1/4, 1/8 and 1/8 with logits that are 2
+    larger than these logarithms. Both send it to the first two experts, but would have chosen 0 and
+    2."""
     logits = torch.tensor([0.5, 0.25, 0.125, 0.125], dtype=torch.float64).log() + 2
     layers = len(routing.layers)
     routing.routed = Routed(
@@ -53,8 +54,8 @@ def one_token(routing: Routing, *, replayed: bool = False) -> Routed:
 def test_the_auxiliary_loss_is_even_shares_times_probabilities() -> None:
     routing = Routing(tiny_mixture(), aux_weight=0.1)
     routed = one_token(routing)
-    # Of two tokens, this one and another that took 1 and 3, through two routers: f = ½ (1, 2, 0, 1)
-    # and this token's half of P = ½ (½, ¼, ⅛, ⅛). E·Σ f·P = 4·½·½·(½ + 2·¼ + ⅛).
+    # Two tokens through two routers: this one, and another one that took experts 1 and 3. f = ½ (1,
+    # 2, 0, 1) and this token's half of P = ½ (½, ¼, ⅛, ⅛). E·Σ f·P = 4·½·½·(½ + 2·¼ + ⅛).
     terms = Balance(routing, tokens=2, counts=torch.tensor([2.0, 4.0, 0.0, 2.0]))
     loss = terms.loss()
     assert loss.item() == pytest.approx(0.1 * 1.125)
@@ -70,7 +71,7 @@ def test_the_auxiliary_loss_is_even_shares_times_probabilities() -> None:
 def test_the_router_z_loss_is_the_square_of_what_softmax_divides_by() -> None:
     routing = Routing(tiny_mixture(), z_weight=0.1)
     routed = one_token(routing)
-    # logsumexp is 2 for both routers; of two tokens this one adds half.
+    # logsumexp is 2 for both routers. This token adds half, because there are two tokens.
     loss = Balance(routing, tokens=2, counts=torch.zeros(EXPERTS)).loss()
     assert loss.item() == pytest.approx(0.1 * 4 / 2)
     loss.backward()
@@ -80,7 +81,7 @@ def test_the_router_z_loss_is_the_square_of_what_softmax_divides_by() -> None:
     assert routed.logits.grad[0, 0].tolist() == pytest.approx(expected)
 
 
-def test_what_routers_did_is_measured_without_the_weights_and_their_loss_with_them() -> None:
+def test_router_metrics_ignore_the_weights_and_the_router_loss_uses_them() -> None:
     routing = Routing(tiny_mixture())
     tally = RouterTally(routing)
     tally.add(one_token(routing), torch.tensor(0.25))
@@ -90,7 +91,7 @@ def test_what_routers_did_is_measured_without_the_weights_and_their_loss_with_th
         "router/aux_loss": pytest.approx(3),
         "router/z_loss": pytest.approx(4),
         "router/loss": pytest.approx(0.75),
-        # Two experts take all of what is 2/4 for each where it is even.
+        # Two experts take everything. An even share would be 2/4 each.
         "router/load_max": pytest.approx(2),
         "router/idle": pytest.approx(0.5),
         "router/replayed": pytest.approx(0.5),
@@ -112,10 +113,10 @@ def gradients(
     z: float = 0.05,
     tallies: list[Tally] | None = None,
 ) -> dict[str, torch.Tensor]:
-    """What DDP makes of the ranks' gradients, each rank training one of `shares`."""
+    """The gradients that DDP computes from the ranks, each rank training one of `shares`."""
 
     def one(ranks: Ranks) -> dict[str, torch.Tensor]:
-        # Ranks are threads here, which draw from one source of random numbers.
+        # Ranks are threads here, which share one random generator.
         model = tiny_mixture()
         model.load_state_dict(MODEL.state_dict())
         routing = Routing(model, aux, z)
@@ -130,7 +131,7 @@ def gradients(
 
 
 def padded(sample: Sample, extra: int) -> Sample:
-    """With `extra` tokens behind it that are not in the loss."""
+    """The sample with `extra` tokens after it that are not in the loss."""
     experts = sample.experts
     if experts is not None:
         experts = torch.cat([experts, torch.zeros(extra, LAYERS, USED, dtype=torch.int16)])
@@ -156,7 +157,7 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
     whole = gradients([batch(replayed)])
     samples = [padded(sample, extra) for sample in batch(replayed)]
     order.shuffle(samples)
-    # Samples of one group anywhere. One rank may have nothing: it takes part in all sums.
+    # Samples of one group may be on any ranks. A rank without samples takes part in all sums.
     shares: list[list[Sample]] = [[] for _ in range(max(dealt) + 1)]
     for rank, sample in zip(dealt, samples, strict=True):
         shares[rank].append(sample)
@@ -164,7 +165,7 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
 
 
 def supervised(shares: Sequence[Sequence[Sample]], budget: int) -> dict[str, torch.Tensor]:
-    """As `gradients`, of examples to imitate."""
+    """The same as `gradients`, for supervised examples."""
 
     def one(ranks: Ranks) -> dict[str, torch.Tensor]:
         model = tiny_mixture()
@@ -181,7 +182,7 @@ def test_supervised_training_balances_routers_whatever_the_cut() -> None:
     samples = [sample for sample in batch(replayed=False) if sample.trains]
     whole = supervised([samples], 10_000)
     assert_same_gradients(whole, supervised([samples[:3], samples[3:], []], 30))
-    # Both terms, beside −log π.
+    # Both terms, plus −log π.
     model = tiny_mixture()
     plain = TokenLogprobs(model)
     examples = [Example(s.tokens, s.loss_mask) for s in samples]
@@ -195,8 +196,8 @@ def test_supervised_training_balances_routers_whatever_the_cut() -> None:
 
 
 def expected_terms(samples: list[Sample], aux: float, z: float) -> tuple[Any, torch.Tensor]:
-    """A model with the gradient of both terms as transformers computes router logits, sample by
-    sample, and the auxiliary loss by its own function."""
+    """A model with the gradient of both terms, with transformers' own router logits, sample by
+    sample, and its function for the auxiliary loss."""
     model = tiny_mixture()
     model.config.output_router_logits = True
     said: list[tuple[torch.Tensor, ...]] = []
@@ -234,7 +235,7 @@ def test_both_router_terms_have_the_gradients_of_their_formulas() -> None:
         torch.testing.assert_close(added, grad, rtol=0, atol=2e-6 * max(largest, 1.0))
     found = seen[0].metrics(ALONE)
     assert found["router/aux_loss"] == pytest.approx(float(value), rel=1e-6)
-    # Whatever the cut, it is both terms with their weights.
+    # For any cut, it is both terms with their weights.
     weighted = 0.5 * found["router/aux_loss"] + 0.05 * found["router/z_loss"]
     assert found["router/loss"] == pytest.approx(weighted, rel=1e-6)
 

@@ -49,13 +49,13 @@ def a_pass(
 
 def test_experts_compute_in_the_type_of_the_pass_forward_and_backward() -> None:
     near, grads, products = a_pass(None, torch.bfloat16)
-    # Two layers: two products of each forward, and two for each of these backward.
+    # Two layers: each has two products forward, and each product has two backward.
     assert products.types == [{torch.bfloat16}] * 12
     assert {grad.dtype for grad in grads.values()} == {torch.float32}
     exact, right, products = a_pass(None, None)
     assert products.types == [{torch.float32}] * 12
     torch.testing.assert_close(near, exact, atol=0.05, rtol=0.05)
-    # As near to the gradients of a pass in float32 as linear layers under autocast.
+    # As close to the gradients of a float32 pass as linear layers are under autocast.
     _, linear, _ = a_pass("eager", torch.bfloat16)
     for name, grad in grads.items():
         ours = (grad - right[name]).norm() / right[name].norm()

@@ -1,4 +1,5 @@
-"""Routers that are told which experts to take: what comes out, what learns, and who is refused."""
+"""Routers that replay recorded experts: their output, their gradients, and the models that are
+refused."""
 
 from dataclasses import replace
 from typing import Any
@@ -48,7 +49,7 @@ ROW = packed_row(
 
 
 def told(model: PreTrainedModel, recorded: torch.Tensor | None) -> tuple[torch.Tensor, Routing]:
-    """Log-probabilities of ROW's tokens where its tokens go to the `recorded` experts."""
+    """Log-probabilities of ROW's tokens if its tokens go to the `recorded` experts."""
     routing = Routing(model)
     logprobs, _ = TokenLogprobs(model, routing=routing)(replace(ROW, experts=recorded))
     return logprobs, routing
@@ -73,12 +74,12 @@ def test_replaying_the_routers_own_choice_changes_nothing(family: str) -> None:
         return output.logits
 
     torch.testing.assert_close(again(own.flip(-1)), plain)
-    # And something else where they are told something else.
+    # And other experts give other log-probabilities.
     assert not torch.allclose(again((own + 1) % 4), plain, atol=1e-5)
 
 
 class Plain(nn.Module):
-    """A router of which only the name of its switch matters."""
+    """A router with nothing but its normalisation option."""
 
     def __init__(self, normalised: bool) -> None:
         super().__init__()
@@ -86,12 +87,12 @@ class Plain(nn.Module):
 
 
 def test_experts_are_weighed_by_the_routers_own_logits_and_teach_it() -> None:
-    # Probabilities 1/8, 2/8, 1/8, 4/8; told to take the first and the last: 1/5 and 4/5.
+    # Probabilities 1/8, 2/8, 1/8, 4/8. With the first and the last expert: 1/5 and 4/5.
     logits = torch.tensor([[1.0, 2.0, 1.0, 4.0]], dtype=torch.float64).log().requires_grad_()
     weights = expert_weights(Plain(True), logits, torch.tensor([[0, 3]]))
     assert weights.tolist() == [[pytest.approx(0.2), pytest.approx(0.8)]]
     weights[0, 0].backward()
-    # d w/d x: w·(1 − w) for its own logit, −w·w' for the other's; none for experts left out.
+    # d w/d x: w·(1 − w) for its own logit, −w·w' for the other's. Unused experts have no gradient.
     assert logits.grad is not None
     assert logits.grad.tolist() == [pytest.approx([0.16, 0, 0, -0.16])]
 
@@ -100,8 +101,8 @@ def test_experts_are_weighed_by_the_routers_own_logits_and_teach_it() -> None:
 
 
 def by_hand(model: PreTrainedModel, tokens: torch.Tensor, experts: torch.Tensor) -> torch.Tensor:
-    """[t, V] logits of one sequence, in which each token goes to `experts` [t, layers, k]: as
-    Qwen3-MoE is described, expert by expert."""
+    """[t, V] logits of one sequence, in which each token goes to `experts` [t, layers, k], expert
+    by expert as in the description of Qwen3-MoE."""
     inner = model.base_model
     hidden = inner.embed_tokens(tokens[None])
     positions = torch.arange(len(tokens))[None]
@@ -160,13 +161,13 @@ def test_forced_experts_are_those_of_the_forward_and_of_the_backward_pass() -> N
         torch.testing.assert_close(grad, expected[name], rtol=0, atol=1e-6 * largest)
     routed = routing.routed
     assert routed is not None
-    # Of the first and the last layer, at the predictors.
+    # Router output of the first and the last layer, at the predictors.
     taken = torch.cat([first, second])[ROW.predictors][:, [0, 2]].transpose(0, 1)
     assert torch.equal(routed.taken, taken.long())
     assert bool(routed.replayed.all())
 
 
-def test_where_nothing_was_recorded_routers_choose() -> None:
+def test_routers_choose_if_nothing_was_recorded() -> None:
     model = tiny_mixture()
     own, routing = told(model, None)
     assert routing.routed is not None
@@ -174,7 +175,8 @@ def test_where_nothing_was_recorded_routers_choose() -> None:
     nothing = torch.full((len(ROW.tokens), LAYERS, USED), OWN, dtype=torch.int16)
     same, _ = told(tiny_mixture(), nothing)
     torch.testing.assert_close(same, own, rtol=1e-6, atol=0)
-    # A last token has been through no layer when it was sampled, and no other attends to it.
+    # A last token went through no layer when it was sampled, so other tokens do not depend on its
+    # experts.
     partly = torch.cat([routes(5, 1), routes(3, 2)])
     known, _ = told(tiny_mixture(), partly)
     partly[[4, 7]] = OWN
@@ -221,7 +223,7 @@ def test_unknown_routers_are_refused_unless_nothing_is_asked_of_them() -> None:
                 moe_k=2,
             )
         )
-    # Its own config asks for the auxiliary loss.
+    # Its own config has a weight for the auxiliary loss.
     with pytest.raises(UnknownRouters, match=r"Ernie4_5_MoeForCausalLM.*aux_loss: 0"):
         policy_routing(other, Router())
     assert policy_routing(other, Router(aux_loss=0)) is None

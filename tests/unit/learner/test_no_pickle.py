@@ -1,5 +1,5 @@
-"""The ranks of a learner send each other tensors and bytes: torch pickles what its object
-collectives are given, and unpickles what comes."""
+"""The ranks of a learner exchange tensors and bytes. torch's object collectives would pickle their
+arguments and unpickle what they receive."""
 
 import ast
 from pathlib import Path

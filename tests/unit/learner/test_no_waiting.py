@@ -1,5 +1,5 @@
-"""Nothing within a step asks the device for a value: on torch's device without data whoever asks
-gets an error. What is measured is read once, at the step's end."""
+"""Nothing within a step reads a value from the device: on torch's device without data a read fails.
+Measurements are read once, at the step's end."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ from tests.unit.learner.unigrams import ALONE
 def same_sizes(
     module: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, **_: Any
 ) -> tuple[torch.Tensor, None]:
-    """In place of attention, whose kernels are for devices with data: the query plus nothing."""
+    """Stands in for attention, whose kernels need data: the query plus nothing."""
     return (q + 0 * (k.sum() + v.sum())).transpose(1, 2), None
 
 
@@ -91,7 +91,7 @@ def test_the_critics_backward_passes_wait_for_nothing() -> None:
         sample.values, sample.returns = torch.zeros(k + 1), torch.linspace(0, 1, k)
     algorithm = Algorithm.model_validate({"advantage": {"type": "gae"}, "critic": {}})
 
-    # The first value that is asked for is the sum of all passes.
+    # The first value that is read is the sum of all passes.
     with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
         accumulate_value_gradients(critic, samples, algorithm, 40, ALONE)
 

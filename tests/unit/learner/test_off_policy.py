@@ -99,7 +99,8 @@ def test_a_sequence_mask_drops_answers_whose_geometric_mean_is_off() -> None:
 
 
 def test_the_off_policy_mask_drops_bad_answers_that_the_policy_has_left() -> None:
-    # mean(log μ − log π) = log 2 for sequences 0 and 1, of which only 0 is bad; log 1.1 for 2.
+    # mean(log μ − log π) = log 2 for sequences 0 and 1, and only 0 has a bad advantage; log 1.1 for
+    # 2.
     logprobs = logs(0.25, 1.0, 0.5, 1 / 1.1)
     tokens = against_one(logprobs, (-1, -1, 1, -1), sequences=(0, 0, 1, 2))
     config = OffPolicySequenceMask(type="off_policy_sequence_mask", delta=0.5)

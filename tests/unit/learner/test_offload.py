@@ -1,4 +1,4 @@
-"""Models beside the policy: on which device, and what offloading leaves as it is."""
+"""Models other than the policy: their devices, and what offloading leaves unchanged."""
 
 import asyncio
 from pathlib import Path
@@ -141,7 +141,7 @@ def storage(value: torch.Tensor) -> int:
     return value.untyped_storage().nbytes()
 
 
-def test_what_is_offloaded_has_no_storage_but_where_it_is_present() -> None:
+def test_offloaded_tensors_have_storage_only_while_present() -> None:
     weight = tensor(1, 2, 3)
     offload = Offload(lambda: [weight])
     assert storage(weight) == 0
@@ -240,13 +240,13 @@ def test_offloading_changes_nothing_that_is_trained_measured_or_kept() -> None:
             assert torch.equal(value, expected[name][key]), (name, key)
 
 
-def test_all_that_is_on_the_host_while_vllm_has_the_gpu_comes_back_as_it_was(
+def test_tensors_on_the_host_while_vllm_has_the_gpu_return_unchanged(
     tmp_path: Path,
 ) -> None:
     plain, turns = Everything(False), Everything(False)
     for one in (plain, turns):
         one.copies.teacher = PolicyCopy(TokenLogprobs(tiny_model().model.requires_grad_(False)))
-        # As beside adapters.
+        # The reference of a run with adapters.
         one.loaded.model.get_input_embeddings().requires_grad_(False)
     # On the host by itself: `training.offload` names the critic.
     turns.critic.offloaded_weights = (Offload(turns.critic.model.parameters),)
@@ -283,7 +283,7 @@ def never() -> bool:
     return False
 
 
-def test_a_learner_whose_run_is_to_end_does_not_wait_for_ever_for_a_vllm_that_hangs(
+def test_a_learner_whose_run_should_end_does_not_wait_forever_for_a_hanging_vllm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("ASKING_SECONDS", "ENDING_SECONDS", "PATIENCE_SECONDS"):

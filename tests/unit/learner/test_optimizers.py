@@ -45,7 +45,7 @@ def with_gradients(model: Any, seed: int) -> dict[str, torch.Tensor]:
 
 
 def meaning(state: dict[str, torch.Tensor], entry: str) -> torch.Tensor:
-    """What the codes of a moment stand for, in float64."""
+    """The values of a moment's codes, in float64."""
     codes, scale, qmap = (
         state[f"{QUANTISED}/{entry}.{part}"] for part in ("codes", "scale", "qmap")
     )
@@ -66,7 +66,7 @@ def test_moments_of_8_bits_are_near_those_of_adam_and_are_what_the_next_update_u
     m, v = (1 - B1) * g, (1 - B2) * g.square()
     state = optimizers.tensors()
     for exact, found in ((m, meaning(state, "exp_avg")), (v, meaning(state, "exp_avg_sq"))):
-        # Of a block's largest entry, codes are at most 0.9/64 apart.
+        # Codes are at most 0.9/64 of a block's largest entry apart.
         largest = exact.view(-1, 256).abs().amax(1)
         missed = (found - exact).view(-1, 256).abs().amax(1)
         assert bool((missed > 0).all())
@@ -115,7 +115,7 @@ def test_8_bit_moments_go_on_from_a_file_exactly_and_what_was_captured_stays(
     captured, weights = optimizers.tensors(), {n: p.clone() for n, p in model.state_dict().items()}
     with_gradients(model, 2)
     optimizers.step()
-    # Only now: the step between must not have changed it.
+    # Written only now: the step in between must not have changed it.
     save_file(captured, tmp_path / "state.safetensors")
 
     again = make_model(WIDE, 1).model
@@ -248,7 +248,7 @@ RL: dict[str, Any] = {
 }
 
 
-def test_updates_in_the_backward_pass_are_taken_where_a_minibatch_fits() -> None:
+def test_updates_in_the_backward_pass_are_accepted_if_a_minibatch_fits() -> None:
     assert parse_config(RL).optimizer.in_backward
 
 
@@ -286,7 +286,7 @@ def test_updates_in_the_backward_pass_are_taken_where_a_minibatch_fits() -> None
         ),
     ],
 )
-def test_updates_in_the_backward_pass_are_refused_where_they_cannot_be(
+def test_updates_in_the_backward_pass_are_refused_if_they_are_impossible(
     changes: dict[str, Any], path: str, said: str
 ) -> None:
     with pytest.raises(ConfigError) as refused:
@@ -322,7 +322,7 @@ def test_with_bfloat16_weights_gradients_and_moments_are_float32() -> None:
         assert not torch.equal(parameter.detach(), before[name]), name
 
 
-def test_what_the_learner_imports_writes_nothing_into_its_log() -> None:
+def test_imports_write_nothing_to_the_learners_log() -> None:
     command = [sys.executable, "-c", "import learner.rl, torchao"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

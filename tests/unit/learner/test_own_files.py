@@ -1,4 +1,4 @@
-"""A checkpoint is the model that it began as: its own files, with what the run has changed."""
+"""A checkpoint is the model that it began as: its own files, plus the run's changes."""
 
 import json
 from pathlib import Path
@@ -54,7 +54,7 @@ CONFIG = {
 
 
 def hub_folder(folder: Path) -> dict[str, bytes]:
-    """Make a folder as the hub has them, and return its files but the weights."""
+    """Make a folder in the form of the hub, and return its files except the weights."""
     save_description(tiny_model(), folder)
     said = json.loads((folder / "tokenizer_config.json").read_text())
     written: dict[str, Any] = {
@@ -103,7 +103,7 @@ def test_a_checkpoint_has_its_sources_files_and_other_types_alone(tmp_path: Path
     assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == out
 
 
-def test_what_a_run_changes_of_tokens_and_template_is_in_its_checkpoint(tmp_path: Path) -> None:
+def test_a_runs_changes_of_tokens_and_template_are_in_its_checkpoint(tmp_path: Path) -> None:
     hub_folder(tmp_path / "hub")
     loaded = loaded_from(tmp_path / "hub")
     assert loaded.model.generation_config is not None

@@ -1,6 +1,5 @@
-"""What reaches the kernels of attention: types, sizes, and which models keep a mask of their own.
-That packed rows compute the same as separate sequences is tested with whole models (test_logprobs).
-"""
+"""The tensors that reach the kernels of attention: types, sizes, and the models that keep their own
+mask. test_logprobs tests with whole models that packed rows equal separate sequences."""
 
 from typing import Any
 
@@ -95,7 +94,7 @@ def test_under_autocast_kernels_get_its_type_alone(config: PreTrainedConfig) -> 
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.model_type)
-def test_a_pass_in_half_precision_takes_the_varlen_kernel_where_there_is_one(
+def test_a_pass_in_half_precision_uses_the_varlen_kernel_if_available(
     monkeypatch: pytest.MonkeyPatch, config: PreTrainedConfig
 ) -> None:
     called: list[torch.dtype] = []

@@ -1,4 +1,4 @@
-"""Micro-batches respect the budget, lose nothing, and come in the number that is asked for."""
+"""Micro-batches respect the budget, lose nothing, and come in the requested number."""
 
 import pytest
 from hypothesis import given

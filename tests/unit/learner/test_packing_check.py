@@ -1,4 +1,4 @@
-"""Models whose sequences stay apart in a packed row are loaded; others are refused in words."""
+"""Models whose sequences stay separate in a packed row are loaded. Others are refused in words."""
 
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ def in_folder(folder: Path, config: PreTrainedConfig, kind: Any = AutoModelForCa
         GPT2Config(vocab_size=24, n_embd=32, n_layer=2, n_head=2, bos_token_id=1, eos_token_id=2),
         GPTNeoXConfig(**SHAPE | {"num_key_value_heads": None}),
         Gemma3TextConfig(**SHAPE, sliding_window=4),
-        # Its attention has no packed rows of ours, and goes through transformers' mask.
+        # Its attention cannot use our packed rows, and goes through transformers' mask.
         Gemma2Config(**SHAPE, final_logit_softcapping=None),
     ],
     ids=lambda c: c.model_type,
@@ -87,7 +87,7 @@ def test_sequences_that_only_see_themselves_can_be_packed(
     [
         QWEN_NEXT,
         Lfm2Config(**SHAPE, layer_types=["conv", "full_attention"]),
-        # Their masks know nothing of packed rows.
+        # Their masks ignore packed rows.
         BloomConfig(vocab_size=24, hidden_size=32, n_layer=2, n_head=2),
         GptOssConfig(**SHAPE, num_local_experts=4, num_experts_per_tok=2),
     ],

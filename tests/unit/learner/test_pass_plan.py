@@ -1,4 +1,5 @@
-"""How ranks make their passes, by the memory of their GPUs: the same as a submission is told."""
+"""The plan of the ranks' passes, by the memory of their GPUs, equals the estimate of the
+submission."""
 
 from pathlib import Path
 from typing import Any
@@ -64,18 +65,18 @@ def test_a_plan_says_whether_activations_are_kept_and_why() -> None:
     assert (unknown.parallel, unknown.checkpointing) == ("fsdp", False)
 
 
-def test_on_a_cpu_nothing_is_computed_again_unless_the_config_says_so() -> None:
+def test_a_cpu_recomputes_activations_only_if_the_config_says_so() -> None:
     ranks = Ranks(0, 1, torch.device("cpu"))
     by_itself = agreed_plan(config(), ranks, qwen, list)
     assert (by_itself.parallel, by_itself.checkpointing) == ("ddp", False)
     assert agreed_plan(config(activation_checkpointing=True), ranks, qwen, list).checkpointing
 
 
-def test_beside_vllm_a_rank_has_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device that is a GPU by its name alone."""
+def test_a_rank_next_to_vllm_has_less_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that is a GPU by name only."""
     gpu = GPU.model_copy(update={"memory": 200 * GB})
     monkeypatch.setattr(pass_plan, "gpu_of", lambda device: gpu)
-    # Of the 120 GB, another run's vLLM has some for a while.
+    # Another run's vLLM holds some of the 120 GB for a while.
     found = iter((90 * GB, 119 * GB))
     monkeypatch.setattr(pass_plan, "available", lambda device: next(found))
     ranks = Ranks(0, 1, torch.device("cuda", 0))
@@ -86,7 +87,7 @@ def test_beside_vllm_a_rank_has_less_memory(monkeypatch: pytest.MonkeyPatch) -> 
     beside = agreed_plan(thin, ranks, qwen, lambda: [Worker((gpu,))])
     assert (alone.checkpointing, beside.checkpointing) == (False, True)
     assert list(found) == []
-    # If that does not end, training tries all the same.
+    # If the vLLM does not end, training is attempted anyway.
     monkeypatch.setattr(pass_plan, "available", lambda device: 90 * GB)
     monkeypatch.setattr(pass_plan, "ROOM_SECONDS", 0.0)
     assert agreed_plan(thin, ranks, qwen, lambda: [Worker((gpu,))]) == beside

@@ -1,4 +1,5 @@
-"""What another start may not meet again ends no run: the learner starts anew and tries it again."""
+"""An error that may pass by the next start does not end the run: the learner starts again and
+retries."""
 
 import errno
 import threading
@@ -29,7 +30,7 @@ ALONE = Ranks(0, 1, torch.device("cpu"))
 
 
 def wrapped(error: Exception) -> UnusableModel:
-    """What becomes of an error of a library while a model is loaded."""
+    """The error that a model's loader makes of a library's error."""
     with pytest.raises(UnusableModel) as raised, unusable("/models/m"):
         raise error
     return raised.value
@@ -60,7 +61,7 @@ def test_a_model_that_is_broken_stays_so() -> None:
         assert not passes(wrapped(error))
 
 
-def test_a_hub_that_is_not_to_be_asked_is_not_asked_again() -> None:
+def test_an_offline_hub_is_not_retried() -> None:
     error = LocalEntryNotFoundError("cannot find the snapshot folder")
     error.__cause__ = OfflineModeIsEnabled("HF_HUB_OFFLINE")
     assert not passes(wrapped(error))
@@ -69,7 +70,7 @@ def test_a_hub_that_is_not_to_be_asked_is_not_asked_again() -> None:
 @pytest.mark.parametrize(
     ("status", "later"), [(403, False), (404, False), (429, True), (503, True)]
 )
-def test_what_the_hub_answers_is_final_unless_it_is_in_trouble(status: int, later: bool) -> None:
+def test_the_hubs_answer_is_final_unless_it_reports_trouble(status: int, later: bool) -> None:
     answer = httpx.Response(status, request=httpx.Request("GET", "https://hub"))
     error = LocalEntryNotFoundError("cannot find the snapshot folder")
     error.__cause__ = HfHubHTTPError("no", response=answer)  # type: ignore[arg-type]
@@ -110,7 +111,7 @@ class Ended:
         self.states: list[tuple[str, str]] = []
 
     def set_state(self, state: str) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def finish(self, state: str, reason: str) -> None:
         self.states.append((state, reason))

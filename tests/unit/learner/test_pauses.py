@@ -1,4 +1,4 @@
-"""Why a run is paused, where there are several reasons at once."""
+"""The reason of a paused run, if there are several reasons at once."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ FULL, DISK = "Redis has no memory", "cannot write runs/r/metrics.jsonl"
 
 
 class Thread:
-    """The connection to the store, of which nothing is called."""
+    """A connection to the store that is never called."""
 
     def __init__(self) -> None:
         nouns = ("runs", "trajectories", "evaluations", "ledger", "live_sessions")

@@ -1,5 +1,6 @@
-"""The gradient of whole objectives is that of the formulas in docs/algorithms.md, written down once
-more in plain torch: answer by answer, of one rank, without packing, chunks or counts beforehand."""
+"""The gradient of whole objectives equals that of the formulas in docs/algorithms.md, written
+down again in plain torch: answer by answer, on one rank, without packing, chunks or precomputed
+counts."""
 
 import copy
 from collections.abc import Callable
@@ -23,11 +24,11 @@ from tests.unit.learner.threads import assert_same_gradients, mean_gradients
 TEMPERATURE, MAX_TOKENS, GROUPS, PER_GROUP = 0.7, 12, 4, 4
 
 Tokens = list[tuple[Sample, torch.Tensor, torch.Tensor]]
-"""Of each answer that trains: log π and the entropy of its tokens."""
+"""log π and the entropy of its tokens, for each trained answer."""
 
 
 def answers() -> list[Sample]:
-    """Answers of all groups, each token chosen from a few others; the last of a group has no
+    """Answers of all groups, each token chosen from a few others. The last of a group has no
     loss."""
     samples = random_samples(GROUPS, PER_GROUP, seed=3)
     for number, sample in enumerate(samples):
@@ -43,7 +44,7 @@ def answers() -> list[Sample]:
 
 
 def plain(model: Any, samples: list[Sample]) -> Tokens:
-    """By the model's own logits, all others at −∞."""
+    """Log-probabilities from the model's own logits, with all other ids at −∞."""
     found = []
     for sample in samples:
         if not sample.trains:
@@ -76,7 +77,7 @@ def away(sample: Sample, own: torch.Tensor) -> torch.Tensor:
 
 
 def grpo(tokens: Tokens) -> torch.Tensor:
-    """ppo, a mean of each answer, then of all; k3 beside it, and less entropy."""
+    """ppo, averaged over each answer, then over answers; plus k3, minus entropy."""
     each = [
         (ppo(ratio(s, own), s.advantage, 0.2, 0.25) - 0.02 * entropy).mean()
         + 0.1 * ((-away(s, own)).exp() + away(s, own) - 1).mean()
@@ -86,13 +87,13 @@ def grpo(tokens: Tokens) -> torch.Tensor:
 
 
 def dr_grpo(tokens: Tokens) -> torch.Tensor:
-    """Every answer divided by the longest that there may be."""
+    """Every answer is divided by the longest length allowed."""
     each = [ppo(ratio(s, own), s.advantage, 0.2, 0.2).sum() for s, own, _ in tokens]
     return torch.stack(each).sum() / (len(each) * MAX_TOKENS)
 
 
 def gspo(tokens: Tokens) -> torch.Tensor:
-    """The ratio of an answer is the geometric mean: each of its tokens moves all of it."""
+    """The ratio of an answer is the geometric mean: each of its tokens changes the whole ratio."""
     each = []
     for s, own, _ in tokens:
         rho = (own - s.sampler_logprobs.double()).mean().exp()
@@ -101,15 +102,15 @@ def gspo(tokens: Tokens) -> torch.Tensor:
 
 
 def summed_kl(tokens: Tokens) -> torch.Tensor:
-    """Tokens count alike; the KL is summed over an answer, and its mean over answers added."""
+    """Tokens count equally. The KL is summed over an answer and averaged over answers."""
     policy = torch.cat([ppo(ratio(s, own), s.advantage, 0.2, 0.2) for s, own, _ in tokens])
     kl = torch.stack([(away(s, own).square() / 2).sum() for s, own, _ in tokens])
     return policy.mean() + 0.05 * kl.mean()
 
 
 def masked_prompts(tokens: Tokens) -> torch.Tensor:
-    """Of prompts each is a mean over the tokens of its answers; answers whose geometric mean of π/μ
-    is out of bounds count in it, and are not trained."""
+    """Each prompt is a mean over the tokens of its answers. Answers whose geometric mean of π/μ is
+    out of bounds count in it, and are not trained."""
     each, masked = [], 0
     for group in range(GROUPS):
         own_answers = [(s, own) for s, own, _ in tokens if s.group == group]
@@ -126,7 +127,7 @@ def masked_prompts(tokens: Tokens) -> torch.Tensor:
 
 
 def decoupled(tokens: Tokens) -> torch.Tensor:
-    """π_prox lies between μ and π by the token's age; its weight against μ is capped."""
+    """π_prox lies between μ and π by the token's age. Its weight against μ is capped."""
     total, cut = torch.zeros((), dtype=torch.float64), 0
     for s, own, _ in tokens:
         mu, age = s.sampler_logprobs.double(), s.staleness.double()

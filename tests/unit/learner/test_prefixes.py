@@ -1,4 +1,4 @@
-"""Which tokens samples share, when that pays, and the forest that comes of it."""
+"""The tokens that samples share, when sharing pays, and the resulting forest."""
 
 import torch
 from hypothesis import given
@@ -26,9 +26,9 @@ def prefixes(
     return common_prefixes(tokens, experts or [None] * len(tokens), sharing)
 
 
-def test_sequences_with_a_common_beginning_lie_behind_each_other() -> None:
+def test_sequences_with_a_common_prefix_are_neighbours() -> None:
     found = prefixes([[7, 1, 2, 3], [300, 5], [7, 1, 9], [7, 1, 2, 3, 4], [7, 1, 2, 3]])
-    # By their numbers: 300 is after 7, though its lowest byte is less.
+    # By their numbers: 300 comes after 7, though its lowest byte is smaller.
     assert found.order == [0, 4, 3, 2, 1]
     assert found.lengths == [4, 4, 5, 3, 2]
     assert found.shared == [0, 4, 4, 2, 0]
@@ -49,7 +49,7 @@ def test_a_token_with_other_recorded_experts_is_another() -> None:
     assert prefixes(sequences, experts=[one, None]).shared == [0, 0]
 
 
-def test_sharing_pays_where_it_saves_more_than_merging_costs() -> None:
+def test_sharing_pays_if_it_saves_more_than_merging_costs() -> None:
     # 100 weights and one number of attention: a prefix of 10 tokens is 2·100·10 + 4·1·55 = 2,220
     # FLOPs, and each of four copies but one is saved: 6,660. Merging takes 30 for a token.
     sharing = Sharing(SequenceCost(weights=100, attention=1), merge=30, least=1)
@@ -60,7 +60,7 @@ def test_sharing_pays_where_it_saves_more_than_merging_costs() -> None:
     assert not Sharing(sharing.cost, merge=0, least=31).pays(0, 10, copies=4, behind=1)
 
 
-def test_what_does_not_pay_at_a_fork_leaves_later_forks_alone() -> None:
+def test_an_unprofitable_fork_leaves_later_forks_alone() -> None:
     # All share 2 tokens, and the last two 6: only prefixes of at least 5 saved tokens pay.
     sharing = Sharing(SequenceCost(weights=1), merge=0, least=5)
     assert worthwhile([8, 8, 8], [0, 2, 6], sharing) == [0, 0, 6]
@@ -109,5 +109,5 @@ def test_every_sequence_is_found_again_on_a_path_of_the_forest(sequences: list[l
         own = [s for s, start in enumerate(starts) if start in place.tolist()]
         assert sum(forest.lengths[s] for s in own) == len(place)
         assert [forest.parents[s] for s in own] == [-1, *own[:-1]]
-    # Nothing is in it twice: no more tokens than different prefixes.
+    # No token is in it twice: it has exactly as many tokens as there are different prefixes.
     assert len(row) == len({tuple(s[: n + 1]) for s in sequences for n in range(len(s))})

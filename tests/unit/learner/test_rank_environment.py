@@ -1,4 +1,5 @@
-"""What the supervisor puts into the environment of a rank, and what it leaves to the user."""
+"""Variables that the supervisor puts into the environment of a rank, and those that it leaves to
+the user."""
 
 import asyncio
 from pathlib import Path

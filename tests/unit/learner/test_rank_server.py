@@ -1,4 +1,4 @@
-"""The ranks' common parent: what a rank gets from it, and how both end."""
+"""The ranks' common parent: what it gives a rank, and how both end."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ def own():
 if __name__ == "__main__":
     sys.exit(main())
 """
-# The server as it is with a build of vLLM for this device.
+# The server as it is with a GPU build of torch.
 SERVER = """
 import sys
 from learner.supervise import rank_server
@@ -104,7 +104,7 @@ def test_a_rank_has_its_own_session_the_meeting_file_and_default_signals(
     assert first["arguments"] == ["--ranks", "2"]
     assert (first["met"], first["ignored"], first["sockets"]) == ("here", False, 0)
 
-    # A scheduler that tells every process of a job: the ranks end first.
+    # A scheduler sends SIGTERM to every process of a job: the ranks end first.
     process.send_signal(signal.SIGTERM)
     supervisor.send(msgspec.msgpack.encode(Terminate()))
     assert report(supervisor) == Ended(0, -signal.SIGTERM)
@@ -115,7 +115,7 @@ def test_a_rank_has_its_own_session_the_meeting_file_and_default_signals(
 
 @pytest.fixture
 def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RankProcesses]:
-    """Two ranks under one server, again and again."""
+    """Two ranks under one server, started again and again."""
     (tmp_path / "small_rank.py").write_text(RANK)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("TELL", str(tmp_path / "told"))
@@ -141,10 +141,10 @@ async def test_ranks_end_with_their_server_and_start_again_under_a_new_one(
     await one._server.close()
 
 
-async def test_ranks_that_are_not_wanted_any_more_are_not_waited_for(
+async def test_a_cancelled_start_is_not_waited_for(
     ranks: Callable[[], RankProcesses], tmp_path: Path
 ) -> None:
-    """Told to end while the server imports."""
+    """Asked to end while the server imports."""
     (tmp_path / "small_rank.py").write_text("import signal\nsignal.pause()")
     one = ranks()
     await one.spawn(0)
@@ -154,10 +154,10 @@ async def test_ranks_that_are_not_wanted_any_more_are_not_waited_for(
     await one.end()
 
 
-async def test_ranks_are_told_to_end_as_soon_as_they_can_be_told(
+async def test_ranks_are_asked_to_end_as_soon_as_the_server_is_ready(
     ranks: Callable[[], RankProcesses],
 ) -> None:
-    """The server has just imported everything, and the supervisor has not heard of it."""
+    """The server has just imported everything, and the supervisor does not know it yet."""
     one = ranks()
     await one.spawn(0)
     select.select([one._server._control], [], [])

@@ -43,7 +43,7 @@ def test_steps_come_in_their_order_and_each_after_the_first_is_read_by_the_threa
     found: list[tuple[Step, Any]] = [ahead.next(is_last=number == 2) for number in range(3)]
     ahead.close()
     assert [examples for _, examples in found] == [[0], [1], [2]]
-    # What a checkpoint holds is the place of the step that is trained.
+    # A checkpoint holds the position of the trained step.
     assert [step.position for step, _ in found] == [1, 2, 3]
     assert rows.read == [(0, True), (1, False), (2, False)]
 

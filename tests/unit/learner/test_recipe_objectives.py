@@ -1,8 +1,8 @@
-"""Each recipe's objective, composed by the learner, against its formula written out here; and what
-its critic learns, where it has one.
+"""Each recipe's objective, composed by the learner, equals its formula written out here; so do the
+targets of its critic, if it has one.
 
-Two groups of 10 and 3 answers: one answer was truncated, one has no reward, every second token is
-not the policy's. All in float64, loss and gradient.
+Two groups of 10 and 3 answers. One answer was truncated, one has a missing reward, and every second
+token is a tool's. Everything in float64, loss and gradient.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ MAX_TOKENS = 12
 
 @dataclass
 class Answer:
-    """One answer that trains, as the formulas see it; log-probabilities [k] in float64."""
+    """One trained answer, as the formulas need it. Log-probabilities [k] in float64."""
 
     p: torch.Tensor
     """log π, with gradient."""
@@ -48,11 +48,11 @@ class Answer:
     group: int
     number: int
     values: torch.Tensor
-    """[k + 1] what the critic said before the update."""
+    """[k + 1] values of the critic before the update."""
     tokens: list[int]
     """Prompt and answer."""
     places: list[int]
-    """Which of them are in the loss."""
+    """Indices of the tokens in the loss."""
 
     @property
     def all(self) -> list[float]:
@@ -166,8 +166,8 @@ def discounted(
     return torch.tensor(parts, dtype=torch.float64)
 
 
-# No answer has the 19 tokens that torchtune wants: every score is −3. It comes after the last
-# token, as a step without a token; a truncated answer has none.
+# No answer has the 19 tokens that torchtune wants: every score is −3. The score comes after the
+# last token, as a step without a token; a truncated answer gets no score there.
 def torchtune_advantages(x: Answer) -> torch.Tensor:
     if ENDS[x.group][x.number] == "length":
         return discounted(x, -3.0, 0.01, 0.95)
@@ -227,7 +227,7 @@ def minimind_ppo(answers: list[Answer]) -> torch.Tensor:
 
 
 def torchtune_critic(answers: list[Answer], table: torch.Tensor) -> torch.Tensor:
-    # It is asked before each token in the loss, and after the last one of an answer that ended.
+    # It is asked before each token in the loss, and after the last token of an ended answer.
     asked = [
         table[token]
         for x in answers
@@ -254,7 +254,7 @@ def areal_critic(answers: list[Answer], table: torch.Tensor) -> torch.Tensor:
 
 
 def minimind_critic(answers: list[Answer], table: torch.Tensor) -> torch.Tensor:
-    # It is asked once, after all; vf_coef 0.5 of the mean squared error.
+    # It is asked once, at the end; vf_coef 0.5 of the mean squared error.
     return 0.5 * torch.stack([(table[x.tokens[-1]] - x.score) ** 2 for x in answers]).mean()
 
 
@@ -312,8 +312,8 @@ def groups() -> list[TrajectoryGroup]:
 
 def test_every_recipe_of_reinforcement_learning_has_its_formula_here() -> None:
     names = {r.name for r in list_recipes() if r.config.get("type", "rl") == "rl"}
-    # Those of the demo and of the quick start are grpo with other sizes; test_distillation has the
-    # one that learns from no reward.
+    # Recipes of the demo and of the quick start are grpo with other sizes. test_distillation has
+    # the recipe without rewards.
     same = {"demo_grpo", "smollm2_gsm8k"}
     assert names - same - {"distillation"} == set(FORMULAS)
 
@@ -327,7 +327,7 @@ def recipe(name: str) -> Objective:
 
 
 def answers_of(samples: list[Sample], policy: Unigrams, temperature: float) -> list[Answer]:
-    """Those that have a reward, under `policy`."""
+    """The answers that have a reward, under `policy`."""
     answers = []
     for sample in samples:
         rewards = REWARDS[sample.group]

@@ -1,4 +1,4 @@
-"""Copies of the policy: what they are after each step, also after a resume."""
+"""Copies of the policy: their weights after each step, also after a resume."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -54,8 +54,8 @@ OBJECTIVES: dict[str, dict[str, Any]] = {
 
 
 def weights_after(following: Following | None, policies: list[float]) -> list[float]:
-    """A weight of a copy that begins at 0, after each of the steps that made all weights of the
-    policy one of `policies`."""
+    """A weight of a copy that begins at 0, after steps that set all weights of the policy to
+    `policies` in turn."""
     copy = PolicyCopy(TokenLogprobs(tiny_model().model), following)
     policy = tiny_model().model
     for weight in copy.parameters.values():
@@ -98,7 +98,7 @@ def test_each_kind_of_copy_follows_as_it_is_called(
 
 
 def start(folder: Path) -> RLConfig:
-    """A run that has just begun, from a model in `folder`, with no copies."""
+    """A run that has just begun, from a model in `folder`, without copies."""
     write_checkpoint(folder, captured(folder, tiny_model()), lambda: None)
     return config(folder / "step-000000-a")
 
@@ -123,7 +123,7 @@ def captured(base: Path, loaded: LoadedModel) -> Any:
 
 
 class Run:
-    """What a learner holds of a run, from its start or from a checkpoint."""
+    """A learner's state of a run, from its start or from a checkpoint."""
 
     def __init__(self, config: RLConfig, folder: Path | None = None) -> None:
         base = config.model.path
@@ -140,7 +140,7 @@ class Run:
             load_optimizer(folder, self.optimizers)
 
     def step(self) -> dict[str, float]:
-        """One batch more, the same for all runs at this step."""
+        """Train one more batch, the same for all runs at this step."""
         step = self.state.step + 1
         metrics = train_batch(
             state_of(self.loaded, self.optimizers, self.copies),
@@ -165,8 +165,8 @@ def test_ratios_are_taken_against_the_lagged_copy(tmp_path: Path) -> None:
     lagged = {"proximal": {"type": "lagged", "every": 2}}
     run = Run(config(tmp_path / "step-000000-a", **lagged))
     apart = [run.step()["train/proximal_kl"] for _ in range(3)]
-    # Before the first and the third step the copy is the policy; before the second it is the
-    # policy of the first. What the sampler said plays no part.
+    # Before the first and the third step the copy is the policy; before the second it is the policy
+    # of the first. The sampler's log-probabilities play no part.
     assert apart[0] == pytest.approx(0, abs=1e-9)
     assert apart[1] > 1e-4
     assert apart[2] == pytest.approx(0, abs=1e-9)
@@ -243,7 +243,7 @@ def test_only_the_copies_that_the_objective_needs_are_loaded(tmp_path: Path) -> 
     assert copies == Copies()
 
 
-def test_what_a_checkpoint_takes_on_the_disk_counts_its_copies() -> None:
+def test_the_size_of_a_checkpoint_includes_its_copies() -> None:
     loaded = tiny_model()
     optimizers = Optimizers(loaded.model, AdamW())
     plain = capture(state_of(loaded, optimizers))
@@ -251,7 +251,7 @@ def test_what_a_checkpoint_takes_on_the_disk_counts_its_copies() -> None:
     assert copied.size == plain.size + 5 * 4
 
 
-def test_what_never_changes_is_held_in_the_type_of_the_passes(tmp_path: Path) -> None:
+def test_frozen_weights_are_held_in_the_type_of_the_passes(tmp_path: Path) -> None:
     start(tmp_path)
     path = tmp_path / "step-000000-a"
     held = {}

@@ -66,7 +66,7 @@ def test_both_answers_of_a_pair_are_shown() -> None:
     ]
 
 
-def test_a_row_that_cannot_be_rendered_says_why_and_hides_no_other() -> None:
+def test_a_row_that_cannot_be_rendered_gives_its_reason_and_the_others_are_rendered() -> None:
     silent = (
         "{% for m in messages %}{% if m.content != 'x' %}{{ m.content }}{% endif %}{% endfor %}"
     )
@@ -79,7 +79,7 @@ def test_a_row_that_cannot_be_rendered_says_why_and_hides_no_other() -> None:
 
 
 @pytest.mark.parametrize("rounds", [1, 500])
-def test_what_is_shown_of_a_row_is_bounded(rounds: int) -> None:
+def test_a_rendered_row_has_a_bounded_size(rounds: int) -> None:
     chat = [{**turn, "content": turn["content"] * 3000} for turn in CHAT[:2]] * rounds
     job = preview(sft(data={"dataset": "d", "train_on": "last"}), AskedRow(index=0, prompt=chat))
     (row,) = job.rows
@@ -111,5 +111,5 @@ def test_a_variable_whose_value_changes_nothing_is_named(kind: Any) -> None:
 
     assert idle(enable_thinking="fasle", effort="high") == ["enable_thinking"]
     assert idle(enable_thinking=False, effort="low") == ["effort"]
-    # A default that is not a text has no spelling.
+    # A default value may be another type than text, which cannot be misspelt.
     assert idle(enable_thinking=True, effort="high") == []

@@ -1,5 +1,5 @@
-"""On the same recorded groups, 20 steps straight and 10, a checkpoint, and 10 more end in the same
-weights, bit for bit; with everything that a run carries from step to step."""
+"""On the same recorded groups, 20 steps in one go equal 10 steps, a checkpoint and 10 more, bit for
+bit, with all state that a run carries from step to step."""
 
 import json
 import shutil
@@ -41,7 +41,7 @@ RL: dict[str, Any] = {
     "data": {"dataset": "recorded"},
     "rewards": [{"verifier": "exact"}],
     "sampling": {"max_tokens": 12},
-    # Whoever forgets the step has another learning rate.
+    # A resumed run that forgot its step would use another learning rate.
     "schedule": {"type": "cosine", "floor": 0.1, "warmup_steps": 3},
     "training": {"max_steps": STEPS},
 }
@@ -80,7 +80,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
 
 
 class Recorded:
-    """Where a learner finds recorded groups, in place of its RunStore."""
+    """The recorded groups, in the form of a RunStore."""
 
     lineage = "a"
 
@@ -112,7 +112,7 @@ class Recorded:
 
 
 def start(root: Path) -> str:
-    """The folder of the model that all begin from."""
+    """The folder of the model that all runs begin from."""
     folder = root / "model"
     loaded = tiny_model()
     save_description(loaded, folder)
@@ -121,8 +121,8 @@ def start(root: Path) -> str:
 
 
 class Started(Recorded):
-    """The same for a run that starts from what another one made: a folder, as long as that is
-    there."""
+    """The recorded groups of a run that starts from another run's model: a folder, while it
+    exists."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -153,8 +153,7 @@ def begun(
 
 
 def advance(state: TrainingState, config: RLConfig, steps: int) -> list[dict[str, float]]:
-    """So many steps on the recorded groups, beginning where `state` stands. Returns their
-    metrics."""
+    """Train `steps` steps on the recorded groups, starting at `state`. Returns their metrics."""
     store, rows = Recorded(), []
     for _ in range(steps):
         step = state.progress.step + 1
@@ -173,7 +172,7 @@ def test_the_schedule_and_the_critics_warm_up_go_by_the_runs_steps(tmp_path: Pat
     assert isinstance(config, RLConfig)
     rows = advance(begun(config, tmp_path, None), config, 3)
     # Each batch has 2 minibatches twice, and the run 20 · 4 updates: the last of step s is number
-    # 4s − 1 from 0. The critic's goes by the same.
+    # 4s − 1 from 0. The critic follows the same schedule.
     rates = [1e-3 * (1 - (4 * step - 1) / 80) for step in (1, 2, 3)]
     assert [row["critic/lr"] for row in rows] == pytest.approx(rates)
     # The policy is only measured at first, once.
@@ -250,7 +249,7 @@ def test_a_run_goes_back_to_the_newest_checkpoint_that_is_whole(tmp_path: Path, 
         assert "the run goes on from step 2, whose checkpoint is whole" in warning
         assert name in warning
         (folders[2] / name).write_bytes(whole)
-    # Training does without this one.
+    # Training does not need this file.
     damaged(folders[2] / "generation_config.json", how)
     store = Restarted()
     assert read_checkpoint(record, ALONE, store, volume) == (folders[2], verify(folders[2]))
@@ -301,7 +300,7 @@ def test_twenty_steps_equal_ten_a_checkpoint_and_ten_bit_for_bit(tmp_path: Path,
     assert len(moved) == len(before)
 
 
-def test_a_start_makes_room_where_a_killed_learner_left_half_a_checkpoint(tmp_path: Path) -> None:
+def test_a_start_deletes_the_half_checkpoint_of_a_killed_learner(tmp_path: Path) -> None:
     left = tmp_path / "runs/r/checkpoints/.step-000003-killed"
     left.mkdir(parents=True)
     model = {"path": start(tmp_path), "dtype": "float32"}
@@ -315,7 +314,7 @@ SOURCE = "runs/source/checkpoints/step-000003-a"
 
 
 def from_source(root: Path, **algorithm: Any) -> tuple[RLConfig, Path]:
-    """A run that started from a checkpoint of another one, and its own first checkpoint."""
+    """A run that started from another run's checkpoint, and its own first checkpoint."""
     folder = root / SOURCE
     folder.parent.mkdir(parents=True)
     Path(start(root)).rename(folder)
@@ -334,7 +333,7 @@ def test_a_run_goes_on_from_its_checkpoint_when_what_it_started_from_is_gone(
 ) -> None:
     gae = {"advantage": {"type": "gae"}, "critic": {"path": "run:source@3"}}
     config, own = from_source(tmp_path, prompts_per_step=GROUPS, samples_per_prompt=3, **gae)
-    # Somebody has made room.
+    # Someone has freed disk space.
     shutil.rmtree(tmp_path / SOURCE)
     store: Any = Started(tmp_path / SOURCE)
     state = begun(config, tmp_path, own, store)

@@ -96,7 +96,7 @@ def test_groups_need_not_have_the_same_components() -> None:
 def test_groups_that_were_filtered_count_in_what_was_sampled() -> None:
     groups = [
         trajectory_group([1.0, None, 0.0]),
-        # Chosen from four, of which one was right.
+        # Chosen from four samples, one of them right.
         trajectory_group([1.0, 0.0], sampled_reward=0.25),
     ]
     # Two more were filtered: one all right, one all wrong.
@@ -140,7 +140,7 @@ def test_sessions_have_turns_branches_and_tokens_that_were_not_sampled() -> None
     assert not [n for n in outcome_metrics(outcome_sums([group], 2), 2) if n.startswith("session/")]
     group.turns, group.branches = np.array([3, 1]), np.array([[0, 1, 2]])
     metrics = outcome_metrics(outcome_sums([group, group], 2), 2)
-    # Of each sample's tokens one is not the policy's.
+    # One token of each sample is not the policy's.
     assert metrics["session/turns"] == 2
     assert metrics["session/fork_rate"] == 1 / 4
     assert metrics["session/tool_tokens"] == 1

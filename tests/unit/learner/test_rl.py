@@ -1,4 +1,4 @@
-"""What one batch does to where a run stands."""
+"""The effect of one batch on a run's progress."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def test_a_resumed_run_that_sets_another_beta_begins_from_it() -> None:
     assert beta_so_far(state, config(kl=kl | {"beta": 0.3}).algorithm) is None
 
 
-def test_a_batch_in_which_nothing_trained_leaves_beta_where_it_is() -> None:
+def test_a_batch_without_trained_samples_leaves_beta_unchanged() -> None:
     kl = {"type": "k3", "adaptive": {"target": 4, "horizon": 100}}
     assert advanced(START, config(kl=kl), {"train/kl_beta": 0.2}).kl_beta == 0.2
 

@@ -1,4 +1,4 @@
-"""Which pieces of a packed row share a call, and what padding there is in it."""
+"""The pieces of a packed row that share a call, and their padding."""
 
 import pytest
 import torch
@@ -18,9 +18,9 @@ def shapes(lengths: list[int]) -> list[tuple[int, int]]:
         # 75 is three quarters of 100, 74 is not.
         ([100, 75], [(2, 100)]),
         ([100, 74], [(1, 100), (1, 74)]),
-        # Each against the longest of its block, in whatever order they stand in the row.
+        # Each against the longest of its block, in any order in the row.
         ([80, 120, 65, 100, 200], [(1, 200), (2, 120), (2, 80)]),
-        # Short ones share a call: it costs more than what they would save.
+        # Short pieces share a call: an extra call would cost more than it saves.
         ([64, 3, 10, 1], [(4, 64)]),
         ([65, 3, 10, 1], [(1, 65), (3, 10)]),
     ],
@@ -43,7 +43,7 @@ def test_every_token_has_its_place_and_padding_repeats_the_first_one() -> None:
 
 
 def test_a_parents_tokens_are_a_rectangle_for_all_that_is_behind_it() -> None:
-    # A prompt of 3 with answers of 2 and 2, the first of which goes on in two ways, and a stranger.
+    # A prompt of 3 with answers of 2 and 2, a stranger, and two continuations of the first answer.
     layout = packed_layout([3, 2, 1, 4, 2, 5], parents=[ROOT, 0, 1, 1, 0, ROOT])
     row = torch.arange(17)
     assert layout.positions == [0, 3, 5, 5, 3, 0]
@@ -73,7 +73,7 @@ def test_a_windowed_segment_has_its_ancestors_last_tokens_before_it() -> None:
     assert call.key_bounds.tolist() == [0, 3, 8, 15]
 
 
-def test_a_window_that_reaches_all_tokens_is_none() -> None:
+def test_a_window_over_all_tokens_has_no_effect() -> None:
     layout = packed_layout([9, 4])
     assert layout.blocks(9) is layout.blocks(None)
     assert layout.varlen(100) is layout.varlen(None)

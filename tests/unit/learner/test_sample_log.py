@@ -1,4 +1,4 @@
-"""Which answers of a batch are written down, and how."""
+"""The answers of a batch that are logged, and their rows."""
 
 import pytest
 
@@ -25,7 +25,7 @@ ELSEWHERE: list[Advantage] = [
     SequenceValue(type="sequence_value"),
     ReverseKL(type="reverse_kl"),
 ]
-"""Those to which a sample's reward is what advantages are made of later."""
+"""Estimators that keep a sample's reward in its advantage."""
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,8 @@ ELSEWHERE: list[Advantage] = [
     [
         # The best and the worst of group 0, then sample 2 % 3 of group 1 and of group 0.
         (2, [(0, 1), (0, 0), (1, 2), (0, 2)]),
-        # All of group 1 are the same: one of it; then sample 3 % 3 of each, then 4 % 3.
+        # Rewards of group 1 are all equal, so it has one answer; then sample 3 % 3 of each, then 4
+        # % 3.
         (3, [(1, 2), (0, 0), (1, 0), (0, 1)]),
     ],
 )
@@ -46,7 +47,7 @@ def test_the_best_and_the_worst_of_one_group_and_one_of_each_other(
     assert choose(rewards, step, 2) == chosen[:2]
 
 
-def test_no_more_is_chosen_than_there_is_and_nothing_twice() -> None:
+def test_each_completion_is_chosen_at_most_once() -> None:
     assert sorted(choose([[0.0, 1.0], [1.0, None]], 7, 64)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert choose([[None, None]], 1, 4) == [(0, 1), (0, 0)]
     assert choose([[0.0, 1.0]], 1, 0) == []
@@ -54,7 +55,7 @@ def test_no_more_is_chosen_than_there_is_and_nothing_twice() -> None:
     assert choose([], 1, 4) == []
 
 
-def test_an_answer_stands_there_as_it_was_sampled_with_all_that_it_earned() -> None:
+def test_an_answer_is_logged_as_sampled_with_its_rewards() -> None:
     # Prompt [1, 7]; the answers are 10 11 and 10 11 12.
     tokenizer = tiny_model().tokenizer
     group = trajectory_group(
@@ -108,7 +109,7 @@ def test_an_answer_without_an_advantage_of_its_own_says_so() -> None:
 
     by_reward = {row["reward"]: row["advantage"] for row in described(picked, 1, MEAN, tokenizer)}
 
-    # The one whose verifier broke is not in the loss.
+    # The sample whose verifier broke is not in the loss.
     assert by_reward == {1.0: 0.5, 0.0: -0.5, None: None}
     for advantage in ELSEWHERE:
         found = described(picked, 1, MEAN.model_copy(update={"advantage": advantage}), tokenizer)

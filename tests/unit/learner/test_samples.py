@@ -37,8 +37,8 @@ REPLAY = Algorithm(advantage=GroupMean(type="group_mean"), router=Router(replay=
 
 def test_each_sample_replays_the_experts_of_its_prompt_and_its_own_tokens() -> None:
     group = trajectory_group([1.0, 0.0])
-    # A layer with one expert a token: of the prompt's two, of the first answer's one that was
-    # through a layer, of the second's two.
+    # A layer with one expert per token: both tokens of the prompt, the one token of the first
+    # answer that went through a layer, and two of the second answer.
     group.experts = np.array([3, 250, 1, 5, 6], np.uint8).reshape(5, 1, 1)
     group.routed = np.array([1, 2])
     first, second = group_samples(decode(encode(group)), REPLAY, 9, LINE, version=3, index=0)
@@ -56,7 +56,7 @@ def test_each_sample_replays_the_experts_of_its_prompt_and_its_own_tokens() -> N
     assert torch.equal(own.experts, second.experts)
     group.keep_experts(())
     assert group.experts.flatten().tolist() == [3, 250]
-    # Groups of before the run was resumed with replay.
+    # Groups sampled before the run was resumed with replay.
     old = group_samples(trajectory_group([1.0, 0.0]), REPLAY, 9, LINE, 3, 0)
     assert [sample.experts for sample in old] == [None, None]
 

@@ -46,7 +46,7 @@ def test_wsd_is_flat_until_its_decay_share() -> None:
     assert shares(schedule, [0, 5, 6, 8, 10]) == pytest.approx([1.0, 1.0, 1.0, 0.5, 0.0])
 
 
-def test_a_decay_begins_where_a_longer_warm_up_ends() -> None:
+def test_a_decay_begins_after_a_longer_warm_up() -> None:
     schedule = Schedule(type="wsd", decay_share=0.4, warmup_steps=8)
     assert shares(schedule, [7, 8, 9, 10]) == pytest.approx([8 / 9, 1.0, 0.5, 0.0])
     linear = Schedule(type="linear", warmup_steps=8)

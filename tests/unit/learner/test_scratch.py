@@ -1,4 +1,5 @@
-"""A tokenizer that a run trains says every text, its chats end as its texts do, and it repeats."""
+"""A tokenizer that a run trains encodes every text, ends chats as it ends texts, and is
+reproducible."""
 
 import json
 from typing import Any
@@ -56,7 +57,7 @@ def test_tools_and_calls_are_written_and_the_calls_are_trained() -> None:
     assert tokenizer.decode(begun) == f"<tool_call>{written}</tool_call><|im_end|>"
     assert tokenizer.decode(ended) == "62<|im_end|>"
     assert json.dumps(tool) in tokenizer.decode(made.tokens)
-    # Digits are tokens of their own, which is what a small model needs to copy a number.
+    # Digits are separate tokens, which a small model needs to copy a number.
     assert tokenizer.tokenize("27+35") == ["2", "7", "+", "3", "5"]
 
     # A client sends the arguments of a call as text.

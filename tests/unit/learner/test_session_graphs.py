@@ -1,5 +1,5 @@
-"""The gradient of sessions with branches is the weighted sum of what their turns have alone; with a
-transformer, in float64."""
+"""The gradient of sessions with branches is the weighted sum of the gradients of their turns alone.
+With a transformer, in float64."""
 
 from random import Random
 from typing import Any
@@ -47,7 +47,7 @@ def samples_of(goal: Objective, group: TrajectoryGroup) -> list[Sample]:
 
 
 def alone(turns: list[Turn], number: int, advantage: float) -> Sample:
-    """One turn, after all that the policy had seen: its tokens alone are in the loss."""
+    """One turn after everything that the policy had seen: only its tokens are in the loss."""
     tokens, sampled = tokens_of(path(turns, number)), turns[number].sampled
     mask = torch.arange(len(tokens)) >= len(tokens) - len(sampled)
     logprobs = torch.tensor([-0.1 * token for token in sampled.tolist()], dtype=torch.float32)
@@ -65,7 +65,7 @@ def alone(turns: list[Turn], number: int, advantage: float) -> Sample:
 
 
 def token_weights(aggregation: str, lengths: list[int]) -> list[float]:
-    """Of each token of each session, by hand."""
+    """The weight of each token of each session, by hand."""
     trained = [length for length in lengths if length]
     match aggregation:
         case "sequence_mean":

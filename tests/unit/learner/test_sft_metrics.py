@@ -8,7 +8,7 @@ from learner.report.sft_metrics import smoothed, unbiased
 
 
 def averages(*losses: float) -> list[float]:
-    """The average after each of these losses, as a run shows it."""
+    """The average after each loss, as a run shows it."""
     found: list[float] = []
     average = 0.0
     for steps, loss in enumerate(losses):
@@ -22,10 +22,10 @@ def test_the_average_is_divided_by_the_sum_of_its_weights() -> None:
     assert averages(2.0, 5.0) == pytest.approx([2.0, (0.18 + 0.5) / 0.19])
 
 
-def test_a_loss_that_is_no_number_leaves_the_average_where_it_is() -> None:
+def test_a_nan_loss_leaves_the_average_unchanged() -> None:
     assert averages(2.0, math.nan, math.inf) == pytest.approx([2.0, 2.0, 2.0])
     assert averages(2.0, math.nan, 2.0, 2.0)[-1] == pytest.approx(2.0)
 
 
-def test_an_average_begins_with_the_first_loss_that_is_a_number() -> None:
+def test_an_average_begins_with_the_first_finite_loss() -> None:
     assert averages(math.nan, 2.0, 2.0) == pytest.approx([0.0, 2.0, 2.0])

@@ -1,4 +1,5 @@
-"""What supervised runs teach is what sampling asks: prompts are rendered as rollouts do."""
+"""Supervised runs teach what sampling asks for: prompts are rendered as rollout workers render
+them."""
 
 import math
 from typing import Any
@@ -23,18 +24,18 @@ from services.contracts.rows.rendering import compose, render, use_template
 from tests.unit.learner.policies import tiny_model
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
-# In `TINY`'s alphabet: each message in brackets, then a sign that it is the policy's turn.
+# In `TINY`'s alphabet: each message in brackets, then a sign for the policy's turn.
 TEMPLATE = (
     "{% for m in messages %}{% if m['role'] == 'assistant' %}={{ m['content'] }}"
     "{% else %}({{ m['content'] }}){% endif %}{% endfor %}"
     "{% if add_generation_prompt %}={% endif %}"
 )
-# As ChatML, with shorter words.
+# ChatML, with shorter words.
 CHAT = (
     "{% for m in messages %}<start>{{ m['role'][0] }}\n{{ m['content'] }}<end>\n{% endfor %}"
     "{% if add_generation_prompt %}<start>a\n{% endif %}"
 )
-# As Qwen3: the reasoning of all turns but the last is left out.
+# Like Qwen3's: it drops the reasoning of all turns except the last.
 FORGETFUL = (
     "{% for m in messages %}<start>{{ m['role'][0] }}\n"
     "{% if loop.last and m.get('reasoning_content') %}{{ m['reasoning_content'] }}|{% endif %}"
@@ -55,7 +56,8 @@ MESSAGES = Row(
 
 
 def byte_tokenizer(merges: tuple[tuple[str, str], ...] = (), template: str | None = None) -> Any:
-    """A token for each byte, after a beginning and an end of sequence, and for each merge."""
+    """A tokenizer with a token for each byte, for a beginning and an end of sequence, and for each
+    merge."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokens = ["<bos>", "<eos>", *alphabet, *(a + b for a, b in merges)]
     made = Tokenizer(BPE(vocab={token: i for i, token in enumerate(tokens)}, merges=list(merges)))
@@ -79,7 +81,7 @@ def tokenizer(chat_template: str | None = None) -> Any:
 
 
 def turns(*contents: str | dict[str, Any]) -> list[dict[str, Any]]:
-    """A user's and an assistant's turns in alternation."""
+    """Alternating turns of a user and an assistant."""
     roles = ["user", "assistant"] * len(contents)
     return [
         {"role": role, **(content if isinstance(content, dict) else {"content": content})}
@@ -92,7 +94,7 @@ def made(row: Row, tokens: Any, **options: Any) -> Any:
 
 
 def trained(row: Row, tokens: Any, **options: Any) -> list[str]:
-    """The stretches of the row that are in the loss, as text."""
+    """The stretches of the row in the loss, as text."""
     found = made(row, tokens, **options)
     return [tokens.decode(found.tokens[start:end]) for start, end in found.spans]
 
@@ -139,7 +141,7 @@ def test_a_tokenizer_that_ends_texts_ends_no_prompt() -> None:
     "answer",
     [
         "({{ m.content }}){% else %}{{ m.content }}{{ sign }}",
-        # Not prefix-stable, so that the marks are what says where the answer is.
+        # Not prefix-stable, so only the marks locate the answer.
         "({{ m.content }}{% if loop.last %}-{% endif %}){% else %}"
         "{% generation %}{{ m.content }}{{ sign }}{% endgeneration %}",
     ],
@@ -192,7 +194,7 @@ def test_calls_and_contents_in_parts_are_written_as_in_a_session() -> None:
     assert sum(size for size in row.sizes.tolist() if size > 0) == len("1+1")
 
 
-def test_a_row_with_an_image_is_refused_where_it_is_stored() -> None:
+def test_a_row_with_an_image_is_refused_when_it_is_stored() -> None:
     asked = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]
     with pytest.raises(UnusableRow, match=r"row 3: message 1 has a part that is no text"):
         RowTokenizer(byte_tokenizer(), SFTData(dataset="x")).row(Row(prompt=asked, answer="b"), 3)
@@ -229,7 +231,7 @@ def test_marks_that_leave_out_the_end_of_a_turn_do_not_leave_it_out_of_the_loss(
 
 
 def test_a_token_across_the_beginning_of_an_answer_is_cut_there_as_sampling_does() -> None:
-    """The template ends a prompt with a line break; two of them are one token."""
+    """The template ends a prompt with a line break, and two line breaks are one token."""
     tokens = byte_tokenizer((("Ċ", "Ċ"),), CHAT)
     row = Row(prompt="a", answer="\nb")
     asked = render(turns("a"), Data(dataset="d"), tokens)
@@ -352,9 +354,9 @@ def test_a_row_that_cannot_be_learned_is_named_with_the_way_out(
         # The end of sequence spells nothing.
         (TEXT, {}, None, "12", 2),
         (TEXT, {"train_on": "all"}, None, "10+212", 6),
-        # Of the chat (7)(10+2)=, the template adds the brackets and the sign.
+        # The template adds the brackets and the sign of the chat (7)(10+2)=.
         (MESSAGES, {"train_on": "all"}, TEMPLATE, "710+212", 7),
-        # The first token is never counted: here it is a text's own.
+        # The first token is never counted. Here it belongs to a text.
         (
             TEXT,
             {"train_on": "all"},
@@ -404,9 +406,9 @@ def measured(policy: nn.Module, tokens: Any) -> dict[str, float]:
 
 
 def test_bits_per_byte_of_three_sentences_are_those_worked_out_by_hand() -> None:
-    """A uniform model of V tokens: log2 V bits for each. The sentences have 5, 2 and 5 bytes, and
-    with `ab` as one token 5, 2 and 3 tokens; each has an end of sequence, which is in the loss and
-    not in the bits."""
+    """A uniform model of V tokens has log2 V bits per token. The sentences have 5, 2 and 5 bytes,
+    and with `ab` as one token 5, 2 and 3 tokens. Each has an end of sequence, which is in the loss
+    and not in the bits."""
     loaded, tokens = tiny_model(), byte_tokenizer((("a", "b"),))
     loaded.model.resize_token_embeddings(len(tokens), mean_resizing=False)
     torch.nn.init.zeros_(loaded.model.get_output_embeddings().weight)

@@ -1,4 +1,4 @@
-"""Which rows a supervised step has: lost, padded and skipped ones are counted, and it can go on."""
+"""The rows of supervised steps: lost, padded and skipped rows are counted, and steps can resume."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def test_a_number_of_steps_goes_round_the_epochs() -> None:
     ("overlong", "taken", "lost", "skipped"),
     [("crop", {1: 8, 3: 8, 9: 8}, 1 + 4 + 2, 0), ("skip", {}, 0, 3)],
 )
-def test_what_is_too_long_is_cut_or_left_out_and_counted(
+def test_overlong_rows_are_cropped_or_skipped_and_counted(
     overlong: str, taken: dict[int, int], lost: int, skipped: int
 ) -> None:
     data = {"dataset": "d", "max_seq_len": 8, "overlong": overlong}
@@ -65,7 +65,7 @@ def test_what_is_too_long_is_cut_or_left_out_and_counted(
     short = {row: tokens for row, tokens in enumerate(TOKENS) if tokens <= 8}
     assert used == short | taken
     assert sum(step.lost for step in steps) == lost
-    # Those behind the last row belong to no step.
+    # Skipped rows after the last row belong to no step.
     assert sum(step.skipped for step in steps) + (skipped > 0) >= skipped
 
 
@@ -91,7 +91,7 @@ def test_packed_steps_account_for_every_token() -> None:
 
 @pytest.mark.parametrize("changes", [{}, PACKED], ids=["rows", "packed"])
 @pytest.mark.parametrize("after", [1, 2, 5])
-def test_a_run_goes_on_in_the_middle_of_an_epoch_as_if_nothing_had_been(
+def test_a_run_resumes_exactly_in_the_middle_of_an_epoch(
     changes: dict[str, Any], after: int
 ) -> None:
     made = config(**changes)
@@ -113,7 +113,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch_as_if_nothing_had_been(
     overlong=st.sampled_from(["crop", "skip"]),
     packing=st.sampled_from([None, "pad", "crop"]),
 )
-def test_as_many_steps_are_counted_as_there_are(
+def test_the_step_count_equals_the_number_of_steps(
     rows: list[tuple[int, int]], epochs: float, overlong: str, packing: str | None
 ) -> None:
     made = config(
@@ -129,13 +129,13 @@ def test_as_many_steps_are_counted_as_there_are(
     assert step_count(made, order, lengths, 12) == len(steps)
     done = 0
     for step in steps:
-        # What waits to be packed is not trained yet.
+        # Rows that wait to be packed are not trained yet.
         done += len(step.uses) + step.skipped
         assert step.done == done
 
 
 def wasted(lengths: np.ndarray, buffer: int) -> int:
-    """Room that nothing fills in packed rows of 2,048 tokens."""
+    """Padding in packed rows of 2,048 tokens."""
     rows, fit, following = 0, BestFit(2048, buffer, crop=None), iter(enumerate(lengths.tolist()))
     while fit.row(following):
         rows += 1

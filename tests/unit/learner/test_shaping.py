@@ -45,7 +45,7 @@ def test_the_penalty_replaces_the_score_and_is_not_clipped() -> None:
     assert given == [2.0, -3.0, -3.0, 2.0]
 
 
-def test_only_short_answers_are_penalised_where_only_that_is_asked_for() -> None:
+def test_only_short_answers_are_penalised_if_configured_so() -> None:
     config = Shaping(min_response_length=4, reward_penalty=-1.0)
     assert scores(config, [1.0, 1.0], [False, True], [9, 3]) == [1.0, -1.0]
 

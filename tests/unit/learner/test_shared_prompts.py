@@ -1,4 +1,5 @@
-"""Samples that share prompts, and turns of conversations, train exactly as if each had its own."""
+"""Samples that share prompts, and turns of conversations, train exactly as if they did not
+share."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,7 +54,7 @@ WINDOWED = Qwen3Config(**GQA, use_sliding_window=True, sliding_window=5, max_win
 
 
 class ExactNorm(nn.Module):
-    """A norm that does not round to float32 on the way, as transformers' do."""
+    """A norm that does not round to float32 in between, as transformers' norms do."""
 
     def __init__(self, norm: Any) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ class ExactNorm(nn.Module):
 
 
 def exact(model: PreTrainedModel) -> PreTrainedModel:
-    """In float64, all of it."""
+    """Convert the whole model to float64."""
     model = model.double()
     for name, module in list(model.named_modules()):
         if type(module).__name__.endswith("RMSNorm"):
@@ -77,8 +78,8 @@ def exact(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def conversations(groups: int = 4, per_group: int = 4) -> list[Sample]:
-    """Samples of groups with one prompt each. Of each group, the second goes on from the middle of
-    the first one's answer, and the third is the first once more."""
+    """Samples of groups with one prompt each. The second of each group continues from the middle of
+    the first's answer, and the third equals the first."""
     samples = random_samples(groups, per_group)
     generator = torch.Generator().manual_seed(7)
     found: list[Sample] = []
@@ -100,7 +101,7 @@ def conversations(groups: int = 4, per_group: int = 4) -> list[Sample]:
 
 @pytest.fixture
 def sharing(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
-    """Switches sharing on wherever there is something to share, or off."""
+    """Switches sharing on for every possible prefix, or off."""
 
     def switch(on: bool) -> None:
         monkeypatch.setattr(families, "CPU_LEAST", 1 if on else 10**9)
@@ -186,7 +187,7 @@ def once(name: str, experts: bool) -> tuple[dict[str, float], dict[str, torch.Te
         critic = Critic(values, TokenValues(values), optimizers, config, Moments())
     reference = tiny_mixture(3) if experts else exact(tiny_model(3).model)
     copies = Copies(PolicyCopy(TokenLogprobs(reference)))
-    # Where the gradient is nothing but rounding, a small epsilon would make a step of it.
+    # If the gradient is only rounding, a small epsilon would turn it into a step.
     optimizers = Optimizers(model, AdamW(lr=1e-3, eps=1e-3))
     state = state_of(policy, optimizers, copies, critic)
     metrics = train_batch(state, [samples[:8], samples[8:]], goal, 90, ALONE, lambda _: 1.0)

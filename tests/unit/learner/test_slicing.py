@@ -1,4 +1,4 @@
-"""Which weights a rank may read by rows, and which rows are whose."""
+"""The weights that a rank may read by rows, and the rows of each rank."""
 
 import pytest
 from transformers.core_model_loading import (
@@ -24,17 +24,18 @@ def fused(*operations: ConversionOps) -> WeightConverter:
 @pytest.mark.parametrize(
     ("operations", "kept"),
     [
-        # A rank's experts, whole: the first dimension of the stack.
+        # A rank's whole experts: the first dimension of the stack.
         ((MergeModulelist(dim=0), Concatenate(dim=1)), True),
         ((MergeModulelist(dim=0),), True),
         ((MergeModulelist(dim=1),), False),
-        # Rows of q, k and v under each other: the first half of them is not the first half of each.
+        # Rows of q, k and v below each other: the first half of the rows is not the first half of
+        # each.
         ((Concatenate(dim=0),), False),
         ((MergeModulelist(dim=0), Concatenate(dim=0)), False),
         ((Transpose(0, 1),), False),
     ],
 )
-def test_rows_are_read_alone_only_where_a_folder_has_them_in_one_piece(
+def test_a_rank_reads_its_rows_alone_only_if_the_folder_has_them_in_one_piece(
     operations: tuple[ConversionOps, ...], kept: bool
 ) -> None:
     assert keeps_rows(fused(*operations)) == kept
@@ -50,7 +51,7 @@ def test_another_name_changes_no_rows() -> None:
 
 
 class Mesh:
-    """As many ranks as a test wants, seen from one of them."""
+    """A mesh of any number of ranks, seen from one of them."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks

@@ -1,4 +1,4 @@
-"""The gradient of a batch does not depend on how it was cut, and equals the formula's."""
+"""The gradient of a batch does not depend on its cut, and equals the formula's."""
 
 import math
 
@@ -128,13 +128,13 @@ def test_reinforce_is_weighed_by_the_truncated_policy_over_the_sampler(proximal:
 
 def test_a_batch_without_anything_to_train_has_gradient_zero() -> None:
     model = tiny_model().model
-    samples = random_samples(groups=2, per_group=1)  # the only sample of each group is masked
+    samples = random_samples(groups=2, per_group=1)  # The only sample of each group is masked.
     accumulate_gradients(TokenLogprobs(model), samples, objective(), 100, ALONE)
     assert all(float(p.grad.abs().max()) == 0 for p in model.parameters())
 
 
 def own_logprobs(temperature: float) -> list[Sample]:
-    """Samples whose sampler is the tiny model itself, at the version that is trained."""
+    """Samples whose sampler is the tiny model itself, at the trained version."""
     from learner.step import _forward
 
     samples = [sample for sample in random_samples(groups=3, per_group=3) if sample.trains]
@@ -145,7 +145,7 @@ def own_logprobs(temperature: float) -> list[Sample]:
     return samples
 
 
-def test_at_version_equality_there_is_no_mismatch_and_every_ratio_is_one() -> None:
+def test_at_equal_versions_the_mismatch_is_zero_and_every_ratio_is_one() -> None:
     samples = own_logprobs(0.8)
     tally = Tally()
     policy = TokenLogprobs(tiny_model().model)
@@ -160,7 +160,7 @@ def test_at_version_equality_there_is_no_mismatch_and_every_ratio_is_one() -> No
     assert tally.sums[0] == sum(len(s.sampler_logprobs) for s in samples)
 
 
-def test_sampler_and_policy_are_compared_also_where_all_tokens_are_stale() -> None:
+def test_sampler_and_policy_are_compared_even_if_all_tokens_are_stale() -> None:
     samples = own_logprobs(0.8)
     for sample in samples:
         sample.staleness += 1
@@ -174,10 +174,10 @@ def test_sampler_and_policy_are_compared_also_where_all_tokens_are_stale() -> No
     assert metrics["mismatch/sampler_kl"] == pytest.approx(1 - math.log(2), abs=1e-4)
 
 
-def test_an_answer_that_a_weight_update_interrupted_is_no_measure_of_the_sampler() -> None:
+def test_an_answer_interrupted_by_a_weight_update_does_not_count_in_the_mismatch() -> None:
     samples = own_logprobs(0.8)
     interrupted = samples[0]
-    # Its last token was sampled under the trained version, over keys and values of the one before.
+    # Its last token was sampled under the trained version, over older keys and values.
     interrupted.staleness = torch.ones_like(interrupted.staleness)
     interrupted.staleness[-1] = 0
     interrupted.sampler_logprobs = interrupted.sampler_logprobs - 0.1
@@ -205,7 +205,7 @@ def test_recomputed_proximal_makes_the_ratio_one_whatever_the_sampler() -> None:
     assert metrics["train/ratio_max"] == pytest.approx(1, abs=1e-5)
 
 
-def test_a_reference_equal_to_the_policy_adds_nothing_and_one_apart_pulls() -> None:
+def test_a_reference_adds_a_gradient_only_if_it_differs_from_the_policy() -> None:
     goal = objective(kl=ReferenceKL(type="k3", beta=0.5), loss=ReinforceLoss(type="reinforce"))
     kls = []
     for seed in (0, 1):

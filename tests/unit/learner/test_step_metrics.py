@@ -68,7 +68,7 @@ def test_throughput_counts_the_whole_step_and_the_learner_alone() -> None:
     assert metrics["throughput/learner_tokens_per_second"] == 80.0
 
 
-def test_a_metric_that_is_no_number_is_null() -> None:
+def test_a_nan_metric_becomes_null() -> None:
     row = {"step": 3, "train/grad_norm": float("nan"), "train/loss": float("-inf"), "reward": 0.5}
 
     assert finite(row) == {"step": 3, "train/grad_norm": None, "train/loss": None, "reward": 0.5}

@@ -1,4 +1,4 @@
-"""The rows of a supervised run: one that has none to train on ends with the reason."""
+"""The rows of a supervised run. A run without a trainable row ends with the reason."""
 
 import threading
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from services.volume import Volume
 
 
 class Tokens:
-    """A dataset whose rows have so many tokens, the first in the loss in the middle."""
+    """A dataset whose rows have these `lengths`, with the first token in the loss in the middle."""
 
     def __init__(self, name: str, lengths: list[int]) -> None:
         self.name, self._tokens = name, np.array(lengths, np.int32)
@@ -62,7 +62,7 @@ def opened(
 
 
 @pytest.mark.parametrize("overlong", ["skip", "crop"])
-def test_a_dataset_of_which_no_row_can_be_trained_is_named(overlong: str) -> None:
+def test_a_dataset_without_a_trainable_row_is_named(overlong: str) -> None:
     datasets = [Tokens("short", [3, 4, 5, 6]), Tokens("long", [16, 20, 24, 32])]
     with pytest.raises(RunCannotGoOn, match="no row to train on of long has room in"):
         opened(datasets, data={"overlong": overlong})
@@ -146,7 +146,7 @@ def test_a_run_warns_of_rows_that_are_left_out_or_cut(
 @pytest.mark.parametrize(
     ("validation", "expected"), [({}, 2000), ({"rows": 5}, 5), ({"rows": None}, 5000)]
 )
-def test_a_validation_has_so_many_rows_however_large_the_dataset_is(
+def test_a_validation_has_its_number_of_rows_for_any_size_of_dataset(
     validation: dict[str, Any], expected: int
 ) -> None:
     rows = opened([Tokens("large", [4] * 20_000)], validation={"share": 0.25} | validation)
@@ -156,9 +156,9 @@ def test_a_validation_has_so_many_rows_however_large_the_dataset_is(
 @pytest.mark.parametrize(
     ("validation", "first", "others"),
     [
-        # The first set's own limit, and the one of all sets.
+        # The first set has its own limit, the second the common one.
         ({"rows": 10}, [0, 5, 10, 15], 10),
-        # 4 rows of 4 tokens and 10 of 6 have 76; half of them are 2 rows and 5.
+        # 4 rows of 4 tokens and 10 rows of 6 tokens have 76; half of them are 2 and 5 rows.
         ({"rows": 10, "tokens": 38}, [0, 10], 5),
         ({"rows": 10, "tokens": 1000}, [0, 5, 10, 15], 10),
         ({"rows": 10, "tokens": 1}, [0], 1),
@@ -174,11 +174,11 @@ def test_a_set_to_validate_on_has_its_own_number_of_rows_and_all_share_the_token
     assert sum(use.component == 2 for use in rows.validation) == others
 
 
-def test_a_run_that_is_told_to_end_while_no_tokens_can_be_written_ends(
+def test_a_run_that_is_asked_to_end_while_the_disk_is_full_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Unwritten:
-        """A dataset whose tokens find no room on the disk."""
+        """A dataset whose tokens do not fit on the disk."""
 
         def __init__(self, *_: Any) -> None:
             pass

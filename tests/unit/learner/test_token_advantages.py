@@ -1,4 +1,4 @@
-"""Dense rewards in the objective, with values worked out by hand."""
+"""Dense rewards in the objective, with hand-computed values."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ from tests.unit.learner.unigrams import ALONE
 
 
 def dense_sample(**algorithm: Any) -> tuple[Sample, Objective]:
-    """An answer of four tokens, of which the second is not the policy's and counts as the first's.
-    Its reward is 5, of which its tokens earned ½, 1, 0 and ¼ before the end."""
+    """An answer of four tokens. The second is not the policy's, and its reward counts as the
+    first's. The answer's reward is 5; its tokens earned ½, 1, 0 and ¼ before the end."""
     given = {"advantage": {"type": "gae", "whiten": False, "gamma": 0.5, "lambda": 0.5}}
     chosen = Algorithm.model_validate({**given, "critic": {}, **algorithm})
     group = trajectory_group([2.0, 0.0, 5.0], finish_reasons=["stop", "stop", "length"])
@@ -29,13 +29,13 @@ def dense_sample(**algorithm: Any) -> tuple[Sample, Objective]:
 
 
 def test_the_last_token_gets_the_rest_of_a_dense_score() -> None:
-    # 1.5, 0 and ¼ of 5: the rest is 3.25.
+    # 1.5, 0 and ¼ of 5: the remainder is 3.25.
     sample, goal = dense_sample()
     assert token_rewards(sample, goal).tolist() == [1.5, 0.0, 3.5]
 
 
 def test_scale_is_of_all_rewards_and_bias_of_the_whole() -> None:
-    # (5 − 1)·2 = 8, of which 3, 0 and ½ are earned before.
+    # (5 − 1)·2 = 8, with 3, 0 and ½ earned before the end.
     sample, goal = dense_sample(shaping={"scale": 2.0, "bias": 1.0})
     assert token_rewards(sample, goal).tolist() == [3.0, 0.0, 5.0]
 

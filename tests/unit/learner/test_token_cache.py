@@ -1,4 +1,4 @@
-"""Rows are tokenised once, by content, and whatever a crash left behind is made again."""
+"""Rows are tokenised once, by content, and anything that a crash left behind is built again."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ DATA = SFTData(dataset="d", template="{prompt}=")
 
 
 class Counting(RowTokenizer):
-    """Counts the rows that it tokenises."""
+    """A tokenizer that counts its rows."""
 
     count = 0
 
@@ -36,7 +36,7 @@ class Counting(RowTokenizer):
 
 
 class Quiet:
-    """A run that nobody cancels."""
+    """A run that is never cancelled."""
 
     def cancelled(self) -> bool:
         return False
@@ -56,7 +56,7 @@ def dataset(volume: Volume, *segments: list[Row]) -> DatasetRecord:
 
 
 def built(volume: Volume, record: DatasetRecord, part: Part = WHOLE) -> tuple[TokenCache, int]:
-    """The cache, and how many rows had to be tokenised."""
+    """The cache, and the number of rows that were tokenised."""
     tokenizer = tiny_model().tokenizer
     cache = TokenCache(volume, record, cache_key(tokenizer, DATA))
     counting = Counting(tokenizer, DATA)
@@ -129,7 +129,7 @@ def test_new_rows_alone_are_made_later(volume: Volume) -> None:
     assert built(volume, grown)[1] == 2
 
 
-def test_what_decides_the_tokens_is_in_the_key() -> None:
+def test_the_key_covers_everything_that_decides_the_tokens() -> None:
     tokenizer = tiny_model().tokenizer
     key = cache_key(tokenizer, DATA)
     assert cache_key(tiny_model().tokenizer, DATA) == key

@@ -1,4 +1,4 @@
-"""Log-probabilities over what top-k and top-p left: the softmax of those logits alone."""
+"""Log-probabilities over the ids that top-k and top-p left: the softmax of their logits alone."""
 
 from math import log
 from typing import Any
@@ -43,10 +43,10 @@ def test_a_probability_is_over_the_sampling_mask_alone() -> None:
     assert of_one(1, 1, 2, temperature=2)[0] == pytest.approx(1 / (1 + 3**0.5))
 
 
-def test_a_frozen_head_gets_no_gradient_and_costs_no_memory_for_one(
+def test_a_frozen_head_costs_neither_gradient_nor_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As with LoRA. The gradient of a head of 150,000 ids would be gigabytes of float32."""
+    """As with LoRA. The gradient of a head of 150,000 ids would take gigabytes of float32."""
     made: list[tuple[int, ...]] = []
     zeros_like = torch.zeros_like
 
@@ -141,8 +141,8 @@ def test_a_sample_holds_the_sampling_mask_of_its_tokens_in_the_loss() -> None:
 
 
 def cut(samples: list[Sample], model: Any, k: int) -> list[Sample]:
-    """`samples` as a sampler with top-k would have them: with the likeliest ids and the token
-    itself, and its probability among those."""
+    """`samples` as if sampled with top-k: with the likeliest ids and the token itself, and the
+    token's probability among them."""
     for sample in samples:
         with torch.no_grad():
             logits = model(sample.tokens[None]).logits[0, :-1].double() / 0.8
@@ -177,7 +177,7 @@ def test_policy_proximal_and_reference_are_taken_over_the_sampling_mask() -> Non
     assert metrics["mismatch/logprob_max"] < 1e-5
     assert metrics["train/ratio_max"] == pytest.approx(1, abs=1e-5)
     assert metrics["train/kl"] == pytest.approx(0, abs=1e-6)
-    # Of four tokens an untrained model finds about equally likely.
+    # An untrained model finds all four tokens about equally likely.
     assert metrics["train/entropy"] == pytest.approx(log(4), abs=0.02)
 
 

@@ -1,4 +1,4 @@
-"""What an optimizer step makes of a gradient, worked out by hand."""
+"""The effect of an optimizer step for a given gradient, with hand-computed values."""
 
 from typing import Any
 
@@ -14,8 +14,8 @@ MATRIX, HEAD, NORM = "model.layers.0.self_attn.q_proj.weight", "lm_head.weight",
 
 
 def stepped(optimizers: Optimizers, model: Any, gradient: float | torch.Tensor) -> float:
-    """One step where MATRIX and HEAD have this gradient in every entry, and NORM has 0. Returns
-    the norm that was found."""
+    """Do one step with this gradient in every entry of MATRIX and HEAD, and 0 in NORM. Returns the
+    gradient norm."""
     for name, parameter in model.named_parameters():
         if name in (MATRIX, HEAD):
             parameter.grad = torch.zeros_like(parameter) + gradient
@@ -55,7 +55,7 @@ def test_gradients_beyond_the_norm_are_scaled_down_together() -> None:
 
 
 def orthogonalised(value: float) -> float:
-    """What Muon's five steps of Newton and Schulz make of a singular value: ax + bx³ + cx⁵."""
+    """A singular value after Muon's five Newton–Schulz steps: ax + bx³ + cx⁵."""
     for _ in range(5):
         value = 3.4445 * value - 4.775 * value**3 + 2.0315 * value**5
     return value
@@ -85,7 +85,7 @@ def test_muon_moves_by_its_momentum_made_orthogonal() -> None:
 
 
 def test_muon_leaves_embeddings_of_positions_to_adam() -> None:
-    """Their rows are looked up, and multiplied with nothing."""
+    """Their rows are looked up, and never multiplied."""
     ends: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0}
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=2, **ends)

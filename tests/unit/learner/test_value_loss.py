@@ -1,4 +1,4 @@
-"""What a critic learns, with values worked out by hand, in float64."""
+"""The targets and losses of a critic, with hand-computed values in float64."""
 
 import math
 from dataclasses import replace
@@ -53,7 +53,8 @@ def test_without_values_it_is_the_discounted_return() -> None:
 
 
 def sample(**fields: object) -> Sample:
-    """Of reward 2, with two tokens in the loss around one that is not; the critic says .5, 1, 3."""
+    """A sample of reward 2, with two tokens in the loss around one that is not. The critic's values
+    are .5, 1, 3."""
     return replace(
         Sample(
             tokens=torch.tensor([1, 7, 8, 9]),
@@ -111,14 +112,15 @@ def test_the_score_at_the_end_is_compared_with_the_value_there() -> None:
     assert returned(sample(), advantage=at_end) == [[1.25, 1.5], [1.75, 2.5, 2.0]]
     # A truncated completion has no end.
     assert returned(sample(truncated=True), advantage=at_end) == [[1.0, 1.0], [1.5, 2.0]]
-    # What tokens earned by themselves is theirs, here .25 of the first: the end has the rest.
+    # Tokens keep the rewards that they earned, here .25 for the first; the end has the remainder.
     # δ_end = 1.75 − 3 = −1.25, δ_2 = 2, δ_1 = .75; A_2 = 1.375, A_1 = 1.4375.
     dense = sample(rewards=tensor(0.25, 0.0))
     assert returned(dense, advantage=at_end)[0] == [1.4375, 1.375]
 
 
 def test_values_count_in_units_of_reward_and_returns_are_taken_before_whitening() -> None:
-    # The critic says .5 and 1 in units of 2 around 1: it means 2 and 3. δ_2 = −1, δ_1 = 1.
+    # The critic's outputs are .5 and 1 in units of 2 around 1, so its values are 2 and 3. δ_2 = −1,
+    # δ_1 = 1.
     scaled = Scale(1.0, 2.0)
     found = returned(sample(), scaled, advantage=gae())
     assert found == [[0.5, -1.0], [2.5, 2.0]]
@@ -132,7 +134,7 @@ def test_values_count_in_units_of_reward_and_returns_are_taken_before_whitening(
 
 
 def test_the_value_of_a_whole_completion_is_that_of_its_last_token() -> None:
-    # It says 3 in units of .5 around −1: .5, of a reward of 2.
+    # The output is 3 in units of .5 around −1: a value of .5, for a reward of 2.
     found = returned(sample(), Scale(-1.0, 0.5), advantage={"type": "sequence_value"})
     assert found == [[1.5, 1.5], [2.0]]
 
@@ -147,7 +149,8 @@ def test_the_value_loss_is_the_larger_one_with_and_without_the_clip() -> None:
     assert clipped.tolist() == [True, False, False, True]
     loss.sum().backward()
     assert said.grad is not None
-    # What went beyond the clip, towards its target, has no gradient; away from it, it has.
+    # A value beyond the clip has no gradient if it went towards its target, and has one if it went
+    # away.
     assert said.grad.tolist() == pytest.approx([0.0, 1.0, -1.9, 0.0], rel=1e-12)
 
 
@@ -199,8 +202,8 @@ def test_units_and_values_are_inverse() -> None:
 
 
 def test_a_success_that_is_too_rare_is_learned_as_five_deviations() -> None:
-    # Of n rewards one is 1 and the others are 0: the success is (1 − 1/n) / √((n − 1)/n²) =
-    # √(n − 1) deviations from the mean: 5 for n = 26 (3.8 %), 9.95 for n = 100.
+    # One of n rewards is 1 and the others are 0: the success is (1 − 1/n) / √((n − 1)/n²) = √(n −
+    # 1) deviations from the mean: 5 for n = 26 (3.8 %), 9.95 for n = 100.
     clipped = ExponentialNormalisation(clip=5.0)
     for n, learned in ((26, 5.0), (100, 5.0), (10, 3.0)):
         scale = Moments().after(clipped, n, 1, 1).scale(clipped)
@@ -209,6 +212,6 @@ def test_a_success_that_is_too_rare_is_learned_as_five_deviations() -> None:
     assert Moments().after(free, 100, 1, 1).scale(free).target(tensor(1)).tolist() == (
         pytest.approx([math.sqrt(99)], rel=1e-12)
     )
-    # And of 100 rewards one is 0: the failure is −9.95.
+    # With one 0 among 100 rewards, the failure is −9.95.
     scale = Moments().after(clipped, 100, 99, 99).scale(clipped)
     assert scale.target(tensor(0)).tolist() == [-5.0]

@@ -1,4 +1,4 @@
-"""A critic beside the policy: where it is asked, what trains it, and what does not."""
+"""A critic next to the policy: the places that it values, what trains it, and what does not."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -41,14 +41,14 @@ MODEL = tiny_critic().double()
 
 
 def critic(config: dict[str, Any] | None = None, lr: float = 1e-2) -> Critic:
-    """A transformer with a random head, always the same one, in float64."""
+    """A transformer with a fixed random head, in float64."""
     model = deepcopy(MODEL)
     given = CriticConfig.model_validate(config or {})
     return Critic(model, TokenValues(model), Optimizers(model, AdamW(lr=lr)), given, Moments())
 
 
 def batch(algorithm: Algorithm) -> list[Sample]:
-    """Samples of five groups, what the critic said of them, and returns near that."""
+    """Samples of five groups, the critic's values of them, and returns near the values."""
     samples = random_samples(GROUPS, per_group=4)
     for number, sample in enumerate(samples):
         k = len(sample.sampler_logprobs)
@@ -62,8 +62,8 @@ def batch(algorithm: Algorithm) -> list[Sample]:
 def gradients(
     algorithm: Algorithm, shares: Sequence[Sequence[Sample]], budget: int = 10_000
 ) -> dict[str, torch.Tensor]:
-    """What DDP makes of the ranks' gradients, each rank training one of `shares`, returns in units
-    of all of them."""
+    """The gradients that DDP computes from the ranks, each rank training one of `shares`. Returns
+    are in units over all ranks."""
 
     def one(ranks: Ranks) -> dict[str, torch.Tensor]:
         mine = list(shares[ranks.rank])
@@ -91,7 +91,7 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
     if algorithm is GAE:
         samples = [followed(sample, extra) for sample in samples]
     order.shuffle(samples)
-    # Samples of one group anywhere. One rank may have nothing: it takes part in all sums.
+    # Samples of one group may be on any ranks. A rank without samples takes part in all sums.
     shares: list[list[Sample]] = [[] for _ in range(max(dealt) + 1)]
     for rank, sample in zip(dealt, samples, strict=True):
         shares[rank].append(sample)
@@ -99,7 +99,7 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
 
 
 def followed(sample: Sample, extra: int) -> Sample:
-    """With `extra` tokens behind it that are not in the loss."""
+    """The sample with `extra` tokens after it that are not in the loss."""
     return replace(
         sample,
         tokens=torch.cat([sample.tokens, torch.full((extra,), 5)]),
@@ -112,7 +112,7 @@ def test_only_the_places_that_the_critic_values_have_a_gradient(
     algorithm: Algorithm,
 ) -> None:
     sample = followed(max(batch(algorithm), key=lambda s: len(s.sampler_logprobs)), 2)
-    # A clip would take away some.
+    # A clip would remove some gradients.
     trained = critic({"loss": {"type": "mse", "clip_range": None}})
     seen: list[torch.Tensor] = []
 
@@ -125,7 +125,7 @@ def test_only_the_places_that_the_critic_values_have_a_gradient(
     (hidden,) = seen
     assert hidden.grad is not None
     has_gradient = (hidden.grad[0] != 0).any(1)
-    # Before each token in the loss: never at a token that only prompt or padding follow.
+    # Only places before a token in the loss: never a token that only prompt or padding follow.
     expected = torch.cat([sample.loss_mask[1:], torch.tensor([False])])
     if algorithm is AT_THE_END:
         expected = torch.arange(len(sample.tokens)) == len(sample.tokens) - 1
@@ -162,7 +162,7 @@ def test_the_critic_values_each_token_in_the_loss_and_the_last_token() -> None:
 
 
 def test_a_critic_with_the_score_at_the_end_learns_the_value_there_too() -> None:
-    """A token and the end: ½ (V − R)² of both, over three values with those of a truncated one."""
+    """A token and the end: ½ (V − R)² of both, over three values including a truncated answer's."""
     at_end = Algorithm.model_validate(
         {"advantage": {"type": "gae", "score_at": "end"}, "critic": {}}
     )
@@ -179,7 +179,8 @@ def test_a_critic_with_the_score_at_the_end_learns_the_value_there_too() -> None
 
 
 def two_answers() -> list[Sample]:
-    """One token in the loss each. The critic said 0 and 1 of them, in its units."""
+    """Two answers with one token in the loss each. The critic's outputs were 0 and 1, in its
+    units."""
     samples = [sample for sample in random_samples(2, per_group=2) if sample.trains]
     for sample, said, learned in zip(samples, (0.0, 1.0), (1.0, 3.0), strict=True):
         sample.loss_mask = torch.arange(len(sample.tokens)) == 3
@@ -190,7 +191,7 @@ def two_answers() -> list[Sample]:
 
 
 def test_explained_variance_is_of_the_values_before_they_are_trained() -> None:
-    # In units of 2 around −1 it meant −1 and 1, of returns 1 and 3: it missed both by 2.
+    # In units of 2 around −1 its values were −1 and 1, for returns 1 and 3: it missed both by 2.
     asked = table_critic({"normalisation": {"type": "average"}}, Moments(1.0, -1.0, 5.0))
     assert asked.scale == Scale(-1.0, 2.0)
     metrics = learn_scale(asked, two_answers(), GAE, ALONE)
@@ -199,7 +200,7 @@ def test_explained_variance_is_of_the_values_before_they_are_trained() -> None:
         "critic/return_mean": pytest.approx(2.0),
         "critic/explained_variance": pytest.approx(1.0),
     }
-    # And now it knows −1 (twice: 1 and −3 have mean −1 and mean square 5), 1 and 3.
+    # And now its values are −1 (twice: 1 and −3 have mean −1 and mean square 5), 1 and 3.
     assert asked.moments == Moments(3.0, 3.0, 15.0)
 
 
@@ -218,7 +219,7 @@ def test_all_ranks_learn_the_same_scale_though_one_has_nothing() -> None:
 
     first, second = on_ranks(2, one)
     assert first == second
-    # Half of: mean 2, mean square (1 + 9)/2.
+    # Half each: mean 2, mean square (1 + 9)/2.
     assert first[1] == Moments(0.5, 1.0, 2.5)
 
 
@@ -271,7 +272,7 @@ def test_in_its_warm_up_only_the_critic_learns_and_the_policy_is_measured(
     )
     after = list(policy.model.parameters())
     assert all(map(torch.equal, before, after)) == critic_only
-    # What is left would be in the first update.
+    # Leftover gradients would be in the first update.
     assert all(parameter.grad is None for parameter in after)
     assert not all(map(torch.equal, said, valued.model.parameters()))
     assert metrics["train/updates"] == (0 if critic_only else 2)

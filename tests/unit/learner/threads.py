@@ -1,4 +1,4 @@
-"""Ranks that are threads of one process: what they say to each other, without a process group."""
+"""Ranks that are threads of one process and exchange messages without a process group."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -13,18 +13,18 @@ from learner.distributed import Ranks
 
 T = TypeVar("T")
 PATIENCE = 30.0
-"""Seconds after which a rank that never comes fails the test instead of hanging it."""
+"""Seconds after which a missing rank fails the test instead of hanging it."""
 
 
 class Meeting:
-    """Where the threads lay down their values and read all of them."""
+    """The place where threads exchange their values."""
 
     def __init__(self, size: int) -> None:
         self.barrier = threading.Barrier(size)
         self.values: list[Any] = [None] * size
 
     def all(self, rank: int, value: Any) -> list[Any]:
-        """What each rank lays down."""
+        """Return the values of all ranks."""
         self.values[rank] = value
         self.barrier.wait(PATIENCE)
         found = list(self.values)
@@ -49,7 +49,7 @@ class ThreadRanks(Ranks):
 
 
 def on_ranks(size: int, action: Callable[[Ranks], T]) -> list[T]:
-    """What `action` returns on each of `size` ranks, which run at the same time."""
+    """Return the results of `action` on each of `size` ranks, which run at the same time."""
     meeting = Meeting(size)
     ranks = [ThreadRanks(r, size, torch.device("cpu"), meeting=meeting) for r in range(size)]
     with ThreadPoolExecutor(size) as pool:
@@ -59,13 +59,13 @@ def on_ranks(size: int, action: Callable[[Ranks], T]) -> list[T]:
 def mean_gradients(
     size: int, one: Callable[[Ranks], dict[str, torch.Tensor]]
 ) -> dict[str, torch.Tensor]:
-    """What DDP makes of the gradients that `one` finds on each rank."""
+    """Return the gradients that DDP computes from the gradients of `one` on each rank."""
     found = on_ranks(size, one)
     return {name: torch.stack([each[name] for each in found]).mean(0) for name in found[0]}
 
 
 def assert_same_gradients(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> None:
-    """That gradients are there, and equal."""
+    """Assert that gradients exist and are equal."""
     largest = max(float(gradient.abs().max()) for gradient in a.values())
     assert largest > 1e-6
     for name, gradient in a.items():

@@ -1,4 +1,5 @@
-"""A policy small enough to write its objective down: it tasks each token from one distribution."""
+"""A policy small enough to write its objective down: it samples each token from one
+distribution."""
 
 from collections.abc import Sequence
 
@@ -22,7 +23,7 @@ VOCABULARY = 32
 
 
 class Unigrams(nn.Module):
-    """log softmax(logits / temperature) of every token, whatever came before it. float64."""
+    """log softmax(logits / temperature) of every token, independent of earlier tokens. float64."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__()
@@ -38,7 +39,7 @@ class Unigrams(nn.Module):
 
 
 def near(logprobs: torch.Tensor, seed: int, spread: float = 0.3) -> torch.Tensor:
-    """`logprobs` [k] with noise: those of some other policy."""
+    """`logprobs` [k] with noise: log-probabilities of another policy."""
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(logprobs), generator=generator, dtype=torch.float64)
     return logprobs + spread * noise
@@ -47,7 +48,7 @@ def near(logprobs: torch.Tensor, seed: int, spread: float = 0.3) -> torch.Tensor
 def prepared(
     groups: Sequence[TrajectoryGroup], objective: Objective, temperature: float = 1.0
 ) -> list[Sample]:
-    """The groups' samples, with sampler, proximal and reference log-probabilities near those of
+    """The groups' samples, with sampler, proximal and reference log-probabilities near
     `Unigrams()`, and with their advantages."""
     every = (Unigrams().logits.detach() / temperature).log_softmax(0)
     algorithm = objective.algorithm

@@ -1,4 +1,4 @@
-"""What torch's varlen flash kernel computes, in plain arithmetic, for machines without CUDA."""
+"""torch's varlen flash kernel in plain arithmetic, for machines without CUDA."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,8 +15,8 @@ def _scores(
     scale: float,
     window: tuple[int, int],
 ) -> Iterator[tuple[slice, slice, torch.Tensor]]:
-    """Of each sequence: its queries, its keys, and its masked scores [h, q, k]. Queries are aligned
-    to the end of the keys, as in FlashAttention since 2.1."""
+    """Yield each sequence's queries, keys, and masked scores [h, q, k]. Queries are aligned to the
+    end of the keys, as in FlashAttention since 2.1."""
     repeats = query.shape[1] // key.shape[1]
     left, right = window[0], 0 if causal else window[1]
     pairs = zip(*(b.tolist() for b in bounds), *(b.tolist()[1:] for b in bounds), strict=False)
@@ -31,7 +31,7 @@ def _scores(
 
 
 def forward(*arguments: Any, **options: Any) -> tuple[torch.Tensor, ...]:
-    """As `aten::_flash_attention_forward`."""
+    """`aten::_flash_attention_forward`."""
     query, key, value, q_bounds, k_bounds, longest, longest_keys, dropout, causal, debug = arguments
     assert (dropout, debug) == (0.0, False)
     assert longest == max(int(q_bounds.diff().max()), 2)
@@ -49,7 +49,7 @@ def forward(*arguments: Any, **options: Any) -> tuple[torch.Tensor, ...]:
 
 
 def backward(*arguments: Any, **options: Any) -> tuple[torch.Tensor, ...]:
-    """As `aten::_flash_attention_backward`."""
+    """`aten::_flash_attention_backward`."""
     grad, query, key, value, out, lse, q_bounds, k_bounds, _, _, dropout, causal, _, _ = arguments
     assert dropout == 0.0
     repeats = query.shape[1] // key.shape[1]
@@ -72,6 +72,6 @@ def backward(*arguments: Any, **options: Any) -> tuple[torch.Tensor, ...]:
 
 
 def stand_in(patch: pytest.MonkeyPatch) -> None:
-    """Have the varlen kernel's calls computed here."""
+    """Replace the varlen kernel's calls by this module."""
     patch.setattr(torch.ops.aten, "_flash_attention_forward", forward)
     patch.setattr(torch.ops.aten, "_flash_attention_backward", backward)
