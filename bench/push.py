@@ -23,8 +23,8 @@ from safetensors.torch import load_file, save_file
 
 from bench.links import Links, fetched
 from bench.runner import BenchFailed, BenchPart, BenchResults, Figures
-from learner.persist.chain import LONGEST, SHARE
-from learner.persist.mirror import Mirror
+from learner.publishing.delta_chain import LONGEST, SHARE
+from learner.publishing.mirror import Mirror
 from rollout.vllm.weights.staging import patched, whole
 from services.runtime import logs
 from services.volume import weight_file

@@ -8,9 +8,11 @@ go down this list, never up:
     __main__, rank
     supervise, rl, sft
     coordinate, tools       rank 0 between batches; commands on checkpoints
-    persist                 the data volume
+    assembly                the models and optimizers that a run starts or resumes with
     step, supervised        one batch
     gpu_turns               the GPU that the learner shares with vLLM on this host
+    checkpoints, publishing, sft_data
+    persist                 writes to the data volume
     state, store            what training changes; the run in the store
     report                  metrics
     model                   models and their passes

@@ -34,9 +34,9 @@ from learner.passing import passes
 from learner.rl import train_rl
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, STARTS, LearnerSettings
 from learner.sft import train_sft
-from learner.store.pool_lock import PoolTaken, StoreThread
 from learner.store.rendezvous import rendezvous
 from learner.store.run_store import RunStore
+from learner.store.thread import PoolTaken, StoreThread
 from services.contracts.config import RLConfig
 from services.contracts.config.trust import parse_trusted
 from services.contracts.devices import GPUDevice, LearnerDevices, LearnerHost

@@ -15,6 +15,7 @@ from dataclasses import astuple, dataclass, replace
 
 import msgspec
 
+from learner.assembly import prepare
 from learner.batch.minibatches import cut
 from learner.batch.samples import Sample, earned, group_samples
 from learner.batch.staleness import Ancestry
@@ -30,7 +31,6 @@ from learner.objective.baselines import Baselines, Earned
 from learner.objective.compose import Objective
 from learner.objective.kl import adapted_beta
 from learner.optim.schedules import lr_share
-from learner.persist.restore import prepare
 from learner.report.reward_metrics import outcome_sums
 from learner.report.sample_log import PER_STEP, Picked, pick
 from learner.state import Progress, TrainingState

@@ -17,6 +17,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
+from learner.assembly import prepare
 from learner.batch.cost import SequenceCost
 from learner.batch.dealing import deal
 from learner.batch.sft_rows import Example
@@ -31,10 +32,9 @@ from learner.model.passes.microbatches import backward_rows, forward_rows
 from learner.model.passes.moe_balance import RouterTally, balance, routing_of
 from learner.model.placement.offload import present
 from learner.optim.schedules import lr_share
-from learner.persist.read_ahead import ReadAhead
-from learner.persist.restore import prepare
-from learner.persist.supervised_rows import SupervisedRows, open_rows
 from learner.report.sft_metrics import Laps, smoothed, unbiased
+from learner.sft_data.read_ahead import ReadAhead
+from learner.sft_data.supervised_rows import SupervisedRows, open_rows
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore
 from learner.supervised import Loss, loss_of, validation_metrics, validation_sums

@@ -45,8 +45,3 @@ class Ancestry:
         fork = min((began for _, began in self.lineages[place + 1 :]), default=u)
         shared = min(u, fork)
         return (u - shared) + (version - shared)
-
-    def too_stale(self, tag: str, version: int, bound: int) -> bool:
-        """Whether a token sampled under `tag` is too stale to train at `version`. `bound` is
-        `rollout.max_staleness`."""
-        return self.staleness(tag, version) > bound

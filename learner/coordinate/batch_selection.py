@@ -74,11 +74,7 @@ class BatchSelection:
 
     def stale(self, ancestry: Ancestry, version: int) -> list[WaitingGroup]:
         """Remove and return the groups that are too stale for the batch trained at `version`."""
-        old = [
-            group
-            for group in self.waiting.values()
-            if ancestry.too_stale(group.oldest, version, self.max_staleness)
-        ]
+        old = [g for g in self.waiting.values() if self._batches_left(g, ancestry, version) < 0]
         for group in old:
             # Requeueing also deletes the entry from the stream.
             del self.waiting[group.position], self.seen[group.entry]
@@ -106,21 +102,23 @@ class BatchSelection:
         if not self.enough:
             return None
 
-        def batches_left(group: WaitingGroup) -> int:
-            """Return the number of batches after this one that can still train the group."""
-            return self.max_staleness - ancestry.staleness(group.oldest, version)
-
-        chosen = sorted(self.waiting.values(), key=lambda g: (batches_left(g), g.position))
+        left = {g.position: self._batches_left(g, ancestry, version) for g in self.waiting.values()}
+        chosen = sorted(self.waiting.values(), key=lambda g: (left[g.position], g.position))
         chosen = chosen[: self.batch]
-        if ancestry.too_stale(chosen[0].oldest, version, self.max_staleness):
+        if left[chosen[0].position] < 0:
             raise ValueError(
                 f"the group of task {chosen[0].task} is too stale for version {version}"
             )
         due = Counter({v + self.max_staleness - version: n for v, n in in_flight.items()})
-        if self._crowded(batches_left(chosen[-1]), due):
+        if self._crowded(left[chosen[-1].position], due):
             return None
         self.planned([group.entry for group in chosen], step)
         return chosen
+
+    def _batches_left(self, group: WaitingGroup, ancestry: Ancestry, version: int) -> int:
+        """Return how many batches after the one trained at `version` can still train the group.
+        Below 0 the group is too stale: this is the staleness bound (`rollout.max_staleness`)."""
+        return self.max_staleness - ancestry.staleness(group.oldest, version)
 
     def _crowded(self, youngest: int, due: Counter[int]) -> bool:
         """Whether the groups in flight need more places in the next batches than there are, so that

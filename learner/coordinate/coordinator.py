@@ -23,10 +23,10 @@ from learner.model.loading.models import endless
 from learner.model.passes.families import sharing_in_words, sharing_of
 from learner.model.passes.mfu import sequence_cost, work
 from learner.persist.disk_retry import CannotWrite
-from learner.persist.export_model import export_description
 from learner.persist.jsonl import RowsFile, SamplesFile
-from learner.persist.publisher import Again, Publisher
-from learner.persist.versions import Version, Versions
+from learner.publishing.model_folder import export_description
+from learner.publishing.publisher import Again, Publisher
+from learner.publishing.versions import Version, Versions
 from learner.report.mismatch import mismatch_problem
 from learner.report.sample_log import Picked, described
 from learner.report.step_metrics import StepTime

@@ -9,12 +9,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
+from learner.checkpoints.background_writer import CheckpointWriter
+from learner.checkpoints.captured import Captured, capture, part_of
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
 from learner.model.placement.parallel import is_sharded
-from learner.persist.checkpoint_parts import Captured, capture, part_of
-from learner.persist.checkpoint_writer import CheckpointWriter
 from learner.persist.disk_retry import CannotWrite, Disk
 from learner.persist.jsonl import MetricsFile, RowsFile
 from learner.state import TrainingState

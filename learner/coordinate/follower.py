@@ -8,15 +8,15 @@ Otherwise each call here is a collective call, at the same place of the training
 import threading
 from typing import Any
 
+from learner.checkpoints.background_writer import PartWriter
+from learner.checkpoints.captured import capture, part_of
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import Ranks
 from learner.model.canary import CanaryPass
 from learner.model.loading.lora import base_on_host
 from learner.model.placement.parallel import is_sharded
-from learner.persist.checkpoint_parts import capture, part_of
-from learner.persist.checkpoint_writer import OtherRank, PartWriter
-from learner.persist.disk_retry import CannotWrite, Disk
-from learner.persist.versions import Versions
+from learner.persist.disk_retry import CannotWrite, Disk, OtherRank
+from learner.publishing.versions import Versions
 from learner.state import TrainingState
 from learner.store.commands import Command
 from learner.store.run_store import RunStore

@@ -11,7 +11,7 @@ from learner.distributed import Ranks
 from learner.model.loading.lora import base_on_host
 from learner.model.passes.mfu import Work
 from learner.persist.disk_retry import CannotWrite
-from learner.persist.export_model import export_description
+from learner.publishing.model_folder import export_description
 from learner.report.sft_metrics import Speed
 from learner.report.step_metrics import peak_memory
 from learner.state import Progress, Supervised, TrainingState

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from learner.model.passes.mfu import Work
-from learner.persist.publisher import Pushed
+from learner.publishing.publisher import Pushed
 from learner.report.reward_metrics import dataset_metrics, outcome_metrics, selection_metrics
 from learner.report.step_metrics import (
     StepTime,

@@ -7,7 +7,7 @@ file is damaged, the version is published again.
 import time
 from collections.abc import Callable, Sequence
 
-from learner.persist.publisher import Publisher
+from learner.publishing.publisher import Publisher
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.config.episodes import Sessions

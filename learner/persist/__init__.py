@@ -1,5 +1,4 @@
-"""Data that the learner writes to the data volume and restores from it: checkpoints, versions,
-rows.
+"""Writes to the data volume: on a thread, with retries on a full disk, rows and answers in files.
 
 Imports neither the coordinator nor the training scripts.
 """

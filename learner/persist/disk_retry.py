@@ -12,12 +12,14 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from safetensors import SafetensorError
 
+from learner.store.run_store import RunStore
 from services.runtime.logs import get_logger
 from services.volume import DATA_RESERVE, written_beside
 
@@ -41,7 +43,7 @@ class CannotWrite(OSError):
     """The run or this process was asked to end while the disk could not be written."""
 
 
-class Status(Protocol):
+class DiskStatus(Protocol):
     """The run that a disk writes for (`RunStore`)."""
 
     def pause(self, reason: str) -> None:
@@ -57,10 +59,33 @@ class Status(Protocol):
         """Raise if another learner has taken over the run."""
 
 
+@dataclass(frozen=True)
+class OtherRank:
+    """Report a disk problem of a non-zero rank. It only warns: rank 0 alone may pause the run, for
+    a problem of its own disk. Otherwise rank 0 waits for this rank, and the run stands still."""
+
+    store: RunStore
+    rank: int
+
+    def pause(self, reason: str) -> None:
+        """Add the reason for the standstill to the run's events."""
+        self.store.warn(f"rank {self.rank} waits for its disk: {reason}")
+
+    def go_on(self) -> None:
+        """Do nothing."""
+
+    def cancelled(self) -> bool:
+        """Whether the run should end."""
+        return self.store.cancelled()
+
+    def hold(self) -> None:
+        """Do nothing: rank 0 checks before it renames."""
+
+
 class Disk:
     """Writes of one run. Safe for several threads."""
 
-    def __init__(self, root: Path, status: Status, stop: threading.Event) -> None:
+    def __init__(self, root: Path, status: DiskStatus, stop: threading.Event) -> None:
         """`root`: the data volume; `stop`: set if this process should end."""
         self._root, self._status, self._stop = root, status, stop
         self._abandoned = threading.Event()

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
 from learner.settings import RENDEZVOUS
-from learner.store.pool_lock import StoreThread
+from learner.store.thread import StoreThread
 from services.store.runs.ranks import RankMeetings
 
 POLL_SECONDS = 0.05

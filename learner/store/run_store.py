@@ -14,7 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from learner.errors import RunCannotGoOn
 from learner.report.step_metrics import finite
 from learner.store.commands import Plan
-from learner.store.pool_lock import StoreThread
+from learner.store.thread import StoreThread
 from services.contracts.events import EventKind
 from services.contracts.groups.payload import REFERENCE, bytes_outside
 from services.contracts.records import DatasetRecord, RunRecord, WorkerRecord

@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from transformers import AutoConfig
 from transformers.utils.logging import disable_progress_bar
 
+from learner.checkpoints.checkpoint_writer import WEIGHTS
 from learner.errors import UnusableModel
 from learner.model.loading.folders import find_source
 from learner.model.loading.models import load_model
 from learner.model.loading.saving import as_in_a_folder, save_description, weight_tensors
-from learner.persist.checkpoint_parts import WEIGHTS
 from learner.tools.rounding import TYPES, Loss
 from services.contracts.config.model import PretrainedModel
 from services.volume import opened_by_umask

@@ -13,9 +13,9 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from learner.checkpoints.checkpoint_writer import WEIGHTS
 from learner.errors import UnusableModel
 from learner.model.loading.spellings import with_dtype_named
-from learner.persist.checkpoint_parts import WEIGHTS
 from services.models.folder import CONFIG
 from services.volume import opened_by_umask
 

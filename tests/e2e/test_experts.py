@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 from learner.model.loading.saving import save_description
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
-from learner.persist.versions import host_weights
+from learner.publishing.versions import host_weights
 from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.client.response import sampling_params
 from rollout.vllm.client.weight_loader import WeightUpdate

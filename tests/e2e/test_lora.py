@@ -16,8 +16,8 @@ from learner.model.loading.lora import add_adapters
 from learner.model.loading.models import LoadedModel
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
-from learner.persist.export_model import export_description
-from learner.persist.versions import host_weights
+from learner.publishing.model_folder import export_description
+from learner.publishing.versions import host_weights
 from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.client.response import Sample, sampling_params
 from rollout.vllm.client.weight_loader import LoadRefused, WeightUpdate

@@ -117,13 +117,13 @@ def test_a_learner_does_not_wait_an_hour_for_a_lock_of_before_the_clock_went_bac
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Imports torch.
-    from learner.store.pool_lock import StoreThread
+    from learner.store.thread import StoreThread
 
     settings = Settings(redis_url=SecretStr(redis_url), data=tmp_path, pool="clock")
     with StoreThread(settings, threading.Event()) as thread:
         pools = thread.store.pools
         thread.call(lambda: pools.lock("clock", lock_token("dead", 1, 1.0), HOUR))
-        monkeypatch.setattr("learner.store.pool_lock.LOCK_SECONDS", 1.0)
+        monkeypatch.setattr("learner.store.thread.LOCK_SECONDS", 1.0)
         began = time.monotonic()
         thread.take_pool()
         assert time.monotonic() - began < 30

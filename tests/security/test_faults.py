@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from learner.persist.checkpoint_reader import verify
+from learner.checkpoints.checkpoint_reader import verify
 from services.cli import client
 from services.contracts.events import Event
 from services.contracts.records import RunState

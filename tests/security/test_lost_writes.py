@@ -432,7 +432,7 @@ async def test_a_learner_pauses_a_run_whose_commits_redis_has_lost_until_it_is_r
 ) -> None:
     # Imports torch.
     from learner.rank import next_run
-    from learner.store.pool_lock import StoreThread
+    from learner.store.thread import StoreThread
 
     data = tmp_path / "data"
     with server(tmp_path / "redis") as one:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from learner.distributed import start_ranks, stop_ranks
 from learner.settings import LearnerSettings
-from learner.store.pool_lock import StoreThread
 from learner.store.rendezvous import rendezvous
+from learner.store.thread import StoreThread
 
 
 def main() -> None:

@@ -14,6 +14,15 @@ import msgspec
 import torch
 from transformers import PreTrainedModel
 
+from learner.checkpoints.captured import capture, part_of
+from learner.checkpoints.checkpoint_reader import load_copy, load_optimizer, verify
+from learner.checkpoints.checkpoint_writer import (
+    CRITIC,
+    CRITIC_OPTIMIZER,
+    Written,
+    complete,
+    write_part,
+)
 from learner.distributed import Ranks, start_ranks, stop_ranks
 from learner.model.loading.models import LoadedModel, load_critic, load_model
 from learner.model.passes.logprobs import TokenLogprobs
@@ -22,16 +31,6 @@ from learner.model.references import Copies, Following, PolicyCopy
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint_parts import (
-    CRITIC,
-    CRITIC_OPTIMIZER,
-    Written,
-    capture,
-    complete,
-    part_of,
-    write_part,
-)
-from learner.persist.checkpoint_reader import load_copy, load_optimizer, verify
 from learner.slices import Part, rows_of
 from learner.state import Progress, TrainingState
 from services.contracts.config.model import PretrainedModel

@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.exceptions import ConnectionError
 
-from learner.persist.checkpoint_writer import CheckpointWriter
+from learner.checkpoints.background_writer import CheckpointWriter
 from learner.rank import main
 from learner.store.run_store import RunStore
 

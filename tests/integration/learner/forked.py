@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from learner.settings import RENDEZVOUS
-from learner.store import pool_lock
+from learner.store import thread
 from learner.supervise.nodes import OneNode
 from services.runtime.process import die_with
 
@@ -92,7 +92,7 @@ def _run(command: tuple[str, ...], environment: dict[str, str], log: Path) -> No
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(ROOT)
-    pool_lock.LOCK_SECONDS = LOCK_SECONDS  # type: ignore[attr-defined]
+    thread.LOCK_SECONDS = LOCK_SECONDS  # type: ignore[attr-defined]
     with log.open("a") as file:
         os.dup2(file.fileno(), 2)
     faulthandler.register(signal.SIGUSR1)

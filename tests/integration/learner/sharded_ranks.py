@@ -17,6 +17,7 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from learner.batch.samples import Sample
+from learner.checkpoints.captured import capture
 from learner.distributed import Ranks, start_ranks, stop_ranks
 from learner.model.attention.packed import use_packed_attention
 from learner.model.canary import CanaryPass
@@ -40,9 +41,8 @@ from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Config, Optimizers
-from learner.persist.checkpoint_parts import capture
-from learner.persist.mirror import Mirror, by_folder_names
-from learner.persist.versions import ChangedWeights, HostWeights, Versions, host_weights
+from learner.publishing.mirror import Mirror, by_folder_names
+from learner.publishing.versions import ChangedWeights, HostWeights, Versions, host_weights
 from learner.slices import WHOLE, local, rows_of, whole
 from learner.state import Progress, TrainingState
 from learner.step import accumulate_gradients, train_batch

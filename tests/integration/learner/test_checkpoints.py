@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from learner.persist.checkpoint_reader import verify
+from learner.checkpoints.checkpoint_reader import verify
 from services.contracts.config import parse_config
 from services.contracts.records import RunRecord, RunState
 from services.store import Store

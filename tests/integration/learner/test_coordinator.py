@@ -19,8 +19,8 @@ from learner.errors import RunCannotGoOn
 from learner.optim.optimizers import Optimizers
 from learner.report.reward_metrics import outcome_sums
 from learner.state import Progress, TrainingState
-from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
+from learner.store.thread import StoreThread
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.groups.payload import Owner, PayloadFile, payload_name, reference

@@ -13,8 +13,8 @@ from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
 from learner.optim.optimizers import Optimizers
 from learner.state import Progress
-from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
+from learner.store.thread import StoreThread
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.records import RunRecord
 from services.contracts.weights import WeightFile, WeightManifest

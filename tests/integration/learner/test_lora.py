@@ -11,7 +11,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from learner.persist.checkpoint_reader import verify
+from learner.checkpoints.checkpoint_reader import verify
 from services.contracts.config import parse_config
 from services.contracts.records import RunRecord, RunState
 from services.store import Store

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from learner.persist.checkpoint_parts import CRITIC
-from learner.persist.checkpoint_reader import verify
+from learner.checkpoints.checkpoint_reader import verify
+from learner.checkpoints.checkpoint_writer import CRITIC
 from services.contracts.config import parse_config
 from services.contracts.devices import LearnerDevices
 from services.contracts.records import DatasetRecord, RunRecord, RunState

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
-from learner.persist.checkpoint_reader import verify
+from learner.checkpoints.checkpoint_reader import verify
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows

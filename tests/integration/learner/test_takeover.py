@@ -10,10 +10,10 @@ import torch
 
 from learner.coordinate.ranks import take_over
 from learner.distributed import Ranks
-from learner.persist.checkpoint_writer import OtherRank
+from learner.persist.disk_retry import OtherRank
 from learner.rank import described_host
-from learner.store.pool_lock import StoreThread
 from learner.store.run_store import RunStore
+from learner.store.thread import StoreThread
 from services.contracts.devices import LearnerDevices
 from services.settings import Settings
 from services.store import Fenced, Store
@@ -87,8 +87,8 @@ async def test_a_disk_of_another_rank_waits_until_a_successor_takes_the_run_over
 async def test_a_learner_reports_the_memory_of_its_host_again_and_again(
     place: Place, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("learner.store.pool_lock.LOCK_SECONDS", 0.5)
-    monkeypatch.setattr("learner.store.pool_lock.REPORT_EVERY", 1)
+    monkeypatch.setattr("learner.store.thread.LOCK_SECONDS", 0.5)
+    monkeypatch.setattr("learner.store.thread.REPORT_EVERY", 1)
     settings = Settings.model_validate({"redis_url": place.redis_url, "data": place.data})
     reports = itertools.count()
     reported = threading.Event()

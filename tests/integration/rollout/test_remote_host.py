@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from learner.model.loading.scratch import make_model
-from learner.persist.export_model import export_description
+from learner.publishing.model_folder import export_description
 from rollout.text.model_folder import fetch_model, load_tokenizer
 from services.contracts.config.model import CharacterTokenizer, ScratchModel
 from services.contracts.records import WorkerRecord

@@ -19,7 +19,7 @@ from learner.model.loading.models import LoadedModel
 from learner.model.loading.saving import weight_tensors
 from learner.model.loading.scratch import make_model, train_merges
 from learner.model.passes.logprobs import TokenLogprobs
-from learner.persist.export_model import export_description
+from learner.publishing.model_folder import export_description
 from services.contracts.canary import CANARY
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.model import BPETokenizer, ScratchModel

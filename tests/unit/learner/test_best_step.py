@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
+from learner.assembly import gone_on
 from learner.coordinate.sft_coordinator import best_said
-from learner.persist.restore import gone_on
 from learner.sft import judged
 from learner.state import Progress, Supervised
 from services.contracts.records import RunRecord, RunState

@@ -9,6 +9,15 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from learner.checkpoints.captured import capture
+from learner.checkpoints.checkpoint_reader import (
+    UnusableCheckpoint,
+    load_optimizer,
+    load_random_state,
+    verify,
+)
+from learner.checkpoints.checkpoint_writer import CRITIC, CRITIC_OPTIMIZER, write_checkpoint
+from learner.checkpoints.retention import clear, retain
 from learner.distributed import Ranks
 from learner.model.loading.models import LoadedModel, load_critic, load_model
 from learner.model.passes.logprobs import TokenLogprobs
@@ -16,19 +25,6 @@ from learner.model.value_model import Critic, TokenValues, train_critic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint_parts import (
-    CRITIC,
-    CRITIC_OPTIMIZER,
-    capture,
-    write_checkpoint,
-)
-from learner.persist.checkpoint_reader import (
-    UnusableCheckpoint,
-    load_optimizer,
-    load_random_state,
-    verify,
-)
-from learner.persist.checkpoint_retention import clear, retain
 from learner.slices import Part
 from learner.state import Progress
 from learner.step import train_batch
@@ -305,7 +301,7 @@ def test_another_versions_checkpoint_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = checkpoint(tmp_path)
-    monkeypatch.setattr("learner.persist.checkpoint_reader.SCHEMA", 3)
+    monkeypatch.setattr("learner.checkpoints.checkpoint_reader.SCHEMA", 3)
     with pytest.raises(SchemaMismatch, match="checkpoint step-000010-b has schema 2"):
         verify(folder)
 

@@ -14,9 +14,9 @@ from learner.model.loading.models import LoadedModel
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.optim.optimizers import Optimizers
-from learner.persist import chain
-from learner.persist.publisher import Again, Publisher
-from learner.persist.versions import Versions, host_weights
+from learner.publishing import delta_chain
+from learner.publishing.publisher import Again, Publisher
+from learner.publishing.versions import Versions, host_weights
 from services.contracts.canary import Canary, packed
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import ScratchModel
@@ -120,7 +120,7 @@ def check_equal(found: dict[str, torch.Tensor], loaded: LoadedModel) -> None:
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A run of a tiny model, whose deltas may be as large as the model."""
-    monkeypatch.setattr(chain, "SHARE", 10.0)
+    monkeypatch.setattr(delta_chain, "SHARE", 10.0)
     run = Run(tmp_path, half(tiny_model()))
     yield run
     run.publisher.close()
@@ -194,7 +194,7 @@ def test_a_chain_ends_when_its_deltas_are_18_percent_of_its_anchor(
     run.publish()
     for _ in range(8):
         run.change(share=0.02)
-    monkeypatch.setattr(chain, "LONGEST", 1)
+    monkeypatch.setattr(delta_chain, "LONGEST", 1)
     for _ in range(4):
         run.change(share=0.0)
     run.publisher.close()

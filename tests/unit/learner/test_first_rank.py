@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from learner.checkpoints import background_writer
+from learner.checkpoints.checkpoint_writer import Written
 from learner.coordinate import first_rank, follower
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.crash_limit import CrashLimit
@@ -18,8 +20,6 @@ from learner.coordinate.follower import Follower
 from learner.coordinate.ranks import next_command
 from learner.coordinate.sft_coordinator import SFTCoordinator
 from learner.distributed import Ranks
-from learner.persist import checkpoint_writer
-from learner.persist.checkpoint_parts import Written
 from learner.persist.disk_retry import CannotWrite
 from learner.slices import Part
 from learner.state import Progress, Supervised
@@ -90,9 +90,9 @@ def test_the_other_ranks_do_not_wait_for_a_checkpoint_that_rank_0_leaves_out(
         monkeypatch.setattr(
             module, "capture", lambda _, part: SimpleNamespace(progress=PROGRESS, part=part, size=1)
         )
-    monkeypatch.setattr(checkpoint_writer, "write_part", lambda *_: Written({}))
+    monkeypatch.setattr(background_writer, "write_part", lambda *_: Written({}))
     committed: list[Any] = []
-    monkeypatch.setattr(checkpoint_writer, "complete", lambda *given: committed.append(given))
+    monkeypatch.setattr(background_writer, "complete", lambda *given: committed.append(given))
     meetings = Meeting(2), Meeting(2)
 
     def train(rank: int) -> str:

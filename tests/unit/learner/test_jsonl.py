@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from learner.checkpoints.background_writer import CheckpointWriter
+from learner.checkpoints.captured import capture
 from learner.optim.optimizers import Optimizers
 from learner.persist import jsonl as metrics_file
-from learner.persist.checkpoint_parts import capture
-from learner.persist.checkpoint_writer import CheckpointWriter
 from learner.persist.disk_retry import Disk
 from learner.persist.jsonl import MetricsFile, SamplesFile
 from learner.state import Progress

@@ -28,8 +28,8 @@ from learner.model.loading.saving import save_description, weight_tensors
 from learner.model.loading.scratch import make_model
 from learner.optim.optimizers import Optimizers
 from learner.persist.disk_retry import Disk
-from learner.persist.publisher import Publisher
-from learner.persist.versions import host_weights
+from learner.publishing.publisher import Publisher
+from learner.publishing.versions import host_weights
 from services.contracts.config.model import CharacterTokenizer, PretrainedModel
 from services.contracts.config.optimizer import MuonAdamW
 from services.contracts.config.rollout import Sampling

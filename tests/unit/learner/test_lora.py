@@ -10,6 +10,10 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
+from learner.assembly import Start, check_base
+from learner.checkpoints.captured import capture
+from learner.checkpoints.checkpoint_reader import load_optimizer, verify
+from learner.checkpoints.checkpoint_writer import write_checkpoint
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn, UnusableModel
 from learner.model.loading.lora import (
@@ -26,11 +30,8 @@ from learner.model.loading.models import LoadedModel, load_critic, load_model
 from learner.model.loading.saving import save_description
 from learner.model.passes.logprobs import PackedRow, TokenLogprobs, packed_row
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint_parts import capture, write_checkpoint
-from learner.persist.checkpoint_reader import load_optimizer, verify
-from learner.persist.export_model import export_description
-from learner.persist.restore import Start, check_base
-from learner.persist.versions import host_weights
+from learner.publishing.model_folder import export_description
+from learner.publishing.versions import host_weights
 from learner.slices import Part
 from learner.tools.export import main as export
 from rollout.vllm.process.options import fingerprint

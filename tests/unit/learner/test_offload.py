@@ -9,6 +9,7 @@ import torch
 from structlog.testing import capture_logs
 
 from learner import gpu_turns
+from learner.checkpoints.captured import capture
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.gpu_turns import TrainingGPU, changing, still, training_gpu
@@ -19,7 +20,6 @@ from learner.model.value_model import Critic, TokenValues
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint_parts import capture
 from learner.state import Progress, TrainingState
 from learner.step import train_batch
 from services.contracts.config import ConfigError, RLConfig, parse_config

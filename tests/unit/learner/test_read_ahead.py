@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from learner.batch.sft_steps import Step, Use
-from learner.persist.read_ahead import ReadAhead
+from learner.sft_data.read_ahead import ReadAhead
 
 
 class Rows:

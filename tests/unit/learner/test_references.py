@@ -7,6 +7,14 @@ from typing import Any
 import pytest
 import torch
 
+from learner.checkpoints.captured import capture
+from learner.checkpoints.checkpoint_reader import (
+    UnusableCheckpoint,
+    load_copy,
+    load_optimizer,
+    verify,
+)
+from learner.checkpoints.checkpoint_writer import write_checkpoint
 from learner.errors import UnusableModel
 from learner.model.loading.models import LoadedModel, load_model
 from learner.model.loading.scratch import make_model
@@ -21,13 +29,6 @@ from learner.model.references import (
 )
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint_parts import capture, write_checkpoint
-from learner.persist.checkpoint_reader import (
-    UnusableCheckpoint,
-    load_copy,
-    load_optimizer,
-    verify,
-)
 from learner.state import Progress
 from learner.step import train_batch
 from services.contracts.config import RLConfig, parse_config

@@ -13,14 +13,15 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from learner.assembly import Start, described, prepare
+from learner.checkpoints.captured import capture
+from learner.checkpoints.checkpoint_reader import UnusableCheckpoint, verify
+from learner.checkpoints.checkpoint_writer import write_checkpoint
+from learner.checkpoints.resume_point import read_checkpoint
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.model.loading.saving import save_description, weight_tensors
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint_parts import capture, write_checkpoint
-from learner.persist.checkpoint_reader import UnusableCheckpoint, verify
-from learner.persist.restore import Start, described, prepare
-from learner.persist.whole_checkpoint import read_checkpoint
 from learner.rl import fetch, train
 from learner.state import Progress, TrainingState
 from learner.store.commands import Command, Share

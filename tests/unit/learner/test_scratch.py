@@ -6,7 +6,7 @@ from typing import Any
 
 from learner.batch.sft_rows import RowTokenizer
 from learner.model.loading.scratch import make_model, merging_tokenizer, train_merges
-from learner.persist.row_texts import texts_of
+from learner.sft_data.row_texts import texts_of
 from services.contracts.config.data import SFTData
 from services.contracts.config.model import BPETokenizer, ScratchModel
 from services.contracts.rows.dataset import Row

@@ -13,9 +13,9 @@ import torch
 from learner.batch.sft_steps import Lengths
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
-from learner.persist import supervised_rows
 from learner.persist.disk_retry import CannotWrite
-from learner.persist.supervised_rows import SupervisedRows
+from learner.sft_data import supervised_rows
+from learner.sft_data.supervised_rows import SupervisedRows
 from learner.state import Progress, Supervised
 from services.contracts.config import SFTConfig, parse_config
 from services.contracts.records import DatasetRecord, DatasetSegment

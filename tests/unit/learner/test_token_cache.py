@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from learner.batch.sft_rows import RowTokenizer, UnusableRow
-from learner.persist import token_cache
 from learner.persist.disk_retry import Disk
-from learner.persist.token_cache import TokenCache, cache_key
+from learner.sft_data import token_cache
+from learner.sft_data.token_cache import TokenCache, cache_key
 from learner.slices import WHOLE, Part
 from services.contracts.config.data import SFTData
 from services.contracts.records import DatasetRecord

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from learner.checkpoints import checkpoint_writer
+from learner.checkpoints.background_writer import PartWriter
+from learner.checkpoints.captured import capture
+from learner.checkpoints.checkpoint_reader import verify
+from learner.checkpoints.checkpoint_writer import Written, complete, write_part
 from learner.optim.optimizers import Optimizers
-from learner.persist import checkpoint_parts
-from learner.persist.checkpoint_parts import Written, capture, complete, write_part
-from learner.persist.checkpoint_reader import verify
-from learner.persist.checkpoint_writer import OtherRank, PartWriter
-from learner.persist.disk_retry import Disk
+from learner.persist.disk_retry import Disk, OtherRank
 from learner.slices import Part
 from services.contracts.config.optimizer import AdamW
 from services.volume import fsync
@@ -97,7 +98,7 @@ def test_a_rename_of_parts_that_the_disk_has_not_taken_yet_is_tried_again(
             raise failing.pop()
         fsync(path)
 
-    monkeypatch.setattr(checkpoint_parts, "fsync", failing_fsync)
+    monkeypatch.setattr(checkpoint_writer, "fsync", failing_fsync)
     disk = Disk(tmp_path, Status(), threading.Event())
     folder = disk.retry("x", lambda: complete(tmp_path, captured[0], written, lambda: None))
 

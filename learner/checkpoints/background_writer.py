@@ -13,51 +13,22 @@ If ranks write parts, rank 0 renames and commits after every rank has reported i
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
+from learner.checkpoints.captured import Captured
+from learner.checkpoints.checkpoint_writer import Written, complete, write_checkpoint, write_part
+from learner.checkpoints.retention import retain
 from learner.distributed import Ranks
 from learner.persist.background import Background
-from learner.persist.checkpoint_parts import (
-    Captured,
-    Written,
-    complete,
-    write_checkpoint,
-    write_part,
-)
-from learner.persist.checkpoint_retention import retain
 from learner.persist.disk_retry import CannotWrite, Disk
 from learner.persist.jsonl import LedgerFile, RowsFile
 from learner.store.run_store import RunStore
 
 TOLD_TO_END, FAILED = b"told to end", b"failed"
 """Sent by a rank instead of its written files."""
-
-
-@dataclass(frozen=True)
-class OtherRank:
-    """Report a disk problem of a non-zero rank. It only warns: rank 0 alone may pause the run, for
-    a problem of its own disk. Otherwise rank 0 waits for this rank, and the run stands still."""
-
-    store: RunStore
-    rank: int
-
-    def pause(self, reason: str) -> None:
-        """Add the reason for the standstill to the run's events."""
-        self.store.warn(f"rank {self.rank} waits for its disk: {reason}")
-
-    def go_on(self) -> None:
-        """Do nothing."""
-
-    def cancelled(self) -> bool:
-        """Whether the run should end."""
-        return self.store.cancelled()
-
-    def hold(self) -> None:
-        """Do nothing: rank 0 checks before it renames."""
 
 
 class PartWriter(Background[Captured]):

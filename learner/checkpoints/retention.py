@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from learner.batch.staleness import Ancestry
-from learner.persist.checkpoint_parts import UNFINISHED
+from learner.checkpoints.checkpoint_writer import UNFINISHED
 from learner.state import Progress
 from services.volume.checkpoint import NAME
 

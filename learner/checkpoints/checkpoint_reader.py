@@ -11,10 +11,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
+from learner.checkpoints.checkpoint_writer import COPY, OPTIMIZER, RANDOM, STATE
 from learner.errors import RunCannotGoOn
 from learner.objective.baselines import Baselines, Mean
 from learner.optim.optimizers import Optimizers
-from learner.persist.checkpoint_parts import COPY, OPTIMIZER, RANDOM, STATE
 from learner.slices import WHOLE, Part, as_slice, row_range, rows_of
 from learner.state import SCHEMA, Progress, Supervised
 from services.contracts.schema import require_schema

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from learner.batch.sft_rows import Example
 from learner.batch.sft_steps import Step, Use
-from learner.persist.supervised_rows import SupervisedRows
+from learner.sft_data.supervised_rows import SupervisedRows
 
 Read = tuple[Step, list[Example]]
 

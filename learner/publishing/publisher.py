@@ -17,10 +17,10 @@ import torch
 from safetensors.torch import save_file
 
 from learner.persist.background import Background
-from learner.persist.chain import Chain
 from learner.persist.disk_retry import Disk
-from learner.persist.mirror import Mirror, by_folder_names
-from learner.persist.versions import ChangedWeights, Deltas, Head, HostWeights, Version
+from learner.publishing.delta_chain import Chain
+from learner.publishing.mirror import Mirror, by_folder_names
+from learner.publishing.versions import ChangedWeights, Deltas, Head, HostWeights, Version
 from services.contracts.canary import CANARY
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import DELTA, WeightFile, WeightManifest, version_tag

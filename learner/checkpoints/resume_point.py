@@ -4,8 +4,8 @@ damaged."""
 from contextlib import suppress
 from pathlib import Path
 
+from learner.checkpoints.checkpoint_reader import UnusableCheckpoint, verify
 from learner.distributed import Ranks
-from learner.persist.checkpoint_reader import UnusableCheckpoint, verify
 from learner.slices import Part
 from learner.state import Progress
 from learner.store.run_store import RunStore

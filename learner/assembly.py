@@ -8,6 +8,15 @@ from typing import TypeVar
 
 import torch
 
+from learner.checkpoints.checkpoint_reader import (
+    check_listed,
+    load_copy,
+    load_optimizer,
+    load_random_state,
+)
+from learner.checkpoints.checkpoint_writer import CRITIC, CRITIC_OPTIMIZER
+from learner.checkpoints.resume_point import read_checkpoint
+from learner.checkpoints.retention import clear
 from learner.distributed import Ranks
 from learner.errors import UnusableModel
 from learner.model.compiling import Backend, compiles, make_trainable
@@ -31,16 +40,7 @@ from learner.model.references import Scorers, load_copies, load_reference
 from learner.model.value_model import Critic, TokenValues
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer
-from learner.persist.checkpoint_parts import CRITIC, CRITIC_OPTIMIZER
-from learner.persist.checkpoint_reader import (
-    check_listed,
-    load_copy,
-    load_optimizer,
-    load_random_state,
-)
-from learner.persist.checkpoint_retention import clear
-from learner.persist.row_texts import texts
-from learner.persist.whole_checkpoint import read_checkpoint
+from learner.sft_data.row_texts import texts
 from learner.slices import Part
 from learner.state import Progress, TrainingState
 from learner.store.run_store import RunStore

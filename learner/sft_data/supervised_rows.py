@@ -13,9 +13,8 @@ from learner.batch.sft_rows import Example, UnusableRow, example
 from learner.batch.sft_steps import Lengths, Steps, Use, step_count
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn, UnusableModel
-from learner.persist.checkpoint_writer import OtherRank
-from learner.persist.dataset_tokens import DatasetTokens
-from learner.persist.disk_retry import CannotWrite, Disk
+from learner.persist.disk_retry import CannotWrite, Disk, OtherRank
+from learner.sft_data.dataset_tokens import DatasetTokens
 from learner.slices import Part
 from learner.state import Supervised, TrainingState
 from learner.store.run_store import RunStore

@@ -7,7 +7,7 @@ import numpy as np
 from learner.batch.sft_rows import RowTokenizer, TokenRow
 from learner.batch.sft_steps import Lengths
 from learner.persist.disk_retry import Disk
-from learner.persist.token_cache import TokenCache, cache_key
+from learner.sft_data.token_cache import TokenCache, cache_key
 from learner.slices import Part
 from services.contracts.config import SFTConfig
 from services.contracts.config.objective.supervised import DPO

@@ -1,0 +1,1 @@
+"""Rows of supervised runs: tokenised once, cached on the data volume, and read ahead."""
