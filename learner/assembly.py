@@ -37,12 +37,12 @@ from learner.model.passes.packing_check import mixes_sequences
 from learner.model.placement.offload import Offload, offloads, place, present
 from learner.model.placement.parallel import gathered, is_sharded, shard
 from learner.model.references import Scorers, load_copies, load_reference
-from learner.model.value_model import Critic, TokenValues
+from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer
 from learner.sft_data.row_texts import texts
-from learner.slices import Part
-from learner.state import Progress, TrainingState
+from learner.slices import RankPart
+from learner.state import TrainingProgress, TrainingState
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import BPETokenizer, PretrainedModel, ScratchModel
@@ -110,7 +110,7 @@ def check_sharded(state: TrainingState) -> None:
 
 
 @dataclass(frozen=True)
-class Start:
+class RunStart:
     """The model and the progress that a run starts or resumes from."""
 
     config: Config
@@ -119,7 +119,7 @@ class Start:
     Empty if the run makes a model from scratch."""
     own: Path
     """The run's model folder, which may not exist yet."""
-    progress: Progress
+    progress: TrainingProgress
     folder: Path | None
     """The checkpoint, if there is one."""
     merges: str = ""
@@ -132,8 +132,8 @@ def find_start(
     ranks: Ranks,
     store: RunStore,
     volume: Volume,
-    saved: tuple[Path, Progress] | None,
-) -> Start:
+    saved: tuple[Path, TrainingProgress] | None,
+) -> RunStart:
     """Find the run's model and its progress. Raises as `prepare` does."""
     torch.manual_seed(config.training.seed + ranks.rank)
     # All lineages, not only the checkpoint's: a start that died before its first checkpoint has
@@ -149,8 +149,8 @@ def find_start(
         if isinstance(config.model, PretrainedModel):
             base = store.model_path(config.model.path, volume)
             if run_named(config.model.path) is not None:
-                check_listed(Path(base), Part(ranks.rank, ranks.size))
-        progress = Progress(record.id, 0, 0, lineages, base)
+                check_listed(Path(base), RankPart(ranks.rank, ranks.size))
+        progress = TrainingProgress(record.id, 0, 0, lineages, base)
     else:
         # The config's model may be missing by now, or be another checkpoint of that run.
         folder, progress = saved
@@ -158,7 +158,7 @@ def find_start(
         base = found_again(progress.base_model, volume)
         progress = replace(progress, lineages=lineages, base_model=base)
         log.info("resuming", run=record.id, step=progress.step, checkpoint=folder.name)
-    return Start(config, base, volume.path(f"runs/{record.id}/model"), progress, folder)
+    return RunStart(config, base, volume.path(f"runs/{record.id}/model"), progress, folder)
 
 
 def found_again(base: str, volume: Volume) -> str:
@@ -171,17 +171,17 @@ def found_again(base: str, volume: Volume) -> str:
     return str(moved) if moved.exists() else base
 
 
-def check_base(start: Start, ranks: Ranks) -> None:
+def check_base(start: RunStart, ranks: Ranks) -> None:
     """Verify the base of adapters. Each rank reads some of its files. Raises UnusableModel,
     DamagedFile, RunCannotGoOn."""
     model = start.config.model
     if not isinstance(model, PretrainedModel) or model.lora is None:
         return
     base = base_of(with_dtype(model, start.own), start.base, start.own, start.folder)
-    check_files(Path(base), Part(ranks.rank, ranks.size))
+    check_files(Path(base), RankPart(ranks.rank, ranks.size))
 
 
-def gone_on(progress: Progress, run: str) -> Progress:
+def gone_on(progress: TrainingProgress, run: str) -> TrainingProgress:
     """Return `progress` of a checkpoint as progress of `run`. If another run wrote the checkpoint,
     patience begins anew, because the other run may have ended by it."""
     supervised = progress.supervised
@@ -203,7 +203,7 @@ def trained_merges(
     return message.decode()
 
 
-def with_known_dtype(start: Start) -> Config:
+def with_known_dtype(start: RunStart) -> Config:
     """Return the config with the type that the run has already published, if any."""
     model = start.config.model
     if isinstance(model, ScratchModel):
@@ -211,7 +211,7 @@ def with_known_dtype(start: Start) -> Config:
     return start.config.model_copy(update={"model": with_dtype(model, start.own)})
 
 
-def described(start: Start, store: RunStore, volume: Volume) -> Model | None:
+def described(start: RunStart, store: RunStore, volume: Volume) -> Model | None:
     """Describe the models that training starts from, for the estimate."""
     config = with_known_dtype(start)
     if isinstance(config.model, ScratchModel):
@@ -226,7 +226,7 @@ def described(start: Start, store: RunStore, volume: Volume) -> Model | None:
     return known_model(path, config.model, another, scorers.teacher, scorers.reference)
 
 
-def critic_path(critic: CriticConfig, start: Start, store: RunStore, volume: Volume) -> str:
+def critic_path(critic: CriticConfig, start: RunStart, store: RunStore, volume: Volume) -> str:
     """Return the path that the critic starts from."""
     if start.folder is not None:
         return str(start.folder / CRITIC)
@@ -247,7 +247,7 @@ def find_scorers(config: RLConfig, store: RunStore, volume: Volume) -> Scorers:
 
 
 def assemble(
-    start: Start, ranks: Ranks, plan: PassPlan, store: RunStore, volume: Volume
+    start: RunStart, ranks: Ranks, plan: PassPlan, store: RunStore, volume: Volume
 ) -> TrainingState:
     """Load all models and build the training state. Raises as `prepare` does."""
     config, progress, folder = start.config, start.progress, start.folder
@@ -301,7 +301,7 @@ def device_in_words(ranks: Ranks) -> str:
     return f"{ranks.size} × {kind}, PyTorch {torch.__version__}"
 
 
-def load_trained(start: Start, ranks: Ranks, sharded: bool) -> LoadedModel:
+def load_trained(start: RunStart, ranks: Ranks, sharded: bool) -> LoadedModel:
     """Load the trained model: from the run's checkpoint, else as its config says."""
     config, model, folder = start.config, start.config.model, start.folder
     sharing = ranks if sharded else None
@@ -317,7 +317,7 @@ def add_models(
     state: TrainingState,
     policy: TokenLogprobs,
     config: RLConfig,
-    start: Start,
+    start: RunStart,
     ranks: Ranks,
     plan: PassPlan,
     compiled: Backend | None,
@@ -353,7 +353,7 @@ def prepare_critic(
     path: str,
     plan: PassPlan,
     compiled: Backend | None,
-) -> Critic:
+) -> TrainedCritic:
     """Load the critic for the policy of `state`, from the model at `path`."""
     where = place("placement.critic", config.placement.critic, ranks)
     # A critic on another device is whole.
@@ -370,7 +370,7 @@ def prepare_critic(
         shard(values, model, state.loaded.autocast, ranks)
     optimizers = Optimizers(model, critic.optimizer)
     moments = Moments(*state.progress.critic_moments)
-    prepared = Critic(model, values, optimizers, critic, moments)
+    prepared = TrainedCritic(model, values, optimizers, critic, moments)
     whole = offloads("critic", config.training, ranks)
     if whole:
         prepared.offloaded_weights = (Offload(model.parameters),)

@@ -17,25 +17,25 @@ import msgspec
 
 from learner.assembly import prepare
 from learner.batch.minibatches import cut
-from learner.batch.samples import Sample, earned, group_samples
+from learner.batch.samples import TrainingSample, group_reward, group_samples
 from learner.batch.staleness import Ancestry
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
-from learner.coordinate.follower import Follower
+from learner.coordinate.follower import RankFollower
 from learner.coordinate.ranks import next_command, share_gradients, take_over
 from learner.distributed import Ranks
 from learner.errors import UnreadableGroups
 from learner.gpu_turns import TrainingGPU, training_gpu
-from learner.model.value_model import Critic
-from learner.objective.baselines import Baselines, Earned
+from learner.model.value_model import TrainedCritic
+from learner.objective.baselines import Baselines, GroupReward
 from learner.objective.compose import Objective
 from learner.objective.kl import adapted_beta
 from learner.optim.schedules import lr_share
 from learner.report.reward_metrics import outcome_sums
 from learner.report.sample_log import PER_STEP, Picked, pick
-from learner.state import Progress, TrainingState
+from learner.state import TrainingProgress, TrainingState
 from learner.step import train_batch
-from learner.store.commands import Command, Share
+from learner.store.commands import Command, GroupShare
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.config.objective.algorithm import Algorithm
@@ -88,11 +88,11 @@ def train_on(
         return "cancel" if store.cancelled() else "yield"
     state = prepare(record, config, ranks, store, volume)
     share_gradients(state, ranks)
-    coordinator: Coordinator | Follower
+    coordinator: Coordinator | RankFollower
     if ranks.first:
         coordinator = Coordinator(config, max_steps, ranks, store, volume, state, stop, gpu)
     else:
-        coordinator = Follower(config, ranks, store, volume, state, stop)
+        coordinator = RankFollower(config, ranks, store, volume, state, stop)
     try:
         coordinator.begin()
         while True:
@@ -114,10 +114,10 @@ def train_on(
 
 
 @dataclass(frozen=True)
-class Batch:
+class RankBatch:
     """This rank's share of a batch."""
 
-    minibatches: list[list[Sample]]
+    minibatches: list[list[TrainingSample]]
     """Samples of each minibatch, pass after pass."""
     outcomes: dict[str, float]
     """Sums over all ranks (`outcome_sums`)."""
@@ -129,7 +129,7 @@ class Batch:
     """Metrics of the running means before this batch; empty without `running_mean`."""
 
 
-def read_group(store: RunStore, share: Share, stored: bytes | None) -> TrajectoryGroup:
+def read_group(store: RunStore, share: GroupShare, stored: bytes | None) -> TrajectoryGroup:
     """Read the group of a share. `stored`: the stream's value, its payload or a reference to it.
     Raises ValueError if the payload is missing or damaged, SchemaMismatch, GatewayAway."""
     if stored is None:
@@ -143,7 +143,7 @@ def read_group(store: RunStore, share: Share, stored: bytes | None) -> Trajector
 
 
 def read_groups(
-    store: RunStore, minibatches: list[list[Share]], ranks: Ranks
+    store: RunStore, minibatches: list[list[GroupShare]], ranks: Ranks
 ) -> list[list[TrajectoryGroup]]:
     """Read the groups of this rank's shares. All ranks call this together, so that no rank waits
     for a rank that cannot read its share. Raises UnreadableGroups on all ranks, SchemaMismatch,
@@ -169,19 +169,19 @@ def read_groups(
 
 
 def fetch(
-    command: Command, config: RLConfig, ranks: Ranks, store: RunStore, progress: Progress
-) -> Batch:
+    command: Command, config: RLConfig, ranks: Ranks, store: RunStore, progress: TrainingProgress
+) -> RankBatch:
     """Fetch this rank's samples of each minibatch of each pass, from the groups that `command`
     names. Advantages come from whole groups. One rank counts a group in the metrics. Raises as
     `read_groups` does."""
     ancestry, algorithm = Ancestry(tuple(progress.lineages)), config.algorithm
     longest = {name: one.sampling.max_tokens for name, one in config.datasets.items()}
     version = command.step - 1
-    minibatches: list[list[Sample]] = []
+    minibatches: list[list[TrainingSample]] = []
     groups: list[TrajectoryGroup] = []
     counted: list[TrajectoryGroup] = []
-    own: dict[int, list[Sample]] = {}
-    everything: list[Sample] = []
+    own: dict[int, list[TrainingSample]] = {}
+    everything: list[TrainingSample] = []
     mine = [shares[ranks.part] for shares in command.minibatches]
     parts = read_groups(store, mine, ranks)
 
@@ -189,13 +189,13 @@ def fetch(
         # The run may have had another mixture before it was resumed.
         return longest.get(group.header.dataset, config.sampling.max_tokens)
 
-    batch: list[Earned] = []
+    batch: list[GroupReward] = []
     if isinstance(algorithm.advantage, RunningMean):
         read = [
             pair for pairs in zip(mine, parts, strict=True) for pair in zip(*pairs, strict=True)
         ]
         batch = earned_by_all(
-            {share.position: earned(one, algorithm, limit(one)) for share, one in read}, ranks
+            {share.position: group_reward(one, algorithm, limit(one)) for share, one in read}, ranks
         )
     before = progress.baselines.begun(batch)
     for shares, part in zip(mine, parts, strict=True):
@@ -232,21 +232,21 @@ def fetch(
     after, compared = progress.baselines, {}
     if isinstance(algorithm.advantage, RunningMean):
         after, compared = before.after(batch, algorithm.advantage.decay), before.metrics(batch)
-    return Batch(minibatches, ranks.sum_named(sums), picked, after, compared)
+    return RankBatch(minibatches, ranks.sum_named(sums), picked, after, compared)
 
 
-def earned_by_all(own: Mapping[int, Earned | None], ranks: Ranks) -> list[Earned]:
+def earned_by_all(own: Mapping[int, GroupReward | None], ranks: Ranks) -> list[GroupReward]:
     """Return the rewards of all groups of the batch, in the order of their tasks. `own`: rewards of
     this rank's groups, by task. The result is the same on every rank."""
-    found: dict[int, Earned | None] = {}
+    found: dict[int, GroupReward | None] = {}
     for message in ranks.gather(msgspec.msgpack.encode(own)):
-        found |= msgspec.msgpack.decode(message, type=dict[int, Earned | None])
+        found |= msgspec.msgpack.decode(message, type=dict[int, GroupReward | None])
     return [one for _, one in sorted(found.items()) if one is not None]
 
 
 def later_pass(
-    command: Command, own: dict[int, list[Sample]], config: RLConfig, number: int
-) -> list[list[Sample]]:
+    command: Command, own: dict[int, list[TrainingSample]], config: RLConfig, number: int
+) -> list[list[TrainingSample]]:
     """Return this rank's samples of each minibatch of pass `number`: the samples of the first pass
     (`own`, by task), in newly cut minibatches."""
     positions = {share.position for part in command.minibatches for r in part for share in r}
@@ -258,7 +258,7 @@ def later_pass(
 
 
 def train(
-    state: TrainingState, batch: Batch, config: RLConfig, ranks: Ranks, max_steps: int
+    state: TrainingState, batch: RankBatch, config: RLConfig, ranks: Ranks, max_steps: int
 ) -> dict[str, float]:
     """Do the batch's optimizer steps, and advance `state` by one step. Returns metrics."""
     algorithm, step = config.algorithm, state.progress.step
@@ -277,7 +277,7 @@ def train(
     return metrics | batch.compared
 
 
-def objective_of(config: RLConfig, progress: Progress) -> Objective:
+def objective_of(config: RLConfig, progress: TrainingProgress) -> Objective:
     """Return the objective of the next batch."""
     return Objective(
         config.algorithm,
@@ -287,15 +287,18 @@ def objective_of(config: RLConfig, progress: Progress) -> Objective:
     )
 
 
-def beta_so_far(progress: Progress, algorithm: Algorithm) -> float | None:
+def beta_so_far(progress: TrainingProgress, algorithm: Algorithm) -> float | None:
     """Return the adapted beta, or None if the adaptation has not begun."""
     kl = algorithm.kl
     return None if isinstance(kl, NoKL) or progress.kl_beta_from != kl.beta else progress.kl_beta
 
 
 def advanced(
-    progress: Progress, config: RLConfig, metrics: dict[str, float], critic: Critic | None = None
-) -> Progress:
+    progress: TrainingProgress,
+    config: RLConfig,
+    metrics: dict[str, float],
+    critic: TrainedCritic | None = None,
+) -> TrainingProgress:
     """Return the progress after one more batch with these `metrics`."""
     algorithm = config.algorithm
     samples = algorithm.prompts_per_step * algorithm.samples_per_prompt

@@ -21,9 +21,9 @@ from learner.assembly import prepare
 from learner.batch.cost import SequenceCost
 from learner.batch.dealing import deal
 from learner.batch.sft_rows import Example
-from learner.batch.sft_steps import Step, Use
+from learner.batch.sft_steps import SFTStep, StepRow
 from learner.coordinate.crash_limit import CrashLimit
-from learner.coordinate.follower import Follower
+from learner.coordinate.follower import RankFollower
 from learner.coordinate.ranks import next_command, share_gradients, take_over
 from learner.coordinate.sft_coordinator import SFTCoordinator
 from learner.distributed import Ranks
@@ -35,9 +35,9 @@ from learner.optim.schedules import lr_share
 from learner.report.sft_metrics import Laps, smoothed, unbiased
 from learner.sft_data.read_ahead import ReadAhead
 from learner.sft_data.supervised_rows import SupervisedRows, open_rows
-from learner.state import Progress, TrainingState
+from learner.state import TrainingProgress, TrainingState
 from learner.store.run_store import RunStore
-from learner.supervised import Loss, loss_of, validation_metrics, validation_sums
+from learner.supervised import SupervisedLoss, loss_of, validation_metrics, validation_sums
 from services.contracts.config import SFTConfig
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import RunRecord
@@ -72,13 +72,13 @@ def train_sft(
     passes = int(state.copies.reference is not None)
     cost = sequence_cost(state.loaded.model)
     work = supervised_work(state.loaded.model, ranks, passes)
-    coordinator: SFTCoordinator | Follower
+    coordinator: SFTCoordinator | RankFollower
     if ranks.first:
         coordinator = SFTCoordinator(
             config, rows.max_steps, ranks, store, volume, state, stop, work
         )
     else:
-        coordinator = Follower(config, ranks, store, volume, state, stop)
+        coordinator = RankFollower(config, ranks, store, volume, state, stop)
     ahead = ReadAhead(rows, lambda uses: dealt(uses, cost, ranks))
     try:
         coordinator.begin()
@@ -107,20 +107,20 @@ def train_sft(
         coordinator.close()
 
 
-def dealt(uses: Sequence[Use], cost: SequenceCost, ranks: Ranks) -> list[Use]:
+def dealt(uses: Sequence[StepRow], cost: SequenceCost, ranks: Ranks) -> list[StepRow]:
     """Return this rank's part of the rows of a step."""
     lengths = [GroupLengths(1, (max(use.tokens - 1, 1),)) for use in uses]
     return [uses[i] for i in deal(lengths, ranks.parts, cost)[ranks.part]]
 
 
-def validates(config: SFTConfig, progress: Progress, max_steps: int) -> bool:
+def validates(config: SFTConfig, progress: TrainingProgress, max_steps: int) -> bool:
     """Whether a validation follows the last trained step."""
     return progress.step % config.validation.every == 0 or progress.step == max_steps
 
 
 def train(
     state: TrainingState,
-    step: Step,
+    step: SFTStep,
     examples: list[Example],
     rows: SupervisedRows,
     config: SFTConfig,
@@ -167,13 +167,13 @@ def train(
 
 
 def advanced(
-    progress: Progress,
-    step: Step,
+    progress: TrainingProgress,
+    step: SFTStep,
     loss: float,
     work: Work | None,
     computed: float,
     sequences: int,
-) -> Progress:
+) -> TrainingProgress:
     """Return the progress after one more step with this `loss`. `computed`: share of the rows'
     tokens that the passes computed; `sequences`: sequences in a row, about equally long."""
     assert progress.supervised is not None
@@ -194,7 +194,7 @@ def advanced(
 
 def backward(
     policy: nn.Module,
-    loss: Loss,
+    loss: SupervisedLoss,
     budget: int,
     ranks: Ranks,
     routers: RouterTally | None = None,
@@ -258,7 +258,7 @@ def validate(
     return metrics
 
 
-def judged(progress: Progress, loss: float) -> Progress:
+def judged(progress: TrainingProgress, loss: float) -> TrainingProgress:
     """Return the progress after a validation with this `loss`, or bits per byte. A NaN is never the
     best value: it would stay the lowest forever."""
     found = progress.supervised

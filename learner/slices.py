@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 
 @dataclass(frozen=True)
-class Part:
+class RankPart:
     """One rank's share of a set of named tensors to write. Tensors are whole, so a file means the
     same whichever rank wrote it. All shares have about the same size."""
 
@@ -38,7 +38,7 @@ class Part:
         return f"{stem}-{self.number + 1:05d}-of-{self.count:05d}.safetensors"
 
 
-WHOLE = Part()
+WHOLE = RankPart()
 PART = re.compile(r"-(\d{5})-of-\d{5}\.safetensors$")
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from learner.model.loading.models import LoadedModel
 from learner.model.placement.offload import Offload
 from learner.model.references import Copies
-from learner.model.value_model import Critic
+from learner.model.value_model import TrainedCritic
 from learner.objective.baselines import Baselines
 from learner.optim.optimizers import Optimizers
 
@@ -15,7 +15,7 @@ SCHEMA = 2
 
 
 @dataclass(frozen=True)
-class Supervised:
+class SupervisedProgress:
     """Progress of a supervised run in its data and its validations."""
 
     rows: list[int]
@@ -39,7 +39,7 @@ class Supervised:
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """Progress of a run: everything besides weights and optimizer state."""
 
     run: str
@@ -59,7 +59,7 @@ class Progress:
     """`value_loss.Moments` of the returns that the critic has learned."""
     baselines: Baselines = field(default_factory=Baselines)
     """Running means of rewards for the advantage `running_mean`."""
-    supervised: Supervised | None = None
+    supervised: SupervisedProgress | None = None
     """Progress of a supervised run, else None."""
     schema: int = SCHEMA
 
@@ -92,8 +92,8 @@ class TrainingState:
     policy: nn.Module
     """The model as TokenLogprobs: sharded, or inside DDP if there are several ranks."""
     optimizers: Optimizers
-    progress: Progress
-    critic: Critic | None = None
+    progress: TrainingProgress
+    critic: TrainedCritic | None = None
     copies: Copies = field(default_factory=Copies)
     offloads: tuple[Offload, ...] = ()
     """Optimizer states that are on the host between updates."""

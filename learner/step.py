@@ -11,7 +11,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.batch.token_advantages import gathered, set_returns
 from learner.distributed import Ranks
 from learner.model.attention.row_calls import sent
@@ -36,7 +36,7 @@ log = get_logger(__name__)
 
 def train_batch(
     state: TrainingState,
-    minibatches: list[list[Sample]],
+    minibatches: list[list[TrainingSample]],
     objective: Objective,
     budget: int,
     ranks: Ranks,
@@ -111,7 +111,7 @@ def train_batch(
     return metrics
 
 
-def teacher_metrics(samples: list[Sample], ranks: Ranks) -> dict[str, float]:
+def teacher_metrics(samples: list[TrainingSample], ranks: Ranks) -> dict[str, float]:
     """Return the KL between the policy before the batch's updates and its teacher. It is the same
     on every rank."""
     apart = [-one.token_advantages for one in samples if one.token_advantages is not None]
@@ -146,7 +146,7 @@ def went_too_far(seen: Tally, algorithm: Algorithm, ranks: Ranks) -> bool:
 
 def accumulate_gradients(
     policy: nn.Module,
-    samples: list[Sample],
+    samples: list[TrainingSample],
     objective: Objective,
     budget: int,
     ranks: Ranks,
@@ -194,7 +194,7 @@ def accumulate_gradients(
 def _loss(
     logprobs: torch.Tensor,
     entropy: torch.Tensor,
-    samples: list[Sample],
+    samples: list[TrainingSample],
     weights: torch.Tensor,
     sequences: int,
     objective: Objective,
@@ -248,10 +248,10 @@ def _loss(
 
 @torch.no_grad()
 def _forward(
-    policy: nn.Module, samples: list[Sample], temperature: float, budget: int, ranks: Ranks
-) -> list[tuple[Sample, torch.Tensor]]:
+    policy: nn.Module, samples: list[TrainingSample], temperature: float, budget: int, ranks: Ranks
+) -> list[tuple[TrainingSample, torch.Tensor]]:
     """Return each sample with its log-probabilities [k] under `policy`."""
-    order: list[Sample] = []
+    order: list[TrainingSample] = []
     found: list[torch.Tensor] = []
     for chosen, row in forward_rows(policy, samples, budget, ranks):
         logprobs, _ = unwrapped(policy)(row, temperature)

@@ -22,7 +22,7 @@ from services.contracts.config import SFTConfig
 from services.contracts.config.objective.supervised import DPO
 
 
-class Loss(Protocol):
+class SupervisedLoss(Protocol):
     """The loss of one step over this rank's `rows`."""
 
     rows: list[Example]
@@ -44,7 +44,7 @@ class Loss(Protocol):
 
 def loss_of(
     config: SFTConfig, state: TrainingState, rows: list[Example], components: int, ranks: Ranks
-) -> Loss:
+) -> SupervisedLoss:
     """Return the loss of a step with this rank's `rows`, from `components` datasets."""
     if isinstance(config.objective, DPO):
         reference = reference_logprobs(state, rows, config, ranks)

@@ -38,7 +38,7 @@ MARKED = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 @dataclass(frozen=True)
-class Conversation:
+class ChatRow:
     """A dataset row as turns."""
 
     turns: Chat
@@ -46,7 +46,7 @@ class Conversation:
 
 
 @dataclass(frozen=True)
-class Written:
+class ChatText:
     """A conversation as text, written by its chat template."""
 
     text: str
@@ -58,7 +58,7 @@ class Written:
     """First character of each turn of the assistant, by turn number, if it could be located."""
 
 
-def conversation(row: Row, data: SFTData) -> Conversation | str:
+def chat_row(row: Row, data: SFTData) -> ChatRow | str:
     """Return `row` as a conversation, or as plain text if it has no answer. Raises ValueError with
     a message that continues the row's number."""
     if isinstance(row.prompt, str) and row.answer is None:
@@ -79,7 +79,7 @@ def conversation(row: Row, data: SFTData) -> Conversation | str:
             "is a conversation without an assistant's turn, so it has nothing to learn: remove it, "
             "or set data.train_on to all"
         )
-    return Conversation(turns, tools_of(row))
+    return ChatRow(turns, tools_of(row))
 
 
 def answer_turn(answer: Any) -> dict[str, Any]:
@@ -131,12 +131,12 @@ def check_roles(turns: Chat) -> None:
 
 
 def write(
-    found: Conversation,
+    found: ChatRow,
     tokenizer: Any,
     train_on: Literal["assistant", "last", "all"],
     special: Sequence[str],
     ends: Collection[str] = (),
-) -> Written:
+) -> ChatText:
     """Write the conversation with the tokenizer's chat template. `special`: texts of the special
     tokens; `ends`: texts of the tokens that end a turn in this template. Raises ValueError with a
     message that continues the row's number."""
@@ -161,7 +161,7 @@ def write(
     _check_contents(turns, {i: whole[start:end] for i, (start, end) in places.items()})
     cut = [(start, _end(whole, start, end, special)) for start, end in spans or []]
     ended = turns[-1]["role"] != "assistant" or ending(whole, special) is not None
-    return Written(whole, [span for span in cut if span[0] < span[1]], ended, begins)
+    return ChatText(whole, [span for span in cut if span[0] < span[1]], ended, begins)
 
 
 def _by_prefixes(
@@ -198,7 +198,7 @@ def _with_end(whole: str, end: int, ends: Collection[str]) -> int:
     return max(following, default=end)
 
 
-def _check_kept(found: Conversation, tokenizer: Any, whole: str) -> None:
+def _check_kept(found: ChatRow, tokenizer: Any, whole: str) -> None:
     """Raise ValueError if the template drops the tools, a turn's calls, or the reasoning of the
     last answer: `whole` is the same text without them."""
 

@@ -15,13 +15,13 @@ from services.contracts.groups.group_lengths import GroupLengths
 TOLERANCE = 0.01
 """Extra load, as a share of the best balance, that is accepted to split fewer groups."""
 
-Hand = dict[int, list[int]]
+RankSamples = dict[int, list[int]]
 """The samples of one rank: sample numbers by the index of their group."""
 
 
 def deal(
     groups: Sequence[GroupLengths], ranks: int, cost: SequenceCost, shared: bool = False
-) -> list[Hand]:
+) -> list[RankSamples]:
     """Deal the samples of `groups` to `ranks` ranks, balanced by `cost`. `shared`: a rank computes
     a group's prompt once for all its samples of the group.
 
@@ -32,7 +32,7 @@ def deal(
     even = -(-sum(whole) // ranks)
     # Three candidates: whole groups only; whole groups up to a rank's even share and then samples;
     # samples only.
-    dealt = [_Table(groups, ranks, cost, shared) for _ in range(3)]
+    dealt = [_Dealing(groups, ranks, cost, shared) for _ in range(3)]
     for table, limit in zip(dealt, (sum(whole), even, 0), strict=True):
         table.deal(whole, limit)
     best = min(table.highest for table in dealt)
@@ -43,14 +43,14 @@ def deal(
     ]
 
 
-class _Table:
+class _Dealing:
     """A candidate dealing: the samples of each rank and their cost."""
 
     def __init__(
         self, groups: Sequence[GroupLengths], ranks: int, cost: SequenceCost, shared: bool
     ) -> None:
         self._groups, self._cost, self._shared = groups, cost, shared
-        self.hands: list[Hand] = [{} for _ in range(ranks)]
+        self.hands: list[RankSamples] = [{} for _ in range(ranks)]
         self._loads = [0] * ranks
         self._order = [(0, rank) for rank in range(ranks)]
         """A heap of (load, rank). It also holds outdated entries."""

@@ -12,7 +12,7 @@ import torch
 
 from learner.batch.staleness import Ancestry
 from learner.objective.advantages import group_advantages
-from learner.objective.baselines import Earned
+from learner.objective.baselines import GroupReward
 from learner.objective.shaping import replaced, shaped_rewards
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.groups.branches import Conversation
@@ -23,7 +23,7 @@ OWN = -1
 
 
 @dataclass
-class Sample:
+class TrainingSample:
     """One completion, or one conversation of an agent's session with branches.
 
     `k` is the number of its tokens in the loss. A token that several conversations begin with is in
@@ -91,7 +91,7 @@ def group_samples(
     index: int,
     dealt: Collection[int] | None = None,
     baseline: float = 0.0,
-) -> list[Sample]:
+) -> list[TrainingSample]:
     """Make the samples of `group`, trained at `version`: one for each completion, or one for each
     conversation of a completion with branches. `max_tokens`: the longest completion allowed;
     `index`: the group's index on this rank; `dealt`: the samples that this rank trains, or None for
@@ -138,7 +138,7 @@ def group_samples(
             begins, chosen = prompt[: one.prompt], places[own]
             dense = None if earned is None else rewards_in_loss(earned[places] * new, own)
             samples.append(
-                Sample(
+                TrainingSample(
                     tokens=torch.cat([begins, torch.from_numpy(group.tokens[piece])[places]]),
                     loss_mask=torch.cat([torch.zeros(len(begins), dtype=torch.bool), own]),
                     sampler_logprobs=torch.from_numpy(group.logprobs[piece])[chosen],
@@ -176,10 +176,12 @@ def group_scores(group: TrajectoryGroup, algorithm: Algorithm, max_tokens: int) 
     return shaped_rewards(algorithm.shaping, rewards, ended, longest, max_tokens)
 
 
-def earned(group: TrajectoryGroup, algorithm: Algorithm, max_tokens: int) -> Earned | None:
+def group_reward(
+    group: TrajectoryGroup, algorithm: Algorithm, max_tokens: int
+) -> GroupReward | None:
     """Return what a group adds to the running means, or None if no sample has a reward."""
     mean = float(group_scores(group, algorithm, max_tokens).nanmean())
-    return None if math.isnan(mean) else Earned(group.header.prompt_key, mean)
+    return None if math.isnan(mean) else GroupReward(group.header.prompt_key, mean)
 
 
 def rewards_in_loss(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from learner.batch.conversations import Conversation, conversation, write
+from learner.batch.conversations import ChatRow, chat_row, write
 from learner.errors import RunCannotGoOn
 from services.contracts.config.data import SFTData
 from services.contracts.rows.dataset import Row
@@ -59,7 +59,7 @@ class Example:
     """[t] sizes as in TokenRow. None if bits per byte are not measured."""
     sampling_mask: "torch.Tensor | None" = None
     experts: "torch.Tensor | None" = None
-    """Always None, as in a `Sample` from the whole vocabulary without recorded routing."""
+    """Always None, as in a `TrainingSample` from the whole vocabulary without recorded routing."""
 
 
 def example(row: TokenRow, length: int | None = None, component: int = 0) -> Example:
@@ -94,7 +94,7 @@ class RowTokenizer:
         """
         try:
             chosen = preferred(row, self._answer) if self._answer else row
-            found = conversation(chosen, self._data)
+            found = chat_row(chosen, self._data)
             if isinstance(found, str):
                 made = self._text(found)
             elif self._templated:
@@ -109,7 +109,7 @@ class RowTokenizer:
             raise UnusableRow(f"dataset row {index} has no token in the loss: remove it")
         return made
 
-    def _chat(self, found: Conversation) -> TokenRow:
+    def _chat(self, found: ChatRow) -> TokenRow:
         train_on = self._data.train_on
         written = write(found, self._tokenizer, train_on, self._special, self._ends)
         own = _own(written.text, _texts(found, written.begins))
@@ -125,7 +125,7 @@ class RowTokenizer:
         self._check_known(tokens, written.text)
         return _token_row(tokens, spans, sizes)
 
-    def _answered(self, found: Conversation) -> TokenRow:
+    def _answered(self, found: ChatRow) -> TokenRow:
         """Join the contents by blank lines, without a chat template, as rollout workers do."""
         *asked, last = found.turns
         several = any(turn["role"] == "assistant" for turn in asked)
@@ -233,7 +233,7 @@ class RowTokenizer:
         return np.concatenate(tokens), np.concatenate(sizes), at
 
 
-def _texts(found: Conversation, begins: dict[int, int]) -> list[tuple[str, int]]:
+def _texts(found: ChatRow, begins: dict[int, int]) -> list[tuple[str, int]]:
     """Return the row's own texts in a chat, in the order in which templates write them, each with
     the first character of its turn (0 if unknown)."""
     keys = ("reasoning_content", "content")

@@ -23,7 +23,7 @@ MANY = 1 << 16
 ROWS_PER_STEP = 128
 
 
-class Use(NamedTuple):
+class StepRow(NamedTuple):
     """A row in a step."""
 
     component: int
@@ -34,10 +34,10 @@ class Use(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Step:
+class SFTStep:
     """The rows of one step."""
 
-    uses: list[Use]
+    uses: list[StepRow]
     lost: int
     """Tokens of its rows that were cut off."""
     padded: int
@@ -91,7 +91,7 @@ class _Places(NamedTuple):
     """Tokens in a step; 0 if the row is skipped."""
 
 
-class Steps:
+class SFTSteps:
     """The steps of a run, in order."""
 
     def __init__(
@@ -130,7 +130,7 @@ class Steps:
         """Rows of a step. With packing: packed rows."""
         return self._rows
 
-    def __iter__(self) -> Iterator[Step]:
+    def __iter__(self) -> Iterator[SFTStep]:
         while (step := self.next()) is not None:
             yield step
 
@@ -151,7 +151,7 @@ class Steps:
                 rows += 1
         return -(-rows // self._rows)
 
-    def next(self) -> Step | None:
+    def next(self) -> SFTStep | None:
         """Return the next step, or None if the run's epochs are over."""
         self._skipped = self._lost = 0
         placed: list[Placed] = []
@@ -167,9 +167,9 @@ class Steps:
         if not placed:
             return None
         lost = self._lost + sum(one.lost for one in placed)
-        uses = [Use(*self._places.pop(one.position), one.tokens) for one in placed]
+        uses = [StepRow(*self._places.pop(one.position), one.tokens) for one in placed]
         waiting = self._fit.waiting if self._fit is not None else []
-        return Step(uses, lost, padded, self._skipped, self._position, waiting)
+        return SFTStep(uses, lost, padded, self._skipped, self._position, waiting)
 
     def _row(self) -> list[Placed]:
         if self._fit is not None:
@@ -225,7 +225,7 @@ def step_count(
     config: SFTConfig, mixture: Mixture, lengths: Sequence[Lengths], longest: int | None
 ) -> int:
     """Count the steps of a whole run: `max_steps`, or the steps of its epochs. Counting fills all
-    packed rows, which takes seconds for a few million conversations. Raises as `Steps` does."""
+    packed rows, which takes seconds for a few million conversations. Raises as `SFTSteps` does."""
     if config.training.max_steps is not None:
         return config.training.max_steps
-    return Steps(config, mixture, lengths, longest).count()
+    return SFTSteps(config, mixture, lengths, longest).count()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.objective.advantages import discounted_returns, generalised_advantages, whitened
 from learner.objective.compose import Objective
 from learner.objective.losses import Tokens
@@ -26,7 +26,7 @@ from services.contracts.config.objective.terms import (
 
 
 def set_returns(
-    samples: Sequence[Sample],
+    samples: Sequence[TrainingSample],
     objective: Objective,
     add_up: Callable[[Mapping[str, float]], Mapping[str, float]],
     scale: Scale,
@@ -56,7 +56,9 @@ def set_returns(
         sample.token_advantages = advantages
 
 
-def _generalised(sample: Sample, objective: Objective, config: GAE, scale: Scale) -> torch.Tensor:
+def _generalised(
+    sample: TrainingSample, objective: Objective, config: GAE, scale: Scale
+) -> torch.Tensor:
     """Return the advantages [k] by GAE and set the returns: advantages + values."""
     values = scale.value(known(sample.values))
     if config.score_at == "end" and not sample.truncated:
@@ -72,19 +74,19 @@ def _generalised(sample: Sample, objective: Objective, config: GAE, scale: Scale
     return advantages
 
 
-def _over_value(sample: Sample, scale: Scale) -> torch.Tensor:
+def _over_value(sample: TrainingSample, scale: Scale) -> torch.Tensor:
     """Return the advantages [k]: reward − value of the whole completion, on each token."""
     sample.returns = torch.tensor([sample.advantage], dtype=torch.float64)
     apart = sample.returns - scale.value(known(sample.values)[-1:])
     return apart.expand(len(sample.sampler_logprobs))
 
 
-def _to_teacher(sample: Sample) -> torch.Tensor:
+def _to_teacher(sample: TrainingSample) -> torch.Tensor:
     """Return the advantages [k]: log π_teacher − log π_prox of each token."""
     return (known(sample.teacher_logprobs) - policy_logprobs(sample)).double()
 
 
-def token_rewards(sample: Sample, objective: Objective) -> torch.Tensor:
+def token_rewards(sample: TrainingSample, objective: Objective) -> torch.Tensor:
     """[k] float64 reward of each token in the loss. The last token gets the sample's reward minus
     the dense rewards. Each token gets −β·KL if the KL is in the reward."""
     rewards = earned_before(sample, objective)
@@ -92,33 +94,35 @@ def token_rewards(sample: Sample, objective: Objective) -> torch.Tensor:
     return rewards
 
 
-def earned_before(sample: Sample, objective: Objective) -> torch.Tensor:
+def earned_before(sample: TrainingSample, objective: Objective) -> torch.Tensor:
     """[k] float64 rewards of the tokens in the loss, without the remainder of the score that the
     last token gets."""
     rewards = -penalties(sample, objective).double()
     return rewards if sample.rewards is None else rewards + sample.rewards
 
 
-def score_left(sample: Sample) -> torch.Tensor:
+def score_left(sample: TrainingSample) -> torch.Tensor:
     """[1] float64 share of the sample's score that no token has earned."""
     dense = 0.0 if sample.rewards is None else float(sample.rewards.sum())
     return torch.tensor([sample.advantage - dense], dtype=torch.float64)
 
 
-def penalties(sample: Sample, objective: Objective) -> torch.Tensor:
+def penalties(sample: TrainingSample, objective: Objective) -> torch.Tensor:
     """[k] β·(log π_prox − log π_ref) if the KL is in the reward, else 0."""
     if not isinstance(objective.algorithm.kl, RewardKL):
         return torch.zeros_like(sample.sampler_logprobs)
     return objective.beta * (policy_logprobs(sample) - known(sample.reference_logprobs))
 
 
-def policy_logprobs(sample: Sample) -> torch.Tensor:
+def policy_logprobs(sample: TrainingSample) -> torch.Tensor:
     """[k] log π_prox, which stays fixed while the batch is trained."""
     proximal = sample.proximal_logprobs
     return sample.sampler_logprobs if proximal is None else proximal
 
 
-def gathered(samples: Sequence[Sample], logprobs: torch.Tensor, algorithm: Algorithm) -> Tokens:
+def gathered(
+    samples: Sequence[TrainingSample], logprobs: torch.Tensor, algorithm: Algorithm
+) -> Tokens:
     """Concatenate the samples' tokens in the order of `logprobs` [k]."""
     dtype = logprobs.dtype
 

@@ -19,7 +19,12 @@ from pathlib import Path
 import msgspec
 
 from learner.checkpoints.captured import Captured
-from learner.checkpoints.checkpoint_writer import Written, complete, write_checkpoint, write_part
+from learner.checkpoints.checkpoint_writer import (
+    WrittenPart,
+    complete,
+    write_checkpoint,
+    write_part,
+)
 from learner.checkpoints.retention import retain
 from learner.distributed import Ranks
 from learner.persist.background import Background
@@ -42,7 +47,7 @@ class PartWriter(Background[Captured]):
     def _make(self, captured: Captured) -> None:
         self._parts(captured)
 
-    def _parts(self, captured: Captured) -> list[Written]:
+    def _parts(self, captured: Captured) -> list[WrittenPart]:
         """Return the files that all ranks have written. Raises CannotWrite if a rank was asked to
         end, and RuntimeError if a rank failed."""
         path = captured.progress.path
@@ -62,7 +67,7 @@ class PartWriter(Background[Captured]):
             raise RuntimeError("a rank could not write its part of a checkpoint; its log says why")
         if TOLD_TO_END in messages:
             raise CannotWrite("another rank was told to end before its part was written")
-        return [msgspec.json.decode(each, type=Written) for each in messages]
+        return [msgspec.json.decode(each, type=WrittenPart) for each in messages]
 
 
 class CheckpointWriter(PartWriter):

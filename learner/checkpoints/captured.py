@@ -12,8 +12,8 @@ from learner.model.loading.models import LoadedModel
 from learner.model.loading.saving import as_in_a_folder, on_host, weight_tensors
 from learner.model.placement.offload import present
 from learner.model.placement.parallel import is_sharded
-from learner.slices import WHOLE, Part
-from learner.state import Progress, TrainingState
+from learner.slices import WHOLE, RankPart
+from learner.state import TrainingProgress, TrainingState
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Captured:
     weights: dict[str, torch.Tensor]
     optimizer: dict[str, torch.Tensor]
     random: dict[str, torch.Tensor]
-    progress: Progress
+    progress: TrainingProgress
     critic: "CapturedCritic | None" = None
     copies: Mapping[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     """Weights of the copies of the policy that change, by name."""
-    part: Part = WHOLE
+    part: RankPart = WHOLE
     """This rank's part of all tensors."""
 
     @property
@@ -40,9 +40,9 @@ class Captured:
         return sum(tensor.nbytes for part in parts for tensor in part.values())
 
 
-def part_of(state: TrainingState, ranks: Ranks) -> Part:
+def part_of(state: TrainingState, ranks: Ranks) -> RankPart:
     """Return this rank's part of `state`. Rank 0 writes the whole state unless it is sharded."""
-    return Part(ranks.rank, ranks.size) if is_sharded(state.loaded.model) else WHOLE
+    return RankPart(ranks.rank, ranks.size) if is_sharded(state.loaded.model) else WHOLE
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class CapturedCritic:
     optimizer: dict[str, torch.Tensor]
 
 
-def capture(state: TrainingState, part: Part = WHOLE) -> Captured:
+def capture(state: TrainingState, part: RankPart = WHOLE) -> Captured:
     """Copy to the host everything that the next step changes. If the state is sharded, all ranks
     call this together, and each copies another `part`."""
     critic = None

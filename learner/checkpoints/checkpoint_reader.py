@@ -15,8 +15,8 @@ from learner.checkpoints.checkpoint_writer import COPY, OPTIMIZER, RANDOM, STATE
 from learner.errors import RunCannotGoOn
 from learner.objective.baselines import Baselines, Mean
 from learner.optim.optimizers import Optimizers
-from learner.slices import WHOLE, Part, as_slice, row_range, rows_of
-from learner.state import SCHEMA, Progress, Supervised
+from learner.slices import WHOLE, RankPart, as_slice, row_range, rows_of
+from learner.state import SCHEMA, SupervisedProgress, TrainingProgress
 from services.contracts.schema import require_schema
 from services.volume import DamagedFile, check_file
 from services.volume.checkpoint import listed_files
@@ -26,7 +26,7 @@ class UnusableCheckpoint(RunCannotGoOn):
     """A checkpoint folder is incomplete or damaged. The message names the file."""
 
 
-def verify(folder: Path, part: Part = WHOLE) -> Progress:
+def verify(folder: Path, part: RankPart = WHOLE) -> TrainingProgress:
     """Verify a checkpoint and return its progress. This rank reads `part` of its files. Raises
     UnusableCheckpoint, which names the problem, and SchemaMismatch."""
     check_listed(folder, part)
@@ -44,11 +44,11 @@ def verify(folder: Path, part: Part = WHOLE) -> Progress:
         keys = {key: Mean(*mean) for key, mean in raw["baselines"]["keys"].items()}
         raw["baselines"] = Baselines(Mean(*raw["baselines"]["overall"]), keys)
     if raw.get("supervised") is not None:
-        raw["supervised"] = Supervised(**raw["supervised"])
-    return Progress(**raw)
+        raw["supervised"] = SupervisedProgress(**raw["supervised"])
+    return TrainingProgress(**raw)
 
 
-def check_listed(folder: Path, part: Part = WHOLE) -> None:
+def check_listed(folder: Path, part: RankPart = WHOLE) -> None:
     """Compare the files of a checkpoint with its manifest. This rank reads `part` of them. Raises
     UnusableCheckpoint."""
     try:

@@ -29,7 +29,7 @@ from learner.model.loading.saving import (
     save_beside_adapter,
     save_description,
 )
-from learner.slices import PART, WHOLE, Part
+from learner.slices import PART, WHOLE, RankPart
 from learner.state import SCHEMA
 from services.contracts.weights import ADAPTER_WEIGHTS
 from services.volume import checksum, fsync, opened_by_umask
@@ -58,7 +58,7 @@ class Entry(msgspec.Struct, frozen=True):
     xxh3: str
 
 
-class Written(msgspec.Struct, frozen=True):
+class WrittenPart(msgspec.Struct, frozen=True):
     """The files of a checkpoint that one rank has written."""
 
     files: dict[str, Entry]
@@ -75,7 +75,7 @@ def write_checkpoint(root: Path, captured: Captured, before_rename: Callable[[],
         shutil.rmtree(_unfinished(root, captured), ignore_errors=True)
 
 
-def write_part(root: Path, captured: Captured) -> Written:
+def write_part(root: Path, captured: Captured) -> WrittenPart:
     """Write this rank's files of a checkpoint to the unfinished folder. Durable when this
     returns."""
     beside, part = _unfinished(root, captured), captured.part
@@ -96,11 +96,14 @@ def write_part(root: Path, captured: Captured) -> Written:
         save_file(captured.critic.optimizer, beside / part.file(CRITIC_OPTIMIZER))
     for name, copied in captured.copies.items():
         save_file(copied, beside / part.file(COPY.format(name)))
-    return Written(_durable(beside, part), weights)
+    return WrittenPart(_durable(beside, part), weights)
 
 
 def complete(
-    root: Path, captured: Captured, written: Sequence[Written], before_rename: Callable[[], None]
+    root: Path,
+    captured: Captured,
+    written: Sequence[WrittenPart],
+    before_rename: Callable[[], None],
 ) -> Path:
     """Complete a checkpoint from the files that all ranks have `written`. Durable when this
     returns.
@@ -119,7 +122,7 @@ def complete(
     return folder
 
 
-def _list_files(beside: Path, written: Sequence[Written]) -> None:
+def _list_files(beside: Path, written: Sequence[WrittenPart]) -> None:
     """Write the manifest of a checkpoint, and the indexes of weights in parts."""
     files = {name: entry for part in written for name, entry in part.files.items()}
     for index in written[0].weights:
@@ -160,7 +163,7 @@ def _save_model(
     folder: Path,
     name: str,
     tensors: dict[str, torch.Tensor],
-    part: Part,
+    part: RankPart,
     weights: dict[str, dict[str, str]],
 ) -> None:
     """Save a part of a model folder's weights. `name`: file name of the whole weights. A part is
@@ -171,7 +174,7 @@ def _save_model(
         weights[f"{name}.index.json"] = dict.fromkeys(tensors, Path(file).name)
 
 
-def _durable(folder: Path, part: Part) -> dict[str, Entry]:
+def _durable(folder: Path, part: RankPart) -> dict[str, Entry]:
     """Fsync the files of `part` in `folder` and return them."""
     files = {}
     for path in sorted(folder.rglob("*")):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from learner.checkpoints.checkpoint_reader import UnusableCheckpoint, verify
 from learner.distributed import Ranks
-from learner.slices import Part
-from learner.state import Progress
+from learner.slices import RankPart
+from learner.state import TrainingProgress
 from learner.store.run_store import RunStore
 from services.contracts.records import RunRecord
 from services.volume import DamagedFile, Volume, check_file
@@ -16,13 +16,13 @@ from services.volume.checkpoint import damage, earlier, listed_files
 
 def read_checkpoint(
     record: RunRecord, ranks: Ranks, store: RunStore, volume: Volume
-) -> tuple[Path, Progress] | None:
+) -> tuple[Path, TrainingProgress] | None:
     """Return the run's checkpoint and its progress, or None without a checkpoint. If the checkpoint
     is damaged, the run goes back to the newest whole one. All ranks read together. Raises as
     `prepare` does."""
     if record.checkpoint is None:
         return None
-    folder, part = volume.path(record.checkpoint), Part(ranks.rank, ranks.size)
+    folder, part = volume.path(record.checkpoint), RankPart(ranks.rank, ranks.size)
     for said in leave_out_damaged(folder) if ranks.first else []:
         store.warn(said)
     progress, problem = ranks.together(lambda: checked(folder, part))
@@ -35,7 +35,7 @@ def read_checkpoint(
     return whole, ranks.together(lambda: verify(whole, part))
 
 
-def checked(folder: Path, part: Part) -> tuple[Progress | None, str]:
+def checked(folder: Path, part: RankPart) -> tuple[TrainingProgress | None, str]:
     """Return the progress in a checkpoint, or why the checkpoint cannot be used. Raises
     SchemaMismatch."""
     try:

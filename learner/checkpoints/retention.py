@@ -9,11 +9,11 @@ from pathlib import Path
 
 from learner.batch.staleness import Ancestry
 from learner.checkpoints.checkpoint_writer import UNFINISHED
-from learner.state import Progress
+from learner.state import TrainingProgress
 from services.volume.checkpoint import NAME
 
 
-def retain(root: Path, keep: int, current: Progress) -> list[str]:
+def retain(root: Path, keep: int, current: TrainingProgress) -> list[str]:
     """Delete all checkpoints except the newest `keep` on the path to `current`, the run's current
     checkpoint, and the checkpoint that `current` names as kept. `current` itself always stays.
     Returns the deleted names.

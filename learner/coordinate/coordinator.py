@@ -1,5 +1,5 @@
 """Rank 0's side of an RL run: it decides what happens next, publishes, and reports. `FirstRank` has
-the parts that are common to all runs. `Follower` is the counterpart on the other ranks."""
+the parts that are common to all runs. `RankFollower` is the counterpart on the other ranks."""
 
 import threading
 import time
@@ -10,11 +10,11 @@ import torch
 
 from learner.batch.staleness import Ancestry
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
-from learner.coordinate.evaluations import Evaluations
+from learner.coordinate.evaluations import EvaluationSchedule
 from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.coordinate.planner import Planner
 from learner.coordinate.step_report import StepReport
-from learner.coordinate.waiting import Waiting
+from learner.coordinate.waiting import WaitWatcher
 from learner.distributed import Ranks
 from learner.gpu_turns import TrainingGPU, changing, still
 from learner.model.canary import CanaryPass
@@ -31,7 +31,7 @@ from learner.report.mismatch import mismatch_problem
 from learner.report.sample_log import Picked, described
 from learner.report.step_metrics import StepTime
 from learner.state import TrainingState
-from learner.store.commands import Command, Plan
+from learner.store.commands import Command, TrainingPlan
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.why import ALL_ZERO
@@ -93,7 +93,7 @@ class Coordinator(FirstRank):
         ancestry = Ancestry(tuple(state.progress.lineages))
         cost, shares = sequence_cost(state.loaded.model), sharing_of(state.policy) is not None
         self._planner = Planner(config, store, ancestry, cost, shares)
-        self._evaluations = Evaluations(
+        self._evaluations = EvaluationSchedule(
             config,
             max_steps,
             store,
@@ -106,7 +106,7 @@ class Coordinator(FirstRank):
         teacher = state.copies.teacher.logprobs.model if state.copies.teacher else None
         computed = work(state.loaded.model, config.algorithm, ranks, critic, teacher)
         self._step_report = StepReport(config, store, computed)
-        self._waiting = Waiting(
+        self._waiting = WaitWatcher(
             store,
             self._publisher,
             config,
@@ -114,7 +114,7 @@ class Coordinator(FirstRank):
             self._publish_again,
         )
         self._time = StepTime()
-        self._plan = Plan([], [], [], [])
+        self._plan = TrainingPlan([], [], [], [])
         self._in_files = 0
         """Bytes of the batch's payloads outside of Redis."""
         self._shares: bool | None = None

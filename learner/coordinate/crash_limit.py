@@ -27,7 +27,7 @@ class CrashedRepeatedly(RunCannotGoOn):
 
 
 @dataclass
-class Counts:
+class CrashCounts:
     """Counts since checkpoint `step` became the current one."""
 
     step: int
@@ -95,9 +95,9 @@ class CrashLimit:
             self._file.parent.mkdir(parents=True, exist_ok=True)
             self._file.write_text(json.dumps(asdict(self._counts)))
 
-    def _read(self, committed_step: int) -> Counts:
+    def _read(self, committed_step: int) -> CrashCounts:
         try:
-            found = Counts(**json.loads(self._file.read_text()))
+            found = CrashCounts(**json.loads(self._file.read_text()))
         except (FileNotFoundError, ValueError, TypeError):
-            return Counts(committed_step)
-        return found if found.step == committed_step else Counts(committed_step)
+            return CrashCounts(committed_step)
+        return found if found.step == committed_step else CrashCounts(committed_step)

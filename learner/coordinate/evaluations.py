@@ -14,7 +14,7 @@ from typing import Any
 from learner.persist.disk_retry import Disk
 from learner.persist.evaluation_files import EvaluationFiles
 from learner.persist.jsonl import MetricsFile
-from learner.state import Progress
+from learner.state import TrainingProgress
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.config.evaluation import HeldOut, resolved
@@ -42,7 +42,7 @@ class _Due:
     name: str
 
 
-class Evaluations:
+class EvaluationSchedule:
     """The evaluations of one run. Does nothing for a run without evaluations."""
 
     def __init__(
@@ -74,7 +74,7 @@ class Evaluations:
         """Weight files that are still needed. The set is replaced, never changed, because another
         thread reads it."""
 
-    def begin(self, progress: Progress, reported: set[str]) -> None:
+    def begin(self, progress: TrainingProgress, reported: set[str]) -> None:
         """Continue an earlier learner's evaluations, and request those that are due at the start.
         `reported`: ids in the metrics file."""
         if self._config is None:
@@ -101,14 +101,14 @@ class Evaluations:
                 self._note(progress)
         self.follow()
 
-    def after_step(self, progress: Progress) -> None:
+    def after_step(self, progress: TrainingProgress) -> None:
         """Request the evaluations that are due."""
         every = self._config.every if self._config else None
         # `last` evaluates the last version in any case.
         if every and progress.step % every == 0 and progress.step < self._max_steps:
             self._note(progress)
 
-    def last(self, progress: Progress) -> bool:
+    def last(self, progress: TrainingProgress) -> bool:
         """Request the evaluation of the last version unless it was already made, and let all
         workers answer open evaluations. Returns whether an evaluation is open."""
         if self._config is None:
@@ -140,7 +140,7 @@ class Evaluations:
 
     # --- requests -------------------------------------------------------------------------------
 
-    def _note(self, progress: Progress, whatever_waits: bool = False) -> None:
+    def _note(self, progress: TrainingProgress, whatever_waits: bool = False) -> None:
         """Note the evaluations that are due at `progress`, except those already requested."""
         assert self._config is not None
         tag = f"{progress.lineage}:{progress.version}"

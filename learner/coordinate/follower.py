@@ -27,7 +27,7 @@ from services.volume import Volume
 log = get_logger(__name__)
 
 
-class Follower:
+class RankFollower:
     """The coordinator's counterpart on the other ranks, with the same methods."""
 
     def __init__(

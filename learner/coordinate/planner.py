@@ -13,8 +13,8 @@ from learner.batch.minibatches import cut
 from learner.batch.staleness import Ancestry, UnknownLineage
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
 from learner.errors import RunCannotGoOn
-from learner.state import Progress
-from learner.store.commands import Plan, Share
+from learner.state import TrainingProgress
+from learner.store.commands import GroupShare, TrainingPlan
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.groups.group_lengths import GroupLengths
@@ -80,7 +80,9 @@ class Planner:
             self._selection.planned([entry for entry, _ in pairs], step)
         self._selection.arrive(pending)
 
-    def next(self, progress: Progress, interrupted: Callable[[], bool]) -> Plan | None:
+    def next(
+        self, progress: TrainingProgress, interrupted: Callable[[], bool]
+    ) -> TrainingPlan | None:
         """Return the plan of the batch after `progress`. Waits for groups. Return None once
         `interrupted`, which is called about once a second, returns True."""
         step = progress.step + 1
@@ -122,7 +124,7 @@ class Planner:
         self._selection.unplanned(self._newest, {group.entry for group in bad})
         self._store.sweep_payloads()
 
-    def shares(self, plan: Plan, step: int, ranks: int) -> list[list[list[Share]]]:
+    def shares(self, plan: TrainingPlan, step: int, ranks: int) -> list[list[list[GroupShare]]]:
         """Return each rank's samples in the first pass over the batch of `step`, by minibatch and
         rank. Minibatches are cut before the samples are dealt to ranks, so the number of ranks does
         not change them."""
@@ -134,7 +136,7 @@ class Planner:
         ]
 
     def _collect(
-        self, progress: Progress, interrupted: Callable[[], bool]
+        self, progress: TrainingProgress, interrupted: Callable[[], bool]
     ) -> list[WaitingGroup] | None:
         wait = 0.0
         while not interrupted():
@@ -148,7 +150,7 @@ class Planner:
             wait = POLL_SECONDS
         return None
 
-    def _form(self, progress: Progress) -> list[WaitingGroup] | None:
+    def _form(self, progress: TrainingProgress) -> list[WaitingGroup] | None:
         """Return the next batch if it can be formed without making other groups too stale."""
         in_flight: dict[int, int] = {}
         if self._selection.enough and self._waits_for_stragglers:
@@ -176,9 +178,9 @@ class Planner:
         ]
 
 
-def plan_of(groups: Sequence[WaitingGroup]) -> Plan:
+def plan_of(groups: Sequence[WaitingGroup]) -> TrainingPlan:
     """Return the plan of a batch."""
-    return Plan(
+    return TrainingPlan(
         [group.entry for group in groups],
         [group.task for group in groups],
         [group.bytes for group in groups],
@@ -192,14 +194,14 @@ def shares_of(
     ranks: int,
     cost: SequenceCost,
     shared: bool = False,
-) -> list[list[Share]]:
+) -> list[list[GroupShare]]:
     """Return each rank's samples of a minibatch. The groups' tasks have these `positions`."""
-    shares: list[list[Share]] = []
+    shares: list[list[GroupShare]] = []
     counted: set[int] = set()
     for hand in deal(lengths, ranks, cost, shared):
         shares.append(
             [
-                Share(positions[g], samples, len(lengths[g].completions), g not in counted)
+                GroupShare(positions[g], samples, len(lengths[g].completions), g not in counted)
                 for g, samples in hand.items()
             ]
         )

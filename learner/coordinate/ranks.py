@@ -3,7 +3,7 @@ the next command."""
 
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.first_rank import FirstRank
-from learner.coordinate.follower import Follower
+from learner.coordinate.follower import RankFollower
 from learner.distributed import Ranks
 from learner.model.placement.offload import present
 from learner.model.placement.parallel import replicate
@@ -36,7 +36,7 @@ def share_gradients(state: TrainingState, ranks: Ranks) -> None:
 
 
 def next_command(
-    coordinator: FirstRank | Follower, ranks: Ranks, crash_limit: CrashLimit
+    coordinator: FirstRank | RankFollower, ranks: Ranks, crash_limit: CrashLimit
 ) -> Command:
     """Return rank 0's next command on every rank. A rank that waits for the command is idle: its
     death is not the run's fault."""

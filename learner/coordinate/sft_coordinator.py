@@ -14,7 +14,7 @@ from learner.persist.disk_retry import CannotWrite
 from learner.publishing.model_folder import export_description
 from learner.report.sft_metrics import Speed
 from learner.report.step_metrics import peak_memory
-from learner.state import Progress, Supervised, TrainingState
+from learner.state import SupervisedProgress, TrainingProgress, TrainingState
 from learner.store.commands import Command
 from learner.store.run_store import RunStore
 from services.contracts.config import SFTConfig
@@ -51,7 +51,7 @@ class SFTCoordinator(FirstRank):
         self._said = 0.0
 
     @property
-    def _supervised(self) -> Supervised:
+    def _supervised(self) -> SupervisedProgress:
         assert self._state.progress.supervised is not None
         return self._state.progress.supervised
 
@@ -148,7 +148,7 @@ class SFTCoordinator(FirstRank):
         return super()._checkpoint_due()
 
 
-def best_said(progress: Progress, max_steps: int, measure: str = "loss") -> str | None:
+def best_said(progress: TrainingProgress, max_steps: int, measure: str = "loss") -> str | None:
     """Say at which step the `measure` of a run's validations was lowest. Return None if that is the
     last step, or if there was no validation. Step 0 has no checkpoint."""
     called = {"loss": "validation loss was", "bits_per_byte": "bits per byte were"}[measure]

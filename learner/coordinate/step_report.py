@@ -16,7 +16,7 @@ from learner.report.step_metrics import (
     staleness_metrics,
     time_metrics,
 )
-from learner.state import Progress
+from learner.state import TrainingProgress
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.config.objective.terms import ReverseKL
@@ -60,7 +60,7 @@ class StepReport:
 
     def row(
         self,
-        progress: Progress,
+        progress: TrainingProgress,
         metrics: dict[str, float],
         sums: dict[str, float],
         spent: StepTime,

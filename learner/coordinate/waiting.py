@@ -22,7 +22,7 @@ LOOK_SECONDS = 5.0
 """Seconds between two checks of the workers. Each check is one call to Redis."""
 
 
-class Waiting:
+class WaitWatcher:
     """Watches the waits of one run."""
 
     def __init__(

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.batch.token_advantages import known
 from learner.distributed import Ranks
 from learner.model.attention.row_calls import sent
@@ -64,7 +64,7 @@ class TokenValues(nn.Module):
 
 
 @dataclass
-class Critic:
+class TrainedCritic:
     """A critic's training state and config."""
 
     model: PreTrainedModel
@@ -90,10 +90,12 @@ class Critic:
 
 
 @torch.no_grad()
-def set_values(critic: Critic, samples: list[Sample], budget: int, ranks: Ranks) -> None:
+def set_values(
+    critic: TrainedCritic, samples: list[TrainingSample], budget: int, ranks: Ranks
+) -> None:
     """Set the critic's values of each sample, at all places that an estimator uses."""
     with present(critic.offloaded_weights, changed=False):
-        found: list[tuple[list[Sample], torch.Tensor]] = []
+        found: list[tuple[list[TrainingSample], torch.Tensor]] = []
         for chosen, row in forward_rows(critic.values, samples, budget, ranks):
             places = torch.cat([row.predictors, row.ends])
             values = unwrapped(critic.values)(row, places)
@@ -106,8 +108,8 @@ def set_values(critic: Critic, samples: list[Sample], budget: int, ranks: Ranks)
 
 
 def train_critic(
-    critic: Critic,
-    minibatches: list[list[Sample]],
+    critic: TrainedCritic,
+    minibatches: list[list[TrainingSample]],
     algorithm: Algorithm,
     budget: int,
     ranks: Ranks,
@@ -139,7 +141,11 @@ def train_critic(
 
 
 def accumulate_value_gradients(
-    critic: Critic, samples: list[Sample], algorithm: Algorithm, budget: int, ranks: Ranks
+    critic: TrainedCritic,
+    samples: list[TrainingSample],
+    algorithm: Algorithm,
+    budget: int,
+    ranks: Ranks,
 ) -> torch.Tensor:
     """Run the backward passes over one minibatch. Returns this rank's SUMS over it."""
     samples = [sample for sample in samples if sample.trains]
@@ -169,7 +175,7 @@ def accumulate_value_gradients(
     return seen.cpu()
 
 
-def split(values: torch.Tensor, samples: list[Sample]) -> list[torch.Tensor]:
+def split(values: torch.Tensor, samples: list[TrainingSample]) -> list[torch.Tensor]:
     """[k + 1] values of each of the `samples` of a row: before each token in the loss, and at the
     last token. `values`: first for all predictors of the row, then for all ends."""
     counts = [len(sample.sampler_logprobs) for sample in samples]
@@ -177,7 +183,7 @@ def split(values: torch.Tensor, samples: list[Sample]) -> list[torch.Tensor]:
     return [torch.cat(pair) for pair in zip(tokens, ends.split(1), strict=True)]
 
 
-def learned(sample: Sample, values: torch.Tensor, algorithm: Algorithm) -> torch.Tensor:
+def learned(sample: TrainingSample, values: torch.Tensor, algorithm: Algorithm) -> torch.Tensor:
     """Return the `values` [k + 1] at the places where the critic learns a return."""
     if isinstance(algorithm.advantage, SequenceValue):
         return values[-1:]
@@ -185,7 +191,7 @@ def learned(sample: Sample, values: torch.Tensor, algorithm: Algorithm) -> torch
 
 
 def learn_scale(
-    critic: Critic, samples: list[Sample], algorithm: Algorithm, ranks: Ranks
+    critic: TrainedCritic, samples: list[TrainingSample], algorithm: Algorithm, ranks: Ranks
 ) -> dict[str, float]:
     """Update the critic's units with the batch's returns. Returns metrics of its predictions."""
     none = torch.zeros(0, dtype=torch.float64)

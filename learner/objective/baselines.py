@@ -28,7 +28,7 @@ class Mean(NamedTuple):
         return Mean(self.value + step * (reward - self.value), self.rewards + 1)
 
 
-class Earned(NamedTuple):
+class GroupReward(NamedTuple):
     """The mean reward of a group."""
 
     key: str
@@ -46,7 +46,7 @@ class Baselines:
     keys: dict[str, Mean] = field(default_factory=dict)
     """Means by prompt key. The keys trained last come last."""
 
-    def begun(self, batch: Sequence[Earned]) -> "Baselines":
+    def begun(self, batch: Sequence[GroupReward]) -> "Baselines":
         """Return these baselines. Before the first batch, the overall mean starts at that batch's
         mean: a baseline of 0 would push all its answers in one direction."""
         if self.overall.rewards or not batch:
@@ -58,7 +58,7 @@ class Baselines:
         """Return the baseline for this key: its mean, or the overall mean for a new key."""
         return self.keys.get(key, self.overall).value
 
-    def after(self, batch: Iterable[Earned], decay: float) -> "Baselines":
+    def after(self, batch: Iterable[GroupReward], decay: float) -> "Baselines":
         """Return the baselines with the rewards of `batch` added, in the order of its tasks. A new
         key starts at the overall mean, which counts as one of its rewards."""
         overall, keys = self.overall, dict(self.keys)
@@ -71,7 +71,7 @@ class Baselines:
             del keys[key]
         return Baselines(overall, keys)
 
-    def metrics(self, batch: Sequence[Earned]) -> dict[str, float]:
+    def metrics(self, batch: Sequence[GroupReward]) -> dict[str, float]:
         """Return metrics of a batch that is compared with these baselines."""
         count = max(len(batch), 1)
         return {

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.optim.muon import Muon
-from learner.slices import WHOLE, Part, rows_of, whole
+from learner.slices import WHOLE, RankPart, rows_of, whole
 from services.contracts.config.optimizer import AdamW, AdamW8bit, MuonAdamW
 
 Config = AdamW | AdamW8bit | MuonAdamW
@@ -117,7 +117,7 @@ class Optimizers:
             for suffix, tensor in _plain(value)
         }
 
-    def tensors(self, part: Part = WHOLE) -> dict[str, torch.Tensor]:
+    def tensors(self, part: RankPart = WHOLE) -> dict[str, torch.Tensor]:
         """Return a copy of `part` of the state on the host. For a sharded state all ranks call this
         together."""
         state, copied = self.state(), {}

@@ -14,7 +14,7 @@ LONGEST = 64
 """Most deltas of a chain. Each costs a reader a request, and a manifest 130 bytes."""
 
 
-class Chain:
+class DeltaChain:
     """The files that lead to the newest version."""
 
     def __init__(self) -> None:

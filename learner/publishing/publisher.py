@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 
 from learner.persist.background import Background
 from learner.persist.disk_retry import Disk
-from learner.publishing.delta_chain import Chain
+from learner.publishing.delta_chain import DeltaChain
 from learner.publishing.mirror import Mirror, by_folder_names
 from learner.publishing.versions import ChangedWeights, Deltas, Head, HostWeights, Version
 from services.contracts.canary import CANARY
@@ -89,7 +89,7 @@ class Publisher(Background[Version | Again]):
         self._disk, self._register, self._workers = disk, register, workers
         self._deltas, self._evaluated = deltas, evaluated
         self._mirror: Mirror | None = None
-        self._chain = Chain()
+        self._chain = DeltaChain()
         self._newest: WeightManifest | None = None
         self._checksums: dict[str, str] | None = None
         """Checksums of the newest version's tensors, if it came as HostWeights."""

@@ -16,7 +16,7 @@ from learner.model.loading.models import LoadedModel
 from learner.model.placement.parallel import is_sharded
 from learner.publishing.changed_weights import Changes, PublishedWeights
 from learner.publishing.host_copies import HostCopies
-from learner.slices import WHOLE, Part
+from learner.slices import WHOLE, RankPart
 from services.contracts.canary import Canary
 from services.contracts.config.rollout import PublishedAs
 
@@ -65,7 +65,7 @@ def host_weights(
     loaded: LoadedModel,
     version: int,
     created: float,
-    part: Part | None = WHOLE,
+    part: RankPart | None = WHOLE,
     canary: Canary | None = None,
 ) -> HostWeights:
     """Copy the trained weights to the host in the published type. For a sharded model all ranks

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import GAE, GlobalWhiten, ReverseKL, SequenceValue
 from services.contracts.groups.sampled_answer import SampledAnswer, cut, extremes
@@ -27,13 +27,13 @@ class Picked:
     """A completion to log after it has been trained."""
 
     header: GroupHeader
-    sample: Sample
+    sample: TrainingSample
     prompt_tokens: int
     versions: list[int]
 
 
 def pick(
-    groups: Sequence[TrajectoryGroup], samples: Sequence[Sample], step: int, count: int
+    groups: Sequence[TrajectoryGroup], samples: Sequence[TrainingSample], step: int, count: int
 ) -> list[Picked]:
     """Pick up to `count` completions of `groups`, whose samples are `samples`. If a completion has
     branches, its last conversation is logged."""
@@ -81,7 +81,7 @@ def described(
     picked: Sequence[Picked], step: int, algorithm: Algorithm, tokenizer: Any
 ) -> list[dict[str, Any]]:
     """Return the rows of `samples.jsonl` for a trained batch."""
-    # For these estimators `Sample.advantage` holds the reward.
+    # For these estimators `TrainingSample.advantage` holds the reward.
     own = isinstance(algorithm.advantage, GlobalWhiten | GAE | SequenceValue | ReverseKL)
     # Decode the text as it was sampled, including special tokens.
     decode = partial(

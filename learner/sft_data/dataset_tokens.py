@@ -8,7 +8,7 @@ from learner.batch.sft_rows import RowTokenizer, TokenRow
 from learner.batch.sft_steps import Lengths
 from learner.persist.disk_retry import Disk
 from learner.sft_data.token_cache import TokenCache, cache_key
-from learner.slices import Part
+from learner.slices import RankPart
 from services.contracts.config import SFTConfig
 from services.contracts.config.objective.supervised import DPO
 from services.contracts.records import DatasetRecord
@@ -41,7 +41,7 @@ class DatasetTokens:
             for answer in _answers(config)
         ]
 
-    def build(self, part: Part, disk: Disk, interrupted: Callable[[int, int], bool]) -> bool:
+    def build(self, part: RankPart, disk: Disk, interrupted: Callable[[int, int], bool]) -> bool:
         """Build the missing files. See `TokenCache.build`."""
         return all(
             cache.build(tokenizer, part, disk, interrupted) for tokenizer, cache in self._files

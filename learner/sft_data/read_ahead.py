@@ -8,17 +8,19 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from learner.batch.sft_rows import Example
-from learner.batch.sft_steps import Step, Use
+from learner.batch.sft_steps import SFTStep, StepRow
 from learner.sft_data.supervised_rows import SupervisedRows
 
-Read = tuple[Step, list[Example]]
+Read = tuple[SFTStep, list[Example]]
 
 
 class ReadAhead:
     """Reads the steps of `rows`, one ahead. It must be closed: its thread must not outlive the
     run."""
 
-    def __init__(self, rows: SupervisedRows, dealt: Callable[[list[Use]], list[Use]]) -> None:
+    def __init__(
+        self, rows: SupervisedRows, dealt: Callable[[list[StepRow]], list[StepRow]]
+    ) -> None:
         """`dealt` returns this rank's part of a step's rows."""
         self._rows, self._dealt = rows, dealt
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rows")

@@ -10,13 +10,13 @@ from itertools import cycle
 import numpy as np
 
 from learner.batch.sft_rows import Example, UnusableRow, example
-from learner.batch.sft_steps import Lengths, Steps, Use, step_count
+from learner.batch.sft_steps import Lengths, SFTSteps, StepRow, step_count
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn, UnusableModel
 from learner.persist.disk_retry import CannotWrite, Disk, OtherRank
 from learner.sft_data.dataset_tokens import DatasetTokens
-from learner.slices import Part
-from learner.state import Supervised, TrainingState
+from learner.slices import RankPart
+from learner.state import SupervisedProgress, TrainingState
 from learner.store.run_store import RunStore
 from services.contracts.config import SFTConfig
 from services.contracts.config.data import numbered
@@ -38,9 +38,9 @@ class SupervisedRows:
 
     datasets: list[DatasetTokens]
     """Training datasets, then validation datasets."""
-    steps: Steps
+    steps: SFTSteps
     max_steps: int
-    validation: list[Use]
+    validation: list[StepRow]
     epoch_rows: int
     longest: int | None
     """Most tokens of a sequence; None: no limit."""
@@ -52,7 +52,7 @@ class SupervisedRows:
         """Names of the datasets in metrics. A dataset that is used twice has two names."""
         return numbered([dataset.name for dataset in self.datasets])
 
-    def examples(self, uses: list[Use]) -> list[Example]:
+    def examples(self, uses: list[StepRow]) -> list[Example]:
         """Return examples of the rows that have a token in the loss. The answers of a pair are
         consecutive."""
         found = [
@@ -64,9 +64,9 @@ class SupervisedRows:
         ]
         return [one for one in found if bool(one.loss_mask.any())]
 
-    def validation_blocks(self) -> Iterator[list[Use]]:
+    def validation_blocks(self) -> Iterator[list[StepRow]]:
         """Yield the validation rows in blocks, the same on every rank."""
-        block: list[Use] = []
+        block: list[StepRow] = []
         tokens = 0
         for use in self.validation:
             block.append(use)
@@ -93,13 +93,13 @@ def open_rows(
     Raises UnusableRow, UnusableModel, RunCannotGoOn, DamagedFile.
     """
     records = ranks.together(lambda: _records(config, store, volume))
-    supervised = state.progress.supervised or Supervised(_counted(records, ranks))
+    supervised = state.progress.supervised or SupervisedProgress(_counted(records, ranks))
     state.progress = replace(state.progress, supervised=supervised)
     pinned = zip(records, supervised.rows, strict=True)
     records = [_first_rows(record, rows) for record, rows in pinned]
     datasets = [DatasetTokens(volume, record, config, state.loaded.tokenizer) for record in records]
     disk = Disk(volume.root, store if ranks.first else OtherRank(store, ranks.rank), stop)
-    part = Part(ranks.rank % ranks.local_size, ranks.local_size)
+    part = RankPart(ranks.rank % ranks.local_size, ranks.local_size)
     interrupted = _interruption(ranks, store, stop)
 
     def build() -> bool:
@@ -123,7 +123,10 @@ def open_rows(
 
 
 def _opened(
-    config: SFTConfig, state: TrainingState, supervised: Supervised, datasets: list[DatasetTokens]
+    config: SFTConfig,
+    state: TrainingState,
+    supervised: SupervisedProgress,
+    datasets: list[DatasetTokens],
 ) -> SupervisedRows:
     called = zip(config.data.components, datasets, strict=False)
     components = [one.model_copy(update={"dataset": dataset.name}) for one, dataset in called]
@@ -149,7 +152,7 @@ def _opened(
         made = sources(components, supervised.rows[: len(components)], share)
         mixture = Mixture(made, config.training.seed)
         _refuse_unusable(datasets, mixture, lengths, config, longest)
-        steps = Steps(config, mixture, lengths, longest, supervised.position, supervised.waiting)
+        steps = SFTSteps(config, mixture, lengths, longest, supervised.position, supervised.waiting)
         total = step_count(config, mixture, lengths, longest)
     except ValueError as error:
         raise RunCannotGoOn(str(error)) from error
@@ -249,14 +252,14 @@ def _refuse_unusable(
 
 def _validated(
     number: int, rows: np.ndarray, lengths: list[Lengths], config: SFTConfig, longest: int | None
-) -> Iterator[Use]:
+) -> Iterator[StepRow]:
     taken = lengths[number].taken(rows, longest, config.data.overlong != "skip")
     for row, tokens in zip(rows.tolist(), taken.tolist(), strict=True):
         if tokens:
-            yield Use(number, row, tokens)
+            yield StepRow(number, row, tokens)
 
 
-def _within(sets: list[list[Use]], tokens: int | None) -> list[Use]:
+def _within(sets: list[list[StepRow]], tokens: int | None) -> list[StepRow]:
     """Return the rows of all `sets`, or the same share of each set so that they have about `tokens`
     tokens. Each set keeps at least one row."""
     total = sum(use.tokens for uses in sets for use in uses)

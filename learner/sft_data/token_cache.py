@@ -24,7 +24,7 @@ import xxhash
 from learner.batch.sft_rows import RowTokenizer, TokenRow, UnusableRow
 from learner.batch.sft_steps import Lengths
 from learner.persist.disk_retry import Disk
-from learner.slices import Part
+from learner.slices import RankPart
 from services.contracts.config.data import SFTData
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.preference import Preferred
@@ -73,7 +73,7 @@ def cache_key(tokenizer: Any, data: SFTData, answer: Preferred | None = None) ->
     return xxhash.xxh3_64_hexdigest(json.dumps(said, sort_keys=True).encode())
 
 
-class Piece(NamedTuple):
+class TokenFile(NamedTuple):
     """The rows of a dataset in one file."""
 
     file: Path
@@ -91,7 +91,7 @@ class TokenCache:
         self._pieces = list(_pieces(record, self._folder))
         self._starts = [piece.start for piece in self._pieces]
         self._open: OrderedDict[int, _Mapped] = OrderedDict()
-        self._held: _Held | None = None
+        self._held: _FolderLock | None = None
 
     @property
     def name(self) -> str:
@@ -101,7 +101,7 @@ class TokenCache:
     def build(
         self,
         tokenizer: RowTokenizer,
-        part: Part,
+        part: RankPart,
         disk: Disk,
         interrupted: Callable[[int, int], bool],
     ) -> bool:
@@ -153,7 +153,7 @@ class TokenCache:
         self._open.move_to_end(number)
         return mapped.row(index - self._starts[number])
 
-    async def _build(self, piece: Piece, tokenizer: RowTokenizer, disk: Disk) -> None:
+    async def _build(self, piece: TokenFile, tokenizer: RowTokenizer, disk: Disk) -> None:
         async with file_lock(piece.file.with_name(f".{piece.file.name}.lock")):
             # Left by a process that was killed. The lock ensures that no other process is writing
             # it.
@@ -167,7 +167,7 @@ class TokenCache:
                     lambda: self._write(piece, tokenizer),
                 )
 
-    def _write(self, piece: Piece, tokenizer: RowTokenizer) -> None:
+    def _write(self, piece: TokenFile, tokenizer: RowTokenizer) -> None:
         # Opened for each file: the mapped memory of a large dataset would add up.
         reader = DatasetReader(self._volume, self._record)
         rows: list[TokenRow] = []
@@ -193,7 +193,7 @@ class TokenCache:
         object's lifetime: files are opened at any time."""
         while self._held is None and self._folder.exists():
             with contextlib.suppress(FileNotFoundError):
-                held = _Held(self._folder, fcntl.LOCK_SH)
+                held = _FolderLock(self._folder, fcntl.LOCK_SH)
                 # The folder may have been deleted and created again in between.
                 if held.at(self._folder):
                     self._held = held
@@ -202,12 +202,12 @@ class TokenCache:
         folders = [path for path in self._folder.parent.glob("*") if path != self._folder]
         for path in sorted(folders, key=_used)[: max(len(folders) + 1 - KEPT, 0)]:
             with contextlib.suppress(FileNotFoundError, BlockingIOError):
-                held = _Held(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                held = _FolderLock(path, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path, ignore_errors=True)
                 del held
 
 
-class _Held:
+class _FolderLock:
     """A lock on a folder. It ends with this object or its process."""
 
     def __init__(self, folder: Path, kind: int) -> None:
@@ -287,12 +287,12 @@ def _batch(rows: Sequence[TokenRow]) -> pa.RecordBatch:
     return pa.record_batch(columns, SCHEMA)
 
 
-def _pieces(record: DatasetRecord, folder: Path) -> Iterator[Piece]:
+def _pieces(record: DatasetRecord, folder: Path) -> Iterator[TokenFile]:
     start = 0
     for segment in record.segments:
         for number, first in enumerate(range(0, segment.rows, ROWS)):
             file = folder / f"{segment.xxh3}-{number:05d}.arrow"
-            yield Piece(file, start + first, start + min(first + ROWS, segment.rows))
+            yield TokenFile(file, start + first, start + min(first + ROWS, segment.rows))
         start += segment.rows
 
 

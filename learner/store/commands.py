@@ -8,7 +8,7 @@ import msgspec
 from services.contracts.groups.group_lengths import GroupLengths
 
 
-class Share(msgspec.Struct, frozen=True, array_like=True):
+class GroupShare(msgspec.Struct, frozen=True, array_like=True):
     """The samples of one group that one rank trains."""
 
     position: int
@@ -31,11 +31,11 @@ class Command(msgspec.Struct, frozen=True):
     kind: Literal["train", "finish", "cancel", "yield"]
     step: int = 0
     """The batch's number, from 1. It is trained at version `step − 1`."""
-    minibatches: list[list[list[Share]]] = []
+    minibatches: list[list[list[GroupShare]]] = []
     """Shares by minibatch and rank."""
 
 
-class Plan(msgspec.Struct, frozen=True):
+class TrainingPlan(msgspec.Struct, frozen=True):
     """Groups of one batch: stream entries, tasks, sizes and lengths, in order."""
 
     entries: list[str]

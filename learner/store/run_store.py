@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from learner.errors import RunCannotGoOn
 from learner.report.step_metrics import finite
-from learner.store.commands import Plan
+from learner.store.commands import TrainingPlan
 from learner.store.thread import StoreThread
 from services.contracts.events import EventKind
 from services.contracts.groups.payload import REFERENCE, bytes_outside
@@ -182,7 +182,7 @@ class RunStore:
         reference to it. Raises ValueError if the payload is damaged or missing, and GatewayAway."""
         return self._thread.call(lambda: self._payloads.read(stored))
 
-    def payload_bytes(self, plan: Plan) -> int:
+    def payload_bytes(self, plan: TrainingPlan) -> int:
         """Return the bytes of a batch's payloads outside of Redis. Only payloads that may be
         outside cost a request, of 150 bytes each."""
         sizes = zip(plan.tasks, plan.bytes, strict=True)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True)
-class Start:
+class RankStart:
     """One start of all ranks of a learner, as seen by one node."""
 
     id: str
@@ -27,7 +27,7 @@ class Start:
 class Nodes(Protocol):
     """The nodes of one learner, seen from this node."""
 
-    async def agree(self, running: Start | None, ended: str) -> Start | None:
+    async def agree(self, running: RankStart | None, ended: str) -> RankStart | None:
         """Return the start whose ranks should run now, or None. `running`: the start whose ranks
         run on this node; `ended`: id of the last start whose ranks have ended here, or ''."""
 
@@ -45,15 +45,15 @@ class OneNode:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self._start: Start | None = None
+        self._start: RankStart | None = None
         self._file = -1
 
-    async def agree(self, running: Start | None, ended: str) -> Start | None:
+    async def agree(self, running: RankStart | None, ended: str) -> RankStart | None:
         if running is None and (self._start is None or self._start.id == ended):
             await self.leave()
             self._file = os.memfd_create("headrace-ranks")
             id = secrets.token_hex(16)
-            self._start = Start(id, 0, self._ranks, self._ranks, self._file, self.LOOPBACK)
+            self._start = RankStart(id, 0, self._ranks, self._ranks, self._file, self.LOOPBACK)
         return self._start
 
     async def leave(self) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from learner.settings import RENDEZVOUS, STARTS
-from learner.supervise.nodes import Start
-from learner.supervise.requests import MAX_BYTES, Ended, Report, Request, Spawn, Terminate
+from learner.supervise.nodes import RankStart
+from learner.supervise.requests import MAX_BYTES, RankEnded, Report, Request, SpawnRank, Terminate
 from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
 from services.runtime.process import die_with, kill_marked
@@ -82,7 +82,7 @@ class RankServer:
     def spawn(self, local: int, environment: dict[str, str], files: Sequence[int]) -> None:
         """Start the rank with number `local` on this host."""
         self._ranks[local] = asyncio.get_running_loop().create_future()
-        self._send(Spawn(local, environment), files)
+        self._send(SpawnRank(local, environment), files)
 
     @property
     def ranks(self) -> list[asyncio.Future[int]]:
@@ -124,7 +124,7 @@ class RankServer:
         with self._control, contextlib.suppress(ConnectionError):
             while message := await loop.sock_recv(self._control, MAX_BYTES):
                 report = decoder.decode(message)
-                if isinstance(report, Ended):
+                if isinstance(report, RankEnded):
                     self._ranks[report.local].set_result(report.code)
                 else:
                     self._ready = True
@@ -140,7 +140,7 @@ class RankServer:
 class RankProcesses:
     """The ranks of one start on this host."""
 
-    def __init__(self, start: Start, server: RankServer) -> None:
+    def __init__(self, start: RankStart, server: RankServer) -> None:
         self.start = start
         self._server = server
 

@@ -29,7 +29,7 @@ from collections.abc import Callable
 import msgspec
 
 from learner.settings import RENDEZVOUS
-from learner.supervise.requests import MAX_BYTES, Ended, Ready, Report, Request, Spawn
+from learner.supervise.requests import MAX_BYTES, RankEnded, Ready, Report, Request, SpawnRank
 from services.runtime.gpus import installed_device
 from services.runtime.process import die_with, die_with_parent
 
@@ -53,7 +53,7 @@ def main() -> int:
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     with control:
-        rank = Server(control).serve()
+        rank = RankForkServer(control).serve()
     if rank is None:
         return 0
     # Frozen objects are not freed at exit, and some libraries complain about that.
@@ -71,7 +71,7 @@ def _execute() -> int:
     os.execv(sys.executable, [sys.executable, "-m", *sys.argv])
 
 
-class Server:
+class RankForkServer:
     """The server's state: the running ranks, and the supervisor's socket."""
 
     def __init__(self, control: socket.socket) -> None:
@@ -79,7 +79,7 @@ class Server:
         self._ranks: dict[int, tuple[int, int]] = {}
         """(pid, number on this host) of each rank, by its pidfd."""
 
-    def serve(self) -> Spawn | None:
+    def serve(self) -> SpawnRank | None:
         """Serve requests. Return None when the supervisor ends. In a new rank, return its
         request."""
         decoder = msgspec.msgpack.Decoder(Request)
@@ -97,7 +97,7 @@ class Server:
                 if not message:
                     break
                 request = decoder.decode(message)
-                if isinstance(request, Spawn):
+                if isinstance(request, SpawnRank):
                     if self._is_rank(request, files):
                         return request
                 else:
@@ -105,7 +105,7 @@ class Server:
                         os.kill(pid, signal.SIGTERM)
         return None
 
-    def _is_rank(self, request: Spawn, files: list[int]) -> bool:
+    def _is_rank(self, request: SpawnRank, files: list[int]) -> bool:
         """Fork a rank. Return True in the rank, which leaves this server, and False in the
         server."""
         parent = os.getpid()
@@ -135,7 +135,7 @@ class Server:
         pid, local = self._ranks.pop(pidfd)
         os.close(pidfd)
         _, status = os.waitpid(pid, 0)
-        self._report(Ended(local, os.waitstatus_to_exitcode(status)))
+        self._report(RankEnded(local, os.waitstatus_to_exitcode(status)))
 
     def _report(self, report: Report) -> None:
         self._control.sendall(msgspec.msgpack.encode(report))

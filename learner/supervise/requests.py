@@ -6,7 +6,7 @@ import msgspec
 MAX_BYTES = 1 << 16
 
 
-class Spawn(msgspec.Struct, tag=True):
+class SpawnRank(msgspec.Struct, tag="Spawn"):
     """Start a rank. If a file descriptor comes with the message, the ranks meet in that file."""
 
     local: int
@@ -22,12 +22,12 @@ class Ready(msgspec.Struct, tag=True):
     """Everything is imported. Ranks now start at once."""
 
 
-class Ended(msgspec.Struct, tag=True):
+class RankEnded(msgspec.Struct, tag="Ended"):
     """A rank has ended. The code is minus the signal's number if a signal ended it."""
 
     local: int
     code: int
 
 
-Request = Spawn | Terminate
-Report = Ready | Ended
+Request = SpawnRank | Terminate
+Report = Ready | RankEnded

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from redis.exceptions import RedisError
 
 from learner.settings import LearnerSettings
-from learner.supervise.nodes import Start
+from learner.supervise.nodes import RankStart
 from services.runtime.logs import get_logger
 from services.settings import EXIT_SETTINGS
 from services.store import Store
@@ -53,7 +53,7 @@ class SeveralNodes:
         self._candidate = ""
         self._logged = -LOG_SECONDS
 
-    async def agree(self, running: Start | None, ended: str) -> Start | None:
+    async def agree(self, running: RankStart | None, ended: str) -> RankStart | None:
         """Return the agreed start (see `Nodes`). If Redis does not answer, the running ranks
         continue."""
         self._candidate = self._candidate or secrets.token_hex(16)
@@ -77,7 +77,7 @@ class SeveralNodes:
             return running
         first = sum(now.ranks[: self._node.number])
         where = f"redis:{now.start}"
-        return Start(now.start, first, self._node.ranks, sum(now.ranks), where, {})
+        return RankStart(now.start, first, self._node.ranks, sum(now.ranks), where, {})
 
     async def leave(self) -> None:
         try:

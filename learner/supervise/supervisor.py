@@ -46,15 +46,15 @@ async def _supervise(settings: LearnerSettings, ranks: int, module: Sequence[str
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     if settings.learner_nodes == 1:
-        return await Supervisor(OneNode(ranks), module, stop).run()
+        return await RankSupervisor(OneNode(ranks), module, stop).run()
     # A learner of one node does not need to import the store.
     from learner.supervise.several_nodes import joined
 
     async with joined(settings, ranks) as nodes:
-        return await Supervisor(nodes, module, stop).run()
+        return await RankSupervisor(nodes, module, stop).run()
 
 
-class Supervisor:
+class RankSupervisor:
     """Supervises the ranks of one host over successive starts. Used once."""
 
     def __init__(self, nodes: Nodes, module: Sequence[str], stop: asyncio.Event) -> None:

@@ -18,7 +18,7 @@ from learner.errors import UnusableModel
 from learner.model.loading.folders import find_source
 from learner.model.loading.models import load_model
 from learner.model.loading.saving import as_in_a_folder, save_description, weight_tensors
-from learner.tools.rounding import TYPES, Loss
+from learner.tools.rounding import TYPES, RoundingLoss
 from services.contracts.config.model import PretrainedModel
 from services.volume import opened_by_umask
 
@@ -40,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def merge(checkpoint: Path, folder: Path, dtype: torch.dtype | None = None) -> Loss:
+def merge(checkpoint: Path, folder: Path, dtype: torch.dtype | None = None) -> RoundingLoss:
     """Merge the adapter in `checkpoint` into its base, and write the model into the new `folder`,
     in `dtype` or else in the base's type. Raises UnusableModel."""
     loaded = load_model(str(checkpoint), PretrainedModel(path=str(checkpoint)))
@@ -48,7 +48,7 @@ def merge(checkpoint: Path, folder: Path, dtype: torch.dtype | None = None) -> L
     if published in TYPES.values():
         loaded.publish_dtype = published
     loaded.publish_dtype = dtype or loaded.publish_dtype
-    loss = Loss(loaded.publish_dtype)
+    loss = RoundingLoss(loaded.publish_dtype)
     folder.mkdir()
     save_description(loaded, folder)
     tensors = {

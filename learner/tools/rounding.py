@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 @dataclass
-class Loss:
+class RoundingLoss:
     """Counts the weights that rounding changes, over all tensors."""
 
     dtype: torch.dtype
@@ -86,9 +86,9 @@ class Loss:
         )
 
 
-def round_folder(folder: Path, dtype: torch.dtype) -> Loss:
+def round_folder(folder: Path, dtype: torch.dtype) -> RoundingLoss:
     """Round the weights in `folder`, a model or an adapter, file by file. Raises UnusableModel."""
-    loss = Loss(dtype)
+    loss = RoundingLoss(dtype)
     for path in sorted(folder.glob("*.safetensors")):
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())

@@ -15,7 +15,7 @@ longest has at most SHORT queries: then an extra kernel call costs more than pad
 
 
 @dataclass(frozen=True)
-class Piece:
+class AttentionPiece:
     """Queries and keys of one triangle (query i sees the keys up to i) or of one rectangle (all
     queries see all keys)."""
 
@@ -142,13 +142,13 @@ class VarlenCall:
         return self.causal
 
 
-def cuts(pieces: list[Piece]) -> list[list[Piece]]:
+def cuts(pieces: list[AttentionPiece]) -> list[list[AttentionPiece]]:
     """Group pieces that share a call, stage by stage, the largest pieces first."""
 
-    def kind(piece: Piece) -> tuple[int, int]:
+    def kind(piece: AttentionPiece) -> tuple[int, int]:
         return piece.stage, 0 if piece.causal else len(piece.keys)
 
-    found: list[list[Piece]] = []
+    found: list[list[AttentionPiece]] = []
     for piece in sorted(pieces, key=lambda piece: (*kind(piece), -len(piece.queries))):
         first = found[-1][0] if found else piece
         longest = len(first.queries)
@@ -159,7 +159,7 @@ def cuts(pieces: list[Piece]) -> list[list[Piece]]:
     return found
 
 
-def block_of(cut: list[Piece], device: torch.device) -> Block:
+def block_of(cut: list[AttentionPiece], device: torch.device) -> Block:
     """Return the call for these pieces (`cuts`)."""
     first = cut[0]
     queries = _side([piece.queries for piece in cut], device)

@@ -12,7 +12,15 @@ from itertools import accumulate
 
 import torch
 
-from learner.model.attention.row_calls import Block, Piece, Places, VarlenCall, block_of, cuts, sent
+from learner.model.attention.row_calls import (
+    AttentionPiece,
+    Block,
+    Places,
+    VarlenCall,
+    block_of,
+    cuts,
+    sent,
+)
 
 ROOT = -1
 """The parent of a root."""
@@ -104,17 +112,17 @@ class PackedLayout:
 
     # --- pieces ---------------------------------------------------------------------------------
 
-    def _pieces(self) -> list[Piece]:
+    def _pieces(self) -> list[AttentionPiece]:
         pieces = []
         for i in range(len(self.lengths)):
             own = torch.arange(self.starts[i], self.starts[i + 1])
-            pieces.append(Piece(own, own, causal=True, stage=0))
+            pieces.append(AttentionPiece(own, own, causal=True, stage=0))
             if self.ends[i] > self.starts[i + 1]:
                 below = torch.arange(self.starts[i + 1], self.ends[i])
-                pieces.append(Piece(below, own, causal=False, stage=1 + self.depths[i]))
+                pieces.append(AttentionPiece(below, own, causal=False, stage=1 + self.depths[i]))
         return pieces
 
-    def _windowed(self, window: int) -> list[Piece]:
+    def _windowed(self, window: int) -> list[AttentionPiece]:
         """Cut the row into chunks of the window. A chunk sees itself as a triangle. Of the `window`
         − 1 tokens before the chunk, the chunk's token a sees all except the first a: a triangle in
         reversed order."""
@@ -123,7 +131,7 @@ class PackedLayout:
             for first in range(0, length, window):
                 start = self.starts[i] + first
                 own = torch.arange(start, min(start + window, self.starts[i + 1]))
-                pieces.append(Piece(own, own, causal=True, stage=0))
+                pieces.append(AttentionPiece(own, own, causal=True, stage=0))
                 before = torch.arange(max(start - window + 1, self.starts[i]), start)
                 if first == 0:
                     before = self.before(i, window - 1)
@@ -199,7 +207,7 @@ def _bounds(sizes: Sequence[int]) -> torch.Tensor:
     return torch.tensor([0, *accumulate(sizes)], dtype=torch.int32)
 
 
-def _band(own: torch.Tensor, before: torch.Tensor, window: int) -> list[Piece]:
+def _band(own: torch.Tensor, before: torch.Tensor, window: int) -> list[AttentionPiece]:
     """Return the pieces of a chunk `own` [m ≤ window] and the tokens directly before it, `before`
     [b < window].
 
@@ -212,8 +220,8 @@ def _band(own: torch.Tensor, before: torch.Tensor, window: int) -> list[Piece]:
     low = max(0, reach - len(own))
     slanted = own[:reach].flip(0)[: max(0, b - low)]
     pieces = [
-        Piece(own[: reach - b], before, causal=False, stage=2),
-        Piece(slanted, nearest[:low], causal=False, stage=2),
-        Piece(slanted, nearest[low:], causal=True, stage=1),
+        AttentionPiece(own[: reach - b], before, causal=False, stage=2),
+        AttentionPiece(slanted, nearest[:low], causal=False, stage=2),
+        AttentionPiece(slanted, nearest[low:], causal=True, stage=1),
     ]
     return [piece for piece in pieces if len(piece.queries) and len(piece.keys)]

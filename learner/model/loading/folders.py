@@ -32,7 +32,7 @@ LAYER_BYTES = 300_000
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """The folders that a model is loaded from."""
 
     folder: str
@@ -45,7 +45,7 @@ class Source:
     """The checked folder of the weights."""
 
 
-def find_source(path: str, trust_remote_code: bool, what: str = "model") -> Source:
+def find_source(path: str, trust_remote_code: bool, what: str = "model") -> ModelSource:
     """Return the folders of the model at `path`, a folder or a hub name, all checked. Raises
     UnusableModel, which calls the model `what`."""
     folder = Path(path) if Path(path).exists() else _from_hub(path, trust_remote_code, what)
@@ -56,7 +56,7 @@ def find_source(path: str, trust_remote_code: bool, what: str = "model") -> Sour
             weights = check_base(_from_hub(str(model.base), trust_remote_code, what))
     except UnusableFolder as error:
         raise UnusableModel(f"{what} {path}: {error}") from error
-    return Source(str(folder), str(weights.path), model.named.adapter, weights)
+    return ModelSource(str(folder), str(weights.path), model.named.adapter, weights)
 
 
 def _from_hub(name: str, trust_remote_code: bool, what: str) -> Path:
@@ -85,7 +85,7 @@ def unusable(path: str, what: str = "model") -> Iterator[None]:
         raise
 
 
-def numbers_of(kind: Any, source: Source, **options: Any) -> int:
+def numbers_of(kind: Any, source: ModelSource, **options: Any) -> int:
     """Count the numbers in a model, by its config. `kind`: the class that loads the model, with
     `options`."""
     trust = options.pop("trust_remote_code")

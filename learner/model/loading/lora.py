@@ -23,7 +23,7 @@ from learner.model.loading.folders import find_source
 from learner.model.loading.models import LoadedModel, load_model
 from learner.model.loading.saving import as_in_a_folder, on_host, weight_tensors
 from learner.model.passes.logprobs import PackedRow, TokenLogprobs
-from learner.slices import WHOLE, Part, rows_of
+from learner.slices import WHOLE, RankPart, rows_of
 from services.contracts.config.lora import BESIDE_EXPERTS, LoRA
 from services.contracts.config.model import PretrainedModel
 from services.contracts.experts import expert_count
@@ -75,7 +75,7 @@ def base_of(config: PretrainedModel, start: str, own: Path, checkpoint: Path | N
     return start if source.adapter is None else source.weights
 
 
-def check_files(folder: Path, part: Part = WHOLE) -> None:
+def check_files(folder: Path, part: RankPart = WHOLE) -> None:
     """Verify `part` of a run's model folder against its list of files. Do nothing for another
     folder. Raises DamagedFile, and RunCannotGoOn if a file is missing or the list is invalid."""
     index = folder / MODEL_FILES
@@ -152,7 +152,7 @@ def trained_tensors(loaded: LoadedModel) -> dict[str, torch.Tensor]:
 
 
 def trained_on_host(
-    loaded: LoadedModel, dtype: torch.dtype | None = None, part: Part | None = WHOLE
+    loaded: LoadedModel, dtype: torch.dtype | None = None, part: RankPart | None = WHOLE
 ) -> dict[str, torch.Tensor]:
     """Return a host copy of the weights that training changes, by their names in files, in their
     own type or in `dtype`. `part`: see `on_host`."""
@@ -203,7 +203,7 @@ def save_adapter_config(loaded: LoadedModel, folder: Path, base: str | None) -> 
     (folder / ADAPTER_CONFIG).write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
 
 
-def base_on_host(loaded: LoadedModel, part: Part | None = WHOLE) -> dict[str, torch.Tensor]:
+def base_on_host(loaded: LoadedModel, part: RankPart | None = WHOLE) -> dict[str, torch.Tensor]:
     """Return a host copy of the frozen weights. `part`: see `on_host`."""
     return on_host(base_tensors(loaded.model), part=part)
 

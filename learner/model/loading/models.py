@@ -31,7 +31,7 @@ from learner.model.attention.packed import (
 )
 from learner.model.head.logit_scale import other_logits
 from learner.model.loading.folders import (
-    Source,
+    ModelSource,
     check_size,
     check_tied,
     find_source,
@@ -273,7 +273,7 @@ def endless(loaded: LoadedModel, sampling: Sampling) -> str | None:
     )
 
 
-def _merged(model: PreTrainedModel, source: Source) -> PreTrainedModel:
+def _merged(model: PreTrainedModel, source: ModelSource) -> PreTrainedModel:
     """Merge the adapter of `source` into the weights of `model`."""
     from peft import LoraConfig, PeftModel
 

@@ -23,7 +23,7 @@ from learner.model.loading.spellings import (
     tokenizer_config_for_all,
     with_dtype_named,
 )
-from learner.slices import WHOLE, Part, whole
+from learner.slices import WHOLE, RankPart, whole
 from services.models.description import TOKENS
 from services.models.folder import CONFIG, GENERATION
 
@@ -155,7 +155,7 @@ def weight_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
 def on_host(
     tensors: Mapping[str, torch.Tensor],
     dtype: torch.dtype | None = None,
-    part: Part | None = WHOLE,
+    part: RankPart | None = WHOLE,
 ) -> dict[str, torch.Tensor]:
     """Copy `part` of `tensors` to host memory, in their own type or in `dtype`.
 

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from learner.batch.packing import micro_batches_needed
-from learner.batch.samples import OWN, Sample
+from learner.batch.samples import OWN, TrainingSample
 from learner.batch.sft_rows import Example
 from learner.distributed import Context, Ranks
 from learner.errors import UnusableModel
@@ -39,7 +39,7 @@ from learner.optim.optimizers import Optimizers
 # 4,000 tokens are the fastest for models of 1 M to 100 M parameters. 16,000 take half as long
 # again.
 CPU_TOKENS = 4096
-S = TypeVar("S", Sample, Example)
+S = TypeVar("S", TrainingSample, Example)
 
 
 def backward_rows(

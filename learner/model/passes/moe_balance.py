@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from learner.batch.samples import OWN, Sample
+from learner.batch.samples import OWN, TrainingSample
 from learner.distributed import Ranks
 from learner.model.moe.routing import Routed, Routing
 from learner.model.passes.families import device_of, unwrapped
@@ -34,7 +34,7 @@ def routing_of(policy: nn.Module) -> Routing | None:
 
 
 @dataclass(frozen=True)
-class Balance:
+class RouterLoss:
     """The routers' terms in the loss of one minibatch, and their normalisation."""
 
     routing: Routing
@@ -69,7 +69,7 @@ def balance(
     ranks: Ranks,
     recorded: Callable[[Routing], torch.Tensor | None],
     rows: Iterable[tuple[Sequence[object], PackedRow]],
-) -> Balance | None:
+) -> RouterLoss | None:
     """Return the router terms of a minibatch with `tokens` tokens in the loss on all ranks, or None
     for a dense model. `rows`: this rank's micro-batches (`forward_rows`).
 
@@ -88,10 +88,10 @@ def balance(
         own = bool(unknown) or found is None
         counts = computed_counts(policy, routing, rows) if unknown or found is None else found
         counts = torch.tensor(ranks.sum(counts.tolist(), own), dtype=torch.float64)
-    return Balance(routing, tokens, counts)
+    return RouterLoss(routing, tokens, counts)
 
 
-def recorded_counts(samples: list[Sample], routing: Routing) -> torch.Tensor | None:
+def recorded_counts(samples: list[TrainingSample], routing: Routing) -> torch.Tensor | None:
     """[E] tokens in the loss that went to each expert when they were sampled, over all routers.
     Return None if a token's experts were not recorded."""
     counts = torch.zeros(routing.experts, dtype=torch.int64)
@@ -134,7 +134,7 @@ class RouterTally:
 
     @torch.no_grad()
     def add(self, routed: Routed, terms: torch.Tensor) -> None:
-        """Add the tokens of a micro-batch, and their terms of the loss (`Balance.loss`)."""
+        """Add the tokens of a micro-batch, and their terms of the loss (`RouterLoss.loss`)."""
         self._to(routed.logits.device)
         taken = routed.taken.flatten(1)
         self.taken.scatter_add_(1, taken, torch.ones_like(taken, dtype=torch.float64))

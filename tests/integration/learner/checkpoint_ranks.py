@@ -19,7 +19,7 @@ from learner.checkpoints.checkpoint_reader import load_copy, load_optimizer, ver
 from learner.checkpoints.checkpoint_writer import (
     CRITIC,
     CRITIC_OPTIMIZER,
-    Written,
+    WrittenPart,
     complete,
     write_part,
 )
@@ -28,11 +28,11 @@ from learner.model.loading.models import LoadedModel, load_critic, load_model
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.placement.parallel import shard
 from learner.model.references import Copies, Following, PolicyCopy
-from learner.model.value_model import Critic, TokenValues
+from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
-from learner.slices import Part, rows_of
-from learner.state import Progress, TrainingState
+from learner.slices import RankPart, rows_of
+from learner.state import TrainingProgress, TrainingState
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW, MuonAdamW
@@ -72,8 +72,8 @@ def prepared(models: Models, ranks: Ranks) -> TrainingState:
         models.policy,
         policy,
         optimizers,
-        Progress("r", 0, 0, [("a", 0)], "base"),
-        Critic(models.critic, values, of_critic, CriticConfig(), Moments()),
+        TrainingProgress("r", 0, 0, [("a", 0)], "base"),
+        TrainedCritic(models.critic, values, of_critic, CriticConfig(), Moments()),
         Copies(PolicyCopy(reference, Following())),
     )
 
@@ -95,7 +95,7 @@ def write(state: TrainingState, folder: Path, ranks: Ranks) -> None:
     captured = capture(state, part_of(state, ranks))
     written = ranks.gather(msgspec.json.encode(write_part(folder.parent, captured)))
     if ranks.first:
-        parts = [msgspec.json.decode(each, type=Written) for each in written]
+        parts = [msgspec.json.decode(each, type=WrittenPart) for each in written]
         assert complete(folder.parent, captured, parts, lambda: None) == folder
 
 
@@ -104,7 +104,7 @@ def main() -> None:
     ranks = start_ranks()
     if before.exists():
         state = prepared(read_from(before, ranks), ranks)
-        state.progress = verify(before, Part(ranks.rank, ranks.size))
+        state.progress = verify(before, RankPart(ranks.rank, ranks.size))
         load_optimizer(before, state.optimizers)
         assert state.critic is not None
         load_optimizer(before, state.critic.optimizers, CRITIC_OPTIMIZER)

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
-from learner.coordinate.evaluations import Evaluations
+from learner.coordinate.evaluations import EvaluationSchedule
 from learner.persist.disk_retry import Disk
 from learner.persist.jsonl import MetricsFile
 from services.contracts.config import RLConfig, parse_config
@@ -29,7 +29,7 @@ class Evaluated:
     """The evaluations of a scene's run: one every two of 20 steps."""
 
     scene: Scene
-    evaluations: Evaluations
+    evaluations: EvaluationSchedule
 
     async def step(self, number: int) -> None:
         """Act as if step `number` were trained, and follow the evaluations before the next step."""
@@ -75,10 +75,10 @@ class Evaluated:
         return [one.row for one in page(folder, offset=0, limit=99).rows]
 
 
-def evaluations_of(scene: Scene, **fields: Any) -> Evaluations:
+def evaluations_of(scene: Scene, **fields: Any) -> EvaluationSchedule:
     disk = Disk(scene.data, scene.run, threading.Event())
     file = MetricsFile(scene.data, "r", disk)
     given = {"dataset": "sums", "name": "test", "rows": 2, "every": 2, "at_start": False}
     config = parse_config(rl(evaluation=given | fields))
     assert isinstance(config, RLConfig)
-    return Evaluations(config, 20, scene.run, file, scene.data, disk, manifest)
+    return EvaluationSchedule(config, 20, scene.run, file, scene.data, disk, manifest)

@@ -19,7 +19,7 @@ from learner.model.loading.lora import BaseLogprobs, adapter_tensors, add_adapte
 from learner.model.moe.routing import Routing
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.model.placement.offload import Offload, present
-from learner.model.value_model import Critic, TokenValues, accumulate_value_gradients
+from learner.model.value_model import TokenValues, TrainedCritic, accumulate_value_gradients
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
@@ -87,7 +87,7 @@ def main() -> None:
     offloads = (Offload(valued.parameters),)
     with present(offloads, changed=False):
         values = shared(TokenValues(valued), ranks)
-    critic = Critic(valued, values, optimizers, CriticConfig(), Moments(), offloads)
+    critic = TrainedCritic(valued, values, optimizers, CriticConfig(), Moments(), offloads)
     for sample in share_of_rank:
         k = len(sample.sampler_logprobs)
         sample.values, sample.returns = torch.zeros(k + 1), torch.linspace(0, 1, k)

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.checkpoints.captured import capture
 from learner.distributed import Ranks, start_ranks, stop_ranks
 from learner.model.attention.packed import use_packed_attention
@@ -37,14 +37,14 @@ from learner.model.passes.microbatches import check_sharing
 from learner.model.placement.offload import Offload
 from learner.model.placement.parallel import gathered, replicate, shard
 from learner.model.references import Copies, Following, PolicyCopy
-from learner.model.value_model import Critic, TokenValues
+from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Config, Optimizers
 from learner.publishing.mirror import Mirror, by_folder_names
 from learner.publishing.versions import ChangedWeights, HostWeights, Versions, host_weights
 from learner.slices import WHOLE, local, rows_of, whole
-from learner.state import Progress, TrainingState
+from learner.state import TrainingProgress, TrainingState
 from learner.step import accumulate_gradients, train_batch
 from services.contracts.canary import unpacked
 from services.contracts.config.lora import LoRA
@@ -77,7 +77,7 @@ def passes(module: P, ranks: Ranks, compute: torch.dtype | None = None) -> P:
     return module
 
 
-def share_of(ranks: Ranks) -> list[Sample]:
+def share_of(ranks: Ranks) -> list[TrainingSample]:
     """This rank's samples. Ranks have unequal numbers of samples, and so of micro-batches."""
     samples = random_samples(groups=GROUPS, per_group=4)
     for sample in samples:
@@ -97,7 +97,7 @@ def gradients(policy: TokenLogprobs, ranks: Ranks) -> Found:
     return gradients_of(policy, share_of(ranks), ranks)
 
 
-def gradients_of(policy: TokenLogprobs, mine: list[Sample], ranks: Ranks) -> Found:
+def gradients_of(policy: TokenLogprobs, mine: list[TrainingSample], ranks: Ranks) -> Found:
     accumulate_gradients(policy, mine, objective(), BUDGET, ranks)
     named = policy.model.named_parameters()
     return {name: whole(p.grad) for name, p in named if p.grad is not None}
@@ -256,8 +256,8 @@ def trained(
 BUDGET_WHOLE = 10_000
 
 
-def progress() -> Progress:
-    return Progress("r", 0, 0, [("a", 0)], "base")
+def progress() -> TrainingProgress:
+    return TrainingProgress("r", 0, 0, [("a", 0)], "base")
 
 
 def copy_of(ranks: Ranks, rate: float, offloaded: bool) -> PolicyCopy:
@@ -271,12 +271,12 @@ def copy_of(ranks: Ranks, rate: float, offloaded: bool) -> PolicyCopy:
     return copy
 
 
-def critic(ranks: Ranks, offloaded: bool) -> Critic:
+def critic(ranks: Ranks, offloaded: bool) -> TrainedCritic:
     model = tiny_critic().double()
     values = TokenValues(model)
     passes(values, ranks)
     optimizers = Optimizers(model, AdamW(lr=1e-2))
-    made = Critic(model, values, optimizers, CriticConfig(), Moments())
+    made = TrainedCritic(model, values, optimizers, CriticConfig(), Moments())
     if offloaded:
         made.offloaded_weights = (Offload(model.parameters),)
         made.offloaded_state = (Offload(lambda: optimizers.state().values()),)

@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from learner.coordinate.coordinator import Coordinator
-from learner.coordinate.waiting import Waiting
+from learner.coordinate.waiting import WaitWatcher
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.optim.optimizers import Optimizers
 from learner.report.reward_metrics import outcome_sums
-from learner.state import Progress, TrainingState
+from learner.state import TrainingProgress, TrainingState
 from learner.store.run_store import RunStore
 from learner.store.thread import StoreThread
 from services.contracts.config import RLConfig, parse_config
@@ -103,7 +103,7 @@ async def scene(place: Place, store: Store) -> AsyncIterator[Scene]:
         run = RunStore(thread, record)
         await asyncio.to_thread(run.acquire)
         loaded = tiny_model()
-        progress = Progress("r", VERSION, VERSION, [(run.lineage, 0)], "org/model")
+        progress = TrainingProgress("r", VERSION, VERSION, [(run.lineage, 0)], "org/model")
         optimizers = Optimizers(loaded.model, config.optimizer)
         state = state_of(loaded, optimizers, progress=progress)
         coordinator = Coordinator(config, 30, ALONE, run, Volume(place.data), state, stop)
@@ -146,7 +146,7 @@ async def test_a_long_wait_for_agents_does_not_blame_a_worker_that_serves(scene:
     config = parse_config(rl(data=data, rollout={"episode": "sessions"}))
     assert isinstance(config, RLConfig)
     coordinator = scene.coordinator
-    coordinator._waiting = Waiting(
+    coordinator._waiting = WaitWatcher(
         scene.run, coordinator._publisher, config, lambda: 0, lambda: False
     )
     serves = worker("w", "idle").model_copy(update={"run": "r", "version": VERSION})

@@ -12,7 +12,7 @@ import pytest
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
 from learner.optim.optimizers import Optimizers
-from learner.state import Progress
+from learner.state import TrainingProgress
 from learner.store.run_store import RunStore
 from learner.store.thread import StoreThread
 from services.contracts.config import RLConfig, parse_config
@@ -262,7 +262,7 @@ def coordinator_of(
 ) -> Coordinator:
     """Return the coordinator of run `r` after `step`."""
     loaded = tiny_model()
-    progress = Progress("r", step, step, [("dead", 0), (run.lineage, step)], "org/model")
+    progress = TrainingProgress("r", step, step, [("dead", 0), (run.lineage, step)], "org/model")
     state = state_of(loaded, Optimizers(loaded.model, config.optimizer), progress=progress)
     return Coordinator(config, max_steps, ALONE, run, Volume(data), state, stop)
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from learner.batch.samples import OWN, Sample
+from learner.batch.samples import OWN, TrainingSample
 from learner.model.attention.packed import use_packed_attention
 
 LAYERS, EXPERTS, USED = 3, 4, 2
@@ -39,7 +39,7 @@ def tiny_mixture(seed: int = 0) -> PreTrainedModel:
     return model.double()
 
 
-def recorded(sample: Sample, seed: int) -> Sample:
+def recorded(sample: TrainingSample, seed: int) -> TrainingSample:
     """The sample with recorded routing for all its tokens except the last, which went through no
     layer."""
     generator = torch.Generator().manual_seed(seed)

@@ -8,16 +8,16 @@ import torch
 from torch import nn
 from transformers import LlamaConfig, LlamaForSequenceClassification
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.model.attention.packed import use_packed_attention
 from learner.model.loading.models import LoadedModel
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.references import Copies
-from learner.model.value_model import Critic
+from learner.model.value_model import TrainedCritic
 from learner.objective.losses import Tokens
 from learner.optim.optimizers import Optimizers
-from learner.state import Progress, TrainingState
+from learner.state import TrainingProgress, TrainingState
 from services.contracts.config.model import ScratchModel
 from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup
 
@@ -45,15 +45,15 @@ def state_of(
     policy: nn.Module | LoadedModel,
     optimizers: Optimizers,
     copies: Copies | None = None,
-    critic: Critic | None = None,
-    progress: Progress | None = None,
+    critic: TrainedCritic | None = None,
+    progress: TrainingProgress | None = None,
 ) -> TrainingState:
     """The training state around a policy, before the first step unless `progress` is given."""
     if isinstance(policy, LoadedModel):
         loaded, policy = policy, TokenLogprobs(policy.model, policy.autocast)
     else:
         loaded = LoadedModel(getattr(policy, "model", policy), None, torch.float32)
-    progress = progress or Progress("r", 0, 0, [("a", 0)], "base")
+    progress = progress or TrainingProgress("r", 0, 0, [("a", 0)], "base")
     return TrainingState(loaded, policy, optimizers, progress, critic, copies or Copies())
 
 
@@ -76,7 +76,7 @@ def against_one(
     return Tokens(logprobs, zeros, zeros, tensor(*advantages), place, int(place.max()) + 1)
 
 
-def random_samples(groups: int, per_group: int, seed: int = 0) -> list[Sample]:
+def random_samples(groups: int, per_group: int, seed: int = 0) -> list[TrainingSample]:
     """Samples of random lengths, with log-probabilities near an untrained model's. The last of each
     group is masked."""
     generator = torch.Generator().manual_seed(seed)
@@ -93,7 +93,7 @@ def random_samples(groups: int, per_group: int, seed: int = 0) -> list[Sample]:
             loss_mask[prompt:] = number != per_group - 1
             k = int(loss_mask.sum())
             samples.append(
-                Sample(
+                TrainingSample(
                     tokens=torch.randint(4, 20, (prompt + length,), generator=generator),
                     loss_mask=loss_mask,
                     sampler_logprobs=-3.0 + 0.2 * torch.randn(k, generator=generator),

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from learner.model.passes.logprobs import PackedRow
-from learner.model.value_model import Critic
+from learner.model.value_model import TrainedCritic
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
 from services.contracts.config.objective.critic import Critic as CriticConfig
@@ -29,10 +29,12 @@ class Table(nn.Module):
         return self.said[row.tokens[places]]
 
 
-def table_critic(config: dict[str, Any] | CriticConfig, moments: Moments | None = None) -> Critic:
+def table_critic(
+    config: dict[str, Any] | CriticConfig, moments: Moments | None = None
+) -> TrainedCritic:
     """A critic that is a table, for passes over it. Its optimizer steps another model."""
     model = tiny_model().model
-    return Critic(
+    return TrainedCritic(
         model,
         Table(),
         Optimizers(model, AdamW(lr=1e-3)),

@@ -13,10 +13,10 @@ from learner.checkpoints import checkpoint_writer
 from learner.checkpoints.background_writer import PartWriter
 from learner.checkpoints.captured import capture
 from learner.checkpoints.checkpoint_reader import verify
-from learner.checkpoints.checkpoint_writer import Written, complete, write_part
+from learner.checkpoints.checkpoint_writer import WrittenPart, complete, write_part
 from learner.optim.optimizers import Optimizers
 from learner.persist.disk_retry import Disk, OtherRank
-from learner.slices import Part
+from learner.slices import RankPart
 from services.contracts.config.optimizer import AdamW
 from services.volume import fsync
 from tests.unit.learner.disks import Status
@@ -39,16 +39,18 @@ class Asked:
     def __init__(self) -> None:
         self.sizes: list[int] = []
 
-    def retry(self, name: str, write: Callable[[], Any], size: int = 0) -> Written:
+    def retry(self, name: str, write: Callable[[], Any], size: int = 0) -> WrittenPart:
         self.sizes.append(size)
-        return Written({})
+        return WrittenPart({})
 
 
 def test_each_rank_asks_for_the_room_that_all_of_them_take() -> None:
     disk = Asked()
     writer = PartWriter(Path("/"), disk, Others())  # type: ignore[arg-type]
     path = "runs/r/checkpoints/step-000001-a"
-    captured: Any = SimpleNamespace(size=100, part=Part(1, 4), progress=SimpleNamespace(path=path))
+    captured: Any = SimpleNamespace(
+        size=100, part=RankPart(1, 4), progress=SimpleNamespace(path=path)
+    )
     writer.submit(captured)
     writer.wait()
     writer.close()
@@ -89,7 +91,7 @@ def test_a_rename_of_parts_that_the_disk_has_not_taken_yet_is_tried_again(
     """The parts are already under their final name, and no rank writes them again."""
     loaded = tiny_model()
     state = state_of(loaded, Optimizers(loaded.model, AdamW(type="adamw")))
-    captured = [capture(state, Part(number, 2)) for number in (0, 1)]
+    captured = [capture(state, RankPart(number, 2)) for number in (0, 1)]
     written = [write_part(tmp_path, one) for one in captured]
     failing = [OSError(errno.EIO, "")]
 

@@ -5,14 +5,14 @@ import torch
 
 from learner.objective import baselines
 from learner.objective.advantages import group_advantages
-from learner.objective.baselines import Baselines, Earned, Mean
+from learner.objective.baselines import Baselines, GroupReward, Mean
 from services.contracts.config.objective.terms import RunningMean
 
 DECAY = 0.75
 
 
-def batch(*earned: tuple[str, float]) -> list[Earned]:
-    return [Earned(key, reward) for key, reward in earned]
+def batch(*earned: tuple[str, float]) -> list[GroupReward]:
+    return [GroupReward(key, reward) for key, reward in earned]
 
 
 def test_the_first_batch_is_compared_with_its_own_mean() -> None:

@@ -8,11 +8,13 @@ import pytest
 from learner.assembly import gone_on
 from learner.coordinate.sft_coordinator import best_said
 from learner.sft import judged
-from learner.state import Progress, Supervised
+from learner.state import SupervisedProgress, TrainingProgress
 from services.contracts.records import RunRecord, RunState
 from services.models.path import run_with_step
 
-RUN = Progress("r", 10, 10, [], "m", supervised=Supervised([9], best_step=4, best_loss=0.5))
+RUN = TrainingProgress(
+    "r", 10, 10, [], "m", supervised=SupervisedProgress([9], best_step=4, best_loss=0.5)
+)
 
 
 @pytest.mark.parametrize(
@@ -71,8 +73,8 @@ async def test_a_step_from_before_a_run_was_resumed_is_found_in_the_run_that_tra
 
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_nan_loss_is_never_the_best(broken: float) -> None:
-    def after(*losses: float) -> Supervised:
-        progress = replace(RUN, step=0, supervised=Supervised([9]))
+    def after(*losses: float) -> SupervisedProgress:
+        progress = replace(RUN, step=0, supervised=SupervisedProgress([9]))
         for loss in losses:
             progress = replace(judged(progress, loss), step=progress.step + 1)
         assert progress.supervised is not None

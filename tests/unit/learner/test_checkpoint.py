@@ -21,12 +21,12 @@ from learner.checkpoints.retention import clear, retain
 from learner.distributed import Ranks
 from learner.model.loading.models import LoadedModel, load_critic, load_model
 from learner.model.passes.logprobs import TokenLogprobs
-from learner.model.value_model import Critic, TokenValues, train_critic
+from learner.model.value_model import TokenValues, TrainedCritic, train_critic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
-from learner.slices import Part
-from learner.state import Progress
+from learner.slices import RankPart
+from learner.state import TrainingProgress
 from learner.step import train_batch
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.objective.algorithm import Algorithm
@@ -35,7 +35,7 @@ from services.contracts.config.optimizer import AdamW, MuonAdamW
 from services.contracts.schema import SchemaMismatch
 from tests.unit.learner.policies import random_samples, state_of, tiny_critic, tiny_model
 
-STATE = Progress("r1", 10, 10, [("a", 0), ("b", 5)], "models/base")
+STATE = TrainingProgress("r1", 10, 10, [("a", 0), ("b", 5)], "models/base")
 VALUED = Algorithm.model_validate({"advantage": {"type": "gae"}, "critic": {}})
 CONFIGS: list[AdamW | MuonAdamW] = [AdamW(lr=1e-3), MuonAdamW(type="muon", lr=1e-3)]
 
@@ -97,13 +97,15 @@ def test_changes_after_the_copy_are_not_in_the_checkpoint(tmp_path: Path) -> Non
         assert torch.equal(tensor, moments[name]), name
 
 
-def a_critic(config: AdamW | MuonAdamW) -> Critic:
+def a_critic(config: AdamW | MuonAdamW) -> TrainedCritic:
     model = tiny_critic()
     optimizers = Optimizers(model, config)
-    return Critic(model, TokenValues(model), optimizers, CriticConfig(), Moments(0.5, 1.0, 3.0))
+    return TrainedCritic(
+        model, TokenValues(model), optimizers, CriticConfig(), Moments(0.5, 1.0, 3.0)
+    )
 
 
-def critic_step(critic: Critic, seed: int) -> None:
+def critic_step(critic: TrainedCritic, seed: int) -> None:
     samples = random_samples(groups=2, per_group=3, seed=seed)
     for sample in samples:
         sample.values = torch.zeros(len(sample.sampler_logprobs) + 1)
@@ -125,7 +127,9 @@ def test_a_critic_goes_on_exactly_where_the_checkpoint_was_made(
     verify(folder)
 
     model = load_critic(str(folder / CRITIC), PretrainedModel(path="policy"), loaded.model)
-    again = Critic(model, TokenValues(model), Optimizers(model, config), critic.config, Moments())
+    again = TrainedCritic(
+        model, TokenValues(model), Optimizers(model, config), critic.config, Moments()
+    )
     load_optimizer(folder, again.optimizers, CRITIC_OPTIMIZER)
     critic_step(again, 2)
     expected = critic.model.state_dict()
@@ -243,7 +247,7 @@ LINEAGES = [("a", 0), ("b", 20), ("c", 30)]
 def left_after(root: Path, names: list[str], keep: int, step: int) -> list[str]:
     for name in names:
         (root / name).mkdir()
-    current = Progress("r1", step, step, LINEAGES, "models/base")
+    current = TrainingProgress("r1", step, step, LINEAGES, "models/base")
     (root / current.directory).mkdir(exist_ok=True)
     retain(root, keep, current)
     return sorted(path.name for path in root.iterdir())
@@ -320,7 +324,7 @@ def test_ranks_check_every_file_between_them(tmp_path: Path) -> None:
         noticed = []
         for rank in range(3):
             try:
-                verify(folder, Part(rank, 3))
+                verify(folder, RankPart(rank, 3))
             except UnusableCheckpoint:
                 noticed.append(rank)
         # One rank reads it. If it describes the other files, their ranks may notice as well.
@@ -332,10 +336,10 @@ def test_ranks_check_every_file_between_them(tmp_path: Path) -> None:
 
 def test_parts_are_of_equal_size_and_hold_every_tensor_once() -> None:
     tensors = {f"t{n}": torch.zeros(size) for n, size in enumerate((50, 30, 30, 20, 20, 10, 0))}
-    parts = [Part(number, 3).of(tensors) for number in range(3)]
+    parts = [RankPart(number, 3).of(tensors) for number in range(3)]
     assert sorted(name for part in parts for name in part) == sorted(tensors)
     # 160 in all: 50; 30 + 20; 30 + 20 + 10.
     assert [sum(len(tensors[name]) for name in part) for part in parts] == [60, 50, 50]
-    assert Part(1, 3).file("training/optimizer.safetensors") == (
+    assert RankPart(1, 3).file("training/optimizer.safetensors") == (
         "training/optimizer-00002-of-00003.safetensors"
     )

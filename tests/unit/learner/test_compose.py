@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.batch.token_advantages import penalties
 from learner.objective.compose import Objective, composed_loss
 from learner.objective.losses import Tokens
@@ -25,7 +25,7 @@ def objective(**algorithm: Any) -> Objective:
     return Objective(Algorithm.model_validate(algorithm), temperature=1.0, max_tokens=12)
 
 
-def samples(goal: Objective) -> list[Sample]:
+def samples(goal: Objective) -> list[TrainingSample]:
     return prepared([trajectory_group([1.0, 0.0, 0.5]), trajectory_group([0.0, 2.0])], goal)
 
 
@@ -140,7 +140,7 @@ def test_the_kl_in_the_reward_is_taken_from_the_proximal_policy() -> None:
     assert penalties(sample, goal).tolist() == [0.5]
 
 
-def metrics(goal: Objective, minibatches: list[list[Sample]]) -> dict[str, float]:
+def metrics(goal: Objective, minibatches: list[list[TrainingSample]]) -> dict[str, float]:
     """Metrics of a batch that hardly moves the policy."""
     optimizers = Optimizers(tiny_model().model, AdamW(lr=1.0))
     policy = Unigrams().float()
@@ -148,7 +148,7 @@ def metrics(goal: Objective, minibatches: list[list[Sample]]) -> dict[str, float
     return train_batch(state_of(policy, optimizers), passes, goal, 100, ALONE, lambda _: 1.0)
 
 
-def parts(goal: Objective) -> list[list[Sample]]:
+def parts(goal: Objective) -> list[list[TrainingSample]]:
     """Two minibatches. The trained policy has sampled the first. The second's sampler gave each
     token an eighth of its probability: ratio 8."""
     given = []

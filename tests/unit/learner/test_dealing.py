@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from learner.batch.cost import TOKENS, SequenceCost
-from learner.batch.dealing import Hand, deal
+from learner.batch.dealing import RankSamples, deal
 from learner.coordinate.planner import shares_of
 from services.contracts.groups.group_lengths import GroupLengths
 
@@ -30,7 +30,7 @@ def reasoning(groups: int, samples: int, seed: int, longest: int = 8192) -> list
 
 
 def loads(
-    hands: list[Hand], groups: list[GroupLengths], cost: SequenceCost, shared: bool = False
+    hands: list[RankSamples], groups: list[GroupLengths], cost: SequenceCost, shared: bool = False
 ) -> list[int]:
     return [
         sum(

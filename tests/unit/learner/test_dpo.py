@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from learner.batch.sft_rows import Example, RowTokenizer, UnusableRow
-from learner.batch.sft_steps import Lengths, Steps
+from learner.batch.sft_steps import Lengths, SFTSteps
 from learner.distributed import Ranks
 from learner.model.attention.packed import use_packed_attention
 from learner.model.passes import families
@@ -244,7 +244,7 @@ def test_the_longer_answer_decides_whether_a_row_is_overlong(
     config = parse_config(dpo(data={"dataset": "d", "overlong": overlong}, epochs=1))
     assert isinstance(config, SFTConfig)
     lengths = [Lengths(*(torch.tensor(x).numpy() for x in ([9, 14, 13], [3, 3, 8], [5, 9, 10])))]
-    step = Steps(config, Mixture([Source(3, 0, 3)], 0), lengths, 8).next()
+    step = SFTSteps(config, Mixture([Source(3, 0, 3)], 0), lengths, 8).next()
     assert step is not None
     assert sorted(use.tokens for use in step.uses) == taken
     assert step.skipped == skipped

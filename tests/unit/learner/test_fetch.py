@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.coordinate.planner import shares_of
 from learner.distributed import Ranks
 from learner.errors import UnreadableGroups
 from learner.model.passes.mfu import sequence_cost
 from learner.objective.baselines import Baselines, Mean
-from learner.rl import Batch, fetch
-from learner.state import Progress
+from learner.rl import RankBatch, fetch
+from learner.state import TrainingProgress
 from learner.store.commands import Command
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.objective.terms import RunningMean
@@ -74,7 +74,7 @@ def batches(
     epochs: int = 1,
     stored: dict[int, bytes | None] | None = None,
     baselines: Baselines | None = None,
-) -> list[Batch]:
+) -> list[RankBatch]:
     """Fetch on each of `size` ranks, for `epochs` passes, with running means after `baselines` if
     given."""
     assert isinstance(CONFIG, RLConfig)
@@ -89,15 +89,15 @@ def batches(
     command = Command(
         "train", 4, [shares_of([a, a + 1], lengths[a : a + 2], size, cost) for a in (0, 2)]
     )
-    progress = Progress("r", 3, 3, [("a", 0)], "base", baselines=baselines or Baselines())
+    progress = TrainingProgress("r", 3, 3, [("a", 0)], "base", baselines=baselines or Baselines())
 
-    def one(ranks: Ranks) -> Batch:
+    def one(ranks: Ranks) -> RankBatch:
         return fetch(command, config, ranks, store, progress)  # type: ignore[arg-type]
 
     return on_ranks(size, one)
 
 
-def described(sample: Sample) -> str:
+def described(sample: TrainingSample) -> str:
     """A sample without its group's index on a rank."""
     return str(asdict(sample) | {"group": 0})
 

@@ -11,25 +11,25 @@ import pytest
 import torch
 
 from learner.checkpoints import background_writer
-from learner.checkpoints.checkpoint_writer import Written
+from learner.checkpoints.checkpoint_writer import WrittenPart
 from learner.coordinate import first_rank, follower
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.first_rank import FirstRank, on_rank_0
-from learner.coordinate.follower import Follower
+from learner.coordinate.follower import RankFollower
 from learner.coordinate.ranks import next_command
 from learner.coordinate.sft_coordinator import SFTCoordinator
 from learner.distributed import Ranks
 from learner.persist.disk_retry import CannotWrite
-from learner.slices import Part
-from learner.state import Progress, Supervised
+from learner.slices import RankPart
+from learner.state import SupervisedProgress, TrainingProgress
 from learner.store.commands import Command
 from services.contracts.config.training import SFTTraining
 from services.store import Fenced
 from services.volume import Volume
 from tests.unit.learner.threads import Meeting, ThreadRanks
 
-PROGRESS = Progress("r", 1, 1, [("a", 0)], "base", supervised=Supervised([9]))
+PROGRESS = TrainingProgress("r", 1, 1, [("a", 0)], "base", supervised=SupervisedProgress([9]))
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ def test_the_other_ranks_do_not_wait_for_a_checkpoint_that_rank_0_leaves_out(
 ) -> None:
     for module in (first_rank, follower):
         monkeypatch.setattr(module, "is_sharded", lambda _: True)
-        monkeypatch.setattr(module, "part_of", lambda _, ranks: Part(ranks.rank, ranks.size))
+        monkeypatch.setattr(module, "part_of", lambda _, ranks: RankPart(ranks.rank, ranks.size))
         monkeypatch.setattr(
             module, "capture", lambda _, part: SimpleNamespace(progress=PROGRESS, part=part, size=1)
         )
-    monkeypatch.setattr(background_writer, "write_part", lambda *_: Written({}))
+    monkeypatch.setattr(background_writer, "write_part", lambda *_: WrittenPart({}))
     committed: list[Any] = []
     monkeypatch.setattr(background_writer, "complete", lambda *given: committed.append(given))
     meetings = Meeting(2), Meeting(2)
@@ -104,7 +104,7 @@ def test_the_other_ranks_do_not_wait_for_a_checkpoint_that_rank_0_leaves_out(
             one = First(*of_rank(ranks, tmp_path), schedule, 2)
         else:
             config: Any = None
-            one = Follower(config, *of_rank(ranks, tmp_path))
+            one = RankFollower(config, *of_rank(ranks, tmp_path))
         try:
             while (command := next_command(one, ranks, limit)).kind == "train":
                 one.checkpoint()
@@ -178,7 +178,7 @@ def test_a_supervised_run_that_ends_reports_its_last_step_even_if_it_was_short(
 ) -> None:
     said: list[Any] = []
 
-    class Written(Store):
+    class WrittenPart(Store):
         """A run that records its updates."""
 
         def fenced(self, _: Any, fields: dict[str, Any]) -> None:
@@ -199,7 +199,7 @@ def test_a_supervised_run_that_ends_reports_its_last_step_even_if_it_was_short(
     )
     ranks, _, volume, state, stop = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path)
     (tmp_path / "runs/r").mkdir(parents=True)
-    store: Any = Written()
+    store: Any = WrittenPart()
     one = SFTCoordinator(config, 9, ranks, store, volume, state, stop, None)
     made: list[int] = []
     one._writer._work = lambda captured: made.append(captured.progress.step)

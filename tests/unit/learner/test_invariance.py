@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.batch.token_advantages import set_returns
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import TokenLogprobs
@@ -78,7 +78,7 @@ def objective(name: str) -> Objective:
     return Objective(Algorithm.model_validate(OBJECTIVES[name]), temperature=0.8, max_tokens=12)
 
 
-def batch(name: str) -> list[Sample]:
+def batch(name: str) -> list[TrainingSample]:
     """Samples of five groups, near the model's. The last of each group is masked."""
     goal = objective(name)
     samples = random_samples(GROUPS, per_group=4)
@@ -102,7 +102,7 @@ def batch(name: str) -> list[Sample]:
 
 
 def gradients(
-    goal: Objective, shares: Sequence[Sequence[Sample]], budget: int = 10_000
+    goal: Objective, shares: Sequence[Sequence[TrainingSample]], budget: int = 10_000
 ) -> dict[str, torch.Tensor]:
     """The gradients that DDP computes from the ranks, each rank training one of `shares`."""
 
@@ -117,7 +117,7 @@ def gradients(
     return mean_gradients(len(shares), one)
 
 
-def padded(sample: Sample, extra: int) -> Sample:
+def padded(sample: TrainingSample, extra: int) -> TrainingSample:
     """The sample with `extra` tokens after it that are not in the loss."""
     return replace(
         sample,
@@ -142,13 +142,13 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
     samples = [padded(sample, extra) for sample in batch(name)]
     order.shuffle(samples)
     # Samples of one group may be on any ranks. A rank without samples takes part in all sums.
-    shares: list[list[Sample]] = [[] for _ in range(max(dealt) + 1)]
+    shares: list[list[TrainingSample]] = [[] for _ in range(max(dealt) + 1)]
     for rank, sample in zip(dealt, samples, strict=True):
         shares[rank].append(sample)
     assert_same_gradients(whole, gradients(goal, shares, budget))
 
 
-def with_a_tool(sample: Sample) -> Sample:
+def with_a_tool(sample: TrainingSample) -> TrainingSample:
     """The third token of the completion is a tool's."""
     first = int(sample.loss_mask.nonzero()[0])
     loss_mask = sample.loss_mask.clone()

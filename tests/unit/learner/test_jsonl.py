@@ -14,7 +14,7 @@ from learner.optim.optimizers import Optimizers
 from learner.persist import jsonl as metrics_file
 from learner.persist.disk_retry import Disk
 from learner.persist.jsonl import MetricsFile, SamplesFile
-from learner.state import Progress
+from learner.state import TrainingProgress
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.disks import Status
 from tests.unit.learner.policies import state_of, tiny_model
@@ -111,7 +111,7 @@ def test_rows_are_durable_before_the_commit_and_its_copy_after_it(
     happened: list[str] = []
     monkeypatch.setattr(metrics_file, "fsync", lambda path: happened.append(f"synced {path.name}"))
     loaded = tiny_model()
-    state = Progress("r", 3, 3, [("a", 0)], "base")
+    state = TrainingProgress("r", 3, 3, [("a", 0)], "base")
     rows = MetricsFile(tmp_path, "r", disk(tmp_path))
     samples = SamplesFile(tmp_path, "r", disk(tmp_path))
     writer = CheckpointWriter(

@@ -10,7 +10,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, Qwen3MoeConfig
 
-from learner.assembly import Start, check_base
+from learner.assembly import RunStart, check_base
 from learner.checkpoints.captured import capture
 from learner.checkpoints.checkpoint_reader import load_optimizer, verify
 from learner.checkpoints.checkpoint_writer import write_checkpoint
@@ -32,7 +32,7 @@ from learner.model.passes.logprobs import PackedRow, TokenLogprobs, packed_row
 from learner.optim.optimizers import Optimizers
 from learner.publishing.model_folder import export_description
 from learner.publishing.versions import host_weights
-from learner.slices import Part
+from learner.slices import RankPart
 from learner.tools.export import main as export
 from rollout.vllm.process.options import fingerprint
 from services.contracts.config import RLConfig
@@ -301,7 +301,7 @@ def test_a_run_stays_on_the_base_that_it_began_with(tmp_path: Path) -> None:
     noticed = []
     for number in range(3):
         try:
-            check_files(path.parent, Part(number, 3))
+            check_files(path.parent, RankPart(number, 3))
         except DamagedFile:
             noticed.append(number)
     assert len(noticed) == 1
@@ -309,7 +309,7 @@ def test_a_run_stays_on_the_base_that_it_began_with(tmp_path: Path) -> None:
         {"data": {"dataset": "d"}, "rewards": [{"verifier": "exact"}]}
         | {"model": {"path": other, "lora": {"rank": 4}}}
     )
-    begun = Start(config, other, path.parent, STATE, None)
+    begun = RunStart(config, other, path.parent, STATE, None)
     with pytest.raises(DamagedFile, match="has checksum"):
         check_base(begun, Ranks(0, 1, torch.device("cpu")))
     path.unlink()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.objective.compose import Objective, composed_loss
 from learner.objective.losses import Tokens
 from learner.optim.optimizers import Optimizers
@@ -22,7 +22,9 @@ def objective(**algorithm: Any) -> Objective:
     return Objective(Algorithm.model_validate(mean), temperature=1.0, max_tokens=12)
 
 
-def two_answers(goal: Objective, *ratios: float, distance: tuple[float, ...] = ()) -> list[Sample]:
+def two_answers(
+    goal: Objective, *ratios: float, distance: tuple[float, ...] = ()
+) -> list[TrainingSample]:
     """One answer with one token in the loss and A = ½, and one with two tokens and A = −½, all of
     the trained version. π/μ and, if there is a reference, log π − log π_ref are given."""
     samples = prepared([trajectory_group([1.0, 0.0])], goal)
@@ -39,7 +41,7 @@ def two_answers(goal: Objective, *ratios: float, distance: tuple[float, ...] = (
     return samples
 
 
-def measured(goal: Objective, *minibatches: list[Sample]) -> dict[str, float]:
+def measured(goal: Objective, *minibatches: list[TrainingSample]) -> dict[str, float]:
     """Metrics of a step that leaves the policy unchanged: its optimizer moves another model."""
     others = Optimizers(tiny_model().model, AdamW())
     passes = list(minibatches) * goal.algorithm.epochs_per_batch

@@ -14,7 +14,7 @@ from learner.distributed import Ranks
 from learner.model.head.output_head import CPU_VOCABULARY, head_logprobs
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.references import Copies, PolicyCopy
-from learner.model.value_model import Critic, TokenValues
+from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
@@ -55,12 +55,12 @@ def model(seed: int = 0) -> LlamaForCausalLM:
     return LlamaForCausalLM(LlamaConfig(**SIZES))
 
 
-def valued() -> Critic:
+def valued() -> TrainedCritic:
     torch.manual_seed(2)
     config = LlamaConfig(**SIZES, num_labels=1)
     valued = LlamaForSequenceClassification(config)
     optimizers = Optimizers(valued, AdamW(lr=1e-3))
-    return Critic(valued, TokenValues(valued), optimizers, CriticConfig(), Moments())
+    return TrainedCritic(valued, TokenValues(valued), optimizers, CriticConfig(), Moments())
 
 
 def largest_of_a_step() -> tuple[int, int]:

@@ -11,13 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.batch.sft_rows import Example
 from learner.distributed import Ranks
 from learner.model.moe.routing import Routed, Routing
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import forward_rows
-from learner.model.passes.moe_balance import Balance, RouterTally, computed_counts, recorded_counts
+from learner.model.passes.moe_balance import (
+    RouterLoss,
+    RouterTally,
+    computed_counts,
+    recorded_counts,
+)
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
 from learner.report.loss_metrics import Tally
@@ -56,7 +61,7 @@ def test_the_auxiliary_loss_is_even_shares_times_probabilities() -> None:
     routed = one_token(routing)
     # Two tokens through two routers: this one, and another one that took experts 1 and 3. f = ½ (1,
     # 2, 0, 1) and this token's half of P = ½ (½, ¼, ⅛, ⅛). E·Σ f·P = 4·½·½·(½ + 2·¼ + ⅛).
-    terms = Balance(routing, tokens=2, counts=torch.tensor([2.0, 4.0, 0.0, 2.0]))
+    terms = RouterLoss(routing, tokens=2, counts=torch.tensor([2.0, 4.0, 0.0, 2.0]))
     loss = terms.loss()
     assert loss.item() == pytest.approx(0.1 * 1.125)
     loss.backward()
@@ -72,7 +77,7 @@ def test_the_router_z_loss_is_the_square_of_what_softmax_divides_by() -> None:
     routing = Routing(tiny_mixture(), z_weight=0.1)
     routed = one_token(routing)
     # logsumexp is 2 for both routers. This token adds half, because there are two tokens.
-    loss = Balance(routing, tokens=2, counts=torch.zeros(EXPERTS)).loss()
+    loss = RouterLoss(routing, tokens=2, counts=torch.zeros(EXPERTS)).loss()
     assert loss.item() == pytest.approx(0.1 * 4 / 2)
     loss.backward()
     # d/dx = 2·logsumexp·p / (routers · tokens).
@@ -101,13 +106,13 @@ def test_router_metrics_ignore_the_weights_and_the_router_loss_uses_them() -> No
     assert RouterTally(routing).metrics(ALONE) == {}
 
 
-def batch(replayed: bool) -> list[Sample]:
+def batch(replayed: bool) -> list[TrainingSample]:
     samples = random_samples(GROUPS, per_group=3)
     return [recorded(s, i) if replayed else s for i, s in enumerate(samples)]
 
 
 def gradients(
-    shares: Sequence[Sequence[Sample]],
+    shares: Sequence[Sequence[TrainingSample]],
     budget: int = 10_000,
     aux: float = 0.5,
     z: float = 0.05,
@@ -130,7 +135,7 @@ def gradients(
     return mean_gradients(len(shares), one)
 
 
-def padded(sample: Sample, extra: int) -> Sample:
+def padded(sample: TrainingSample, extra: int) -> TrainingSample:
     """The sample with `extra` tokens after it that are not in the loss."""
     experts = sample.experts
     if experts is not None:
@@ -158,13 +163,13 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
     samples = [padded(sample, extra) for sample in batch(replayed)]
     order.shuffle(samples)
     # Samples of one group may be on any ranks. A rank without samples takes part in all sums.
-    shares: list[list[Sample]] = [[] for _ in range(max(dealt) + 1)]
+    shares: list[list[TrainingSample]] = [[] for _ in range(max(dealt) + 1)]
     for rank, sample in zip(dealt, samples, strict=True):
         shares[rank].append(sample)
     assert_same_gradients(whole, gradients(shares, budget))
 
 
-def supervised(shares: Sequence[Sequence[Sample]], budget: int) -> dict[str, torch.Tensor]:
+def supervised(shares: Sequence[Sequence[TrainingSample]], budget: int) -> dict[str, torch.Tensor]:
     """The same as `gradients`, for supervised examples."""
 
     def one(ranks: Ranks) -> dict[str, torch.Tensor]:
@@ -195,7 +200,7 @@ def test_supervised_training_balances_routers_whatever_the_cut() -> None:
         torch.testing.assert_close(whole[name], both, rtol=0, atol=1e-6 * largest)
 
 
-def expected_terms(samples: list[Sample], aux: float, z: float) -> tuple[Any, torch.Tensor]:
+def expected_terms(samples: list[TrainingSample], aux: float, z: float) -> tuple[Any, torch.Tensor]:
     """A model with the gradient of both terms, with transformers' own router logits, sample by
     sample, and its function for the auxiliary loss."""
     model = tiny_mixture()

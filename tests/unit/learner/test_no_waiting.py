@@ -10,7 +10,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from learner.model.moe.routing import Routed, Routing
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.moe_balance import RouterTally
-from learner.model.value_model import Critic, TokenValues, accumulate_value_gradients
+from learner.model.value_model import TokenValues, TrainedCritic, accumulate_value_gradients
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
@@ -82,7 +82,7 @@ def test_measures_of_routers_wait_for_nothing() -> None:
 
 def test_the_critics_backward_passes_wait_for_nothing() -> None:
     model = without_data(tiny_critic())
-    critic = Critic(
+    critic = TrainedCritic(
         model, TokenValues(model), Optimizers(model, AdamW()), CriticConfig(), Moments()
     )
     samples = [sample for sample in random_samples(groups=3, per_group=3) if sample.trains]

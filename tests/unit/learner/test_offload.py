@@ -16,11 +16,11 @@ from learner.gpu_turns import TrainingGPU, changing, still, training_gpu
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.placement.offload import Offload, UnusableDevice, offloads, place, present
 from learner.model.references import Copies, Following, PolicyCopy
-from learner.model.value_model import Critic, TokenValues
+from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
-from learner.state import Progress, TrainingState
+from learner.state import TrainingProgress, TrainingState
 from learner.step import train_batch
 from services.contracts.config import ConfigError, RLConfig, parse_config
 from services.contracts.config.objective.algorithm import Algorithm
@@ -174,14 +174,16 @@ class Everything:
         self.optimizers = Optimizers(self.loaded.model, AdamW(lr=1e-2))
         self.copies = Copies(copied(Following(rate=0.5), offload), copied(Following(2), offload))
         optimizers = Optimizers(valued, AdamW(lr=1e-2))
-        self.critic = Critic(valued, TokenValues(valued), optimizers, CriticConfig(), Moments())
+        self.critic = TrainedCritic(
+            valued, TokenValues(valued), optimizers, CriticConfig(), Moments()
+        )
         self.offloads: tuple[Offload, ...] = ()
         if offload:
             self.critic.offloaded_weights = (Offload(valued.parameters),)
             self.critic.offloaded_state = (Offload(lambda: optimizers.state().values()),)
             self.offloads = (Offload(lambda: self.optimizers.state().values()),)
 
-    def state(self, progress: Progress | None = None) -> TrainingState:
+    def state(self, progress: TrainingProgress | None = None) -> TrainingState:
         found = state_of(self.loaded, self.optimizers, self.copies, self.critic, progress)
         found.offloads = self.offloads
         return found
@@ -211,7 +213,7 @@ class Everything:
         return found
 
     def captured(self) -> dict[str, dict[str, torch.Tensor]]:
-        state = Progress("r", 3, 3, [("a", 0)], "base")
+        state = TrainingProgress("r", 3, 3, [("a", 0)], "base")
         made = capture(self.state(state))
         assert made.critic is not None
         return {

@@ -13,7 +13,7 @@ from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs
-from learner.model.value_model import Critic, TokenValues, train_critic
+from learner.model.value_model import TokenValues, TrainedCritic, train_critic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Config, Optimizers, check_optimizer
@@ -205,7 +205,7 @@ def test_a_critic_can_be_updated_in_its_backward_pass() -> None:
     def after(in_backward: bool) -> dict[str, torch.Tensor]:
         model = tiny_critic()
         optimizers = Optimizers(model, AdamW(lr=0.1, max_grad_norm=None, in_backward=in_backward))
-        critic = Critic(model, TokenValues(model), optimizers, CriticConfig(), Moments())
+        critic = TrainedCritic(model, TokenValues(model), optimizers, CriticConfig(), Moments())
         samples = random_samples(groups=2, per_group=3)
         for sample in samples:
             k = len(sample.sampler_logprobs)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.batch.sft_rows import Example
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import TokenLogprobs
@@ -23,11 +23,11 @@ from tests.unit.learner.threads import assert_same_gradients, mean_gradients
 
 TEMPERATURE, MAX_TOKENS, GROUPS, PER_GROUP = 0.7, 12, 4, 4
 
-Tokens = list[tuple[Sample, torch.Tensor, torch.Tensor]]
+Tokens = list[tuple[TrainingSample, torch.Tensor, torch.Tensor]]
 """log π and the entropy of its tokens, for each trained answer."""
 
 
-def answers() -> list[Sample]:
+def answers() -> list[TrainingSample]:
     """Answers of all groups, each token chosen from a few others. The last of a group has no
     loss."""
     samples = random_samples(GROUPS, PER_GROUP, seed=3)
@@ -43,7 +43,7 @@ def answers() -> list[Sample]:
     return samples
 
 
-def plain(model: Any, samples: list[Sample]) -> Tokens:
+def plain(model: Any, samples: list[TrainingSample]) -> Tokens:
     """Log-probabilities from the model's own logits, with all other ids at −∞."""
     found = []
     for sample in samples:
@@ -66,11 +66,11 @@ def ppo(rho: torch.Tensor, a: float, low: float, high: float) -> torch.Tensor:
     return -torch.minimum(rho * a, rho.clamp(1 - low, 1 + high) * a)
 
 
-def ratio(sample: Sample, own: torch.Tensor) -> torch.Tensor:
+def ratio(sample: TrainingSample, own: torch.Tensor) -> torch.Tensor:
     return (own - sample.sampler_logprobs.double()).exp()
 
 
-def away(sample: Sample, own: torch.Tensor) -> torch.Tensor:
+def away(sample: TrainingSample, own: torch.Tensor) -> torch.Tensor:
     """d of the KL."""
     assert sample.reference_logprobs is not None
     return own - sample.reference_logprobs.double()
@@ -199,7 +199,7 @@ def test_the_gradient_of_two_ranks_in_small_microbatches_is_that_of_the_formula(
 ) -> None:
     goal = Objective(Algorithm.model_validate(algorithm), TEMPERATURE, MAX_TOKENS)
 
-    def given() -> list[Sample]:
+    def given() -> list[TrainingSample]:
         samples = answers()
         for sample in samples:
             if goal.algorithm.kl.type == "none":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.supervise.nodes import Start
+from learner.supervise.nodes import RankStart
 from learner.supervise.processes import RankProcesses, RankServer
 
 TELLS = """
@@ -38,7 +38,7 @@ def test_threads_soon_sleep_and_segments_expand_unless_the_user_says_otherwise(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     told = {"TELL": str(tmp_path / "told")}
     server = RankServer(["telling_rank"])
-    ranks = RankProcesses(Start("id", 3, 1, 4, "nowhere", told), server)
+    ranks = RankProcesses(RankStart("id", 3, 1, 4, "nowhere", told), server)
 
     async def run() -> None:
         await ranks.spawn(0)

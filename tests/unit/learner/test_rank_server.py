@@ -15,9 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from learner.supervise.nodes import OneNode, Start
+from learner.supervise.nodes import OneNode, RankStart
 from learner.supervise.processes import RankProcesses, RankServer
-from learner.supervise.requests import MAX_BYTES, Ended, Ready, Report, Spawn, Terminate
+from learner.supervise.requests import MAX_BYTES, RankEnded, Ready, Report, SpawnRank, Terminate
 from services.runtime.process import die_with
 from tests.integration.launch.conditions import eventually
 
@@ -95,9 +95,9 @@ def test_a_rank_has_its_own_session_the_meeting_file_and_default_signals(
     with (tmp_path / "meeting").open() as meeting:
         for local, end in enumerate(["", "3"]):
             environment = {"RANK": str(local), "TELL": str(tmp_path / "told"), "END": end}
-            order = msgspec.msgpack.encode(Spawn(local, environment))
+            order = msgspec.msgpack.encode(SpawnRank(local, environment))
             socket.send_fds(supervisor, [order], [meeting.fileno()])
-    assert report(supervisor) == Ended(1, 3)
+    assert report(supervisor) == RankEnded(1, 3)
     first = told(tmp_path / "told0")
     assert first["session"] == first["pid"] != process.pid
     assert first["parent"] == process.pid
@@ -107,7 +107,7 @@ def test_a_rank_has_its_own_session_the_meeting_file_and_default_signals(
     # A scheduler sends SIGTERM to every process of a job: the ranks end first.
     process.send_signal(signal.SIGTERM)
     supervisor.send(msgspec.msgpack.encode(Terminate()))
-    assert report(supervisor) == Ended(0, -signal.SIGTERM)
+    assert report(supervisor) == RankEnded(0, -signal.SIGTERM)
     assert process.poll() is None
     supervisor.close()
     assert process.wait(60) == 0
@@ -122,7 +122,7 @@ def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RankP
     monkeypatch.setenv("END", "")
     server = RankServer(["small_rank"])
     (tmp_path / "meeting").touch()
-    start = Start("id", 0, 2, 2, str(tmp_path / "meeting"), OneNode.LOOPBACK)
+    start = RankStart("id", 0, 2, 2, str(tmp_path / "meeting"), OneNode.LOOPBACK)
     return lambda: RankProcesses(start, server)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from learner.batch.sft_steps import Step, Use
+from learner.batch.sft_steps import SFTStep, StepRow
 from learner.sft_data.read_ahead import ReadAhead
 
 
@@ -20,11 +20,11 @@ class Rows:
         self.damaged: int | None = None
         self._position = 0
 
-    def _next(self) -> Step:
+    def _next(self) -> SFTStep:
         row, self._position = self._position, self._position + 1
-        return Step([Use(0, row, 4)], 0, 0, 0, self._position, [])
+        return SFTStep([StepRow(0, row, 4)], 0, 0, 0, self._position, [])
 
-    def examples(self, uses: list[Use]) -> list[int]:
+    def examples(self, uses: list[StepRow]) -> list[int]:
         (use,) = uses
         self.read.append((use.row, threading.current_thread() is threading.main_thread()))
         if use.row == self.damaged:
@@ -40,7 +40,7 @@ def reading(rows: Rows) -> ReadAhead:
 def test_steps_come_in_their_order_and_each_after_the_first_is_read_by_the_thread() -> None:
     rows = Rows()
     ahead = reading(rows)
-    found: list[tuple[Step, Any]] = [ahead.next(is_last=number == 2) for number in range(3)]
+    found: list[tuple[SFTStep, Any]] = [ahead.next(is_last=number == 2) for number in range(3)]
     ahead.close()
     assert [examples for _, examples in found] == [[0], [1], [2]]
     # A checkpoint holds the position of the trained step.

@@ -12,7 +12,7 @@ from statistics import fmean, stdev
 import pytest
 import torch
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.model.value_model import accumulate_value_gradients, learn_scale
 from learner.objective.compose import Objective
 from recipes import find_recipe, list_recipes, merged
@@ -326,7 +326,7 @@ def recipe(name: str) -> Objective:
     return Objective(config.algorithm, config.sampling.temperature, MAX_TOKENS)
 
 
-def answers_of(samples: list[Sample], policy: Unigrams, temperature: float) -> list[Answer]:
+def answers_of(samples: list[TrainingSample], policy: Unigrams, temperature: float) -> list[Answer]:
     """The answers that have a reward, under `policy`."""
     answers = []
     for sample in samples:

@@ -29,7 +29,7 @@ from learner.model.references import (
 )
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
-from learner.state import Progress
+from learner.state import TrainingProgress
 from learner.step import train_batch
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.objective.copies import (
@@ -119,7 +119,7 @@ def config(model: Path, **algorithm: Any) -> RLConfig:
 
 
 def captured(base: Path, loaded: LoadedModel) -> Any:
-    state = Progress("r", 0, 0, [("a", 0)], str(base))
+    state = TrainingProgress("r", 0, 0, [("a", 0)], str(base))
     return capture(state_of(loaded, Optimizers(loaded.model, AdamW()), progress=state))
 
 
@@ -128,7 +128,7 @@ class Run:
 
     def __init__(self, config: RLConfig, folder: Path | None = None) -> None:
         base = config.model.path
-        started = Progress("r", 0, 0, [("a", 0)], base)
+        started = TrainingProgress("r", 0, 0, [("a", 0)], base)
         self.config, self.state = config, verify(folder) if folder else started
         self.loaded = load_model(str(folder or base), config.model)
         self.optimizers = Optimizers(self.loaded.model, config.optimizer)

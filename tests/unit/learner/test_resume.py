@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from learner.assembly import Start, described, prepare
+from learner.assembly import RunStart, described, prepare
 from learner.checkpoints.captured import capture
 from learner.checkpoints.checkpoint_reader import UnusableCheckpoint, verify
 from learner.checkpoints.checkpoint_writer import write_checkpoint
@@ -23,8 +23,8 @@ from learner.errors import RunCannotGoOn
 from learner.model.loading.saving import save_description, weight_tensors
 from learner.optim.optimizers import Optimizers
 from learner.rl import fetch, train
-from learner.state import Progress, TrainingState
-from learner.store.commands import Command, Share
+from learner.state import TrainingProgress, TrainingState
+from learner.store.commands import Command, GroupShare
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.optimizer import AdamW
 from services.contracts.groups.trajectory import encode
@@ -159,7 +159,7 @@ def advance(state: TrainingState, config: RLConfig, steps: int) -> list[dict[str
     for _ in range(steps):
         step = state.progress.step + 1
         first = (step - 1) * GROUPS
-        shares = [Share(first + i, [0, 1, 2], of=3, counts=True) for i in range(GROUPS)]
+        shares = [GroupShare(first + i, [0, 1, 2], of=3, counts=True) for i in range(GROUPS)]
         command = Command("train", step, [[shares[:2]], [shares[2:]]])
         batch = fetch(command, config, ALONE, store, state.progress)  # type: ignore[arg-type]
         rows.append(train(state, batch, config, ALONE, STEPS))
@@ -228,7 +228,7 @@ def test_a_run_goes_back_to_the_newest_checkpoint_that_is_whole(tmp_path: Path, 
                 state_of(
                     loaded,
                     Optimizers(loaded.model, AdamW()),
-                    progress=Progress("r", step, step, [("a", 0)], "base"),
+                    progress=TrainingProgress("r", step, step, [("a", 0)], "base"),
                 )
             ),
             lambda: None,
@@ -340,7 +340,7 @@ def test_a_run_goes_on_from_its_checkpoint_when_what_it_started_from_is_gone(
     state = begun(config, tmp_path, own, store)
     assert state.progress.step == 1
     # So does the plan of its memory on GPUs.
-    begins = Start(config, state.progress.base_model, tmp_path / "none", state.progress, own)
+    begins = RunStart(config, state.progress.base_model, tmp_path / "none", state.progress, own)
     assert described(begins, store, Volume(tmp_path)) is not None
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from learner.rl import advanced, beta_so_far, objective_of
-from learner.state import Progress
+from learner.state import TrainingProgress
 from services.contracts.config import RLConfig, parse_config
 
 
@@ -22,7 +22,7 @@ def config(**algorithm: Any) -> RLConfig:
     return given
 
 
-START = Progress("r", 3, 3, [("a", 0)], "base", kl_beta=0.2)
+START = TrainingProgress("r", 3, 3, [("a", 0)], "base", kl_beta=0.2)
 
 
 def test_a_batch_counts_as_one_step_however_many_updates_it_took() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from learner.batch.samples import Sample, group_samples
+from learner.batch.samples import TrainingSample, group_samples
 from learner.batch.staleness import Ancestry
 from learner.model.passes import families
 from learner.model.passes.logprobs import TokenLogprobs
@@ -36,22 +36,22 @@ def objective(aggregation: str) -> Objective:
     return Objective(Algorithm.model_validate(algorithm), temperature=0.8, max_tokens=LONGEST)
 
 
-def gradient(goal: Objective, samples: list[Sample], budget: int = 10_000) -> torch.Tensor:
+def gradient(goal: Objective, samples: list[TrainingSample], budget: int = 10_000) -> torch.Tensor:
     MODEL.zero_grad()
     accumulate_gradients(TokenLogprobs(MODEL), samples, goal, budget, ALONE)
     return torch.cat([p.grad.flatten() for p in MODEL.parameters() if p.grad is not None])
 
 
-def samples_of(goal: Objective, group: TrajectoryGroup) -> list[Sample]:
+def samples_of(goal: Objective, group: TrajectoryGroup) -> list[TrainingSample]:
     return group_samples(group, goal.algorithm, LONGEST, Ancestry((("a", 0),)), 3, 0)
 
 
-def alone(turns: list[Turn], number: int, advantage: float) -> Sample:
+def alone(turns: list[Turn], number: int, advantage: float) -> TrainingSample:
     """One turn after everything that the policy had seen: only its tokens are in the loss."""
     tokens, sampled = tokens_of(path(turns, number)), turns[number].sampled
     mask = torch.arange(len(tokens)) >= len(tokens) - len(sampled)
     logprobs = torch.tensor([-0.1 * token for token in sampled.tolist()], dtype=torch.float32)
-    return Sample(
+    return TrainingSample(
         tokens=torch.tensor(tokens),
         loss_mask=mask,
         sampler_logprobs=logprobs,

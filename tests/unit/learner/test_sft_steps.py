@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from learner.batch.best_fit import BestFit
-from learner.batch.sft_steps import Lengths, Steps, step_count
+from learner.batch.sft_steps import Lengths, SFTSteps, step_count
 from services.contracts.config import SFTConfig, parse_config
 from services.contracts.rows.mixture import Mixture, Source
 
@@ -39,7 +39,7 @@ def mixture() -> Mixture:
 
 
 def test_epochs_have_every_row_and_the_last_step_what_is_left() -> None:
-    steps = list(Steps(config(), mixture(), LENGTHS, 12))
+    steps = list(SFTSteps(config(), mixture(), LENGTHS, 12))
     assert [len(step.uses) for step in steps] == [3, 3, 3, 1]
     assert sorted(use.row for step in steps for use in step.uses) == list(range(10))
     twice = config(training={"rows_per_step": 3, "epochs": 2})
@@ -47,7 +47,7 @@ def test_epochs_have_every_row_and_the_last_step_what_is_left() -> None:
 
 
 def test_a_number_of_steps_goes_round_the_epochs() -> None:
-    steps = Steps(config(training={"rows_per_step": 3, "max_steps": 9}), mixture(), LENGTHS, 12)
+    steps = SFTSteps(config(training={"rows_per_step": 3, "max_steps": 9}), mixture(), LENGTHS, 12)
     found = [steps.next() for _ in range(9)]
     assert all(step and len(step.uses) == 3 for step in found)
 
@@ -60,7 +60,7 @@ def test_overlong_rows_are_cropped_or_skipped_and_counted(
     overlong: str, taken: dict[int, int], lost: int, skipped: int
 ) -> None:
     data = {"dataset": "d", "max_seq_len": 8, "overlong": overlong}
-    steps = list(Steps(config(data=data), mixture(), LENGTHS, 8))
+    steps = list(SFTSteps(config(data=data), mixture(), LENGTHS, 8))
     used = {use.row: use.tokens for step in steps for use in step.uses}
     short = {row: tokens for row, tokens in enumerate(TOKENS) if tokens <= 8}
     assert used == short | taken
@@ -72,18 +72,18 @@ def test_overlong_rows_are_cropped_or_skipped_and_counted(
 def test_a_row_whose_answer_is_cut_off_is_left_out() -> None:
     lengths = [Lengths(np.array([9, 9], np.int32), np.array([3, 8], np.int32))]
     data = {"dataset": "d", "max_seq_len": 8, "overlong": "crop"}
-    steps = list(Steps(config(data=data), Mixture([Source(2, 0, 2)], seed=0), lengths, 8))
+    steps = list(SFTSteps(config(data=data), Mixture([Source(2, 0, 2)], seed=0), lengths, 8))
     assert [use.row for step in steps for use in step.uses] == [0]
 
 
 def test_packed_steps_account_for_every_token() -> None:
     packed = config(**PACKED)
-    steps = list(Steps(packed, mixture(), LENGTHS, 12))
+    steps = list(SFTSteps(packed, mixture(), LENGTHS, 12))
     assert sum(use.tokens for step in steps for use in step.uses) == sum(TOKENS)
     for step in steps[:-1]:
         assert step.padded + sum(use.tokens for use in step.uses) == 24
     cropping = config(**(PACKED | {"packing": PACKED["packing"] | {"when_none_fits": "crop"}}))
-    cut = list(Steps(cropping, mixture(), LENGTHS, 12))
+    cut = list(SFTSteps(cropping, mixture(), LENGTHS, 12))
     assert all(step.padded == 0 for step in cut[:-1])
     kept = sum(use.tokens for step in cut for use in step.uses)
     assert kept + sum(step.lost for step in cut) == sum(TOKENS)
@@ -96,12 +96,12 @@ def test_a_run_resumes_exactly_in_the_middle_of_an_epoch(
 ) -> None:
     made = config(**changes)
     made = made.model_copy(update={"training": made.training.model_copy(update={"max_steps": 12})})
-    whole = Steps(made, mixture(), LENGTHS, 12)
+    whole = SFTSteps(made, mixture(), LENGTHS, 12)
     steps = [whole.next() for _ in range(12)]
     at = steps[after - 1]
     assert at is not None
 
-    again = Steps(made, mixture(), LENGTHS, 12, at.position, at.waiting)
+    again = SFTSteps(made, mixture(), LENGTHS, 12, at.position, at.waiting)
 
     assert [again.next() for _ in range(12 - after)] == steps[after:]
 
@@ -125,7 +125,7 @@ def test_the_step_count_equals_the_number_of_steps(
     order = Mixture([Source(len(rows), 0, len(rows))], seed=2)
     lengths = [Lengths(tokens, first)]
 
-    steps = list(Steps(made, order, lengths, 12))
+    steps = list(SFTSteps(made, order, lengths, 12))
     assert step_count(made, order, lengths, 12) == len(steps)
     done = 0
     for step in steps:
@@ -154,6 +154,6 @@ def test_packed_rows_need_a_length_that_divides_the_step() -> None:
     with pytest.raises(
         ValueError, match=r"tokens_per_step 24 is no multiple of the 10 .* 20 or 30"
     ):
-        Steps(config(**PACKED), mixture(), LENGTHS, 10)
+        SFTSteps(config(**PACKED), mixture(), LENGTHS, 10)
     with pytest.raises(ValueError, match=r"names no longest sequence, .* set data\.max_seq_len"):
-        Steps(config(**PACKED), mixture(), LENGTHS, None)
+        SFTSteps(config(**PACKED), mixture(), LENGTHS, None)

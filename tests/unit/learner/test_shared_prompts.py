@@ -17,7 +17,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.batch.sft_rows import Example
 from learner.model.attention.packed import use_packed_attention
 from learner.model.moe.routing import Routing
@@ -26,7 +26,7 @@ from learner.model.passes.families import sharing_of
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import backward_rows
 from learner.model.references import Copies, PolicyCopy
-from learner.model.value_model import Critic, TokenValues
+from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
@@ -77,12 +77,12 @@ def exact(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-def conversations(groups: int = 4, per_group: int = 4) -> list[Sample]:
+def conversations(groups: int = 4, per_group: int = 4) -> list[TrainingSample]:
     """Samples of groups with one prompt each. The second of each group continues from the middle of
     the first's answer, and the third equals the first."""
     samples = random_samples(groups, per_group)
     generator = torch.Generator().manual_seed(7)
-    found: list[Sample] = []
+    found: list[TrainingSample] = []
     for number, sample in enumerate(samples):
         if number % per_group == 0:
             prompt = torch.randint(4, 20, (9,), generator=generator)
@@ -184,7 +184,7 @@ def once(name: str, experts: bool) -> tuple[dict[str, float], dict[str, torch.Te
         values = exact(tiny_critic())
         optimizers = Optimizers(values, AdamW(lr=1e-3, eps=1e-3))
         config = CriticConfig.model_validate({})
-        critic = Critic(values, TokenValues(values), optimizers, config, Moments())
+        critic = TrainedCritic(values, TokenValues(values), optimizers, config, Moments())
     reference = tiny_mixture(3) if experts else exact(tiny_model(3).model)
     copies = Copies(PolicyCopy(TokenLogprobs(reference)))
     # If the gradient is only rounding, a small epsilon would turn it into a step.

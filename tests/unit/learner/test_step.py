@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.references import Copies, PolicyCopy
@@ -133,7 +133,7 @@ def test_a_batch_without_anything_to_train_has_gradient_zero() -> None:
     assert all(float(p.grad.abs().max()) == 0 for p in model.parameters())
 
 
-def own_logprobs(temperature: float) -> list[Sample]:
+def own_logprobs(temperature: float) -> list[TrainingSample]:
     """Samples whose sampler is the tiny model itself, at the trained version."""
     from learner.step import _forward
 

@@ -16,7 +16,7 @@ from learner.errors import RunCannotGoOn
 from learner.persist.disk_retry import CannotWrite
 from learner.sft_data import supervised_rows
 from learner.sft_data.supervised_rows import SupervisedRows
-from learner.state import Progress, Supervised
+from learner.state import SupervisedProgress, TrainingProgress
 from services.contracts.config import SFTConfig, parse_config
 from services.contracts.records import DatasetRecord, DatasetSegment
 from services.volume import Volume
@@ -56,7 +56,7 @@ def opened(
         max_length=8, model=SimpleNamespace(get_input_embeddings=lambda: embeddings)
     )
     datasets = [*datasets, *held_out]
-    supervised = Supervised([len(one.lengths()[0].tokens) for one in datasets])
+    supervised = SupervisedProgress([len(one.lengths()[0].tokens) for one in datasets])
     state = cast(Any, SimpleNamespace(loaded=loaded, progress=SimpleNamespace(step=0)))
     return supervised_rows._opened(config, state, supervised, cast(Any, datasets))
 
@@ -123,7 +123,7 @@ def test_a_run_warns_of_rows_that_are_left_out_or_cut(
     model = SimpleNamespace(get_input_embeddings=lambda: embeddings)
     positions = data.get("max_seq_len", 8)
     loaded = SimpleNamespace(tokenizer=None, max_length=positions, model=model)
-    progress = Progress("r", 0, 0, [], "m", supervised=Supervised([4, 2]))
+    progress = TrainingProgress("r", 0, 0, [], "m", supervised=SupervisedProgress([4, 2]))
     state: Any = SimpleNamespace(progress=progress, loaded=loaded)
     said: list[str] = []
     store: Any = SimpleNamespace(
@@ -189,7 +189,7 @@ def test_a_run_that_is_asked_to_end_while_the_disk_is_full_ends(
     record = DatasetRecord(id="d", name="d", rows=0, created=0.0, segments=[])
     monkeypatch.setattr(supervised_rows, "_records", lambda *_: [record])
     monkeypatch.setattr(supervised_rows, "DatasetTokens", Unwritten)
-    progress = Progress("r", 0, 0, [], "m", supervised=Supervised([0]))
+    progress = TrainingProgress("r", 0, 0, [], "m", supervised=SupervisedProgress([0]))
     state: Any = SimpleNamespace(progress=progress, loaded=SimpleNamespace(tokenizer=None))
     ranks, stop = Ranks(0, 1, torch.device("cpu")), threading.Event()
     config = parse_config({"type": "sft", "model": {"path": "m"}, "data": {"dataset": "d"}})

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.batch.samples import Sample, group_samples, rewards_in_loss
+from learner.batch.samples import TrainingSample, group_samples, rewards_in_loss
 from learner.batch.staleness import Ancestry
 from learner.batch.token_advantages import set_returns, token_rewards
 from learner.objective.advantages import discounted_returns
@@ -17,7 +17,7 @@ from tests.unit.learner.policies import tensor, trajectory_group
 from tests.unit.learner.unigrams import ALONE
 
 
-def dense_sample(**algorithm: Any) -> tuple[Sample, Objective]:
+def dense_sample(**algorithm: Any) -> tuple[TrainingSample, Objective]:
     """An answer of four tokens. The second is not the policy's, and its reward counts as the
     first's. The answer's reward is 5; its tokens earned ½, 1, 0 and ¼ before the end."""
     given = {"advantage": {"type": "gae", "whiten": False, "gamma": 0.5, "lambda": 0.5}}

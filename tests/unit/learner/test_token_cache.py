@@ -14,7 +14,7 @@ from learner.batch.sft_rows import RowTokenizer, UnusableRow
 from learner.persist.disk_retry import Disk
 from learner.sft_data import token_cache
 from learner.sft_data.token_cache import TokenCache, cache_key
-from learner.slices import WHOLE, Part
+from learner.slices import WHOLE, RankPart
 from services.contracts.config.data import SFTData
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
@@ -55,7 +55,7 @@ def dataset(volume: Volume, *segments: list[Row]) -> DatasetRecord:
     return DatasetRecord(id="d", name="d", rows=rows, created=time.time(), segments=written)
 
 
-def built(volume: Volume, record: DatasetRecord, part: Part = WHOLE) -> tuple[TokenCache, int]:
+def built(volume: Volume, record: DatasetRecord, part: RankPart = WHOLE) -> tuple[TokenCache, int]:
     """The cache, and the number of rows that were tokenised."""
     tokenizer = tiny_model().tokenizer
     cache = TokenCache(volume, record, cache_key(tokenizer, DATA))
@@ -116,8 +116,8 @@ def test_lengths_are_known_without_reading_the_tokens(
 
 def test_ranks_that_look_one_after_the_other_make_all_files(volume: Volume) -> None:
     record = dataset(volume, ROWS)
-    assert [built(volume, record, Part(rank, 2))[1] for rank in (0, 1)] == [4 + 2, 4]
-    assert len(built(volume, record, Part(0, 2))[0].lengths()[0].tokens) == len(ROWS)
+    assert [built(volume, record, RankPart(rank, 2))[1] for rank in (0, 1)] == [4 + 2, 4]
+    assert len(built(volume, record, RankPart(0, 2))[0].lengths()[0].tokens) == len(ROWS)
 
 
 def test_new_rows_alone_are_made_later(volume: Volume) -> None:

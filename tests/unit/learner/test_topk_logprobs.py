@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from learner.batch.samples import Sample, group_samples
+from learner.batch.samples import TrainingSample, group_samples
 from learner.batch.staleness import Ancestry
 from learner.model.head.output_head import head_logprobs
 from learner.model.head.topk_logprobs import padded, topk_logprobs
@@ -140,7 +140,7 @@ def test_a_sample_holds_the_sampling_mask_of_its_tokens_in_the_loss() -> None:
     assert second.sampling_mask.tolist() == [[10, -1, -1], [9, 12, 14]]
 
 
-def cut(samples: list[Sample], model: Any, k: int) -> list[Sample]:
+def cut(samples: list[TrainingSample], model: Any, k: int) -> list[TrainingSample]:
     """`samples` as if sampled with top-k: with the likeliest ids and the token itself, and the
     token's probability among them."""
     for sample in samples:

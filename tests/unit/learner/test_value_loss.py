@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.batch.token_advantages import set_returns
 from learner.objective.advantages import discounted_returns, generalised_advantages
 from learner.objective.compose import Objective
@@ -52,11 +52,11 @@ def test_without_values_it_is_the_discounted_return() -> None:
     assert torch.equal(found, discounted_returns(REWARDS, 0.9))
 
 
-def sample(**fields: object) -> Sample:
+def sample(**fields: object) -> TrainingSample:
     """A sample of reward 2, with two tokens in the loss around one that is not. The critic's values
     are .5, 1, 3."""
     return replace(
-        Sample(
+        TrainingSample(
             tokens=torch.tensor([1, 7, 8, 9]),
             loss_mask=torch.tensor([False, True, False, True]),
             sampler_logprobs=torch.tensor([-1.0, -2.0]),
@@ -72,7 +72,11 @@ def sample(**fields: object) -> Sample:
     )
 
 
-def returned(given: Sample, scale: Scale = Scale(), **algorithm: object) -> list[list[float]]:  # noqa: B008
+def returned(
+    given: TrainingSample,
+    scale: Scale = Scale(),
+    **algorithm: object,  # noqa: B008
+) -> list[list[float]]:
     """Advantages and returns."""
     goal = Objective(Algorithm.model_validate({"critic": {}, **algorithm}), 1.0, 12)
     set_returns([given], goal, ALONE.sum_named, scale)

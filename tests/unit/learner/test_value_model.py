@@ -10,11 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from learner.batch.samples import Sample
+from learner.batch.samples import TrainingSample
 from learner.distributed import Ranks
 from learner.model.value_model import (
-    Critic,
     TokenValues,
+    TrainedCritic,
     accumulate_value_gradients,
     learn_scale,
     set_values,
@@ -40,14 +40,16 @@ AT_THE_END = Algorithm.model_validate({"advantage": {"type": "sequence_value"}, 
 MODEL = tiny_critic().double()
 
 
-def critic(config: dict[str, Any] | None = None, lr: float = 1e-2) -> Critic:
+def critic(config: dict[str, Any] | None = None, lr: float = 1e-2) -> TrainedCritic:
     """A transformer with a fixed random head, in float64."""
     model = deepcopy(MODEL)
     given = CriticConfig.model_validate(config or {})
-    return Critic(model, TokenValues(model), Optimizers(model, AdamW(lr=lr)), given, Moments())
+    return TrainedCritic(
+        model, TokenValues(model), Optimizers(model, AdamW(lr=lr)), given, Moments()
+    )
 
 
-def batch(algorithm: Algorithm) -> list[Sample]:
+def batch(algorithm: Algorithm) -> list[TrainingSample]:
     """Samples of five groups, the critic's values of them, and returns near the values."""
     samples = random_samples(GROUPS, per_group=4)
     for number, sample in enumerate(samples):
@@ -60,7 +62,7 @@ def batch(algorithm: Algorithm) -> list[Sample]:
 
 
 def gradients(
-    algorithm: Algorithm, shares: Sequence[Sequence[Sample]], budget: int = 10_000
+    algorithm: Algorithm, shares: Sequence[Sequence[TrainingSample]], budget: int = 10_000
 ) -> dict[str, torch.Tensor]:
     """The gradients that DDP computes from the ranks, each rank training one of `shares`. Returns
     are in units over all ranks."""
@@ -92,13 +94,13 @@ def test_ranks_cuts_order_and_padding_do_not_change_the_gradient(
         samples = [followed(sample, extra) for sample in samples]
     order.shuffle(samples)
     # Samples of one group may be on any ranks. A rank without samples takes part in all sums.
-    shares: list[list[Sample]] = [[] for _ in range(max(dealt) + 1)]
+    shares: list[list[TrainingSample]] = [[] for _ in range(max(dealt) + 1)]
     for rank, sample in zip(dealt, samples, strict=True):
         shares[rank].append(sample)
     assert_same_gradients(whole, gradients(algorithm, shares, budget))
 
 
-def followed(sample: Sample, extra: int) -> Sample:
+def followed(sample: TrainingSample, extra: int) -> TrainingSample:
     """The sample with `extra` tokens after it that are not in the loss."""
     return replace(
         sample,
@@ -178,7 +180,7 @@ def test_a_critic_with_the_score_at_the_end_learns_the_value_there_too() -> None
     assert seen[2].item() == 3
 
 
-def two_answers() -> list[Sample]:
+def two_answers() -> list[TrainingSample]:
     """Two answers with one token in the loss each. The critic's outputs were 0 and 1, in its
     units."""
     samples = [sample for sample in random_samples(2, per_group=2) if sample.trains]

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from learner.batch.samples import Sample, group_samples
+from learner.batch.samples import TrainingSample, group_samples
 from learner.batch.staleness import Ancestry
 from learner.batch.token_advantages import set_returns
 from learner.distributed import Ranks
@@ -47,12 +47,12 @@ def near(logprobs: torch.Tensor, seed: int, spread: float = 0.3) -> torch.Tensor
 
 def prepared(
     groups: Sequence[TrajectoryGroup], objective: Objective, temperature: float = 1.0
-) -> list[Sample]:
+) -> list[TrainingSample]:
     """The groups' samples, with sampler, proximal and reference log-probabilities near
     `Unigrams()`, and with their advantages."""
     every = (Unigrams().logits.detach() / temperature).log_softmax(0)
     algorithm = objective.algorithm
-    samples: list[Sample] = []
+    samples: list[TrainingSample] = []
     for index, group in enumerate(groups):
         total = int(group.lengths.sum())
         own = every[torch.from_numpy(group.tokens)]
@@ -76,7 +76,7 @@ def prepared(
 
 
 def trained(
-    samples: Sequence[Sample], objective: Objective, budget: int = 30
+    samples: Sequence[TrainingSample], objective: Objective, budget: int = 30
 ) -> tuple[float, torch.Tensor]:
     """The loss, and its gradient [VOCABULARY] in the logits, by the learner's step."""
     policy, tally = Unigrams(), Tally()
