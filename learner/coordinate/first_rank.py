@@ -48,7 +48,7 @@ def on_rank_0(
 
 
 class FirstRank(ABC):
-    """Rank 0 next to the training of `state`. `RankFollower` is the counterpart on the other ranks."""
+    """Rank 0 next to the training of `state`. See `RankFollower` for the other ranks."""
 
     def __init__(
         self,

@@ -74,8 +74,8 @@ def sample(**fields: object) -> TrainingSample:
 
 def returned(
     given: TrainingSample,
-    scale: Scale = Scale(),
-    **algorithm: object,  # noqa: B008
+    scale: Scale = Scale(),  # noqa: B008
+    **algorithm: object,
 ) -> list[list[float]]:
     """Advantages and returns."""
     goal = Objective(Algorithm.model_validate({"critic": {}, **algorithm}), 1.0, 12)
