@@ -13,6 +13,7 @@ go down this list, never up:
     gpu_turns               the GPU that the learner shares with vLLM on this host
     checkpoints, publishing, sft_data
     persist                 writes to the data volume
+    environment             what a run is trained with: ranks, store, volume
     state, store            what training changes; the run in the store
     report                  metrics
     model                   models and their passes

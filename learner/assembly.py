@@ -18,8 +18,9 @@ from learner.checkpoints.checkpoint_writer import CRITIC, CRITIC_OPTIMIZER
 from learner.checkpoints.resume_point import read_checkpoint
 from learner.checkpoints.retention import clear
 from learner.distributed import Ranks
+from learner.environment import RunEnvironment
 from learner.errors import UnusableModel
-from learner.model.compiling import Backend, compiles, make_trainable
+from learner.model.compiling import compiles, make_trainable
 from learner.model.loading.lora import base_of, check_files, load_policy
 from learner.model.loading.models import (
     LoadedModel,
@@ -43,7 +44,6 @@ from learner.optim.optimizers import Optimizers, check_optimizer
 from learner.sft_data.row_texts import texts
 from learner.slices import RankPart
 from learner.state import TrainingProgress, TrainingState
-from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import BPETokenizer, PretrainedModel, ScratchModel
 from services.contracts.config.objective.critic import Critic as CriticConfig
@@ -65,27 +65,26 @@ CHECKPOINT = re.compile(r"/(runs/[^/]+/checkpoints/[^/]+)$")
 C = TypeVar("C", RLConfig, SFTConfig)
 
 
-def prepare(
-    record: RunRecord, config: Config, ranks: Ranks, store: RunStore, volume: Volume
-) -> TrainingState:
+def prepare(record: RunRecord, config: Config, environment: RunEnvironment) -> TrainingState:
     """Return model, optimizers and progress: from the run's current checkpoint, else from its
     model. All ranks call this together. Raises UnusableModel, UnusableCheckpoint, UnusableDevice,
     DamagedFile, RunCannotGoOn."""
-    saved = read_checkpoint(record, ranks, store, volume)
-    start = ranks.together(lambda: find_start(record, config, ranks, store, volume, saved))
+    ranks = environment.ranks
+    saved = read_checkpoint(record, ranks, environment.store, environment.volume)
+    start = ranks.together(lambda: find_start(record, config, environment, saved))
     ranks.together(lambda: check_base(start, ranks))
     model = config.model
     if isinstance(model, ScratchModel) and start.folder is None:
-        start = replace(start, merges=trained_merges(config, model, ranks, store, volume))
+        start = replace(start, merges=trained_merges(config, model, environment))
     plan = agreed_plan(
         with_known_dtype(start),
         ranks,
-        lambda: described(start, store, volume),
-        lambda: known_workers(store.workers()),
+        lambda: described(start, environment),
+        lambda: known_workers(environment.store.workers()),
     )
     if ranks.size > 1:
         log.info("ranks share the training", parallel=plan.parallel)
-    state = ranks.together(lambda: assemble(start, ranks, plan, store, volume))
+    state = ranks.together(lambda: assemble(start, plan, environment))
     if plan.sharded:
         check_sharded(state)
     return state
@@ -129,12 +128,11 @@ class RunStart:
 def find_start(
     record: RunRecord,
     config: Config,
-    ranks: Ranks,
-    store: RunStore,
-    volume: Volume,
+    environment: RunEnvironment,
     saved: tuple[Path, TrainingProgress] | None,
 ) -> RunStart:
     """Find the run's model and its progress. Raises as `prepare` does."""
+    ranks, store, volume = environment.ranks, environment.store, environment.volume
     torch.manual_seed(config.training.seed + ranks.rank)
     # All lineages, not only the checkpoint's: a start that died before its first checkpoint has
     # left groups too. A lineage after this start's own is a successor's, whose files must not be
@@ -190,17 +188,16 @@ def gone_on(progress: TrainingProgress, run: str) -> TrainingProgress:
     return replace(progress, run=run, supervised=supervised)
 
 
-def trained_merges(
-    config: Config, model: ScratchModel, ranks: Ranks, store: RunStore, volume: Volume
-) -> str:
+def trained_merges(config: Config, model: ScratchModel, environment: RunEnvironment) -> str:
     """Return the tokenizer that the run trains on its rows, or '' if it trains none. Rank 0 trains
     it: a dataset may have grown by the time another rank reads it."""
     tokenizer = model.tokenizer
     if not isinstance(tokenizer, BPETokenizer) or not isinstance(config, SFTConfig):
         return ""
     train = partial(train_merges, tokenizer)
-    message = ranks.from_first(lambda: train(texts(config, store, volume)).encode())
-    return message.decode()
+    store, volume = environment.store, environment.volume
+    merges = environment.ranks.from_first(lambda: train(texts(config, store, volume)).encode())
+    return merges.decode()
 
 
 def with_known_dtype(start: RunStart) -> Config:
@@ -211,47 +208,47 @@ def with_known_dtype(start: RunStart) -> Config:
     return start.config.model_copy(update={"model": with_dtype(model, start.own)})
 
 
-def described(start: RunStart, store: RunStore, volume: Volume) -> Model | None:
+def described(start: RunStart, environment: RunEnvironment) -> Model | None:
     """Describe the models that training starts from, for the estimate."""
     config = with_known_dtype(start)
     if isinstance(config.model, ScratchModel):
         return Model(scratch_shape(config.model), half=True)
     another = None
     if isinstance(config, RLConfig) and (critic := config.algorithm.critic) and critic.path:
-        another = critic_path(critic, start, store, volume)
+        another = critic_path(critic, start, environment)
     scorers = Scorers()
     if isinstance(config, RLConfig):
-        scorers = find_scorers(config, store, volume)
+        scorers = find_scorers(config, environment)
     path = str(start.folder or start.base)
     return known_model(path, config.model, another, scorers.teacher, scorers.reference)
 
 
-def critic_path(critic: CriticConfig, start: RunStart, store: RunStore, volume: Volume) -> str:
+def critic_path(critic: CriticConfig, start: RunStart, environment: RunEnvironment) -> str:
     """Return the path that the critic starts from."""
     if start.folder is not None:
         return str(start.folder / CRITIC)
     if critic.path is None:
         return start.progress.base_model
-    return store.model_path(critic.path, volume, CRITIC_PATH)
+    return environment.store.model_path(critic.path, environment.volume, CRITIC_PATH)
 
 
-def find_scorers(config: RLConfig, store: RunStore, volume: Volume) -> Scorers:
+def find_scorers(config: RLConfig, environment: RunEnvironment) -> Scorers:
     """Return the paths of the teacher and of a separate reference, if the learner loads them."""
     raw = config.model_dump()
 
     def found(key: str) -> str | None:
         path = path_at(raw, key)
-        return None if path is None else store.model_path(path, volume, key)
+        if path is None:
+            return None
+        return environment.store.model_path(path, environment.volume, key)
 
     return Scorers(found(TEACHER), found(REFERENCE))
 
 
-def assemble(
-    start: RunStart, ranks: Ranks, plan: PassPlan, store: RunStore, volume: Volume
-) -> TrainingState:
+def assemble(start: RunStart, plan: PassPlan, environment: RunEnvironment) -> TrainingState:
     """Load all models and build the training state. Raises as `prepare` does."""
     config, progress, folder = start.config, start.progress, start.folder
-    sharded = plan.sharded
+    ranks, sharded = environment.ranks, plan.sharded
     loaded = load_trained(start, ranks, sharded)
     use_template(loaded.tokenizer, config.data)
     check_sharing(loaded.model, ranks)
@@ -259,6 +256,7 @@ def assemble(
     compiled, why = compiles(
         config.training.compile, loaded.model, ranks.device, config.training.compile_backend
     )
+    plan = replace(plan, compiled=compiled)
     make_trainable(loaded.model, plan.checkpointing, compiled)
     check_optimizer(config.optimizer, "optimizer", ranks, sharded)
     if isinstance(config, SFTConfig):
@@ -281,7 +279,7 @@ def assemble(
         known = with_policy_dtype(config, state)
         state.copies.reference = load_reference(known, ranks, progress.base_model, policy, compiled)
     if isinstance(config, RLConfig):
-        add_models(state, policy, config, start, ranks, plan, compiled, store, volume)
+        add_models(state, config, start, plan, environment)
     if folder is not None:
         for name, copy in state.copies.moving.items():
             with copy.present(changed=True):
@@ -315,26 +313,30 @@ def load_trained(start: RunStart, ranks: Ranks, sharded: bool) -> LoadedModel:
 
 def add_models(
     state: TrainingState,
-    policy: TokenLogprobs,
     config: RLConfig,
     start: RunStart,
-    ranks: Ranks,
     plan: PassPlan,
-    compiled: Backend | None,
-    store: RunStore,
-    volume: Volume,
+    environment: RunEnvironment,
 ) -> None:
     """Add the copies of the policy and the critic that the objective needs to `state`."""
-    base, folder = state.progress.base_model, start.folder
+    base, folder, policy = state.progress.base_model, start.folder, state.policy
+    assert isinstance(policy, TokenLogprobs)
     config = with_policy_dtype(config, state)
     beginning = str(folder) if folder else base
-    scorers = find_scorers(config, store, volume)
+    scorers = find_scorers(config, environment)
     state.copies = load_copies(
-        config, ranks, base, beginning, policy, compiled, scorers, state.loaded.tokenizer
+        config,
+        environment.ranks,
+        base,
+        beginning,
+        policy,
+        plan.compiled,
+        scorers,
+        state.loaded.tokenizer,
     )
     if critic := config.algorithm.critic:
-        path = critic_path(critic, start, store, volume)
-        state.critic = prepare_critic(config, critic, ranks, state, path, plan, compiled)
+        path = critic_path(critic, start, environment)
+        state.critic = prepare_critic(config, state, path, plan, environment.ranks)
         if folder:
             load_optimizer(folder, state.critic.optimizers, CRITIC_OPTIMIZER)
 
@@ -346,15 +348,11 @@ def with_policy_dtype(config: C, state: TrainingState) -> C:
 
 
 def prepare_critic(
-    config: RLConfig,
-    critic: CriticConfig,
-    ranks: Ranks,
-    state: TrainingState,
-    path: str,
-    plan: PassPlan,
-    compiled: Backend | None,
+    config: RLConfig, state: TrainingState, path: str, plan: PassPlan, ranks: Ranks
 ) -> TrainedCritic:
     """Load the critic for the policy of `state`, from the model at `path`."""
+    critic = config.algorithm.critic
+    assert critic is not None
     where = place("placement.critic", config.placement.critic, ranks)
     # A critic on another device is whole.
     sharded = plan.sharded and where == ranks.device
@@ -363,7 +361,7 @@ def prepare_critic(
         path, config.model, state.loaded.model, where, sharing, state.loaded.autocast
     )
     check_sharing(model, ranks)
-    make_trainable(model, plan.checkpointing, compiled)
+    make_trainable(model, plan.checkpointing, plan.compiled)
     check_optimizer(critic.optimizer, "algorithm.critic.optimizer", ranks, sharded)
     values = TokenValues(model, None if sharded else state.loaded.autocast)
     if sharded:

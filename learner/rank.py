@@ -28,6 +28,7 @@ from structlog.contextvars import bound_contextvars
 
 from learner.coordinate.crash_limit import CrashLimit
 from learner.distributed import USER_ERRORS, Ranks, start_ranks, stop_ranks
+from learner.environment import RunEnvironment
 from learner.errors import PeerFailed, RunCannotGoOn
 from learner.model.pass_plan import gpu_of
 from learner.passing import passes
@@ -249,8 +250,9 @@ def train_one(
         config = ranks.together(lambda: parse_trusted(record.config, trusted))
         train = train_rl if isinstance(config, RLConfig) else train_sft
         crash_limit.busy(record.committed_step + 1)
+        environment = RunEnvironment(ranks, store, volume, stop)
         with panics_as(RunCannotGoOn), thread.training(record.id), noted(note):
-            ending = train(record, config, ranks, store, volume, stop, crash_limit)  # type: ignore[arg-type]
+            ending = train(config, environment, crash_limit)  # type: ignore[arg-type]
     except Fenced:
         log.warning("another learner has taken this run over")
         return

@@ -9,9 +9,9 @@ Two invariants hold at every line: a version is published only from weights that
 to, and groups are acknowledged only by the commit of a checkpoint that was trained on them.
 """
 
-import threading
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
+from itertools import chain
 
 import msgspec
 
@@ -22,8 +22,10 @@ from learner.batch.staleness import Ancestry
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.follower import RankFollower
-from learner.coordinate.ranks import next_command, share_gradients, take_over
+from learner.coordinate.ranks import share_gradients, take_over
+from learner.coordinate.run_rank import RunRank
 from learner.distributed import Ranks
+from learner.environment import RunEnvironment
 from learner.errors import UnreadableGroups
 from learner.gpu_turns import TrainingGPU, training_gpu
 from learner.model.value_model import TrainedCritic
@@ -42,75 +44,56 @@ from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import NoKL, RunningMean
 from services.contracts.groups.trajectory import TrajectoryGroup
 from services.contracts.groups.trajectory import decode as decode_group
-from services.contracts.records import RunRecord
 from services.contracts.schema import SchemaMismatch
-from services.volume import Volume
 
 
-def train_rl(
-    record: RunRecord,
-    config: RLConfig,
-    ranks: Ranks,
-    store: RunStore,
-    volume: Volume,
-    stop: threading.Event,
-    crash_limit: CrashLimit,
-) -> str:
-    """Train `record` to its end. Returns the kind of the command that ended it.
+def train_rl(config: RLConfig, environment: RunEnvironment, crash_limit: CrashLimit) -> str:
+    """Train the run to its end. Returns the kind of the command that ended it.
 
     Raises, with a user-readable reason: UnusableModel, UnusableCheckpoint, DamagedFile, Fenced.
     """
-
-    def ends() -> bool:
-        return stop.is_set() or store.cancelled()
-
-    with training_gpu(config, ranks, volume.root, ends) as gpu:
-        return train_on(gpu, record, config, ranks, store, volume, stop, crash_limit)
+    root = environment.volume.root
+    with training_gpu(config, environment.ranks, root, lambda: environment.should_end) as gpu:
+        return train_on(gpu, config, environment, crash_limit)
 
 
 def train_on(
-    gpu: TrainingGPU,
-    record: RunRecord,
-    config: RLConfig,
-    ranks: Ranks,
-    store: RunStore,
-    volume: Volume,
-    stop: threading.Event,
-    crash_limit: CrashLimit,
+    gpu: TrainingGPU, config: RLConfig, environment: RunEnvironment, crash_limit: CrashLimit
 ) -> str:
-    """Train `record` on `gpu`. See `train_rl`."""
-    ranks = ranks.sharing_rows(config.training.context_parallel)
-    record = take_over(ranks, store)
+    """Train the run on `gpu`. See `train_rl`."""
+    ranks = environment.ranks.sharing_rows(config.training.context_parallel)
+    environment = replace(environment, ranks=ranks)
+    record = take_over(ranks, environment.store)
     max_steps = record.max_steps
     if max_steps is None:
         raise ValueError(f"run {record.id} has no max_steps: submit it again")
     if not gpu.take():
-        return "cancel" if store.cancelled() else "yield"
-    state = prepare(record, config, ranks, store, volume)
+        return environment.early_end
+    state = prepare(record, config, environment)
     share_gradients(state, ranks)
-    coordinator: Coordinator | RankFollower
+    rank: RunRank
     if ranks.first:
-        coordinator = Coordinator(config, max_steps, ranks, store, volume, state, stop, gpu)
+        rank = Coordinator(config, max_steps, environment, state, gpu)
     else:
-        coordinator = RankFollower(config, ranks, store, volume, state, stop)
+        rank = RankFollower(config, environment, state)
     try:
-        coordinator.begin()
+        rank.begin()
         while True:
-            command = next_command(coordinator, ranks, crash_limit)
+            command = rank.await_command(crash_limit)
             if command.kind != "train":
                 break
             try:
-                batch = fetch(command, config, ranks, store, state.progress)
+                batch = fetch(command, config, ranks, environment.store, state.progress)
             except UnreadableGroups as error:
-                coordinator.requeue(command.step, error.reasons)
+                rank.requeue(command.step, error.reasons)
                 continue
             metrics = train(state, batch, config, ranks, max_steps)
-            coordinator.publish()
-            coordinator.checkpoint()
-            coordinator.report(metrics, batch.outcomes, batch.picked)
-        return coordinator.end(command, crash_limit)
+            rank.publish()
+            rank.checkpoint()
+            rank.report(metrics, batch.outcomes, batch.picked)
+        return rank.end(command, crash_limit)
     finally:
-        coordinator.close()
+        rank.close()
 
 
 @dataclass(frozen=True)
@@ -129,6 +112,16 @@ class RankBatch:
     """Metrics of the running means before this batch; empty without `running_mean`."""
 
 
+@dataclass(frozen=True)
+class FetchedGroup:
+    """A group of which this rank trains samples."""
+
+    share: GroupShare
+    group: TrajectoryGroup
+    max_tokens: int
+    """The longest completion allowed in the group's dataset."""
+
+
 def read_group(store: RunStore, share: GroupShare, stored: bytes | None) -> TrajectoryGroup:
     """Read the group of a share. `stored`: the stream's value, its payload or a reference to it.
     Raises ValueError if the payload is missing or damaged, SchemaMismatch, GatewayAway."""
@@ -137,35 +130,39 @@ def read_group(store: RunStore, share: GroupShare, stored: bytes | None) -> Traj
     group = decode_group(store.payload(stored))
     if group.samples != share.of:
         raise ValueError(f"it has {group.samples} samples, its entry in the stream says {share.of}")
-    # With 16 answers of 32k tokens these are 200 MB, and other ranks need most of it.
+    # With 16 answers of 32k tokens the experts take 200 MB, mostly for samples of other ranks.
     group.keep_experts(share.samples)
     return group
 
 
 def read_groups(
-    store: RunStore, minibatches: list[list[GroupShare]], ranks: Ranks
-) -> list[list[TrajectoryGroup]]:
-    """Read the groups of this rank's shares. All ranks call this together, so that no rank waits
-    for a rank that cannot read its share. Raises UnreadableGroups on all ranks, SchemaMismatch,
-    GatewayAway."""
+    command: Command, config: RLConfig, ranks: Ranks, store: RunStore
+) -> list[list[FetchedGroup]]:
+    """Read the groups of this rank's shares, by minibatch. All ranks call this together, so that no
+    rank waits for a rank that cannot read its share. Raises UnreadableGroups on all ranks,
+    SchemaMismatch, GatewayAway."""
+    longest = {name: dataset.sampling.max_tokens for name, dataset in config.datasets.items()}
     unreadable: dict[int, str] = {}
-    found: list[list[TrajectoryGroup]] = []
-    for shares in minibatches:
-        found.append([])
-        positions = [share.position for share in shares]
-        payloads = store.call(store.trajectories.payloads, positions)
+    minibatches: list[list[FetchedGroup]] = []
+    for shares in (by_rank[ranks.part] for by_rank in command.minibatches):
+        minibatches.append([])
+        payloads = store.call(store.trajectories.payloads, [share.position for share in shares])
         for share, stored in zip(shares, payloads, strict=True):
             try:
-                found[-1].append(read_group(store, share, stored))
+                group = read_group(store, share, stored)
             except SchemaMismatch:
                 raise
             except ValueError as error:
                 unreadable[share.position] = f"the group of task {share.position}: {error}"
+                continue
+            # The run may have had another mixture before it was resumed.
+            max_tokens = longest.get(group.header.dataset, config.sampling.max_tokens)
+            minibatches[-1].append(FetchedGroup(share, group, max_tokens))
     for message in ranks.gather(msgspec.msgpack.encode(unreadable)):
         unreadable |= msgspec.msgpack.decode(message, type=dict[int, str])
     if unreadable:
         raise UnreadableGroups(unreadable)
-    return found
+    return minibatches
 
 
 def fetch(
@@ -174,85 +171,73 @@ def fetch(
     """Fetch this rank's samples of each minibatch of each pass, from the groups that `command`
     names. Advantages come from whole groups. One rank counts a group in the metrics. Raises as
     `read_groups` does."""
-    ancestry, algorithm = Ancestry(tuple(progress.lineages)), config.algorithm
-    longest = {name: one.sampling.max_tokens for name, one in config.datasets.items()}
-    version = command.step - 1
-    minibatches: list[list[TrainingSample]] = []
-    groups: list[TrajectoryGroup] = []
-    counted: list[TrajectoryGroup] = []
-    own: dict[int, list[TrainingSample]] = {}
-    everything: list[TrainingSample] = []
-    mine = [shares[ranks.part] for shares in command.minibatches]
-    parts = read_groups(store, mine, ranks)
-
-    def limit(group: TrajectoryGroup) -> int:
-        # The run may have had another mixture before it was resumed.
-        return longest.get(group.header.dataset, config.sampling.max_tokens)
-
-    batch: list[GroupReward] = []
-    if isinstance(algorithm.advantage, RunningMean):
-        read = [
-            pair for pairs in zip(mine, parts, strict=True) for pair in zip(*pairs, strict=True)
-        ]
-        batch = earned_by_all(
-            {share.position: group_reward(one, algorithm, limit(one)) for share, one in read}, ranks
+    algorithm, advantage = config.algorithm, config.algorithm.advantage
+    minibatches = read_groups(command, config, ranks, store)
+    fetched = list(chain.from_iterable(minibatches))
+    rewards = batch_rewards(fetched, algorithm, ranks)
+    baselines = progress.baselines.begun(rewards)
+    trained: dict[int, list[TrainingSample]] = {}
+    logged: list[TrainingSample] = []
+    for index, each in enumerate(fetched):
+        samples = group_samples(
+            each.group,
+            algorithm,
+            each.max_tokens,
+            Ancestry(tuple(progress.lineages)),
+            command.step - 1,
+            index,
+            {*each.share.samples},
+            baselines.of(each.group.header.prompt_key),
         )
-    before = progress.baselines.begun(batch)
-    for shares, part in zip(mine, parts, strict=True):
-        minibatches.append([])
-        for share, group in zip(shares, part, strict=True):
-            # All samples of the group, because the log shows any of them, on whatever rank they
-            # train.
-            dealt = {*share.samples}
-            of_group = group_samples(
-                group,
-                algorithm,
-                limit(group),
-                ancestry,
-                version,
-                len(groups),
-                dealt,
-                before.of(group.header.prompt_key),
-            )
-            # The samples have their own copies.
-            group.keep_experts(())
-            own[share.position] = [sample for sample in of_group if sample.number in dealt]
-            minibatches[-1] += own[share.position]
-            everything += of_group
-            groups.append(group)
-            if share.counts:
-                counted.append(group)
+        # The samples have their own copies.
+        each.group.keep_experts(())
+        # The log shows any sample of the group, on whatever rank it trains.
+        logged += samples
+        trained[each.share.position] = [s for s in samples if s.number in each.share.samples]
+    passes = [
+        [sample for each in part for sample in trained[each.share.position]] for part in minibatches
+    ]
     for number in range(1, algorithm.epochs_per_batch):
-        minibatches += later_pass(command, own, config, number)
+        passes += later_pass(command, trained, config, number)
+    counted = [each.group for each in fetched if each.share.counts]
     sums = outcome_sums(counted, algorithm.samples_per_prompt)
-    lengths = [len(sample.tokens) for part in own.values() for sample in part if sample.trains]
+    lengths = [len(sample.tokens) for part in trained.values() for sample in part if sample.trains]
     sums["row_tokens"] = float(sum(lengths))
     sums["row_tokens_squared"] = float(sum(length * length for length in lengths))
-    picked = pick(groups, everything, command.step, PER_STEP if ranks.first else 0)
-    after, compared = progress.baselines, {}
-    if isinstance(algorithm.advantage, RunningMean):
-        after, compared = before.after(batch, algorithm.advantage.decay), before.metrics(batch)
-    return RankBatch(minibatches, ranks.sum_named(sums), picked, after, compared)
+    groups = [each.group for each in fetched]
+    picked = pick(groups, logged, command.step, PER_STEP if ranks.first else 0)
+    updated, compared = progress.baselines, {}
+    if isinstance(advantage, RunningMean):
+        updated, compared = baselines.after(rewards, advantage.decay), baselines.metrics(rewards)
+    return RankBatch(passes, ranks.sum_named(sums), picked, updated, compared)
 
 
-def earned_by_all(own: Mapping[int, GroupReward | None], ranks: Ranks) -> list[GroupReward]:
-    """Return the rewards of all groups of the batch, in the order of their tasks. `own`: rewards of
-    this rank's groups, by task. The result is the same on every rank."""
-    found: dict[int, GroupReward | None] = {}
-    for message in ranks.gather(msgspec.msgpack.encode(own)):
-        found |= msgspec.msgpack.decode(message, type=dict[int, GroupReward | None])
-    return [one for _, one in sorted(found.items()) if one is not None]
+def batch_rewards(
+    fetched: Sequence[FetchedGroup], algorithm: Algorithm, ranks: Ranks
+) -> list[GroupReward]:
+    """Return the rewards of all groups of the batch, in the order of their tasks, the same on every
+    rank. Return no rewards without `running_mean`. `fetched`: this rank's groups."""
+    if not isinstance(algorithm.advantage, RunningMean):
+        return []
+    rewards: dict[int, GroupReward | None] = {
+        each.share.position: group_reward(each.group, algorithm, each.max_tokens)
+        for each in fetched
+    }
+    for message in ranks.gather(msgspec.msgpack.encode(rewards)):
+        rewards |= msgspec.msgpack.decode(message, type=dict[int, GroupReward | None])
+    return [reward for _, reward in sorted(rewards.items()) if reward is not None]
 
 
 def later_pass(
-    command: Command, own: dict[int, list[TrainingSample]], config: RLConfig, number: int
+    command: Command, trained: dict[int, list[TrainingSample]], config: RLConfig, number: int
 ) -> list[list[TrainingSample]]:
     """Return this rank's samples of each minibatch of pass `number`: the samples of the first pass
-    (`own`, by task), in newly cut minibatches."""
+    (`trained`, by
+    task), in newly cut minibatches."""
     positions = {share.position for part in command.minibatches for r in part for share in r}
     parts = len(command.minibatches)
     return [
-        [sample for position in part for sample in own.get(position, [])]
+        [sample for position in part for sample in trained.get(position, [])]
         for part in cut(sorted(positions), parts, config.training.seed, command.step, number)
     ]
 

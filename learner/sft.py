@@ -10,7 +10,6 @@ itself, and padding costs nothing.
 """
 
 import math
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,9 +23,11 @@ from learner.batch.sft_rows import Example
 from learner.batch.sft_steps import SFTStep, StepRow
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.follower import RankFollower
-from learner.coordinate.ranks import next_command, share_gradients, take_over
+from learner.coordinate.ranks import share_gradients, take_over
+from learner.coordinate.run_rank import RunRank
 from learner.coordinate.sft_coordinator import SFTCoordinator
 from learner.distributed import Ranks
+from learner.environment import RunEnvironment
 from learner.model.passes.mfu import Work, sequence_cost, supervised_work
 from learner.model.passes.microbatches import backward_rows, forward_rows
 from learner.model.passes.moe_balance import RouterTally, balance, routing_of
@@ -36,56 +37,44 @@ from learner.report.sft_metrics import Laps, smoothed, unbiased
 from learner.sft_data.read_ahead import ReadAhead
 from learner.sft_data.supervised_rows import SupervisedRows, open_rows
 from learner.state import TrainingProgress, TrainingState
-from learner.store.run_store import RunStore
 from learner.supervised import SupervisedLoss, loss_of, validation_metrics, validation_sums
 from services.contracts.config import SFTConfig
 from services.contracts.groups.group_lengths import GroupLengths
-from services.contracts.records import RunRecord
-from services.volume import Volume
 
 
-def train_sft(
-    record: RunRecord,
-    config: SFTConfig,
-    ranks: Ranks,
-    store: RunStore,
-    volume: Volume,
-    stop: threading.Event,
-    crash_limit: CrashLimit,
-) -> str:
-    """Train `record` to its end. Returns the kind of the command that ended it.
+def train_sft(config: SFTConfig, environment: RunEnvironment, crash_limit: CrashLimit) -> str:
+    """Train the run to its end. Returns the kind of the command that ended it.
 
     Raises, with a user-readable reason: UnusableModel, UnusableRow, UnusableCheckpoint,
     DamagedFile, Fenced.
     """
-    ranks = ranks.sharing_rows(config.training.context_parallel)
-    record = take_over(ranks, store)
-    state = prepare(record, config, ranks, store, volume)
+    ranks = environment.ranks.sharing_rows(config.training.context_parallel)
+    environment = replace(environment, ranks=ranks)
+    record = take_over(ranks, environment.store)
+    state = prepare(record, config, environment)
     share_gradients(state, ranks)
     # Tokenising a large dataset may be killed any number of times: finished parts are kept.
     crash_limit.idle()
-    rows = open_rows(config, state, ranks, store, volume, stop)
+    rows = open_rows(config, state, environment)
     if rows is None:
-        return ranks.from_first(lambda: b"cancel" if store.cancelled() else b"yield").decode()
+        return ranks.from_first(lambda: environment.early_end.encode()).decode()
     crash_limit.busy(record.committed_step + 1)
     # For pairs of answers, the reference model makes one extra pass.
     passes = int(state.copies.reference is not None)
     cost = sequence_cost(state.loaded.model)
     work = supervised_work(state.loaded.model, ranks, passes)
-    coordinator: SFTCoordinator | RankFollower
+    rank: RunRank
     if ranks.first:
-        coordinator = SFTCoordinator(
-            config, rows.max_steps, ranks, store, volume, state, stop, work
-        )
+        rank = SFTCoordinator(config, rows.max_steps, environment, state, work)
     else:
-        coordinator = RankFollower(config, ranks, store, volume, state, stop)
+        rank = RankFollower(config, environment, state)
     ahead = ReadAhead(rows, lambda uses: dealt(uses, cost, ranks))
     try:
-        coordinator.begin()
+        rank.begin()
         if rows.validation and not state.progress.step:
-            coordinator.report(validate(state, rows, config, ranks, cost))
+            rank.report(validate(state, rows, config, ranks, cost))
         while True:
-            command = next_command(coordinator, ranks, crash_limit)
+            command = rank.await_command(crash_limit)
             if command.kind != "train":
                 break
             laps = Laps()
@@ -97,14 +86,14 @@ def train_sft(
                 ahead.wait()
                 metrics |= validate(state, rows, config, ranks, cost)
                 laps.lap("validation")
-            coordinator.checkpoint()
+            rank.checkpoint()
             laps.lap("checkpointing")
             tokens = sum(use.tokens for use in step.uses)
-            coordinator.report(metrics | laps.metrics(), len(step.uses), tokens)
-        return coordinator.end(command, crash_limit)
+            rank.report(metrics | laps.metrics(), len(step.uses), tokens)
+        return rank.end(command, crash_limit)
     finally:
         ahead.close()
-        coordinator.close()
+        rank.close()
 
 
 def dealt(uses: Sequence[StepRow], cost: SequenceCost, ranks: Ranks) -> list[StepRow]:

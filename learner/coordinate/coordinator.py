@@ -1,9 +1,9 @@
 """Rank 0's side of an RL run: it decides what happens next, publishes, and reports. `FirstRank` has
 the parts that are common to all runs. `RankFollower` is the counterpart on the other ranks."""
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,10 +15,8 @@ from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.coordinate.planner import Planner
 from learner.coordinate.step_report import StepReport
 from learner.coordinate.waiting import WaitWatcher
-from learner.distributed import Ranks
+from learner.environment import RunEnvironment
 from learner.gpu_turns import TrainingGPU, changing, still
-from learner.model.canary import CanaryPass
-from learner.model.loading.lora import base_on_host
 from learner.model.loading.models import endless
 from learner.model.passes.families import sharing_in_words, sharing_of
 from learner.model.passes.mfu import sequence_cost, work
@@ -26,17 +24,15 @@ from learner.persist.disk_retry import CannotWrite
 from learner.persist.jsonl import RowsFile, SamplesFile
 from learner.publishing.model_folder import export_description
 from learner.publishing.publisher import Again, Publisher
-from learner.publishing.versions import Version, Versions
+from learner.publishing.versions import Version
 from learner.report.mismatch import mismatch_problem
 from learner.report.sample_log import Picked, described
 from learner.report.step_metrics import StepTime
 from learner.state import TrainingState
 from learner.store.commands import Command, TrainingPlan
-from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.why import ALL_ZERO
 from services.runtime.logs import get_logger
-from services.volume import Volume
 
 log = get_logger(__name__)
 
@@ -54,11 +50,8 @@ class Coordinator(FirstRank):
         self,
         config: RLConfig,
         max_steps: int,
-        ranks: Ranks,
-        store: RunStore,
-        volume: Volume,
+        environment: RunEnvironment,
         state: TrainingState,
-        stop: threading.Event,
         gpu: TrainingGPU | None = None,
     ) -> None:
         """`gpu`: the GPU that vLLM may use while this rank waits for workers."""
@@ -69,25 +62,23 @@ class Coordinator(FirstRank):
             config.rollout.stream_bytes,
             seconds=training.checkpoint_seconds,
         )
-        keep = training.keep_checkpoints
-        super().__init__(ranks, store, volume, state, stop, schedule, keep)
+        super().__init__(config, environment, state, schedule, training.keep_checkpoints)
         self._config, self._max_steps = config, max_steps
-        lineage = state.progress.lineage
-        self._versions = Versions(state.loaded, ranks, config.rollout.weights)
+        store, root, versions = self._store, environment.volume.root, self._versions
+        assert versions is not None
         self._gpu = gpu or TrainingGPU()
-        self._gpu.holds(lambda: [*changing(state), *self._versions.tensors], lambda: still(state))
+        self._gpu.holds(lambda: [*changing(state), *versions.tensors], lambda: still(state))
         self._publisher = Publisher(
-            volume.root,
+            root,
             store.run,
-            lineage,
+            state.progress.lineage,
             self._disk,
             store.publish,
             store.workers,
-            self._versions.deltas,
+            versions.deltas,
             lambda: self._evaluations.files,
             [name for name, _ in state.progress.lineages[:-1]],
         )
-        self._canary = CanaryPass(state.loaded, state.policy, config.rollout.vllm.max_model_len)
         self._newest: Version | None = None
         """The last version, if the model is sharded and published whole."""
         ancestry = Ancestry(tuple(state.progress.lineages))
@@ -98,13 +89,13 @@ class Coordinator(FirstRank):
             max_steps,
             store,
             self._file,
-            volume.root,
+            root,
             self._disk,
             self._publisher.manifest,
         )
         critic = state.critic.model if state.critic else None
         teacher = state.copies.teacher.logprobs.model if state.copies.teacher else None
-        computed = work(state.loaded.model, config.algorithm, ranks, critic, teacher)
+        computed = work(state.loaded.model, config.algorithm, self._ranks, critic, teacher)
         self._step_report = StepReport(config, store, computed)
         self._waiting = WaitWatcher(
             store,
@@ -124,15 +115,11 @@ class Coordinator(FirstRank):
         self._mismatched = False
         """Whether sampler and learner disagreed on the last batch."""
 
-    def begin(self) -> None:
+    @on_rank_0
+    def _begin(self, base: dict[str, torch.Tensor] | None, start: Version | None) -> None:
         """Publish the version that training starts from, restore an earlier learner's plans, and
         set the run's state to running."""
-        loaded = self._state.loaded
-        base = base_on_host(loaded) if self._sharded and loaded.lora else None
-        self._begin(base, self._taken())
-
-    @on_rank_0
-    def _begin(self, base: dict[str, torch.Tensor] | None, start: Version) -> None:
+        assert start is not None
         loaded, folder = self._state.loaded, self._folder / "model"
         name = f"runs/{self._store.run}/model"
         self._disk.retry(name, lambda: export_description(loaded, folder, base))
@@ -176,10 +163,11 @@ class Coordinator(FirstRank):
     def publish(self) -> None:
         """Publish the version that the batch has made."""
         self._time.lap("training")
-        self._publish(self._taken())
+        super().publish()
         self._time.lap("publishing")
 
     def checkpoint(self) -> None:
+        """Copy the training state to the host if a checkpoint is due."""
         super().checkpoint()
         self._time.lap("checkpointing")
 
@@ -229,8 +217,8 @@ class Coordinator(FirstRank):
             self._evaluations.cancel()
         return kind
 
-    def _more_rows(self, volume: Volume) -> Sequence[RowsFile]:
-        self._samples = SamplesFile(volume.root, self._store.run, self._disk)
+    def _more_rows(self, root: Path) -> Sequence[RowsFile]:
+        self._samples = SamplesFile(root, self._store.run, self._disk)
         return (self._samples,)
 
     # --- the next batch -------------------------------------------------------------------------
@@ -244,7 +232,7 @@ class Coordinator(FirstRank):
         if ending := self._take_gpu():
             return ending
         if plan is None:
-            return Command("yield" if self._stop.is_set() else "cancel")
+            return Command("yield" if self._environment.stop.is_set() else "cancel")
         self._plan, self._in_files = plan, self._store.payload_bytes(plan)
         self._schedule.trained(sum(plan.bytes), self._in_files)
         self._time.lap("waiting")
@@ -257,8 +245,7 @@ class Coordinator(FirstRank):
         if self._gpu.take():
             return None
         log.error("the run ends before its newest state is written", reason="vLLM has the GPU")
-        self._ending = Command("cancel" if self._store.cancelled() else "yield")
-        return self._ending
+        return self._end_early()
 
     def _interrupted(self) -> Callable[[], bool]:
         """Return a function that says whether the run should end. The planner calls it while it
@@ -269,7 +256,7 @@ class Coordinator(FirstRank):
         def interrupted() -> bool:
             nonlocal waits
             self._check()
-            if self._stop.is_set() or self._store.cancelled():
+            if self._environment.should_end:
                 return True
             # Keep the GPU at the first call: the batch may be there already.
             if waits:
@@ -286,7 +273,7 @@ class Coordinator(FirstRank):
         the run: `finish`, or another kind if the run should end before all answers are there."""
         self._evaluations.last(self._state.progress)
         done = self._evaluated()
-        return "finish" if done else "cancel" if self._store.cancelled() else "yield"
+        return "finish" if done else self._environment.early_end
 
     def _evaluated(self) -> bool:
         """Wait for all evaluations. Return False if the run should end first."""
@@ -294,7 +281,8 @@ class Coordinator(FirstRank):
         while self._evaluations.follow():
             self._check()
             self._gpu.leave()
-            if self._stop.wait(EVALUATION_POLL_SECONDS) or self._store.cancelled():
+            stop = self._environment.stop
+            if stop.wait(EVALUATION_POLL_SECONDS) or self._store.cancelled():
                 return False
             self._waiting.look("an evaluation")
         return True
@@ -310,22 +298,23 @@ class Coordinator(FirstRank):
             return True
         if self._take_gpu():
             return False
-        self._publisher.submit(self._newest or self._taken())
+        version = self._newest or self._taken()
+        assert version is not None
+        self._publisher.submit(version)
         return True
 
     # --- after a batch --------------------------------------------------------------------------
 
-    def _taken(self) -> Version:
-        """Copy the current version for publishing. For a sharded model all ranks call this
-        together."""
-        now, version = time.time(), self._state.progress.version
-        weights = self._versions.take(version, now, self._canary())
+    def _taken(self) -> Version | None:
+        version = super()._taken()
+        assert self._versions is not None
         # Kept for a retry, which must not need the other ranks.
-        self._newest = weights if self._sharded and self._versions.deltas is None else None
-        return weights
+        self._newest = version if self._sharded and self._versions.deltas is None else None
+        return version
 
     @on_rank_0
-    def _publish(self, weights: Version) -> None:
+    def _publish(self, weights: Version | None) -> None:
+        assert weights is not None
         self._publisher.submit(weights)
 
     def _say_mismatch(self, step: int, row: dict[str, Any]) -> None:

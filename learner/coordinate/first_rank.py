@@ -4,24 +4,23 @@ The training loop only waits for copies; a thread writes to the disk. The thread
 the run, and an error on it ends the run. A run ends only after its newest state is committed.
 """
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from learner.checkpoints.background_writer import CheckpointWriter
-from learner.checkpoints.captured import Captured, capture, part_of
+from learner.checkpoints.captured import Captured
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.crash_limit import CrashLimit
-from learner.distributed import Ranks
-from learner.model.placement.parallel import is_sharded
+from learner.coordinate.run_rank import RunRank
+from learner.environment import RunEnvironment
 from learner.persist.disk_retry import CannotWrite, Disk
 from learner.persist.jsonl import MetricsFile, RowsFile
 from learner.state import TrainingState
 from learner.store.commands import Command
-from learner.store.run_store import RunStore
+from services.contracts.config import RLConfig, SFTConfig
 from services.runtime.logs import get_logger
-from services.volume import Volume
 
 log = get_logger(__name__)
 
@@ -47,34 +46,38 @@ def on_rank_0(
     return guarded
 
 
-class FirstRank(ABC):
-    """Rank 0 next to the training of `state`. See `RankFollower` for the other ranks."""
+class FirstRank(RunRank, ABC):
+    """Rank 0's side of a run of any kind."""
+
+    _writer: CheckpointWriter
 
     def __init__(
         self,
-        ranks: Ranks,
-        store: RunStore,
-        volume: Volume,
+        config: RLConfig | SFTConfig,
+        environment: RunEnvironment,
         state: TrainingState,
-        stop: threading.Event,
         schedule: CheckpointSchedule,
         keep: int,
     ) -> None:
         """`schedule`: when checkpoints are due; `keep`: number of newest checkpoints to keep."""
-        self._ranks, self._store, self._state, self._stop = ranks, store, state, stop
-        self._folder = volume.path(f"runs/{store.run}")
-        self._disk = Disk(volume.root, store, stop)
-        self._file = MetricsFile(volume.root, store.run, self._disk)
-        self._rows = [self._file, *self._more_rows(volume)]
-        self._writer = CheckpointWriter(volume.root, keep, self._disk, store, self._rows, ranks)
+        super().__init__(config, environment, state)
+        self._environment, self._store = environment, environment.store
+        root, run = environment.volume.root, environment.store.run
+        self._folder = environment.volume.path(f"runs/{run}")
+        self._disk = Disk(root, self._store, environment.stop)
+        self._file = MetricsFile(root, run, self._disk)
+        self._rows = [self._file, *self._more_rows(root)]
+        self._writer = CheckpointWriter(
+            root, keep, self._disk, self._store, self._rows, self._ranks
+        )
         self._schedule = schedule
-        self._sharded = is_sharded(state.loaded.model)
         self._captured: Captured | None = None
         """A checkpoint that waits for the rows of its step."""
         self._ending: Command | None = None
         """Set if the run ends here although its newest state cannot be written."""
+        self._end_kind = ""
 
-    def _more_rows(self, volume: Volume) -> Sequence[RowsFile]:
+    def _more_rows(self, root: Path) -> Sequence[RowsFile]:
         """Files of rows, besides metrics, that must be durable with a step."""
         return ()
 
@@ -82,48 +85,37 @@ class FirstRank(ABC):
     def next_command(self) -> Command:
         """Return the next command for all ranks. May take long."""
 
-    def checkpoint(self) -> None:
-        """Copy the training state to the host if a checkpoint is due. `report` later submits the
-        copy to the writing thread, because a commit needs the rows of its step."""
-        if self._with_all_ranks(self._checkpoint_due):
-            self._captured = capture(self._state, part_of(self._state, self._ranks))
-
     def end(self, command: Command, crash_limit: CrashLimit) -> str:
         """Commit the steps that are still uncommitted. Returns the kind of command that ends the
         run: the kind of `command`, unless the last state could not be written or the run was asked
         to end before its work was done."""
-        kind: str = command.kind
-
-        def uncovered() -> bool:
-            nonlocal kind
-            kind = self._before_end(kind)
-            self._writer.wait()
-            return self._ending is None and self._state.progress.step > self._writer.covers
-
-        if self._with_all_ranks(uncovered):
-            crash_limit.busy(self._state.progress.step)
-            self._finish(capture(self._state, part_of(self._state, self._ranks)))
-        return self._ending.kind if self._ending else kind
+        self._end_kind = command.kind
+        super().end(command, crash_limit)
+        return self._ending.kind if self._ending else self._end_kind
 
     def _before_end(self, kind: str) -> str:
         """Finish the work that the run's end waits for. Returns the kind of command that ends the
         run."""
         return kind
 
-    @on_rank_0
-    def _finish(self, captured: Captured) -> None:
-        self._hand_over(captured)
-        self._writer.wait()
-
     def close(self) -> None:
-        """End the thread. It finishes its current work, unless the disk cannot be written."""
+        """End the threads. They finish their current work, unless the disk cannot be written."""
         self._disk.abandon()
         if self._captured and self._sharded:
             # The rows of its step could not be written: drop the checkpoint.
             self._writer.leave_out(self._captured)
-        self._writer.close()
+        super().close()
         for file in self._rows:
             file.close()
+
+    def _keep(self, captured: Captured) -> None:
+        # `report` submits it, because a commit needs the rows of its step.
+        self._captured = captured
+
+    @on_rank_0
+    def _finish(self, captured: Captured) -> None:
+        self._hand_over(captured)
+        self._writer.wait()
 
     def _hand_over_captured(self) -> None:
         """Submit the checkpoint that `checkpoint` has copied, if any."""
@@ -135,34 +127,37 @@ class FirstRank(ABC):
         self._writer.submit(captured)
         self._schedule.handed_over()
 
-    def _with_all_ranks(self, decide: Callable[[], bool]) -> bool:
-        """Return the result of `decide`, which may take long. If the state is sharded, the other
-        ranks receive the result and take part. Return False once the run ends here because it
-        cannot be written."""
+    def _agreed(self, decide: Callable[[], bool]) -> bool:
+        """Return the result of `decide`, or False once the run ends here because it cannot be
+        written."""
 
-        def decided() -> bytes:
+        def decided() -> bool:
             try:
-                return b"1" if self._ending is None and decide() else b""
+                return self._ending is None and decide()
             except CannotWrite as error:
                 self._give_up(error)
-                return b""
+                return False
 
-        if self._sharded:
-            return bool(self._ranks.from_first(decided))
-        with self._ranks.announcing():
-            return bool(decided())
+        return super()._agreed(decided)
 
     def _checkpoint_due(self) -> bool:
-        room = self._store.payload_room()
-        if not self._schedule.due(self._state.progress.step, self._writer.busy, room):
+        free = self._store.payload_room()
+        if not self._schedule.due(self._state.progress.step, self._writer.busy, free):
             return False
-        # Wait first: memory may not hold two copies of the training state.
         self._writer.wait()
         return True
+
+    def _is_uncovered(self) -> bool:
+        self._end_kind = self._before_end(self._end_kind)
+        self._writer.wait()
+        return self._ending is None and self._state.progress.step > self._writer.covers
 
     def _give_up(self, error: CannotWrite) -> Command:
         """End the run here: the process or the run was asked to end while nothing could be written.
         Steps after the current checkpoint are trained again when the run resumes."""
         log.error("the run ends before its newest state is written", reason=str(error))
+        return self._end_early()
+
+    def _end_early(self) -> Command:
         self._ending = Command("cancel" if self._store.cancelled() else "yield")
         return self._ending

@@ -1,14 +1,9 @@
-"""The steps that all ranks of a run take together: take over the run, join gradients, and receive
-the next command."""
+"""All ranks of a run take it over together, and join their gradients."""
 
-from learner.coordinate.crash_limit import CrashLimit
-from learner.coordinate.first_rank import FirstRank
-from learner.coordinate.follower import RankFollower
 from learner.distributed import Ranks
 from learner.model.placement.offload import present
 from learner.model.placement.parallel import replicate
 from learner.state import TrainingState
-from learner.store.commands import Command, decode, encode
 from learner.store.run_store import RunStore
 from services.contracts.records import RunRecord
 
@@ -33,20 +28,3 @@ def share_gradients(state: TrainingState, ranks: Ranks) -> None:
     if critic := state.critic:
         with present(critic.offloaded_weights, changed=False):
             critic.values = replicate(critic.values, ranks)
-
-
-def next_command(
-    coordinator: FirstRank | RankFollower, ranks: Ranks, crash_limit: CrashLimit
-) -> Command:
-    """Return rank 0's next command on every rank. A rank that waits for the command is idle: its
-    death is not the run's fault."""
-    crash_limit.idle()
-
-    def make() -> bytes:
-        assert isinstance(coordinator, FirstRank)
-        return encode(coordinator.next_command())
-
-    command = decode(ranks.from_first(make))
-    if command.kind == "train":
-        crash_limit.busy(command.step)
-    return command

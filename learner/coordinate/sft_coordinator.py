@@ -1,24 +1,21 @@
 """Rank 0's side of a supervised run: it decides when the run ends, and reports."""
 
-import threading
 import time
 
 import torch
 
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.first_rank import FirstRank, on_rank_0
-from learner.distributed import Ranks
-from learner.model.loading.lora import base_on_host
+from learner.environment import RunEnvironment
 from learner.model.passes.mfu import Work
 from learner.persist.disk_retry import CannotWrite
 from learner.publishing.model_folder import export_description
+from learner.publishing.versions import Version
 from learner.report.sft_metrics import Speed
 from learner.report.step_metrics import peak_memory
 from learner.state import SupervisedProgress, TrainingProgress, TrainingState
 from learner.store.commands import Command
-from learner.store.run_store import RunStore
 from services.contracts.config import SFTConfig
-from services.volume import Volume
 
 PROGRESS_SECONDS = 1.0
 """Seconds between two progress events of a run: steps of a small model take milliseconds."""
@@ -31,11 +28,8 @@ class SFTCoordinator(FirstRank):
         self,
         config: SFTConfig,
         max_steps: int,
-        ranks: Ranks,
-        store: RunStore,
-        volume: Volume,
+        environment: RunEnvironment,
         state: TrainingState,
-        stop: threading.Event,
         work: Work | None,
     ) -> None:
         # No group waits in a stream for a commit, so there are no bytes to count.
@@ -43,8 +37,7 @@ class SFTCoordinator(FirstRank):
         schedule = CheckpointSchedule(
             training.checkpoint_every, max_steps, budget=1, seconds=training.checkpoint_seconds
         )
-        keep = training.keep_checkpoints
-        super().__init__(ranks, store, volume, state, stop, schedule, keep)
+        super().__init__(config, environment, state, schedule, training.keep_checkpoints)
         self._patience, self._max_steps = config.validation.patience, max_steps
         self._measure = config.validation.best
         self._speed, self._work, self._flops = Speed(), work, self._supervised.flops
@@ -55,14 +48,10 @@ class SFTCoordinator(FirstRank):
         assert self._state.progress.supervised is not None
         return self._state.progress.supervised
 
-    def begin(self) -> None:
+    @on_rank_0
+    def _begin(self, base: dict[str, torch.Tensor] | None, start: Version | None) -> None:
         """Export the model's description for adapters, return to the checkpoint's rows, and set the
         run's state to running."""
-        loaded = self._state.loaded
-        self._begin(base_on_host(loaded) if self._sharded and loaded.lora else None)
-
-    @on_rank_0
-    def _begin(self, base: dict[str, torch.Tensor] | None) -> None:
         loaded, folder = self._state.loaded, self._folder / "model"
         if loaded.lora:
             name = f"runs/{self._store.run}/model"
@@ -90,7 +79,7 @@ class SFTCoordinator(FirstRank):
             return self._ending
         if self._state.progress.step >= self._max_steps or self._stops_early():
             return Command("finish")
-        if self._stop.is_set():
+        if self._environment.stop.is_set():
             return Command("yield")
         if self._store.cancelled():
             return Command("cancel")

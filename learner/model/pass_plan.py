@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig
 
 from learner.distributed import Ranks
+from learner.model.compiling import Backend
 from learner.model.loading.folders import find_source, unusable
 from learner.model.passes.mfu import widths
 from services.contracts.config import RLConfig, SFTConfig
@@ -45,6 +46,8 @@ class PassPlan:
     """Whether the backward pass recomputes activations."""
     reason: str
     """Why, in words for the user."""
+    compiled: Backend | None = None
+    """Backend that compiles the blocks."""
 
     @property
     def sharded(self) -> bool:

@@ -1,7 +1,6 @@
 """The tokenised rows of a supervised run: training rows in their order, and validation rows."""
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +11,7 @@ import numpy as np
 from learner.batch.sft_rows import Example, UnusableRow, example
 from learner.batch.sft_steps import Lengths, SFTSteps, StepRow, step_count
 from learner.distributed import Ranks
+from learner.environment import RunEnvironment
 from learner.errors import RunCannotGoOn, UnusableModel
 from learner.persist.disk_retry import CannotWrite, Disk, OtherRank
 from learner.sft_data.dataset_tokens import DatasetTokens
@@ -27,7 +27,7 @@ from services.volume import Volume
 
 log = get_logger(__name__)
 
-SAY_SECONDS = 10.0
+REPORT_SECONDS = 10.0
 BLOCK_TOKENS = 1 << 18
 """Tokens of the rows that are validated at a time. They are in memory together."""
 
@@ -81,10 +81,7 @@ class SupervisedRows:
 def open_rows(
     config: SFTConfig,
     state: TrainingState,
-    ranks: Ranks,
-    store: RunStore,
-    volume: Volume,
-    stop: threading.Event,
+    environment: RunEnvironment,
 ) -> SupervisedRows | None:
     """Open the run's rows, and tokenise rows that no earlier run has tokenised. All ranks call this
     together. Return None if the run or this process should end. Records in `state` how many rows
@@ -92,15 +89,18 @@ def open_rows(
 
     Raises UnusableRow, UnusableModel, RunCannotGoOn, DamagedFile.
     """
+    ranks, store, volume = environment.ranks, environment.store, environment.volume
     records = ranks.together(lambda: _records(config, store, volume))
     supervised = state.progress.supervised or SupervisedProgress(_counted(records, ranks))
     state.progress = replace(state.progress, supervised=supervised)
     pinned = zip(records, supervised.rows, strict=True)
     records = [_first_rows(record, rows) for record, rows in pinned]
     datasets = [DatasetTokens(volume, record, config, state.loaded.tokenizer) for record in records]
-    disk = Disk(volume.root, store if ranks.first else OtherRank(store, ranks.rank), stop)
+    disk = Disk(
+        volume.root, store if ranks.first else OtherRank(store, ranks.rank), environment.stop
+    )
     part = RankPart(ranks.rank % ranks.local_size, ranks.local_size)
-    interrupted = _interruption(ranks, store, stop)
+    interrupted = _interruption(environment)
 
     def build() -> bool:
         try:
@@ -311,19 +311,17 @@ def _first_rows(record: DatasetRecord, rows: int) -> DatasetRecord:
     return record.model_copy(update={"rows": rows, "segments": segments})
 
 
-def _interruption(
-    ranks: Ranks, store: RunStore, stop: threading.Event
-) -> Callable[[int, int], bool]:
+def _interruption(environment: RunEnvironment) -> Callable[[int, int], bool]:
     """Return a function that says whether to end. It is called before each token file with the
     number of finished rows. Meanwhile rank 0 reports the progress."""
-    said = time.monotonic()
+    store, reported = environment.store, time.monotonic()
 
     def interrupted(done: int, rows: int) -> bool:
-        nonlocal said
-        if ranks.first and time.monotonic() - said > SAY_SECONDS:
-            said = time.monotonic()
+        nonlocal reported
+        if environment.ranks.first and time.monotonic() - reported > REPORT_SECONDS:
+            reported = time.monotonic()
             store.set_state("starting", f"rows are tokenised: {done:,} of {rows:,} of a dataset")
         over, _ = store.call(store.runs.standing)
-        return stop.is_set() or over
+        return environment.stop.is_set() or over
 
     return interrupted

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.waiting import WaitWatcher
 from learner.distributed import Ranks
+from learner.environment import RunEnvironment
 from learner.errors import RunCannotGoOn
 from learner.optim.optimizers import Optimizers
 from learner.report.reward_metrics import outcome_sums
@@ -106,7 +107,9 @@ async def scene(place: Place, store: Store) -> AsyncIterator[Scene]:
         progress = TrainingProgress("r", VERSION, VERSION, [(run.lineage, 0)], "org/model")
         optimizers = Optimizers(loaded.model, config.optimizer)
         state = state_of(loaded, optimizers, progress=progress)
-        coordinator = Coordinator(config, 30, ALONE, run, Volume(place.data), state, stop)
+        coordinator = Coordinator(
+            config, 30, RunEnvironment(ALONE, run, Volume(place.data), stop), state
+        )
         await asyncio.to_thread(coordinator.begin)
         yield Scene(store, run, coordinator, state, place.data)
         await asyncio.to_thread(coordinator.close)

@@ -11,6 +11,7 @@ import pytest
 
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
+from learner.environment import RunEnvironment
 from learner.optim.optimizers import Optimizers
 from learner.state import TrainingProgress
 from learner.store.run_store import RunStore
@@ -264,7 +265,8 @@ def coordinator_of(
     loaded = tiny_model()
     progress = TrainingProgress("r", step, step, [("dead", 0), (run.lineage, step)], "org/model")
     state = state_of(loaded, Optimizers(loaded.model, config.optimizer), progress=progress)
-    return Coordinator(config, max_steps, ALONE, run, Volume(data), state, stop)
+    environment = RunEnvironment(ALONE, run, Volume(data), stop)
+    return Coordinator(config, max_steps, environment, state)
 
 
 async def test_the_first_version_of_a_successor_leaves_files_that_open_evaluations_need(

@@ -12,14 +12,15 @@ import torch
 
 from learner.checkpoints import background_writer
 from learner.checkpoints.checkpoint_writer import WrittenPart
-from learner.coordinate import first_rank, follower
+from learner.coordinate import run_rank
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.coordinate.follower import RankFollower
-from learner.coordinate.ranks import next_command
+from learner.coordinate.run_rank import RunRank
 from learner.coordinate.sft_coordinator import SFTCoordinator
 from learner.distributed import Ranks
+from learner.environment import RunEnvironment
 from learner.persist.disk_retry import CannotWrite
 from learner.slices import RankPart
 from learner.state import SupervisedProgress, TrainingProgress
@@ -74,22 +75,22 @@ class First(FirstRank):
         raise CannotWrite("no space for a row")
 
 
-def of_rank(ranks: Ranks, root: Path) -> tuple[Ranks, Any, Volume, Any, threading.Event]:
-    state: Any = SimpleNamespace(
-        loaded=SimpleNamespace(model=torch.nn.Linear(1, 1)), progress=PROGRESS
-    )
-    return ranks, Store(), Volume(root), state, threading.Event()
+def of_rank(ranks: Ranks, root: Path, store: Any = None) -> tuple[RunEnvironment, Any]:
+    """The environment and the state of a rank."""
+    loaded = SimpleNamespace(model=torch.nn.Linear(1, 1), lora=None)
+    state: Any = SimpleNamespace(loaded=loaded, progress=PROGRESS)
+    given: Any = store or Store()
+    return RunEnvironment(ranks, given, Volume(root), threading.Event()), state
 
 
 def test_the_other_ranks_do_not_wait_for_a_checkpoint_that_rank_0_leaves_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (first_rank, follower):
-        monkeypatch.setattr(module, "is_sharded", lambda _: True)
-        monkeypatch.setattr(module, "part_of", lambda _, ranks: RankPart(ranks.rank, ranks.size))
-        monkeypatch.setattr(
-            module, "capture", lambda _, part: SimpleNamespace(progress=PROGRESS, part=part, size=1)
-        )
+    monkeypatch.setattr(run_rank, "is_sharded", lambda _: True)
+    monkeypatch.setattr(run_rank, "part_of", lambda _, ranks: RankPart(ranks.rank, ranks.size))
+    monkeypatch.setattr(
+        run_rank, "capture", lambda _, part: SimpleNamespace(progress=PROGRESS, part=part, size=1)
+    )
     monkeypatch.setattr(background_writer, "write_part", lambda *_: WrittenPart({}))
     committed: list[Any] = []
     monkeypatch.setattr(background_writer, "complete", lambda *given: committed.append(given))
@@ -98,19 +99,18 @@ def test_the_other_ranks_do_not_wait_for_a_checkpoint_that_rank_0_leaves_out(
     def train(rank: int) -> str:
         ranks = TalkingRanks(rank, 2, torch.device("cpu"), meeting=meetings[0], beside=meetings[1])
         limit = CrashLimit(tmp_path / f"crashes-{rank}.json", 0)
-        one: Any
+        config: Any = None
+        one: RunRank
         if ranks.first:
             schedule = CheckpointSchedule(every=1, last_step=9, budget=1)
-            one = First(*of_rank(ranks, tmp_path), schedule, 2)
+            one = First(config, *of_rank(ranks, tmp_path), schedule, 2)
         else:
-            config: Any = None
             one = RankFollower(config, *of_rank(ranks, tmp_path))
         try:
-            while (command := next_command(one, ranks, limit)).kind == "train":
+            while (command := one.await_command(limit)).kind == "train":
                 one.checkpoint()
                 one.report()
-            ending: str = one.end(command, limit)
-            return ending
+            return one.end(command, limit)
         finally:
             one.close()
 
@@ -160,13 +160,11 @@ def test_a_supervised_run_that_was_taken_over_while_it_began_leaves_its_successo
         training=SFTTraining(checkpoint_every=1, keep_checkpoints=1),
         validation=SimpleNamespace(patience=None, best="loss"),
     )
-    ranks, _, volume, state, stop = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path)
-    state.loaded.lora = None
-    store: Any = TakenOver()
+    given = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path, TakenOver())
     file = tmp_path / "runs/r/metrics.jsonl"
     file.parent.mkdir(parents=True)
     file.write_text('{"step": 7}\n')
-    one = SFTCoordinator(config, 9, ranks, store, volume, state, stop, None)
+    one = SFTCoordinator(config, 9, *given, None)
     with pytest.raises(Fenced):
         one.begin()
     one.close()
@@ -178,7 +176,7 @@ def test_a_supervised_run_that_ends_reports_its_last_step_even_if_it_was_short(
 ) -> None:
     said: list[Any] = []
 
-    class WrittenPart(Store):
+    class Recorded(Store):
         """A run that records its updates."""
 
         def fenced(self, _: Any, fields: dict[str, Any]) -> None:
@@ -197,14 +195,13 @@ def test_a_supervised_run_that_ends_reports_its_last_step_even_if_it_was_short(
         training=SFTTraining(checkpoint_every=9, keep_checkpoints=1),
         validation=SimpleNamespace(patience=None, best="loss"),
     )
-    ranks, _, volume, state, stop = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path)
+    environment, state = of_rank(Ranks(0, 1, torch.device("cpu")), tmp_path, Recorded())
     (tmp_path / "runs/r").mkdir(parents=True)
-    store: Any = WrittenPart()
-    one = SFTCoordinator(config, 9, ranks, store, volume, state, stop, None)
+    one = SFTCoordinator(config, 9, environment, state, None)
     made: list[int] = []
     one._writer._work = lambda captured: made.append(captured.progress.step)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(first_rank, "capture", lambda s, _: SimpleNamespace(progress=s.progress))
+        patch.setattr(run_rank, "capture", lambda s, _: SimpleNamespace(progress=s.progress))
         for step in (1, 2, 3):
             state.progress = replace(PROGRESS, step=step)
             one.report({}, rows=1, tokens=1)

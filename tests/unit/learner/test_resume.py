@@ -3,6 +3,7 @@ bit, with all state that a run carries from step to step."""
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from learner.checkpoints.checkpoint_reader import UnusableCheckpoint, verify
 from learner.checkpoints.checkpoint_writer import write_checkpoint
 from learner.checkpoints.resume_point import read_checkpoint
 from learner.distributed import Ranks
+from learner.environment import RunEnvironment
 from learner.errors import RunCannotGoOn
 from learner.model.loading.saving import save_description, weight_tensors
 from learner.optim.optimizers import Optimizers
@@ -149,8 +151,11 @@ def begun(
         max_steps=STEPS,
         checkpoint=str(checkpoint.relative_to(root)) if checkpoint else None,
     )
-    given: Any = store or Recorded()
-    return prepare(record, config, ALONE, given, Volume(root))
+    return prepare(record, config, environment(root, store or Recorded()))
+
+
+def environment(root: Path, store: Any) -> RunEnvironment:
+    return RunEnvironment(ALONE, store, Volume(root), threading.Event())
 
 
 def advance(state: TrainingState, config: RLConfig, steps: int) -> list[dict[str, float]]:
@@ -341,7 +346,7 @@ def test_a_run_goes_on_from_its_checkpoint_when_what_it_started_from_is_gone(
     assert state.progress.step == 1
     # So does the plan of its memory on GPUs.
     begins = RunStart(config, state.progress.base_model, tmp_path / "none", state.progress, own)
-    assert described(begins, store, Volume(tmp_path)) is not None
+    assert described(begins, environment(tmp_path, store)) is not None
 
 
 def test_a_run_does_not_begin_with_a_damaged_checkpoint_of_another(tmp_path: Path) -> None:

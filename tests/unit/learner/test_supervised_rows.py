@@ -12,6 +12,7 @@ import torch
 
 from learner.batch.sft_steps import Lengths
 from learner.distributed import Ranks
+from learner.environment import RunEnvironment
 from learner.errors import RunCannotGoOn
 from learner.persist.disk_retry import CannotWrite
 from learner.sft_data import supervised_rows
@@ -139,7 +140,8 @@ def test_a_run_warns_of_rows_that_are_left_out_or_cut(
     )
     assert isinstance(config, SFTConfig)
     ranks, stop = Ranks(0, 1, torch.device("cpu")), threading.Event()
-    assert supervised_rows.open_rows(config, state, ranks, store, Volume(tmp_path), stop)
+    environment = RunEnvironment(ranks, store, Volume(tmp_path), stop)
+    assert supervised_rows.open_rows(config, state, environment)
     assert said == warnings
 
 
@@ -195,4 +197,5 @@ def test_a_run_that_is_asked_to_end_while_the_disk_is_full_ends(
     config = parse_config({"type": "sft", "model": {"path": "m"}, "data": {"dataset": "d"}})
     assert isinstance(config, SFTConfig)
     store: Any = None
-    assert supervised_rows.open_rows(config, state, ranks, store, Volume(tmp_path), stop) is None
+    environment = RunEnvironment(ranks, store, Volume(tmp_path), stop)
+    assert supervised_rows.open_rows(config, state, environment) is None

@@ -1,0 +1,144 @@
+"""What all ranks of a run do together. Every rank calls each method at the same place of the
+training loop.
+
+Rank 0 (`FirstRank`) decides, and does the work that needs only one rank. The other ranks
+(`RankFollower`) take part if the state is sharded: they contribute their slices to published
+versions and write their parts of checkpoints. Otherwise rank 0 copies its own state, and the others
+do nothing.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from learner.checkpoints.background_writer import PartWriter
+from learner.checkpoints.captured import Captured, capture, part_of
+from learner.coordinate.crash_limit import CrashLimit
+from learner.environment import RunEnvironment
+from learner.model.canary import CanaryPass
+from learner.model.loading.lora import base_on_host
+from learner.model.placement.parallel import is_sharded
+from learner.persist.disk_retry import Disk
+from learner.publishing.versions import Version, Versions
+from learner.slices import WHOLE
+from learner.state import TrainingState
+from learner.store.commands import Command, decode, encode
+from services.contracts.config import RLConfig, SFTConfig
+
+
+class RunRank:
+    """One rank's side of a run."""
+
+    _disk: Disk
+    _writer: PartWriter
+
+    def __init__(
+        self, config: RLConfig | SFTConfig, environment: RunEnvironment, state: TrainingState
+    ) -> None:
+        self._ranks, self._state = environment.ranks, state
+        self._sharded = is_sharded(state.loaded.model)
+        self._canary: CanaryPass | None = None
+        self._versions: Versions | None = None
+        """None if the run publishes no versions."""
+        if isinstance(config, RLConfig):
+            longest = config.rollout.vllm.max_model_len
+            self._canary = CanaryPass(state.loaded, state.policy, longest)
+            self._versions = Versions(state.loaded, self._ranks, config.rollout.weights)
+
+    def begin(self) -> None:
+        """Gather the frozen base of adapters and the version that training starts from. Rank 0 then
+        starts the run."""
+        loaded, base = self._state.loaded, None
+        if self._sharded and loaded.lora:
+            base = base_on_host(loaded, WHOLE if self._ranks.first else None)
+        self._begin(base, self._taken())
+
+    def await_command(self, crash_limit: CrashLimit) -> Command:
+        """Return rank 0's next command on every rank. A rank that waits is idle: its death is not
+        the run's fault."""
+        crash_limit.idle()
+        command = decode(self._ranks.from_first(lambda: encode(self.next_command())))
+        if command.kind == "train":
+            crash_limit.busy(command.step)
+        return command
+
+    def next_command(self) -> Command:
+        """Decide what all ranks do next. Called on rank 0 only."""
+        raise NotImplementedError
+
+    def requeue(self, step: int, unreadable: Mapping[int, str]) -> None:
+        """Have unreadable groups of the batch of `step` sampled again. Rank 0 does."""
+
+    def publish(self) -> None:
+        """Publish the version that the batch has made."""
+        self._publish(self._taken())
+
+    def checkpoint(self) -> None:
+        """Copy the training state to the host if rank 0 decides that a checkpoint is due."""
+        if self._agreed(self._checkpoint_due):
+            self._keep(self._copied())
+
+    def report(self, *_: Any, **__: Any) -> None:
+        """Report a step. Rank 0 does."""
+
+    def end(self, command: Command, crash_limit: CrashLimit) -> str:
+        """Commit the steps that are still uncommitted. Returns the kind of command that ends the
+        run."""
+        if self._agreed(self._is_uncovered):
+            crash_limit.busy(self._state.progress.step)
+            self._finish(self._copied())
+        return command.kind
+
+    def close(self) -> None:
+        """End the threads. They finish their current work, unless the disk cannot be written."""
+        self._disk.abandon()
+        self._writer.close()
+
+    # --- together -------------------------------------------------------------------------------
+
+    def _taken(self) -> Version | None:
+        """Copy the current version for publishing. Return None if the run publishes no versions, or
+        if rank 0 alone copies them."""
+        if self._versions is None or self._canary is None:
+            return None
+        if not (self._ranks.first or self._sharded):
+            return None
+        version, now = self._state.progress.version, time.time()
+        return self._versions.take(version, now, self._canary())
+
+    def _copied(self) -> Captured:
+        # Memory may not hold two copies of the training state.
+        self._writer.wait()
+        return capture(self._state, part_of(self._state, self._ranks))
+
+    def _agreed(self, decide: Callable[[], bool]) -> bool:
+        """Return the result of `decide`, which rank 0 calls and which may take long. If the state
+        is sharded, every rank gets the result and takes part. Otherwise only rank 0 does."""
+        if self._sharded:
+            return bool(self._ranks.from_first(lambda: b"1" if decide() else b""))
+        if not self._ranks.first:
+            return False
+        with self._ranks.announcing():
+            return decide()
+
+    # --- defined by rank 0 and by the others ----------------------------------------------------
+
+    def _begin(self, base: dict[str, torch.Tensor] | None, start: Version | None) -> None: ...
+
+    def _publish(self, weights: Version | None) -> None: ...
+
+    def _checkpoint_due(self) -> bool:
+        return False
+
+    def _is_uncovered(self) -> bool:
+        return False
+
+    def _keep(self, captured: Captured) -> None:
+        """Have the copy written as a checkpoint during training."""
+        raise NotImplementedError
+
+    def _finish(self, captured: Captured) -> None:
+        """Write the last checkpoint."""
+        raise NotImplementedError
