@@ -116,7 +116,7 @@ class RunStart:
     base: str
     """The model that the run's first step started from. It may be missing if there is a checkpoint.
     Empty if the run makes a model from scratch."""
-    own: Path
+    model_folder: Path
     """The run's model folder, which may not exist yet."""
     progress: TrainingProgress
     folder: Path | None
@@ -175,7 +175,9 @@ def check_base(start: RunStart, ranks: Ranks) -> None:
     model = start.config.model
     if not isinstance(model, PretrainedModel) or model.lora is None:
         return
-    base = base_of(with_dtype(model, start.own), start.base, start.own, start.folder)
+    base = base_of(
+        with_dtype(model, start.model_folder), start.base, start.model_folder, start.folder
+    )
     check_files(Path(base), RankPart(ranks.rank, ranks.size))
 
 
@@ -205,7 +207,7 @@ def with_known_dtype(start: RunStart) -> Config:
     model = start.config.model
     if isinstance(model, ScratchModel):
         return start.config
-    return start.config.model_copy(update={"model": with_dtype(model, start.own)})
+    return start.config.model_copy(update={"model": with_dtype(model, start.model_folder)})
 
 
 def described(start: RunStart, environment: RunEnvironment) -> Model | None:
@@ -236,13 +238,13 @@ def find_scorers(config: RLConfig, environment: RunEnvironment) -> Scorers:
     """Return the paths of the teacher and of a separate reference, if the learner loads them."""
     raw = config.model_dump()
 
-    def found(key: str) -> str | None:
+    def path_of(key: str) -> str | None:
         path = path_at(raw, key)
         if path is None:
             return None
         return environment.store.model_path(path, environment.volume, key)
 
-    return Scorers(found(TEACHER), found(REFERENCE))
+    return Scorers(path_of(TEACHER), path_of(REFERENCE))
 
 
 def assemble(start: RunStart, plan: PassPlan, environment: RunEnvironment) -> TrainingState:
@@ -307,8 +309,8 @@ def load_trained(start: RunStart, ranks: Ranks, sharded: bool) -> LoadedModel:
         if folder is None:
             return make_model(model, config.training.seed, ranks.device, start.merges)
         model = PretrainedModel(path=str(folder), dtype=model.dtype)
-    known, seed = with_dtype(model, start.own), config.training.seed
-    return load_policy(known, start.base, start.own, folder, seed, ranks.device, sharing)
+    known, seed = with_dtype(model, start.model_folder), config.training.seed
+    return load_policy(known, start.base, start.model_folder, folder, seed, ranks.device, sharing)
 
 
 def add_models(

@@ -112,8 +112,8 @@ class Ranks:
                 for first in range(0, self.size, size)
             ]
             accept_no_more()
-            own = groups[self.rank // size]
-            self.contexts[size] = Context(self.rank % size, size, own)
+            group = groups[self.rank // size]
+            self.contexts[size] = Context(self.rank % size, size, group)
         return replace(self, context=self.contexts.get(size))
 
     def broadcast(self, message: bytes | None) -> bytes:
@@ -158,19 +158,19 @@ class Ranks:
             message = make()
         return self.broadcast(message)
 
-    def sum(self, values: Sequence[float], own: bool = False) -> list[float]:
+    def sum(self, values: Sequence[float], separate: bool = False) -> list[float]:
         """Return element-wise sums over ranks, in float64. `separate`: ranks that share rows have
         different values, and each rank counts."""
-        counted = values if own or self.counts else [0.0] * len(values)
+        counted = values if separate or self.counts else [0.0] * len(values)
         return self._reduce(counted, dist.ReduceOp.SUM)
 
     def sum_named(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return sums by name over ranks. Ranks may have different names."""
-        found: dict[str, float] = {}
+        sums: dict[str, float] = {}
         for message in self.gather(msgspec.msgpack.encode(values if self.counts else {})):
             for name, value in msgspec.msgpack.decode(message, type=dict[str, float]).items():
-                found[name] = found.get(name, 0.0) + value
-        return found
+                sums[name] = sums.get(name, 0.0) + value
+        return sums
 
     def gather(self, message: bytes) -> list[bytes]:
         """Return every rank's `message` on every rank, in rank order."""
@@ -204,8 +204,8 @@ class Ranks:
         passing = failure is not None and passes(failure)
         failed, passed = self.max([failure is not None, passing])
         if failed:
-            said = self.gather(str(failure or "").encode())
-            words = next((text.decode() for text in said if text), GIVEN_UP)
+            messages = self.gather(str(failure or "").encode())
+            words = next((text.decode() for text in messages if text), GIVEN_UP)
             peer = PeerFailed(words)
             peer.passes = bool(passed)
             raise failure or peer

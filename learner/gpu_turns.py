@@ -76,19 +76,19 @@ class TrainingGPU:
         if self._handover is None or self._has:
             return True
         began = asked = time.monotonic()
-        told: float | None = None
+        ending_since: float | None = None
         warned = False
 
         def gives_up() -> bool:
-            nonlocal asked, told, warned
+            nonlocal asked, ending_since, warned
             now = time.monotonic()
-            if told is None and now - asked >= ASKING_SECONDS:
+            if ending_since is None and now - asked >= ASKING_SECONDS:
                 asked = now
-                told = now if self._ends() else None
+                ending_since = now if self._ends() else None
             if not warned and now - began > PATIENCE_SECONDS:
                 warned = True
                 log.warning("the learner waits for its GPU", reason=WAITING)
-            return told is not None and now - told > ENDING_SECONDS
+            return ending_since is not None and now - ending_since > ENDING_SECONDS
 
         if not self._handover.begin_to_train(gives_up):
             return False
@@ -153,32 +153,36 @@ def training_gpu(
         gpu = gpu_of(device)
         name, memory = gpu.uuid, gpu.memory - ASLEEP
         log.info("learner and vLLM take turns on the GPU", for_training=gigabytes(memory))
-        one = TrainingGPU(
+        training = TrainingGPU(
             Handover(root / "gpu-locks", name), True, lambda: await_memory(device, memory), ends
         )
     else:
-        one = TrainingGPU(Handover(root / "gpu-locks", device.type), ends=ends)
+        training = TrainingGPU(Handover(root / "gpu-locks", device.type), ends=ends)
     try:
-        yield one
+        yield training
     except BaseException:
         # A broken GPU cannot free anything either: keep the first error, which says why.
         with suppress(RuntimeError):
-            one.close()
+            training.close()
         raise
-    one.close()
+    training.close()
 
 
 def still(state: TrainingState) -> Iterator[torch.Tensor]:
     """Yield the tensors of `state` on the policy's device that training does not change, each once,
     except those that `training.offload` keeps on the host."""
-    yield from (one for one in state.loaded.model.parameters() if not one.requires_grad)
+    yield from (
+        parameter for parameter in state.loaded.model.parameters() if not parameter.requires_grad
+    )
     yield from _of_copies(state, follow=False)
 
 
 def changing(state: TrainingState) -> Iterator[torch.Tensor]:
     """Yield the tensors of `state` on the policy's device that training changes, each once, except
     those that `training.offload` keeps on the host."""
-    yield from (one for one in state.loaded.model.parameters() if one.requires_grad)
+    yield from (
+        parameter for parameter in state.loaded.model.parameters() if parameter.requires_grad
+    )
     yield from _of_copies(state, follow=True)
     if not state.offloads:
         yield from _on(state, state.optimizers.state().values())

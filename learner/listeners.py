@@ -23,7 +23,10 @@ def accept_no_more() -> None:
     for descriptor in os.listdir("/proc/self/fd"):
         # Some descriptors are not sockets, and the descriptor of the listing itself is closed by
         # now.
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as one:
-            tcp = one.family in (socket.AF_INET, socket.AF_INET6)
-            if tcp and one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                one.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(fileno=os.dup(int(descriptor))) as connection,
+        ):
+            tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
+            if tcp and connection.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                connection.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)

@@ -34,10 +34,10 @@ def passes(error: BaseException) -> bool:
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield `error` and its causes, innermost last."""
-    found: BaseException | None = error
-    while found is not None:
-        yield found
-        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
 
 
 def _passes(error: BaseException) -> bool:

@@ -132,7 +132,7 @@ def connect(settings: Settings, stop: threading.Event) -> StoreThread:
 def agree_on_start(ranks: Ranks, thread: StoreThread, settings: Settings) -> int:
     """Have rank 0 take the pool, and tell every rank whether it could. Returns an exit code."""
     code = 0
-    gpus = [one for message in ranks.gather(described_device(ranks)) for one in decoded(message)]
+    gpus = [gpu for message in ranks.gather(described_device(ranks)) for gpu in decoded(message)]
 
     def devices() -> LearnerDevices:
         host = described_host(ranks.local_size)

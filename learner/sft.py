@@ -149,9 +149,9 @@ def train(
         metrics["data/padded"] = step.padded / config.packing.tokens_per_step
     if work:
         metrics["train/flops"] = supervised.flops
-    if routers and (found := routers.metrics(ranks)):
-        metrics |= found
-        metrics["train/total_loss"] = metrics["train/loss"] + found["router/loss"]
+    if routers and (router_metrics := routers.metrics(ranks)):
+        metrics |= router_metrics
+        metrics["train/total_loss"] = metrics["train/loss"] + router_metrics["router/loss"]
     return metrics
 
 
@@ -250,11 +250,11 @@ def validate(
 def judged(progress: TrainingProgress, loss: float) -> TrainingProgress:
     """Return the progress after a validation with this `loss`, or bits per byte. A NaN is never the
     best value: it would stay the lowest forever."""
-    found = progress.supervised
-    assert found is not None
-    best = found.best_loss
+    supervised = progress.supervised
+    assert supervised is not None
+    best = supervised.best_loss
     if math.isfinite(loss) and (best is None or not math.isfinite(best) or loss < best):
-        found = replace(found, best_step=progress.step, best_loss=loss, since_best=0)
+        supervised = replace(supervised, best_step=progress.step, best_loss=loss, since_best=0)
     else:
-        found = replace(found, since_best=found.since_best + 1)
-    return replace(progress, supervised=found)
+        supervised = replace(supervised, since_best=supervised.since_best + 1)
+    return replace(progress, supervised=supervised)

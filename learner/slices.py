@@ -21,13 +21,13 @@ class RankPart:
     def of(self, tensors: Mapping[str, torch.Tensor]) -> set[str]:
         """Return the names in this share. All ranks pass the same `tensors`. The largest tensor
         goes first, to the share with the fewest bytes."""
-        loads, mine = [0] * self.count, set()
+        loads, names = [0] * self.count, set()
         for name in sorted(tensors, key=lambda name: (-tensors[name].numel(), name)):
             lightest = loads.index(min(loads))
             loads[lightest] += tensors[name].numel() * tensors[name].element_size()
             if lightest == self.number:
-                mine.add(name)
-        return mine
+                names.add(name)
+        return names
 
     def file(self, name: str) -> str:
         """Return the name of this share of the file `name`, in the form that transformers and vLLM

@@ -77,8 +77,8 @@ def train_batch(
     routing = routing_of(policy)
     tally, norms, rate = Tally(routing), [], 0.0
     steps = None if critic_only else optimizers
-    for one in (optimizers, *([critic.optimizers] if critic else [])):
-        one.set_momentum(state.progress.step)
+    for each in (optimizers, *([critic.optimizers] if critic else [])):
+        each.set_momentum(state.progress.step)
     for number, part in enumerate(minibatches[:parts] if critic_only else minibatches):
         seen = Tally(routing) if number < parts or stops_early(algorithm) else None
         with torch.set_grad_enabled(not critic_only):
@@ -114,8 +114,8 @@ def train_batch(
 def teacher_metrics(samples: list[TrainingSample], ranks: Ranks) -> dict[str, float]:
     """Return the KL between the policy before the batch's updates and its teacher. It is the same
     on every rank."""
-    apart = [-one.token_advantages for one in samples if one.token_advantages is not None]
-    total, count = ranks.sum([float(sum(a.sum() for a in apart)), float(sum(map(len, apart)))])
+    gaps = [-sample.token_advantages for sample in samples if sample.token_advantages is not None]
+    total, count = ranks.sum([float(sum(a.sum() for a in gaps)), float(sum(map(len, gaps)))])
     return {"train/teacher_kl": total / max(count, 1.0)}
 
 
@@ -124,13 +124,13 @@ def stops_early(algorithm: Algorithm) -> bool:
     return algorithm.early_stop_ratio is not None or algorithm.early_stop_kl is not None
 
 
-def went_too_far(seen: Tally, algorithm: Algorithm, ranks: Ranks) -> bool:
+def went_too_far(tally: Tally, algorithm: Algorithm, ranks: Ranks) -> bool:
     """Whether a minibatch exceeds a bound that ends the batch. `tally` is this rank's part of the
     minibatch; the result is the same on every rank."""
     if not stops_early(algorithm):
         return False
-    found = seen.metrics(ranks)
-    ratio, kl = found["train/ratio_mean"], found["train/proximal_kl"]
+    metrics = tally.metrics(ranks)
+    ratio, kl = metrics["train/ratio_mean"], metrics["train/proximal_kl"]
     too_far = [
         name
         for name, value, limit in (
@@ -165,8 +165,8 @@ def accumulate_gradients(
     lengths = torch.tensor([len(s.sampler_logprobs) for s in samples], dtype=torch.int64)
     aggregation = objective.algorithm.aggregation
     together = [averaged_together(aggregation, s.number, s.group_lengths) for s in samples]
-    mine = local_counts(lengths, [s.first for s in samples], together)
-    counts = Counts(*(int(n) for n in ranks.sum([mine.tokens, mine.sequences, mine.prompts])))
+    local = local_counts(lengths, [s.first for s in samples], together)
+    counts = Counts(*(int(n) for n in ranks.sum([local.tokens, local.sequences, local.prompts])))
     whole = torch.tensor([s.group_lengths[s.number] for s in samples], dtype=torch.int64)
     weights = sequence_weights(aggregation, whole, together, counts, objective.max_tokens)
     rows = forward_rows(policy, samples, budget, ranks)
@@ -252,14 +252,14 @@ def _forward(
 ) -> list[tuple[TrainingSample, torch.Tensor]]:
     """Return each sample with its log-probabilities [k] under `policy`."""
     order: list[TrainingSample] = []
-    found: list[torch.Tensor] = []
+    computed: list[torch.Tensor] = []
     for chosen, row in forward_rows(policy, samples, budget, ranks):
         logprobs, _ = unwrapped(policy)(row, temperature)
         if chosen:
             order += chosen
-            found.append(logprobs)
-    if not found:
+            computed.append(logprobs)
+    if not computed:
         return []
     # Copied to the host once, after all passes.
-    pieces = torch.cat(found).cpu().split([len(sample.sampler_logprobs) for sample in order])
+    pieces = torch.cat(computed).cpu().split([len(sample.sampler_logprobs) for sample in order])
     return list(zip(order, pieces, strict=True))

@@ -133,27 +133,27 @@ def compared(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the losses [n] of pairs, from log-probabilities [2, n] of both answers, and the values
     [n, COMPARED] of each pair."""
-    found = compare(policy, reference, config.beta, config.label_smoothing)
-    chosen, rejected = found.rewards.detach()
+    pairs = compare(policy, reference, config.beta, config.label_smoothing)
+    chosen, rejected = pairs.rewards.detach()
     margin = chosen - rejected
     columns = (
         torch.ones_like(margin),
-        found.loss.detach(),
+        pairs.loss.detach(),
         (margin > 0).double(),
         margin,
         chosen,
         rejected,
         *policy.detach(),
     )
-    return found.loss, torch.stack(columns, 1)
+    return pairs.loss, torch.stack(columns, 1)
 
 
 def answer_sums(logprobs: torch.Tensor, rows: Sequence[Example]) -> torch.Tensor:
     """[rows] float64 sum of each row's `logprobs` [k] of the tokens in the loss."""
     counts = torch.tensor([int(row.loss_mask.sum()) for row in rows])
     which = sent(torch.arange(len(rows)).repeat_interleave(counts), logprobs.device)
-    found = logprobs.new_zeros(len(rows), dtype=torch.float64)
-    return found.index_add(0, which, logprobs.double())
+    sums = logprobs.new_zeros(len(rows), dtype=torch.float64)
+    return sums.index_add(0, which, logprobs.double())
 
 
 def reference_logprobs(
@@ -170,16 +170,16 @@ def logprobs_of(model: nn.Module, rows: list[Example], budget: int, ranks: Ranks
     """[rows] float64 on the host: summed log-probabilities of the answers under `model`."""
     place = {id(row): at for at, row in enumerate(rows)}
     order: list[int] = []
-    found: list[torch.Tensor] = []
+    computed: list[torch.Tensor] = []
     for chosen, row in forward_rows(model, rows, budget, ranks):
         logprobs, _ = unwrapped(model)(row)
         if chosen:
-            order += [place[id(one)] for one in chosen]
-            found.append(answer_sums(logprobs, chosen))
+            order += [place[id(each)] for each in chosen]
+            computed.append(answer_sums(logprobs, chosen))
     sums = torch.zeros(len(rows), dtype=torch.float64)
-    if found:
+    if computed:
         # Copied to the host once, after all passes.
-        sums[order] = torch.cat(found).cpu()
+        sums[order] = torch.cat(computed).cpu()
     return sums
 
 
@@ -202,8 +202,8 @@ def validation_sums(
     policy = logprobs_of(state.policy, rows, budget, ranks)
     _, measured = compared(config.objective, policy.view(-1, 2).T, reference.view(-1, 2).T)
     which = torch.tensor([row.component for row in rows[::2]], dtype=torch.int64)
-    found = torch.zeros(components, len(COMPARED), dtype=torch.float64)
-    return found.index_add_(0, which, measured)
+    sums = torch.zeros(components, len(COMPARED), dtype=torch.float64)
+    return sums.index_add_(0, which, measured)
 
 
 def validation_metrics(
@@ -226,7 +226,9 @@ def text_sums(
         logprobs = unwrapped(policy)(row)[0]
         if not chosen:
             continue
-        sizes = torch.cat([one.sizes[one.loss_mask] for one in chosen if one.sizes is not None])
+        sizes = torch.cat(
+            [example.sizes[example.loss_mask] for example in chosen if example.sizes is not None]
+        )
         nats, spells = -logprobs.double().cpu(), (sizes >= 0).double()
         columns = (nats, torch.ones_like(nats), nats * spells, sizes.clamp(min=0).double())
         sums.index_add_(0, datasets_of(chosen, sums.device), torch.stack(columns, 1))
@@ -236,5 +238,5 @@ def text_sums(
 def _over(sums: torch.Tensor, ranks: Ranks) -> list[list[float]]:
     """Return `sums` summed over all ranks."""
     flat = torch.tensor(ranks.sum(sums.flatten().tolist()), dtype=torch.float64)
-    found: list[list[float]] = flat.view_as(sums).tolist()
-    return found
+    totals: list[list[float]] = flat.view_as(sums).tolist()
+    return totals

@@ -59,22 +59,22 @@ class BestFit:
         """Fill the next row. `following` yields (position, tokens) of the conversations that come
         next. Return an empty list if no conversation remains."""
         placed: list[Placed] = []
-        room = self._length
-        while room:
+        free = self._length
+        while free:
             self.put(islice(following, self._buffer - self._count))
             if not self._count:
                 break
-            fits = bisect_right(self._lengths, room) - 1
+            fits = bisect_right(self._lengths, free) - 1
             if fits >= 0:
                 tokens = self._lengths[fits]
                 placed.append(Placed(self._take(fits), tokens))
             elif self._crop:
                 at = 0 if self._crop == "shortest" else self._first()
-                lost = self._lengths[at] - room
-                placed.append(Placed(self._take(at), room, lost))
+                lost = self._lengths[at] - free
+                placed.append(Placed(self._take(at), free, lost))
             else:
                 break
-            room -= placed[-1].tokens
+            free -= placed[-1].tokens
         return placed
 
     def _first(self) -> int:

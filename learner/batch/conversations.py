@@ -131,7 +131,7 @@ def check_roles(turns: Chat) -> None:
 
 
 def write(
-    found: ChatRow,
+    row: ChatRow,
     tokenizer: Any,
     train_on: Literal["assistant", "last", "all"],
     special: Sequence[str],
@@ -140,7 +140,7 @@ def write(
     """Write the conversation with the tokenizer's chat template. `special`: texts of the special
     tokens; `ends`: texts of the tokens that end a turn in this template. Raises ValueError with a
     message that continues the row's number."""
-    turns, tools = found.turns, found.tools
+    turns, tools = row.turns, row.tools
     whole = chat_text(turns, tokenizer, tools, answer_follows=False)
     answers = [i for i, turn in enumerate(turns) if turn["role"] == "assistant"]
     if train_on == "last":
@@ -157,7 +157,7 @@ def write(
     located = spans is not None and len(spans) == len(answers)
     places = dict(zip(answers, spans or [], strict=True)) if located else {}
     begins = {i: start for i, (start, _) in places.items()}
-    _check_kept(found, tokenizer, whole)
+    _check_kept(row, tokenizer, whole)
     _check_contents(turns, {i: whole[start:end] for i, (start, end) in places.items()})
     cut = [(start, _end(whole, start, end, special)) for start, end in spans or []]
     ended = turns[-1]["role"] != "assistant" or ending(whole, special) is not None
@@ -194,11 +194,11 @@ def _end(whole: str, start: int, end: int, special: Sequence[str]) -> int:
 def _with_end(whole: str, end: int, ends: Collection[str]) -> int:
     """Extend the `end` of a marked answer past the token that ends the turn. If the marks left this
     token out, the policy would never learn to end its turn."""
-    following = (end + len(one) for one in ends if whole.startswith(one, end))
+    following = (end + len(text) for text in ends if whole.startswith(text, end))
     return max(following, default=end)
 
 
-def _check_kept(found: ChatRow, tokenizer: Any, whole: str) -> None:
+def _check_kept(row: ChatRow, tokenizer: Any, whole: str) -> None:
     """Raise ValueError if the template drops the tools, a turn's calls, or the reasoning of the
     last answer: `whole` is the same text without them."""
 
@@ -209,20 +209,20 @@ def _check_kept(found: ChatRow, tokenizer: Any, whole: str) -> None:
             # The template refuses a result without a call, so it reads calls.
             return False
 
-    if found.tools and is_dropped(found.turns, None):
+    if row.tools and is_dropped(row.turns, None):
         raise ValueError(
             "has a column `tools` that the model's chat template leaves out, so that calls of "
             "unknown tools would be learned: take a model whose template describes tools, or "
             "remove the column"
         )
-    last = max((i for i, turn in enumerate(found.turns) if turn["role"] == "assistant"), default=-1)
-    for i, turn in enumerate(found.turns):
+    last = max((i for i, turn in enumerate(row.turns) if turn["role"] == "assistant"), default=-1)
+    for i, turn in enumerate(row.turns):
         # Templates may drop the reasoning of earlier answers.
         for keys in (CALLS, REASONING) if i == last else (CALLS,):
             named = [key for key in keys if turn.get(key)]
             silent = {key: value for key, value in turn.items() if key not in keys}
-            turns = [*found.turns[:i], silent, *found.turns[i + 1 :]]
-            if named and is_dropped(turns, found.tools):
+            turns = [*row.turns[:i], silent, *row.turns[i + 1 :]]
+            if named and is_dropped(turns, row.tools):
                 raise ValueError(
                     f"has `{named[0]}` (turn {i + 1}) that the model's chat template leaves out, "
                     "so that a turn without it would be learned: take a model whose template "

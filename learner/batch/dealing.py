@@ -76,8 +76,8 @@ class _Dealing:
 
     def _deal_samples(self, split: Sequence[int]) -> None:
         samples = [(g, i) for g in split for i in range(len(self._groups[g].completions))]
-        alone = {one: self._added(self._lightest(), *one) for one in samples}
-        for group, number in sorted(samples, key=lambda one: (-alone[one], one)):
+        alone = {sample: self._added(self._lightest(), *sample) for sample in samples}
+        for group, number in sorted(samples, key=lambda sample: (-alone[sample], sample)):
             holders = self._holders[group]
             if not self._groups[group].completions[number] and holders:
                 self._give(holders[0], group, [number], 0)

@@ -63,7 +63,7 @@ def _cut(
     lengths: Sequence[int],
     budget: int,
     costs: Sequence[int] | None = None,
-    most: int = 0,
+    max_cost: int = 0,
 ) -> list[list[int]]:
     """Cut greedily, in order: at most `budget` tokens a micro-batch and, with `costs`, at most
     `max_cost`."""
@@ -72,7 +72,7 @@ def _cut(
     for index in order:
         tokens += lengths[index]
         cost += costs[index] if costs else 0
-        if not cuts or tokens > budget or cost > most:
+        if not cuts or tokens > budget or cost > max_cost:
             cuts.append([])
             tokens, cost = lengths[index], costs[index] if costs else 0
         cuts[-1].append(index)

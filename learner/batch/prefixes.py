@@ -49,16 +49,16 @@ class Prefixes:
     def families(self, budget: int) -> list[range]:
         """Cut the order into families that share nothing with each other and compute at most
         `budget` tokens each. A longer sequence is alone in its family."""
-        found: list[range] = []
+        families: list[range] = []
         tokens = 0
         for i, (length, shared) in enumerate(zip(self.lengths, self.shared, strict=True)):
             if shared and tokens + length - shared <= budget:
-                found[-1] = range(found[-1].start, i + 1)
+                families[-1] = range(families[-1].start, i + 1)
                 tokens += length - shared
             else:
-                found.append(range(i, i + 1))
+                families.append(range(i, i + 1))
                 tokens = length
-        return found
+        return families
 
     def within(self, family: range) -> list[int]:
         """Return `shared` of a family. Its first sequence shares nothing."""
@@ -81,19 +81,21 @@ def common_prefixes(
     order = sorted(range(len(sequences)), key=lambda i: (keys[i], i))
     lengths = [len(sequences[i]) for i in order]
     common = [0] * min(len(order), 1)
-    for one, other in pairwise(order):
-        same = _common(sequences[one], sequences[other])
-        common.append(_common(experts[one], experts[other], same))
+    for first, second in pairwise(order):
+        same = _common(sequences[first], sequences[second])
+        common.append(_common(experts[first], experts[second], same))
     return Prefixes(order, lengths, worthwhile(lengths, common, sharing))
 
 
-def _common(one: torch.Tensor | None, other: torch.Tensor | None, most: int | None = None) -> int:
+def _common(
+    first: torch.Tensor | None, second: torch.Tensor | None, limit: int | None = None
+) -> int:
     """Count the leading entries that are equal, at most `limit`."""
-    if one is None or other is None:
-        return (most or 0) if one is other else 0
-    size = min(len(one), len(other)) if most is None else most
-    apart = (one[:size] != other[:size]).flatten(1).any(1) if one.ndim > 1 else None
-    differ = (one[:size] != other[:size] if apart is None else apart).nonzero()
+    if first is None or second is None:
+        return (limit or 0) if first is second else 0
+    size = min(len(first), len(second)) if limit is None else limit
+    unequal = (first[:size] != second[:size]).flatten(1).any(1) if first.ndim > 1 else None
+    differ = (first[:size] != second[:size] if unequal is None else unequal).nonzero()
     return int(differ[0]) if len(differ) else size
 
 
@@ -135,10 +137,10 @@ def token_places(lengths: Sequence[int], shared: Sequence[int]) -> list[torch.Te
     places: list[torch.Tensor] = []
     start = 0
     for length, depth in zip(lengths, shared, strict=True):
-        before = places[-1][:depth] if depth else torch.zeros(0, dtype=torch.int64)
-        own = torch.arange(start, start + length - depth)
-        places.append(torch.cat([before, own]))
-        start += len(own)
+        prefix = places[-1][:depth] if depth else torch.zeros(0, dtype=torch.int64)
+        suffix = torch.arange(start, start + length - depth)
+        places.append(torch.cat([prefix, suffix]))
+        start += len(suffix)
     return places
 
 
@@ -157,15 +159,15 @@ def segments(lengths: Sequence[int], shared: Sequence[int]) -> Segments:
             forks[path[-1]].add(depth)
         if lengths[i] > depth:
             path.append(i)
-    found = Segments([], [])
+    forest = Segments([], [])
     ends: dict[tuple[int, int], int] = {}
     for i, length in enumerate(lengths):
         start, parent = shared[i], -1
         if start:
             parent = ends[from_[i], start]
         for end in sorted({*forks[i], length} - {start}):
-            ends[i, end] = len(found.lengths)
-            found.lengths.append(end - start)
-            found.parents.append(parent)
+            ends[i, end] = len(forest.lengths)
+            forest.lengths.append(end - start)
+            forest.parents.append(parent)
             start, parent = end, ends[i, end]
-    return found
+    return forest

@@ -33,11 +33,11 @@ def rendered(job: PreviewJob, tokenizer: Any) -> Rendering:
     use_template(tokenizer, config.data)
     rows = [
         shown
-        for one in job.rows
+        for asked in job.rows
         for shown in (
-            [_prompt(one, config, tokenizer, job.characters)]
+            [_prompt(asked, config, tokenizer, job.characters)]
             if isinstance(config, RLConfig)
-            else _learned(one, config, tokenizer, job.characters)
+            else _learned(asked, config, tokenizer, job.characters)
         )
     ]
     form = "chat_template" if templated(config.data, tokenizer) else "plain_text"
@@ -48,12 +48,12 @@ def rendered(job: PreviewJob, tokenizer: Any) -> Rendering:
         if not re.search(rf"\b{re.escape(name)}\b", template)
     ]
     looked = job.rows[:1] if form == "chat_template" else []
-    idle = [name for one in looked for name in _idle(one, config, tokenizer, unread)]
+    idle = [name for asked in looked for name in _idle(asked, config, tokenizer, unread)]
     return Rendering(form=form, rows=rows, unread_variables=unread, idle_variables=idle)
 
 
 def _idle(
-    one: AskedRow, config: RLConfig | SFTConfig, tokenizer: Any, unread: list[str]
+    asked: AskedRow, config: RLConfig | SFTConfig, tokenizer: Any, unread: list[str]
 ) -> list[str]:
     """Return the text variables of the chat template that do not change the row's tokens: their
     value may be misspelt. For episodes with tools the list is empty, because tools are not rendered
@@ -64,63 +64,63 @@ def _idle(
     names = [
         name for name, value in variables.items() if isinstance(value, str) and name not in unread
     ]
-    if not names or (tokens := _tokens(one, config, tokenizer)) is None:
+    if not names or (tokens := _tokens(asked, config, tokenizer)) is None:
         return []
     idle = []
     for name in names:
         others = {other: value for other, value in variables.items() if other != name}
         use_template(tokenizer, config.data.model_copy(update={"chat_template_kwargs": others}))
-        if _tokens(one, config, tokenizer) == tokens:
+        if _tokens(asked, config, tokenizer) == tokens:
             idle.append(name)
     use_template(tokenizer, config.data)
     return idle
 
 
-def _tokens(one: AskedRow, config: RLConfig | SFTConfig, tokenizer: Any) -> list[int] | None:
+def _tokens(asked: AskedRow, config: RLConfig | SFTConfig, tokenizer: Any) -> list[int] | None:
     """Return the row's tokens, with the first of two answers, or None if the row cannot be
     rendered."""
     try:
         if isinstance(config, RLConfig):
-            return render(compose(_row(one), config.data), config.data, tokenizer)
+            return render(compose(_row(asked), config.data), config.data, tokenizer)
         answer = PAIR[0] if config.objective.type == "dpo" else None
-        row = RowTokenizer(tokenizer, config.data, answer).row(_row(one), one.index)
+        row = RowTokenizer(tokenizer, config.data, answer).row(_row(asked), asked.index)
         return [int(token) for token in row.tokens]
     except (ValueError, UnusableRow):
         return None
 
 
-def _row(one: AskedRow) -> Row:
-    return Row(prompt=one.prompt, answer=one.answer, columns=one.columns)
+def _row(asked: AskedRow) -> Row:
+    return Row(prompt=asked.prompt, answer=asked.answer, columns=asked.columns)
 
 
-def _prompt(one: AskedRow, config: RLConfig, tokenizer: Any, characters: int) -> RenderedRow:
+def _prompt(asked: AskedRow, config: RLConfig, tokenizer: Any, characters: int) -> RenderedRow:
     try:
-        ids = render(compose(_row(one), config.data), config.data, tokenizer)
+        ids = render(compose(_row(asked), config.data), config.data, tokenizer)
     except ValueError as error:
-        return RenderedRow(index=one.index, problem=str(error))
+        return RenderedRow(index=asked.index, problem=str(error))
     pieces = [Piece(text=shortened(_text(tokenizer, ids), characters), trained=False)]
-    return RenderedRow(index=one.index, pieces=pieces, tokens=len(ids))
+    return RenderedRow(index=asked.index, pieces=pieces, tokens=len(ids))
 
 
 def _learned(
-    one: AskedRow, config: SFTConfig, tokenizer: Any, characters: int
+    asked: AskedRow, config: SFTConfig, tokenizer: Any, characters: int
 ) -> list[RenderedRow]:
     """Render the row, or each of its two answers."""
     answers = PAIR if config.objective.type == "dpo" else (None,)
-    found = []
+    rows = []
     for answer in answers:
-        shown: dict[str, Any] = {"index": one.index, "answer": answer}
+        shown: dict[str, Any] = {"index": asked.index, "answer": answer}
         try:
-            row = RowTokenizer(tokenizer, config.data, answer).row(_row(one), one.index)
+            row = RowTokenizer(tokenizer, config.data, answer).row(_row(asked), asked.index)
         except UnusableRow as error:
-            found.append(RenderedRow(**shown, problem=str(error)))
+            rows.append(RenderedRow(**shown, problem=str(error)))
             continue
         trained = sum(int(end - start) for start, end in row.spans)
         pieces = _pieces(row, tokenizer, characters)
-        found.append(
+        rows.append(
             RenderedRow(**shown, pieces=pieces, tokens=len(row.tokens), trained_tokens=trained)
         )
-    return found
+    return rows
 
 
 def _pieces(row: TokenRow, tokenizer: Any, characters: int) -> list[Piece]:

@@ -18,7 +18,7 @@ from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.groups.branches import Conversation
 from services.contracts.groups.trajectory import TRUNCATED, TrajectoryGroup
 
-OWN = -1
+ROUTER_CHOICE = -1
 """Stands for an expert's number: the router chooses by itself."""
 
 
@@ -73,8 +73,8 @@ class TrainingSample:
     """float64 targets of the critic: [k], one for each token in the loss; [k + 1] if the place
     after the last token has the score; [1] with `sequence_value`."""
     experts: torch.Tensor | None = None
-    """[t, layers, experts per token] int16 experts that vLLM used, `OWN` if unknown. None without
-    replay."""
+    """[t, layers, experts per token] int16 experts that vLLM used, `ROUTER_CHOICE` if unknown. None
+    without replay."""
 
     @property
     def trains(self) -> bool:
@@ -101,8 +101,8 @@ def group_samples(
     statistics. A null reward removes a sample from both.
     """
     truncated = torch.tensor([reason in TRUNCATED for reason in group.header.finish_reasons])
-    talks = [group.conversations_of(i) for i in range(group.samples)]
-    longest = longest_of(talks)
+    conversations = [group.conversations_of(i) for i in range(group.samples)]
+    longest = longest_of(conversations)
     scores = group_scores(group, algorithm, max_tokens)
     advantages = group_advantages(algorithm.advantage, scores, baseline)
     unreplaced = ~replaced(algorithm.shaping, ~truncated, longest)
@@ -132,15 +132,15 @@ def group_samples(
         if group.teacher_logprobs is not None:
             teacher = torch.from_numpy(group.teacher_logprobs[piece])
         trained = False
-        for one in talks[i]:
-            places, new = torch.from_numpy(one.places), torch.from_numpy(one.new)
-            own = mask[places] & new
-            begins, chosen = prompt[: one.prompt], places[own]
-            dense = None if earned is None else rewards_in_loss(earned[places] * new, own)
+        for conversation in conversations[i]:
+            places, new = torch.from_numpy(conversation.places), torch.from_numpy(conversation.new)
+            in_loss = mask[places] & new
+            begins, chosen = prompt[: conversation.prompt], places[in_loss]
+            dense = None if earned is None else rewards_in_loss(earned[places] * new, in_loss)
             samples.append(
                 TrainingSample(
                     tokens=torch.cat([begins, torch.from_numpy(group.tokens[piece])[places]]),
-                    loss_mask=torch.cat([torch.zeros(len(begins), dtype=torch.bool), own]),
+                    loss_mask=torch.cat([torch.zeros(len(begins), dtype=torch.bool), in_loss]),
                     sampler_logprobs=torch.from_numpy(group.logprobs[piece])[chosen],
                     staleness=staleness[piece][chosen],
                     advantage=float(advantages[i]),
@@ -148,7 +148,7 @@ def group_samples(
                     task=group.header.task,
                     number=i,
                     group_lengths=group_lengths,
-                    first=bool(own.any()) and not trained,
+                    first=bool(in_loss.any()) and not trained,
                     teacher_logprobs=None if teacher is None else teacher[chosen],
                     rewards=dense,
                     sampling_mask=None if sampling_mask is None else sampling_mask[piece][chosen],
@@ -160,9 +160,11 @@ def group_samples(
     return samples
 
 
-def longest_of(talks: Sequence[Sequence[Conversation]]) -> torch.Tensor:
+def longest_of(conversations: Sequence[Sequence[Conversation]]) -> torch.Tensor:
     """[samples] tokens after the prompt in the longest conversation of each sample."""
-    return torch.tensor([max(len(one.places) for one in of_one) for of_one in talks])
+    return torch.tensor(
+        [max(len(conversation.places) for conversation in of_sample) for of_sample in conversations]
+    )
 
 
 def group_scores(group: TrajectoryGroup, algorithm: Algorithm, max_tokens: int) -> torch.Tensor:
@@ -188,10 +190,10 @@ def rewards_in_loss(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """[k] rewards of the tokens in the loss (`mask` [t]), from `rewards` [t] of all tokens. The
     reward of a token outside the loss goes to the last loss token before it, or to the first loss
     token."""
-    found = rewards.new_zeros(int(mask.sum()))
-    if len(found):
-        found.index_add_(0, (mask.cumsum(0) - 1).clamp(min=0), rewards)
-    return found
+    kept = rewards.new_zeros(int(mask.sum()))
+    if len(kept):
+        kept.index_add_(0, (mask.cumsum(0) - 1).clamp(min=0), rewards)
+    return kept
 
 
 def recorded_experts(group: TrajectoryGroup, sample: int) -> torch.Tensor | None:
@@ -201,20 +203,22 @@ def recorded_experts(group: TrajectoryGroup, sample: int) -> torch.Tensor | None
         return None
     prompt, length = len(group.prompt_tokens), int(group.lengths[sample])
     start, known = prompt + int(group.routed[:sample].sum()), int(group.routed[sample])
-    experts = torch.full((prompt + length, *group.experts.shape[1:]), OWN, dtype=torch.int16)
+    experts = torch.full(
+        (prompt + length, *group.experts.shape[1:]), ROUTER_CHOICE, dtype=torch.int16
+    )
     experts[:prompt] = torch.from_numpy(group.experts[:prompt].astype("int16"))
-    own = group.experts[start : start + known]
-    experts[prompt : prompt + known] = torch.from_numpy(own.astype("int16"))
+    recorded = group.experts[start : start + known]
+    experts[prompt : prompt + known] = torch.from_numpy(recorded.astype("int16"))
     return experts
 
 
 def token_staleness(group: TrajectoryGroup, ancestry: Ancestry, version: int) -> torch.Tensor:
     """[tokens] int64 staleness of each completion token at `version`. Tokens outside every span get
     0, because the policy did not sample them."""
-    found = torch.zeros(int(group.lengths.sum()), dtype=torch.int64)
+    staleness = torch.zeros(int(group.lengths.sum()), dtype=torch.int64)
     starts = group.lengths.cumsum() - group.lengths
     by_tag = [ancestry.staleness(tag, version) for tag in group.header.tags]
     for sample, start, end, tag in group.spans.tolist():
         offset = int(starts[sample])
-        found[offset + start : offset + end] = by_tag[tag]
-    return found
+        staleness[offset + start : offset + end] = by_tag[tag]
+    return staleness

@@ -94,27 +94,27 @@ class RowTokenizer:
         """
         try:
             chosen = preferred(row, self._answer) if self._answer else row
-            found = chat_row(chosen, self._data)
-            if isinstance(found, str):
-                made = self._text(found)
+            content = chat_row(chosen, self._data)
+            if isinstance(content, str):
+                tokenised = self._text(content)
             elif self._templated:
-                made = self._chat(found)
+                tokenised = self._chat(content)
             else:
-                made = self._answered(found)
+                tokenised = self._answered(content)
         except ValueError as error:
             text = str(error)
             verb = text.startswith(("has ", "is ", "holds "))
             raise UnusableRow(f"dataset row {index}{' ' if verb else ': '}{text}") from error
-        if not len(made.spans):
+        if not len(tokenised.spans):
             raise UnusableRow(f"dataset row {index} has no token in the loss: remove it")
-        return made
+        return tokenised
 
-    def _chat(self, found: ChatRow) -> TokenRow:
+    def _chat(self, row: ChatRow) -> TokenRow:
         train_on = self._data.train_on
-        written = write(found, self._tokenizer, train_on, self._special, self._ends)
-        own = _own(written.text, _texts(found, written.begins))
+        written = write(row, self._tokenizer, train_on, self._special, self._ends)
+        from_row = _own_text(written.text, _texts(row, written.begins))
         cuts = [place for span in written.spans for place in span]
-        tokens, sizes, places = self._encoded(written.text, own, cuts)
+        tokens, sizes, places = self._encoded(written.text, from_row, cuts)
         spans = [(places[a], places[b]) for a, b in written.spans]
         if not written.ended:
             tokens, sizes = np.append(tokens, self._eos()), np.append(sizes, np.int16(NO_BYTES))
@@ -125,13 +125,13 @@ class RowTokenizer:
         self._check_known(tokens, written.text)
         return _token_row(tokens, spans, sizes)
 
-    def _answered(self, found: ChatRow) -> TokenRow:
+    def _answered(self, row: ChatRow) -> TokenRow:
         """Join the contents by blank lines, without a chat template, as rollout workers do."""
-        *asked, last = found.turns
+        *asked, last = row.turns
         several = any(turn["role"] == "assistant" for turn in asked)
         if (
             last["role"] != "assistant"
-            or found.tools
+            or row.tools
             or (several and self._data.train_on == "assistant")
         ):
             raise ValueError(
@@ -190,27 +190,27 @@ class RowTokenizer:
         return np.concatenate([np.array(begin, np.int64), tokens]), np.concatenate([none, sizes])
 
     def _encoded(
-        self, text: str, own: npt.NDArray[np.bool_], cuts: list[int]
+        self, text: str, from_row: npt.NDArray[np.bool_], cuts: list[int]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16], dict[int, int]]:
         """Tokenise `text`. Return tokens, sizes, and for each character of `cuts` the token that
-        begins there. `own` marks the characters of the row's own text. If a token would cross a
-        cut, the text is tokenised in pieces, because sampling begins at the cut."""
+        begins there. `from_row` marks the row's own characters. If a token would cross a cut,
+        the text is tokenised in pieces, because sampling begins at the cut."""
         if not self._tokenizer.is_fast:
-            return self._piecewise(text, own, cuts)
-        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
-        tokens = np.array(found["input_ids"], dtype=np.int64)
-        offsets = np.array(found["offset_mapping"], dtype=np.int64).reshape(-1, 2)
+            return self._piecewise(text, from_row, cuts)
+        encoding = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+        tokens = np.array(encoding["input_ids"], dtype=np.int64)
+        offsets = np.array(encoding["offset_mapping"], dtype=np.int64).reshape(-1, 2)
         starts, ends = _extents(offsets)
         places = np.searchsorted(starts, cuts) if len(starts) else np.zeros(len(cuts), np.int64)
         # A place after all tokens is the end. Elsewhere a token must begin exactly at the cut.
         whole = (places == len(starts)) | (starts[np.minimum(places, len(starts) - 1)] == cuts)
         if cuts and not whole.all():
-            return self._piecewise(text, own, cuts)
+            return self._piecewise(text, from_row, cuts)
         at = dict(zip(cuts, map(int, places), strict=True))
-        return tokens, _sizes(text, own, starts, ends), at
+        return tokens, _sizes(text, from_row, starts, ends), at
 
     def _piecewise(
-        self, text: str, own: npt.NDArray[np.bool_], cuts: list[int]
+        self, text: str, from_row: npt.NDArray[np.bool_], cuts: list[int]
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int16], dict[int, int]]:
         edges = sorted({0, *cuts, len(text)})
         tokens: list[npt.NDArray[np.int64]] = []
@@ -219,43 +219,41 @@ class RowTokenizer:
         for start, end in pairwise(edges):
             piece = text[start:end]
             if self._tokenizer.is_fast:
-                some, spelled, _ = self._encoded(piece, own[start:end], [])
+                piece_tokens, spelled, _ = self._encoded(piece, from_row[start:end], [])
             else:
                 ids = self._tokenizer(piece, add_special_tokens=False)["input_ids"]
-                some = np.array(ids, dtype=np.int64)
+                piece_tokens = np.array(ids, dtype=np.int64)
                 # Without offsets the bytes of a token are unknown.
-                spelled = np.full(len(some), NO_BYTES, dtype=np.int16)
-            tokens.append(some)
+                spelled = np.full(len(piece_tokens), NO_BYTES, dtype=np.int16)
+            tokens.append(piece_tokens)
             sizes.append(spelled)
-            at[end] = at[start] + len(some)
+            at[end] = at[start] + len(piece_tokens)
         if not tokens:
             return np.zeros(0, np.int64), np.zeros(0, np.int16), at
         return np.concatenate(tokens), np.concatenate(sizes), at
 
 
-def _texts(found: ChatRow, begins: dict[int, int]) -> list[tuple[str, int]]:
+def _texts(row: ChatRow, begins: dict[int, int]) -> list[tuple[str, int]]:
     """Return the row's own texts in a chat, in the order in which templates write them, each with
     the first character of its turn (0 if unknown)."""
     keys = ("reasoning_content", "content")
-    texts = [
-        (turn.get(key), begins.get(i, 0)) for i, turn in enumerate(found.turns) for key in keys
-    ]
+    texts = [(turn.get(key), begins.get(i, 0)) for i, turn in enumerate(row.turns) for key in keys]
     return [(text.strip(), at) for text, at in texts if isinstance(text, str) and text.strip()]
 
 
-def _own(whole: str, parts: list[tuple[str, int]]) -> npt.NDArray[np.bool_]:
+def _own_text(whole: str, parts: list[tuple[str, int]]) -> npt.NDArray[np.bool_]:
     """[characters] mark the characters of `parts` in `whole`.
 
     Parts are searched in order, each from its turn's first character on, because the template's own
     text may also contain a short answer. If the template changes a part, the part stays unmarked
     and its tokens count as the template's.
     """
-    own, end = np.zeros(len(whole), dtype=bool), 0
+    from_row, end = np.zeros(len(whole), dtype=bool), 0
     for part, earliest in parts:
         if (start := whole.find(part, max(end, earliest))) >= 0:
             end = start + len(part)
-            own[start:end] = True
-    return own
+            from_row[start:end] = True
+    return from_row
 
 
 def _extents(
@@ -271,7 +269,7 @@ def _extents(
 
 def _sizes(
     text: str,
-    own: npt.NDArray[np.bool_],
+    from_row: npt.NDArray[np.bool_],
     starts: npt.NDArray[np.int64],
     ends: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int16]:
@@ -279,8 +277,8 @@ def _sizes(
     first token."""
     points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     width = 1 + (points >= 0x80).astype(np.int64) + (points >= 0x800) + (points >= 0x10000)
-    size = np.concatenate([[0], np.cumsum(width * own)])
-    count = np.concatenate([[0], np.cumsum(own)])
+    size = np.concatenate([[0], np.cumsum(width * from_row)])
+    count = np.concatenate([[0], np.cumsum(from_row)])
     before = np.concatenate([[0], ends[:-1]]) if len(ends) else ends
     spelled = size[ends] - size[np.maximum(before, starts)]
     none = count[ends] == count[starts]
@@ -291,8 +289,8 @@ def _token_row(
     tokens: npt.NDArray[np.int64], spans: list[tuple[int, int]], sizes: npt.NDArray[np.int16]
 ) -> TokenRow:
     kept = [(max(a, 1), b) for a, b in spans if b > max(a, 1)]
-    found = np.array(kept, dtype=np.int32).reshape(-1, 2)
-    return TokenRow(tokens, found, sizes.astype(np.int16))
+    kept_spans = np.array(kept, dtype=np.int32).reshape(-1, 2)
+    return TokenRow(tokens, kept_spans, sizes.astype(np.int16))
 
 
 def lacking(text: str, tokenizer: Any) -> list[str]:

@@ -70,16 +70,16 @@ class Lengths(NamedTuple):
         return int((self.tokens if self.longer is None else self.longer)[row])
 
     def taken(
-        self, rows: npt.NDArray[np.int64] | slice, most: int | None, crops: bool
+        self, rows: npt.NDArray[np.int64] | slice, limit: int | None, crops: bool
     ) -> npt.NDArray[np.int32]:
         """[n] tokens of each of `rows` in a step if a sequence may have at most `limit` tokens. A
         skipped row has 0."""
         tokens = self.tokens[rows]
-        if most is None:
+        if limit is None:
             return tokens
         longest = tokens if self.longer is None else self.longer[rows]
-        cropped = np.where(self.first[rows] < most, most + np.minimum(tokens - longest, most), 0)
-        return np.where(longest <= most, tokens, cropped if crops else 0).astype(np.int32)
+        cropped = np.where(self.first[rows] < limit, limit + np.minimum(tokens - longest, limit), 0)
+        return np.where(longest <= limit, tokens, cropped if crops else 0).astype(np.int32)
 
 
 class _Places(NamedTuple):
@@ -163,11 +163,13 @@ class SFTSteps:
             placed += row
             if self._fit is not None:
                 assert self._longest is not None
-                padded += self._longest - sum(one.tokens for one in row)
+                padded += self._longest - sum(placement.tokens for placement in row)
         if not placed:
             return None
-        lost = self._lost + sum(one.lost for one in placed)
-        uses = [StepRow(*self._places.pop(one.position), one.tokens) for one in placed]
+        lost = self._lost + sum(placement.lost for placement in placed)
+        uses = [
+            StepRow(*self._places.pop(placement.position), placement.tokens) for placement in placed
+        ]
         waiting = self._fit.waiting if self._fit is not None else []
         return SFTStep(uses, lost, padded, self._skipped, self._position, waiting)
 
@@ -209,8 +211,8 @@ class SFTSteps:
         components, rows = self._mixture.block(start, stop)
         taken = np.zeros(len(rows), np.int64)
         for component, lengths in enumerate(self._lengths):
-            mine = components == component
-            taken[mine] = lengths.taken(rows[mine], self._longest, self._overlong != "skip")
+            selected = components == component
+            taken[selected] = lengths.taken(rows[selected], self._longest, self._overlong != "skip")
         return _Places(components, rows, taken)
 
 

@@ -40,19 +40,19 @@ def set_returns(
     parts = [str(sample.task) if algorithm.whitens_groups else "" for sample in samples]
     match config:
         case GlobalWhiten(gamma=gamma):
-            found = [discounted_returns(token_rewards(s, objective), gamma) for s in samples]
-            found = whitened(found, parts, add_up)
+            by_sample = [discounted_returns(token_rewards(s, objective), gamma) for s in samples]
+            by_sample = whitened(by_sample, parts, add_up)
         case GAE():
-            found = [_generalised(sample, objective, config, scale) for sample in samples]
+            by_sample = [_generalised(sample, objective, config, scale) for sample in samples]
             if config.whiten:
-                found = whitened(found, parts, add_up, config.keep_mean)
+                by_sample = whitened(by_sample, parts, add_up, config.keep_mean)
         case SequenceValue():
-            found = [_over_value(sample, scale) for sample in samples]
+            by_sample = [_over_value(sample, scale) for sample in samples]
         case ReverseKL():
-            found = [_to_teacher(sample) for sample in samples]
+            by_sample = [_to_teacher(sample) for sample in samples]
         case _:
             return
-    for sample, advantages in zip(samples, found, strict=True):
+    for sample, advantages in zip(samples, by_sample, strict=True):
         sample.token_advantages = advantages
 
 
@@ -77,8 +77,8 @@ def _generalised(
 def _over_value(sample: TrainingSample, scale: Scale) -> torch.Tensor:
     """Return the advantages [k]: reward − value of the whole completion, on each token."""
     sample.returns = torch.tensor([sample.advantage], dtype=torch.float64)
-    apart = sample.returns - scale.value(known(sample.values)[-1:])
-    return apart.expand(len(sample.sampler_logprobs))
+    advantage = sample.returns - scale.value(known(sample.values)[-1:])
+    return advantage.expand(len(sample.sampler_logprobs))
 
 
 def _to_teacher(sample: TrainingSample) -> torch.Tensor:

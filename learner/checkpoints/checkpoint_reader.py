@@ -55,8 +55,8 @@ def check_listed(folder: Path, part: RankPart = WHOLE) -> None:
         # The largest file first, dealt to the ranks in turn.
         files = [file for file in listed_files(folder) if file.needed]
         for number, (name, size, xxh3) in enumerate(files):
-            mine = number % part.count == part.number
-            check_file(folder / name, size, xxh3 if mine else None, name)
+            reads = number % part.count == part.number
+            check_file(folder / name, size, xxh3 if reads else None, name)
     except FileNotFoundError as error:
         raise UnusableCheckpoint(
             f"checkpoint {folder.name} lacks {_within(folder, error)}"
@@ -73,9 +73,9 @@ def _within(folder: Path, error: FileNotFoundError) -> Path:
 def load_optimizer(folder: Path, optimizers: Optimizers, name: str = OPTIMIZER) -> None:
     """Load the state of the policy's or the critic's optimizers from a verified checkpoint. If the
     state is sharded, load this rank's rows."""
-    own = optimizers.parameters
+    parameters = optimizers.parameters
     with _usable(folder):
-        optimizers.load(read(folder / name, lambda key: own.get(key.rpartition("/")[0])))
+        optimizers.load(read(folder / name, lambda key: parameters.get(key.rpartition("/")[0])))
 
 
 def load_random_state(folder: Path) -> None:
@@ -113,17 +113,17 @@ def read(path: Path, target: Callable[[str], torch.Tensor | None]) -> dict[str, 
     shape, return this rank's rows. Raises FileNotFoundError."""
     if not (files := files_of(path)):
         raise FileNotFoundError(f"{path.name} is not there")
-    found: dict[str, torch.Tensor] = {}
+    tensors: dict[str, torch.Tensor] = {}
     for file in files:
         with safe_open(file, framework="pt") as saved:
             for key in saved.keys():  # noqa: SIM118
                 rows, like = saved.get_slice(key), target(key)
                 if isinstance(like, DTensor) and list(like.shape) == rows.get_shape():
                     start, stop = row_range(like)
-                    found[key] = as_slice(rows[start:stop], like)
+                    tensors[key] = as_slice(rows[start:stop], like)
                 else:
-                    found[key] = saved.get_tensor(key)
-    return found
+                    tensors[key] = saved.get_tensor(key)
+    return tensors
 
 
 @contextmanager

@@ -129,8 +129,8 @@ def _list_files(beside: Path, written: Sequence[WrittenPart]) -> None:
         places = {key: file for part in written for key, file in part.weights[index].items()}
         folders = {str(Path(index).parent / file) for file in places.values()}
         size = sum(files[str(Path(name))].bytes for name in folders)
-        said = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
-        (beside / index).write_text(json.dumps(said, indent=2) + "\n")
+        content = {"metadata": {"total_size": size}, "weight_map": dict(sorted(places.items()))}
+        (beside / index).write_text(json.dumps(content, indent=2) + "\n")
         files[index] = _entry(beside / index)
     listed = {name: msgspec.to_builtins(entry) for name, entry in sorted(files.items())}
     manifest = beside / MANIFEST
@@ -178,11 +178,13 @@ def _durable(folder: Path, part: RankPart) -> dict[str, Entry]:
     """Fsync the files of `part` in `folder` and return them."""
     files = {}
     for path in sorted(folder.rglob("*")):
-        found = PART.search(path.name)
+        numbered = PART.search(path.name)
         if path.is_dir():
             fsync(path)
         # Other parts may still be in progress, under names that begin with a dot.
-        elif not path.name.startswith(".") and part.number == (int(found[1]) - 1 if found else 0):
+        elif not path.name.startswith(".") and part.number == (
+            int(numbered[1]) - 1 if numbered else 0
+        ):
             opened_by_umask(path)
             files[str(path.relative_to(folder))] = _entry(path)
     return files

@@ -23,8 +23,8 @@ def read_checkpoint(
     if record.checkpoint is None:
         return None
     folder, part = volume.path(record.checkpoint), RankPart(ranks.rank, ranks.size)
-    for said in leave_out_damaged(folder) if ranks.first else []:
-        store.warn(said)
+    for warning in leave_out_damaged(folder) if ranks.first else []:
+        store.warn(warning)
     progress, problem = ranks.together(lambda: checked(folder, part))
     if not (problem := next(filter(None, ranks.gather(problem.encode())), b"").decode()):
         assert progress is not None
@@ -64,7 +64,7 @@ def go_back(damaged: Path, problem: str, store: RunStore, volume: Volume) -> str
 def leave_out_damaged(folder: Path) -> list[str]:
     """Delete damaged files of a checkpoint that training does not need. Return warnings for the
     user. A checkpoint whose manifest is damaged stays as it is."""
-    said: list[str] = []
+    warnings: list[str] = []
     with suppress(DamagedFile, OSError):
         for name, size, xxh3 in (file for file in listed_files(folder) if not file.needed):
             try:
@@ -73,5 +73,7 @@ def leave_out_damaged(folder: Path) -> list[str]:
                 continue
             except DamagedFile as error:
                 (folder / name).unlink()
-                said.append(f"checkpoint {folder.name}: {error}; training goes on without the file")
-    return said
+                warnings.append(
+                    f"checkpoint {folder.name}: {error}; training goes on without the file"
+                )
+    return warnings

@@ -24,14 +24,14 @@ def retain(root: Path, keep: int, current: TrainingProgress) -> list[str]:
     """
     ancestry = Ancestry(tuple(current.lineages))
     known = {lineage for lineage, _ in current.lineages}
-    found = {name: at for name, at in _checkpoints(root, NAME).items() if at[1] in known}
+    checkpoints = {name: at for name, at in _checkpoints(root, NAME).items() if at[1] in known}
     path = [
         name
-        for name, (step, lineage) in sorted(found.items(), key=lambda item: item[1][0])
+        for name, (step, lineage) in sorted(checkpoints.items(), key=lambda item: item[1][0])
         if step <= current.step and ancestry.passed(lineage, step)
     ]
-    kept = {name for name in path if found[name][0] == current.kept_step}
-    gone = sorted(found.keys() - set(path[-keep:]) - {current.directory} - kept)
+    kept = {name for name in path if checkpoints[name][0] == current.kept_step}
+    gone = sorted(checkpoints.keys() - set(path[-keep:]) - {current.directory} - kept)
     for name in gone:
         # Renamed first, so a reader sees either a whole checkpoint or none.
         (root / name).rename(root / f".{name}.old")
@@ -39,11 +39,14 @@ def retain(root: Path, keep: int, current: TrainingProgress) -> list[str]:
     return gone
 
 
-def clear(root: Path, lineages: Sequence[tuple[str, int]], own: str) -> None:
-    """Delete the unfinished checkpoints of learners before `own`, the lineage that has taken over
-    the run. Otherwise a disk with space for the kept checkpoints and one more could not take a new
-    one. `lineages`: lineages of all starts, in order. A lineage after `own` is a successor's."""
-    earlier = itertools.takewhile(lambda lineage: lineage != own, (name for name, _ in lineages))
+def clear(root: Path, lineages: Sequence[tuple[str, int]], current: str) -> None:
+    """Delete the unfinished checkpoints of learners before `current`, the lineage that has taken
+    over the run. Otherwise a disk with space for the kept checkpoints and one more could not take a
+    new one. `lineages`: lineages of all starts, in order. A lineage after `current` is a
+    successor's."""
+    earlier = itertools.takewhile(
+        lambda lineage: lineage != current, (name for name, _ in lineages)
+    )
     if root.exists():
         _delete_unfinished(root, set(earlier))
 
@@ -56,5 +59,5 @@ def _delete_unfinished(root: Path, lineages: Collection[str]) -> None:
 
 def _checkpoints(root: Path, pattern: re.Pattern[str]) -> dict[str, tuple[int, str]]:
     """Return (step, lineage) of the folders whose names match `pattern`."""
-    found = ((path.name, pattern.fullmatch(path.name)) for path in root.iterdir())
-    return {name: (int(m[1]), m[2]) for name, m in found if m}
+    matches = ((path.name, pattern.fullmatch(path.name)) for path in root.iterdir())
+    return {name: (int(m[1]), m[2]) for name, m in matches if m}

@@ -36,7 +36,7 @@ class CheckpointSchedule:
         self.uncovered_bytes += size
         self.uncovered_files += files
 
-    def due(self, step: int, busy: bool, room: int | None = None) -> bool:
+    def due(self, step: int, busy: bool, free: int | None = None) -> bool:
         """Whether to submit a checkpoint after `step`. `busy`: an earlier checkpoint is still being
         written, so submitting would wait for it; `free`: bytes that payloads may still take on the
         data volume, None if payloads are not there.
@@ -48,8 +48,8 @@ class CheckpointSchedule:
         checkpoint that is being written may cover the other half.
         """
         filled = self.uncovered_bytes / self.budget
-        if room is not None and self.uncovered_files:
-            filled = max(filled, self.uncovered_files / (max(room, 0) + self.uncovered_files))
+        if free is not None and self.uncovered_files:
+            filled = max(filled, self.uncovered_files / (max(free, 0) + self.uncovered_files))
         late = self.seconds is not None and self.clock() - self.since >= self.seconds
         self.overdue |= step % self.every == 0 or filled > 1 / 4 or late
         pressed = filled > 1 / 2

@@ -132,8 +132,8 @@ class Coordinator(FirstRank):
         self._planner.begin()
         self._evaluations.begin(progress, evaluated)
         no_end = endless(loaded, self._config.sampling)
-        said = [*loaded.warnings, *self._config.warnings(), *([no_end] if no_end else [])]
-        for warning in said:
+        warnings = [*loaded.warnings, *self._config.warnings(), *([no_end] if no_end else [])]
+        for warning in warnings:
             self._store.warn(warning)
         computation = {"attention": str(loaded.attention), **self._state.computation}
         if self._gpu.in_turns:

@@ -97,7 +97,7 @@ class CrashLimit:
 
     def _read(self, committed_step: int) -> CrashCounts:
         try:
-            found = CrashCounts(**json.loads(self._file.read_text()))
+            counts = CrashCounts(**json.loads(self._file.read_text()))
         except (FileNotFoundError, ValueError, TypeError):
             return CrashCounts(committed_step)
-        return found if found.step == committed_step else CrashCounts(committed_step)
+        return counts if counts.step == committed_step else CrashCounts(committed_step)

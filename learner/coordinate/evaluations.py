@@ -82,11 +82,11 @@ class EvaluationSchedule:
         self._reported = reported
         self.take_up()
         ended = list(results(self._root, self._store.run))
-        self._known = {*self._open, *(one.id for one in ended)}
-        told = {*self._open, *reported}
+        self._known = {*self._open, *(each.id for each in ended)}
+        settled = {*self._open, *reported}
         for record in ended:
             # The learner died after the last answer and before the report.
-            if record.state == "done" and record.id not in told:
+            if record.state == "done" and record.id not in settled:
                 self._report(record)
         self._store.fenced(self._store.evaluations.let, self._config.workers)
         every = self._config.every
@@ -128,7 +128,7 @@ class EvaluationSchedule:
 
     def cancel(self) -> None:
         """Record that the open evaluations stay unfinished because the run was cancelled."""
-        standing = {one.id: one for one in self._standing()}
+        standing = {each.id: each for each in self._standing()}
         for id, request in list(self._open.items()):
             parts = self._files.move(standing[id], whole=True) if id in standing else 0
             record = self._files.end(request, "cancelled", "the run was cancelled", parts)
@@ -150,8 +150,8 @@ class EvaluationSchedule:
             if id in self._known:
                 continue
             self._known.add(id)
-            unfinished = [one.step for one in self._open.values() if one.set.name == name]
-            unfinished += [one.step for one in self._due if one.name == name]
+            unfinished = [each.step for each in self._open.values() if each.set.name == name]
+            unfinished += [each.step for each in self._due if each.name == name]
             if len(unfinished) >= MOST_WAITING and not whatever_waits:
                 self._store.warn(
                     f"step {progress.step} is not evaluated on {name}: the evaluations of steps "
@@ -220,7 +220,9 @@ class EvaluationSchedule:
         self._note_files(self._open)
 
     def _note_files(self, open: dict[str, EvaluationRequest]) -> None:
-        self.files = frozenset(file.name for one in open.values() for file in one.weights.files)
+        self.files = frozenset(
+            file.name for request in open.values() for file in request.weights.files
+        )
 
     def _name_of(self, dataset: str) -> str:
         """Return the name of the dataset with this id."""
@@ -254,14 +256,14 @@ class EvaluationSchedule:
                 f"the evaluation of step {record.step} on {record.name} failed: {record.reason}"
             )
             return
-        found = _figures(record)
+        figures = _figures(record)
         if record.id not in self._reported:
             self._reported.add(record.id)
-            named = {f"evaluation/{name}": value for name, value in found.items()}
+            named = {f"evaluation/{name}": value for name, value in figures.items()}
             self._file.add({"time": time.time(), **named})
             # Durable before the evaluation is deleted from Redis.
             self._file.sync()
-        self._store.event("evaluation", found)
+        self._store.event("evaluation", figures)
 
     def _close(self, id: str) -> None:
         self._store.fenced(self._store.evaluations.close, id)
@@ -272,13 +274,13 @@ class EvaluationSchedule:
 def _figures(record: EvaluationRecord) -> dict[str, Any]:
     """Return an evaluation's figures, named as in docs/metrics.md without `evaluation/`."""
     _, version = parse_version_tag(record.version)
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "id": record.id,
         "step": record.step,
         "version": version,
         "name": record.name,
     }
-    found |= record.metrics
+    figures |= record.metrics
     if record.categories:
-        found["categories"] = record.categories
-    return found
+        figures["categories"] = record.categories
+    return figures

@@ -122,9 +122,9 @@ class SFTCoordinator(FirstRank):
     def _before_end(self, kind: str) -> str:
         # Fast steps are not reported one by one, so the last step may be missing.
         self._store.fenced(self._store.runs.update, {"step": self._state.progress.step})
-        said = best_said(self._state.progress, self._max_steps, self._measure)
-        if kind == "finish" and said:
-            self._store.warn(said)
+        summary = describe_best_step(self._state.progress, self._max_steps, self._measure)
+        if kind == "finish" and summary:
+            self._store.warn(summary)
         return kind
 
     def _checkpoint_due(self) -> bool:
@@ -137,20 +137,22 @@ class SFTCoordinator(FirstRank):
         return super()._checkpoint_due()
 
 
-def best_said(progress: TrainingProgress, max_steps: int, measure: str = "loss") -> str | None:
+def describe_best_step(
+    progress: TrainingProgress, max_steps: int, measure: str = "loss"
+) -> str | None:
     """Say at which step the `measure` of a run's validations was lowest. Return None if that is the
     last step, or if there was no validation. Step 0 has no checkpoint."""
-    called = {"loss": "validation loss was", "bits_per_byte": "bits per byte were"}[measure]
-    found, step = progress.supervised, progress.step
-    if found is None or found.best_step is None or found.best_step >= step:
+    measured = {"loss": "validation loss was", "bits_per_byte": "bits per byte were"}[measure]
+    supervised, step = progress.supervised, progress.step
+    if supervised is None or supervised.best_step is None or supervised.best_step >= step:
         return None
     early = "the run ends early, and " if step < max_steps else ""
-    if not found.best_step:
+    if not supervised.best_step:
         return (
-            f"{early}training has not improved the model: the {called} lowest before "
-            f"the first step ({found.best_loss:.4g})"
+            f"{early}training has not improved the model: the {measured} lowest before "
+            f"the first step ({supervised.best_loss:.4g})"
         )
     return (
-        f"{early}the {called} lowest at step {found.best_step} "
-        f"({found.best_loss:.4g}): run:{progress.run}@{found.best_step} starts from there"
+        f"{early}the {measured} lowest at step {supervised.best_step} "
+        f"({supervised.best_loss:.4g}): run:{progress.run}@{supervised.best_step} starts from there"
     )

@@ -132,8 +132,8 @@ class StepReport:
         return dataset_metrics(sums, names, filtered)
 
     def _filtered_by_dataset(self) -> dict[str, int]:
-        found = self._store.trajectories.filtered_by_dataset
-        return self._store.call(found, self._dataset_names)
+        count = self._store.trajectories.filtered_by_dataset
+        return self._store.call(count, self._dataset_names)
 
     def _utilisation(
         self, sums: dict[str, float], metrics: dict[str, float], seconds: float

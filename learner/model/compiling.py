@@ -71,18 +71,18 @@ def _cannot_compile(device: torch.device, backend: Backend) -> str | None:
         torch.compile(lambda x: (x.sin() * x).sum(), backend=backend)(x).backward()
     except Exception as error:
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-        said = lines[0] if lines else type(error).__name__
-        return f"this machine cannot compile ({said[:200]})"
+        reason = lines[0] if lines else type(error).__name__
+        return f"this machine cannot compile ({reason[:200]})"
     return None
 
 
 def compile_blocks(model: PreTrainedModel, backend: Backend) -> None:
     """Have the blocks of `model` compiled at their first use, which takes half a minute and a C
     compiler. Raises UnusableModel if the model does not name its blocks."""
-    found = blocks(model, WHY)
+    stack = blocks(model, WHY)
     # Registered for all models: without compilation it changes nothing.
     AttentionInterface.register(NAME, torch.compiler.disable(packed_attention))
-    for block in found:
+    for block in stack:
         block.compile(dynamic=True, backend=backend)
 
 

@@ -78,10 +78,10 @@ def agreed_plan(
     gpu = gpu_of(ranks.device)
     devices = LearnerDevices(ranks=ranks.size, gpus=[gpu])
     described, sampling = ranks.together(lambda: (model(), workers()))
-    mine = learner_budget(config, devices, sampling) or gpu.memory
-    budget = -int(ranks.max([float(-mine)])[0])
-    if any(gpu.uuid == one.uuid for worker in sampling for one in worker.gpus):
-        await_memory(ranks.device, mine)
+    share = learner_budget(config, devices, sampling) or gpu.memory
+    budget = -int(ranks.max([float(-share)])[0])
+    if any(gpu.uuid == each.uuid for worker in sampling for each in worker.gpus):
+        await_memory(ranks.device, share)
     return plan_for(config, described, devices, budget)
 
 
@@ -89,11 +89,11 @@ def await_memory(device: torch.device, wanted: int) -> None:
     """Wait until a GPU has about as much free memory as the run needs, but at most ROOM_SECONDS: a
     worker there may first have to end the vLLM of another run."""
     limit = time.monotonic() + ROOM_SECONDS
-    while (found := available(device)) < FREE * wanted:
+    while (free := available(device)) < FREE * wanted:
         if time.monotonic() > limit:
             log.warning(
                 "others have memory of this GPU that the run counts on",
-                available=gigabytes(found),
+                available=gigabytes(free),
                 wanted=gigabytes(wanted),
             )
             return
@@ -116,8 +116,8 @@ def plan_for(config: Config, model: Model | None, devices: LearnerDevices, budge
     if forced != "auto":
         return PassPlan(how.parallel, how.checkpointing, f"{CHECKPOINTING} is set")
     kept = rank_memory(config, model, replace(how, checkpointing=False)).total
-    room = f"{gigabytes(kept)} of {gigabytes(budget)}"
-    why = f"else a rank would need {room}" if how.checkpointing else f"a rank needs {room}"
+    need = f"{gigabytes(kept)} of {gigabytes(budget)}"
+    why = f"else a rank would need {need}" if how.checkpointing else f"a rank needs {need}"
     return PassPlan(how.parallel, how.checkpointing, why)
 
 
@@ -129,8 +129,10 @@ def _without_gpu(forced: bool | str, device: torch.device) -> str:
 
 def gpu_of(device: torch.device) -> GPUDevice:
     """Describe the GPU that a rank computes on."""
-    found = torch.cuda.get_device_properties(device)
-    return GPUDevice(uuid=f"GPU-{found.uuid}", name=found.name, memory=found.total_memory)
+    properties = torch.cuda.get_device_properties(device)
+    return GPUDevice(
+        uuid=f"GPU-{properties.uuid}", name=properties.name, memory=properties.total_memory
+    )
 
 
 def known_model(

@@ -207,10 +207,10 @@ def make_copy(
     return PolicyCopy(logprobs, follows, tokenizer=frozen.tokenizer)
 
 
-def check_tokens(key: str, path: str, own: Any, other: Any) -> None:
+def check_tokens(key: str, path: str, policy: Any, other: Any) -> None:
     """Raise UnusableModel if the tokenizer of the model at `path`, `other`, has other tokens than
     the policy's."""
-    if difference := vocabulary_difference(own.get_vocab(), other.get_vocab()):
+    if difference := vocabulary_difference(policy.get_vocab(), other.get_vocab()):
         raise UnusableModel(
             f"{key} {path}: this model has another tokenizer than the policy, so it cannot score "
             f"its tokens: {difference}"
@@ -221,14 +221,18 @@ def check_follows(key: str, path: str, copy: PolicyCopy, policy: TokenLogprobs) 
     """Raise UnusableModel if a copy that follows the policy has weights of other sizes."""
     if copy.following is None:
         return
-    own = {name: weight.shape for name, weight in policy.model.named_parameters()}
-    other = {name: weight.shape for name, weight in copy.parameters.items()}
-    name = next((n for n in {**own, **other} if own.get(n) != other.get(n)), None)
+    policy_shapes = {name: weight.shape for name, weight in policy.model.named_parameters()}
+    copy_shapes = {name: weight.shape for name, weight in copy.parameters.items()}
+    name = next(
+        (n for n in {**policy_shapes, **copy_shapes} if policy_shapes.get(n) != copy_shapes.get(n)),
+        None,
+    )
     if name is not None:
         raise UnusableModel(
             f"{key} {path}: a reference that follows the policy has its weights, and {name} is "
-            f"{_shape(other.get(name))} there and {_shape(own.get(name))} in the policy: set "
-            "algorithm.kl.reference.type to frozen, or name a model of the same architecture"
+            f"{_shape(copy_shapes.get(name))} there and {_shape(policy_shapes.get(name))} in the "
+            "policy: set algorithm.kl.reference.type to frozen, or name a model of the same "
+            "architecture"
         )
 
 

@@ -55,12 +55,12 @@ class TokenValues(nn.Module):
         wide = torch.promote_types(hidden.dtype, torch.float32)
         bias = None if head.bias is None else head.bias.to(wide)
         # Cloned, because FSDP cannot hook a view.
-        found = (
+        values = (
             nn.functional.linear(hidden.to(wide), head.weight.to(wide), bias).squeeze(-1).clone()
         )
         if part is None or inside is None:
-            return found
-        return part.summed(found * inside)
+            return values
+        return part.summed(values * inside)
 
 
 @dataclass
@@ -95,16 +95,16 @@ def set_values(
 ) -> None:
     """Set the critic's values of each sample, at all places that an estimator uses."""
     with present(critic.offloaded_weights, changed=False):
-        found: list[tuple[list[TrainingSample], torch.Tensor]] = []
+        results: list[tuple[list[TrainingSample], torch.Tensor]] = []
         for chosen, row in forward_rows(critic.values, samples, budget, ranks):
             places = torch.cat([row.predictors, row.ends])
             values = unwrapped(critic.values)(row, places)
             if chosen:
-                found.append((chosen, values))
+                results.append((chosen, values))
         # Copied to the host after all passes.
-        for chosen, values in found:
-            for sample, own in zip(chosen, split(values.cpu(), chosen), strict=True):
-                sample.values = own
+        for chosen, values in results:
+            for sample, sample_values in zip(chosen, split(values.cpu(), chosen), strict=True):
+                sample.values = sample_values
 
 
 def train_critic(
@@ -128,9 +128,9 @@ def train_critic(
     with present(critic.offloads, changed=True):
         for number, part in enumerate(minibatches):
             rate = critic.optimizers.set_lr(lr_share(number))
-            found = accumulate_value_gradients(critic, part, algorithm, budget, ranks)
+            sums = accumulate_value_gradients(critic, part, algorithm, budget, ranks)
             if number < parts:
-                seen += found
+                seen += sums
             norms.append(critic.optimizers.step())
     loss, clipped, count = ranks.sum(seen.tolist())
     metrics["critic/loss"] = loss / parts
@@ -202,7 +202,7 @@ def learn_scale(
     count, total, squares, value, miss, misses = ranks.sum(
         [
             float(len(returns)),
-            *(float(one.sum()) for one in (returns, returns**2, values, missed, missed**2)),
+            *(float(tensor.sum()) for tensor in (returns, returns**2, values, missed, missed**2)),
         ]
     )
     n = max(count, 1.0)

@@ -78,13 +78,13 @@ def generalised_advantages(
     `rewards` [k] of a sample's tokens in the loss, `values` [k] before each token, `after` the last
     token. Tokens outside the loss pass value and advantage on unchanged.
     """
-    found: list[float] = []
+    advantages: list[float] = []
     following, advantage = after, 0.0
     for reward, value in zip(reversed(rewards.tolist()), reversed(values.tolist()), strict=True):
         advantage = reward + gamma * following - value + gamma * lambda_ * advantage
-        found.append(advantage)
+        advantages.append(advantage)
         following = value
-    return torch.tensor(found[::-1], dtype=torch.float64)
+    return torch.tensor(advantages[::-1], dtype=torch.float64)
 
 
 def whitened(
@@ -102,20 +102,20 @@ def whitened(
     """
 
     def sums(of: Callable[[str, torch.Tensor], float]) -> Mapping[str, float]:
-        found = dict.fromkeys(parts, 0.0)
-        for part, one in zip(parts, returns, strict=True):
-            found[part] += of(part, one)
-        return add_up(found)
+        by_part = dict.fromkeys(parts, 0.0)
+        for part, values in zip(parts, returns, strict=True):
+            by_part[part] += of(part, values)
+        return add_up(by_part)
 
-    counts = sums(lambda _, one: float(one.numel()))
-    totals = sums(lambda _, one: float(one.sum()))
+    counts = sums(lambda _, values: float(values.numel()))
+    totals = sums(lambda _, values: float(values.sum()))
     means = {part: totals[part] / max(count, 1.0) for part, count in counts.items()}
-    squares = sums(lambda part, one: float((one - means[part]).square().sum()))
-    found = []
-    for part, one in zip(parts, returns, strict=True):
+    squares = sums(lambda part, values: float((values - means[part]).square().sum()))
+    result = []
+    for part, values in zip(parts, returns, strict=True):
         if counts[part] < 2:
-            found.append(torch.zeros_like(one))
+            result.append(torch.zeros_like(values))
             continue
         scale = (squares[part] / (counts[part] - 1)) ** 0.5 + EPSILON
-        found.append((one - means[part]) / scale + (means[part] if keep_mean else 0.0))
-    return found
+        result.append((values - means[part]) / scale + (means[part] if keep_mean else 0.0))
+    return result

@@ -58,9 +58,9 @@ def local_counts(
     conversations); `together` [n]: the sequences that each is averaged with. A conversation without
     tokens in the loss does not count."""
     sequences = sum(
-        1 for one, length in zip(first, lengths.tolist(), strict=True) if one and length
+        1 for is_first, length in zip(first, lengths.tolist(), strict=True) if is_first and length
     )
-    prompts = sum(one and other.first for one, other in zip(first, together, strict=True))
+    prompts = sum(is_first and other.first for is_first, other in zip(first, together, strict=True))
     return Counts(int(lengths.sum()), sequences, prompts)
 
 
@@ -84,7 +84,7 @@ def sequence_weights(
         case SequenceMean():
             weights = 1 / (n.clamp(min=1) * max(counts.sequences, 1))
         case PromptMean():
-            totals = n.new_tensor([one.tokens for one in together])
+            totals = n.new_tensor([group.tokens for group in together])
             weights = 1 / (totals.clamp(min=1) * max(counts.prompts, 1))
         case ConstantLength():
             weights = torch.full_like(n, 1 / (max(counts.sequences, 1) * max_tokens))

@@ -51,7 +51,7 @@ class Baselines:
         mean: a baseline of 0 would push all its answers in one direction."""
         if self.overall.rewards or not batch:
             return self
-        mean = math.fsum(one.reward for one in batch) / len(batch)
+        mean = math.fsum(group.reward for group in batch) / len(batch)
         return Baselines(Mean(mean, 0), self.keys)
 
     def of(self, key: str) -> float:
@@ -75,6 +75,6 @@ class Baselines:
         """Return metrics of a batch that is compared with these baselines."""
         count = max(len(batch), 1)
         return {
-            "baseline/mean": math.fsum(self.of(one.key) for one in batch) / count,
-            "baseline/known_keys": sum(one.key in self.keys for one in batch) / count,
+            "baseline/mean": math.fsum(self.of(group.key) for group in batch) / count,
+            "baseline/known_keys": sum(group.key in self.keys for group in batch) / count,
         }

@@ -52,8 +52,8 @@ def correction_weights(config: Correction, tokens: Tokens, sampler_is_proximal: 
             under, over = seen < low, seen > high
             return Corrected(w.masked_fill(under | over, 0.0), under, over)
         case OffPolicySequenceMask(delta=delta):
-            apart = _at("sequence", tokens.sampler - logprobs, tokens)
-            out = (tokens.advantages < 0) & (apart > delta)
+            distance = _at("sequence", tokens.sampler - logprobs, tokens)
+            out = (tokens.advantages < 0) & (distance > delta)
             return Corrected(torch.ones_like(log_w).masked_fill(out, 0.0), out, never)
 
 

@@ -39,8 +39,8 @@ def shaped_rewards(
 def replaced(config: Shaping, ended: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """[n] bool: samples whose score no longer depends on the reward. See `shaped_rewards` for the
     arguments."""
-    found = _penalised(config, ended, lengths)
-    return found | ~ended if config.mask_no_eos_with_zero else found
+    penalised = _penalised(config, ended, lengths)
+    return penalised | ~ended if config.mask_no_eos_with_zero else penalised
 
 
 def _penalised(config: Shaping, ended: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

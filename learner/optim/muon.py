@@ -55,11 +55,11 @@ def orthogonal(
     """
     a, b, c = coefficients
     tall = matrix.shape[0] > matrix.shape[1]
-    found = matrix.T if tall else matrix
-    found = found.to(torch.float32 if matrix.device.type == "cpu" else torch.bfloat16)
+    x = matrix.T if tall else matrix
+    x = x.to(torch.float32 if matrix.device.type == "cpu" else torch.bfloat16)
     # The iteration converges for a spectral norm of at most 1.
-    found = found / found.norm().clamp(min=eps)
+    x = x / x.norm().clamp(min=eps)
     for _ in range(steps):
-        gram = found @ found.T
-        found = torch.addmm(found, torch.addmm(gram, gram, gram, beta=b, alpha=c), found, beta=a)
-    return found.T if tall else found
+        gram = x @ x.T
+        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.T if tall else x

@@ -42,8 +42,8 @@ class Optimizers:
         rest = [p for p in self.names if id(p) not in chosen]
         self.parts: list[torch.optim.Optimizer] = []
         outer = _outer(model) if isinstance(config, MuonAdamW) else {}
-        for some, make in ((matrices, _muon), (rest, partial(_adamw, outer=outer))):
-            shares = [[p] for p in some] if self.in_backward else [some] if some else []
+        for members, make in ((matrices, _muon), (rest, partial(_adamw, outer=outer))):
+            shares = [[p] for p in members] if self.in_backward else [members] if members else []
             self.parts += [make(share, config) for share in shares]
         self._owner = {
             p: part for part in self.parts for g in part.param_groups for p in g["params"]
@@ -122,8 +122,8 @@ class Optimizers:
         together."""
         state, copied = self.state(), {}
         kept = part.of(state)
-        for name, one in state.items():
-            every = whole(one)
+        for name, tensor in state.items():
+            every = whole(tensor)
             if name in kept:
                 copied[name] = every.to("cpu", copy=True)
         return copied
@@ -152,8 +152,8 @@ class Optimizers:
                 quantised.setdefault((parameter, entry), {})[part] = here
             else:
                 self._owner[parameter].state[parameter][entry] = here
-        for (parameter, entry), found in quantised.items():
-            self._owner[parameter].state[parameter][entry] = _quantised(found, entry, parameter)
+        for (parameter, entry), parts in quantised.items():
+            self._owner[parameter].state[parameter][entry] = _quantised(parts, entry, parameter)
 
 
 def check_optimizer(config: Config, key: str, ranks: Ranks, sharded: bool) -> None:
@@ -222,11 +222,11 @@ def _plain(value: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
         yield from ((f".{part}", getattr(value, part)) for part in PARTS)
 
 
-def _quantised(found: dict[str, torch.Tensor], entry: str, parameter: nn.Parameter) -> Any:
+def _quantised(parts: dict[str, torch.Tensor], entry: str, parameter: nn.Parameter) -> Any:
     from torchao.optim.subclass_8bit import OptimState8bit
 
     signed = entry == "exp_avg"
-    return OptimState8bit(*(found[part] for part in PARTS), signed, parameter.dtype)
+    return OptimState8bit(*(parts[part] for part in PARTS), signed, parameter.dtype)
 
 
 def _clipped(parameters: list[nn.Parameter], limit: float) -> float:
@@ -248,42 +248,42 @@ def _groups(
     """Return AdamW's groups, each with a rate and a decay. Matrices decay; vectors (norms, biases)
     do not."""
     kinds: dict[str, list[nn.Parameter]] = {}
-    for one in parameters:
-        kind = outer.get(id(one), "matrix" if one.ndim >= 2 else "vector")
-        kinds.setdefault(kind, []).append(one)
+    for parameter in parameters:
+        kind = outer.get(id(parameter), "matrix" if parameter.ndim >= 2 else "vector")
+        kinds.setdefault(kind, []).append(parameter)
     usual, rates = config.lr, {}
     decays = {"vector": 0.0}
     if isinstance(config, MuonAdamW):
         fraction = config.initial_lr_fraction
         usual = config.adamw_lr * fraction
-        own = {
+        overrides = {
             "embedding": (config.embedding_lr, config.embedding_weight_decay),
             "head": (config.unembedding_lr, config.unembedding_weight_decay),
             "vector": (config.scalar_lr, 0.0),
         }
-        rates = {kind: rate * fraction for kind, (rate, _) in own.items() if rate is not None}
-        decays = {kind: decay for kind, (_, decay) in own.items() if decay is not None}
+        rates = {kind: rate * fraction for kind, (rate, _) in overrides.items() if rate is not None}
+        decays = {kind: decay for kind, (_, decay) in overrides.items() if decay is not None}
     return [
         {
-            "params": some,
+            "params": members,
             "lr": rates.get(kind, usual),
             "weight_decay": decays.get(kind, config.weight_decay),
         }
-        for kind, some in kinds.items()
-        if some
+        for kind, members in kinds.items()
+        if members
     ]
 
 
 def _outer(model: PreTrainedModel) -> dict[int, str]:
     """Return the kind of the embedding and of a separate output head, by parameter id."""
-    found: dict[int, str] = {}
+    kinds: dict[int, str] = {}
     for kind, module in (
         ("head", model.get_output_embeddings()),
         ("embedding", model.get_input_embeddings()),
     ):
         if module is not None:
-            found[id(module.weight)] = kind
-    return found
+            kinds[id(module.weight)] = kind
+    return kinds
 
 
 def _block_matrices(

@@ -160,18 +160,18 @@ def disk_error(error: OSError | SafetensorError) -> int | None:
     """Return the error number if the disk is the cause and waiting may help, else None."""
     number = error.errno if isinstance(error, OSError) else None
     # safetensors gives the error number only as text.
-    if number is None and (found := re.search(r"\(os error (\d+)\)", str(error))):
-        number = int(found[1])
+    if number is None and (match := re.search(r"\(os error (\d+)\)", str(error))):
+        number = int(match[1])
     return number if number in WAYS_OUT else None
 
 
 def append(file: FileIO, text: str) -> None:
     """Append `text` to an open file, all or nothing. Raises OSError."""
     before = os.fstat(file.fileno()).st_size
-    left = memoryview(text.encode())
+    remaining = memoryview(text.encode())
     try:
-        while left:
-            left = left[file.write(left) :]
+        while remaining:
+            remaining = remaining[file.write(remaining) :]
     except OSError:
         file.truncate(before)
         raise

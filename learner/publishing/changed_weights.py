@@ -61,8 +61,8 @@ class PublishedWeights:
             for name, tensor in weight_tensors(self._model).items():
                 self._before[name].copy_(bits(tensor))
         else:
-            found = weight_tensors(self._model).items()
-            self._before = {name: bits(tensor).clone() for name, tensor in found}
+            tensors = weight_tensors(self._model).items()
+            self._before = {name: bits(tensor).clone() for name, tensor in tensors}
 
     def changes(self) -> Changes | None:
         """Return the changes since the last version, and record the current weights as published.
@@ -75,21 +75,21 @@ class PublishedWeights:
         if not self._before:
             return None
         tensors = weight_tensors(self._model)
-        most = int(MOST * sum(tensor.numel() for tensor in tensors.values()))
-        mine = self._taken(tensors, most)
-        counts = self._counts(tensors, mine)
-        if sum(map(sum, counts)) > most:
+        limit = int(MOST * sum(tensor.numel() for tensor in tensors.values()))
+        local_changes = self._taken(tensors, limit)
+        counts = self._counts(tensors, local_changes)
+        if sum(map(sum, counts)) > limit:
             return None
-        found: dict[str, list[Slice]] = {}
+        changed: dict[str, list[Slice]] = {}
         for name, of_ranks in zip(tensors, zip(*counts, strict=True), strict=True):
             if any(of_ranks):
-                found[name] = self._collected(tensors[name], mine.get(name), of_ranks)
-        return Changes(found)
+                changed[name] = self._collected(tensors[name], local_changes.get(name), of_ranks)
+        return Changes(changed)
 
-    def _taken(self, tensors: dict[str, torch.Tensor], most: int) -> dict[str, Slice]:
+    def _taken(self, tensors: dict[str, torch.Tensor], limit: int) -> dict[str, Slice]:
         """Return this rank's changes and record them as published. Stop once there are more than
         `limit`."""
-        found: dict[str, Slice] = {}
+        changed: dict[str, Slice] = {}
         total = 0
         for name, tensor in tensors.items():
             new, before = bits(tensor), self._before[name]
@@ -98,34 +98,36 @@ class PublishedWeights:
                 continue
             values = new[positions]
             before[positions] = values
-            found[name] = Slice(0, positions.to(index_type(tensor)), values)
+            changed[name] = Slice(0, positions.to(index_type(tensor)), values)
             total += len(positions)
-            if total > most:
+            if total > limit:
                 break
-        return found
+        return changed
 
-    def _counts(self, tensors: dict[str, torch.Tensor], found: dict[str, Slice]) -> list[list[int]]:
+    def _counts(
+        self, tensors: dict[str, torch.Tensor], changed: dict[str, Slice]
+    ) -> list[list[int]]:
         """Return the number of changed elements of each tensor, by rank."""
-        mine = [len(found[name].positions) if name in found else 0 for name in tensors]
+        counts = [len(changed[name].positions) if name in changed else 0 for name in tensors]
         if not self._sharded:
-            return [mine]
+            return [counts]
         if not self._ranks.first:
             # Buffers are whole on every rank, so only rank 0 sends them.
             sliced = [isinstance(tensor, DTensor) for tensor in tensors.values()]
-            mine = [count if yes else 0 for count, yes in zip(mine, sliced, strict=True)]
-        every = self._ranks.gather(msgspec.msgpack.encode(mine))
+            counts = [count if yes else 0 for count, yes in zip(counts, sliced, strict=True)]
+        every = self._ranks.gather(msgspec.msgpack.encode(counts))
         return [msgspec.msgpack.decode(message, type=list[int]) for message in every]
 
     def _collected(
-        self, tensor: torch.Tensor, mine: Slice | None, counts: tuple[int, ...]
+        self, tensor: torch.Tensor, local_changes: Slice | None, counts: tuple[int, ...]
     ) -> list[Slice]:
         """Collect the changes of one tensor: from all ranks on rank 0, nothing elsewhere."""
         if self._ranks.first:
             others = [(rank, count) for rank, count in enumerate(counts) if rank and count]
             received = [self._received(tensor, rank, count) for rank, count in others]
-            return [mine, *received] if mine is not None else received
-        if mine is not None and counts[self._ranks.rank]:
-            sides = mine.positions, mine.values
+            return [local_changes, *received] if local_changes is not None else received
+        if local_changes is not None and counts[self._ranks.rank]:
+            sides = local_changes.positions, local_changes.values
             dist.send(torch.cat([side.view(torch.uint8) for side in sides]), 0)
         return []
 

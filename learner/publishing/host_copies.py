@@ -64,6 +64,8 @@ def _pieces(
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Yield pieces of both tensors' bytes, of at most one buffer each."""
     for source, target in zip(sources, targets, strict=True):
-        one, other = (tensor.reshape(-1).view(torch.uint8) for tensor in (source, target))
-        for start in range(0, len(one), PIECE):
-            yield one[start : start + PIECE], other[start : start + PIECE]
+        source_bytes, target_bytes = (
+            tensor.reshape(-1).view(torch.uint8) for tensor in (source, target)
+        )
+        for start in range(0, len(source_bytes), PIECE):
+            yield source_bytes[start : start + PIECE], target_bytes[start : start + PIECE]

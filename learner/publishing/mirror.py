@@ -28,15 +28,15 @@ class Mirror:
     def change(self, changes: Iterator[Change], base: str, tag: str) -> DeltaWriter:
         """Apply the changes from version `base` to version `tag`. Returns their delta."""
         delta = DeltaWriter(base, tag)
-        left = dict.fromkeys(self.tensors)
+        unchanged = dict.fromkeys(self.tensors)
         for change, checksum in in_threads(self._taken, changes):
-            del left[change[0]]
+            del unchanged[change[0]]
             self._checksums[change[0]] = checksum
             self._add(delta, *change)
-        unknown = [name for name in left if name not in self._checksums]
-        found = in_threads(lambda name: tensor_checksum(self._bits(name)), unknown)
-        self._checksums.update(zip(unknown, found, strict=True))
-        for name in left:
+        unknown = [name for name in unchanged if name not in self._checksums]
+        checksums = in_threads(lambda name: tensor_checksum(self._bits(name)), unknown)
+        self._checksums.update(zip(unknown, checksums, strict=True))
+        for name in unchanged:
             self._add(delta, name, *_NOTHING)
         return delta
 
@@ -73,12 +73,12 @@ def by_folder_names(
     """Yield the changes on the host, by tensors of a model folder. `ready`: see
     `HostCopies.now`."""
     for name, slices in changes.tensors.items():
-        sides = [tensor for one in slices for tensor in (one.positions, one.values)]
+        sides = [tensor for part in slices for tensor in (part.positions, part.values)]
         host = copies.copied(sides, ready)
         positions = np.concatenate(
             [
-                one.start + here.numpy().astype(np.int64)
-                for one, here in zip(slices, host[::2], strict=True)
+                part.start + here.numpy().astype(np.int64)
+                for part, here in zip(slices, host[::2], strict=True)
             ]
         )
         values = np.concatenate([here.numpy() for here in host[1::2]])

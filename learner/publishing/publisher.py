@@ -56,8 +56,8 @@ class Pushed:
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics, named as in docs/metrics.md."""
-        found = {"push/bytes": float(self.bytes), "push/full_bytes": float(self.full_bytes)}
-        return found if self.changed is None else {**found, "push/changed": self.changed}
+        sizes = {"push/bytes": float(self.bytes), "push/full_bytes": float(self.full_bytes)}
+        return sizes if self.changed is None else {**sizes, "push/changed": self.changed}
 
 
 class Publisher(Background[Version | Again]):
@@ -110,8 +110,8 @@ class Publisher(Background[Version | Again]):
 
     def _own(self, pattern: str) -> Iterator[Path]:
         """Yield the matching files, except a successor's."""
-        found = ((path, LINEAGE.match(path.name)) for path in self._folder.glob(pattern))
-        return (path for path, name in found if name is not None and name[1] in self._deletes)
+        matches = ((path, LINEAGE.match(path.name)) for path in self._folder.glob(pattern))
+        return (path for path, name in matches if name is not None and name[1] in self._deletes)
 
     def damage(self) -> str:
         """Describe a problem with a file of the newest version, or return ''. Reads all its
@@ -141,7 +141,7 @@ class Publisher(Background[Version | Again]):
 
     def manifest(self, tag: str) -> WeightManifest | None:
         """Return the manifest of a version, if it is registered and among the newest."""
-        return next((one for one in self._kept if one.tag == tag), None)
+        return next((manifest for manifest in self._kept if manifest.tag == tag), None)
 
     # --- on the thread --------------------------------------------------------------------------
 
@@ -151,8 +151,8 @@ class Publisher(Background[Version | Again]):
         if isinstance(item, HostWeights):
             # Free the old weights first: memory may not hold both.
             self._mirror = None
-            found = in_threads(_checksum, item.tensors.values())
-            checksums = dict(zip(item.tensors, found, strict=True))
+            computed = in_threads(_checksum, item.tensors.values())
+            checksums = dict(zip(item.tensors, computed, strict=True))
             head = self._proved_alike(item.head, checksums == self._checksums)
             self._checksums = checksums
             manifest = self._whole(head, item.tensors, item.kind)
@@ -180,9 +180,9 @@ class Publisher(Background[Version | Again]):
         assert self._mirror is not None
         assert self._newest is not None
         names, copies, mirror = self._deltas.names, self._deltas.copies, self._mirror
-        found = by_folder_names(item.changes, names, copies, item.ready)
+        changes = by_folder_names(item.changes, names, copies, item.ready)
         version = item.head.version
-        delta = mirror.change(found, self._newest.tag, version_tag(self._lineage, version))
+        delta = mirror.change(changes, self._newest.tag, version_tag(self._lineage, version))
         self._checksums = None
         head = self._proved_alike(item.head, delta.changed == 0)
         share = delta.changed / max(1, mirror.weights)

@@ -82,14 +82,14 @@ def described(
 ) -> list[dict[str, Any]]:
     """Return the rows of `samples.jsonl` for a trained batch."""
     # For these estimators `TrainingSample.advantage` holds the reward.
-    own = isinstance(algorithm.advantage, GlobalWhiten | GAE | SequenceValue | ReverseKL)
+    keeps_reward = isinstance(algorithm.advantage, GlobalWhiten | GAE | SequenceValue | ReverseKL)
     # Decode the text as it was sampled, including special tokens.
     decode = partial(
         tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False
     )
     rows = []
-    for one in picked:
-        header, sample, i = one.header, one.sample, one.sample.number
+    for completion in picked:
+        header, sample, i = completion.header, completion.sample, completion.sample.number
         tokens = sample.tokens.tolist()
         answer = SampledAnswer(
             step=step,
@@ -97,17 +97,17 @@ def described(
             row=header.row,
             dataset=header.dataset,
             own=header.own,
-            prompt=cut(decode(tokens[: one.prompt_tokens])),
-            completion=cut(decode(tokens[one.prompt_tokens :])),
+            prompt=cut(decode(tokens[: completion.prompt_tokens])),
+            completion=cut(decode(tokens[completion.prompt_tokens :])),
             reference=header.reference,
-            tokens=max(len(tokens) - one.prompt_tokens, 0),
+            tokens=max(len(tokens) - completion.prompt_tokens, 0),
             reward=header.rewards[i],
             status=header.statuses[i],
             components={name: values[i] for name, values in header.components.items()},
             reasons=header.reasons[i] if header.reasons else {},
-            advantage=None if own or not sample.trains else sample.advantage,
+            advantage=None if keeps_reward or not sample.trains else sample.advantage,
             finish_reason=header.finish_reasons[i],
-            versions=one.versions,
+            versions=completion.versions,
         )
         rows.append(answer.model_dump())
     return rows

@@ -14,14 +14,14 @@ def losses(
 ) -> dict[str, float]:
     """Return the mean loss of a step's tokens, and the mean loss of each dataset in the step, by
     name."""
-    found = {"train/loss": sum(nats) / max(sum(tokens), 1.0)}
+    metrics = {"train/loss": sum(nats) / max(sum(tokens), 1.0)}
     if len(names) > 1:
-        found |= {
+        metrics |= {
             f"train/loss/{name}": total / count
             for name, total, count in zip(names, nats, tokens, strict=True)
             if count
         }
-    return found
+    return metrics
 
 
 def smoothed(before: float, loss: float, steps: int) -> float:
@@ -44,14 +44,14 @@ def validation_losses(names: Sequence[str], sums: Sequence[Sequence[float]]) -> 
     """Return the metrics of all validation rows, and of each dataset. `sums`: nats, tokens, nats of
     tokens that spell text, and bytes of that text, for each dataset."""
     nats, tokens, of_text, size = (sum(column) for column in zip(*sums, strict=True))
-    found = {
+    metrics = {
         "validation/loss": nats / max(tokens, 1.0),
         "validation/bits_per_byte": of_text / math.log(2) / max(size, 1.0),
     }
-    named = [(name, one) for name, one in zip(names, sums, strict=True) if one[1]]
+    named = [(name, each) for name, each in zip(names, sums, strict=True) if each[1]]
     if len(named) > 1:
-        found |= {f"validation/loss/{name}": one[0] / one[1] for name, one in named}
-    return found
+        metrics |= {f"validation/loss/{name}": each[0] / each[1] for name, each in named}
+    return metrics
 
 
 def comparisons(
@@ -62,12 +62,12 @@ def comparisons(
     `sums`: the columns of each dataset."""
     pairs, *totals = (sum(column) for column in zip(*sums, strict=True))
     means = zip(columns[1:], totals, strict=True)
-    found = {f"{stage}/{name}": total / max(pairs, 1.0) for name, total in means}
+    metrics = {f"{stage}/{name}": total / max(pairs, 1.0) for name, total in means}
     at = columns.index("loss")
-    named = [(name, one) for name, one in zip(names, sums, strict=True) if one[0]]
+    named = [(name, each) for name, each in zip(names, sums, strict=True) if each[0]]
     if len(names) > 1 and (stage == "train" or len(named) > 1):
-        found |= {f"{stage}/loss/{name}": one[at] / one[0] for name, one in named}
-    return found
+        metrics |= {f"{stage}/loss/{name}": each[at] / each[0] for name, each in named}
+    return metrics
 
 
 class Laps:

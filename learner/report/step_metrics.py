@@ -74,7 +74,9 @@ def admission_wait(
     """Return the mean seconds that the workers waited for admission since `before` (totals by
     worker id), and the new totals. A new or restarted worker counts from now on. A worker that only
     evaluates does not count."""
-    now = {one.id: one.admission_wait_seconds for one in workers if not one.evaluation_only}
+    now = {
+        worker.id: worker.admission_wait_seconds for worker in workers if not worker.evaluation_only
+    }
     grown = [total - before[id_] for id_, total in now.items() if id_ in before]
     waits = [max(wait, 0.0) for wait in grown]
     return (sum(waits) / len(waits) if waits else 0.0), now

@@ -50,12 +50,12 @@ class DatasetTokens:
     def lengths(self) -> tuple[Lengths, int]:
         """Return the lengths of all rows, and the largest token id. Raises FileNotFoundError before
         all files are built."""
-        found = [cache.lengths() for _, cache in self._files]
-        largest = max(token for _, token in found)
-        if len(found) == 1:
-            return found[0][0], largest
-        tokens = np.stack([lengths.tokens for lengths, _ in found])
-        first = np.stack([lengths.first for lengths, _ in found])
+        read = [cache.lengths() for _, cache in self._files]
+        largest = max(token for _, token in read)
+        if len(read) == 1:
+            return read[0][0], largest
+        tokens = np.stack([lengths.tokens for lengths, _ in read])
+        first = np.stack([lengths.first for lengths, _ in read])
         return Lengths(tokens.sum(0, dtype=np.int32), first.max(0), tokens.max(0)), largest
 
     def row(self, index: int) -> list[TokenRow]:

@@ -29,9 +29,9 @@ class ReadAhead:
     def next(self, is_last: bool) -> Read:
         """Return the next step, and this rank's part of its rows. Unless the step `is_last`, the
         thread begins to read the step after it. Raises as `SupervisedRows.examples` does."""
-        found = self._read() if self._reading is None else self._reading.result()
+        read = self._read() if self._reading is None else self._reading.result()
         self._reading = None if is_last else self._thread.submit(self._read)
-        return found
+        return read
 
     def wait(self) -> None:
         """Wait until the thread is idle, because the token files support one reader at a time.

@@ -17,16 +17,16 @@ MOST = 64 << 20
 def texts(config: SFTConfig, store: RunStore, volume: Volume) -> Iterator[str]:
     """Yield texts of prompts and answers, about equally many characters of each dataset, spread
     over all its rows."""
-    readers = [store.dataset(one.dataset, volume) for one in config.data.components]
+    readers = [store.dataset(component.dataset, volume) for component in config.data.components]
     for reader in readers:
-        left, rows = MOST // len(readers), len(reader)
+        remaining, rows = MOST // len(readers), len(reader)
         # A step without a common divisor with the number of rows visits each row once.
         step = next(n for n in range(int(rows * 0.618) + 1, rows + 2) if gcd(n, rows) == 1)
         for place in range(rows):
             for text in texts_of(reader.row(place * step % rows)):
-                left -= len(text)
+                remaining -= len(text)
                 yield text
-            if left < 0:
+            if remaining < 0:
                 break
 
 

@@ -55,14 +55,14 @@ class SupervisedRows:
     def examples(self, uses: list[StepRow]) -> list[Example]:
         """Return examples of the rows that have a token in the loss. The answers of a pair are
         consecutive."""
-        found = [
+        examples = [
             # A packed row may be cut further. It is always one sequence.
             example(row, use.tokens if len(rows) == 1 else self.longest, use.component)
             for use in uses
             for rows in [self.datasets[use.component].row(use.row)]
             for row in rows
         ]
-        return [one for one in found if bool(one.loss_mask.any())]
+        return [each for each in examples if bool(each.loss_mask.any())]
 
     def validation_blocks(self) -> Iterator[list[StepRow]]:
         """Yield the validation rows in blocks, the same on every rank."""
@@ -128,32 +128,21 @@ def _opened(
     supervised: SupervisedProgress,
     datasets: list[DatasetTokens],
 ) -> SupervisedRows:
-    called = zip(config.data.components, datasets, strict=False)
-    components = [one.model_copy(update={"dataset": dataset.name}) for one, dataset in called]
+    pairs = zip(config.data.components, datasets, strict=False)
+    components = [
+        component.model_copy(update={"dataset": dataset.name}) for component, dataset in pairs
+    ]
+    share = 0.0 if config.validation.datasets else config.validation.share
     try:
         longest = config.longest_row(state.loaded.max_length)
-    except ValueError as error:
-        raise RunCannotGoOn(str(error)) from error
-    known = state.loaded.model.get_input_embeddings().num_embeddings
-    lengths: list[Lengths] = []
-    for dataset in datasets:
-        found, largest = dataset.lengths()
-        if largest >= known:
-            raise UnusableModel(
-                f"the tokenizer makes token {largest} of {dataset.name}, and the model knows "
-                f"{known} tokens: they do not belong together"
-            )
-        if config.data.overlong == "refuse" and longest is not None:
-            _refuse_overlong(dataset.name, found, longest)
-        lengths.append(found)
-    own = config.validation.datasets
-    share = 0.0 if own else config.validation.share
-    try:
-        made = sources(components, supervised.rows[: len(components)], share)
-        mixture = Mixture(made, config.training.seed)
+        lengths = _checked_lengths(config, state, datasets, longest)
+        split = sources(components, supervised.rows[: len(components)], share)
+        mixture = Mixture(split, config.training.seed)
         _refuse_unusable(datasets, mixture, lengths, config, longest)
         steps = SFTSteps(config, mixture, lengths, longest, supervised.position, supervised.waiting)
         total = step_count(config, mixture, lengths, longest)
+    except RunCannotGoOn:
+        raise
     except ValueError as error:
         raise RunCannotGoOn(str(error)) from error
     if (trained := state.progress.step) > total:
@@ -166,27 +155,55 @@ def _opened(
             f"no row has room in data.max_seq_len {longest} with data.overlong "
             f"{config.data.overlong}: raise it"
         )
-    held = {
-        number: np.arange(len(lengths[number].tokens)) if own else mixture.held_out(number)
-        for number in range(
-            len(components) if own else 0, len(datasets) if own else len(components)
-        )
-    }
-    limits = [one.rows or config.validation.rows for one in own] or [config.validation.rows]
-    sets = [
-        list(_validated(number, _spread(found, most), lengths, config, longest))
-        for (number, found), most in zip(held.items(), cycle(limits), strict=False)
-    ]
-    validation = _within(sets, config.validation.tokens)
+    validation = _validation_rows(config, mixture, lengths, longest)
     if not validation and config.validation.patience is not None:
         raise RunCannotGoOn(
             f"validation.patience {config.validation.patience} counts validations, and there is no "
             f"row to validate on (validation.share {share:g} of {sum(supervised.rows):,} rows): "
             "raise validation.share, name validation.datasets, or leave patience out"
         )
-    named = {dataset.name: of for dataset, of in zip(datasets, lengths, strict=True)}
-    warnings = [said for name, of in named.items() for said in _overlong(name, of, longest, config)]
+    by_name = {dataset.name: each for dataset, each in zip(datasets, lengths, strict=True)}
+    warnings = [
+        warning
+        for name, each in by_name.items()
+        for warning in _overlong(name, each, longest, config)
+    ]
     return SupervisedRows(datasets, steps, total, validation, mixture.epoch_rows, longest, warnings)
+
+
+def _checked_lengths(
+    config: SFTConfig, state: TrainingState, datasets: list[DatasetTokens], longest: int | None
+) -> list[Lengths]:
+    """Return the lengths of each dataset's rows. Raises UnusableModel if the model lacks a token,
+    and UnusableRow for a row that is too long with `data.overlong` refuse."""
+    known = state.loaded.model.get_input_embeddings().num_embeddings
+    checked: list[Lengths] = []
+    for dataset in datasets:
+        lengths, largest = dataset.lengths()
+        if largest >= known:
+            raise UnusableModel(
+                f"the tokenizer makes token {largest} of {dataset.name}, and the model knows "
+                f"{known} tokens: they do not belong together"
+            )
+        if config.data.overlong == "refuse" and longest is not None:
+            _refuse_overlong(dataset.name, lengths, longest)
+        checked.append(lengths)
+    return checked
+
+
+def _validation_rows(
+    config: SFTConfig, mixture: Mixture, lengths: list[Lengths], longest: int | None
+) -> list[StepRow]:
+    """Return the validation rows: of the datasets to validate on, else those held out of each
+    training dataset."""
+    named, common = config.validation.datasets, config.validation.rows
+    first = len(mixture.sources) if named else 0
+    limits = [dataset.rows or common for dataset in named] or [common]
+    sets = []
+    for number, limit in zip(range(first, len(lengths)), cycle(limits), strict=False):
+        rows = np.arange(len(lengths[number].tokens)) if named else mixture.held_out(number)
+        sets.append(list(_validated(number, _spread(rows, limit), lengths, config, longest)))
+    return _within(sets, config.validation.tokens)
 
 
 def _refuse_overlong(name: str, lengths: Lengths, longest: int) -> None:
@@ -212,18 +229,18 @@ def _overlong(name: str, lengths: Lengths, longest: int | None, config: SFTConfi
     limit = "the model's positions" if config.data.max_seq_len is None else "data.max_seq_len"
     setting = f"data.overlong {config.data.overlong}"
     why = "are longer" if config.data.overlong == "skip" else "begin their answers later"
-    found = []
+    warnings = []
     if left_out:
-        found.append(
+        warnings.append(
             f"{left_out:,} of {len(taken):,} rows of {name} are left out ({setting}): a row may "
             f"have {longest:,} tokens ({limit}), and these {why}"
         )
     if cut:
-        found.append(
+        warnings.append(
             f"{cut:,} of {len(taken):,} rows of {name} lose their end ({setting}): a row may have "
             f"{longest:,} tokens ({limit})"
         )
-    return found
+    return warnings
 
 
 def _refuse_unusable(
@@ -272,26 +289,26 @@ def _within(sets: list[list[StepRow]], tokens: int | None) -> list[StepRow]:
     ]
 
 
-def _spread(rows: np.ndarray, most: int | None) -> np.ndarray:
+def _spread(rows: np.ndarray, limit: int | None) -> np.ndarray:
     """Return at most `limit` of `rows`, evenly spaced."""
-    if most is None or len(rows) <= most:
+    if limit is None or len(rows) <= limit:
         return rows
-    return rows[np.arange(most) * len(rows) // most]
+    return rows[np.arange(limit) * len(rows) // limit]
 
 
 def _records(config: SFTConfig, store: RunStore, volume: Volume) -> list[DatasetRecord]:
     """Return the training and validation datasets, with all their files on this host."""
-    names = [one.dataset for one in config.data.components]
-    names += [one.dataset for one in config.validation.datasets]
+    names = [each.dataset for each in config.data.components]
+    names += [each.dataset for each in config.validation.datasets]
     # Each dataset is looked up once: a dataset that is used twice and grows in between would have
     # two splits.
-    found = {name: store.dataset(name, volume).record for name in dict.fromkeys(names)}
-    return [found[name] for name in names]
+    records = {name: store.dataset(name, volume).record for name in dict.fromkeys(names)}
+    return [records[name] for name in names]
 
 
 def _counted(records: list[DatasetRecord], ranks: Ranks) -> list[int]:
     """Return rank 0's row counts of the datasets. Another rank may have looked later."""
-    message = ranks.from_first(lambda: json.dumps([one.rows for one in records]).encode())
+    message = ranks.from_first(lambda: json.dumps([record.rows for record in records]).encode())
     rows: list[int] = json.loads(message)
     return rows
 

@@ -59,18 +59,20 @@ def cache_key(tokenizer: Any, data: SFTData, answer: Preferred | None = None) ->
     """Return a key of everything that decides how rows become tokens: tokenizer, template, options,
     the answer of a pair, and the format of the files."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    own = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab()))
+    vocabulary = (
+        backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab()))
+    )
     names = ("bos_token_id", "eos_token_id", "unk_token_id")
     kept = ("system", "template", "chat_template", "chat_template_kwargs")
     options = {name: getattr(data, name) for name in kept}
-    said = {
-        "tokenizer": xxhash.xxh3_128_hexdigest(own.encode()),
+    key = {
+        "tokenizer": xxhash.xxh3_128_hexdigest(vocabulary.encode()),
         "chat_template": tokenizer.chat_template,
         "special": [getattr(tokenizer, name) for name in names],
         "options": options | ({"answer": answer} if answer else {"train_on": data.train_on}),
         "schema": SCHEMA.metadata[b"headrace.tokens"].decode(),
     }
-    return xxhash.xxh3_64_hexdigest(json.dumps(said, sort_keys=True).encode())
+    return xxhash.xxh3_64_hexdigest(json.dumps(key, sort_keys=True).encode())
 
 
 class TokenFile(NamedTuple):
@@ -281,7 +283,7 @@ def _batch(rows: Sequence[TokenRow]) -> pa.RecordBatch:
         ([row.spans.ravel() for row in rows], np.int32),
         ([row.sizes for row in rows], np.int16),
     ):
-        offsets = np.cumsum([0, *(len(one) for one in values)])
+        offsets = np.cumsum([0, *(len(value) for value in values)])
         flat = np.concatenate(values).astype(kind)
         columns.append(pa.LargeListArray.from_arrays(pa.array(offsets), pa.array(flat)))
     return pa.record_batch(columns, SCHEMA)

@@ -190,7 +190,7 @@ class RunStore:
         if not small:
             return 0
         stored = self.call(self.trajectories.payloads, small)
-        return sum(bytes_outside(one) for one in stored if one is not None)
+        return sum(bytes_outside(payload) for payload in stored if payload is not None)
 
     def payload_room(self) -> int | None:
         """Return the bytes that payloads may still take on the data volume, or None if payloads are

@@ -97,10 +97,10 @@ def round_folder(folder: Path, dtype: torch.dtype) -> RoundingLoss:
         opened_by_umask(path)
     index = folder / f"{WEIGHTS}.index.json"
     if index.is_file():
-        said = json.loads(index.read_text())
-        sizes = (folder.joinpath(name).stat().st_size for name in {*said["weight_map"].values()})
-        said["metadata"] = {**said.get("metadata", {}), "total_size": sum(sizes)}
-        index.write_text(json.dumps(said, indent=2) + "\n")
+        content = json.loads(index.read_text())
+        sizes = (folder.joinpath(name).stat().st_size for name in {*content["weight_map"].values()})
+        content["metadata"] = {**content.get("metadata", {}), "total_size": sum(sizes)}
+        index.write_text(json.dumps(content, indent=2) + "\n")
     if (config := folder / CONFIG).is_file():
         named = with_dtype_named(json.loads(config.read_text()), str(loss))
         config.write_text(json.dumps(named, indent=2) + "\n")

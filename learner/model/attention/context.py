@@ -57,8 +57,10 @@ class RowPart:
     def here(self, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return which of the row's `places` [p] are in this stretch, and their places in it [p].
         The place of a token outside the stretch is arbitrary."""
-        own = places - self.start
-        return (own >= 0) & (own < self.size), own.clamp(0, max(self.size - 1, 0))
+        places_here = places - self.start
+        return (places_here >= 0) & (places_here < self.size), places_here.clamp(
+            0, max(self.size - 1, 0)
+        )
 
     def summed(self, x: torch.Tensor) -> torch.Tensor:
         """Return the sum of all ranks' `x`, with the gradient of this rank's `x`. All ranks compute
@@ -110,10 +112,10 @@ def key_heads(heads: int, groups: int, ranks: int) -> list[int]:
     """Return the key heads of all ranks, rank by rank, the same number for each. Query head i of
     `heads` reads key head i·`groups`//`heads`, and rank r has the r-th part of the query heads."""
     every = [i * groups // heads for i in range(heads)]
-    own = heads // ranks
-    parts = [sorted(set(every[i : i + own])) for i in range(0, heads, own)]
+    share = heads // ranks
+    parts = [sorted(set(every[i : i + share])) for i in range(0, heads, share)]
     even = all(
-        every[r * own : (r + 1) * own] == [g for g in part for _ in range(own // len(part))]
+        every[r * share : (r + 1) * share] == [g for g in part for _ in range(share // len(part))]
         for r, part in enumerate(parts)
     )
     if even and len({len(part) for part in parts}) == 1:
@@ -160,15 +162,15 @@ class _ToTokens(torch.autograd.Function):
 
 
 def _to_heads(x: torch.Tensor, part: RowPart) -> torch.Tensor:
-    one = x[:, 0].shape[1:]
-    outgoing = x.transpose(0, 1).contiguous().view(-1, *one)
+    shape = x[:, 0].shape[1:]
+    outgoing = x.transpose(0, 1).contiguous().view(-1, *shape)
     return _exchanged(outgoing, [part.size] * part.context.size, list(part.sizes), part.context)
 
 
 def _to_tokens(x: torch.Tensor, part: RowPart) -> torch.Tensor:
     ranks = part.context.size
-    found = _exchanged(x.contiguous(), list(part.sizes), [part.size] * ranks, part.context)
-    return found.unflatten(0, (ranks, part.size)).transpose(0, 1)
+    rows = _exchanged(x.contiguous(), list(part.sizes), [part.size] * ranks, part.context)
+    return rows.unflatten(0, (ranks, part.size)).transpose(0, 1)
 
 
 def _exchanged(
@@ -176,6 +178,6 @@ def _exchanged(
 ) -> torch.Tensor:
     """[Σ taken, …] rows that the other ranks send to this rank. `x` [Σ given, …]: the rows that
     this rank sends, rank by rank."""
-    found = x.new_empty(sum(taken), *x.shape[1:])
-    dist.all_to_all_single(found, x, taken, given, group=context.group)
-    return found
+    received = x.new_empty(sum(taken), *x.shape[1:])
+    dist.all_to_all_single(received, x, taken, given, group=context.group)
+    return received

@@ -135,8 +135,8 @@ def _backward(
     if queries.padding is not None:
         # Padding must not contribute.
         norm = norm.masked_fill(queries.padding[..., None], torch.inf)
-    found = dense_backward(slope, q, k, v, merged, norm.transpose(1, 2), call.causal, scaling)
-    of_query, of_key, of_value = (x.transpose(1, 2) for x in found)
+    gradients = dense_backward(slope, q, k, v, merged, norm.transpose(1, 2), call.causal, scaling)
+    of_query, of_key, of_value = (x.transpose(1, 2) for x in gradients)
     return queries.flat(of_query), keys.flat(of_key), keys.flat(of_value)
 
 

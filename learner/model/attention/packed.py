@@ -158,14 +158,14 @@ def _own_mask(model: PreTrainedModel) -> str | None:
 def why_not_shared(model: PreTrainedModel, ranks: int) -> str | None:
     """Return why `ranks` ranks cannot share rows of `model`, or None if they can."""
     config, name = model.config.get_text_config(), type(model).__name__
-    if (own := _own_mask(model)) is not None:
-        return own
+    if (reason := _own_mask(model)) is not None:
+        return reason
     heads = config.num_attention_heads
     if heads % ranks:
         return f"{name} has {heads} attention heads, which {ranks} ranks cannot share evenly"
     scaling = getattr(config, "rope_parameters", None) or {}
-    by_layer = [one for one in scaling.values() if isinstance(one, dict)]
-    kinds = {one.get("rope_type") for one in (scaling, *by_layer)}
-    if found := [kind for kind in GROWING if kind in kinds]:
-        return f"{name}'s rotary embeddings ({found[0]}) depend on the longest position of a pass"
+    by_layer = [each for each in scaling.values() if isinstance(each, dict)]
+    kinds = {each.get("rope_type") for each in (scaling, *by_layer)}
+    if growing := [kind for kind in GROWING if kind in kinds]:
+        return f"{name}'s rotary embeddings ({growing[0]}) depend on the longest position of a pass"
     return None

@@ -90,8 +90,8 @@ class Side:
         """[n, longest] bool mask of padding. None: there is no padding."""
         if self.real is None:
             return None
-        found = torch.ones(self.shape[0] * self.shape[1], dtype=torch.bool, device=self.real.device)
-        return found.index_fill_(0, self.real, False).view(self.shape)
+        mask = torch.ones(self.shape[0] * self.shape[1], dtype=torch.bool, device=self.real.device)
+        return mask.index_fill_(0, self.real, False).view(self.shape)
 
 
 @dataclass(frozen=True)
@@ -148,15 +148,15 @@ def cuts(pieces: list[AttentionPiece]) -> list[list[AttentionPiece]]:
     def kind(piece: AttentionPiece) -> tuple[int, int]:
         return piece.stage, 0 if piece.causal else len(piece.keys)
 
-    found: list[list[AttentionPiece]] = []
+    groups: list[list[AttentionPiece]] = []
     for piece in sorted(pieces, key=lambda piece: (*kind(piece), -len(piece.queries))):
-        first = found[-1][0] if found else piece
+        first = groups[-1][0] if groups else piece
         longest = len(first.queries)
         fits = longest <= SHORT or len(piece.queries) >= SIMILAR * longest
-        if not found or kind(first) != kind(piece) or not fits:
-            found.append([])
-        found[-1].append(piece)
-    return found
+        if not groups or kind(first) != kind(piece) or not fits:
+            groups.append([])
+        groups[-1].append(piece)
+    return groups
 
 
 def block_of(cut: list[AttentionPiece], device: torch.device) -> Block:

@@ -47,27 +47,27 @@ class PackedLayout:
     @cached_property
     def positions(self) -> list[int]:
         """Position of each segment's first token: tokens of its ancestors."""
-        found: list[int] = []
+        firsts: list[int] = []
         for parent in self.parents:
-            found.append(0 if parent == ROOT else found[parent] + self.lengths[parent])
-        return found
+            firsts.append(0 if parent == ROOT else firsts[parent] + self.lengths[parent])
+        return firsts
 
     @cached_property
     def depths(self) -> list[int]:
         """Ancestors of each segment."""
-        found: list[int] = []
+        counts: list[int] = []
         for parent in self.parents:
-            found.append(0 if parent == ROOT else found[parent] + 1)
-        return found
+            counts.append(0 if parent == ROOT else counts[parent] + 1)
+        return counts
 
     @cached_property
     def ends(self) -> list[int]:
         """End of each segment and all its descendants: the first token after them."""
-        found = [self.starts[i + 1] for i in range(len(self.lengths))]
+        last = [self.starts[i + 1] for i in range(len(self.lengths))]
         for i in reversed(range(len(self.lengths))):
             if self.parents[i] != ROOT:
-                found[self.parents[i]] = max(found[self.parents[i]], found[i])
-        return found
+                last[self.parents[i]] = max(last[self.parents[i]], last[i])
+        return last
 
     @property
     def shares(self) -> bool:
@@ -115,11 +115,11 @@ class PackedLayout:
     def _pieces(self) -> list[AttentionPiece]:
         pieces = []
         for i in range(len(self.lengths)):
-            own = torch.arange(self.starts[i], self.starts[i + 1])
-            pieces.append(AttentionPiece(own, own, causal=True, stage=0))
+            tokens = torch.arange(self.starts[i], self.starts[i + 1])
+            pieces.append(AttentionPiece(tokens, tokens, causal=True, stage=0))
             if self.ends[i] > self.starts[i + 1]:
                 below = torch.arange(self.starts[i + 1], self.ends[i])
-                pieces.append(AttentionPiece(below, own, causal=False, stage=1 + self.depths[i]))
+                pieces.append(AttentionPiece(below, tokens, causal=False, stage=1 + self.depths[i]))
         return pieces
 
     def _windowed(self, window: int) -> list[AttentionPiece]:
@@ -130,24 +130,26 @@ class PackedLayout:
         for i, length in enumerate(self.lengths):
             for first in range(0, length, window):
                 start = self.starts[i] + first
-                own = torch.arange(start, min(start + window, self.starts[i + 1]))
-                pieces.append(AttentionPiece(own, own, causal=True, stage=0))
+                chunk = torch.arange(start, min(start + window, self.starts[i + 1]))
+                pieces.append(AttentionPiece(chunk, chunk, causal=True, stage=0))
                 before = torch.arange(max(start - window + 1, self.starts[i]), start)
                 if first == 0:
                     before = self.before(i, window - 1)
                 if len(before):
-                    pieces += _band(own, before, window)
+                    pieces += _band(chunk, before, window)
         return pieces
 
     # --- calls of the varlen kernel -------------------------------------------------------------
 
     def _varlen_calls(self, window: int | None) -> tuple[VarlenCall, ...]:
-        own = [torch.arange(*pair) for pair in zip(self.starts, self.starts[1:], strict=False)]
+        segments = [torch.arange(*pair) for pair in zip(self.starts, self.starts[1:], strict=False)]
         if window is None:
-            return self._call(own, own, causal=True), *self._of_ancestors()
+            return self._call(segments, segments, causal=True), *self._of_ancestors()
         # The keys of a segment begin with the earlier tokens that its window reaches.
-        keys = [torch.cat([self.before(i, window - 1), tokens]) for i, tokens in enumerate(own)]
-        return (self._call(own, keys, causal=True, window=window),)
+        keys = [
+            torch.cat([self.before(i, window - 1), tokens]) for i, tokens in enumerate(segments)
+        ]
+        return (self._call(segments, keys, causal=True, window=window),)
 
     def _of_ancestors(self) -> list[VarlenCall]:
         """Return one call per depth, because segments of the same depth have different
@@ -207,8 +209,8 @@ def _bounds(sizes: Sequence[int]) -> torch.Tensor:
     return torch.tensor([0, *accumulate(sizes)], dtype=torch.int32)
 
 
-def _band(own: torch.Tensor, before: torch.Tensor, window: int) -> list[AttentionPiece]:
-    """Return the pieces of a chunk `own` [m ≤ window] and the tokens directly before it, `before`
+def _band(chunk: torch.Tensor, before: torch.Tensor, window: int) -> list[AttentionPiece]:
+    """Return the pieces of a chunk `chunk` [m ≤ window] and the tokens directly before it, `before`
     [b < window].
 
     With r = 0 for the nearest token before the chunk, token a of the chunk sees r ≤ t = window − 2
@@ -217,10 +219,10 @@ def _band(own: torch.Tensor, before: torch.Tensor, window: int) -> list[Attentio
     """
     reach, b = window - 1, len(before)
     nearest = before.flip(0)
-    low = max(0, reach - len(own))
-    slanted = own[:reach].flip(0)[: max(0, b - low)]
+    low = max(0, reach - len(chunk))
+    slanted = chunk[:reach].flip(0)[: max(0, b - low)]
     pieces = [
-        AttentionPiece(own[: reach - b], before, causal=False, stage=2),
+        AttentionPiece(chunk[: reach - b], before, causal=False, stage=2),
         AttentionPiece(slanted, nearest[:low], causal=False, stage=2),
         AttentionPiece(slanted, nearest[low:], causal=True, stage=1),
     ]

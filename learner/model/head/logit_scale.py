@@ -15,10 +15,10 @@ from learner.errors import RunCannotGoOn
 MULTIPLIERS = ("logit_scale", "lm_head_multiplier")
 DIVISORS = ("logits_scaling",)
 CAP = "final_logit_softcapping"
-APART = 1e-3
+TOLERANCE = 1e-3
 """Largest difference between the model's logits and ours, relative to the largest logit. Rounding
 stays below it; another factor or cap exceeds it."""
-APART_BFLOAT16 = 0.05
+TOLERANCE_BFLOAT16 = 0.05
 """The same tolerance for bfloat16, whose rounding alone gives 0.01 to 0.02."""
 
 
@@ -75,15 +75,15 @@ def other_logits(model: PreTrainedModel) -> str | None:
     `logit_scale` of the head's output. Return None if they agree."""
     words = model.get_input_embeddings().num_embeddings
     tokens = ((torch.arange(8) * 7 + 3) % words).to(model.device)[None]
-    own: Any = model(input_ids=tokens, use_cache=False)
-    found = model.get_output_embeddings()(
+    output: Any = model(input_ids=tokens, use_cache=False)
+    logits = model.get_output_embeddings()(
         model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
     )
-    scaled = logit_scale(model).apply_(found)
+    scaled = logit_scale(model).apply_(logits)
     # Compared up to a constant, which does not change probabilities.
-    ours, theirs = (x - x.mean(-1, keepdim=True) for x in (scaled, own.logits))
-    apart = APART_BFLOAT16 if found.dtype == torch.bfloat16 else APART
-    if not (ours - theirs).abs().max() > apart * theirs.abs().max():
+    ours, theirs = (x - x.mean(-1, keepdim=True) for x in (scaled, output.logits))
+    tolerance = TOLERANCE_BFLOAT16 if logits.dtype == torch.bfloat16 else TOLERANCE
+    if not (ours - theirs).abs().max() > tolerance * theirs.abs().max():
         return None
     return (
         f"{type(model).__name__} makes other logits of its output head than the learner can: "

@@ -79,8 +79,8 @@ class _HeadLogprobs(torch.autograd.Function):
                 shrink = (peak - higher).exp()
                 inside = (target >= v) & (target < v + vocabulary)
                 column = (target - v).clamp(0, logits.shape[1] - 1)[:, None]
-                found = logits.gather(1, column).squeeze(1)
-                chosen[r : r + rows] = torch.where(inside, found, chosen[r : r + rows])
+                at_target = logits.gather(1, column).squeeze(1)
+                chosen[r : r + rows] = torch.where(inside, at_target, chosen[r : r + rows])
                 exponentials = (logits - higher[:, None]).exp_()
                 mass = mass * shrink + exponentials.sum(1)
                 weighted = weighted * shrink + exponentials.mul_(logits).sum(1)
@@ -156,8 +156,8 @@ class HeadGradients:
         """Return the three gradients in the types of their tensors. None: not trained."""
         sums = (self.hidden, self.weight, self.bias)
         return [
-            None if total is None or one is None else total.to(one.dtype)
-            for total, one in zip(sums, self._given, strict=True)
+            None if total is None or tensor is None else total.to(tensor.dtype)
+            for total, tensor in zip(sums, self._given, strict=True)
         ]
 
 

@@ -24,15 +24,15 @@ class FolderNames:
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
         shapes = {name: tensor.shape for name, tensor in weight_tensors(model).items()}
-        own = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-        every = as_in_a_folder(model, own)
+        tensors = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+        every = as_in_a_folder(model, tensors)
         same = {id(tensor): name for name, tensor in every.items()}
-        self._renamed = {n: same[id(t)] for n, t in own.items() if id(t) in same}
-        self._converted = {n: t.shape for n, t in own.items() if n not in self._renamed}
-        found = list(self._renamed.values())
+        self._renamed = {n: same[id(t)] for n, t in tensors.items() if id(t) in same}
+        self._converted = {n: t.shape for n, t in tensors.items() if n not in self._renamed}
+        names = list(self._renamed.values())
         for name in self._converted:
-            found += as_in_a_folder(model, {name: own[name]})
-        self.divisible = sorted(found) == sorted(every)
+            names += as_in_a_folder(model, {name: tensors[name]})
+        self.divisible = sorted(names) == sorted(every)
         """Whether each of the model's tensors converts to folder tensors by itself. `changes`
         requires it."""
 

@@ -12,7 +12,7 @@ from transformers import AutoConfig, PreTrainedModel
 
 from learner.distributed import Ranks
 from learner.errors import UnusableModel
-from learner.model.loading.own_files import DESCRIPTIONS
+from learner.model.loading.kept_files import DESCRIPTIONS
 from services.contracts.config.model import ScratchModel
 from services.estimate.shape import scratch_shape
 from services.models import ModelFolder, UnusableFolder
@@ -149,5 +149,5 @@ def why_not(path: str, error: BaseException, what: str = "model") -> str:
             f"{what} {path} ships Python code of its own; set model.trust_remote_code if you have "
             "read it and trust it"
         )
-    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-    return f"{what} {path} does not load: {type(error).__name__}: {printable(said[:300])}"
+    message = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{what} {path} does not load: {type(error).__name__}: {printable(message[:300])}"

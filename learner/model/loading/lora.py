@@ -45,21 +45,21 @@ NAME = ".default"
 def load_policy(
     config: PretrainedModel,
     start: str,
-    own: Path,
+    model_folder: Path,
     checkpoint: Path | None,
     seed: int,
     device: torch.device | str = "cpu",
     sharing: Ranks | None = None,
 ) -> LoadedModel:
     """Load the policy from the run's `checkpoint`, else from the model at `start`. With
-    `model.lora` the base is the checkpoint's base, else the base in `own`, the run's model folder,
-    if it exists. The caller must check the base (`check_files`). `sharing`: see `load_model`.
+    `model.lora` the base is the checkpoint's base, else the base in the run's `model_folder`, if it
+    exists. The caller must check the base (`check_files`). `sharing`: see `load_model`.
 
     Raises UnusableModel, and RunCannotGoOn for a checkpoint with other adapters.
     """
     if config.lora is None:
         return load_model(str(checkpoint or start), config, device, sharing=sharing)
-    base = base_of(config, start, own, checkpoint)
+    base = base_of(config, start, model_folder, checkpoint)
     loaded = load_model(base, config, device, frozen=True, sharing=sharing)
     add_adapters(loaded, config.lora, seed)
     if checkpoint is not None:
@@ -67,10 +67,12 @@ def load_policy(
     return loaded
 
 
-def base_of(config: PretrainedModel, start: str, own: Path, checkpoint: Path | None) -> str:
+def base_of(
+    config: PretrainedModel, start: str, model_folder: Path, checkpoint: Path | None
+) -> str:
     """Return the folder of the frozen base. See `load_policy` for the arguments."""
     if checkpoint is None:
-        return str(own) if own.exists() else start
+        return str(model_folder) if model_folder.exists() else start
     source = find_source(str(checkpoint), config.trust_remote_code)
     return start if source.adapter is None else source.weights
 
@@ -91,8 +93,8 @@ def check_files(folder: Path, part: RankPart = WHOLE) -> None:
         if ".." in Path(file.name).parts or Path(file.name).is_absolute():
             raise UnusableModel(f"{index} names {file.name!r}, which lies elsewhere")
         try:
-            mine = file.xxh3 if number % part.count == part.number else None
-            check_file(folder / file.name, file.bytes, mine, f"{folder}/{file.name}")
+            checksum = file.xxh3 if number % part.count == part.number else None
+            check_file(folder / file.name, file.bytes, checksum, f"{folder}/{file.name}")
         except FileNotFoundError:
             raise RunCannotGoOn(
                 f"{folder} lacks {file.name}: without it nobody knows what its adapters were "
@@ -176,13 +178,13 @@ def load_adapters(loaded: LoadedModel, folder: Path) -> None:
         saved = load_file(path)
     except (SafetensorError, OSError) as error:
         raise RunCannotGoOn(f"the adapters in {path} cannot be read: {error}") from error
-    own = adapter_tensors(loaded.model)
-    if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in own.items()}:
+    adapters = adapter_tensors(loaded.model)
+    if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in adapters.items()}:
         raise RunCannotGoOn(
             f"the adapters in {path} are others than those of model.lora: its rank and targets "
             "cannot change where a run goes on"
         )
-    for name, tensor in own.items():
+    for name, tensor in adapters.items():
         tensor.copy_(rows_of(saved[name], tensor))
 
 
@@ -199,8 +201,8 @@ def save_adapter_config(loaded: LoadedModel, folder: Path, base: str | None) -> 
         task_type="CAUSAL_LM",
         inference_mode=True,
     )
-    said: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=sorted))
-    (folder / ADAPTER_CONFIG).write_text(json.dumps(said, indent=2, sort_keys=True) + "\n")
+    written: dict[str, Any] = json.loads(json.dumps(config.to_dict(), default=sorted))
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")
 
 
 def base_on_host(loaded: LoadedModel, part: RankPart | None = WHOLE) -> dict[str, torch.Tensor]:
@@ -243,11 +245,11 @@ class BaseLogprobs(nn.Module):
         for layer in self.layers:
             layer.enable_adapters(False)
         try:
-            found: tuple[torch.Tensor, torch.Tensor] = self.policy(row, temperature)
+            result: tuple[torch.Tensor, torch.Tensor] = self.policy(row, temperature)
         finally:
             for layer in self.layers:
                 layer.enable_adapters(True)
-        return found
+        return result
 
 
 def _in_file(name: str) -> str:

@@ -38,9 +38,9 @@ from learner.model.loading.folders import (
     numbers_of,
     unusable,
 )
-from learner.model.loading.own_files import (
+from learner.model.loading.kept_files import (
     TokenizerState,
-    own_files,
+    kept_files,
     tokenizer_state,
     with_adapter,
 )
@@ -111,15 +111,15 @@ def load_model(
     """
     options = {"trust_remote_code": config.trust_remote_code}
     source = find_source(path, config.trust_remote_code)
-    said = contradictions(source.model)
-    if said.refused:
-        raise UnusableModel(f"model {path}: {'; '.join(said.refused)}")
+    checked = contradictions(source.model)
+    if checked.refused:
+        raise UnusableModel(f"model {path}: {'; '.join(checked.refused)}")
     # An adapter is merged into whole weights, in float32.
     merged = source.adapter is not None
     readers = None if merged else sharing
     with unusable(source.weights):
-        own = AutoConfig.from_pretrained(source.weights, **options).get_text_config().dtype
-        dtype = pass_dtype(config.dtype, own or torch.float32, device)
+        folder_dtype = AutoConfig.from_pretrained(source.weights, **options).get_text_config().dtype
+        dtype = pass_dtype(config.dtype, folder_dtype or torch.float32, device)
         stored = dtype if frozen and not merged else torch.float32
         check_size(path, numbers_of(AutoModelForCausalLM, source, **options), stored, readers)
         with loading_slices(readers):
@@ -134,17 +134,17 @@ def load_model(
             missing = sorted(report["missing_keys"])[0]
             raise UnusableModel(f"model {path} lacks {missing}, which would be random")
         check_tied(path, model)
-        if not said.warnings and (unused := sorted(report["unexpected_keys"])):
-            said.warnings.append(not_used(unused))
+        if not checked.warnings and (unused := sorted(report["unexpected_keys"])):
+            checked.warnings.append(not_used(unused))
         model = _merged(model, source) if merged else model
         tokenizer = AutoTokenizer.from_pretrained(source.folder, **options)
         _check_generation(model)
-        files = own_files(Path(source.weights), config.trust_remote_code)
+        files = kept_files(Path(source.weights), config.trust_remote_code)
         if merged:
-            files = with_adapter(files, own_files(Path(source.folder), with_code=False))
+            files = with_adapter(files, kept_files(Path(source.folder), with_code=False))
     loaded = ready(model, tokenizer, dtype, _place_for(model, device, sharing))
     loaded.files, loaded.read_tokenizer = files, tokenizer_state(tokenizer)
-    loaded.warnings = said.warnings
+    loaded.warnings = checked.warnings
     if sharing is None and (why := unfit(loaded.model, loaded.autocast)):
         raise UnusableModel(f"model {path}: {why}")
     return loaded
@@ -156,13 +156,13 @@ def unfit(model: PreTrainedModel, autocast: torch.dtype | None = None) -> str | 
     return mixes_sequences(model, autocast) or other_logits(model)
 
 
-def pass_dtype(config: str, own: torch.dtype, device: torch.device | str) -> torch.dtype:
+def pass_dtype(config: str, folder_dtype: torch.dtype, device: torch.device | str) -> torch.dtype:
     """Return the type of the forward pass and of published weights, for `model.dtype` of a config.
-    `own`: the type that the model's folder names."""
+    `folder_dtype`: the type that the model's folder names."""
     if config != "auto":
         return DTYPES[config]
     # A CPU without bfloat16 instructions takes several times as long with it.
-    if torch.device(device).type != "cuda" or own == torch.float32:
+    if torch.device(device).type != "cuda" or folder_dtype == torch.float32:
         return torch.float32
     # float16 becomes bfloat16, because the learner does not scale losses.
     return torch.bfloat16 if torch.cuda.is_bf16_supported(False) else torch.float32
@@ -329,10 +329,10 @@ def _place(model: PreTrainedModel, device: torch.device | str) -> None:
     # Weights that were read from a file have the alignment of the file, and CPU products round by
     # the alignment of their factors: without a copy a resumed run would not repeat bit for bit.
     for parameter in model.parameters():
-        own = parameter.detach().clone(memory_format=torch.contiguous_format)
-        if isinstance(own, DTensor):
+        aligned = parameter.detach().clone(memory_format=torch.contiguous_format)
+        if isinstance(aligned, DTensor):
             # Setting its `data` has no effect.
-            torch.utils.swap_tensors(parameter, nn.Parameter(own, parameter.requires_grad))
+            torch.utils.swap_tensors(parameter, nn.Parameter(aligned, parameter.requires_grad))
         else:
-            parameter.data = own
+            parameter.data = aligned
     model.config.use_cache = False

@@ -13,8 +13,8 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import revert_weight_conversion
 
 from learner.errors import UnusableModel
+from learner.model.loading.kept_files import beside_adapter, is_tokenizer, tokenizer_state
 from learner.model.loading.models import LoadedModel
-from learner.model.loading.own_files import beside_adapter, is_tokenizer, tokenizer_state
 from learner.model.loading.spellings import (
     Object,
     changed_config,
@@ -76,10 +76,10 @@ def description(loaded: LoadedModel) -> dict[str, bytes]:
     return files
 
 
-def _config(model: PreTrainedModel, own: Object) -> Object:
-    """Return the config of `model`, with the keys of the file `own` that still hold."""
+def _config(model: PreTrainedModel, file: Object) -> Object:
+    """Return the config of `model`, with the keys of the file `file` that still hold."""
     trained: Object = model.config.to_dict()
-    section = section_of(own, trained.get("model_type", ""))
+    section = section_of(file, trained.get("model_type", ""))
     if section is None:
         config = json.loads(model.config.to_json_string())
         return {**config, "use_cache": True}
@@ -87,15 +87,15 @@ def _config(model: PreTrainedModel, own: Object) -> Object:
     return changed_config(section, read, trained)
 
 
-def _generation(model: PreTrainedModel, own: Object, config: Object) -> Object:
-    """Return the generation config of `model`: the file `own`, with the run's tokens. Empty if
+def _generation(model: PreTrainedModel, file: Object, config: Object) -> Object:
+    """Return the generation config of `model`: the file `file`, with the run's tokens. Empty if
     transformers derives the same values from `config`."""
     if model.generation_config is None:
-        return own
+        return file
     named = {key: getattr(model.generation_config, key) for key in TOKENS}
-    before = own or config
+    before = file or config
     changed = {key: value for key, value in named.items() if value != before.get(key)}
-    return {**own, **changed} if changed else own
+    return {**file, **changed} if changed else file
 
 
 def _new_tokenizer(tokenizer: Any) -> dict[str, bytes]:
@@ -108,18 +108,18 @@ def _new_tokenizer(tokenizer: Any) -> dict[str, bytes]:
             for path in sorted(Path(folder).rglob("*"))
             if path.is_file()
         }
-    said = _object(files[TOKENIZER])
+    config = _object(files[TOKENIZER])
     for key in NOT_OF_A_TOKENIZER:
-        said.pop(key, None)
+        config.pop(key, None)
     if tokenizer.chat_template:
-        said["chat_template"] = tokenizer.chat_template
-    _update(files, TOKENIZER, said)
+        config["chat_template"] = tokenizer.chat_template
+    _update(files, TOKENIZER, config)
     return files
 
 
 def _object(text: bytes | None) -> Object:
-    found: Object = json.loads(text) if text else {}
-    return found
+    parsed: Object = json.loads(text) if text else {}
+    return parsed
 
 
 def _update(files: dict[str, bytes], name: str, wanted: Object) -> None:

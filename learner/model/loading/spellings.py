@@ -19,17 +19,17 @@ TWO_ROTARIES = ("gemma3_text", "gemma3n_text")
 """Models whose older configs have a separate key for the positions of local attention."""
 
 
-def changed_config(own: Mapping[str, Any], read: Object, trained: Object) -> Object:
-    """Return the file `own` with the keys updated that differ between `read`, the config that a
+def changed_config(file: Mapping[str, Any], read: Object, trained: Object) -> Object:
+    """Return the file `file` with the keys updated that differ between `read`, the config that a
     library read from it, and the `trained` config."""
-    changed = dict(own)
+    changed = dict(file)
     for key in trained.keys() - NOT_TRAINED:
         value, before = trained[key], read.get(key)
         if key in read and before == value:
             continue
-        parts = own.get(key), before, value
+        parts = file.get(key), before, value
         if all(isinstance(part, dict) for part in parts):
-            changed[key] = changed_config(own[key], read[key], value)
+            changed[key] = changed_config(file[key], read[key], value)
         else:
             changed[key] = value
     for key in read.keys() - trained.keys() - NOT_TRAINED:
@@ -37,15 +37,15 @@ def changed_config(own: Mapping[str, Any], read: Object, trained: Object) -> Obj
     return changed
 
 
-def section_of(own: Object, model_type: str) -> Object | None:
-    """Return the part of the file `own` that describes a model of `model_type`: the whole file, or
+def section_of(file: Object, model_type: str) -> Object | None:
+    """Return the part of the file `file` that describes a model of `model_type`: the whole file, or
     its text_config if only the text model was loaded. Return None without such a part."""
-    if own.get("model_type") == model_type:
-        return own
-    text = own.get("text_config")
+    if file.get("model_type") == model_type:
+        return file
+    text = file.get("text_config")
     if not isinstance(text, dict) or text.get("model_type") != model_type:
         return None
-    above = {key: own[key] for key in (*TOKENS, "tie_word_embeddings") if key in own}
+    above = {key: file[key] for key in (*TOKENS, "tie_word_embeddings") if key in file}
     return {**above, **text}
 
 

@@ -22,8 +22,8 @@ class _InType:
         self._experts, self._kind = experts, kind
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._experts, name)
-        return found.to(self._kind) if isinstance(found, torch.Tensor) else found
+        value = getattr(self._experts, name)
+        return value.to(self._kind) if isinstance(value, torch.Tensor) else value
 
 
 def experts_forward(
@@ -39,10 +39,10 @@ def experts_forward(
     if torch.is_autocast_enabled(device) and _fits(experts):
         # The input is cast to the weights' type. Outputs are added up in the input's own type.
         experts = cast(nn.Module, _InType(experts, torch.get_autocast_dtype(device)))
-    found: torch.Tensor = grouped_mm_experts_forward(
+    output: torch.Tensor = grouped_mm_experts_forward(
         experts, hidden_states, top_k_index, top_k_weights
     )
-    return found
+    return output
 
 
 def _fits(experts: nn.Module) -> bool:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from learner.batch.samples import OWN
+from learner.batch.samples import ROUTER_CHOICE
 from learner.errors import RunCannotGoOn
 from services.contracts.experts import expert_count
 
@@ -36,7 +36,7 @@ class Routed:
     """[L, n, E] float32 or wider, with gradient."""
     taken: torch.Tensor
     """[L, n, k] experts that the tokens went to."""
-    own: torch.Tensor
+    chosen: torch.Tensor
     """[L, n, k] experts that the routers would have chosen by themselves."""
     replayed: torch.Tensor
     """[n] bool: whether `taken` was recorded."""
@@ -72,8 +72,8 @@ class Routing:
             router.register_forward_hook(self._hook(layer))
 
     def begin(self, recorded: torch.Tensor | None, places: torch.Tensor) -> None:
-        """Prepare a forward pass over T tokens: replay `recorded`, [T, layers, k] with `OWN` if
-        nothing is recorded, and collect the output at `places` [n].
+        """Prepare a forward pass over T tokens: replay `recorded`, [T, layers, k] with
+        `ROUTER_CHOICE` if nothing is recorded, and collect the output at `places` [n].
 
         Both hold until the next call, so a backward pass that recomputes activations uses the same
         experts. Raises ValueError if another model was recorded.
@@ -89,26 +89,26 @@ class Routing:
     def end(self) -> None:
         """Finish a forward pass: `routed` is the routers' output at `places`."""
         assert self._outputs is not None
-        logits, taken, own = (torch.stack(each) for each in zip(*self._outputs, strict=True))
+        logits, taken, chosen = (torch.stack(each) for each in zip(*self._outputs, strict=True))
         self._outputs = None
         replayed = torch.zeros_like(self._places, dtype=torch.bool)
         if self._recorded is not None:
-            replayed = self._recorded[self._places, self.layers[0], 0] != OWN
-        self.routed = Routed(logits, taken, own, replayed)
+            replayed = self._recorded[self._places, self.layers[0], 0] != ROUTER_CHOICE
+        self.routed = Routed(logits, taken, chosen, replayed)
 
     def _hook(self, layer: int) -> Any:
         @torch.compiler.disable
         def hook(router: nn.Module, _: Any, output: Any) -> Any:
-            logits, weights, own = output
-            taken = own
+            logits, weights, chosen = output
+            taken = chosen
             if self._recorded is not None:
-                recorded = self._recorded[:, layer].to(own.dtype)
-                taken = torch.where(recorded == OWN, own, recorded)
+                recorded = self._recorded[:, layer].to(chosen.dtype)
+                taken = torch.where(recorded == ROUTER_CHOICE, chosen, recorded)
                 weights = expert_weights(router, logits, taken).to(weights.dtype)
             # Computed even if the output is not collected: recomputed activations must take the
             # same steps.
             places = self._places
-            output = widened(logits[places]), taken[places], own[places]
+            output = widened(logits[places]), taken[places], chosen[places]
             if self._outputs is not None:
                 self._outputs.append(output)
             return logits, weights, taken
@@ -131,18 +131,18 @@ def widened(x: torch.Tensor) -> torch.Tensor:
 
 def find_routers(model: PreTrainedModel) -> dict[int, nn.Module]:
     """Return the routers by their layer, in order. Raises UnknownRouters."""
-    found: dict[int, nn.Module] = {}
+    routers: dict[int, nn.Module] = {}
     for name, module in model.named_modules():
         if type(module).__name__ in ROUTERS:
             layer = re.search(r"\blayers\.(\d+)\.", name)
             assert layer is not None
-            found[int(layer[1])] = module
-    if not found:
+            routers[int(layer[1])] = module
+    if not routers:
         raise UnknownRouters(
             f"the learner does not know the routers of {type(model).__name__}, only those of "
             "Mixtral, OLMoE, Qwen2-MoE and Qwen3-MoE"
         )
-    return found
+    return routers
 
 
 def policy_routing(

@@ -50,7 +50,7 @@ def families_of(
     `budget` tokens. `loss_masks` ([t] bool each), `experts` ([t, layers, experts per token] each):
     as recorded."""
     prefixes = common_prefixes(sequences, experts, sharing)
-    found = []
+    families = []
     for family in prefixes.families(budget):
         members, shared = [prefixes.order[i] for i in family], prefixes.within(family)
         tokens = flops = 0
@@ -58,8 +58,8 @@ def families_of(
             end, predicted = len(sequences[i]), int(loss_masks[i].sum())
             tokens += end - start
             flops += cost.between(start, end, predicted)
-        found.append(Family(members, shared, tokens, flops))
-    return found
+        families.append(Family(members, shared, tokens, flops))
+    return families
 
 
 def units_of(
@@ -72,20 +72,20 @@ def units_of(
 ) -> list[Family]:
     """Like `families_of`, but each `size` consecutive sequences are one family of any length, which
     is never split."""
-    found = []
+    units = []
     for start in range(0, len(sequences), size):
         part = slice(start, start + size)
-        budget = sum(len(one) for one in sequences[part])
+        budget = sum(len(family) for family in sequences[part])
         inner = families_of(sequences[part], loss_masks[part], experts[part], budget, sharing, cost)
-        found.append(
+        units.append(
             Family(
-                [start + i for one in inner for i in one.members],
-                [n for one in inner for n in one.shared],
-                sum(one.tokens for one in inner),
-                sum(one.cost for one in inner),
+                [start + i for family in inner for i in family.members],
+                [n for family in inner for n in family.shared],
+                sum(family.tokens for family in inner),
+                sum(family.cost for family in inner),
             )
         )
-    return found
+    return units
 
 
 def sizes_of(families: Sequence[Family]) -> list[int]:
@@ -102,8 +102,8 @@ def cut(families: Sequence[Family], budget: int, passes: int | None) -> list[lis
 
 def language_model(model: nn.Module) -> PreTrainedModel | None:
     """Return the transformers model in a policy or critic, or None if it has another model."""
-    found = getattr(unwrapped(model), "model", None)
-    return found if isinstance(found, PreTrainedModel) else None
+    inner = getattr(unwrapped(model), "model", None)
+    return inner if isinstance(inner, PreTrainedModel) else None
 
 
 def cost_of(model: nn.Module) -> SequenceCost:

@@ -81,21 +81,21 @@ def packed_row(
     before = [place[c - 1] for place, c in zip(places, chosen, strict=True)]
     targets = [sequence[c] for sequence, c in zip(sequences, chosen, strict=True)]
 
-    def own(parts: list[torch.Tensor]) -> torch.Tensor:
+    def unshared(parts: list[torch.Tensor]) -> torch.Tensor:
         """Concatenate the part of each sequence that it does not share with its predecessor."""
         return sent(torch.cat([part[n:] for part, n in zip(parts, shared, strict=True)]), device)
 
     predictors = torch.cat(before)
     return PackedRow(
-        tokens=own(sequences),
-        positions=own([torch.arange(n) for n in lengths]),
+        tokens=unshared(sequences),
+        positions=unshared([torch.arange(n) for n in lengths]),
         layout=packed_layout(forest.lengths, device, forest.parents),
         predictors=sent(predictors, device),
         targets=sent(torch.cat(targets), device),
         ends=sent(torch.stack([place[-1] for place in places]), device),
         sequence_tokens=sum(lengths),
         sampling_mask=None if sampling_mask is None else sent(sampling_mask, device),
-        experts=None if experts is None else own(experts),
+        experts=None if experts is None else unshared(experts),
         part=row_part(context, sum(forest.lengths), predictors, device) if context else None,
     )
 
@@ -131,8 +131,8 @@ class TokenLogprobs(nn.Module):
         if part is None:
             return self._at(row, row.predictors, row.targets, row.sampling_mask, temperature)
         mask = None if row.sampling_mask is None else row.sampling_mask[part.chosen]
-        found = self._at(row, part.predictors, row.targets[part.chosen], mask, temperature)
-        logprobs, entropy = (part.joined(x, len(row.targets)) for x in found)
+        results = self._at(row, part.predictors, row.targets[part.chosen], mask, temperature)
+        logprobs, entropy = (part.joined(x, len(row.targets)) for x in results)
         return logprobs, entropy
 
     def _at(

@@ -107,24 +107,24 @@ def supervised_work(model: PreTrainedModel, ranks: "Ranks", forward: int = 0) ->
 def shape(model: PreTrainedModel) -> tuple[int, int] | None:
     """Return (weights, L·H·Q) of a model, counting only the experts that a token uses. Return None
     if the config lacks the number of experts per token, or the attention heads."""
-    found = _sizes(model)
-    return None if found is None else (_weights(model, found), found.layers * found.query)
+    sizes = _sizes(model)
+    return None if sizes is None else (_weights(model, sizes), sizes.layers * sizes.query)
 
 
 def sequence_cost(model: PreTrainedModel) -> SequenceCost:
     """Return the cost of the model's sequences, for balancing work. If the config does not name its
     sizes, each token costs the same."""
-    found, head = _sizes(model), model.get_output_embeddings()
-    if found is None:
+    sizes, head = _sizes(model), model.get_output_embeddings()
+    if sizes is None:
         return TOKENS
     of_head = 0 if head is None else head.weight.numel()
-    windowed = found.windowed * found.query
+    windowed = sizes.windowed * sizes.query
     return SequenceCost(
-        _weights(model, found) - of_head,
+        _weights(model, sizes) - of_head,
         of_head,
-        found.layers * found.query - windowed,
+        sizes.layers * sizes.query - windowed,
         windowed,
-        found.window,
+        sizes.window,
     )
 
 
@@ -136,12 +136,12 @@ def _sizes(model: PreTrainedModel) -> ModelShape | None:
     return shape_of(widths(text), weights)
 
 
-def _weights(model: PreTrainedModel, found: ModelShape) -> int:
+def _weights(model: PreTrainedModel, sizes: ModelShape) -> int:
     """Count the weights that a token is multiplied with. The embedding counts only if it is also
     the output head, which it never is in a critic."""
     embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings()
-    own = head is None or embedding is not head.weight
-    return found.parameters - found.idle - (embedding.numel() if own else 0)
+    is_separate = head is None or embedding is not head.weight
+    return sizes.parameters - sizes.idle - (embedding.numel() if is_separate else 0)
 
 
 def widths(text: PreTrainedConfig) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from learner.batch.packing import micro_batches_needed
-from learner.batch.samples import OWN, TrainingSample
+from learner.batch.samples import ROUTER_CHOICE, TrainingSample
 from learner.batch.sft_rows import Example
 from learner.distributed import Context, Ranks
 from learner.errors import UnusableModel
@@ -66,7 +66,7 @@ def backward_rows(
             optimizers.last_pass()
         with synchronised(model, taken == passes):
             row = row_of(chosen, samples, device, ranks.context)
-            yield [i for one in chosen for i in one.members], row
+            yield [i for family in chosen for i in family.members], row
 
 
 def forward_rows(
@@ -83,7 +83,7 @@ def forward_rows(
         passes = int(ranks.max([micro_batches_needed(sizes_of(families), budget)])[0])
     for chosen in cut(families, budget, passes):
         row = row_of(chosen, samples, device, ranks.context)
-        yield [samples[i] for one in chosen for i in one.members], row
+        yield [samples[i] for family in chosen for i in family.members], row
 
 
 def micro_batch_tokens(budget: int, device: torch.device) -> int:
@@ -158,6 +158,8 @@ def _experts(samples: Sequence[S]) -> list[torch.Tensor] | None:
         return None
     shape: torch.Size = recorded[0].shape[1:]
     return [
-        recorded[0].new_full((len(s.tokens), *shape), OWN) if s.experts is None else s.experts
+        recorded[0].new_full((len(s.tokens), *shape), ROUTER_CHOICE)
+        if s.experts is None
+        else s.experts
         for s in samples
     ]

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from learner.batch.samples import OWN, TrainingSample
+from learner.batch.samples import ROUTER_CHOICE, TrainingSample
 from learner.distributed import Ranks
 from learner.model.moe.routing import Routed, Routing
 from learner.model.passes.families import device_of, unwrapped
@@ -81,13 +81,13 @@ def balance(
         return None
     counts = torch.zeros(routing.experts, dtype=torch.int64)
     if routing.aux_weight and torch.is_grad_enabled():
-        found = recorded(routing)
+        counted = recorded(routing)
         # All ranks count in the same way, because they make the passes of a sharded model together.
-        (unknown,) = ranks.max([found is None])
+        (unknown,) = ranks.max([counted is None])
         # Recorded counts cover whole samples. A pass counts only this rank's part of the rows.
-        own = bool(unknown) or found is None
-        counts = computed_counts(policy, routing, rows) if unknown or found is None else found
-        counts = torch.tensor(ranks.sum(counts.tolist(), own), dtype=torch.float64)
+        separate = bool(unknown) or counted is None
+        counts = computed_counts(policy, routing, rows) if unknown or counted is None else counted
+        counts = torch.tensor(ranks.sum(counts.tolist(), separate), dtype=torch.float64)
     return RouterLoss(routing, tokens, counts)
 
 
@@ -100,7 +100,7 @@ def recorded_counts(samples: list[TrainingSample], routing: Routing) -> torch.Te
             return None
         predictors = sample.loss_mask.nonzero().squeeze(1) - 1
         experts = sample.experts[predictors][:, routing.layers].flatten().long()
-        if bool((experts == OWN).any()):
+        if bool((experts == ROUTER_CHOICE).any()):
             return None
         counts += torch.bincount(experts, minlength=routing.experts)
     return counts
@@ -139,7 +139,7 @@ class RouterTally:
         taken = routed.taken.flatten(1)
         self.taken.scatter_add_(1, taken, torch.ones_like(taken, dtype=torch.float64))
         self.probabilities += routed.logits.softmax(-1).double().sum((0, 1))
-        same = (routed.own[..., None] == routed.taken[..., None, :]).any(-1).sum((0, 2))
+        same = (routed.chosen[..., None] == routed.taken[..., None, :]).any(-1).sum((0, 2))
         self.sums[:1] += len(routed.replayed)
         sums = (
             routed.logits.double().logsumexp(-1).square().sum(),
@@ -147,12 +147,12 @@ class RouterTally:
             (same * routed.replayed).sum(),
             terms,
         )
-        self.sums[1:] += torch.stack([one.double() for one in sums])
+        self.sums[1:] += torch.stack([value.double() for value in sums])
 
     def _to(self, device: torch.device) -> None:
         """Move the sums to `device`, so the host does not wait before `metrics`."""
         self.taken, self.probabilities, self.sums = (
-            one.to(device) for one in (self.taken, self.probabilities, self.sums)
+            tensor.to(device) for tensor in (self.taken, self.probabilities, self.sums)
         )
 
     def include(self, other: "RouterTally") -> None:
@@ -166,7 +166,7 @@ class RouterTally:
         """Return the metrics, named as in docs/metrics.md. Return no metrics if no token was
         trained."""
         parts = [self.sums, self.probabilities, self.taken.flatten()]
-        every = ranks.sum(torch.cat(parts).tolist(), own=True)
+        every = ranks.sum(torch.cat(parts).tolist(), separate=True)
         total = torch.tensor(every, dtype=torch.float64)
         sums, probabilities, taken = total.split([len(part) for part in parts])
         tokens, z, replayed, same, terms = sums.tolist()

@@ -9,10 +9,10 @@ from transformers import PreTrainedModel
 
 from learner.model.passes.logprobs import computing_in, hidden_states, packed_row
 
-APART = 0.01
+TOLERANCE = 0.01
 """Largest relative difference between a token's hidden states in the row and in its sequence alone.
 Rounding makes at most 0.001, looking beyond the ends 0.1 or more."""
-APART_BFLOAT16 = 0.05
+TOLERANCE_BFLOAT16 = 0.05
 """The same tolerance for bfloat16, whose rounding alone gives 0.01 to 0.02."""
 LENGTHS = [2, 4, 4, 4]
 """Short, because some models look only at the last few tokens."""
@@ -36,9 +36,9 @@ def mixes_sequences(model: PreTrainedModel, autocast: torch.dtype | None = None)
             ]
         )
     # The median, because in a mixture of experts rounding can send a token to another expert.
-    apart = ((packed - alone).norm(dim=1) / alone.norm(dim=1)).median()
+    difference = ((packed - alone).norm(dim=1) / alone.norm(dim=1)).median()
     rounds = torch.bfloat16 in (packed.dtype, autocast)
-    if not apart > (APART_BFLOAT16 if rounds else APART):
+    if not difference > (TOLERANCE_BFLOAT16 if rounds else TOLERANCE):
         return None
     return (
         f"{type(model).__name__} mixes the sequences that the learner packs into one row: its "

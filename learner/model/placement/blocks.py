@@ -10,9 +10,9 @@ def blocks(model: PreTrainedModel, why: str) -> list[nn.Module]:
     """Return the stacked blocks of `model`. Raises UnusableModel, with the reason `why` they are
     needed, if the model does not name its blocks."""
     kinds = set(model._no_split_modules or ())
-    found = [module for module in model.modules() if type(module).__name__ in kinds]
-    if not found:
+    stack = [module for module in model.modules() if type(module).__name__ in kinds]
+    if not stack:
         raise UnusableModel(
             f"{type(model).__name__} does not say what its blocks are, which {why}: leave it out"
         )
-    return found
+    return stack

@@ -47,20 +47,22 @@ def shard(
     """
     mesh = mesh_of(ranks)
     # FSDP expects whole weights, even without memory, and makes slices of them.
-    slices = [(place, name, one) for place, name, one in weights_of(model) if is_slice(one)]
+    slices = [
+        (place, name, weight) for place, name, weight in weights_of(model) if is_slice(weight)
+    ]
     unread: dict[int, nn.Parameter] = {}
-    for place, name, one in slices:
-        empty = torch.empty(one.shape, dtype=one.dtype, device="meta")
-        unread.setdefault(id(one), nn.Parameter(empty, requires_grad=one.requires_grad))
-        setattr(place, name, unread[id(one)])
+    for place, name, weight in slices:
+        empty = torch.empty(weight.shape, dtype=weight.dtype, device="meta")
+        unread.setdefault(id(weight), nn.Parameter(empty, requires_grad=weight.requires_grad))
+        setattr(place, name, unread[id(weight)])
     reduced = None if compute is None else torch.float32
     policy = MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=reduced)
     # The root is resharded too: while it is gathered, its slices are not under their names, and a
     # pass without gradient would leave it gathered.
     for module in (*blocks(model, "training.parallel fsdp shards"), passes):
         fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-    for place, name, one in slices:
-        setattr(place, name, one)
+    for place, name, weight in slices:
+        setattr(place, name, weight)
     # Moves nothing, but makes FSDP update its record of the slices.
     passes.to(ranks.device)
 

@@ -47,7 +47,9 @@ def loading_slices(ranks: Ranks | None) -> Iterator[None]:
     def read_slices(
         model: PreTrainedModel, state: Any, files: Any, options: Any, *rest: Any
     ) -> Any:
-        mixing = [one for one in options.weight_mapping or () if not keeps_rows(one)]
+        mixing = [
+            conversion for conversion in options.weight_mapping or () if not keeps_rows(conversion)
+        ]
         if mixing:
             log.warning("a rank loads the whole model", reason=str(mixing[0]))
         else:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from transformers import PreTrainedModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-from learner.batch.samples import OWN, TrainingSample
+from learner.batch.samples import ROUTER_CHOICE, TrainingSample
 from learner.model.attention.packed import use_packed_attention
 
 LAYERS, EXPERTS, USED = 3, 4, 2
@@ -45,5 +45,5 @@ def recorded(sample: TrainingSample, seed: int) -> TrainingSample:
     generator = torch.Generator().manual_seed(seed)
     chance = torch.rand(len(sample.tokens), LAYERS, EXPERTS, generator=generator)
     experts = chance.topk(USED).indices.to(torch.int16)
-    experts[-1] = OWN
+    experts[-1] = ROUTER_CHOICE
     return replace(sample, experts=experts)

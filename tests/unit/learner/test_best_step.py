@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from learner.assembly import gone_on
-from learner.coordinate.sft_coordinator import best_said
+from learner.coordinate.sft_coordinator import describe_best_step
 from learner.sft import judged
 from learner.state import SupervisedProgress, TrainingProgress
 from services.contracts.records import RunRecord, RunState
@@ -31,14 +31,16 @@ def test_a_run_that_was_best_before_its_first_step_says_that_nothing_improved(
     best: int | None, end: int, said: str | None
 ) -> None:
     assert RUN.supervised is not None
-    message = best_said(replace(RUN, supervised=replace(RUN.supervised, best_step=best)), end)
+    message = describe_best_step(
+        replace(RUN, supervised=replace(RUN.supervised, best_step=best)), end
+    )
     assert (message is None) == (said is None)
     assert (said or "") in (message or "")
 
 
 def test_the_fewest_bits_per_byte_are_called_so() -> None:
     said = "the bits per byte were lowest at step 4 (0.5): run:r@4 starts from there"
-    assert best_said(RUN, 10, "bits_per_byte") == said
+    assert describe_best_step(RUN, 10, "bits_per_byte") == said
 
 
 def record(id: str, committed: int, before: str | None = None) -> RunRecord:

@@ -49,25 +49,25 @@ def test_payloads_on_the_disk_make_a_checkpoint_due_as_they_fill_it() -> None:
     pace = CheckpointSchedule(every=1000, last_step=1000, budget=1 << 30)
     # 60 bytes of the 240 bytes that payloads and free space have together.
     pace.trained(100, files=60)
-    assert not pace.due(1, busy=False, room=180)
-    assert pace.due(1, busy=False, room=179)
+    assert not pace.due(1, busy=False, free=180)
+    assert pace.due(1, busy=False, free=179)
     pace.handed_over()
     pace.trained(100, files=60)
-    assert not pace.due(2, busy=True, room=60)
-    assert pace.due(2, busy=True, room=59)
-    assert pace.due(2, busy=True, room=-5)
+    assert not pace.due(2, busy=True, free=60)
+    assert pace.due(2, busy=True, free=59)
+    assert pace.due(2, busy=True, free=-5)
 
 
 def test_payloads_in_a_bucket_have_no_bound() -> None:
     pace = CheckpointSchedule(every=1000, last_step=1000, budget=1 << 30)
     pace.trained(100, files=1 << 50)
-    assert not pace.due(1, busy=False, room=None)
+    assert not pace.due(1, busy=False, free=None)
 
 
 def test_a_batch_without_files_does_not_care_for_a_full_disk() -> None:
     pace = CheckpointSchedule(every=1000, last_step=1000, budget=1 << 30)
     pace.trained(100)
-    assert not pace.due(1, busy=False, room=0)
+    assert not pace.due(1, busy=False, free=0)
 
 
 def test_a_checkpoint_is_due_after_its_seconds_at_any_step() -> None:

@@ -18,7 +18,7 @@ from transformers import (
     Qwen3MoeConfig,
 )
 
-from learner.batch.samples import OWN
+from learner.batch.samples import ROUTER_CHOICE
 from learner.model.moe.routing import Routing, UnknownRouters, expert_weights, policy_routing
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from services.contracts.config.router import Router
@@ -172,14 +172,14 @@ def test_routers_choose_if_nothing_was_recorded() -> None:
     own, routing = told(model, None)
     assert routing.routed is not None
     assert not routing.routed.replayed.any()
-    nothing = torch.full((len(ROW.tokens), LAYERS, USED), OWN, dtype=torch.int16)
+    nothing = torch.full((len(ROW.tokens), LAYERS, USED), ROUTER_CHOICE, dtype=torch.int16)
     same, _ = told(tiny_mixture(), nothing)
     torch.testing.assert_close(same, own, rtol=1e-6, atol=0)
     # A last token went through no layer when it was sampled, so other tokens do not depend on its
     # experts.
     partly = torch.cat([routes(5, 1), routes(3, 2)])
     known, _ = told(tiny_mixture(), partly)
-    partly[[4, 7]] = OWN
+    partly[[4, 7]] = ROUTER_CHOICE
     assert torch.equal(told(tiny_mixture(), partly)[0], known)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.batch.samples import OWN, group_samples, token_staleness
+from learner.batch.samples import ROUTER_CHOICE, group_samples, token_staleness
 from learner.batch.staleness import Ancestry
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.shaping import Shaping
@@ -43,9 +43,9 @@ def test_each_sample_replays_the_experts_of_its_prompt_and_its_own_tokens() -> N
     group.routed = np.array([1, 2])
     first, second = group_samples(decode(encode(group)), REPLAY, 9, LINE, version=3, index=0)
     assert first.experts is not None
-    assert first.experts.flatten().tolist() == [3, 250, 1, OWN]
+    assert first.experts.flatten().tolist() == [3, 250, 1, ROUTER_CHOICE]
     assert second.experts is not None
-    assert second.experts.flatten().tolist() == [3, 250, 5, 6, OWN]
+    assert second.experts.flatten().tolist() == [3, 250, 5, 6, ROUTER_CHOICE]
     without = group_samples(group, MEAN, 9, LINE, 3, 0)
     assert [sample.experts for sample in without] == [None, None]
     group.keep_experts([1])

@@ -36,19 +36,19 @@ CHANGED = "> **Changed:** Headrace trained these weights, starting from the mode
 """Licences such as Apache 2.0 (section 4b) require a notice in changed files."""
 
 
-def own_files(folder: Path, with_code: bool) -> dict[str, bytes]:
+def kept_files(folder: Path, with_code: bool) -> dict[str, bytes]:
     """Return the files of the model in `folder` except its weights, by name. `with_code`: include
     Python files. Raises OSError."""
-    root, found = cache_or_self(folder), {}
+    root, files = cache_or_self(folder), {}
     for name in sorted(_names(folder, with_code)):
         with os.fdopen(open_inside(root, folder / name), "rb") as file:
             if os.fstat(file.fileno()).st_size > LARGEST:
                 log.warning("a file is too large to go with the model", file=str(folder / name))
                 continue
-            found[name] = file.read()
-    if CARD in found:
-        found[CARD] = marked_as_changed(found[CARD])
-    return found
+            files[name] = file.read()
+    if CARD in files:
+        files[CARD] = marked_as_changed(files[CARD])
+    return files
 
 
 def with_adapter(base: Mapping[str, bytes], adapter: Mapping[str, bytes]) -> dict[str, bytes]:

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausalLM
 
 from learner.errors import UnusableModel
+from learner.model.loading.kept_files import CHANGED, marked_as_changed
 from learner.model.loading.models import LoadedModel, load_model
-from learner.model.loading.own_files import CHANGED, marked_as_changed
 from learner.model.loading.saving import (
     save_beside_adapter,
     save_description,
