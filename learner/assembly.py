@@ -226,7 +226,6 @@ def described(start: RunStart, environment: RunEnvironment) -> Model | None:
 
 
 def critic_path(critic: CriticConfig, start: RunStart, environment: RunEnvironment) -> str:
-    """Return the path that the critic starts from."""
     if start.folder is not None:
         return str(start.folder / CRITIC)
     if critic.path is None:

@@ -88,7 +88,6 @@ class Ranks:
 
     @property
     def part(self) -> int:
-        """Index of this rank's part."""
         return self.rank // self.context.size if self.context else self.rank
 
     @property
@@ -244,7 +243,6 @@ def start_ranks(store: Store | None = None) -> Ranks:
 
 
 def stop_ranks(ranks: Ranks) -> None:
-    """Leave the process group."""
     if ranks.control is not None:
         dist.destroy_process_group()
 

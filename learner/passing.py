@@ -53,7 +53,6 @@ def _passes(error: BaseException) -> bool:
 
 
 def _hub_away(error: BaseException) -> bool:
-    """Whether the hub could not be reached."""
     # The hub's library changed its HTTP client between versions, so the class is matched by name.
     client = any(kind.__name__ == "TransportError" for kind in type(error).__mro__)
     return client or isinstance(error, HfHubHTTPError | LocalEntryNotFoundError)

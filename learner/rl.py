@@ -263,7 +263,6 @@ def train(
 
 
 def objective_of(config: RLConfig, progress: TrainingProgress) -> Objective:
-    """Return the objective of the next batch."""
     return Objective(
         config.algorithm,
         config.sampling.temperature,

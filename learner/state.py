@@ -70,7 +70,6 @@ class TrainingProgress:
 
     @property
     def lineage(self) -> str:
-        """The current lineage."""
         return self.lineages[-1][0]
 
     @property

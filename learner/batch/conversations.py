@@ -110,7 +110,6 @@ def tools_of(row: Row) -> list[dict[str, Any]] | None:
 
 
 def check_roles(turns: Chat) -> None:
-    """Raise ValueError if the roles are out of order."""
     before = ""
     for number, turn in enumerate(turns, 1):
         role = turn["role"]

@@ -58,7 +58,6 @@ class _Dealing:
 
     @property
     def highest(self) -> int:
-        """The load of the busiest rank."""
         return max(self._loads)
 
     def deal(self, whole: Sequence[int], limit: int) -> None:

@@ -40,7 +40,6 @@ class PartWriter(Background[Captured]):
     """Makes this rank's parts of a run's checkpoints durable."""
 
     def __init__(self, root: Path, disk: Disk, ranks: Ranks) -> None:
-        """`root`: the data volume."""
         super().__init__("checkpoint writer", self._make)
         self._root, self._disk, self._ranks = root, disk, ranks.of_threads()
 

@@ -47,8 +47,6 @@ def part_of(state: TrainingState, ranks: Ranks) -> RankPart:
 
 @dataclass(frozen=True)
 class CapturedCritic:
-    """A host copy of a critic."""
-
     model: PreTrainedModel
     """Used for its config. Its weights are not used."""
     weights: dict[str, torch.Tensor]

@@ -79,7 +79,6 @@ def load_optimizer(folder: Path, optimizers: Optimizers, name: str = OPTIMIZER) 
 
 
 def load_random_state(folder: Path) -> None:
-    """Restore the random state of a verified checkpoint."""
     with _usable(folder):
         random = load_file(folder / RANDOM)
     torch.set_rng_state(random["cpu"])

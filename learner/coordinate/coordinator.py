@@ -161,7 +161,6 @@ class Coordinator(FirstRank):
         self._schedule.trained(-sum(self._plan.bytes), -self._in_files)
 
     def publish(self) -> None:
-        """Publish the version that the batch has made."""
         self._time.lap("training")
         super().publish()
         self._time.lap("publishing")

@@ -225,7 +225,6 @@ class EvaluationSchedule:
         )
 
     def _name_of(self, dataset: str) -> str:
-        """Return the name of the dataset with this id."""
         if dataset not in self._names:
             record = self._store.record_of_dataset(dataset)
             self._names[dataset] = record.name if record else dataset

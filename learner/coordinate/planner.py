@@ -179,7 +179,6 @@ class Planner:
 
 
 def plan_of(groups: Sequence[WaitingGroup]) -> TrainingPlan:
-    """Return the plan of a batch."""
     return TrainingPlan(
         [group.entry for group in groups],
         [group.task for group in groups],

@@ -70,7 +70,6 @@ class SFTCoordinator(FirstRank):
         self._store.set_state("running")
 
     def next_command(self) -> Command:
-        """Return the next command for all ranks."""
         try:
             self._writer.check()
         except CannotWrite as error:
@@ -113,7 +112,6 @@ class SFTCoordinator(FirstRank):
         self._hand_over_captured()
 
     def _utilisation(self, seconds: float) -> dict[str, float]:
-        """Return the FLOPs utilisation of a step that took `seconds`."""
         spent, self._flops = self._supervised.flops - self._flops, self._supervised.flops
         if self._work is None or not self._work.peak or not seconds:
             return {}

@@ -128,7 +128,6 @@ def _without_gpu(forced: bool | str, device: torch.device) -> str:
 
 
 def gpu_of(device: torch.device) -> GPUDevice:
-    """Describe the GPU that a rank computes on."""
     properties = torch.cuda.get_device_properties(device)
     return GPUDevice(
         uuid=f"GPU-{properties.uuid}", name=properties.name, memory=properties.total_memory

@@ -103,7 +103,6 @@ class Optimizers:
         parameter.grad = None
 
     def clear(self) -> None:
-        """Drop the gradients."""
         for part in self.parts:
             part.zero_grad(set_to_none=True)
 

@@ -32,7 +32,6 @@ class Background(Generic[T]):
 
     @property
     def busy(self) -> bool:
-        """Whether work is unfinished."""
         return self._waiting.unfinished_tasks > 0
 
     def submit(self, item: T) -> None:

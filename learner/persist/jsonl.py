@@ -30,7 +30,6 @@ class RowsFile:
     """File name in the run's folder."""
 
     def __init__(self, root: Path, run: str, disk: Disk) -> None:
-        """`root`: the data volume."""
         self._name = f"runs/{run}/{self.name}"
         self._file, self._disk = root / self._name, disk
         self._opened: FileIO | None = None

@@ -132,7 +132,6 @@ class PublishedWeights:
         return []
 
     def _received(self, tensor: torch.Tensor, rank: int, count: int) -> Slice:
-        """Receive the changes of `tensor` from `rank`."""
         integer = index_type(tensor)
         size = count * integer.itemsize
         # NCCL has no 16-bit integers.
@@ -155,7 +154,6 @@ def index_type(tensor: torch.Tensor) -> torch.dtype:
 
 
 def positions_of(mask: torch.Tensor) -> torch.Tensor:
-    """Return the positions at which the flat `mask` is true."""
     if mask.device.type == "cpu":
         # Takes a third of torch's time on a CPU.
         return torch.from_numpy(np.flatnonzero(mask.numpy()))

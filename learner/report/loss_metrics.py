@@ -65,7 +65,6 @@ class Tally:
             here.copy_(torch.maximum(here, value.detach().double().max()))
 
     def include(self, other: "Tally") -> None:
-        """Add another tally's sums and maxima."""
         self.sums = self.sums.to(other.sums.device) + other.sums
         self.maxima = torch.maximum(self.maxima.to(other.maxima.device), other.maxima)
         if self.routers and other.routers:

@@ -78,13 +78,11 @@ class Laps:
         self._spent = dict.fromkeys(("rows", "training", "validation", "checkpointing"), 0.0)
 
     def lap(self, name: Literal["rows", "training", "validation", "checkpointing"]) -> None:
-        """Count the time since the last lap as `name`."""
         now = time.monotonic()
         self._spent[name] += now - self._last
         self._last = now
 
     def metrics(self) -> dict[str, float]:
-        """Return all laps."""
         return {
             "time/rows": self._spent["rows"],
             "time/training": self._spent["training"],

@@ -28,7 +28,6 @@ class StepTime:
         self._lap = time.monotonic()
 
     def lap(self, name: Literal["waiting", "training", "publishing", "checkpointing"]) -> None:
-        """Count the time since the last lap as `name`."""
         now = time.monotonic()
         setattr(self, name, now - self._lap)
         self._lap = now

@@ -17,7 +17,6 @@ from services.volume import Volume
 
 
 def sequences_of(config: SFTConfig) -> int:
-    """Return the number of sequences of a row."""
     return len(_answers(config))
 
 

@@ -97,7 +97,6 @@ class TokenCache:
 
     @property
     def name(self) -> str:
-        """Name of the dataset."""
         return self._record.name
 
     def build(
@@ -145,7 +144,6 @@ class TokenCache:
         ), largest
 
     def row(self, index: int) -> TokenRow:
-        """Return row `index` of the dataset."""
         number = int(np.searchsorted(self._starts, index, side="right")) - 1
         mapped = self._open.get(number)
         if mapped is None:
@@ -262,7 +260,6 @@ class _Mapped:
         return max(self._largest)
 
     def row(self, index: int) -> TokenRow:
-        """Return the row at `index` of the file."""
         number = int(np.searchsorted(self._ends, index, side="right"))
         inside = index - (int(self._ends[number - 1]) if number else 0)
         tokens, spans, sizes = (

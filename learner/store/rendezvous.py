@@ -53,7 +53,6 @@ class RedisStore(Store):
         )
 
     def check(self, keys: list[str]) -> bool:
-        """Whether all keys have a value."""
         return None not in self._found(keys)
 
     def wait(self, keys: list[str], timeout: timedelta = USUAL_WAIT) -> None:
@@ -70,17 +69,14 @@ class RedisStore(Store):
         return self._thread.call(lambda: self._meetings.delete(self._thread.pool, self._name(key)))
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
-        """Wait for all values and return them."""
         self.wait(keys)
         return [value or b"" for value in self._found(keys)]
 
     def multi_set(self, keys: list[str], values: list[bytes]) -> None:
-        """Publish several values to the other ranks."""
         for key, value in zip(keys, values, strict=True):
             self.set(key, value)
 
     def has_extended_api(self) -> bool:
-        """Whether `multi_get` and `multi_set` exist."""
         return True
 
     def clone(self) -> Store:

@@ -8,7 +8,7 @@ whole (as in ring attention, Liu et al. 2023, arXiv:2310.01889).
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -16,6 +16,19 @@ import torch.nn.functional as F
 from learner.model.attention.row_calls import Block, VarlenCall
 
 Call = Block | VarlenCall
+Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Of queries, keys and values."""
+
+
+class Attended(NamedTuple):
+    """Inputs and merged results of attention, for the backward pass."""
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    out: torch.Tensor
+    lse: torch.Tensor
+    scaling: float
 
 
 def attend(
@@ -70,13 +83,13 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         query, key, value, out, lse = ctx.saved_tensors
         calls, scaling = ctx.options
+        attended = Attended(query, key, value, out, lse, scaling)
         if len(calls) == 1 and calls[0].places.whole(query) and calls[0].key_places.whole(key):
-            whole = _backward(calls[0], grads[0], query, key, value, out, lse, scaling)
-            return (*whole, None, None)
+            return (*_backward(calls[0], grads[0], attended), None, None)
         # Sums of parts in float32 or wider.
         totals = [torch.zeros_like(x, dtype=lse.dtype) for x in (query, key, value)]
         for call in calls:
-            parts = _backward(call, grads[0], query, key, value, out, lse, scaling)
+            parts = _backward(call, grads[0], attended)
             where = (call.places, call.key_places, call.key_places)
             for total, part, places in zip(totals, parts, where, strict=True):
                 places.add(total, part)
@@ -114,28 +127,22 @@ def _forward(
     return call.queries.flat(out.transpose(1, 2)), call.queries.flat(lse.transpose(1, 2))
 
 
-def _backward(
-    call: Call,
-    grad: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    scaling: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _backward(call: Call, grad: torch.Tensor, attended: Attended) -> Gradients:
     """Return the gradients of one call's queries [m, h, d], keys and values [n, g, d], at its
     places."""
     if isinstance(call, VarlenCall):
-        return _varlen_backward(call, grad, query, key, value, out, lse, scaling)
+        return _varlen_backward(call, grad, attended)
     queries, keys = call.queries, call.keys
-    slope, q, merged = (queries.take(x).transpose(1, 2) for x in (grad, query, out))
-    k, v = (keys.take(x).transpose(1, 2) for x in (key, value))
-    norm = queries.take(lse)
+    slope, q, merged = (
+        queries.take(x).transpose(1, 2) for x in (grad, attended.query, attended.out)
+    )
+    k, v = (keys.take(x).transpose(1, 2) for x in (attended.key, attended.value))
+    norm = queries.take(attended.lse)
     if queries.padding is not None:
         # Padding must not contribute.
         norm = norm.masked_fill(queries.padding[..., None], torch.inf)
-    gradients = dense_backward(slope, q, k, v, merged, norm.transpose(1, 2), call.causal, scaling)
+    part = Attended(q, k, v, merged, norm.transpose(1, 2), attended.scaling)
+    gradients = dense_backward(slope, part, call.causal)
     of_query, of_key, of_value = (x.transpose(1, 2) for x in gradients)
     return queries.flat(of_query), keys.flat(of_key), keys.flat(of_value)
 
@@ -163,18 +170,10 @@ def dense_forward(
     return out, lse
 
 
-def dense_backward(
-    grad: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    causal: bool,
-    scaling: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def dense_backward(grad: torch.Tensor, attended: Attended, causal: bool) -> Gradients:
     """Return the gradients of query, key and value of `dense_forward`. Its keys may be a part of
     the keys that `out` and `lse` cover."""
+    query, key, value, out, lse, scaling = attended
     if not query.is_cuda:
         of_query, of_key, of_value = (
             torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
@@ -183,29 +182,16 @@ def dense_backward(
         )
         return of_query, of_key, of_value
     heads, groups = query.shape[1], key.shape[1]
+    key, value = _repeated(key, heads), _repeated(value, heads)
     padding = -query.shape[2] % ALIGNED
     lse = F.pad(lse, (0, padding), value=torch.inf).contiguous()
     none = torch.zeros((), dtype=torch.int64, device=query.device)
+    state = none, none, 0.0, [True, True, True, False], causal
     of_query, of_key, of_value, _ = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
-        grad,
-        query,
-        _repeated(key, heads),
-        _repeated(value, heads),
-        None,
-        out,
-        lse,
-        none,
-        none,
-        0.0,
-        [True, True, True, False],
-        causal,
-        scale=scaling,
+        grad, query, key, value, None, out, lse, *state, scale=scaling
     )
-    return (
-        of_query,
-        of_key.unflatten(1, (groups, -1)).sum(2),
-        of_value.unflatten(1, (groups, -1)).sum(2),
-    )
+    of_key, of_value = (x.unflatten(1, (groups, -1)).sum(2) for x in (of_key, of_value))
+    return of_query, of_key, of_value
 
 
 def _repeated(x: torch.Tensor, heads: int) -> torch.Tensor:
@@ -230,16 +216,8 @@ def _varlen_forward(
     return out, lse.transpose(0, 1)
 
 
-def _varlen_backward(
-    call: VarlenCall,
-    grad: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    lse: torch.Tensor,
-    scaling: float,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _varlen_backward(call: VarlenCall, grad: torch.Tensor, attended: Attended) -> Gradients:
+    query, key, value, out, lse, scaling = attended
     # Without dropout the state of the random generator is not read.
     state = torch.zeros(2, dtype=torch.uint64, device=query.device)
     of_query, of_key, of_value = torch.ops.aten._flash_attention_backward(

@@ -7,7 +7,7 @@ for a value from the device.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,6 +19,18 @@ VOCABULARY = 8192
 CPU_ROWS = 512
 CPU_VOCABULARY = 2048
 """4 MiB on a CPU, which fit in its caches: a third faster forward, a tenth faster backward."""
+
+
+class Head(NamedTuple):
+    """An output head, and the types of its computation."""
+
+    weight: torch.Tensor
+    bias: torch.Tensor | None
+    scale: LogitScale
+    kind: torch.dtype
+    """Type of the products."""
+    wide: torch.dtype
+    """Type of logits and sums."""
 
 
 def head_logprobs(
@@ -65,6 +77,7 @@ class _HeadLogprobs(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         kind = compute or hidden.dtype
         wide = torch.promote_types(hidden.dtype, torch.float32)
+        head = Head(weight, bias, scale, kind, wide)
         total = hidden.shape[0]
         normaliser = hidden.new_empty(total, dtype=wide)
         entropy = hidden.new_empty(total, dtype=wide)
@@ -74,7 +87,7 @@ class _HeadLogprobs(torch.autograd.Function):
             peak = torch.full_like(chosen[r : r + rows], -torch.inf)
             mass, weighted = torch.zeros_like(peak), torch.zeros_like(peak)
             for v in range(0, weight.shape[0], vocabulary):
-                logits = _logits(part, weight, bias, v, vocabulary, scale, kind, wide)
+                logits = _logits(part, head, v, vocabulary)
                 higher = torch.maximum(peak, logits.amax(1))
                 shrink = (peak - higher).exp()
                 inside = (target >= v) & (target < v + vocabulary)
@@ -101,10 +114,11 @@ class _HeadLogprobs(torch.autograd.Function):
         grad = torch.zeros_like(normaliser) if given is None else given * scale.multiplier
         by_entropy = None if of_entropy is None else of_entropy * scale.multiplier
         sums = HeadGradients(hidden, weight, bias, wide, ctx.needs_input_grad)
+        head = Head(weight, bias, scale, kind, wide)
         for r in range(0, hidden.shape[0], rows):
             part, target = hidden[r : r + rows].to(kind), targets[r : r + rows]
             for v in range(0, weight.shape[0], vocabulary):
-                logits = _logits(part, weight, bias, v, vocabulary, scale, kind, wide)
+                logits = _logits(part, head, v, vocabulary)
                 bend = scale.bend(logits)
                 # d logp / d logits = onehot − softmax
                 every = logits.sub_(normaliser[r : r + rows, None])
@@ -161,17 +175,8 @@ class HeadGradients:
         ]
 
 
-def _logits(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    start: int,
-    size: int,
-    scale: LogitScale,
-    kind: torch.dtype,
-    wide: torch.dtype,
-) -> torch.Tensor:
-    logits = (hidden @ weight[start : start + size].to(kind).T).to(wide)
-    if bias is not None:
-        logits += bias[start : start + size]
-    return scale.apply_(logits)
+def _logits(hidden: torch.Tensor, head: Head, start: int, size: int) -> torch.Tensor:
+    logits = (hidden @ head.weight[start : start + size].to(head.kind).T).to(head.wide)
+    if head.bias is not None:
+        logits += head.bias[start : start + size]
+    return head.scale.apply_(logits)

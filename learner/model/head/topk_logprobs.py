@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from learner.model.head.logit_scale import PLAIN, LogitScale
-from learner.model.head.output_head import HeadGradients
+from learner.model.head.output_head import Head, HeadGradients
 
 ELEMENTS = 1 << 24
 """Numbers in a chunk of output embeddings: at most 64 MiB of float32."""
@@ -60,12 +60,13 @@ class _TopKLogprobs(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         kind = compute or hidden.dtype
         wide = torch.promote_types(hidden.dtype, torch.float32)
+        head = Head(weight, bias, scale, kind, wide)
         rows = max(1, elements // max(1, sampling_mask.shape[1] * hidden.shape[1]))
         logprobs = hidden.new_empty(hidden.shape[0], dtype=wide)
         entropy = torch.empty_like(logprobs)
         for r in range(0, hidden.shape[0], rows):
             part = slice(r, r + rows)
-            logits, _ = _logits(hidden, weight, bias, sampling_mask, part, scale, kind, wide)
+            logits, _ = _logits(hidden[part], head, sampling_mask[part])
             every = logits.log_softmax(1)
             place = (sampling_mask[part] == targets[part, None]).long().argmax(1, keepdim=True)
             logprobs[part] = every.gather(1, place).squeeze(1)
@@ -82,9 +83,10 @@ class _TopKLogprobs(torch.autograd.Function):
         scale, kind, wide, rows = ctx.options
         of_logprobs, of_entropy = grads
         sums = HeadGradients(hidden, weight, bias, wide, ctx.needs_input_grad)
+        head = Head(weight, bias, scale, kind, wide)
         for r in range(0, hidden.shape[0], rows):
             part = slice(r, r + rows)
-            logits, chosen = _logits(hidden, weight, bias, sampling_mask, part, scale, kind, wide)
+            logits, chosen = _logits(hidden[part], head, sampling_mask[part])
             every = logits.log_softmax(1)
             chances = every.exp()
             slope = torch.zeros_like(chances)
@@ -111,20 +113,13 @@ class _TopKLogprobs(torch.autograd.Function):
 
 
 def _logits(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    sampling_mask: torch.Tensor,
-    part: slice,
-    scale: LogitScale,
-    kind: torch.dtype,
-    wide: torch.dtype,
+    hidden: torch.Tensor, head: Head, sampling_mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return for the rows of `part`: [rows, w] logits, −∞ for padding, and [rows, w, d] output
-    embeddings."""
-    ids = sampling_mask[part].clamp(min=0)
-    chosen = weight[ids].to(kind)
-    logits = torch.bmm(chosen, hidden[part, :, None].to(kind)).squeeze(2).to(wide)
-    if bias is not None:
-        logits += bias[ids]
-    return scale.apply_(logits).masked_fill_(sampling_mask[part] < 0, -torch.inf), chosen
+    """Return [rows, w] logits of the ids in `sampling_mask` [rows, w], −∞ for padding, and their
+    output embeddings [rows, w, d]."""
+    ids = sampling_mask.clamp(min=0)
+    chosen = head.weight[ids].to(head.kind)
+    logits = torch.bmm(chosen, hidden[:, :, None].to(head.kind)).squeeze(2).to(head.wide)
+    if head.bias is not None:
+        logits += head.bias[ids]
+    return head.scale.apply_(logits).masked_fill_(sampling_mask < 0, -torch.inf), chosen

@@ -235,7 +235,6 @@ class BaseLogprobs(nn.Module):
 
     @property
     def model(self) -> PreTrainedModel:
-        """The policy's model, including its adapters."""
         return self.policy.model
 
     def forward(

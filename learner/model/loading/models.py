@@ -274,7 +274,6 @@ def endless(loaded: LoadedModel, sampling: Sampling) -> str | None:
 
 
 def _merged(model: PreTrainedModel, source: ModelSource) -> PreTrainedModel:
-    """Merge the adapter of `source` into the weights of `model`."""
     from peft import LoraConfig, PeftModel
 
     assert source.adapter is not None

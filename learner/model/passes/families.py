@@ -107,7 +107,6 @@ def language_model(model: nn.Module) -> PreTrainedModel | None:
 
 
 def cost_of(model: nn.Module) -> SequenceCost:
-    """Return the cost of sequences for `model`."""
     inner = language_model(model)
     return TOKENS if inner is None else sequence_cost(inner)
 
@@ -145,5 +144,4 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Return the device on which `model` computes."""
     return next(model.parameters()).device

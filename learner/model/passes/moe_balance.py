@@ -156,7 +156,6 @@ class RouterTally:
         )
 
     def include(self, other: "RouterTally") -> None:
-        """Add another tally."""
         self._to(other.sums.device)
         self.taken += other.taken
         self.probabilities += other.probabilities
