@@ -37,7 +37,7 @@ from learner.model.passes.microbatches import check_sharing
 from learner.model.passes.packing_check import mixes_sequences
 from learner.model.placement.offload import Offload, offloads, place, present
 from learner.model.placement.parallel import gathered, is_sharded, shard
-from learner.model.references import Scorers, load_copies, load_reference
+from learner.model.references import CopiedPolicy, Scorers, load_copies, load_reference
 from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer
@@ -278,7 +278,8 @@ def assemble(start: RunStart, plan: PassPlan, environment: RunEnvironment) -> Tr
         state.computation["parallel"] = shared_in_words(plan, ranks)
     if isinstance(config, SFTConfig) and isinstance(config.objective, DPO):
         known = with_policy_dtype(config, state)
-        state.copies.reference = load_reference(known, ranks, progress.base_model, policy, compiled)
+        copied = CopiedPolicy(policy, ranks, compiled)
+        state.copies.reference = load_reference(known, copied, progress.base_model)
     if isinstance(config, RLConfig):
         add_models(state, config, start, plan, environment)
     if folder is not None:
@@ -325,16 +326,8 @@ def add_models(
     config = with_policy_dtype(config, state)
     beginning = str(folder) if folder else base
     scorers = find_scorers(config, environment)
-    state.copies = load_copies(
-        config,
-        environment.ranks,
-        base,
-        beginning,
-        policy,
-        plan.compiled,
-        scorers,
-        state.loaded.tokenizer,
-    )
+    copied = CopiedPolicy(policy, environment.ranks, plan.compiled, state.loaded.tokenizer)
+    state.copies = load_copies(config, copied, base, beginning, scorers)
     if critic := config.algorithm.critic:
         path = critic_path(critic, start, environment)
         state.critic = prepare_critic(config, state, path, plan, environment.ranks)

@@ -122,28 +122,32 @@ class Scorers:
     reference: str | None = None
 
 
+@dataclass(frozen=True)
+class CopiedPolicy:
+    """The policy that copies are made of, and how its passes are made."""
+
+    policy: TokenLogprobs
+    ranks: Ranks
+    compiled: Backend | None = None
+    tokenizer: Any = None
+
+
 def load_copies(
-    config: RLConfig,
-    ranks: Ranks,
-    base: str,
-    start: str,
-    policy: TokenLogprobs,
-    compiled: Backend | None = None,
-    scorers: Scorers = Scorers(),
-    tokenizer: Any = None,
+    config: RLConfig, copied: CopiedPolicy, base: str, start: str, scorers: Scorers = Scorers()
 ) -> Copies:
     """Load the copies that the objective needs, before a checkpoint's weights are loaded into them.
     A reference is the model at `base` unless `scorers` names another. A lagged copy is the policy
-    at `start`. With adapters the reference is `policy` without them. `tokenizer`: the policy's.
-    Raises UnusableModel, UnusableDevice."""
+    at `start`. With adapters the reference is the policy without them. Raises UnusableModel,
+    UnusableDevice."""
+    policy, ranks = copied.policy, copied.ranks
 
     def loaded(path: str, follows: Following | None, name: Copied, key: str = "") -> PolicyCopy:
         where = place(f"placement.{name}", getattr(config.placement, name), ranks)
         # An earlier policy replays the recorded experts. Another model routes by itself.
         replays = name == "lagged" and config.algorithm.router.replay
-        copy = make_copy(path, config.model, follows, where, ranks, policy, compiled, replays)
+        copy = make_copy(path, config.model, copied, where, follows, replays)
         if key:
-            check_tokens(key, path, tokenizer, copy.tokenizer)
+            check_tokens(key, path, copied.tokenizer, copy.tokenizer)
             check_follows(key, path, copy, policy)
         return offloaded(copy, name, config.training, ranks)
 
@@ -163,43 +167,35 @@ def load_copies(
     return copies
 
 
-def load_reference(
-    config: SFTConfig,
-    ranks: Ranks,
-    base: str,
-    policy: TokenLogprobs,
-    compiled: Backend | None = None,
-) -> PolicyCopy:
+def load_reference(config: SFTConfig, copied: CopiedPolicy, base: str) -> PolicyCopy:
     """Load the model at `base`, the reference of a supervised run. With adapters the reference is
-    `policy` without them. Raises UnusableModel."""
+    the policy without them. Raises UnusableModel."""
     assert isinstance(config.model, PretrainedModel)
     if config.model.lora is not None:
-        return PolicyCopy(BaseLogprobs(policy))
-    copy = make_copy(base, config.model, None, ranks.device, ranks, policy, compiled)
-    return offloaded(copy, "reference", config.training, ranks)
+        return PolicyCopy(BaseLogprobs(copied.policy))
+    copy = make_copy(base, config.model, copied, copied.ranks.device)
+    return offloaded(copy, "reference", config.training, copied.ranks)
 
 
 def make_copy(
     path: str,
     model: PretrainedModel,
-    follows: Following | None,
+    copied: CopiedPolicy,
     where: torch.device,
-    ranks: Ranks,
-    policy: TokenLogprobs,
-    compiled: Backend | None,
+    follows: Following | None = None,
     replays: bool = False,
 ) -> PolicyCopy:
-    """Load the model at `path` as a copy of `policy`, on the device `where`. Raises
-    UnusableModel."""
+    """Load the model at `path` as a copy, on the device `where`. Raises UnusableModel."""
+    ranks = copied.ranks
     # A copy on another device is whole.
-    sharded = is_sharded(policy) and where == ranks.device
+    sharded = is_sharded(copied.policy) and where == ranks.device
     # A copy that follows stays in float32: steps smaller than a rounding step would be lost in
     # bfloat16.
     never = follows is None
     frozen = load_model(path, model, where, never, ranks if sharded else None)
     frozen.model.eval().requires_grad_(False)
-    if compiled:
-        compile_blocks(frozen.model, compiled)
+    if copied.compiled:
+        compile_blocks(frozen.model, copied.compiled)
     routing = Routing(frozen.model) if replays else None
     logprobs = TokenLogprobs(frozen.model, None if sharded else frozen.autocast, routing)
     if sharded:

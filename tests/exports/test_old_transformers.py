@@ -21,7 +21,7 @@ from learner.model.loading.saving import as_in_a_folder, on_host, save_descripti
 from learner.model.loading.scratch import make_model, train_merges
 from services.contracts.config.model import BPETokenizer
 from tests.unit.learner.policies import TINY, tiny_model
-from tests.unit.learner.test_own_files import hub_folder, loaded_from
+from tests.unit.learner.test_kept_files import hub_folder, loaded_from
 
 VERSIONS = {
     "4.45.2": ("tokenizers==0.20.3", "huggingface_hub==0.26.5"),

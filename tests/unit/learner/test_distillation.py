@@ -13,7 +13,7 @@ from learner.batch.token_advantages import known, set_returns
 from learner.errors import UnusableModel
 from learner.model.loading.models import load_model
 from learner.model.passes.logprobs import TokenLogprobs
-from learner.model.references import Copies, PolicyCopy, Scorers, load_copies
+from learner.model.references import CopiedPolicy, Copies, PolicyCopy, Scorers, load_copies
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
 from learner.optim.optimizers import Optimizers
@@ -210,18 +210,11 @@ def test_a_teacher_with_other_tokens_is_refused_when_it_is_loaded(tmp_path: Path
     assert isinstance(config, RLConfig)
     policy = load_model(str(tmp_path), config.model)
     logprobs = TokenLogprobs(policy.model)
-    arguments = (
-        config,
-        ALONE,
-        str(tmp_path),
-        str(tmp_path),
-        logprobs,
-        None,
-        Scorers(str(tmp_path)),
-    )
-    copies = load_copies(*arguments, policy.tokenizer)
+    folder = str(tmp_path)
+    copied = CopiedPolicy(logprobs, ALONE, None, policy.tokenizer)
+    copies = load_copies(config, copied, folder, folder, Scorers(folder))
     assert copies.teacher is not None
     assert copies.moving == {}
     policy.tokenizer.add_tokens(["ö"])
     with pytest.raises(UnusableModel, match=r"another tokenizer than the policy.*no 'ö'"):
-        load_copies(*arguments, policy.tokenizer)
+        load_copies(config, copied, folder, folder, Scorers(folder))

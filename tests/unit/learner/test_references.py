@@ -20,6 +20,7 @@ from learner.model.loading.models import LoadedModel, load_model
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.references import (
+    CopiedPolicy,
     Copies,
     Following,
     PolicyCopy,
@@ -134,7 +135,9 @@ class Run:
         self.optimizers = Optimizers(self.loaded.model, config.optimizer)
         policy = TokenLogprobs(self.loaded.model)
         started_from = self.state.base_model
-        self.copies = load_copies(config, ALONE, started_from, str(folder or base), policy)
+        self.copies = load_copies(
+            config, CopiedPolicy(policy, ALONE), started_from, str(folder or base)
+        )
         if folder:
             for name, copy in self.copies.moving.items():
                 load_copy(folder, name, copy.parameters)
@@ -264,7 +267,7 @@ def test_frozen_weights_are_held_in_the_type_of_the_passes(tmp_path: Path) -> No
         half = asked.model.model_copy(update={"dtype": "bfloat16"})
         asked = asked.model_copy(update={"model": half})
         policy = TokenLogprobs(tiny_model().model)
-        copies = load_copies(asked, ALONE, str(path), str(path), policy)
+        copies = load_copies(asked, CopiedPolicy(policy, ALONE), str(path), str(path))
         assert copies.reference is not None
         held[name] = {weight.dtype for weight in copies.reference.parameters.values()}
     assert held == {"frozen": {torch.bfloat16}, "ema": {torch.float32}}
@@ -281,7 +284,9 @@ def test_a_reference_may_be_another_model_that_knows_the_same_tokens(tmp_path: P
     def copies(reference: dict[str, Any]) -> Copies:
         asked = config(tmp_path, kl={"type": "k2", "reference": {"path": "run:x", **reference}})
         logprobs, where = TokenLogprobs(policy.model), Scorers(reference=str(other))
-        return load_copies(asked, ALONE, base, base, logprobs, None, where, policy.tokenizer)
+        return load_copies(
+            asked, CopiedPolicy(logprobs, ALONE, None, policy.tokenizer), base, base, where
+        )
 
     found = copies({"type": "frozen"}).reference
     assert found is not None
