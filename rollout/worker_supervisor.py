@@ -12,6 +12,7 @@ import os
 import random
 import socket
 import time
+from pathlib import Path
 
 from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars, bound_contextvars
@@ -23,11 +24,18 @@ from rollout.run_events import RunEvents
 from rollout.run_worker import RunWorker
 from rollout.sessions.call_source import CallSource
 from rollout.settings import RolloutSettings
-from rollout.text.model_folder import eos_token_ids, fetch_model, load_tokenizer, vocabulary
+from rollout.text.model_folder import (
+    TokenizerLike,
+    eos_token_ids,
+    fetch_model,
+    load_tokenizer,
+    vocabulary,
+)
 from rollout.vllm.client.expert_routing import bytes_per_token
+from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.process.logs import brief
 from rollout.vllm.process.server import VLLMFailed
-from rollout.vllm.process.serving import Serving
+from rollout.vllm.process.serving import Served, Serving
 from rollout.vllm.weights.canary_check import CanaryCheck
 from rollout.vllm.weights.fetched_files import FetchedFiles
 from rollout.vllm.weights.served_weights import ServedWeights, WrongWeights
@@ -251,8 +259,28 @@ class WorkerSupervisor:
             use_template(tokenizer, config.data)
         finally:
             loading.cancel()
-        policy, server = served
         wake = asyncio.Event()
+        follower = self._follower(config, served, model, run_events, wake)
+        context = await self._context(config, served[0], model, tokenizer, follower, run_events)
+        rows = task_rows(run, context, self._store, self._volume)
+        work = RunWork(context, self._store, rows, run_events, self._limit, wake)
+        evaluator = Evaluator(work, lambda dataset: Rows(self._store, self._volume, dataset))
+        plays = context.episode is None and not self._settings.evaluation_only
+        source = CallSource(work) if plays else TaskSource(work, evaluator)
+        self._worker = RunWorker(work, source, evaluator, self._serving.check)
+        log.info("working")
+        await self._worker.work(stop)
+
+    def _follower(
+        self,
+        config: RLConfig,
+        served: Served,
+        model: Path,
+        run_events: RunEvents,
+        wake: asyncio.Event,
+    ) -> WeightFollower:
+        """Return the loop that keeps the weights of `served` current."""
+        policy, server = served
 
         async def distrust(problem: str) -> None:
             if self._worker is not None:
@@ -270,19 +298,30 @@ class WorkerSupervisor:
             or only_whole(model),
         )
         mode = config.rollout.update_mode
-        follower = WeightFollower(
-            run.id,
+        return WeightFollower(
+            run_events.run,
             self._store,
             FetchedFiles(self.record.id, self._store, self._volume),
             ServedWeights(policy.weights, mode, canary, wake.set, distrust),
             staging,
             self._heartbeat,
         )
+
+    async def _context(
+        self,
+        config: RLConfig,
+        policy: PolicyClient,
+        model: Path,
+        tokenizer: TokenizerLike,
+        follower: WeightFollower,
+        run_events: RunEvents,
+    ) -> RunContext:
+        """Return what all groups of the run share. Raises UnusableEpisode, VLLMUnavailable."""
         episode, taught = config.rollout.episode, config.algorithm.teacher
         longest, capacity = await policy.context_length(), await policy.capacity()
         explicit = config.rollout.vllm.max_num_seqs
-        context = RunContext(
-            run=run.id,
+        return RunContext(
+            run=run_events.run,
             worker=self.record.id,
             config=config,
             policy=policy,
@@ -309,14 +348,6 @@ class WorkerSupervisor:
             else None,
             evaluation_only=self._settings.evaluation_only,
         )
-        rows = task_rows(run, context, self._store, self._volume)
-        work = RunWork(context, self._store, rows, run_events, self._limit, wake)
-        evaluator = Evaluator(work, lambda dataset: Rows(self._store, self._volume, dataset))
-        plays = isinstance(episode, Sessions) and not self._settings.evaluation_only
-        source = CallSource(work) if plays else TaskSource(work, evaluator)
-        self._worker = RunWorker(work, source, evaluator, self._serving.check)
-        log.info("working")
-        await self._worker.work(stop)
 
     # --- failures -----------------------------------------------------------------------------
 

@@ -26,6 +26,9 @@ from services.store import Store
 
 log = get_logger(__name__)
 
+Served = tuple[PolicyClient, VLLMServer]
+"""A running server, with its client."""
+
 
 def require_gpus(tensor_parallel_size: int, gpus: int | None) -> None:
     """Raise ValueError unless this worker has a GPU for each part of the model. `gpus` is how many
@@ -55,7 +58,7 @@ class Serving:
         self._settings = settings
         self._record = record
         self._store = store
-        self._running: tuple[PolicyClient, VLLMServer] | None = None
+        self._running: Served | None = None
         self._fingerprint = ""
         self._share: float | None = None
         """The server's share of its GPU, by its run's config."""
@@ -76,7 +79,7 @@ class Serving:
 
     async def serve(
         self, config: RLConfig, model: Path, run_events: RunEvents, weights: int = 0
-    ) -> tuple[PolicyClient, VLLMServer] | None:
+    ) -> Served | None:
         """Return a server for the run, or None if the run ended before the server's turn to start.
         `weights` is the size in bytes of the run's newest version.
 
