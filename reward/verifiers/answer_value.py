@@ -1,8 +1,9 @@
-"""The value in a text that was marked as the answer, or in a text without a mark. Linear time.
+"""Finds the value in a text that was marked as the answer, or in a text without a mark. Linear
+time.
 
 A marked answer is read from its beginning: `18 eggs in 3 days` is 18, `5, not 4` and `not 4 but 5`
-are 5. A unit or a remark may follow the value. A text without a mark is read from its end.
-These functions cut text; the caller finds out whether a piece has a value.
+are 5. A unit or a remark may follow the value. A text without a mark is read from its end. These
+functions cut text; the caller finds out whether a piece has a value.
 """
 
 import re
@@ -10,8 +11,8 @@ from collections.abc import Iterator
 
 from reward.verifiers.number_words import words_as_digits
 
-# Two letters are a product (`xy`), unless they are an English word. Letters of other scripts are
-# words too, except Greek ones.
+# Two letters are a product (`xy`), unless they are an English word. Letters of other scripts,
+# except Greek, are words too.
 PROSE = re.compile(
     r"(?<![\\A-Za-z])(?:[A-Za-z]{3,}|"
     r"(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)(?![A-Za-z]))"
@@ -142,25 +143,26 @@ _DENIED = re.compile(rf"(?:{_TAKEN_BACK.pattern})(?: be)?\.?\s*$", re.IGNORECASE
 
 
 def is_compound(text: str) -> bool:
-    """Whether `text` begins with several measures that are one value: `5 ft 10 in`."""
+    """Tell whether `text` begins with several measures that are one value: `5 ft 10 in`."""
     text = _MONEY.sub(_dollars, _TEXT.sub(r" \1 ", text))
     return _COMPOUND.match(text) is not None
 
 
 def is_sum(text: str) -> bool:
-    """Whether `text` is free of words, also within `\\text{}`."""
+    """Tell whether `text` has no words, even within `\\text{}`."""
     return "\\text" not in text and not any(
         word.lower() not in FUNCTIONS for word in PROSE.findall(COMMAND.sub("", text))
     )
 
 
 def is_denied(text: str, position: int) -> bool:
-    """Whether a negation, or a bound such as "at least", stands before `position` in `text`."""
+    """Tell whether a negation, or a bound such as "at least", stands before `position` in
+    `text`."""
     return _DENIED.search(text, max(position - 30, 0), position) is not None
 
 
 def is_bound(text: str) -> bool:
-    """Whether `text` begins with a bound of a value: `at least 15`, `15 or more`."""
+    """Tell whether `text` begins with a bound of a value: `at least 15`, `15 or more`."""
     return _BOUNDED.match(_TEXT.sub(r" \1 ", text)) is not None
 
 
@@ -179,12 +181,13 @@ def other_readings(text: str) -> list[str]:
 
 
 def has_remark(text: str) -> bool:
-    """Whether `text` is a number with its working in parentheses: `18 (9 + 9)`, which means 18."""
+    """Tell whether `text` is a number with its working in parentheses: `18 (9 + 9)`, which means
+    18."""
     return _WHOLE_WITH_REMARK.fullmatch(_SPACES.sub(" ", text)) is not None
 
 
 def takes_back(text: str) -> bool:
-    """Whether `text`, an announced answer, only says what the answer is not: `not 4`."""
+    """Tell whether `text`, an announced answer, only says what the answer is not: `not 4`."""
     text = text[:_LONGEST_LEAD]
     start = _START.search(text)
     lead = text[: start.start()] if start else text
@@ -192,11 +195,11 @@ def takes_back(text: str) -> bool:
 
 
 def beginnings(text: str) -> Iterator[str]:
-    """Pieces of `text`, a marked answer, that may be its value, the longest first. Each begins at
-    the first value in `text`. The first piece that can be read is the answer."""
+    """Return the pieces of `text`, a marked answer, that may be its value, the longest first. Each
+    begins at the first value in `text`. The first readable piece is the answer."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) > 1 and "\\begin" not in text and not text.lstrip().startswith(("$$", "\\[")):
-        # Work, and the result below it; or the result, and a remark below it.
+        # The text is work with the result below it, or a result with a remark below it.
         yield lines[0]
         yield lines[-1]
         text = " ".join(lines)
@@ -247,7 +250,7 @@ def _values(text: str) -> Iterator[str]:
 
 
 def _cut(text: str, pattern: re.Pattern[str]) -> str:
-    """`text` up to the first match of `pattern` outside brackets."""
+    """Return `text` up to the first match of `pattern` outside brackets."""
     depth = start = 0
     for match in pattern.finditer(text):
         between = text[start : match.start()]
@@ -263,13 +266,13 @@ def _dollars(match: re.Match[str]) -> str:
 
 
 def _trimmed(text: str) -> str:
-    """`text` without punctuation and emphasis around it. An ellipsis stays."""
+    """Return `text` without punctuation and emphasis around it. An ellipsis stays."""
     return _PUNCTUATION.sub("", text.lstrip(_AROUND + ",;:").rstrip(_AROUND)).rstrip(_AROUND)
 
 
 def _formulas(text: str) -> str:
-    """The formulas that `text` begins with, joined by commas if only `,`, "and" or "or" is between
-    them."""
+    """Return the formulas at the beginning of `text`, joined by commas if only `,`, "and" or "or"
+    is between them."""
     found, position = [], 0
     while match := FORMULA.match(text, position):
         found.append(next(group for group in match.groups() if group).strip().rstrip(".,;"))
@@ -282,7 +285,7 @@ def _formulas(text: str) -> str:
 
 
 def _balanced(text: str) -> str:
-    """`text` up to the first bracket that is never closed."""
+    """Return `text` up to the first bracket that is never closed."""
     stack: list[int] = []
     for position, sign in enumerate(text):
         if sign in "([{":
@@ -293,8 +296,8 @@ def _balanced(text: str) -> str:
 
 
 def endings(text: str) -> Iterator[str]:
-    """Pieces of `text`, which marks no answer, that may be its value: the last formula or number,
-    in its longest form first."""
+    """Return the pieces of `text`, which marks no answer, that may be its value: the last formula
+    or number, in its longest form first."""
     line = text.rstrip().rpartition("\n")[2].strip()
     if len(line) <= MOST:
         line = words_as_digits(line)

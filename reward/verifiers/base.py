@@ -23,7 +23,7 @@ Message = dict[str, Any]
 
 
 class Item(msgspec.Struct, array_like=True, frozen=True):
-    """One completion to score: all that a verifier sees, and as it is sent to a worker."""
+    """One completion to score: all that a verifier sees, in the form that is sent to a worker."""
 
     verifier: str
     prompt: str | list[Message]
@@ -31,16 +31,16 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
     answer: Any
     params: dict[str, Any]
     columns: dict[str, Any] = {}
-    """The dataset row's other columns."""
+    """The other columns of the dataset row."""
     prefill: str = ""
     """The beginning of the answer that the prompt already has, such as `<think>`."""
     truncated: bool = False
-    """Whether the completion was cut off: then its last words are not its answer."""
+    """Whether the completion was cut off. Then its last words are not its answer."""
 
     @property
     def said(self) -> str:
-        """The completion after its thoughts. Empty if the last thought has no end: what a thought
-        holds is no answer."""
+        """Return the completion after its thoughts. Return an empty string if the last thought has
+        no end: thoughts are not the answer."""
         return answer_of(self.completion, self.prefill) or ""
 
 
@@ -51,27 +51,27 @@ class Step(StrEnum):
     REFERENCE = "reference"
     """Check the reference alone."""
     RUN = "run"
-    """Run the completion as a program; what it prints is the verdict's detail. Of `code` alone."""
+    """Run the completion as a program; the verdict's detail is what it prints. Only `code` can."""
 
 
 class Verdict(msgspec.Struct, array_like=True, frozen=True):
-    """A verifier's result for one item. `reward` is None only for `error`."""
+    """A verifier's result for one item. Only an `error` has no `reward`."""
 
     status: ScoreStatus
     reward: float | None
     detail: str = ""
     components: dict[str, float] = {}
     parts: list[tuple[int, float]] = []
-    """Scores of parts of the completion, for dense rewards: pairs of a part's end, in characters,
-    and its score, in order."""
+    """Scores of parts of the completion, for dense rewards, in order: pairs of a part's end, in
+    characters, and its score."""
 
 
 class BadReferenceError(ValueError):
-    """The dataset's reference answer cannot be used. The message says why, and names its value."""
+    """The dataset's reference answer cannot be used. The message gives the reason and the value."""
 
 
 class ItemParams(BaseModel):
-    """The parameters of an item. Unknown ones are refused."""
+    """The parameters of an item. Unknown parameters are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -79,7 +79,7 @@ class ItemParams(BaseModel):
 
 
 class VerifierParams(ItemParams):
-    """What every `Verifier` takes. A verifier's own parameters derive from this."""
+    """The parameters of every `Verifier`. A verifier's own parameters derive from this class."""
 
     timeout: float = Field(
         5.0,
@@ -97,7 +97,8 @@ class VerifierParams(ItemParams):
 
 
 class RemoteParams(ItemParams):
-    """What every `RemoteVerifier` takes. A verifier's own parameters derive from this."""
+    """The parameters of every `RemoteVerifier`. A verifier's own parameters derive from this
+    class."""
 
     timeout: float = Field(
         60.0,
@@ -113,70 +114,72 @@ R = TypeVar("R", bound=ItemParams)
 
 
 class Verifier(ABC, Generic[P]):
-    """Scores one kind of answer. Instances hold no state between items but caches."""
+    """Scores one kind of answer. Instances hold no state between items except caches."""
 
     name: ClassVar[str]
-    """What requests call it."""
+    """The name in requests."""
     description: ClassVar[str]
     """One line for `GET /v1/verifiers`."""
     Params: type[P]
-    """Its parameters; their JSON schema is published."""
+    """The class of its parameters. Their JSON schema is published."""
     reference: ClassVar[str] = ""
     """The parameter that replaces the answer when it is set. A submission checks it with
     `check_reference`, on an item without an answer."""
     slow: ClassVar[bool] = False
-    """Whether its items usually take longer than a fifth of a second: then they are kept off
-    the workers that are there for quick ones."""
+    """Whether an item usually takes longer than a fifth of a second. The pool then keeps its items
+    off the workers for quick items."""
     available: bool = True
     """Whether items can be scored on this machine; see `probe`."""
     lacks_extra: bool = False
-    """Whether it is unavailable only because an optional package is not installed, which is no
-    fault of the service."""
+    """Whether the only reason for being unavailable is an optional package that is not installed.
+    The service still counts as healthy."""
     notice: str = ""
-    """What the operator should know about its use on this machine, or why it cannot be used."""
+    """A note for the operator about this machine, or the reason why the verifier cannot be used."""
 
     def deadline(self, params: P) -> float:
-        """Seconds that one item may take until its process is killed. More than `timeout` for a
-        verifier that keeps to that itself, and does not count what it waits for a CPU."""
+        """Return how many seconds one item may take until its process is killed. A verifier that
+        keeps to `timeout` itself, without the waits for a CPU, has a longer deadline."""
         return params.timeout
 
     def probe(self) -> None:
-        """Find out, in the service's process before it listens, whether it works on this machine;
-        set `available` and `notice`."""
+        """Find out whether the verifier works on this machine, and set `available` and `notice`.
+        The service calls this in its own process before it listens."""
 
     def warm(self) -> None:
         """Import and build everything for scoring, once, before worker processes are forked."""
 
     def check_reference(self, item: Item, params: P) -> None:
         """Raise BadReferenceError unless `item.answer` (or `item.columns`) can serve as a
-        reference. Does not look at the prompt and the completion. The default accepts any.
+        reference.
 
-        An upload and a submission run it on all rows: it should take less than a millisecond. A
-        fresh worker also runs it, alone, after an item did not finish twice: if it does not finish
-        either, the reference or `params` are to blame.
+        The check does not look at the prompt and the completion. The default accepts any reference.
+        An upload and a submission run the check on all rows, so it should take less than a
+        millisecond. After an item has failed to finish twice, a fresh worker runs the check alone.
+        If the check hangs too, the reference or `params` are to blame.
         """
 
     def output(self, item: Item, params: P) -> str:
-        """What the program in `item.completion` prints, and how it failed if it did."""
+        """Return what the program in `item.completion` prints, and how it failed if it did."""
         raise NotImplementedError(f"verifier {self.name!r} runs no programs")
 
     @abstractmethod
     def score(self, item: Item, params: P) -> Verdict:
-        """The verdict on `item`. Raises BadReferenceError for a reference that cannot be used."""
+        """Return the verdict on `item`. Raises BadReferenceError for an unusable reference."""
 
 
 class RemoteVerifier(ABC, Generic[R]):
-    """Has completions scored elsewhere. Lives in the service's event loop, from `open` to `close`.
+    """Has completions scored by another service. It lives in the service's event loop, from `open`
+    to `close`.
 
-    A deadline cancels `score`; how many run at once is limited by `reward.remote_pool`.
+    A deadline cancels `score`. `reward.remote_pool` limits how many run at once.
     """
 
     name: str
-    """What requests call it."""
+    """The name in requests."""
     description: str
     """One line for `GET /v1/verifiers`."""
     Params: type[R]
-    """Its parameters; their JSON schema is published."""
+    """The class of its parameters. Their JSON schema is published."""
     available: bool = True
     lacks_extra: bool = False
     notice: str = ""
@@ -184,21 +187,23 @@ class RemoteVerifier(ABC, Generic[R]):
 
     @property
     def loading(self) -> str:
-        """Words for what it loads before it is ready. Empty: nothing, or the load is stuck."""
+        """Describe what the verifier still loads. Return an empty string if nothing is loading, or
+        if the load is stuck."""
         return ""
 
     @property
     def ready(self) -> bool:
-        """Whether the service may say that it is ready. Once true, it stays so."""
+        """Tell whether the verifier can be asked. Once true, it stays true."""
         return True
 
     def deadline(self, params: R) -> float | None:
-        """Seconds that one item may take from the start of its turn; None: the service that is
-        asked has deadlines of its own."""
+        """Return how many seconds one item may take once its turn has begun. Return None if the
+        other service has deadlines of its own."""
         return params.timeout
 
     def check(self, params: R) -> None:
-        """Raise ValueError, with a sentence for the caller, if `params` cannot be served here."""
+        """Raise ValueError, with a sentence for the caller, if this service cannot serve
+        `params`."""
 
     async def check_reference(self, item: Item, params: R) -> None:
         """See Verifier.check_reference. Raises BadReferenceError."""
@@ -215,36 +220,39 @@ class RemoteVerifier(ABC, Generic[R]):
 
     @abstractmethod
     async def score(self, item: Item, params: R) -> Verdict:
-        """The verdict on `item`."""
+        """Return the verdict on `item`."""
 
 
 def correct(detail: str = "") -> Verdict:
-    """The answer equals the reference: reward 1."""
+    """Return the verdict for an answer that equals the reference: reward 1."""
     return Verdict(ScoreStatus.CORRECT, 1.0, detail)
 
 
 def failed(status: ScoreStatus, detail: str = "") -> Verdict:
-    """The answer earns nothing (`wrong`, `no_answer`, `unparsable`): reward 0."""
+    """Return the verdict for an answer that earns nothing (`wrong`, `no_answer`, `unparsable`):
+    reward 0."""
     return Verdict(status, 0.0, detail)
 
 
 def broken(detail: str) -> Verdict:
-    """Our side broke: reward null, the trajectory is masked from the loss."""
+    """Return the verdict for a failure of ours: reward null. The loss masks the trajectory."""
     return Verdict(ScoreStatus.ERROR, None, detail)
 
 
 UNJUDGED = "cannot be judged: "
-"""Begins the detail of a 0 for an answer on which a built-in verifier raised an exception."""
+"""The beginning of the detail of a 0 for an answer on which a built-in verifier raised an
+exception."""
 MAX_DETAIL = 1000
 _VERDICTS = msgspec.msgpack.Decoder(Verdict)
 
 
 def checked(name: str, verdict: Any) -> Verdict:
-    """`verdict` of the verifier `name`, if it keeps the contract: own ones are not trusted to."""
+    """Return `verdict` of the verifier `name` if it keeps the contract. Own verifiers may break
+    it."""
     if not isinstance(verdict, Verdict):
         return broken(f"verifier {name!r} returned {type(verdict).__name__}, no Verdict")
     try:
-        # As the service will read it.
+        # Read the verdict as the service will read it.
         read = _VERDICTS.decode(msgspec.msgpack.encode(verdict))
     except (TypeError, ValueError, OverflowError) as error:
         return broken(f"verifier {name!r} returned no valid Verdict: {brief(error)}")
@@ -269,7 +277,7 @@ def checked(name: str, verdict: Any) -> Verdict:
 
 
 def shown(value: Any, limit: int = 80) -> str:
-    """`value` quoted for a detail: one line, at most `limit` characters of it."""
+    """Quote `value` for a detail: one line, at most `limit` characters."""
     # Cut before repr: a completion may hold megabytes.
     text = value if isinstance(value, str) else str(value)
     return repr(text) if len(text) <= limit else repr(text[:limit]) + "…"

@@ -1,7 +1,8 @@
 """The `choice` verifier: does the completion name the right letter of a multiple-choice question?
 
-Reads what marks an answer (`final_answer`), or else the last line. A letter counts only where it
-stands as one: "A" in "A cat" is an article. Whoever names several choices has chosen none.
+It reads the marked answer (`final_answer`); without a mark, it reads the last line. A letter counts
+only if it is not a word: "A" in "A cat" is an article. An answer with several choices chooses
+nothing.
 """
 
 import re
@@ -54,8 +55,8 @@ _REFUSALS = (
     r"|(?:wrong|incorrect|false|unlikely|least likely) (?:answer|option|choice)s?(?: is| are)?:?)"
     r"|不是|不选|不選|排除|\b(?:не|no es|nicht|n'est pas|não é|non è)"
 )
-# Choices that a text names and does not choose: `not B`, `eliminate A and D`, `B is wrong`. Blanks
-# are single ones here, which keeps the search linear.
+# Choices that a text names and does not choose: `not B`, `eliminate A and D`, `B is wrong`. Each
+# blank here is a single blank, which keeps the search linear.
 _REFUSED = re.compile(
     rf"(?i:,? ?\b(?:and|but) )?(?i:(?:{_REFUSALS})"
     rf"(?: (?:be|is|choose|pick|select|the|both|either|options?|choices?)){{0,4}}) ?{_CHOICES}"
@@ -79,14 +80,14 @@ _IN_PROSE = re.compile(
     r"|而是\s*\(?([A-Z])(?![A-Za-z])"
     r"|\b([A-Z])\s+is\s+(?:the\s+)?(?:correct|right|answer)\b"
 )
-# An answer is short; longer text is prose, whose beginning decides.
+# Characters. An answer is short; longer text is prose, whose beginning decides.
 _MAX_CHARS = 200
 _ALONE = re.compile(r"[\s*(\[]{0,9}([A-Z])[*)\].]{0,9}[ \t]{0,9}\n")
 _MAX_PROSE = 20_000
 
 
 class ChoiceParams(VerifierParams):
-    """The letters, and the places where the answer may stand."""
+    """The letters, and the places for the answer."""
 
     choices: int = Field(
         26, ge=2, le=26, description="How many choices there are: A is the first of so many."
@@ -100,7 +101,7 @@ class ChoiceParams(VerifierParams):
 
 
 class ChoiceVerifier(Verifier[ChoiceParams]):
-    """See the module. Rewards 1 and 0."""
+    """Compares letters. Rewards 1 and 0."""
 
     name = "choice"
     description = (
@@ -139,7 +140,8 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
 
 
 def read_choices(text: str) -> set[str]:
-    """The letters that `text`, an answer, names: none, one, or several (then it is undecided)."""
+    """Return the letters that `text`, an answer, names. With several letters the answer is
+    undecided."""
     text = unwrapped(without_styles(plain_signs(text[: 2 * _MAX_CHARS])).replace("$", ""))[
         :_MAX_CHARS
     ]
@@ -150,7 +152,7 @@ def read_choices(text: str) -> set[str]:
 
 
 def _leading(text: str) -> set[str]:
-    """The letters that `text` begins with."""
+    """Return the letters at the beginning of `text`."""
     introduction = _INTRODUCTION.match(text)
     if introduction:
         text = text[introduction.end() :].strip("*_ ")
@@ -162,7 +164,8 @@ def _leading(text: str) -> set[str]:
 
 
 def _letters(answer: Any, params: ChoiceParams) -> list[str]:
-    """The right letters. Raises BadReferenceError unless each is one of the choices."""
+    """Return the right letters. Raises BadReferenceError unless each letter is one of the
+    choices."""
     letters = string.ascii_uppercase[: params.choices]
     read = []
     for one in answer if isinstance(answer, list) else [answer]:
@@ -192,5 +195,5 @@ def _unmarked(completion: str) -> FinalAnswer | None:
 
 
 def _named(text: str) -> list[str]:
-    """The letters that sentences of `text` name."""
+    """Return the letters that sentences of `text` name."""
     return [next(filter(None, match.groups())) for match in _IN_PROSE.finditer(text)]

@@ -1,10 +1,9 @@
 """The `code` verifier: does the program in the completion pass its tests?
 
-Programs run in `reward.sandbox`, each test in a fresh one. What a program is compared with never
-enters its sandbox: printed output is compared here, and the code of a test runs in a sandbox of its
-own, from which it calls the program's functions (`reward.sandbox.peers`).
-
-The verdict has a part for each test, for dense rewards.
+Programs run in `reward.sandbox`, each test in a fresh sandbox. The expected results stay outside
+the program's sandbox. Printed output is compared here. The code of a test runs in a second sandbox,
+from which it calls the program's functions (`reward.sandbox.peers`). The verdict has a part for
+each test, for dense rewards.
 """
 
 import json
@@ -31,17 +30,17 @@ from reward.verifiers.program_output import difference
 from reward.verifiers.program_text import find_program, with_prompt
 from services.contracts.scores import ScoreStatus
 
-# The part of an item's deadline for starting a sandbox and ending a program. Seconds.
+# Seconds. The part of an item's deadline for starting a sandbox and ending a program.
 _MARGIN = 1.0
 _STARVED = 3
-"""So many times its `timeout` an item may take if it waits for a CPU. Then nobody knows whether its
-program is right."""
+"""An item that waits for a CPU may take this multiple of its `timeout`. After that, nobody knows
+whether its program is right."""
 
 
 MAX_OUTPUT, MAX_ERRORS = 1 << 16, 1 << 12
 """Bytes of a program's output, and of the end of its errors, that the policy reads."""
 MAX_FILE = 1 << 20
-"""Bytes of each file of such a program, its output included."""
+"""Bytes of each file of a program that the policy runs, its output included."""
 
 
 class CodeParams(VerifierParams):
@@ -74,12 +73,12 @@ class CodeParams(VerifierParams):
 
 
 class Result(NamedTuple):
-    """How one test went."""
+    """The result of one test."""
 
     passed: bool
     detail: str = ""
     waited: float = 0.0
-    """Seconds in which it waited for a CPU."""
+    """Seconds of waiting for a CPU."""
 
 
 class StarvedError(Exception):
@@ -87,7 +86,7 @@ class StarvedError(Exception):
 
 
 class CodeVerifier(Verifier[CodeParams]):
-    """See the module."""
+    """Runs programs in the sandbox, and compares their results."""
 
     name = "code"
     description = (
@@ -112,13 +111,14 @@ class CodeVerifier(Verifier[CodeParams]):
             self.available, self.notice = False, str(error)
 
     def close(self) -> None:
-        """End the sandbox; the next program gets another."""
+        """End the sandbox; the next program gets a new one."""
         if self._sandbox is not None:
             self._sandbox.close()
             self._sandbox = None
 
     def check_reference(self, item: Item, params: CodeParams) -> None:
-        """See Verifier.check_reference. Runs nothing: a test means nothing without a program."""
+        """Implements `Verifier.check_reference`. It runs nothing, because a test needs a
+        program."""
         read_tests(item.answer, item.columns)
 
     def score(self, item: Item, params: CodeParams) -> Verdict:
@@ -156,7 +156,7 @@ class CodeVerifier(Verifier[CodeParams]):
             wall_seconds=params.timeout,
             memory_bytes=params.memory_mb << 20,
             file_bytes=MAX_FILE,
-            # Before the worker is killed for the item's deadline.
+            # End before the worker is killed for the item's deadline.
             latest_seconds=_STARVED * params.timeout - min(_MARGIN, params.timeout),
         )
         source = {"kind": "script", "source": item.completion}
@@ -164,7 +164,7 @@ class CodeVerifier(Verifier[CodeParams]):
         return printed(ending)
 
     def _test(self, source: str, tests: Suite, case: Case, limits: Limits) -> Result:
-        """Raises StarvedError."""
+        """Run one test. Raises StarvedError."""
         if limits.wall_seconds <= 0:
             return Result(False, "time_limit")
         if not case.code:
@@ -189,7 +189,7 @@ class CodeVerifier(Verifier[CodeParams]):
         try:
             endings = self._sandbox.run(tasks, limits)
         except SandboxError:
-            # Not to be trusted with another program.
+            # Do not give another program to this sandbox.
             self.close()
             raise
         for ending in endings:
@@ -208,7 +208,7 @@ def _bytes(case: Case) -> bytes:
 def _compare(ending: Ending, wanted: str) -> Result:
     problem = _problem(ending)
     if not problem:
-        # Bytes that are no UTF-8 become what no text holds: they equal no character.
+        # Invalid UTF-8 becomes a character that equals no character of a text.
         given = ending.output.decode(errors="surrogateescape")
         expected = wanted.encode(errors="surrogatepass").decode(errors="surrogateescape")
         problem = difference(given, expected)
@@ -230,7 +230,8 @@ def _outcome(test: Ending, program: Ending) -> Result:
 
 
 def _problem(ending: Ending) -> str:
-    """Why a program counts as failed whatever it has printed, or an empty string."""
+    """Return why a program counts as failed whatever it has printed. Return an empty string if it
+    does not."""
     if ending.limit:
         return ending.limit
     if ending.code == 0:
@@ -242,7 +243,7 @@ def _problem(ending: Ending) -> str:
 
 
 def printed(ending: Ending) -> str:
-    """What the policy reads of its program: the output, and how it failed if it did."""
+    """Return the text for the policy about its program: the output, and how it failed if it did."""
     text = ending.output[:MAX_OUTPUT].decode(errors="replace")
     if not (ending.limit or ending.code):
         return text
@@ -252,8 +253,8 @@ def printed(ending: Ending) -> str:
 
 
 def _verdict(results: list[Result], count: int, end: int, params: CodeParams) -> Verdict:
-    """The verdict, with a part for each test that ran. Each judges the whole program, so all parts
-    are at its `end`, and they add up to the reward."""
+    """Return the verdict, with a part for each test that ran. Each test judges the whole program,
+    so all parts are at its `end`, and they add up to the reward."""
     passed = sum(result.passed for result in results)
     reward = passed / count if passed == count or params.credit == "fraction" else 0.0
     share = reward / max(passed, 1)

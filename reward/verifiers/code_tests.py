@@ -1,7 +1,4 @@
-"""The tests of `code`: dataset rows in all their usual forms, as one kind of list.
-
-Reads references only; runs nothing.
-"""
+"""Reads the tests of `code` from dataset rows in all usual forms. Runs nothing."""
 
 import json
 import re
@@ -15,9 +12,9 @@ FORMS = (
     "give {test, entry_point} (HumanEval), {test_list} (MBPP) or a list of asserts, or "
     "{inputs, outputs} or a list of {input, output} for programs that read and print"
 )
-# A result is made plain before it is compared: tuples become lists, and a float of a class of the
-# program's own becomes the number that it holds. Keys of JSON objects are text, and stand
-# for whole numbers too. Floats are equal within 1e-6, as printed ones (`program_output`).
+# The comparison makes results plain first: tuples become lists, and floats of the program's own
+# class become numbers. Keys of JSON objects are text, and stand for whole numbers too. Floats are
+# equal within 1e-6, as printed floats are (`program_output`).
 _JUDGE = """
 inf = float("inf")
 
@@ -61,13 +58,13 @@ def difference(call, given, *wanted):
 
 
 _CHECK = "def check("
-# Columns that hold tests, and columns that go with them (HumanEval, MBPP).
+# Columns that hold tests, and columns that complete them (HumanEval, MBPP).
 _TESTS = ("test", "test_list")
 _CONTEXT = ("entry_point", "prompt", "test_setup_code", "test_imports")
 
 
 class Case(NamedTuple):
-    """One test: text for a program that prints, or code that calls its functions."""
+    """One test: input for a program that prints, or code that calls its functions."""
 
     stdin: str = ""
     stdout: str = ""
@@ -79,7 +76,8 @@ class Suite(NamedTuple):
 
     cases: list[Case]
     entry_point: str = ""
-    """The function under test, `candidate` in the tests' code; empty: tests call it by name."""
+    """The function under test, `candidate` in the tests' code. Empty: tests call it by its own
+    name."""
     prompt: str = ""
     """Python that the completion continues, or builds on."""
     setup: str = ""
@@ -89,8 +87,8 @@ class Suite(NamedTuple):
 
 
 def read_tests(answer: Any, columns: Mapping[str, Any] | None = None) -> Suite:
-    """The tests in a reference. The row's other `columns` provide what the reference lacks, by
-    HumanEval's and MBPP's names. Raises BadReferenceError."""
+    """Return the tests of a reference. The row's other `columns` provide missing parts, under the
+    names of HumanEval and MBPP. Raises BadReferenceError."""
     limit = sys.get_int_max_str_digits()
     # Tests have integers of any length, as text.
     sys.set_int_max_str_digits(0)
@@ -126,7 +124,8 @@ def _suite(answer: Any, columns: Mapping[str, Any] | None) -> Suite:
 
 
 def with_body(prompt: str) -> str:
-    """`prompt` as Python that runs by itself: a function's head at its end gets an empty body."""
+    """Return `prompt` as Python that runs by itself: a function's head at its end gets an empty
+    body."""
     lines = [line for line in prompt.splitlines() if line.strip() and line.lstrip()[0] != "#"]
     last = lines[-1] if lines else ""
     if not any(head.rstrip().endswith(":") for head in (last, last.partition("#")[0])):
@@ -136,7 +135,8 @@ def with_body(prompt: str) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """JSON within JSON, as some datasets have it; else the text itself, a test's code."""
+    """Parse JSON within JSON, as some datasets have it. Return other text, a test's code,
+    unchanged."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             return json.loads(text)
@@ -146,7 +146,7 @@ def _parsed(text: str) -> Any:
 
 
 def _asserts(code: str) -> bool:
-    """Whether a test's code can fail at all."""
+    """Tell whether a test's code can fail at all."""
     return any(word in code for word in ("assert", "raise", _CHECK))
 
 
@@ -174,7 +174,7 @@ def _read(answer: Any) -> Suite:
 
 
 def _function(answer: dict[str, Any]) -> Suite:
-    """HumanEval's form: `test` defines check(candidate)."""
+    """Read HumanEval's form: `test` defines check(candidate)."""
     code = _text(answer["test"])
     entry = _text(answer.get("entry_point") or "")
     if _CHECK in code:
@@ -211,7 +211,7 @@ def _printed(pairs: Sequence[tuple[Any, Any]]) -> list[Case]:
 
 
 def _calls(name: str, pairs: Sequence[tuple[Any, Any]]) -> list[Case]:
-    """Calls of one function: arguments, and what it returns."""
+    """Read calls of one function: arguments and results."""
     cases = []
     for given, wanted in pairs:
         # LiveCodeBench has both sides as JSON text, APPS has values.
@@ -222,7 +222,7 @@ def _calls(name: str, pairs: Sequence[tuple[Any, Any]]) -> list[Case]:
         arguments = [_whole_keys(argument) for argument in arguments]
         results = [_values(wanted)[0] if as_text else wanted]
         if not as_text and isinstance(wanted, list) and len(wanted) == 1:
-            # Most rows of APPS have the result in a list, some have the result itself.
+            # Most rows of APPS have the result in a list; the others have the bare result.
             results += wanted
         call = f"{name}({', '.join(map(repr, arguments))[:80]})"
         wants = ", ".join(map(repr, results))
@@ -232,7 +232,7 @@ def _calls(name: str, pairs: Sequence[tuple[Any, Any]]) -> list[Case]:
 
 
 def _whole_keys(argument: Any) -> Any:
-    """An argument that is a dictionary with the whole numbers for which JSON has text."""
+    """Return an argument with whole numbers as the keys of a dictionary, which JSON has as text."""
     keys = argument.keys() if isinstance(argument, dict) else ()
     if not keys or not all(re.fullmatch(r"-?\d{1,4000}", key) for key in keys):
         return argument
@@ -240,7 +240,7 @@ def _whole_keys(argument: Any) -> Any:
 
 
 def _values(text: Any) -> list[Any]:
-    """JSON values, one a line."""
+    """Read JSON values, one a line."""
     try:
         return [json.loads(line) for line in _text(text).splitlines()] or [None]
     except (ValueError, RecursionError) as error:
@@ -254,7 +254,7 @@ def _list(answer: dict[str, Any], key: str) -> list[Any]:
 
 
 def _text(value: Any) -> str:
-    """Text, a number as text, or a list of lines as text."""
+    """Return text, a number as text, or a list of lines as text."""
     if isinstance(value, list):
         return "\n".join(map(_text, value))
     if isinstance(value, bool) or not isinstance(value, str | int | float):

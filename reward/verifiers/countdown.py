@@ -1,7 +1,7 @@
 """The `countdown` verifier: does an equation use the given numbers and reach the target?
 
 The rule is TinyZero's, which made the task popular: each number is used exactly once, with + - * /
-and parentheses. Computed in fractions, so no rounding decides.
+and parentheses. The arithmetic uses fractions, so rounding decides nothing.
 """
 
 import ast
@@ -33,7 +33,7 @@ _SIGNS = str.maketrans("\u00d7\u00b7\u22c5\u00f7:[]{}", "***//()()")
 _LATEX = {r"\times": "*", r"\cdot": "*", r"\div": "/", "$": "", r"\(": "", r"\)": ""}
 _FRACTION = re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}")
 _BEGINNING = re.compile(r"[-(\d]")
-# A remark may follow, but no sign of another operation.
+# A remark may follow, but not the sign of another operation.
 _EXPRESSION = re.compile(r"[\d+\-*/() ]+(?=$|[,;.]?\s+(?![\d+*/^-])|[,;.]$)")
 _OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
@@ -44,14 +44,14 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] 
 
 
 class Puzzle(NamedTuple):
-    """A row: the numbers to use, and what to reach."""
+    """A row: the numbers to use, and the target."""
 
     nums: list[int]
     target: int
 
 
 class CountdownVerifier(Verifier[VerifierParams]):
-    """See the module."""
+    """Computes the equation. Rewards 1, 0 and a reward for the form."""
 
     name = "countdown"
     description = (
@@ -85,11 +85,11 @@ class CountdownVerifier(Verifier[VerifierParams]):
 
 
 def computed(text: str) -> tuple[Fraction, list[int]]:
-    """The value of an expression, and the numbers in it. Raises ValueError for anything but whole
-    numbers, + - * / and parentheses, and ZeroDivisionError."""
+    """Return the value of an expression, and the numbers in it. Raises ValueError for anything but
+    whole numbers, + - * / and parentheses, and ZeroDivisionError."""
     if len(text) > MAX_CHARACTERS:
         raise ValueError(f"it is longer than {MAX_CHARACTERS} characters")
-    # Nothing else reaches Python's parser.
+    # Python's parser gets no other character.
     if not re.fullmatch(r"[\d+\-*/() ]+", text):
         raise ValueError("an equation has whole numbers, + - * / and parentheses alone")
     try:
@@ -113,7 +113,7 @@ def computed(text: str) -> tuple[Fraction, list[int]]:
 
 
 def _equation(text: str, nums: list[int]) -> str:
-    """The expression that is the answer: the side of an equation that has the numbers."""
+    """Return the expression that is the answer: the side of an equation that has the numbers."""
     found = find_answer(text)
     said = unwrapped(without_styles(unwrapped(found.text if found else last_line(text))))
     for mark, sign in _LATEX.items():
@@ -136,7 +136,7 @@ def _without_remark(text: str) -> str:
 
 
 def _puzzle(item: Item) -> Puzzle:
-    """Raises BadReferenceError."""
+    """Read a row. Raises BadReferenceError."""
     given = item.answer if isinstance(item.answer, dict) else item.columns
     nums, target = given.get("nums"), given.get("target")
     if not isinstance(nums, list) or not nums or not all(type(one) is int for one in nums):

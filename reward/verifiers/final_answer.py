@@ -1,12 +1,12 @@
-"""Finds the final answer in a text. Pure text, linear time; knows what an expression looks like,
-and understands no mathematics.
+"""Finds the final answer in a text. Pure text, linear time. It recognises an expression and
+understands no mathematics.
 
-The forms, strongest first: `\\boxed{…}` (the last complete one, with others joined to it), an
-`<answer>` tag, the rest of the line after `####` (GSM8K's form), the words after "the answer is" or
-"answer:". Of one form the last counts. If another form announces nothing but a value after the last
-box, that value counts: the box held an intermediate result; other sentences about an answer
-leave the box. A text without any form is unmarked: its last number or expression has to be found by
-a parser.
+The forms are, strongest first: `\\boxed{…}` (the last complete box, with other boxes joined to it),
+an `<answer>` tag, the rest of the line after `####` (GSM8K's form), the words after "the answer is"
+or "answer:". If a form occurs several times, the last occurrence counts. A bare value that another
+form announces after the last box replaces the box, which held an intermediate result. Other
+sentences about an answer leave the box. A text without any form is unmarked: a parser has to find
+its last number or expression.
 """
 
 import re
@@ -15,19 +15,22 @@ from typing import NamedTuple
 from reward.verifiers.answer_value import takes_back
 from reward.verifiers.math_text import is_expression, is_words
 
-# An answer is short. Longer ones are not read: parsing time grows faster than their length.
+# Characters. An answer is short. Longer answers are not read: parsing time grows faster than the
+# length.
 MAX_CHARS = 2000
 CUT_OFF = "the completion was cut off, and marks no answer"
-"""The detail of a verdict on a truncated completion: its last words are not its answer."""
+"""The detail of a verdict on a truncated completion, whose last words are not its answer."""
 MAX_DEPTH = 40
 
 _BRACES = re.compile(r"\\[{}]|\\boxed\s*\{|[{}]")
-# Between two boxes that are parts of one answer: `and`, `,`, `\quad \text{or} \quad`, `or x =`.
+# Text between two boxes that are parts of one answer: `and`, `,`, `\quad \text{or} \quad`, `or x
+# =`.
 _JOINT = re.compile(
     r"(?:[\s$,]|\\[,;!)\](\[]|\b(?:and|or)\b|\\(?:text|mbox)\{[^{}]{0,20}\}|\\q?quad\b)*"
     r"(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?"
 )
-# What a sentence may put before a value, and after it: a unit, and no clause about the value.
+# A sentence may have these words before a value, and a unit after it, but no clause about the
+# value.
 _ABOUT = re.compile(r"(?:approximately|about|exactly|equal to)\s+")
 _UNIT = re.compile(
     r"(?<![\s,;:])(?:\s+(?!(?:as|because|but|by|for|if|is|not|since|so|that|was|when|where|which|while)"
@@ -36,7 +39,7 @@ _UNIT = re.compile(
 _DOLLAR = re.compile(r"(?<!\\)\$")
 _SPECIAL = re.compile(r"<\|\w{1,40}\|>")
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
-# "The answer is" in the languages that most models speak; in Chinese and others without spaces.
+# "The answer is" in the languages that most models speak, including languages without spaces.
 _NOUNS = (
     "answers?|respuesta|réponse|antwort|risposta|resposta|antwoord|odpowiedź|odpověď|svar|svaret|cevap"
     "|yanıt|jawaban|jawabannya|đáp.án|đáp.số|ответ|відповідь|απάντηση|الجواب|الإجابة|התשובה|پاسخ|उत्तर"
@@ -68,16 +71,14 @@ class FinalAnswer(NamedTuple):
 
 
 def without_special_tokens(text: str) -> str:
-    """`text` with a new line for each special token, such as those around a tool's calls, so that
-    the texts on its two sides are not joined."""
+    """Return `text` with a new line for each special token, such as the tokens around a tool's
+    calls. The texts on both sides of a token thus stay apart."""
     return _SPECIAL.sub("\n", text)
 
 
 def find_answer(text: str) -> FinalAnswer | None:
-    """The marked final answer in `text`, or None if nothing marks one.
-
-    The piece may be empty (`\\boxed{}`, a tag with nothing in it).
-    """
+    """Return the marked final answer in `text`, or None without a mark. The piece may be empty
+    (`\\boxed{}`, an empty tag)."""
     text = text.replace("\\fbox", "\\boxed")
     boxed = _boxed(text) if "\\boxed" in text else None
     if boxed is not None:
@@ -88,7 +89,7 @@ def find_answer(text: str) -> FinalAnswer | None:
 
 
 def _announced(text: str) -> FinalAnswer | None:
-    """The final answer in a text without a complete box."""
+    """Return the final answer in a text without a complete box."""
     content = tagged(text)
     if content is not None:
         return find_answer(content) or FinalAnswer(content, "<answer>")
@@ -97,8 +98,8 @@ def _announced(text: str) -> FinalAnswer | None:
         return FinalAnswer(text[mark:].lstrip("#").strip().partition("\n")[0].strip(), "####")
     phrases = list(_PHRASE.finditer(text))
     denied = None
-    # A phrase at the very end was cut off before its answer, and "the answer is not 4" gives none:
-    # then the phrase before it counts.
+    # A phrase at the very end was cut off before its answer, and "the answer is not 4" gives no
+    # answer. Then the phrase before it counts.
     for phrase in reversed(phrases[-_MOST_PHRASES:]):
         piece = _sentence(text[phrase.end() : phrase.end() + 4 * MAX_CHARS])
         if piece and not takes_back(piece):
@@ -108,8 +109,9 @@ def _announced(text: str) -> FinalAnswer | None:
 
 
 def _replaces(later: FinalAnswer, boxed: str) -> bool:
-    """Whether an announcement after a box counts in its place: all of it is a value. Of words, only
-    names are values after "the answer is", which also begins sentences about an answer."""
+    """Tell whether an announcement after a box replaces the box: the announcement must be a bare
+    value. Names are the only words that are values after "the answer is", which also begins
+    sentences about an answer."""
     text = later.text.strip("*_ ").removesuffix(".")
     if len(text) > MAX_CHARS:
         return False
@@ -121,19 +123,19 @@ def _replaces(later: FinalAnswer, boxed: str) -> bool:
     text = _ABOUT.sub("", text, count=1)
     value = _UNIT.sub("", text)
     if not re.search(r"[\d\\]", value):
-        # Without a digit there is no unit to leave out: `C`, `x = y`, but not `a`.
+        # Only text with a digit can have a unit to leave out: `C`, `x = y`, but not `a`.
         value = text
     balanced = len(re.findall(r"[(\[{]", value)) == len(re.findall(r"[)\]}]", value))
     return balanced and is_expression(value) and bool(re.search(r"[\d\\A-Z=]", value))
 
 
 def last_line(text: str) -> str:
-    """The last line of `text` that is not empty."""
+    """Return the last line of `text` that is not empty."""
     return text.rstrip().rpartition("\n")[2].strip()
 
 
 def too_deep(text: str) -> bool:
-    """Whether brackets nest beyond what any answer needs (parsers recurse on them)."""
+    """Tell whether brackets nest deeper than an answer needs (parsers recurse on them)."""
     depth = 0
     for character in text:
         if character in "({[":
@@ -146,7 +148,7 @@ def too_deep(text: str) -> bool:
 
 
 def tagged(text: str) -> str | None:
-    """The content of the last complete `<answer>` tag; None if there is none."""
+    """Return the content of the last complete `<answer>` tag, or None without a tag."""
     opened, content = -1, None
     for tag in _TAG.finditer(text):
         if not tag[1]:
@@ -166,8 +168,8 @@ def _sentence(text: str) -> str:
 
 
 def _boxed(text: str) -> tuple[str, int] | None:
-    """The content of the last complete box (of several joined by commas or "and", of all of them)
-    and where it ends."""
+    """Return the content of the last complete box, and its end. Boxes that commas or "and" join
+    count as one box."""
     spans: list[tuple[int, int, int]] = []
     stack: list[tuple[bool, int, int]] = []
     for token in _BRACES.finditer(text):
@@ -179,7 +181,7 @@ def _boxed(text: str) -> tuple[str, int] | None:
         elif stack:
             is_box, start, inside = stack.pop()
             if is_box:
-                # A box around boxes takes their place: the outer one is the answer.
+                # The outer one of nested boxes is the answer.
                 while spans and spans[-1][0] > start:
                     spans.pop()
                 spans.append((start, inside, token.start()))

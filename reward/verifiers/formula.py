@@ -1,8 +1,8 @@
-"""A formula as people write it, in the LaTeX that the parser of math-verify reads.
+"""Rewrites a formula, as people write it, into the LaTeX that the parser of math-verify reads.
 
 Only the spelling changes: `\\frac12`, `sqrt(8)`, `x**2`, `\\left(`, `\\varnothing`, `\\mathrm{e}`.
-The library's own normaliser also deletes quotes, `\\ldots`, and final letters that look like units.
-Then a part of a formula stands for the whole. Linear time, except for nested fractions.
+The library's own normaliser also deletes quotes, `\\ldots`, and final letters that look like units;
+a part of a formula then stands for the whole. Linear time, except for nested fractions.
 """
 
 import re
@@ -69,7 +69,7 @@ _WRITTEN = (
 )  # fmt: skip
 _SPACE = re.compile(r"(?<!\\)\\ |[~\n\t]")
 _DELIMITERS = re.compile(r"\\[()\[\]](?![a-zA-Z0-9]*\\\\)|(?<!\\)\$|\\\$")
-# Also in words: `x = 1 or x = 2`, `1 \text{ and } 2`.
+# Separators in words count too: `x = 1 or x = 2`, `1 \text{ and } 2`.
 _AND_OR = re.compile(
     r"\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![\\A-Za-z{])(?:and|or)(?![A-Za-z}]))\s*,?\s*"
 )
@@ -90,7 +90,7 @@ _PLAIN_UNIT = re.compile(
     r"(?<=[\d})\]i])\s+(?:[kcdm]m|ml|[km]g|lbs?|oz|ft|mi|yd|sec|mins?|hrs?|mph)(?:\^\{?[23]\}?)?\s*$"
 )
 _END = re.compile(r"(?<![.,;])[.,;]$")
-# The parser takes exponential time in the signs of a chain.
+# The parser takes exponential time in the number of signs in a chain.
 _MOST_EQUATIONS = 12
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 # The parser reads these and drops them.
@@ -111,7 +111,7 @@ _POWER = re.compile(r"\^\s*\(")
 
 
 def has_degrees(latex: str) -> bool:
-    """Whether the angles in `latex` are in degrees, and a function is taken of them."""
+    """Tell whether the angles in `latex` are in degrees, and a function is taken of them."""
     return "^\\circ" in latex and _TRIGONOMETRIC.search(latex) is not None
 
 
@@ -126,7 +126,7 @@ def readings(text: str) -> list[str]:
     text = _DELIMITERS.sub("", text).replace("\\%", "%")
     approximately = _APPROXIMATELY.search(text)
     if approximately:
-        # The exact value stands before the sign; a name before it has the value after it.
+        # The exact value stands before the sign; a name before the sign has its value after it.
         before, after = text[: approximately.start()], text[approximately.end() :]
         if not before.strip() or _NAME.fullmatch(before):
             before = f"{before}={after}" if before.strip() else after
@@ -157,7 +157,8 @@ def _latex(text: str) -> str | None:
 
 
 def _with_braces(text: str) -> str:
-    """`text` with braces around each argument of a fraction, a binomial, a root and a power."""
+    """Return `text` with braces around each argument of a fraction, a binomial, a root and a
+    power."""
     text = _braced_powers(text)
     position = 0
     while match := _ARGUMENTS.search(text, position):
@@ -171,7 +172,8 @@ def _with_braces(text: str) -> str:
 
 
 def _braced(text: str, start: int, parentheses: bool) -> tuple[str, int]:
-    """`text` with braces around what stands at `start`, and the place after them."""
+    """Return `text` with braces around the argument at `start`, and the place after the
+    argument."""
     while text[start : start + 1] == " ":
         start += 1
     sign = text[start : start + 1]
@@ -201,7 +203,7 @@ def _braced_powers(text: str) -> str:
 
 
 def _closing(text: str, start: int) -> int:
-    """The place of the bracket that closes the one at `start`; the end of `text` if none does."""
+    """Return the place of the bracket that closes the bracket at `start`, or the end of `text`."""
     depth = 0
     for position in range(start, len(text)):
         if text[position] in "([{":

@@ -35,7 +35,7 @@ class IFEvalParams(VerifierParams):
 
 
 class IFEvalVerifier(Verifier[IFEvalParams]):
-    """See the module."""
+    """Checks each instruction of a row."""
 
     name = "ifeval"
     description = (
@@ -69,8 +69,8 @@ class IFEvalVerifier(Verifier[IFEvalParams]):
 
 
 def loose_readings(text: str) -> list[str]:
-    """The authors' eight: all lines, without the first, the last or both; with asterisks or
-    without."""
+    """Return the authors' eight readings: all lines, without the first, the last or both; with
+    asterisks or without."""
     lines = text.split("\n")
     cut = [lines, lines[1:], lines[:-1], lines[1:-1]]
     texts = [text, *("\n".join(one).strip() for one in cut[1:])]
@@ -78,7 +78,7 @@ def loose_readings(text: str) -> list[str]:
 
 
 def _instructions(item: Item) -> list[tuple[str, dict[str, Any]]]:
-    """The instructions of a row, each with its arguments. Raises BadReferenceError."""
+    """Return the instructions of a row, each with its arguments. Raises BadReferenceError."""
     given = item.answer if isinstance(item.answer, dict) else item.columns
     names, arguments = given.get("instruction_id_list"), given.get("kwargs")
     if not isinstance(names, list) or not names:
@@ -95,7 +95,7 @@ def _instructions(item: Item) -> list[tuple[str, dict[str, Any]]]:
         if kind is None:
             near = did_you_mean(str(name), INSTRUCTIONS)
             raise BadReferenceError(f"instruction {shown(name)} is none of IFEval's{near}")
-        # Parquet has every argument of any row in each of them, most as null.
+        # Parquet has the arguments of all rows in each row, most of them null.
         own = {key: v for key, v in (one or {}).items() if v is not None}
         for key, wanted in kind.needs.items():
             if isinstance(own.get(key), float) and own[key].is_integer():

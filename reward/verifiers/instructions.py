@@ -1,9 +1,9 @@
 """The 25 instructions of IFEval (Zhou et al. 2023, arXiv:2311.07911), each as a check of a text.
 
-The rules are those of the authors' `instructions.py` (google-research, instruction_following_eval).
-Two differ, because the authors use models of nltk, which have to be downloaded: sentences end at
-`.`, `!` or `?` before white space, except after abbreviations and initials; and words in capitals
-are runs of letters, digits, hyphens and apostrophes. Keywords are taken literally, not as patterns.
+The rules follow the authors' `instructions.py` (google-research, instruction_following_eval). Two
+rules differ, because the authors use models of nltk, which have to be downloaded. Sentences end at
+`.`, `!` or `?` before white space, except after abbreviations and initials. Words in capitals are
+runs of letters, digits, hyphens and apostrophes. Keywords are literal text, not patterns.
 """
 
 import json
@@ -23,7 +23,7 @@ class Instruction(NamedTuple):
 
 
 def _compared(count: int, wanted: int, relation: Any) -> bool:
-    """`count` against the authors' two relations."""
+    """Compare `count` by one of the authors' two relations."""
     return count < wanted if relation == "less than" else count >= wanted
 
 
@@ -36,11 +36,12 @@ def _found(words: list[Any], text: str, whole: bool) -> list[bool]:
 
 
 def _language(text: str) -> str | None:
-    """The ISO 639-1 code by langdetect, which the authors use; None where it finds no letters."""
+    """Return the ISO 639-1 code by langdetect, which the authors use. Return None if langdetect
+    finds no letters."""
     # Its profiles take a second and 60 MB, and most services never need them.
     from langdetect import DetectorFactory, LangDetectException, detect
 
-    # Otherwise it draws samples, and says something else the next time.
+    # Without a seed, langdetect draws samples, and the next answer may differ.
     DetectorFactory.seed = 0
     try:
         return str(detect(text))
@@ -49,7 +50,8 @@ def _language(text: str) -> str | None:
 
 
 def _in_language(text: str, wanted: str) -> bool:
-    """As the authors: a text whose language cannot be found counts as in the wanted one."""
+    """Tell whether a text is in a language. As for the authors, a text of unknown language
+    passes."""
     return _language(text) in (wanted, None)
 
 
@@ -59,14 +61,14 @@ _ABBREVIATION = re.compile(
 
 
 def sentences(text: str) -> int:
-    """How many sentences there are."""
+    """Return the number of sentences."""
     pieces = re.split(r"(?<=[.!?])[\"'”’)\]]*\s+", text.strip())
     ends = sum(_ABBREVIATION.search(piece) is None for piece in pieces[:-1])
     return ends + (1 if pieces[-1].strip() else 0)
 
 
 def _paragraphs(text: str, arguments: Arguments) -> bool:
-    """Paragraphs are divided by `***`; only the first and the last may be empty."""
+    """Return the paragraphs. `***` divides them; only the first and the last may be empty."""
     first, *between = re.split(r"\s?\*\*\*\s?", text)
     last = [between.pop()] if between else []
     if not all(one.strip() for one in between):
@@ -104,12 +106,13 @@ def _bullets(text: str, arguments: Arguments) -> bool:
 
 
 def _placeholders(text: str) -> int:
-    """The matches of `\\[.*?\\]`, whose search takes quadratic time in many open brackets."""
+    """Return the matches of `\\[.*?\\]`, whose search takes quadratic time in many open
+    brackets."""
     return sum("[" in piece for line in text.split("\n") for piece in line.split("]")[:-1])
 
 
 def _has_title(line: str) -> bool:
-    """Whether `<<[^\\n]+>>` finds more than signs, in linear time."""
+    """Tell whether `<<[^\\n]+>>` matches more than signs, in linear time."""
     start, end = line.find("<<"), line.rfind(">>")
     return 0 <= start < end - 2 and bool(line[start:end].lstrip("<").rstrip(">").strip())
 

@@ -1,7 +1,7 @@
 """The `judge` verifier: a language model behind an OpenAI-compatible endpoint gives a grade.
 
-Its reply ends with a marker and a number. A reply without one is asked for again, and at last an
-`error`: a judge that cannot be read says nothing of the answer.
+The model's reply ends with a marker and a number. If no reply has a number, the verdict is an
+`error` after the retries: an unreadable judge proves nothing about the answer.
 """
 
 import re
@@ -83,7 +83,7 @@ class UnreadableError(Exception):
 
 
 class JudgeVerifier(RemoteVerifier[JudgeParams]):
-    """See the module. Rewards 0 to 1."""
+    """Asks a judge. Rewards 0 to 1."""
 
     name = "judge"
     description = "Has a language model grade the completion, and reads a score from its reply."
@@ -141,7 +141,7 @@ class JudgeVerifier(RemoteVerifier[JudgeParams]):
             raise UnreadableError(
                 f"endpoint {endpoint.name!r} answers no chat completion"
             ) from None
-        # Null if the model thought until it ran out of tokens.
+        # The content is null if the model thought until it ran out of tokens.
         score = read_score(text or "", params)
         if score is None:
             raise UnreadableError(
@@ -152,7 +152,7 @@ class JudgeVerifier(RemoteVerifier[JudgeParams]):
 
 
 def question(item: Item, params: JudgeParams) -> str:
-    """The template, filled in. What is filled in is not searched for fields again."""
+    """Fill in the template in one pass. Fields inside a filled-in text stay as they are."""
     values = {
         "prompt": _as_text(item.prompt),
         "completion": item.completion,
@@ -164,7 +164,8 @@ def question(item: Item, params: JudgeParams) -> str:
 
 
 def read_score(reply: str, params: JudgeParams) -> float | None:
-    """The score in a judge's reply; None if there is none, or none on the scale."""
+    """Return the score in a judge's reply. Return None without a score, or for a score off the
+    scale."""
     _, marker, tail = reply.lower().rpartition(params.marker.lower())
     match = _NUMBER.match(tail) if marker else None
     if match is None:
@@ -174,7 +175,8 @@ def read_score(reply: str, params: JudgeParams) -> float | None:
 
 
 def chosen(endpoints: Mapping[str, Any], name: str | None, kind: str, flag: str) -> Any:
-    """The one of that name, or the only one. Raises ValueError saying which there are."""
+    """Return the judge of that name, or the only judge. Raises ValueError, which lists the
+    judges."""
     if not endpoints:
         raise ValueError(f"this service has no {kind}; start it with {flag} NAME=URL")
     there = ", ".join(endpoints)
@@ -188,7 +190,7 @@ def chosen(endpoints: Mapping[str, Any], name: str | None, kind: str, flag: str)
 
 
 def _as_text(value: Any) -> str:
-    """Text as it is, chat messages as lines of `role: content`."""
+    """Return text as it is, and chat messages as lines of `role: content`."""
     if isinstance(value, list) and all(isinstance(one, dict) and "role" in one for one in value):
         return "\n".join(f"{one['role']}: {one.get('content')}" for one in value)
     return str(value)

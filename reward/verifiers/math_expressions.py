@@ -1,11 +1,11 @@
-"""Reading and comparing mathematical expressions with the math-verify library (and SymPy below it).
+"""Reads and compares mathematical expressions with the math-verify library (and SymPy below it).
 
-Importing this module takes a third of a second: only worker processes do (`Verifier.warm`). The
-library's own timeouts are off, since they rest on SIGALRM, which C code can ignore for ever;
-nothing here is safe to call outside a process that may be killed.
+The import takes a third of a second: only worker processes import this module (`Verifier.warm`).
+The library's own timeouts are off, since they rest on SIGALRM, which C code can ignore for ever.
+Call these functions only in a process that may be killed.
 
-Two functions of the library are replaced. `parse` searches a text for anything that can be read,
-and takes a number out of a formula that it cannot parse. `read_expressions` calls the parser below
+Two functions of the library are replaced. `parse` searches a text for anything readable, and takes
+a number out of a formula that it cannot parse. Instead, `read_expressions` calls the parser below
 it, whose grammar spans the whole text. `sympy_numeric_eq` has absolute tolerances; `_same_number`
 replaces it.
 """
@@ -46,7 +46,7 @@ from reward.verifiers.final_answer import MAX_CHARS, too_deep
 from reward.verifiers.formula import has_degrees, readings
 from reward.verifiers.plain_number import close
 
-# It warns once per process that its timeouts are off, and logs what it could not parse.
+# The library warns once per process that its timeouts are off, and logs what it could not parse.
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 _LIBRARYS_SOLUTIONS = grader.sympy_solve_and_compare
 
@@ -70,13 +70,13 @@ def _read(latex: str) -> Any:
             convert_degrees=has_degrees(latex),
             normalization_config=None,
         )
-    except Exception:  # The parser raises bare exceptions, and SymPy any kind.
+    except Exception:  # The parser raises bare exceptions, and SymPy exceptions of any kind.
         return None
 
 
 def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, strict: bool) -> bool:
-    """Whether any reading of the answer equals any reading of the reference. Not symmetric: what
-    an assignment or an equation stands for follows the reference's form."""
+    """Tell whether any reading of the answer equals any reading of the reference. The comparison is
+    not symmetric: the reference's form decides what an assignment or an equation stands for."""
     gold, given = _vectors(gold, given), _vectors(given, gold)
     compared = [(gold, given)]
     if any(isinstance(one, Set) for one in gold) and any(isinstance(one, Boolean) for one in given):
@@ -103,14 +103,14 @@ def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, str
 
 
 def math_verify_reads(text: str) -> list[Any]:
-    """What the library by itself reads in a text, with its defaults."""
+    """Return the library's own readings of a text, with its defaults."""
     return list(parse(text, parsing_timeout=None))
 
 
 def math_verify_equals(
     gold: list[Any], given: list[Any], *, places: int, precision: int, strict: bool
 ) -> bool:
-    """The library's own verdict on what `math_verify_reads` returned for reference and answer."""
+    """Return the library's own verdict on two results of `math_verify_reads`."""
     return bool(
         verify(
             gold,
@@ -126,9 +126,8 @@ def math_verify_equals(
 @contextmanager
 def _relative_comparison() -> Iterator[None]:
     """Let the library compare numbers with `_same_number`, also in lists, matrices and intervals.
-    Its solutions of equations go through `_same_solutions`.
-
-    A worker process has one thread, so no other comparison sees the change."""
+    Solutions of equations go through `_same_solutions`. A worker process has one thread, so no
+    other comparison sees the change."""
     own = grader.sympy_numeric_eq, grader.sympy_solve_and_compare
     grader.sympy_numeric_eq, grader.sympy_solve_and_compare = _same_number, _same_solutions
     try:
@@ -138,16 +137,16 @@ def _relative_comparison() -> Iterator[None]:
 
 
 def _same_solutions(gold: Any, given: Any, float_rounding: int, numeric_precision: int) -> bool:
-    """The library's comparison, which takes two equations without a solution or a variable for the
-    same: `f(2) = 3` and `f(3) = 3`."""
+    """Compare as the library does, with one exception. The library equates any two equations
+    without a solution or a variable: `f(2) = 3` and `f(3) = 3`."""
     if not gold.free_symbols or not solve(gold, gold.free_symbols):
         return False
     return bool(_LIBRARYS_SOLUTIONS(gold, given, float_rounding, numeric_precision))
 
 
 def _same_number(left: Any, right: Any, float_rounding: int, numeric_precision: int) -> bool:
-    """Whether two values are equal. Without a decimal point they are compared exactly. 50 % equals
-    both 50 and 1/2."""
+    """Tell whether two values are equal. Values without a decimal point must be equal exactly. 50 %
+    equals both 50 and 1/2."""
     matrices = [isinstance(value, MatrixBase | MatrixExpr) for value in (left, right)]
     if any(matrices):
         left, right = left.doit(), right.doit()
@@ -177,7 +176,8 @@ def _close(left: Any, right: Any, places: int, precision: int) -> bool:
         return bool(expand(difference) == 0)
     if difference.is_Rational and not rounded:
         return bool(difference == 0)
-    # SymPy computes with more digits until two are certain. If 80 do not suffice, the value is 0.
+    # SymPy raises its precision until two digits are certain. If 80 digits do not suffice, the
+    # value is 0.
     gap = difference.evalf(2, maxn=80)
     if gap.has(nan, zoo) or not gap.is_number:
         return False
@@ -191,7 +191,7 @@ def _close(left: Any, right: Any, places: int, precision: int) -> bool:
 
 
 def _exact(value: Any) -> Any:
-    """`value` with its decimals as fractions."""
+    """Return `value` with its decimals as fractions."""
     return value.xreplace({number: Rational(str(number)) for number in value.atoms(Float)})
 
 
@@ -201,8 +201,8 @@ def _fraction(value: Any) -> Fraction:
 
 
 def _ordered(values: list[Any], others: list[Any]) -> list[Any]:
-    """`values`, with a list in which values repeat as a tuple in order if `others` has such a list
-    of the same length: `1, 1, 2` and `1, 2, 2` are the same set."""
+    """Return `values` with repetitions kept: a list becomes a tuple in order if `others` has a list
+    of the same length. `1, 1, 2` and `1, 2, 2` would be equal as sets."""
     lengths = {len(one._unsorted_args) for one in others if _repeats(one)}
     return [
         Tuple(*sorted(one._unsorted_args, key=grader.sort_key))
@@ -213,8 +213,8 @@ def _ordered(values: list[Any], others: list[Any]) -> list[Any]:
 
 
 def _in_order(gold: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
-    """The readings, but as tuples if one side alone names its variables: `x = 1, y = 2` is (1, 2),
-    and differs from (2, 1)."""
+    """Return the readings, as tuples if one side alone names its variables: `x = 1, y = 2` is (1,
+    2), and differs from (2, 1)."""
     # The parser takes (2, 3) for an interval, and the library compares it with tuples.
     if any(isinstance(one, Tuple | Interval) for one in gold):
         return gold, [one for value in given for one in _assigned(value)[1:]] or given
@@ -230,8 +230,9 @@ def _in_order(gold: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def _assigned(value: Any) -> list[Any]:
-    """The values in a list of assignments to several variables, as written and in the variables'
-    order. Empty for another value, and for roots: `x_1 = 1, x_2 = 2`."""
+    """Return the values in a list of assignments to several variables, as written and in the
+    variables' order. Return an empty list for any other value, and for roots: `x_1 = 1, x_2 =
+    2`."""
     parts = value._unsorted_args if isinstance(value, FiniteSet) else ()
     if len(parts) < 2 or not all(isinstance(part, Eq) and part.lhs.is_Symbol for part in parts):
         return []
@@ -243,7 +244,7 @@ def _assigned(value: Any) -> list[Any]:
 
 
 def _vectors(values: list[Any], others: list[Any]) -> list[Any]:
-    """`values`, with a matrix of one row or column as a tuple if `others` has a tuple."""
+    """Return `values`, with a matrix of one row or column as a tuple if `others` has a tuple."""
     if not any(isinstance(other, Tuple | Interval) for other in others):
         return values
     return [
@@ -257,20 +258,21 @@ def _repeats(value: Any) -> bool:
 
 
 def _solutions(values: list[Any]) -> list[Any]:
-    """Lists of inequalities (`x < 1 or x > 2`) as the set of what they allow."""
+    """Return a list of inequalities (`x < 1 or x > 2`) as one set of allowed values."""
     found = []
     for value in values:
         parts = value.args if isinstance(value, FiniteSet) else ()
         if parts and all(isinstance(part, Relational) and not part.is_Equality for part in parts):
             try:
                 found.append(Union(*(part.as_set() for part in parts)))
-            except Exception:  # SymPy refuses several variables, each in its own way.
+            except Exception:  # SymPy refuses several variables, with several exceptions.
                 continue
     return found
 
 
 def _same_region(left: Any, right: Any) -> bool:
-    """Whether two inequalities of one variable allow the same: `3 >= x >= 1`, `1 <= x <= 3`."""
+    """Tell whether two inequalities of one variable allow the same set: `3 >= x >= 1`, `1 <= x <=
+    3`."""
     regions = []
     for value in (left, right):
         parts = value.args if isinstance(value, And) else (value,)
@@ -280,18 +282,18 @@ def _same_region(left: Any, right: Any) -> bool:
             return False
         try:
             regions.append(Intersection(*(part.as_set() for part in parts)))
-        except Exception:  # SymPy cannot solve it.
+        except Exception:  # SymPy cannot solve the inequality.
             return False
     return bool(regions[0] == regions[1] and not regions[0].is_empty)
 
 
 def _names(values: list[Any]) -> set[str]:
-    """The variables in expressions."""
+    """Return the variables in expressions."""
     expressions = [one for one in values if isinstance(one, Expr)]
     return {symbol.name for one in expressions for symbol in one.free_symbols}
 
 
 def _complex(values: list[Any]) -> list[Any]:
-    """Expressions in `i` alone, with the imaginary unit in its place."""
+    """Replace `i` by the imaginary unit in expressions without another variable."""
     expressions = [one for one in values if isinstance(one, Expr)]
     return [one.subs(dict.fromkeys(one.free_symbols, I)) for one in expressions]

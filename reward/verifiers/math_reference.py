@@ -1,4 +1,6 @@
-"""References of the `math` verifier: numbers, words, expressions, or text that nothing reads."""
+"""Reads references of the `math` verifier: numbers, words, expressions, or text that no parser
+reads.
+"""
 
 import re
 from enum import StrEnum
@@ -13,7 +15,7 @@ from reward.verifiers.plain_number import PlainNumber, read_number, unwrapped
 from reward.verifiers.signs import plain_signs
 from services.contracts.thoughts import answer_of
 
-# The answer to "which sign?".
+# These are answers to "which sign?".
 _SIGN = re.compile(r"[-+=<>/*\u00d7\u00f7\u00b1\u2260\u2264\u2265]|[<>]=")
 
 _DIGIT = re.compile(r"[-+(]?\s*\d")
@@ -27,11 +29,11 @@ class Kind(StrEnum):
     """A name or a few words."""
     EXPRESSION = "expression"
     TEXT = "text"
-    """No parser reads it as a whole: it is compared by its letters."""
+    """Text that no parser reads as a whole. Its letters are compared."""
 
 
 class Reference(NamedTuple):
-    """A reference answer that has been read."""
+    """A reference answer, with its reading."""
 
     text: str
     kind: Kind
@@ -40,10 +42,8 @@ class Reference(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def read_reference(text: str) -> Reference:
-    """The final answer of a reference: a plain value, or a worked solution that ends in one.
-
-    Raises BadReferenceError, naming the value, if there is nothing to compare with.
-    """
+    """Return the final answer of a reference: a plain value, or a worked solution that ends in one.
+    Raises BadReferenceError, naming the value, if there is nothing to compare with."""
     from reward.verifiers.math_expressions import read_expressions
 
     text = plain_signs(answer_of(text) or "")
@@ -54,7 +54,7 @@ def read_reference(text: str) -> Reference:
         return Reference(answer, Kind.NUMBER, number)
     if is_words(answer):
         return Reference(answer, Kind.WORDS)
-    # Prose has numbers in it too: guessing one would turn a broken dataset row into rewards.
+    # Prose has numbers too: a guess would turn a broken dataset row into rewards.
     if is_expression(answer):
         if read_expressions(answer):
             return Reference(answer, Kind.EXPRESSION)

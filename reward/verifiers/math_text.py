@@ -1,5 +1,6 @@
-"""Comparing mathematical text by its letters: for words, and for formulas that no parser reads as a
-whole. Only spelling is ignored (spaces, braces, styles, `\\dfrac`, `\\left`), never a value.
+"""Compares mathematical text by its letters: words, and formulas that no parser reads as a whole.
+
+The comparison ignores spelling (spaces, braces, styles, `\\dfrac`, `\\left`), but never a value.
 Linear time.
 """
 
@@ -43,7 +44,8 @@ _SPACE = re.compile(r"(?<!\\)\\ |~")
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
 _COMMANDS = re.compile(r"\\[A-Za-z]+")
 _MODULUS = re.compile(r"\(\s*\\?mod\s*([^()]*)\)|\\(?:bmod|pmod|mod)\s*(?:\{([^{}]*)\})?")
-# Two numbers stay apart: `3 1/2` is not `31/2`. The digits of a large number may be in groups.
+# A blank between two numbers stays: `3 1/2` is not `31/2`. The digits of a large number may be in
+# groups.
 _BLANKS = re.compile(r"(?<!\d)\s+|\s++(?!\d)|\s+(?=\d{3}(?!\d))|\{\}")
 _SINGLE = re.compile(r"\{(\w|\\[A-Za-z]+)\}")
 _NAME_SIGNS = frozenset(" '-.,&/()")
@@ -86,17 +88,18 @@ _REMARK = re.compile(
 
 
 def single_backslashes(text: str) -> str:
-    """`text` with `\\frac` for a `\\\\frac` that was escaped twice; rows of a matrix stay apart."""
+    """Return `text` with `\\frac` for a `\\\\frac` that was escaped twice. Rows of a matrix stay
+    apart."""
     return text if "\\begin" in text else _DOUBLED.sub(r"\\", text)
 
 
 def same_text(left: str, right: str) -> bool:
-    """Whether two texts are the same but for their spelling."""
+    """Tell whether two texts differ in spelling at most."""
     return plain_text(left) == plain_text(right)
 
 
 def plain_text(text: str) -> str:
-    """One spelling of `text`: equal results mean the same formula, or the same words."""
+    """Return one spelling of `text`: equal results mean the same formula, or the same words."""
     text = PUNCTUATION.sub("", unwrapped(plain_signs(text))).replace("$", "")
     if "\\" in text:
         text = text.replace("{,}", ",").replace("\\%", "%")
@@ -122,7 +125,8 @@ def plain_text(text: str) -> str:
 
 
 def without_styles(text: str) -> str:
-    """`text` without fonts, colours and spaces of LaTeX: `\\textbf{(B)}\\ 12` is `(B) 12`."""
+    """Return `text` without fonts, colours and spaces of LaTeX: `\\textbf{(B)}\\ 12` is `(B)
+    12`."""
     if "\\" not in text:
         return text
     text = COLOR.sub("", _SPACE.sub(" ", text))
@@ -132,8 +136,8 @@ def without_styles(text: str) -> str:
 
 
 def same_words(wanted: str, given: str) -> bool:
-    """Whether `given` says the words `wanted`, and at most a remark after them: `Yes, because …`
-    says Yes, and `Paris or Rome` does not say Paris."""
+    """Tell whether `given` has the words `wanted`, and at most a remark after them: `Yes, because
+    …` means Yes, and `Paris or Rome` does not mean Paris."""
     if same_text(wanted, given):
         return True
     wanted, given = _said(wanted), _said(given)
@@ -144,7 +148,8 @@ def same_words(wanted: str, given: str) -> bool:
 
 
 def is_words(text: str) -> bool:
-    """Whether `text` is a name or a few words (`Monday`, `New York`, `北京`) and no expression."""
+    """Tell whether `text` is a name or a few words (`Monday`, `New York`, `北京`), and not an
+    expression."""
     text = text.strip()
     if not text or len(text) > _LONGEST_WORDS or len(text.split()) > _MOST_WORDS:
         return False
@@ -154,8 +159,8 @@ def is_words(text: str) -> bool:
 
 
 def is_label(text: str) -> bool:
-    """Whether `text` is a date, a time, or a name with a number in it (`Room 12`, `March 5, 2020`,
-    `2020年3月5日`), but no sentence."""
+    """Tell whether `text` is a date, a time, or a name with a number in it (`Room 12`, `March 5,
+    2020`, `2020年3月5日`), and not a sentence."""
     text = text.strip()
     if len(text) > _LONGEST_WORDS or len(text.split()) > _MOST_WORDS or "\\" in text:
         return False
@@ -170,7 +175,7 @@ def is_label(text: str) -> bool:
 
 
 def is_expression(text: str) -> bool:
-    """Whether all of `text` can be an expression: its only words are names of functions."""
+    """Tell whether all of `text` can be an expression: names of functions are its only words."""
     if len(text) > MOST:
         return False
     words = [word for word in PROSE.findall(COMMAND.sub("", text)) if word.lower() not in FUNCTIONS]
@@ -181,12 +186,13 @@ def is_expression(text: str) -> bool:
 
 
 def is_time_or_date(text: str) -> bool:
-    """Whether `text` is a time of day or a date. As ratios, 8:15 and 16:30 would be equal."""
+    """Tell whether `text` is a time of day or a date. Read as ratios, 8:15 and 16:30 would be
+    equal."""
     return _TIME_OR_DATE.fullmatch(text.strip()) is not None
 
 
 def is_date(text: str) -> bool:
-    """Whether `text` is a date in digits, and no difference or quotient: `2020-01-15`."""
+    """Tell whether `text` is a date in digits (`2020-01-15`), and not a difference or quotient."""
     match = _TIME_OR_DATE.fullmatch(text.strip())
     return match is not None and any(match.groups())
 

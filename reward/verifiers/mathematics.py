@@ -1,8 +1,8 @@
 """The `math` verifier: is the completion's final answer equal to the reference?
 
-It finds the answer (`final_answer`), reads it as a plain number (`plain_number`), and otherwise as
-an expression (`math_expressions`, the math-verify library). GSM8K and MATH rows work as they come:
-of a worked solution only the final answer counts, in the reference too.
+It finds the answer (`final_answer`), and reads it as a plain number (`plain_number`) or as an
+expression (`math_expressions`, the math-verify library). GSM8K and MATH rows work unchanged: only
+the final answer of a worked solution counts, in the reference too.
 """
 
 import re
@@ -63,7 +63,7 @@ from services.contracts.scores import ScoreStatus
 
 
 class MathParams(VerifierParams):
-    """The places where the answer may stand, and the rules of equality."""
+    """The places for the answer, and the rules of equality."""
 
     extract: Literal["any", "marked", "boxed"] = Field(
         "any",
@@ -113,7 +113,7 @@ class MathParams(VerifierParams):
 
 
 class MathVerifier(Verifier[MathParams]):
-    """See the module. Rewards 1 and 0."""
+    """Compares final answers. Rewards 1 and 0."""
 
     name = "math"
     description = (
@@ -134,8 +134,8 @@ class MathVerifier(Verifier[MathParams]):
             self.score(Item(self.name, "", completion, answer, {}), params)
 
     def check_reference(self, item: Item, params: MathParams) -> None:
-        """See Verifier.check_reference. Also compares each expression with a number: those that
-        SymPy cannot work out (`9^{9^9}`) are read without trouble, and hang only then."""
+        """Implements `Verifier.check_reference`. It also compares each expression with a number:
+        some expressions (`9^{9^9}`) can be read, and only hang when SymPy computes them."""
         from reward.verifiers.math_expressions import read_expressions
 
         if params.strictness == "math_verify":
@@ -188,7 +188,7 @@ def _find(completion: str, params: MathParams) -> FinalAnswer | None:
 
 
 def _compare(gold: Reference, found: FinalAnswer, params: MathParams) -> ScoreStatus:
-    """CORRECT or WRONG; UNPARSABLE if the found text cannot be read."""
+    """Return CORRECT or WRONG, or UNPARSABLE if the found text cannot be read."""
     whole = found.text if found.form != UNMARKED else last_line(found.text)
     if len(whole) <= MAX_CHARS:
         same = same_words if gold.kind is Kind.WORDS else same_text
@@ -204,7 +204,7 @@ def _compare(gold: Reference, found: FinalAnswer, params: MathParams) -> ScoreSt
         status = _compare_piece(gold, piece, params)
         if status is not ScoreStatus.UNPARSABLE:
             return status
-    # Its letters differ from those of the reference, and nothing reads it.
+    # The letters differ from those of the reference, and no parser reads them.
     is_written = re.search(r"\d", whole) or (
         found.form != UNMARKED
         and re.search(r"[^\W_]", whole)
@@ -216,7 +216,7 @@ def _compare(gold: Reference, found: FinalAnswer, params: MathParams) -> ScoreSt
 
 
 def _pieces(found: FinalAnswer) -> Iterator[str]:
-    """The answer: all of what was found, or else the value in it."""
+    """Return the pieces that may be the answer: the whole text first, then the value in it."""
     if found.form == UNMARKED:
         yield last_line(found.text)
         yield from endings(found.text)
@@ -229,7 +229,7 @@ def _pieces(found: FinalAnswer) -> Iterator[str]:
 
 
 def _math_verify(item: Item, params: MathParams) -> Verdict:
-    """The verdict of `strictness: math_verify`. Raises BadReferenceError."""
+    """Return the verdict of `strictness: math_verify`. Raises BadReferenceError."""
     from reward.verifiers.math_expressions import math_verify_equals, math_verify_reads
 
     found = math_verify_reads(item.completion)
@@ -251,7 +251,7 @@ def _math_verify(item: Item, params: MathParams) -> Verdict:
 
 
 def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStatus:
-    """Compare `piece` as a whole. UNPARSABLE if it has no reading."""
+    """Compare `piece` as a whole. Return UNPARSABLE if it has no reading."""
     from reward.verifiers.math_expressions import read_expressions
 
     if not piece or len(piece) > MAX_CHARS:
@@ -269,8 +269,8 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
             return ScoreStatus.WRONG
     number = read_number(piece) or _said_twice(piece, params)
     if number is None and gold.number is not None and is_sum(piece) and not _SEVERAL.search(piece):
-        # `12 + 34 = 46`: a chain of equalities stands for its last member. `5m`: the reference has
-        # no letter, so this one is a unit.
+        # `12 + 34 = 46`: the last member of a chain of equalities counts. `5m`: the reference has
+        # no letter, so this letter is a unit.
         last = piece.rpartition("=")[2]
         number = read_number(last) or read_number(_UNIT_LETTER.sub(" ", last))
     if gold.number is not None and number is not None:
@@ -288,7 +288,7 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
 
 
 def _said_twice(piece: str, params: MathParams) -> PlainNumber | None:
-    """The value of `1/2, or 50%`. None if the values differ."""
+    """Return the value of `1/2, or 50%`. Return None if the values differ."""
     numbers = [read_number(part) for part in _OR.split(piece)] if len(piece) <= MAX_CHARS else []
     first, *others = numbers or [None]
     same = first and all(
@@ -310,7 +310,7 @@ def _same_expression(gold: Reference, given: list[Any], params: MathParams) -> b
 
 
 def _equal_by_decimal_comma(gold: Reference, text: str, params: MathParams) -> bool:
-    """Whether a decimal comma on one side and a decimal point on the other make them equal."""
+    """Tell whether a decimal comma on one side and a decimal point on the other make both equal."""
     for comma, point in ((text, gold.text), (gold.text, text)):
         left, right = read_decimal_comma(comma), read_number(point)
         if left and right and same_number(left, right, params.float_rounding):

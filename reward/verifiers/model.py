@@ -1,7 +1,8 @@
-"""The `model` verifier: a reward model scores the conversation, and, if asked to, the bare answer.
+"""The `model` verifier: a reward model scores the conversation or, with a parameter, the bare
+answer.
 
-The model runs in a child process (`reward.models`), or in a vLLM server
-started with a sequence classification model. This process only asks.
+The model runs in a child process (`reward.models`), or in a vLLM server started with a sequence
+classification model. This process only asks.
 """
 
 import asyncio
@@ -42,7 +43,7 @@ class ModelParams(RemoteParams):
 
 
 class ModelError(Exception):
-    """The model has no score for this: the message says why."""
+    """The model has no score for this text. The message says why."""
 
 
 class RewardModel(Protocol):
@@ -50,7 +51,7 @@ class RewardModel(Protocol):
 
     @property
     def loading(self) -> bool:
-        """Whether it is at work on its first load."""
+        """Tell whether the model is in its first load."""
 
     async def open(self) -> None:
         """Called once, before the first `scores`."""
@@ -59,12 +60,13 @@ class RewardModel(Protocol):
         """Called once."""
 
     async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
-        """One score a label for the last message, and whether the beginning was cut off. Raises
-        ModelError, EndpointError."""
+        """Return one score a label for the last message, and whether the beginning was cut off.
+        Raises ModelError, EndpointError."""
 
 
 class RemoteModel:
-    """A vLLM server: its `/classify`, unless the URL itself ends with that or with `/pooling`."""
+    """A vLLM server. The path is `/classify`, unless the URL itself ends with it or with
+    `/pooling`."""
 
     ATTEMPTS = 5
     loading = False
@@ -83,10 +85,11 @@ class RemoteModel:
         await self._http.aclose()
 
     async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
-        """See RewardModel.scores. Nobody says whether anything was cut off."""
+        """Implements `RewardModel.scores`. The server does not report whether it cut anything
+        off."""
         body = {
             "messages": messages,
-            # The raw score: a sigmoid or softmax of it would be flat where answers are good.
+            # Ask for the raw score: a sigmoid or softmax would be flat for good answers.
             "use_activation": False,
             "truncate_prompt_tokens": -1,
             "truncation_side": "left",
@@ -96,7 +99,7 @@ class RemoteModel:
 
 
 class ModelVerifier(RemoteVerifier[ModelParams]):
-    """See the module. The reward is any number, unless `clip` bounds it."""
+    """Asks reward models. The reward is any number, unless `clip` bounds it."""
 
     name = "model"
     description = "A reward model's score of the conversation, scaled and clipped."
@@ -109,7 +112,7 @@ class ModelVerifier(RemoteVerifier[ModelParams]):
 
     @property
     def loading(self) -> str:
-        """See RemoteVerifier.loading. Models are loaded one after the other."""
+        """Implements `RemoteVerifier.loading`. Models are loaded one after the other."""
         models = list(self._models.values())
         at = next((at for at, model in enumerate(models, 1) if model.loading), None)
         if at is None:
@@ -119,7 +122,7 @@ class ModelVerifier(RemoteVerifier[ModelParams]):
 
     @property
     def ready(self) -> bool:
-        """See RemoteVerifier.ready: all models have been loaded."""
+        """Implements `RemoteVerifier.ready`: all models have been loaded."""
         return self._opened
 
     async def open(self) -> None:
@@ -160,7 +163,7 @@ class ModelVerifier(RemoteVerifier[ModelParams]):
 async def _ask(
     model: RewardModel, item: Item, answer: str, params: ModelParams
 ) -> tuple[float, bool]:
-    """The reward for one text, and whether the beginning was cut off."""
+    """Return the reward for one text, and whether the beginning was cut off."""
     scores, cut = await model.scores(_conversation(item, answer))
     if params.label >= len(scores):
         raise ModelError(f"the model has {len(scores)} outputs; there is no label {params.label}")
@@ -171,7 +174,7 @@ async def _ask(
 
 
 def shaped(score: float, params: ModelParams) -> float:
-    """The reward that a raw score is worth."""
+    """Return the reward for a raw score."""
     reward = (score - params.bias) * params.scale
     return reward if params.clip is None else max(-params.clip, min(params.clip, reward))
 
@@ -185,7 +188,7 @@ def _conversation(item: Item, answer: str) -> list[Message]:
 
 
 def _raw(reply: Any, name: str) -> list[float]:
-    """vLLM's reply to `/classify` (`probs`) or `/pooling` (`data`: a row, or one a token)."""
+    """Read vLLM's reply to `/classify` (`probs`) or `/pooling` (`data`: a row, or one a token)."""
     try:
         (found,) = reply["data"]
         row = found["probs"] if "probs" in found else found["data"]

@@ -1,5 +1,5 @@
-"""Number words as digits: `eighteen`, `three hundred and five`, `two thirds`, `one and a half`,
-`half a dozen`, and Chinese numerals (`十八个`). Linear time.
+"""Reads number words as digits: `eighteen`, `three hundred and five`, `two thirds`, `one and a
+half`, `half a dozen`, and Chinese numerals (`十八个`). Linear time.
 """
 
 import re
@@ -47,7 +47,7 @@ _HAN_VALUES = {sign: value for value, sign in enumerate("零一二三四五六�
     "两": 2,
 }
 _HAN_SCALES = {"十": 10, "百": 100, "千": 10**3, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
-# All of a text, but for a measure word: many other words begin with a numeral.
+# The numeral must be the whole text, but for a measure word: many other words begin with a numeral.
 _HAN = re.compile(
     rf"^[{''.join([*_HAN_VALUES, *_HAN_SCALES])}]{{1,20}}"
     r"(?=(?:[个個只隻本元块塊天年人岁歳歲次条張张つ]|です)?\W*$)"
@@ -60,7 +60,7 @@ _SCALED = re.compile(
 
 
 def words_as_digits(text: str) -> str:
-    """`text` with digits for its number words."""
+    """Return `text` with digits for its number words."""
     text = _HAN.sub(_han_digits, _RUN.sub(_digits, text))
     text = _HALF.sub("1/2", text)
     text = _DOZEN.sub(lambda match: "6" if match[1] else "12", text)
@@ -89,7 +89,8 @@ def _han_digits(match: re.Match[str]) -> str:
 
 
 def _digits(match: re.Match[str]) -> str:
-    """The run as digits. Words that form no single number (`two and three`) become several."""
+    """Return the run as digits. Words that form no single number (`two and three`) become several
+    numbers."""
     total = current = 0
     last = 10**15
     for word in re.findall(r"[a-z]+", match[0].lower()):

@@ -1,4 +1,4 @@
-"""The parts of a completion that thinks first: its thoughts, then the answer. Linear time."""
+"""Splits a completion that thinks first into its thoughts and the answer. Linear time."""
 
 from typing import Literal
 
@@ -12,7 +12,7 @@ Part = Literal["whole", "thinking", "answer"]
 
 
 class PartParams(VerifierParams):
-    """Choose the part of the completion that is looked at."""
+    """The choice of the part of a completion that a verifier reads."""
 
     part: Part = Field(
         "whole",
@@ -23,7 +23,8 @@ class PartParams(VerifierParams):
 
 
 def part_of(item: Item, part: Part) -> str | None:
-    """One part of the completion, without white space around it; None if it has no such part."""
+    """Return one part of the completion, without white space around it. Return None if the
+    completion lacks that part."""
     if part == "whole":
         return item.completion.strip()
     thoughts = read_thoughts(item.completion, item.prefill)

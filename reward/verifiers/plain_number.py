@@ -1,9 +1,9 @@
-"""Numbers as people write them: `72`, `$1,234.50`, `-3 1/2`, `1.5e-3`, `\\frac{3}{4}`, `37.5%`,
-`0.\\overline{3}`, `18 eggs`, `9.8 m/s^2`.
+"""Reads numbers as people write them: `72`, `$1,234.50`, `-3 1/2`, `1.5e-3`, `\\frac{3}{4}`,
+`37.5%`, `0.\\overline{3}`, `18 eggs`, `9.8 m/s^2`.
 
-Most answers are such numbers, and comparing them needs no computer algebra: it is exact, takes
+Most answers are such numbers. Comparing them needs no computer algebra: it is exact, takes
 microseconds, and cannot hang. Text that is not *certainly* a plain number reads as None here, and
-is left to the library: `2 pi`, `5x`, `1,5` (a list, or a decimal comma), `3 or 4`.
+goes to the library: `2 pi`, `5x`, `1,5` (a list, or a decimal comma), `3 or 4`.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from reward.verifiers.number_words import SCALES
 from reward.verifiers.signs import plain_signs
 
-# Digits beyond this make conversions slow (they are quadratic), and no answer needs them.
+# More digits make conversions slow (quadratic time), and no answer needs more.
 MAX_CHARS = 1000
 
 CURRENCY = "$\u20ac\u00a3\u00a5\u20b9\u20bd\u20a9\u20bf"
@@ -41,7 +41,8 @@ _DEGREE = re.compile(
 )
 _LETTERS = r"[^\s\d!-/:-@\[-`{-~]+"
 _POWER = r"(?:\^\{?-?\d\}?)?"
-# Letters of a unit that stand at the number itself, as in `5cm`, and are no product of variables.
+# Letters of a unit that stand at the number itself, as in `5cm`, and are not a product of
+# variables.
 _ATTACHED = rf"""(?:
     (?:st|nd|rd|th|[kcdm\u00b5\u03bc]m|ml|[km]g|lbs?|oz|ft|mi|yd|sec|mins?|hrs?|[km]?ph
     |k?cal|mol|[kMG]?Hz|k?Wh?|[kM]J|[kM]Pa|[KMGT]B|dollars?|units?)\b{_POWER}
@@ -74,7 +75,7 @@ _TEXT = re.compile(r"\\(?:text|mbox)(?:bf|it|rm)?\{([^{}]*)\}\.?")
 _NO_SPACE = re.compile(r"\\!\s*")
 _SPACE = re.compile(r"(?:\\[,;: ]|~)\s*")
 _MEASURE = re.compile(r"(?:[kMGm]\s*\}?\s*)?\\Omega|\\[A-Za-z]+\s*|[{}^\d-]+")
-# Words after a number that change it, or name something that is not a unit.
+# Words after a number that change it, or that are not a unit.
 NOT_UNITS = frozenset(
     re.findall(
         r"\w+",
@@ -83,7 +84,7 @@ NOT_UNITS = frozenset(
         percent pct percentage but not nor am pm""",
     )
 )
-# Variables have other letters.
+# Letters of variables are in no unit here.
 _UNIT_LETTERS = frozenset("mgshLlNJWVACFK$")
 _SCALES = SCALES | {
     "\u5343": 10**3, "\u4e07": 10**4, "\u842c": 10**4,
@@ -98,9 +99,9 @@ class PlainNumber(NamedTuple):
 
     value: Fraction
     rounded: bool
-    """With a decimal point: it may be rounded."""
+    """Whether the number has a decimal point: it may be rounded."""
     percent: bool = False
-    """With a percent sign; `value` is the number before it."""
+    """Whether the number has a percent sign. `value` is the number before the sign."""
 
 
 class Leading(NamedTuple):
@@ -112,7 +113,8 @@ class Leading(NamedTuple):
 
 
 def read_number(text: str) -> PlainNumber | None:
-    """`text`, all of it, as a number with at most a currency sign and a unit; else None."""
+    """Read the whole `text` as a number with at most a currency sign and a unit. Return None for
+    other text."""
     if len(text) > MAX_CHARS:
         return None
     leading = read_leading(unwrapped(_tidy(text)))
@@ -127,12 +129,12 @@ def read_number(text: str) -> PlainNumber | None:
 
 
 def read_leading(text: str) -> Leading | None:
-    """The number that `text` begins with; None if it begins with another thing."""
+    """Read the number at the beginning of `text`. Return None without one."""
     match = _NUMBER.match(text[: MAX_CHARS + 1])
     if match is None or match.end() > MAX_CHARS:
         return None
     value = _value(match)
-    # Two signs cancel out nowhere: `-$-5` is nothing that anybody writes.
+    # Two signs do not cancel out: `-$-5` is an error.
     if value is None or (match["sign"] and match["inner"]):
         return None
     if "-" in (match["sign"], match["inner"]):
@@ -147,8 +149,8 @@ def read_leading(text: str) -> Leading | None:
 
 
 def same_number(left: PlainNumber, right: PlainNumber, places: int) -> bool:
-    """Whether two numbers are equal: exactly, or `close` if one of them has a decimal point (so 1/3
-    equals 0.3333333, and 3 does not equal 3.1). 50 % equals both 50 and 1/2."""
+    """Tell whether two numbers are equal: exactly, or `close` if one of them has a decimal point
+    (so 1/3 equals 0.3333333, and 3 does not equal 3.1). 50 % equals both 50 and 1/2."""
     pairs = [(left.value, right.value)]
     if left.percent and not right.percent:
         pairs.append((left.value / 100, right.value))
@@ -162,9 +164,8 @@ def same_number(left: PlainNumber, right: PlainNumber, places: int) -> bool:
 
 
 def close(difference: Fraction, largest: Fraction, places: int) -> bool:
-    """Whether two values that are `difference` apart agree to `places` decimals.
-
-    If the larger one is below 0.1, these are significant digits: only 0 equals 0."""
+    """Tell whether two values that are `difference` apart agree to `places` decimals. If the larger
+    value is below 0.1, significant digits count instead: only 0 equals 0."""
     if difference == 0:
         return True
     zeros = len(str(int(1 / largest))) - 1 if largest < 1 else 0
@@ -172,8 +173,8 @@ def close(difference: Fraction, largest: Fraction, places: int) -> bool:
 
 
 def read_decimal_comma(text: str) -> PlainNumber | None:
-    """`text` as a number with a decimal comma (`1000,99`, `2,5 kg`); None if it is none. Unlike
-    the result of `read_number` this is not certain: it may be a list of two numbers."""
+    """Read `text` as a number with a decimal comma (`1000,99`, `2,5 kg`). Return None for other
+    text. In contrast to `read_number`, this is uncertain: the text may be a list of two numbers."""
     if len(text) > MAX_CHARS:
         return None
     text = unwrapped(_tidy(text))
@@ -182,8 +183,8 @@ def read_decimal_comma(text: str) -> PlainNumber | None:
 
 
 def unwrapped(text: str) -> str:
-    """`text` without white space, quotes, Markdown emphasis, and the math delimiters and `\\text{}`
-    around all of it, up to three layers."""
+    """Strip white space, quotes, Markdown emphasis, and up to three layers of math delimiters and
+    `\\text{}` around `text`."""
     for _ in range(3):
         inner = _unwrapped_once(text)
         if inner == text:
@@ -243,7 +244,7 @@ def _exponent(match: re.Match[str]) -> int:
 
 
 def _scale(unit: str) -> int | None:
-    """The factor that the words after a number stand for; None if they may change it."""
+    """Return the factor of the words after a number. Return None if they may change it."""
     if not unit:
         return 1
     words = [word.strip(".") for word in re.split(r"[\s/]+", _MEASURE.sub(" ", unit)) if word]

@@ -1,8 +1,8 @@
-"""Whether a program has printed what it should. Pure, linear time.
+"""Compares a program's output with the expected output. Pure, linear time.
 
-Lines are compared without white space at their ends. Text and whole numbers have to be the same.
-Numbers that should have a decimal point or an exponent may differ by 1e-6, absolute or relative, as
-the judges of these datasets have it.
+White space at the ends of lines does not count. Text and whole numbers must be the same. Expected
+numbers with a decimal point or an exponent have a tolerance of 1e-6, absolute or relative, as in
+the datasets' own judges.
 """
 
 import re
@@ -14,7 +14,8 @@ _NUMBER = re.compile(
 
 
 def difference(given: str, wanted: str) -> str:
-    """The first difference as the end of a sentence; empty if the program has printed it all."""
+    """Return the first difference as the end of a sentence. Return an empty string without a
+    difference."""
     lines, expected = _lines(given), _lines(wanted)
     for number, (one, other) in enumerate(zip(lines, expected, strict=False), 1):
         if one != other and not _same_but_rounding(one, other):
@@ -25,14 +26,14 @@ def difference(given: str, wanted: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Lines, without white space at their ends and empty lines at the end."""
-    # Not splitlines(): for it a form feed ends a line, too.
+    """Return the lines, without white space at their ends and without empty lines at the end."""
+    # splitlines() would end a line at a form feed too.
     return [line.rstrip() for line in re.split(r"\r\n?|\n", text.rstrip())]
 
 
 def _same_but_rounding(line: str, expected: str) -> bool:
-    """Whether two lines are the same but for decimals that are as good as equal."""
-    # Text at even places, numbers at odd ones.
+    """Tell whether two lines differ at most in decimals that are equal within the tolerance."""
+    # Text is at even places, numbers at odd places.
     given, wanted = _NUMBER.split(line), _NUMBER.split(expected)
     return len(given) == len(wanted) and all(
         one == other or (place % 2 == 1 and _close(one, other))

@@ -1,4 +1,4 @@
-"""The program in an answer. Pure, linear time."""
+"""Finds the program in an answer. Pure, linear time."""
 
 import ast
 import re
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from reward.verifiers.base import Message
 from reward.verifiers.code_tests import Suite, with_body
 
-# A fence may stand in an item of a list, or in a quotation. Two marks in one line make no block.
+# A fence may be in an item of a list, or in a quotation. Two marks in one line make no block.
 _FENCE = re.compile(
     r"(?P<indent>[ \t]*(?:(?:[-*+>]|\d{1,9}[.)])[ \t]+)*)"
     r"(?:(?P<ticks>`{3,})(?P<info>[^`]*)|(?P<tildes>~{3,})(?P<about>.*))$"
@@ -17,7 +17,7 @@ _TAG = re.compile(r"[ \t]*([\w+-]*)")
 _READS = re.compile(r"\binput\s*\(|\bstdin\b|\bopen\s*\(\s*0\b")
 _PYTHON = ("python", "python3", "py")
 _MOST_INDENTED = 3
-"""Columns by which CommonMark lets a closing fence be further in than the opening one."""
+"""Columns by which CommonMark lets a closing fence be further in than the opening fence."""
 
 
 class Program(NamedTuple):
@@ -34,31 +34,32 @@ class _Block(NamedTuple):
 
 
 def find_program(answer: str, tests: Suite) -> Program:
-    """The program in an answer: its last block of Python, else its last block without a tag, else
-    all of it. A block of expected output, of comments, or of an example that uses what another
-    block defines does not replace a program.
+    """Return the program in an answer: the last block of Python, or the last block without a tag,
+    or the whole answer.
 
-    Continues the prompt of `tests`, if that is the beginning of the function under test.
+    Blocks of expected output, of comments, and of examples that use another block's definitions do
+    not replace a program. The program continues the prompt of `tests` if that prompt is the
+    beginning of the function under test.
     """
     found = _chosen([*_blocks(answer)], tests)
     code, end = (found.source, found.end) if found else (answer, len(answer))
     prompt = tests.prompt
     if not code.strip() or not defines(tests.entry_point, prompt):
         return Program(code, end)
-    # The prompt's imports and helpers hold for a function that is written out, too.
+    # A function that is written out also needs the prompt's imports and helpers.
     whole = f"{with_body(prompt)}\n{code}" if defines(tests.entry_point, code) else prompt + code
     return Program(whole, end)
 
 
 def defines(name: str, code: str) -> bool:
-    """Whether `code` defines the function `name`, or a method of that name."""
+    """Tell whether `code` defines the function `name`, or a method of that name."""
     head = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(name)}\b"
     return bool(name) and re.search(head, code, re.MULTILINE) is not None
 
 
 def with_prompt(tests: Suite, prompt: str | list[Message]) -> Suite:
-    """`tests` with the policy's prompt (of a chat: the last message), if that is Python which
-    begins the function under test and the reference has no prompt of its own."""
+    """Return `tests` with the policy's prompt (in a chat, the last message). The prompt must be
+    Python that begins the function under test, and the reference must lack a prompt."""
     text = prompt if isinstance(prompt, str) else prompt[-1].get("content") if prompt else ""
     if tests.prompt or not isinstance(text, str) or not defines(tests.entry_point, text):
         return tests
@@ -68,7 +69,7 @@ def with_prompt(tests: Suite, prompt: str | list[Message]) -> Suite:
 def _chosen(blocks: list[_Block], tests: Suite) -> _Block | None:
     candidates = [block for block in blocks if block.tag in _PYTHON]
     candidates = candidates or [block for block in blocks if not block.tag]
-    # The last one of the best kind.
+    # Take the last block of the best kind.
     several = candidates if len(candidates) > 1 else []
     whole = _without_examples(several)
     is_asked = any(case.stdin for case in tests.cases)
@@ -83,7 +84,7 @@ def _chosen(blocks: list[_Block], tests: Suite) -> _Block | None:
 
 
 def _without_examples(blocks: list[_Block]) -> list[_Block]:
-    """`blocks` but for those that use a function or class which only another block defines."""
+    """Return `blocks` without the blocks that use a function or class of another block."""
     trees = [_parsed(block.source) for block in blocks]
     defined = [_definitions(tree) for tree in trees]
     names = set().union(*defined)
@@ -104,7 +105,7 @@ def _used(tree: ast.Module) -> set[str]:
 
 
 def _acts(code: str, *others: type[ast.stmt]) -> bool:
-    """Whether `code` is Python that does more than naming constants and calling functions, or has a
+    """Tell whether `code` is Python that does more than name constants and call functions, or has a
     statement of the kinds `others`. Output such as `Sum: 7` and `n = 7` is Python too."""
     tree = _parsed(code)
     return tree is not None and any(
@@ -133,8 +134,9 @@ def _parsed(code: str) -> ast.Module | None:
 
 
 def _blocks(text: str) -> Iterator[_Block]:
-    """Blocks that three or more backticks or tildes open and the same close, or nothing closes. A
-    fence with a tag also closes the block before it. Lines lose the indentation of their fence."""
+    """Return the blocks between fences of three or more backticks or tildes. The last block may
+    lack its closing fence. A fence with a tag also closes the block before it. Lines lose the
+    indentation of their fence."""
     mark = indent = tag = ""
     content: list[str] = []
     at = 0
@@ -148,7 +150,7 @@ def _blocks(text: str) -> Iterator[_Block]:
         if closes:
             yield _Block(tag, "".join(content), at)
             mark = ""
-        # Nothing follows a line that was cut off.
+        # Text that was cut off ends with this line.
         opens = found and line.endswith("\n") and (opening if closes else not mark)
         if fence and opens:
             mark, indent, content = found, fence["indent"], []
@@ -161,7 +163,7 @@ def _blocks(text: str) -> Iterator[_Block]:
 
 
 def _without(indent: str, line: str) -> str:
-    """A line of a block without the indentation of the block's fence."""
+    """Return a line of a block without the indentation of the block's fence."""
     for _ in range(indent.count(">")):
         line = re.sub(r"^[ \t]*>[ \t]?", "", line)
     if ">" in indent:

@@ -1,9 +1,9 @@
 """The `reasoning_gym` verifier: the score that reasoning-gym gives an answer to one of its tasks.
 
-The library is optional (`pip install 'headrace[tasks]'`), and its version is pinned: rows are made
-by one version and scored by another only if it is the same. Some of its tasks evaluate an answer as
-Python (`eval`, sympy's `parse_expr`), which an answer of a model must never be. So these modules
-get functions in their place that evaluate literals, and arithmetic alone.
+The library is optional (`pip install 'headrace[tasks]'`), and its version is pinned, because rows
+must be made and scored by the same version. Some of its tasks evaluate an answer as Python (`eval`,
+sympy's `parse_expr`), which is unsafe for a model's answers. So these modules get replacements that
+evaluate only literals and arithmetic.
 """
 
 import ast
@@ -32,7 +32,8 @@ from services.contracts.scores import ScoreStatus
 
 PACKAGE = "reasoning_gym"
 VERSION = "0.1.25"
-"""As pyproject.toml pins it. A new one needs a look at which of its modules evaluate answers."""
+"""The version in pyproject.toml. For a new version, find out which of its modules evaluate
+answers."""
 EVALUATING = (
     "algorithmic.binary_matrix",
     "algorithmic.number_sorting",
@@ -49,20 +50,20 @@ PARSING = {
     "games.countdown": "",
     "games.puzzle24": "",
 }
-"""Modules whose scoring calls `parse_expr`, and under which name they have sympy (none: they have
-the function itself)."""
+"""Modules whose scoring calls `parse_expr`, and the name under which each has sympy (empty: the
+module has the function itself)."""
 MAX_CHARACTERS = 2000
-# Possessive, so that a long text takes no time to be refused.
+# The pattern is possessive, so that a long text is refused in no time.
 _ARITHMETIC = re.compile(r"(?:0x[0-9a-fA-F]++|\d++|[-+*/&|^~<>()\s])++")
 _FUNCTIONS = (
     "sqrt|exp|log|ln|sin|cos|tan|sec|csc|cot|asin|acos|atan|sinh|cosh|tanh|erf|Abs|pi|E|I|C"
 )
-# No attribute, no string, no name of more than a letter but for these functions.
+# Attributes and strings are refused, and all names of more than a letter except these functions.
 _FORMULA = re.compile(rf"(?:\b(?:{_FUNCTIONS}|[A-Za-z])\b|\d++(?:\.\d++)?(?![\w.])|[-+*/^(),\s])++")
 
 
 class ReasoningGymVerifier(Verifier[VerifierParams]):
-    """See the module."""
+    """Scores answers with reasoning-gym."""
 
     name = "reasoning_gym"
     description = (
@@ -90,7 +91,7 @@ class ReasoningGymVerifier(Verifier[VerifierParams]):
             return failed(ScoreStatus.NO_ANSWER, "the completion has no <answer> tags")
         try:
             reward = float(scorer(entry["metadata"]["source_dataset"])(said.strip(), entry))
-        except Exception as error:  # as the library raises it: any
+        except Exception as error:  # The library raises exceptions of any kind.
             return failed(ScoreStatus.UNPARSABLE, f"{shown(said)}: {brief(error)}")
         if reward >= 1:
             return correct(f"{shown(said)} is right")
@@ -100,8 +101,8 @@ class ReasoningGymVerifier(Verifier[VerifierParams]):
 
 @cache
 def scorer(task: str) -> Any:
-    """What scores (answer, row) of `task`, with evaluation made safe. Raises ValueError for an
-    unknown task."""
+    """Return the function that scores (answer, row) of `task`, with evaluation made safe. Raises
+    ValueError for an unknown task."""
     gym = safe_library()
     names = importlib.import_module(f"{PACKAGE}.factory").DATASETS
     if task not in names:
@@ -111,7 +112,7 @@ def scorer(task: str) -> Any:
 
 @cache
 def safe_library() -> Any:
-    """The library, none of whose modules evaluates text as Python any more."""
+    """Return the library with all evaluation of Python replaced."""
     gym = importlib.import_module(PACKAGE)
     for name in EVALUATING:
         importlib.import_module(f"{PACKAGE}.{name}").eval = evaluated  # type: ignore[attr-defined]
@@ -125,14 +126,14 @@ def safe_library() -> Any:
 
 
 def evaluated(text: str) -> Any:
-    """A literal of Python, or the value of arithmetic. Raises ValueError and SyntaxError."""
+    """Evaluate a literal of Python, or arithmetic. Raises ValueError and SyntaxError."""
     if len(text) <= MAX_CHARACTERS and _ARITHMETIC.fullmatch(text) and "**" not in text:
         return eval(text, {"__builtins__": {}})
     return ast.literal_eval(text)
 
 
 def parsed(text: str, *arguments: Any, **options: Any) -> Any:
-    """A formula as sympy reads it. Raises ValueError for what is more than a formula."""
+    """Return a formula as sympy reads it. Raises ValueError for anything more than a formula."""
     from sympy.parsing.sympy_parser import parse_expr
 
     if len(text) > MAX_CHARACTERS or not _FORMULA.fullmatch(text):
@@ -155,7 +156,7 @@ class _Sympy:
 
 
 def _entry(item: Item) -> dict[str, Any]:
-    """The row as reasoning-gym made it. Raises BadReferenceError."""
+    """Return the row as reasoning-gym made it. Raises BadReferenceError."""
     given = item.answer if isinstance(item.answer, dict) else item.columns
     metadata = given.get("metadata")
     task = metadata.get("source_dataset") if isinstance(metadata, dict) else None

@@ -1,8 +1,8 @@
 """All verifiers by name: built-in ones, those of installed packages (entry-point group
 `headrace.verifiers`), and those that the operator names as `package.module:Class` or by URL.
 
-Never replaces one verifier by another of the same name. A verifier that cannot be loaded stays in
-the registry, unavailable, with the reason: it must not keep the others from running.
+A verifier never replaces another of the same name. A verifier that cannot be loaded stays in the
+registry, unavailable, with the reason, and the others run.
 """
 
 import importlib
@@ -35,7 +35,8 @@ from services.contracts.nearest import did_you_mean
 
 GROUP = "headrace.verifiers"
 MAX_PROBLEMS = 10
-"""So much is said of one item: a request may hold as many wrong parameters as fit into its body."""
+"""The maximum number of problems reported for one item: a request may hold as many wrong parameters
+as fit into its body."""
 
 BUILT_IN: tuple[type[Verifier[Any]], ...] = (
     MathVerifier,
@@ -80,7 +81,7 @@ class DisabledVerifier(Verifier[VerifierParams]):
         self.notice = reason
 
     def score(self, item: Item, params: VerifierParams) -> Verdict:
-        """See Verifier.score. Is never asked, since it is not available."""
+        """Implements `Verifier.score`. The service asks only available verifiers."""
         return broken(self.notice)
 
 
@@ -89,8 +90,8 @@ def build_registry(
     remote: Iterable[RemoteVerifier[Any]] = (),
     sandbox: SandboxOptions | None = None,
 ) -> dict[str, AnyVerifier]:
-    """All verifiers by name: the built-in ones, `remote`, installed ones, and `own`, entries of
-    the setting that are no URLs. Those that cannot be loaded are `DisabledVerifier`s."""
+    """Return all verifiers by name: the built-in ones, `remote`, installed ones, and `own`, the
+    entries of the setting that are not URLs. Those that fail to load are `DisabledVerifier`s."""
     registry: dict[str, AnyVerifier] = {kind.name: kind() for kind in BUILT_IN}
     remote = list(remote)
     if not any(isinstance(asked, SandboxedCodeVerifier) for asked in remote):
@@ -139,7 +140,7 @@ def _import_file(path: str) -> ModuleType:
     # Verifiers may import other modules of their folder.
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))
-    # By its place: a file `math.py` is not the standard library's module.
+    # The module is named by its place: a file `math.py` is not the standard library's module.
     spec = importlib.util.spec_from_file_location(f"own_verifier_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
@@ -150,8 +151,8 @@ def _import_file(path: str) -> ModuleType:
 
 
 class UnusableError(ValueError):
-    """A verifier that cannot be used with these parameters: `problems` has pairs of a key
-    (`.verifier`, `.params.strict`) and a sentence."""
+    """A verifier cannot be used with these parameters. `problems` has pairs of a key (`.verifier`,
+    `.params.strict`) and a sentence."""
 
     def __init__(self, problems: list[tuple[str, str]]) -> None:
         super().__init__("; ".join(message for _, message in problems))
@@ -159,7 +160,7 @@ class UnusableError(ValueError):
 
 
 def usable(registry: Registry, name: str, raw: Mapping[str, Any]) -> tuple[AnyVerifier, Any]:
-    """The verifier `name`, and `raw` as its own `Params`. Raises UnusableError."""
+    """Return the verifier `name`, and `raw` as its own `Params`. Raises UnusableError."""
     verifier = registry.get(name)
     if verifier is None:
         usable_names = [known for known, one in registry.items() if one.available]
@@ -187,12 +188,12 @@ def usable(registry: Registry, name: str, raw: Mapping[str, Any]) -> tuple[AnyVe
 
 
 def parse_params(verifier: AnyVerifier, raw: Mapping[str, Any]) -> Any:
-    """`raw` as the verifier's own `Params`. Raises pydantic's ValidationError."""
+    """Return `raw` as the verifier's own `Params`. Raises pydantic's ValidationError."""
     return verifier.Params.model_validate(dict(raw))
 
 
 def param_problems(verifier: AnyVerifier, error: ValidationError) -> list[tuple[str, str]]:
-    """(parameter, sentence) for each wrong parameter of an item."""
+    """Return (parameter, sentence) for each wrong parameter of an item."""
     fields = verifier.Params.model_fields.items()
     known = [field.alias or name for name, field in fields]
     problems = []

@@ -1,7 +1,7 @@
 """Own verifiers by URL: a service that answers `POST` with the contract of `/v1/score`.
 
-Items that wait at the same moment travel in one request. The verifier has the name that the
-operator gave it, here and there. All parameters but `timeout` and `attempts` go to the service.
+Items that wait at the same moment share one request. The verifier has the operator's name in both
+services. All parameters but `timeout` and `attempts` go to the service.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class _Waiting:
 
 
 class HttpVerifier(RemoteVerifier[HttpParams]):
-    """See the module."""
+    """Sends items to an own verifier in batches."""
 
     Params = HttpParams
 
@@ -49,7 +49,7 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
         self._endpoint = endpoint
         self._batch = batch
         self._waiting: dict[tuple[float, int], list[_Waiting]] = {}
-        """Items without a request, by the parameters that hold for a request as a whole."""
+        """Items without a request, by the parameters of a request as a whole."""
         self._requests: set[asyncio.Task[None]] = set()
         self._http: httpx.AsyncClient
 
@@ -69,7 +69,7 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
         one = _Waiting(item, params, loop.create_future())
         key = (params.timeout, params.attempts)
         if key not in self._waiting:
-            # Called after all items that arrive in this turn of the loop have joined.
+            # This runs after all items that arrive in this turn of the loop have joined.
             loop.call_soon(self._send, key)
         self._waiting.setdefault(key, []).append(one)
         return await one.verdict
@@ -86,9 +86,9 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
                 one.verdict.add_done_callback(partial(_end, batch, request))
 
     async def _request(self, batch: list[_Waiting]) -> None:
-        """Ask about a batch. If it fails as a whole, or takes half of the time that an item may
-        take, ask about each item alone, so that one item cannot fail its neighbours; but not if the
-        service is unavailable, which is no item's fault."""
+        """Ask about a batch. Ask about each item alone if the batch fails as a whole, or takes half
+        of an item's time: one item must not fail its neighbours. Ask only once if the service is
+        unavailable: the items did not cause that."""
         if len(batch) > 1:
             try:
                 async with asyncio.timeout(batch[0].params.timeout / 2) as limit:
@@ -113,7 +113,7 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
     async def _ask(
         self, batch: list[_Waiting], on_unavailable: Callable[[], None] = lambda: None
     ) -> None:
-        """One request; gives each item its verdict. Raises EndpointError."""
+        """Send one request, and give each item its verdict. Raises EndpointError."""
         items = [
             {
                 "id": str(number),
@@ -156,8 +156,8 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
 
 
 def _results_by_id(reply: Any) -> dict[Any, Any] | None:
-    """Raw results by the id of their item, None for an id that occurs twice; None for a reply
-    without a list of results."""
+    """Return the raw results by the id of their item, with None for an id that occurs twice. Return
+    None for a reply without a list of results."""
     results = reply.get("results") if isinstance(reply, dict) else None
     if not isinstance(results, list):
         return None

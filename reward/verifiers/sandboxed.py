@@ -1,9 +1,9 @@
 """The `code` verifier for programs that run in another container: a second reward service, without
-a network, that listens on a Unix socket in a folder which both share.
+a network, that listens on a Unix socket in a shared folder.
 
-Same name, same parameters, same verdicts as `reward.verifiers.code`. Deadlines are the other
-service's: an item that waits for a worker there must not run into one here. Whether it hangs is
-known by its `/healthz`.
+Name, parameters and verdicts are those of `reward.verifiers.code`. The other service sets the
+deadlines: an item that waits for a worker there must not time out here. Its `/healthz` tells
+whether it hangs.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ log = get_logger(__name__)
 URL = "http://sandbox"
 """Only for the Host header: the requests go to the socket."""
 ATTEMPTS = 10
-"""For an item, with pauses of up to 10 s: a sandbox that is started again needs some seconds."""
+"""Attempts for an item, with pauses of up to 10 s: a restarted sandbox needs some seconds."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class _Sandbox(Endpoint):
 
 
 class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
-    """See the module."""
+    """Sends programs to the other service."""
 
     name = CodeVerifier.name
     description = CodeVerifier.description
@@ -58,8 +58,8 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
         self._http: httpx.AsyncClient
 
     async def open(self) -> None:
-        """See RemoteVerifier.open. Asks what the sandbox says of itself; one that does not answer
-        yet may do so when it is needed."""
+        """Implements `RemoteVerifier.open`. It asks for the sandbox's own description. A sandbox
+        that does not answer yet may do so when it is needed."""
         self._http = client(self._socket)
         self.notice = f"programs run in the sandbox at {self._socket}"
         try:
@@ -81,7 +81,8 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
         await self._http.aclose()
 
     def deadline(self, params: CodeParams) -> float | None:
-        """See RemoteVerifier.deadline: none, as the sandbox has its own."""
+        """Implements `RemoteVerifier.deadline`. It returns None: the sandbox has deadlines of its
+        own."""
         return None
 
     async def check_reference(self, item: Item, params: CodeParams) -> None:

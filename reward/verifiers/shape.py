@@ -1,5 +1,7 @@
-"""Verifiers of shape: `length`, `repetition`, `language`. Each returns a number to be added to
-other rewards; none says that an answer is right. Linear time.
+"""Verifiers of shape: `length`, `repetition`, `language`. Linear time.
+
+Each returns a number to be added to other rewards. A high number does not mean that an answer is
+right.
 """
 
 import re
@@ -16,20 +18,20 @@ from reward.verifiers.parts import Part, PartParams, part_of
 from services.contracts.scores import ScoreStatus
 
 _WORDS = re.compile(r"\w+|[^\w\s]")
-# Scripts without spaces between words: Han and kana, and those of South-East Asia and Tibet.
+# Scripts without spaces between words: Han and kana, and scripts of South-East Asia and Tibet.
 _IDEOGRAPHS = (
     "\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
     "\uff66-\uff9f\U00020000-\U000323af"
 )
 _UNSPACED = "\u0e00-\u0eff\u0f00-\u0fff\u1000-\u109f\u1780-\u17ff"
-# Vowel signs and the like belong to words, and are no letters to Python.
+# Vowel signs and the like belong to words, but Python does not count them as letters.
 _MARKS = "".join(c for c in map(chr, range(0x300, 0x1CFF)) if unicodedata.category(c)[0] == "M")
 _RUNS = re.compile(
     rf"(?P<ideographs>[{_IDEOGRAPHS}]+)|(?P<unspaced>[{_UNSPACED}]+)"
     rf"|(?P<word>(?:(?![{_IDEOGRAPHS}{_UNSPACED}])[\w{_MARKS}])+)|\S"
 )
 _WINDOWS = {"ideographs": 2, "unspaced": 5, "word": 5}
-"""Characters that stand for a word of a run without spaces."""
+"""The number of characters that count as a word in a run without spaces."""
 _LONGEST_WORD = 40
 """Letters. A longer run is text without spaces."""
 _CODE_AND_MATH = re.compile(
@@ -91,7 +93,7 @@ class LengthParams(PartParams):
 
 
 class RepetitionParams(PartParams):
-    """What counts as repeated, and the most that it costs."""
+    """The definition of a repetition, and the maximum penalty."""
 
     part: Part = Field("answer", description=PartParams.model_fields["part"].description)
     unit: Unit = Field(
@@ -109,7 +111,7 @@ class RepetitionParams(PartParams):
 
 
 class LanguageParams(PartParams):
-    """Which script, and how much of it."""
+    """The script, and its required share."""
 
     script: Script = Field(description="What to write in. Goes by letters: cannot tell English.")
     minimum: float | None = Field(
@@ -124,7 +126,7 @@ class LanguageParams(PartParams):
 
 
 class LengthVerifier(Verifier[LengthParams]):
-    """See the module."""
+    """Rewards a length within a range."""
 
     name = "length"
     description = "A reward for a length within a range, another for one outside."
@@ -145,7 +147,7 @@ class LengthVerifier(Verifier[LengthParams]):
 
 
 class RepetitionVerifier(Verifier[RepetitionParams]):
-    """See the module. Rewards −penalty to 0."""
+    """Penalises repetition. Rewards −penalty to 0."""
 
     name = "repetition"
     description = "Takes off for n-grams that occur again, as minimind does."
@@ -167,7 +169,7 @@ class RepetitionVerifier(Verifier[RepetitionParams]):
 
 
 class LanguageVerifier(Verifier[LanguageParams]):
-    """See the module. Rewards 0 to 1."""
+    """Rewards the share of letters in a script. Rewards 0 to 1."""
 
     name = "language"
     description = "The share of letters that belong to a script (latin, chinese, cyrillic, …)."
@@ -195,8 +197,8 @@ def _name(letter: str) -> str:
 
 
 def _words(text: str) -> Iterator[str]:
-    """The words of a text in any script. In text without spaces overlapping pieces stand for words:
-    a repeated text gives the same pieces again."""
+    """Return the words of a text in any script. In text without spaces, overlapping pieces count as
+    words: a repeated text gives the same pieces again."""
     for run in _RUNS.finditer(text):
         kind, characters = run.lastgroup or "", run.group()
         size = _WINDOWS.get(kind, 1)

@@ -1,8 +1,8 @@
-"""Signs of other keyboards as ASCII: full-width forms, digits of any script, dashes, quotes,
-superscripts, vulgar fractions. Linear time.
+"""Rewrites signs of other keyboards as ASCII: full-width forms, digits of any script, dashes,
+quotes, superscripts, vulgar fractions. Linear time.
 
-Verifiers change completions and references so before they look for anything. Their patterns then
-know one spelling of each sign.
+Verifiers rewrite completions and references before they search them. So their patterns know one
+spelling of each sign.
 """
 
 import re
@@ -46,7 +46,7 @@ _DIGIT = re.compile(r"(?![0-9])\d")
 
 
 def plain_signs(text: str) -> str:
-    """`text` with one spelling of each sign."""
+    """Return `text` with one spelling of each sign."""
     if text.isascii():
         return text
     text = _SUPERSCRIPTS.sub(lambda match: f"^{{{match[0].translate(_SUPERSCRIPT)}}}", text)

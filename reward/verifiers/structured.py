@@ -1,7 +1,7 @@
 """The `json_schema` verifier: is the completion JSON, and does it fit a schema?
 
-A schema may hold regular expressions, which may take exponential time: the pool's business. What
-`$ref` names must stand in the schema itself: nothing is fetched.
+A schema may hold regular expressions, which may take exponential time; the pool's deadlines bound
+it. `$ref` may only name a part of the schema itself: the verifier fetches nothing.
 """
 
 import json
@@ -32,7 +32,7 @@ _FENCE = re.compile(r"```(?:json)?[ \t]*\n(.*?)```", re.DOTALL)
 
 
 class JsonSchemaParams(VerifierParams):
-    """The schema, and the places where the JSON may stand."""
+    """The schema, and the places for the JSON."""
 
     wanted: dict[str, Any] | None = Field(
         None,
@@ -48,7 +48,7 @@ class JsonSchemaParams(VerifierParams):
 
 
 class JsonSchemaVerifier(Verifier[JsonSchemaParams]):
-    """See the module. Rewards 1 and 0."""
+    """Validates JSON. Rewards 1 and 0."""
 
     name = "json_schema"
     description = "Correct when the completion is JSON that fits a schema (parameter, or answer)."
@@ -83,7 +83,7 @@ class JsonSchemaVerifier(Verifier[JsonSchemaParams]):
 
 
 def _schema(answer: Any, params: JsonSchemaParams) -> str:
-    """The schema as JSON text, so that it can be looked up. Raises BadReferenceError."""
+    """Return the schema as JSON text, which can be a cache key. Raises BadReferenceError."""
     schema = params.wanted if params.wanted is not None else answer
     if isinstance(schema, str):
         return schema
@@ -96,7 +96,7 @@ def _schema(answer: Any, params: JsonSchemaParams) -> str:
 
 @lru_cache(maxsize=256)
 def _validator(text: str) -> Any:
-    """The validator of a schema. Raises BadReferenceError if it is no schema."""
+    """Return the validator of a schema. Raises BadReferenceError for an invalid schema."""
     from jsonschema import Draft202012Validator, SchemaError  # type: ignore[import-untyped]
     from jsonschema.validators import extend, validator_for  # type: ignore[import-untyped]
     from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
@@ -109,12 +109,12 @@ def _validator(text: str) -> Any:
             raise BadReferenceError(f"schema {shown(text)} is no JSON object")
         kind = validator_for(schema, default=Draft202012Validator)
         kind.check_schema(schema)
-        # A registry that is given is never added to from the network.
+        # With an explicit registry, the library fetches nothing from the network.
         validator = extend(kind, {"uniqueItems": _unique_items, "multipleOf": _multiple_of})(
             schema, registry=REGISTRY
         )
-        # References that go nowhere would be noticed by the answers that meet them alone, and those
-        # that go in circles by the first.
+        # Check references now. A dead reference would show only for some answers, and a circle of
+        # references for the first answer.
         root = specification_with(kind.META_SCHEMA["$schema"]).create_resource(schema)
         _resolve(root, REGISTRY.resolver_with_root(root))
         validator.is_valid(None)
@@ -134,7 +134,7 @@ def _validator(text: str) -> Any:
 
 
 def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """`uniqueItems` in linear time: the library compares each item with each."""
+    """Check `uniqueItems` in linear time: the library compares each item with each other item."""
     from jsonschema import ValidationError
 
     if not wanted or not validator.is_type(instance, "array"):
@@ -144,7 +144,7 @@ def _unique_items(validator: Any, wanted: Any, instance: Any, schema: Any) -> It
 
 
 def _key(value: Any) -> Hashable:
-    """A key that equal JSON values share: 1 and 1.0, but not 1 and true."""
+    """Return a key that equal JSON values share: 1 and 1.0, but not 1 and true."""
     if isinstance(value, list):
         return ("array", *map(_key, value))
     if isinstance(value, dict):
@@ -153,8 +153,8 @@ def _key(value: Any) -> Hashable:
 
 
 def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> Iterator[Any]:
-    """`multipleOf` by the decimals as they are written. The library divides floats: then 4.35 fails
-    for 0.01, and `1e400`, which is read as infinity, raises an error."""
+    """Check `multipleOf` by the decimals as they are written. The library divides floats: then 4.35
+    fails for 0.01, and `1e400`, which is read as infinity, raises an error."""
     from jsonschema import ValidationError
 
     if validator.is_type(instance, "number"):
@@ -164,7 +164,7 @@ def _multiple_of(validator: Any, divisor: Any, instance: Any, schema: Any) -> It
 
 
 def _resolve(resource: Any, resolver: Any) -> None:
-    """Look up what the references in a schema name. Raises Unresolvable."""
+    """Look up the references in a schema. Raises Unresolvable."""
     if isinstance(resource.contents, dict):
         for key in _REFERENCES:
             if isinstance(name := resource.contents.get(key), str):
@@ -174,7 +174,7 @@ def _resolve(resource: Any, resolver: Any) -> None:
 
 
 def _document(answer: str) -> str:
-    """Where the JSON stands."""
+    """Return the part of the completion that should be JSON."""
     content = tagged(answer)
     text = answer if content is None else content
     fenced = _FENCE.findall(text)

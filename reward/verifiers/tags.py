@@ -1,5 +1,7 @@
 """Verifiers of form: `format` (think and answer tags, as minimind rewards them) and `xml_format`
-(any list of tags). They look only at tags, never at the text between them. Linear time.
+(any list of tags).
+
+They look only at tags, never at the text between them. Linear time.
 """
 
 from pydantic import Field, field_validator
@@ -13,7 +15,7 @@ _MIDDLES = ("\n</think>\n<answer>\n", "\n</think>\n\n<answer>\n")
 
 
 class FormatParams(VerifierParams):
-    """What the parts of the form earn."""
+    """The rewards for the parts of the form."""
 
     pattern_reward: float = Field(
         0.5,
@@ -55,7 +57,7 @@ class XmlFormatParams(VerifierParams):
 
 
 class FormatVerifier(Verifier[FormatParams]):
-    """See the module. With the defaults 0 to 1.5."""
+    """Rewards think and answer tags. With the defaults, rewards are 0 to 1.5."""
 
     name = "format"
     description = "Rewards <think> and <answer> tags: 0.5 for the whole form, 0.25 for each tag."
@@ -79,7 +81,7 @@ class FormatVerifier(Verifier[FormatParams]):
 
 
 class XmlFormatVerifier(Verifier[XmlFormatParams]):
-    """See the module. Rewards 0 to 1."""
+    """Rewards a list of elements. Rewards 0 to 1."""
 
     name = "xml_format"
     description = "Rewards a list of XML elements, in order, each once, with nothing outside them."
@@ -105,8 +107,9 @@ class XmlFormatVerifier(Verifier[XmlFormatParams]):
 
 
 def has_form(text: str) -> bool:
-    """Whether `text` matches `^<think>\\n.*?\\n</think>\\n\\n?<answer>\\n.*?\\n</answer>$`, where
-    the dot takes line ends (minimind's two patterns), without its quadratic time."""
+    """Tell in linear time whether `text` has minimind's form. The dot takes line ends:
+    `^<think>\\n.*?\\n</think>\\n\\n?<answer>\\n.*?\\n</answer>$`. The pattern itself takes
+    quadratic time."""
     text = text.removesuffix("\n")
     end = len(text) - len(_CLOSING)
     if not text.startswith(_OPENING) or not text.endswith(_CLOSING):
@@ -116,7 +119,8 @@ def has_form(text: str) -> bool:
 
 
 def _span(text: str, tag: str) -> tuple[int, int] | None:
-    """Where the element is, if its opening and its closing tag occur once, in this order."""
+    """Return the place of the element if its opening and its closing tag occur once, in this
+    order."""
     opening, closing = f"<{tag}>", f"</{tag}>"
     if text.count(opening) != 1 or text.count(closing) != 1:
         return None

@@ -1,10 +1,9 @@
 """Verifiers that compare text: `exact`, `contains`, `regex`. They understand no mathematics.
 
-`exact` and `contains` read the answer after the thoughts. A pattern is looked for in all of the
-completion, thoughts included, unless a thought was cut off: then there is no answer.
-
-A regular expression may take exponential time to match, and seconds to compile; that is the pool's
-business (see `reward.workers.pool`), so neither is done where parameters are checked.
+`exact` and `contains` read the answer after the thoughts. `regex` searches the whole completion,
+thoughts included; a cut-off thought has no answer. A regular expression may take exponential time
+to match, and seconds to compile. The pool's deadlines bound that (`reward.workers.pool`), so the
+check of parameters does neither.
 """
 
 import re
@@ -48,10 +47,8 @@ class RegexParams(VerifierParams):
 
 
 def references(answer: Any) -> list[str]:
-    """The reference answers as text: one, or a list of which any will do.
-
-    Raises BadReferenceError for anything but text, numbers and lists of them.
-    """
+    """Return the reference answers as texts. A list has several right answers. Raises
+    BadReferenceError for anything but text, numbers and lists of them."""
     answers = answer if isinstance(answer, list) else [answer]
     for one in answers:
         if isinstance(one, bool) or not isinstance(one, str | int | float):
@@ -64,7 +61,7 @@ def references(answer: Any) -> list[str]:
 
 
 class ExactVerifier(Verifier[TextParams]):
-    """The completion is the reference, character by character."""
+    """Compares completion and reference, character by character."""
 
     name = "exact"
     description = "Correct when the completion equals the answer (one text, or any of a list)."
@@ -86,7 +83,7 @@ class ExactVerifier(Verifier[TextParams]):
 
 
 class ContainsVerifier(Verifier[TextParams]):
-    """The reference stands somewhere in the completion."""
+    """Searches the completion for the reference."""
 
     name = "contains"
     description = "Correct when the answer (one text, or any of a list) occurs in the completion."
@@ -109,7 +106,7 @@ class ContainsVerifier(Verifier[TextParams]):
 
 
 class RegexVerifier(Verifier[RegexParams]):
-    """The completion matches a pattern."""
+    """Searches the completion for a pattern."""
 
     name = "regex"
     description = "Correct when a regular expression (parameter, or the answer) is found."
