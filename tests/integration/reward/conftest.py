@@ -28,7 +28,7 @@ NAMESPACES = ["unshare", "--user", "--map-root-user", "--mount", "--net", "--pid
 
 @pytest.fixture(scope="session")
 def isolation() -> None:
-    """Skips the test if this system permits no namespaces, which `code` needs."""
+    """Skip the test if this system permits no namespaces, which `code` needs."""
     if shutil.which("unshare") is None:
         pytest.skip("programs need namespaces, which `unshare` of util-linux would show")
     tried = subprocess.run(NAMESPACES, capture_output=True, text=True)
@@ -37,7 +37,7 @@ def isolation() -> None:
 
 
 async def until(condition: Callable[[], Any], what: str, seconds: float = 100.0) -> Any:
-    """The first true value of `condition`. Fails with `what` if it stays false for `seconds`."""
+    """Return the first true value of `condition`. Fail with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"never happened: {what}"
@@ -46,7 +46,7 @@ async def until(condition: Callable[[], Any], what: str, seconds: float = 100.0)
 
 
 def alive(pid: int) -> bool:
-    """Whether that process exists and is no zombie."""
+    """Tell whether that process exists and is not a zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -92,7 +92,7 @@ class Service:
         return bool(found) and self.answers(200)
 
     def answers(self, code: int) -> bool:
-        """Whether it is there, and says by this code whether it is ready."""
+        """Tell whether the service answers, and reports its readiness with this code."""
         try:
             return httpx.get(f"{self.url}/readyz", verify=False).status_code == code
         except httpx.TransportError:
@@ -115,7 +115,7 @@ class Service:
         return children(self.fork_server)
 
     def client(self) -> httpx.AsyncClient:
-        """An HTTP client for it. Without certificates, which take 30 ms to read."""
+        """Return an HTTP client for the service. It reads no certificates, which takes 30 ms."""
         return httpx.AsyncClient(
             base_url=self.url, headers=authorization(KEY), timeout=60, verify=False
         )

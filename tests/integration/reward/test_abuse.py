@@ -1,5 +1,4 @@
-"""What nobody should send, and models do: never a 5xx, and never an error of ours for what an
-answer provoked."""
+"""Hostile requests and answers: no request gets a 5xx, and no answer causes an error of ours."""
 
 import asyncio
 import json
@@ -61,7 +60,7 @@ async def test_no_answer_breaks_the_math_verifier(client: httpx.AsyncClient) -> 
         for name, answer in ANSWERS.items()
         for number, reference in enumerate(["5", "x^2 + 1"])
     ]
-    # One request each, as the small body limit of this service wants it.
+    # Each answer gets its own request, because the body limit of this service is small.
     results = [one for (one,) in await asyncio.gather(*(score(client, item) for item in items))]
 
     statuses = {result["id"]: result["status"] for result in results}

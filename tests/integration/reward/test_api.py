@@ -1,4 +1,4 @@
-"""The HTTP contract: scores, verifiers, and what bad requests are told."""
+"""The HTTP contract: scores, verifiers, and the replies to bad requests."""
 
 import json
 from collections.abc import AsyncIterator
@@ -97,7 +97,7 @@ async def test_many_requests_of_many_items_each_get_their_own(client: httpx.Asyn
         assert rewards == [1.0, 0.0] * 32
 
 
-async def test_no_items_no_results(client: httpx.AsyncClient) -> None:
+async def test_a_request_without_items_has_no_results(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/score", json={"items": []})
 
     assert response.json() == {"results": []}

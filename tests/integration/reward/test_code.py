@@ -168,7 +168,7 @@ def test_a_prompt_may_end_with_the_head_of_the_function(score: Score, prompt: st
     assert outcome(score("\n    return x\n", tests)) == ("wrong", 0.0)
 
 
-def test_a_prompt_that_tells_of_the_function_is_no_part_of_the_program(score: Score) -> None:
+def test_a_prompt_about_the_function_stays_out_of_the_program(score: Score) -> None:
     asked = 'Complete this function:\n\ndef root(x):\n    """The root of x."""\n'
     whole = "So:\n```python\ndef root(x):\n    return x ** 0.5\n```"
     tests = {"entry_point": "root", "test": "def check(f):\n    assert f(9) == 3\n"}
@@ -273,7 +273,7 @@ FORGERIES = {
 
 @pytest.mark.parametrize("program", FORGERIES.values(), ids=FORGERIES.keys())
 def test_a_verdict_cannot_be_forged(score: Score, program: str) -> None:
-    """Wrong, never correct, and never an error either: that would mask it from the loss."""
+    """The verdict must be `wrong`. An error would mask the forgery from the loss."""
     for answer in (ADD_ASSERTS, {"entry_point": "add", "test": CHECK}):
         verdict = score(f"```python\n{program}\n```", answer)
 
@@ -307,9 +307,9 @@ def test_a_program_that_hits_a_limit_is_wrong(score: Score, program: str, detail
     assert detail in calling.detail
 
 
-def test_how_a_program_ended_is_known_whatever_it_has_closed(score: Score) -> None:
-    # The test must not hear of an end that has not been reported: it would end first, and the
-    # program then with it, by us.
+def test_a_program_cannot_hide_its_end_by_closing_descriptors(score: Score) -> None:
+    # The test learns of the program's end only after the report. Otherwise the test would end
+    # first, and the sandbox would end the program.
     program = "import os, time\nos.closerange(3, 100)\ntime.sleep(.3)\nos._exit(7)"
 
     assert "exit code 7" in score(program, ADD_ASSERTS).detail

@@ -1,5 +1,4 @@
-"""What a program in the sandbox sees and reaches of this machine: nothing. Every attack runs for
-real."""
+"""The sandbox shows programs nothing of this machine. Every attack runs for real."""
 
 import json
 import os
@@ -75,7 +74,7 @@ print([place for place in places if wrote(place)])
     assert run(sandbox, "import os; print(os.listdir('/tmp'))").output == b"[]\n"
 
 
-def test_there_is_nothing_of_the_hosts_environment(
+def test_programs_have_an_empty_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HEADRACE_SECRET", "x7Secret7x")

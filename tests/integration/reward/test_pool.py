@@ -1,5 +1,6 @@
-"""What the pool of killable processes promises, against real processes: items that hang, crash or
-eat memory cost their own deadline and nothing else, and deaths from outside cost nothing."""
+"""The promises of the pool, with real processes: items that hang, crash or eat memory cost only
+their own deadline, and deaths from outside cost nothing.
+"""
 
 import asyncio
 import os
@@ -49,7 +50,7 @@ def tough(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 async def own(tough: Service) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
-    """A service whose processes the test may kill, all but itself, and a client of it."""
+    """A service whose child processes the test may kill, and a client of it."""
     await tough.ready()
     await until(lambda: len(tough.workers) == 2, "its workers are there again")
     async with tough.client() as client:
@@ -91,7 +92,7 @@ async def test_a_comparison_that_never_ends_may_be_masked(client: httpx.AsyncCli
 
 
 async def test_a_catastrophic_pattern_costs_itself_alone(client: httpx.AsyncClient) -> None:
-    # Where the pattern alone takes too long, no answer is to blame.
+    # If the pattern alone takes too long, the answer is not to blame.
     pattern = {
         "id": "pattern",
         "verifier": "regex",
@@ -264,7 +265,7 @@ async def test_a_full_queue_says_when_to_come_back(
         assert said.startswith(
             "no room for 1 more: 3 items are waiting or being scored, of at most 3"
         )
-        # These would never fit: waiting does not help.
+        # The items would never fit: waiting is useless.
         assert too_many.status_code == 413
         assert {result["status"] for result in await waiting} == {"correct"}
         (after,) = await score(client, math(0, "5"))
@@ -292,7 +293,7 @@ async def test_items_of_a_client_that_left_are_not_scored(
     await until(
         lambda: metric('headrace_reward_requests_total{code="499"}'), "the client is missed"
     )
-    # What a worker has begun it finishes: at most the two, and the spare ones.
+    # A worker finishes the items that it has begun: at most these two, and the spare ones.
     begun = metric("headrace_reward_pending_items")
     assert 1 <= begun < 30
     (folder / "open").touch()

@@ -52,7 +52,7 @@ async def test_sigterm_finishes_what_is_in_flight_and_takes_nothing_new(
     await until(lambda: not any(map(alive, family)), "fork server and workers are gone")
 
 
-async def test_a_drain_that_takes_too_long_tells_those_who_wait(
+async def test_a_drain_that_takes_too_long_answers_waiting_clients(
     start: Callable[..., Service], tmp_path: Path
 ) -> None:
     service = await start("--drain-timeout", "0.1").ready()
@@ -129,7 +129,7 @@ async def test_a_bad_verifier_disables_itself_and_the_others_go_on(
     assert set(ready["unavailable"]) == {"no.such:Verifier", "cold"}
     assert ready["unavailable"]["no.such:Verifier"].startswith("HEADRACE_VERIFIERS (--verifiers)")
     assert "no_such_package" in ready["unavailable"]["cold"]
-    # One whose optional package is not installed is no fault of the service.
+    # A missing optional package is not the service's fault.
     lost = {one["name"] for one in listed if not one["available"]} - {"reasoning_gym"}
     assert lost == set(ready["unavailable"])
     cold, mine = [problem["message"] for problem in checked["problems"]]
@@ -155,7 +155,7 @@ async def test_sighup_loads_a_verifier_that_was_added(
         await until(lambda: service.answers(503), "it is not ready")
         (folder / "open").touch()
 
-        # What was in flight is finished first.
+        # The request in flight is finished first.
         assert (await waiting)[0]["status"] == "correct"
     await until(lambda: service.answers(200), "it is ready again")
     async with service.client() as client:
@@ -186,7 +186,8 @@ async def test_sigterm_during_a_reload_drains_and_ends_the_process(
 
 
 def test_the_service_imports_neither_torch_nor_sympy() -> None:
-    """The main process only parses and waits; SymPy belongs to the workers, torch to nobody yet."""
+    """The main process only parses and waits. SymPy belongs to the workers, torch to reward
+    models."""
     code = (
         "import sys, reward.__main__, reward.verifiers.registry as r; r.build_registry();"
         "print([m for m in ('torch', 'sympy', 'vllm', 'redis') if m in sys.modules])"

@@ -174,7 +174,7 @@ def model_process(service: Service) -> int:
     return pid
 
 
-async def test_scores_come_in_order_beside_other_verifiers(
+async def test_scores_come_in_order_mixed_with_other_verifiers(
     client: httpx.AsyncClient, folder: Path
 ) -> None:
     items = [item(number, answer, label=1) for number, answer in enumerate(ANSWERS)]

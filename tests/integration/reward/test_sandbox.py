@@ -1,5 +1,4 @@
-"""What a program in the sandbox can take of this machine, and that it ends. Every attack runs for
-real."""
+"""Programs in the sandbox have bounded resources, and they end. Every attack runs for real."""
 
 import asyncio
 import subprocess
@@ -31,7 +30,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def below(pid: int) -> list[int]:
-    """The processes of a sandbox, beside its zygote."""
+    """Return the processes of a sandbox without its zygote."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return [int(child) for child in children if alive(int(child))]
 
@@ -103,7 +102,7 @@ def test_a_memory_bomb_hits_its_limit(sandbox: Sandbox) -> None:
 
 
 def test_processes_together_have_one_memory_limit(sandbox: Sandbox) -> None:
-    """Each takes less than the limit: two thirds of it."""
+    """Each process takes two thirds of the limit."""
     source = f"""
 import os, time
 for _ in range(3):
@@ -223,7 +222,7 @@ def test_an_unavailable_sandbox_names_the_reason_and_the_way_out() -> None:
 
 
 def test_without_namespaces_the_sandbox_refuses(tmp_path: Path) -> None:
-    """As in a container whose seccomp profile forbids them: unshare(2) is refused."""
+    """As in a container whose seccomp profile forbids namespaces: unshare(2) is refused."""
     code = """
 from reward.sandbox.seccomp import Filter
 from reward.sandbox.host import SandboxOptions

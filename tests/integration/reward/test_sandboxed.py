@@ -1,4 +1,4 @@
-"""`code` where programs run in another reward service, which is asked over a Unix socket."""
+"""`code` with its programs in another reward service, over a Unix socket."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -116,7 +116,7 @@ async def test_a_sandbox_that_is_killed_and_comes_back_loses_no_item(
     assert (result["status"], result["reward"]) == ("correct", 1.0)
 
 
-async def test_a_sandbox_that_cannot_isolate_is_said_to_be_unavailable(
+async def test_a_sandbox_without_isolation_is_listed_as_unavailable(
     start: Start, tmp_path: Path
 ) -> None:
     socket = tmp_path / "s"

@@ -1,4 +1,4 @@
-"""What `reward.workers.processes` reports of workers that die. Real fork server, real workers."""
+"""Events of `reward.workers.processes` for dying workers. Real fork server, real workers."""
 
 import asyncio
 import errno
@@ -62,7 +62,7 @@ async def started_children() -> AsyncIterator[tuple[Events, Children]]:
 async def test_jobs_sent_to_a_worker_whose_end_is_not_yet_reported_are_unread() -> None:
     async with started_children() as (events, children):
         children.fork(0)
-        # The worker says that it is ready, and its parent who it is: in either order.
+        # The worker reports that it is ready, and its parent reports its id, in either order.
         await until(lambda: events.ready and children.pids, "the worker is ready")
         (pid,) = children.pids
         transport = children._links[0].transport
@@ -106,7 +106,7 @@ def right_answer() -> Request:
 
 
 def once(call: Callable[..., Any]) -> Callable[..., Any]:
-    """`call`, which fails the first time as where the system has nothing left to give."""
+    """Wrap `call` so that it fails the first time, as on a system without resources."""
     failed = False
 
     def wrapped(*arguments: Any, **named: Any) -> Any:
@@ -133,7 +133,7 @@ async def test_a_parent_of_the_workers_that_cannot_be_started_is_started_later(
         assert verdict.reward == 1
 
 
-async def test_a_worker_for_which_there_is_no_socket_is_started_later(
+async def test_a_worker_without_a_socket_is_started_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with small_pool() as pool:

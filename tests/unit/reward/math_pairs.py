@@ -1,5 +1,6 @@
-"""Pairs of answer and reference for the `math` verifier, by kind: those that are equal, and those
-that are not. Answers stand as a model writes them; `test_math_pairs` reads each alone and boxed.
+"""Pairs of answer and reference for the `math` verifier, by kind: equal pairs and different pairs.
+
+Answers are spelt as a model writes them; `test_math_pairs` reads each alone and boxed.
 """
 
 EQUAL: dict[str, list[tuple[str, str]]] = {

@@ -1,4 +1,4 @@
-"""Scoring one completion with a built-in verifier, in this process."""
+"""Scores one completion with a built-in verifier, in this process."""
 
 from typing import Any
 
@@ -11,8 +11,8 @@ VERIFIERS: dict[str, Verifier[Any]] = {kind.name: kind() for kind in _KINDS}
 
 
 def score(name: str, completion: str, answer: object = None, **params: object) -> Verdict:
-    """The verdict of the verifier `name`. `prefill` and `truncated`: as of Item; the rest are
-    parameters."""
+    """Return the verdict of the verifier `name`. `prefill` and `truncated` are fields of Item;
+    other keywords are parameters."""
     verifier, prefill = VERIFIERS[name], str(params.pop("prefill", ""))
     cut = bool(params.pop("truncated", False))
     item = Item(name, "", completion, answer, params, prefill=prefill, truncated=cut)

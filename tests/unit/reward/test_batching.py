@@ -1,4 +1,4 @@
-"""Which of the waiting conversations go into the next forward pass of a reward model."""
+"""The conversations that a reward model takes into its next forward pass."""
 
 from hypothesis import given
 from hypothesis import strategies as st

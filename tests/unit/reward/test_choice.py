@@ -1,4 +1,4 @@
-"""The `choice` verifier by value: completion, reference, and what it is worth."""
+"""The `choice` verifier by value: completion, reference and reward."""
 
 import pytest
 
@@ -376,7 +376,7 @@ def test_another_letter_or_several_are_wrong(completion: str, answer: object) ->
         ("\\boxed{7}", "unparsable"),
     ],
 )
-def test_words_are_no_letters(completion: str, status: str) -> None:
+def test_words_are_not_read_as_letters(completion: str, status: str) -> None:
     verdict = score("choice", completion, "A")
 
     assert (verdict.status, verdict.reward) == (status, 0.0), verdict.detail
@@ -388,7 +388,7 @@ def test_extract_marked_ignores_a_letter_that_nothing_marks() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, True, [], "", "Paris", "E", 4, -1, 1.0, "A or B", {}])
-def test_a_reference_that_is_none_of_four_choices_is_refused(answer: object) -> None:
+def test_a_reference_outside_the_four_choices_is_refused(answer: object) -> None:
     with pytest.raises(BadReferenceError):
         score("choice", "A", answer, choices=4)
 
@@ -397,9 +397,7 @@ def test_a_reference_that_is_none_of_four_choices_is_refused(answer: object) -> 
     ("completion", "status"),
     [("So B", "no_answer"), ("It is (B) and then", "no_answer"), ("Answer: B. It is", "correct")],
 )
-def test_of_a_truncated_completion_only_a_marked_letter_counts(
-    completion: str, status: str
-) -> None:
+def test_a_truncated_completion_needs_a_marked_letter(completion: str, status: str) -> None:
     assert score("choice", completion, "B", truncated=True).status == status
 
 

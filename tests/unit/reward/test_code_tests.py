@@ -1,4 +1,4 @@
-"""The forms in which tests of code come, and where the program stands in a completion."""
+"""The forms of code tests in datasets, and the place of the program in a completion."""
 
 import json
 import math
@@ -48,7 +48,8 @@ def test_imports_of_an_mbpp_row_are_read() -> None:
 
 
 def passes(given: Any, wanted: Any, returned: Any) -> bool:
-    """Whether a function test of this input and output passes if the function returns this."""
+    """Tell whether a function test of this input and output passes if the function returns
+    `returned`."""
     tests = read_tests({"fn_name": "f", "inputs": [given], "outputs": [wanted]})
     assert (tests.entry_point, tests.provided) == ("f", True)
     try:
@@ -319,6 +320,6 @@ def test_tests_in_the_answer_win_over_those_of_a_column() -> None:
 
 
 @pytest.mark.parametrize("answer", ["    return 2 * x\n", "def f(x):\n    return x\n", CHECK])
-def test_text_that_cannot_fail_a_program_is_no_reference(answer: str) -> None:
+def test_a_test_that_cannot_fail_is_refused_as_a_reference(answer: str) -> None:
     with pytest.raises(BadReferenceError):
         read_tests(answer, {"task_id": "HumanEval/0"})

@@ -1,4 +1,4 @@
-"""Where in a completion the final answer stands."""
+"""The place of the final answer in a completion."""
 
 import pytest
 

@@ -138,7 +138,7 @@ def test_text_without_the_marks_of_thinking_is_all_answer() -> None:
 
 
 @pytest.mark.parametrize("begun", [("<think>", ""), ("", "<think>\n")])
-def test_a_thought_that_was_cut_off_is_neither_part(begun: tuple[str, str]) -> None:
+def test_a_cut_off_thought_is_neither_thinking_nor_answer(begun: tuple[str, str]) -> None:
     written, prefill = begun
     cut = thinking(f"{written}a <answer>b</answer>", prefill)
 
@@ -152,13 +152,13 @@ MINIMIND_LENGTH = {"minimum": 20, "maximum": 800, "within": 0.5, "outside": -0.5
 @pytest.mark.parametrize(
     ("length", "reward"), [(0, -0.5), (19, -0.5), (20, 0.5), (800, 0.5), (801, -0.5)]
 )
-def test_length_as_minimind_rewards_it(length: int, reward: float) -> None:
+def test_length_is_rewarded_as_in_minimind(length: int, reward: float) -> None:
     verdict = score("length", " " + "x" * length + "\n", **MINIMIND_LENGTH)
 
     assert (verdict.status, verdict.reward) == ("scored", reward)
 
 
-def test_length_of_thinking_as_minimind_rewards_it() -> None:
+def test_length_of_thinking_is_rewarded_as_in_minimind() -> None:
     params = {"part": "thinking", "minimum": 20, "maximum": 300, "within": 1.0, "outside": -0.5}
 
     assert score("length", "<think>" + "x" * 20 + "</think>4", **params).reward == 1.0
@@ -208,7 +208,7 @@ SAID_AGAIN = [
         ("a b c d", {}, 0.0),
         # Trigrams abc bca cab abc: one of four again; 2 · 0.5 · 1/4.
         ("a b c a b c", {}, -0.25),
-        # Of a b , c a b , c the trigrams "a b ," and "b , c" again: two of six.
+        # The trigrams of "a b , c a b , c" repeat "a b ," and "b , c": two of six.
         ("A b, C a B, c", {}, -1 / 3),
         # aaa three times: two of three again; 2/3, but at most 0.5.
         ("a a a a a", {}, -0.5),

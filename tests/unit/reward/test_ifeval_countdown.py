@@ -116,7 +116,7 @@ def test_the_loose_mode_also_reads_the_answer_without_its_first_line() -> None:
     assert score("ifeval", text, reference, mode="loose").reward == 1
 
 
-def test_what_is_thought_is_no_part_of_the_answer() -> None:
+def test_thoughts_are_left_out_of_the_answer() -> None:
     reference = row(("punctuation:no_comma", {}))
 
     assert score("ifeval", "well, so</think>yes", reference).reward == 1
@@ -139,7 +139,7 @@ def test_arguments_of_parquet_are_read_past_nulls_and_floats() -> None:
         (row(("keywords:existence", {"keywords": "a"})), "needs keywords, of type list"),
     ],
 )
-def test_a_row_that_is_none_of_ifeval_is_a_bad_reference(reference: Any, reason: str) -> None:
+def test_a_row_of_another_form_is_a_bad_reference(reference: Any, reason: str) -> None:
     with pytest.raises(BadReferenceError, match=reason):
         score("ifeval", "x", reference)
 

@@ -45,7 +45,7 @@ def test_json_that_fits_the_schema_is_correct(completion: str, status: str) -> N
     assert (verdict.status, verdict.reward) == (status, float(status == "correct")), verdict.detail
 
 
-def test_the_detail_says_where_it_does_not_fit() -> None:
+def test_the_detail_names_the_place_of_the_mismatch() -> None:
     verdict = score("json_schema", '{"name": "Ada", "age": -1}', schema=PERSON)
 
     assert verdict.detail == "$.age: -1 is less than the minimum of 0"
@@ -99,7 +99,7 @@ def test_extract_whole_refuses_text_around_the_json() -> None:
     assert score("json_schema", fenced, schema=PERSON, extract="whole").status == "unparsable"
 
 
-def test_json_nested_deeper_than_a_recursive_schema_can_be_followed_is_wrong() -> None:
+def test_json_nested_too_deep_for_a_recursive_schema_is_wrong() -> None:
     assert score("json_schema", "[" * 5 + "]" * 5, TREE).status == "correct"
     assert score("json_schema", "[" * 900 + "]" * 900, TREE).status == "wrong"
 
@@ -121,7 +121,7 @@ def test_json_nested_deeper_than_a_recursive_schema_can_be_followed_is_wrong() -
             "items": {"$ref": "#/definitions/x"},
         },
         {"additionalProperties": {"anyOf": [{"$dynamicRef": "#nowhere"}]}},
-        # Nothing is fetched: not from a server that is not there, and from no other.
+        # The verifier fetches no reference, even from a server that would answer.
         {"$ref": "http://127.0.0.1:9/schema.json"},
     ],
 )

@@ -180,7 +180,7 @@ def test_other_answers_are_wrong(completion: str, answer: str) -> None:
         ("\\boxed{" + "1+" * 2000 + "1}", "unparsable"),
     ],
 )
-def test_nothing_to_compare_earns_nothing(completion: str, status: str) -> None:
+def test_a_completion_without_an_answer_earns_zero(completion: str, status: str) -> None:
     verdict = score(completion, "72")
 
     assert (verdict.status, verdict.reward) == (status, 0.0), verdict.detail
@@ -226,9 +226,7 @@ def test_extract_marked_ignores_a_last_number() -> None:
         ("The answer is 72. I", "correct"),
     ],
 )
-def test_of_a_truncated_completion_only_a_marked_answer_counts(
-    completion: str, status: str
-) -> None:
+def test_a_truncated_completion_needs_a_marked_answer(completion: str, status: str) -> None:
     verdict = VERIFIER.score(Item("math", "", completion, "72", {}, truncated=True), MathParams())
 
     assert verdict.status == status, verdict.detail
@@ -285,7 +283,7 @@ def test_not_strict_matches_variables_by_position() -> None:
     assert score("\\boxed{y+1}", "x+1", strict=False).status == "correct"
 
 
-def test_the_detail_says_what_was_compared_and_where_it_stood() -> None:
+def test_the_detail_names_the_compared_text_and_its_form() -> None:
     detail = score("The answer is 71.", GSM8K).detail
 
     assert detail == "'71' (answer is) against '72'"

@@ -1,4 +1,4 @@
-"""When a reward model's process that ended is started again."""
+"""The times at which an ended process of a reward model is restarted."""
 
 import asyncio
 import errno
@@ -21,7 +21,7 @@ from reward.models.wire import Options
 
 
 class Unstartable(ModelProcess):
-    """One for which the system has nothing left to give."""
+    """A process that cannot start because the system has no resources left."""
 
     def __init__(self) -> None:
         super().__init__("small", Options(path="nowhere"))
@@ -49,7 +49,7 @@ async def test_a_process_that_cannot_be_started_again_is_started_later(
     keeper.cancel()
 
 
-async def test_a_process_that_cannot_be_started_at_all_is_said() -> None:
+async def test_a_process_that_never_starts_is_reported() -> None:
     async with asyncio.timeout(60):
         with pytest.raises(ModelLoadError, match="Cannot allocate memory"):
             await Unstartable().open()

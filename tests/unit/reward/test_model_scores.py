@@ -1,4 +1,4 @@
-"""From a reward model's raw score to the reward."""
+"""The reward for a reward model's raw score."""
 
 import math
 
@@ -36,7 +36,7 @@ async def test_a_score_is_scaled_and_clipped() -> None:
 
 @pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("clip", [None, 1.0])
-async def test_a_score_that_is_no_number_earns_nothing(score: float, clip: float | None) -> None:
+async def test_a_score_that_is_not_finite_is_an_error(score: float, clip: float | None) -> None:
     params = ModelParams(timeout=1, clip=clip)
     verdict = await ModelVerifier({"m": Model(score)}).score(ITEM, params)
     assert (verdict.status, verdict.reward) == (ScoreStatus.ERROR, None)

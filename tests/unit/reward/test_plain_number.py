@@ -1,4 +1,4 @@
-"""Numbers as people write them, and what must be left to the mathematics library."""
+"""Numbers as people write them, and text that only the mathematics library may read."""
 
 from fractions import Fraction
 
@@ -120,7 +120,7 @@ def test_text_that_may_not_be_a_plain_number_is_left_to_the_library(text: str) -
         ("1000001/1000000", "1000002/1000000", False),  # fractions are exact
     ],
 )
-def test_compares_to_six_decimals_only_where_a_decimal_point_is(
+def test_only_numbers_with_a_decimal_point_are_compared_to_six_decimals(
     left: str, right: str, same: bool
 ) -> None:
     first, second = read_number(left), read_number(right)

@@ -1,4 +1,4 @@
-"""The verifier of reasoning-gym. What the library does runs where it is installed."""
+"""The verifier of reasoning-gym. Tests of the library run if it is installed."""
 
 import importlib
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_a_row_that_the_library_did_not_make_is_a_bad_reference() -> None:
         score("reasoning_gym", "<answer>2</answer>", {"answer": "2"})
 
 
-def test_the_pinned_version_is_the_one_whose_evaluation_was_looked_at() -> None:
+def test_the_reviewed_version_is_pinned() -> None:
     project = Path(__file__).resolve().parents[3] / "pyproject.toml"
 
     assert f'"reasoning-gym=={VERSION}"' in project.read_text()
@@ -100,7 +100,7 @@ def test_rows_are_made_again_by_their_seed_and_their_own_answers_are_right(
             assert said.status is not ScoreStatus.CORRECT
 
 
-def test_unknown_tasks_and_keys_are_refused_with_those_there_are(library: Any) -> None:
+def test_unknown_tasks_and_keys_are_refused_with_the_known_names(library: Any) -> None:
     with pytest.raises(DatasetError, match="did you mean 'chain_sum'"):
         rows("chain_sums")
     with pytest.raises(DatasetError, match="did you mean 'min_terms'"):

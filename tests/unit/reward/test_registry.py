@@ -34,7 +34,7 @@ def test_the_built_in_verifiers_describe_themselves() -> None:
 
 
 class Asked(RemoteVerifier[RemoteParams]):
-    """An own verifier that would ask others."""
+    """An own verifier that would ask another service."""
 
     name = "asked"
     description = "Everything is right."

@@ -1,4 +1,4 @@
-"""What an endpoint answers is bounded before it is unpacked."""
+"""An endpoint's reply is bounded before it is unpacked."""
 
 import gzip
 
@@ -11,7 +11,7 @@ from reward.remote_endpoints import Endpoint, EndpointError
 BOMB = gzip.compress(gzip.compress(bytes(64 << 20)))
 
 
-async def test_no_compressed_reply_is_asked_for_and_none_is_unpacked(
+async def test_compressed_replies_are_refused_unread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[str] = []

@@ -1,4 +1,4 @@
-"""A reward service starts, whatever its sandbox answers then, and asks one that hangs again."""
+"""A reward service starts whatever its sandbox answers, and retries a sandbox that hangs."""
 
 import asyncio
 from pathlib import Path
@@ -23,7 +23,7 @@ from reward.verifiers.sandboxed import SandboxedCodeVerifier
         (200, {"verifiers": [1]}),
     ],
 )
-async def test_a_sandbox_that_answers_otherwise_may_answer_rightly_later(
+async def test_a_sandbox_with_a_wrong_first_answer_can_be_used_later(
     monkeypatch: pytest.MonkeyPatch, status: int, body: Any
 ) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
@@ -43,8 +43,11 @@ ITEM = Item("code", "", "print(1)", "", {}, {})
 
 
 async def asked(monkeypatch: pytest.MonkeyPatch, *, healthy: bool) -> list[str]:
-    """What is asked for until an item has its verdict. The first request for it gets no answer
-    until the service was asked for its health three times, or at all where it is not well."""
+    """Return the paths that are requested until an item has its verdict.
+
+    The first request for the item gets no answer before the third request for the sandbox's health.
+    With an unhealthy sandbox, it never gets one.
+    """
     paths: list[str] = []
     looked_at = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Which worker takes which item, and whose fault it is: the state machine, without processes.
+"""The assignment of items and blame to workers: the state machine, without processes.
 
 Times are seconds; every task may take 5 s, and is slow after 0.25 s.
 """
@@ -16,7 +16,7 @@ def tasks(count: int, first: int = 0) -> list[Task]:
 
 
 def running(size: int, spare: int = 2, **options: int) -> Schedule:
-    """A schedule whose `size` workers (0, 1, …) are up and idle."""
+    """Return a schedule whose `size` workers (0, 1, …) are up and idle."""
     schedule = Schedule(size, spare=spare, slow_after=0.25, **options)
     assert schedule.plan(0.0) == [Start()] * size
     for worker in range(size):
@@ -178,7 +178,7 @@ def test_a_reference_that_does_not_finish_alone_is_an_error_without_reward() -> 
     assert done == Done(7, broken("checking the reference alone did not finish in 5 s"))
 
 
-def test_a_bad_reference_found_that_way_is_an_error_too() -> None:
+def test_a_bad_reference_that_the_check_finds_is_an_error() -> None:
     schedule = running(1)
     schedule.add([Task(7, 5.0, 0.0, step=Step.REFERENCE, failures=2)])
     schedule.plan(0.0)

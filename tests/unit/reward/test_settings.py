@@ -1,4 +1,4 @@
-"""What the reward service is told about those it asks."""
+"""The reward service's settings for the services that it asks."""
 
 import pytest
 from pydantic import SecretStr, ValidationError

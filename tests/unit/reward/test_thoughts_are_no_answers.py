@@ -1,5 +1,4 @@
-"""Each verifier that reads an answer reads it after the thoughts, and finds none in a thought that
-was cut off."""
+"""Verifiers read the answer after the thoughts. A cut-off thought has no answer."""
 
 from typing import Any
 
@@ -32,9 +31,7 @@ NAMES = [name for name, _, _ in RIGHT]
 
 @pytest.mark.parametrize("form", ["written", "opened by the prompt"])
 @pytest.mark.parametrize(("name", "answer", "reference"), RIGHT, ids=NAMES)
-def test_a_thought_that_was_cut_off_is_no_answer(
-    name: str, answer: str, reference: Any, form: str
-) -> None:
+def test_a_cut_off_thought_has_no_answer(name: str, answer: str, reference: Any, form: str) -> None:
     if name == "reasoning_gym":
         pytest.importorskip(PACKAGE)
     written, prefill = ("<think>", "") if form == "written" else ("", "<think>\n")

@@ -1,4 +1,4 @@
-"""Verdicts of a worker after an exception: the answer's fault, or ours."""
+"""A worker's verdicts after an exception, which the answer or the verifier has caused."""
 
 from types import SimpleNamespace
 from typing import Any

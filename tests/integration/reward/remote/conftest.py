@@ -1,4 +1,4 @@
-"""A real reward service that asks a real server over HTTP, which answers what a test says."""
+"""A real reward service that asks a real server over HTTP. The test sets the server's replies."""
 
 import json
 from collections.abc import AsyncIterator, Iterator

@@ -1,4 +1,4 @@
-"""Items for one own verifier that wait are asked for together; what fails is asked for alone."""
+"""Waiting items for one own verifier share a request; failed items get requests of their own."""
 
 import asyncio
 import threading

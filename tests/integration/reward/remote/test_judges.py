@@ -1,4 +1,4 @@
-"""The verifier `judge`: what a judge is asked, and how its reply becomes a reward."""
+"""The verifier `judge`: its question to a judge, and the reward for the reply."""
 
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +55,7 @@ async def test_a_judge_is_asked_with_the_template_and_its_score_is_scaled(
         "model": "judge-7b",
         "messages": [
             {"role": "system", "content": "Be fair."},
-            # What is filled in is not searched for fields again.
+            # Fields inside a filled-in text stay as they are.
             {
                 "role": "user",
                 "content": "Q: Which is larger? A: The whale. {answer} R: whale from 1 to 5",
@@ -76,7 +76,7 @@ async def test_a_key_goes_to_its_own_endpoint_alone(
     assert [authorization for _, _, authorization in upstream.asked] == [None]
 
 
-async def test_a_reply_without_a_score_is_asked_for_again(
+async def test_a_reply_without_a_score_is_retried(
     client: httpx.AsyncClient, upstream: Upstream
 ) -> None:
     upstream.answer = says("Well.", None, "Score: 11", "Score: 5")
@@ -98,7 +98,7 @@ async def test_a_reply_without_a_score_is_asked_for_again(
         (judged(temprature=1), "did you mean 'temperature'?"),
     ],
 )
-async def test_a_judge_that_cannot_be_asked_is_told_before_anything_is_scored(
+async def test_an_unusable_judge_is_reported_before_anything_is_scored(
     client: httpx.AsyncClient, item: dict[str, Any], said: str
 ) -> None:
     response = await client.post("/v1/score", json={"items": [item]})

@@ -1,4 +1,4 @@
-"""The verifier `model` at a vLLM server: what it is asked, and how its reply becomes a reward."""
+"""The verifier `model` at a vLLM server: its request, and the reward for the reply."""
 
 from typing import Any
 

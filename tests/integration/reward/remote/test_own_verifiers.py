@@ -1,4 +1,4 @@
-"""Own verifiers by URL: what they are asked, and what becomes of their replies."""
+"""Own verifiers by URL: requests to them, and verdicts for their replies."""
 
 import asyncio
 import threading
@@ -120,7 +120,7 @@ async def test_a_full_queue_takes_all_or_nothing(
     assert int(full.headers["retry-after"]) >= 1
     assert other["status"] == "correct"
     assert {result["status"] for result in await waiting} == {"partial"}
-    # The math item that was refused beside the other has not been judged.
+    # The math item in the refused request has not been scored.
     assert await judged_correct(client) == before + 1
 
 

@@ -1,4 +1,4 @@
-"""`/v1/teachers`: what a vLLM server is asked, and what becomes of its answers."""
+"""`/v1/teachers`: requests to a vLLM server, and the results of its replies."""
 
 import re
 from collections.abc import Callable
@@ -98,7 +98,7 @@ async def test_a_teacher_that_is_overloaded_is_asked_again_and_then_later(
         (401, "wrong key", 503, "'big' answers 401"),
     ],
 )
-async def test_what_a_teacher_refuses_is_said_with_its_reason(
+async def test_a_teachers_refusal_is_reported_with_its_reason(
     code: int, said: str, status: int, detail: str, client: httpx.AsyncClient, upstream: Upstream
 ) -> None:
     upstream.answer = lambda path, body: (code, {"error": said})
