@@ -18,12 +18,12 @@ CHART = Path(__file__).parent / "k8s"
 KUBERNETES = "1.33"
 WARNING = 2
 """Severity of what helm lint only warns of."""
-# Of KEDA, not of Kubernetes: their schemas come with KEDA.
+# Kinds of KEDA. Their schemas come with KEDA instead of Kubernetes.
 FOREIGN = frozenset({"ScaledObject", "TriggerAuthentication"})
 
 
 def values_files() -> list[Path | None]:
-    """What is rendered; None stands for the defaults."""
+    """The values files to render with; None stands for the defaults."""
     return [None, *sorted((CHART / "ci").glob("*.yaml"))]
 
 

@@ -26,9 +26,9 @@ RUN = """\
 
 Made from the code by `python -m deploy.config_reference > docs/config.md`; do not edit it here.
 
-What belongs to one run is its [run config](#the-run-config): a recipe, with overrides laid over it
-(`headrace submit RECIPE --set optimizer.lr=1e-5`, or `config` in `POST /v1/runs`). What belongs to
-an installation is a [setting](#settings) of its processes.
+The [run config](#the-run-config) describes one run: a recipe, with overrides laid over it
+(`headrace submit RECIPE --set optimizer.lr=1e-5`, or `config` in `POST /v1/runs`). The
+[settings](#settings) describe an installation: each process has its own.
 
 ## The run config
 
@@ -40,8 +40,8 @@ other kinds have. An override that chooses another kind replaces the whole secti
 merges key by key. A list is replaced as a whole, or changed at single places, counted from 0:
 `--set rewards.0.weight=2`.
 
-Dotted keys below are those of `--set`; in YAML each dot is a level. A default of *required* means
-that there is none.
+Dotted keys below are those of `--set`; in YAML each dot is a level. A key whose default is
+*required* must be given.
 """
 SETTINGS = """
 ## Settings
@@ -54,7 +54,7 @@ environment over the file. `headrace` itself reads the variables. `headrace up` 
 a `HEADRACE_…` variable that nothing reads, with the nearest name.
 
 The gateway and the reward service have settings of the same name (`HEADRACE_HOST`, `HEADRACE_PORT`,
-`HEADRACE_BODY_LIMIT`): where they share an environment, use flags for these.
+`HEADRACE_BODY_LIMIT`): if they share an environment, use flags for these.
 """
 WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", Any: "anything"}
 LIMITS = {
@@ -174,7 +174,7 @@ def _type(annotation: Any) -> str:
 
 
 def _limits(field: FieldInfo) -> str:
-    """What the field's value must also be."""
+    """Describe the bounds of the field's value."""
     said = [
         text.format(value)
         for limit in field.metadata

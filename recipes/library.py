@@ -29,11 +29,11 @@ class Recipe:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The config in it. Raises UnknownRecipe where the text is not a YAML mapping."""
+        """The config in it. Raises UnknownRecipe if the text is not a YAML mapping."""
         return _parsed(self.name, self.text)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Return the recipe as JSON, for programs."""
         return {"name": self.name, "when": self.when, "text": self.text, "config": self.config}
 
 
@@ -64,7 +64,7 @@ def list_chains() -> list[Recipe]:
 
 
 def find_chain(name: str) -> Recipe | None:
-    """The chain `name`; None where there is none."""
+    """Return the chain `name`, or None if it is unknown."""
     return next((chain for chain in list_chains() if chain.name == name), None)
 
 
@@ -89,7 +89,7 @@ def load_yaml(text: str) -> Any:
 
 
 def read_recipe(name: str, text: str) -> Recipe:
-    """A recipe from its text. Raises UnknownRecipe where it is not a YAML mapping."""
+    """A recipe from its text. Raises UnknownRecipe if it is not a YAML mapping."""
     recipe = Recipe(name, text)
     _ = recipe.config
     return recipe

@@ -29,7 +29,8 @@ def merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
 
 
 def place_in(values: list[Any], key: Any, path: str) -> int:
-    """The index that `key` names in the list at `path`. Raises ConfigError where it has none."""
+    """Return the index that `key` names in the list at `path`. Raises ConfigError if the list has
+    no such index."""
     from services.contracts.config import ConfigError
 
     place = str(key)

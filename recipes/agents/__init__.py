@@ -1,1 +1,1 @@
-"""Agents that come with Headrace: programs that know nothing of it but a row and a reward."""
+"""Agents that come with Headrace. They share only a row and a reward with it."""

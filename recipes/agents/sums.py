@@ -1,7 +1,7 @@
 """The agent of `headrace demo --agent`: a program with OpenAI's client, as one would write it for
 any server. It asks, runs the tool that the model calls, and asks again with the tool's result.
 
-Of Headrace it takes the row, and to Headrace it says what the answer has earned, on the last line.
+It reads the row from Headrace, and prints the answer's reward on its last line.
 """
 
 import json
@@ -21,7 +21,7 @@ TURNS = 2
 
 
 def calculate(arguments: str) -> str:
-    """What the tool says to a call with these arguments."""
+    """Return the tool's result for these arguments."""
     try:
         return str(sum(int(number) for number in json.loads(arguments)["expression"].split("+")))
     except (ValueError, LookupError, TypeError, AttributeError):

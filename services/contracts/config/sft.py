@@ -34,7 +34,7 @@ class SFTConfig(Section):
     data: SFTData
     """The rows to learn from."""
     objective: SupervisedObjective = Likelihood()
-    """What is learned from them."""
+    """The loss over these rows."""
     packing: Packing | None = None
     """Batches of a number of tokens; default: batches of `training.rows_per_step` rows."""
     optimizer: SFTOptimizer = SFTAdamW()

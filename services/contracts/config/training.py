@@ -165,7 +165,7 @@ class Validation(Section):
     and at the end. The best checkpoint is kept."""
 
     datasets: list[ValidationSet] = Field([], max_length=MOST_DATASETS)
-    """Datasets of their own, or the names of these; default: a share of the rows to train on is
+    """The validation datasets, by name or as sections; default: a share of the rows to train on is
     kept out."""
     share: float = Field(0.02, ge=0, lt=1)
     """Share of each dataset's rows that is kept out, unless there are `datasets`; 0: no

@@ -153,7 +153,8 @@ class CISPOLoss(Section):
 
 
 class GSPOLoss(Section):
-    """As ppo, with s·π/sg(π) for ρ, s = sg(exp(mean of log ρ over the sequence)) (GSPO)."""
+    """The loss of ppo, with s·π/sg(π) for ρ, s = sg(exp(mean of log ρ over the sequence))
+    (GSPO)."""
 
     type: Literal["gspo"]
     epsilon_low: float = Field(3e-4, gt=0, le=1)
@@ -163,8 +164,8 @@ class GSPOLoss(Section):
 
 
 class SequencePPOLoss(Section):
-    """As ppo, with exp(Σ log ρ over the sequence) for ρ, on each of its tokens (minimind). Made
-    for aggregation `sequence_mean`: others give longer sequences more weight."""
+    """The loss of ppo, with exp(Σ log ρ over the sequence) for ρ, on each of its tokens (minimind).
+    Made for aggregation `sequence_mean`: others give longer sequences more weight."""
 
     type: Literal["sequence_ppo"]
     epsilon_low: float = Field(0.1, gt=0, le=1)
@@ -344,7 +345,7 @@ class ReferenceKL(Section):
     adaptive: AdaptiveBeta | None = None
     """Adapt `beta` to the KL; default: beta is constant."""
     reference: Reference = FrozenReference()
-    """Which model π_ref is."""
+    """The model π_ref."""
 
 
 class RewardKL(Section):
@@ -357,7 +358,7 @@ class RewardKL(Section):
     adaptive: AdaptiveBeta | None = None
     """Adapt `beta` to the KL; default: beta is constant."""
     reference: Reference = FrozenReference()
-    """Which model π_ref is."""
+    """The model π_ref."""
 
 
 KL = Annotated[NoKL | ReferenceKL | RewardKL, Field(discriminator="type")]
