@@ -200,13 +200,13 @@ class Ranks:
             results.append(action())
         except ENDINGS as error:
             failure = error
-        passing = failure is not None and passes(failure)
-        failed, passed = self.max([failure is not None, passing])
+        later = [failure is not None and passes(failure, is_new) for is_new in (False, True)]
+        failed, passing, passing_when_new = self.max([failure is not None, *later])
         if failed:
             messages = self.gather(str(failure or "").encode())
             words = next((text.decode() for text in messages if text), GIVEN_UP)
             peer = PeerFailed(words)
-            peer.passes = bool(passed)
+            peer.passes, peer.passes_when_new = bool(passing), bool(passing_when_new)
             raise failure or peer
         return results[0]
 

@@ -13,6 +13,8 @@ class PeerFailed(RunCannotGoOn):
 
     passes = False
     """Whether the other rank's error may pass by the next start (`learner.passing`)."""
+    passes_when_new = False
+    """The same for a run that has trained no step."""
 
 
 class UnusableModel(RunCannotGoOn):

@@ -24,12 +24,15 @@ NUMBERS = {
 """Error numbers of system calls that may pass."""
 
 
-def passes(error: BaseException) -> bool:
-    """Whether `error`, or one of its causes, may pass by the next start."""
+def passes(error: BaseException, is_new: bool = False) -> bool:
+    """Whether `error`, or one of its causes, may pass by the next start. `is_new`: the run has
+    trained no step, so it waits for no hub: its user learns at once what it lacks."""
+    if isinstance(error, PeerFailed):
+        return error.passes_when_new if is_new else error.passes
     chain = list(_chain(error))
-    return any(map(_passes, chain)) or (
-        any(map(_hub_away, chain)) and not any(map(_hub_has_said, chain))
-    )
+    if any(map(_passes, chain)):
+        return True
+    return not is_new and any(map(_hub_away, chain)) and not any(map(_hub_has_said, chain))
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -41,8 +44,6 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _passes(error: BaseException) -> bool:
-    if isinstance(error, PeerFailed):
-        return error.passes
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     if isinstance(error, OSError) and error.errno is not None:

@@ -257,8 +257,8 @@ def train_one(
         log.warning("another learner has taken this run over")
         return
     except USER_ERRORS as error:
-        if passes(error):
-            # A run of days must not end because a disk or a hub is away for a minute.
+        # A run of days must not end because a disk or a hub is away for a minute.
+        if passes(error, is_new=record.committed_step == 0):
             if not isinstance(error, PeerFailed):
                 crash_limit.record(error)
             raise

@@ -8,6 +8,7 @@ What belongs to one run stands in its config (`services.contracts.config`), neve
 import os
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -24,6 +25,7 @@ from pydantic_settings import (
 from services.caches import place_caches
 from services.contracts import redis_address
 from services.contracts.redis_address import redacted
+from services.contracts.wrong_values import wrong_value
 from services.variables import places, unread
 
 __all__ = ["EXIT_SETTINGS", "Settings", "complaints", "from_command_line", "redacted"]
@@ -172,6 +174,14 @@ class Settings(BaseSettings):
         redis_address.parse(value.get_secret_value())
         return value
 
+    @field_validator("gateway_url", "reward_url")
+    @classmethod
+    def _is_url(cls, value: str) -> str:
+        url = value.strip()
+        if not url.isprintable() or " " in url:
+            raise ValueError(f"{redacted(url)[:200]!r} is not a URL like http://127.0.0.1:8000")
+        return url
+
     @field_validator("payloads_url", mode="before")
     @classmethod
     def _url_or_none(cls, value: Any) -> Any:
@@ -219,8 +229,8 @@ def from_command_line(kind: type[S]) -> S:
 
 
 def complaints(error: ValidationError | SettingsError) -> list[str]:
-    """What is wrong with settings: one sentence each, by flag and variable, without the value,
-    which may be a secret."""
+    """What is wrong with settings: one sentence each, with flag, variable and value. A value that
+    may be a secret is not shown."""
     if isinstance(error, SettingsError):
         unread = re.search(r'parsing value for field "(\w+)"', str(error))
         if unread is None:
@@ -229,9 +239,25 @@ def complaints(error: ValidationError | SettingsError) -> list[str]:
             f"HEADRACE_{unread[1].upper()}: is not JSON. Write a list as "
             """'["one", "two"]', and a mapping as '{"name": "value"}'"""
         ]
-    lines = []
-    for detail in error.errors(include_url=False, include_input=False):
-        name = ".".join(str(part) for part in detail["loc"])
-        flag, variable = f"--{name.replace('_', '-')}", f"HEADRACE_{name.upper()}"
-        lines.append(f"{flag} ({variable}): {detail['msg'].removeprefix('Value error, ')}")
-    return lines
+    kinds = [kind for kind in _kinds(Settings) if kind.__name__ == error.title]
+    fields = kinds[0].model_fields if kinds else {}
+    said: dict[str, list[str]] = {}
+    for detail in error.errors(include_url=False):
+        name = str(detail["loc"][0]) if detail["loc"] else ""
+        given = str(detail.get("input"))
+        # An @ in a URL follows a password.
+        is_secret = name not in fields or "Secret" in str(fields[name].annotation) or "@" in given
+        said.setdefault(name, []).append(wrong_value(detail, is_secret))
+    return [
+        f"--{name.replace('_', '-')} (HEADRACE_{name.upper()}): {', or '.join(sentences)}"
+        if name
+        else "; ".join(sentences)
+        for name, sentences in said.items()
+    ]
+
+
+def _kinds(kind: type[Settings]) -> Iterator[type[Settings]]:
+    """`kind` and all classes that derive from it."""
+    yield kind
+    for inner in kind.__subclasses__():
+        yield from _kinds(inner)

@@ -22,6 +22,9 @@ if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
 # A report takes two seconds of a core at the end of each run; tests of reports ask for them.
 os.environ.setdefault("HEADRACE_REPORTS", "false")
 
+# Tests name models that no hub has. Nothing listens on port 9, so nobody asks a hub.
+os.environ.setdefault("HF_ENDPOINT", "http://127.0.0.1:9")
+
 # Read when torch is imported, here and in what tests start: as Headrace's own processes have it.
 for name, value in WAITING.items():
     os.environ.setdefault(name, value)

@@ -85,7 +85,9 @@ class CrashLimit:
         if isinstance(error, RuntimeError) and any(s in str(error).lower() for s in PEER_LOST):
             return
         self._counts.crashes += 1
-        self._counts.error = f"{type(error).__name__}: {error}"[:500]
+        # The words of RunCannotGoOn are for users already.
+        kind = "" if isinstance(error, RunCannotGoOn) else f"{type(error).__name__}: "
+        self._counts.error = f"{kind}{error}"[:500]
         self._write()
 
     def _write(self) -> None:

@@ -32,6 +32,7 @@ from reward.verifiers.structured import JsonSchemaVerifier
 from reward.verifiers.tags import FormatVerifier, XmlFormatVerifier
 from reward.verifiers.text import ContainsVerifier, ExactVerifier, RegexVerifier
 from services.contracts.nearest import did_you_mean
+from services.contracts.wrong_values import wrong_value
 
 GROUP = "headrace.verifiers"
 MAX_PROBLEMS = 10
@@ -203,5 +204,5 @@ def param_problems(verifier: AnyVerifier, error: ValidationError) -> list[tuple[
             there = did_you_mean(name, known) or f"; there is {', '.join(known)}"
             problems.append((name, f"verifier {verifier.name!r} has no such parameter{there}"))
         else:
-            problems.append((name, detail["msg"].removeprefix("Value error, ")))
+            problems.append((name, wrong_value(detail)))
     return problems

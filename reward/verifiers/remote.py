@@ -17,6 +17,7 @@ from reward.errors import brief
 from reward.remote_endpoints import Endpoint, EndpointError, UnavailableError, client
 from reward.verifiers.base import Item, RemoteParams, RemoteVerifier, Verdict, broken
 from services.contracts.scores import ScoreResult
+from services.contracts.wrong_values import wrong_value
 
 
 class HttpParams(RemoteParams):
@@ -144,9 +145,9 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
         try:
             result = ScoreResult.model_validate(raw)
         except ValidationError as error:
-            problem = error.errors(include_url=False, include_input=False)[0]
+            problem = error.errors(include_url=False)[0]
             where = ".".join(map(str, problem["loc"]))
-            return broken(f"{self._place} answers no score: {where} {problem['msg']}")
+            return broken(f"{self._place} answers no score: {where} {wrong_value(problem)}")
         parts = [(part.end, part.score) for part in result.parts]
         return Verdict(result.status, result.reward, result.detail, result.components, parts)
 

@@ -1,6 +1,5 @@
 """Records kept in Redis and shown by the API: runs, datasets, workers."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
@@ -114,15 +113,6 @@ class Queue:
     """Ids in the order in which they start."""
     learner: bool
     """Whether a learner serves the pool."""
-
-
-def several_called(reference: str, id: str, runs: Iterable[tuple[str, str]]) -> str | None:
-    """Why `reference`, which was resolved to the run `id`, may not name a run to delete or change:
-    several of `runs`, pairs of (id, name) newest first, have this name. None if one run has it."""
-    same = [one for one, name in runs if name == reference]
-    if id == reference or len(same) < 2:
-        return None
-    return f"{len(same)} runs are called {reference!r}: say which by its id: {', '.join(same[:5])}"
 
 
 class DatasetSegment(BaseModel):

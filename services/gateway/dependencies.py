@@ -1,5 +1,6 @@
 """What routes use: the store, the data volume, and the run or dataset that a request names."""
 
+import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -10,7 +11,7 @@ from fastapi import Depends, Path, Request
 
 from services.contracts.chains import ChainRecord
 from services.contracts.nearest import nearest
-from services.contracts.records import DatasetRecord, RunRecord, several_called
+from services.contracts.records import DatasetRecord, RunRecord
 from services.gateway.authentication import Keyring
 from services.gateway.dataset_rows import DatasetRows
 from services.gateway.followers import Followers
@@ -27,6 +28,8 @@ from services.store import Store
 from services.volume import Volume
 
 T = TypeVar("T")
+LISTED = 5
+"""Records of one name that an error lists."""
 
 
 @dataclass
@@ -60,14 +63,14 @@ Deps = Annotated[Dependencies, Depends(_dependencies)]
 
 
 async def find_run(deps: Dependencies, reference: str) -> RunRecord:
-    """The run with this id, this name (the newest of several), or the only one whose id begins so.
-    Raises Problem 404, or 409 if several ids begin so."""
+    """The run with this id, or the only one with this name, or whose id begins so. Raises Problem
+    404, or 409 with the ids of several."""
     return await _meant("run", reference, deps.store.runs.get, deps.store.runs.all)
 
 
 async def find_chain(deps: Dependencies, reference: str) -> ChainRecord:
-    """The chain with this id, this name (the newest of several), or the only one whose id begins
-    so. Raises Problem 404, or 409 if several ids begin so."""
+    """The chain with this id, or the only one with this name, or whose id begins so. Raises Problem
+    404, or 409 with the ids of several."""
     return await _meant("chain", reference, deps.store.chains.get, deps.store.chains.all)
 
 
@@ -76,6 +79,10 @@ class _Named(Protocol):
     def id(self) -> str: ...
     @property
     def name(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def created(self) -> float: ...
 
 
 async def _meant(
@@ -94,21 +101,31 @@ async def _meant(
 
 
 def _meant_id(kind: str, reference: str, records: Sequence[_Named]) -> str:
-    """The id of the record that `reference` means: the first of its name, or the only one whose id
-    begins so. `records` are the newest first, of the kind that an error names ("run")."""
-    named = [record.id for record in records if record.name == reference][:1]
-    begins = [record.id for record in records if reference and record.id.startswith(reference)]
+    """The id of the record that `reference` means: the only one of its name, or the only one whose
+    id begins so. `records` are the newest first, of the kind that an error names ("run")."""
+    named = [record for record in records if record.name == reference]
+    begins = [record for record in records if reference and record.id.startswith(reference)]
     meant = named or begins
     if len(meant) == 1:
-        return meant[0]
+        return meant[0].id
     if meant:
+        what = f"{kind}s are called" if named else f"{kind}s have ids that begin with"
         raise Problem(
             HTTPStatus.CONFLICT,
-            f"{reference!r} is the beginning of several {kind}s' ids: {', '.join(meant[:5])}",
+            f"{len(meant):,} {what} {reference!r}: name one by its id: {_listed(meant)}",
         )
     near = nearest(reference, sorted({record.name for record in records}))
     hint = f"did you mean {near!r}?" if near else f"`headrace {kind}s` and GET /v1/{kind}s list all"
     raise Problem(HTTPStatus.NOT_FOUND, f"there is no {kind} {reference!r}; {hint}")
+
+
+def _listed(records: Sequence[_Named]) -> str:
+    """The first few records, with what tells them apart."""
+    first = records[:LISTED]
+    times = [time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(one.created)) for one in first]
+    shown = [f"{one.id} ({one.state}, {at})" for one, at in zip(first, times, strict=True)]
+    more = len(records) - len(shown)
+    return ", ".join(shown) + (f", and {more:,} older" if more else "")
 
 
 async def open_chains(deps: Dependencies) -> list[ChainRecord]:
@@ -139,30 +156,16 @@ def missing_dataset(reference: str, records: list[DatasetRecord]) -> str:
 async def _run(
     deps: Deps,
     run: Annotated[
-        str, Path(description="Its id, the beginning of its id, or its name (then the newest).")
+        str, Path(description="Its id, the beginning of its id, or a name that no other has.")
     ],
 ) -> RunRecord:
     return await find_run(deps, run)
 
 
-async def _only_run(
-    deps: Deps,
-    run: Annotated[
-        str, Path(description="Its id, the beginning of its id, or a name that no other has.")
-    ],
-) -> RunRecord:
-    """For a request that cannot be undone and may be repeated."""
-    record = await find_run(deps, run)
-    runs = [(one.id, one.name) for one in await deps.store.runs.all()]
-    if problem := several_called(run, record.id, runs):
-        raise Problem(HTTPStatus.CONFLICT, problem)
-    return record
-
-
 async def _chain(
     deps: Deps,
     chain: Annotated[
-        str, Path(description="Its id, the beginning of its id, or its name (then the newest).")
+        str, Path(description="Its id, the beginning of its id, or a name that no other has.")
     ],
 ) -> ChainRecord:
     return await find_chain(deps, chain)
@@ -176,7 +179,7 @@ async def _dataset(
 
 RUN_PROBLEMS: dict[int | str, str] = {
     404: "There is no such run; `detail` names the nearest",
-    409: "The beginning of an id that several runs have",
+    409: "Several runs have this name, or an id that begins so; `detail` lists them",
 }
 DATASET_PROBLEMS: dict[int | str, str] = {
     404: "There is no such dataset; `detail` names the nearest"
@@ -184,12 +187,11 @@ DATASET_PROBLEMS: dict[int | str, str] = {
 
 CHAIN_PROBLEMS: dict[int | str, str] = {
     404: "There is no such chain; `detail` names the nearest",
-    409: "The beginning of an id that several chains have",
+    409: "Several chains have this name, or an id that begins so; `detail` lists them",
 }
 
 ChainDep = Annotated[ChainRecord, Depends(_chain)]
 RunDep = Annotated[RunRecord, Depends(_run)]
-OnlyRunDep = Annotated[RunRecord, Depends(_only_run)]
 DatasetDep = Annotated[DatasetRecord, Depends(_dataset)]
 
 

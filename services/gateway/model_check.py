@@ -26,6 +26,7 @@ from services.contracts.nearest import did_you_mean
 from services.contracts.records import RunRecord
 from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.dependencies import Dependencies, find_run
+from services.gateway.hub_check import why_not_on_hub
 from services.http import Problem
 from services.models import ModelFolder
 from services.models.agreement import contradictions
@@ -231,7 +232,8 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
     near = await anyio.to_thread.run_sync(_nearby, path, deps.volume.root)
     is_here = near is not None or any(map(os.path.isdir, folders))
     if HUB_NAME.fullmatch(path) and not is_here:
-        # Only a host with a network, or with the model in its cache, can tell.
+        if problem := await why_not_on_hub(deps.http, path):
+            raise ValueError(problem)
         return path, None
     # A folder without a model gets the words of a missing folder, so clients learn of no folder.
     raise ValueError(

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.base import keys_of
-from services.contracts.config.data import PromptOptions
+from services.contracts.config.data import PromptOptions, placeholders
 from services.contracts.preview import Rendering
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.rendering import SYSTEM
@@ -94,11 +94,23 @@ def template_warnings(found: Rendering, config: RLConfig | SFTConfig) -> list[st
     ]
 
 
-def unused_for_chats(
+def template_use(
     config: RLConfig | SFTConfig, datasets: Mapping[str, DatasetRecord], volume: Volume
 ) -> list[str]:
-    """Warnings for templates and system messages that chats do not get, with the numbers of rows
-    among MOST_COUNTED, evenly spaced. `datasets`: by the keys that name them."""
+    """Warnings for names in braces that nothing replaces, and for templates and system messages
+    that chats do not get. `datasets`: by the keys that name them."""
+    return [
+        warning
+        for key, (template, system) in _asked(config).items()
+        if (record := datasets.get(f"{key}.dataset")) is not None
+        for reader in (DatasetReader(volume, record),)
+        for warning in _unreplaced(key, template, system, reader)
+        + _unused(key, template, system, reader)
+    ]
+
+
+def _asked(config: RLConfig | SFTConfig) -> dict[str, tuple[str, str | None]]:
+    """The template and the system message of each dataset, by the section that names it."""
     data = config.data
     asked: dict[str, tuple[str, str | None]] = {"data": (data.template, data.system)}
     if isinstance(config, RLConfig):
@@ -112,15 +124,30 @@ def unused_for_chats(
             key: (one.template or data.template, one.system or data.system)
             for key, one in zip(keys_of("evaluation", "more", len(sets) - 1), sets, strict=False)
         }
-    return [
-        warning
-        for key, (template, system) in asked.items()
-        if (record := datasets.get(f"{key}.dataset")) is not None
-        for warning in _unused(key, template, system, DatasetReader(volume, record))
-    ]
+    return asked
+
+
+def _unreplaced(key: str, template: str, system: str | None, reader: DatasetReader) -> list[str]:
+    """Warnings for names in braces that the policy would read as they stand."""
+    left = [(f"{key}.template", name) for name in placeholders(template) if name != "prompt"]
+    left += [(f"{key}.system", name) for name in placeholders(system or "")]
+    found = []
+    if "{{prompt}}" in template:
+        found.append(f"{key}.template: {{{{prompt}}}} keeps a pair of braces: write {{prompt}}")
+    if not left:
+        return found
+    columns = sorted(reader.row(0).columns) if len(reader) else []
+    own = f" and, for verifiers alone, {', '.join(columns)[:300]}" if columns else ""
+    there = f"; a row of {reader.record.name} has a prompt, a reference{own}"
+    for place, name in left:
+        only = "only {prompt} is replaced" if place.endswith("template") else "nothing is replaced"
+        found.append(f"{place}: {{{name}}} stays in the text as it is, since {only}{there}")
+    return found
 
 
 def _unused(key: str, template: str, system: str | None, reader: DatasetReader) -> list[str]:
+    """Warnings for what chats do not get, with numbers of rows among MOST_COUNTED, evenly
+    spaced."""
     if template == PLAIN and system is None:
         return []
     count = min(len(reader), MOST_COUNTED)

@@ -50,9 +50,9 @@ from services.gateway.row_check import (
     first_rows,
     part_rows,
     parts_of,
+    template_use,
     template_warnings,
     unusable_rows,
-    unused_for_chats,
 )
 from services.gateway.verifier_check import check_verifiers
 from services.http import Problem
@@ -200,6 +200,7 @@ async def accept(
     rendering, said = await _rendered(deps, config, datasets, models, rows)
     warnings += said
     pool = submission.pool or (source.pool if source else "default")
+    warnings += _repeated_rows(config, datasets.get("data.dataset"), mixture.epoch_rows, max_steps)
     # An evaluation alone trains on nothing.
     warnings += await check_held_out(deps, datasets) if max_steps != 0 else []
     if isinstance(config, RLConfig):
@@ -248,7 +249,7 @@ async def _rendered(
         shown = Shown([i for i in rows if i < first.rows])
     rendering = await deps.previews.of(config, first, models.tokenizer, shown)
     warnings = template_warnings(rendering, config)
-    warnings += await anyio.to_thread.run_sync(unused_for_chats, config, datasets, deps.volume)
+    warnings += await anyio.to_thread.run_sync(template_use, config, datasets, deps.volume)
     if rows or first is None:
         return rendering, warnings
     unusable, said = unusable_rows(rendering, config, "data.dataset", first, parts["data.dataset"])
@@ -342,6 +343,24 @@ async def _check_gpus(deps: Dependencies, pool: str, config: RLConfig) -> list[s
     return [
         f"rollout.vllm.tensor_parallel_size: {wanted} is more than the {most} GPUs that a worker "
         f"of pool {pool} has: lower it, or start workers with HEADRACE_GPUS_PER_WORKER={wanted}"
+    ]
+
+
+def _repeated_rows(
+    config: RLConfig | SFTConfig, dataset: DatasetRecord | None, mixed: int, max_steps: int | None
+) -> list[str]:
+    """A warning for steps that have more prompts than an epoch has rows (`mixed`: as in
+    `_length`)."""
+    rows = mixed or (dataset.rows if dataset is not None else 0)
+    if not isinstance(config, RLConfig) or max_steps == 0 or rows == 0:
+        return []
+    batch = config.algorithm.prompts_per_step
+    if batch <= rows:
+        return []
+    epochs = f"{batch / rows:.3g}"
+    return [
+        f"algorithm.prompts_per_step: a step has {batch:,} prompts, and an epoch only {rows:,} "
+        f"rows: each step takes each row about {epochs} times"
     ]
 
 

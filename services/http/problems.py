@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from services.contracts.wrong_values import wrong_value
 from services.runtime.logs import get_logger
 
 MEDIA_TYPE = "application/problem+json"
@@ -26,7 +27,6 @@ MAX_DETAIL = 4000
 """Characters of a sentence: it quotes what was sent, which may be megabytes."""
 MAX_LISTED = 50
 """Problems listed in one document; a request may have thousands."""
-WORDS = {"missing": "is required", "extra_forbidden": "is not known here"}
 
 Handler = Callable[[Request, Exception], Awaitable[Response]]
 
@@ -203,7 +203,7 @@ async def _validation(request: Request, error: Exception) -> Response:
         if item["type"] == "missing" and tuple(item["loc"]) == ("body",):
             detail = "the request has no body: send JSON"
             return answer(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail)
-        message = WORDS.get(item["type"], item["msg"].removeprefix("Value error, "))
+        message = wrong_value(item)
         where = [str(part) for part in item["loc"]]
         path = ".".join(where[1:] if where[:1] == ["body"] else where)
         problems.append(ProblemItem(path=path, message=message))

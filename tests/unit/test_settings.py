@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from learner.settings import LearnerSettings
@@ -109,6 +110,30 @@ def test_a_key_file_of_one_byte_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
     with pytest.raises(SettingsError, match="holds 1 characters: a key has at least 16"):
         Settings()
+
+
+@pytest.mark.parametrize(
+    ("kind", "variable", "value", "said"),
+    [
+        (GatewaySettings, "port", "80x", "must be a whole number, not '80x'"),
+        (RewardSettings, "workers", "two", "must be a whole number, not 'two'"),
+        (LearnerSettings, "ranks", "x", "must be a whole number, not 'x', or must be 'gpu'"),
+        (Settings, "allow_unsafe_redis", "perhaps", "must be true or false, not 'perhaps'"),
+        (Settings, "log_level", "loud", "must be 'debug', 'info', 'warning' or 'error', not"),
+        (Settings, "gateway_url", "http://a\nb", r"'http://a\nb' is not a URL like"),
+        (Settings, "api_key", "one two", "a key is one word of ASCII"),
+    ],
+)
+def test_a_bad_value_is_shown_with_its_variable_and_what_is_wanted(
+    kind: type[Settings], variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"HEADRACE_{variable.upper()}"
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValidationError) as raised:
+        kind()
+    (line,) = complaints(raised.value)
+    assert line.startswith(f"--{variable.replace('_', '-')} ({name}): {said}")
+    assert variable != "api_key" or value not in line
 
 
 def test_a_list_that_is_not_json_is_named_with_its_variable_and_the_format(

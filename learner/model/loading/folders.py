@@ -135,7 +135,10 @@ def why_not(path: str, error: BaseException, what: str = "model") -> str:
         looks_local = path.startswith((".", "/", "~")) or path.count("/") != 1
         where = "no such folder" if looks_local else "neither a folder here nor on the hub"
         if not looks_local and "connect" in str(error).lower():
-            where = "no folder here, and the hub cannot be reached from this host"
+            where = (
+                "no folder here, and the hub cannot be reached from this host to look for it: "
+                "check the name and the network, then headrace resume"
+            )
         return f"{what} {path}: {where}; give a folder in Hugging Face layout, or run:RUN"
     if not (folder / "config.json").exists():
         return f"{what} {path}: the folder has no config.json, so it is not a Hugging Face model"

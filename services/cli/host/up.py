@@ -6,13 +6,27 @@ from typing import Annotated
 import typer
 
 from services.cli.options import AsJson, Data, data_folder
-from services.cli.output import CliError
+from services.cli.output import CliError, err
+from services.variables import places
+
+FLAGS = {
+    "HEADRACE_RANKS": "--ranks",
+    "HEADRACE_ROLLOUTS": "--rollouts",
+    "HEADRACE_REDIS_PORT": "--redis-port",
+}
+"""The flags of `headrace up` whose variables it does not read: they are another program's."""
 
 
 def up(
     data: Data = None,
-    host: Annotated[str, typer.Option(help="Where the gateway listens.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The gateway's port; 0: any free one.")] = 8000,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Where the gateway listens. Default: HEADRACE_HOST, or 127.0.0.1."),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="The gateway's port; 0: any free one. Default: HEADRACE_PORT, or 8000."),
+    ] = None,
     reward_port: Annotated[int, typer.Option(help="The reward service's port.")] = 8002,
     redis_port: Annotated[
         int | None,
@@ -39,7 +53,10 @@ def up(
         int, typer.Option(help="Rollout workers, each on cores or GPUs of its own.", min=0)
     ] = 1,
     ranks: Annotated[int, typer.Option(help="Learner ranks.", min=1)] = 1,
-    pool: Annotated[str, typer.Option(help="The pool of learner and workers.")] = "default",
+    pool: Annotated[
+        str | None,
+        typer.Option(help="The pool of learner and workers. Default: HEADRACE_POOL, or `default`."),
+    ] = None,
     only: Annotated[
         list[str] | None,
         typer.Option(metavar="PARTS", help="Start only these, e.g. gateway,reward,redis."),
@@ -53,6 +70,7 @@ def up(
 
     The parts are redis, gateway, reward, rollout and learner.
     """
+    from services.gateway.settings import GatewaySettings
     from services.launch import (
         ALL_PARTS,
         LaunchError,
@@ -61,8 +79,12 @@ def up(
         parts_named,
         run,
     )
-    from services.settings import EXIT_SETTINGS, Settings
+    from services.settings import EXIT_SETTINGS
 
+    settings = GatewaySettings()
+    for variable in sorted(FLAGS.keys() & places().keys()):
+        unread = f"headrace up does not read {variable}: use {FLAGS[variable]}"
+        err.print(f"[yellow]warning:[/] {unread}", soft_wrap=True)
     try:
         parts = parts_named(",".join(only)) if only else ALL_PARTS
         parts -= parts_named(",".join(without or []))
@@ -71,15 +93,15 @@ def up(
     try:
         options = UpOptions(
             data=data_folder(data),
-            host=host,
-            port=port,
+            host=settings.host if host is None else host,
+            port=settings.port if port is None else port,
             reward_port=reward_port,
             redis_port=redis_port,
             redis_url=redis_url or configured_redis_url(),
-            allow_unsafe_redis=allow_unsafe_redis or Settings().allow_unsafe_redis,
+            allow_unsafe_redis=allow_unsafe_redis or settings.allow_unsafe_redis,
             rollouts=rollouts,
             ranks=ranks,
-            pool=pool,
+            pool=settings.pool if pool is None else pool,
             parts=parts,
         )
         code = run(options)

@@ -10,11 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from services.cli.models.checkpoints import (
-    checkpoint_of,
-    run_with_checkpoint,
-    run_with_step,
-)
+from services.cli.models.checkpoints import checkpoint_of, run_with_step
 from services.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
 from services.cli.output import FINAL, INTERRUPTED, CliError, err, escape, print_json
 from services.contracts.weights import ADAPTER_CONFIG
@@ -74,7 +70,7 @@ def chat(
             name = f"{record['id']}@{version}"
             _ask_policy(api, name, record["config"]["data"], no_template, prompt, sampling, as_json)
             return
-        made_by = run_with_step(api, run_with_checkpoint(api, reference), step)
+        made_by = run_with_step(api, record, step)
         path = checkpoint_of(made_by, data, step)
     options += [f"--max-tokens={max_tokens}", f"--temperature={temperature}"]
     _ask_folder(path, options, prompt, as_json)

@@ -4,26 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.cli.options import data_folder, folder_source
-from services.cli.output import CliError, err, escape
+from services.cli.output import CliError
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway
-
-
-def run_with_checkpoint(api: "Gateway", reference: str) -> dict[str, Any]:
-    """The run whose checkpoint is meant: of several with this name the newest that has one, else
-    the newest. Which one it is, is said on stderr."""
-    record: dict[str, Any] = api.get(f"/v1/runs/{reference}")
-    if record["id"] == reference or record["name"] != reference:
-        return record
-    named = list(api.pages("/v1/runs", "runs", name=reference))
-    made = next((one for one in named if one["checkpoint"] is not None), None)
-    if made is None:
-        return record
-    if len(named) > 1:
-        taken = f"of {len(named)} runs named {reference} {made['id']} is taken, the newest with a"
-        err.print(f"[dim]{escape(taken)} checkpoint ({made['state']})[/]", soft_wrap=True)
-    return run_with_checkpoint(api, made["id"])
 
 
 def run_with_step(api: "Gateway", record: dict[str, Any], step: int | None) -> dict[str, Any]:

@@ -10,11 +10,7 @@ from typing import Annotated
 
 import typer
 
-from services.cli.models.checkpoints import (
-    checkpoint_of,
-    run_with_checkpoint,
-    run_with_step,
-)
+from services.cli.models.checkpoints import checkpoint_of, run_with_step
 from services.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
 from services.cli.output import CliError, err, escape, out, print_json
 from services.contracts.weights import ADAPTER_CONFIG
@@ -58,7 +54,7 @@ def export(
     of a LoRA run the adapter, for peft, or with --merged the whole model."""
     api = connect(gateway, data)
     reference, step = run_and_step(run)
-    record = run_with_step(api, run_with_checkpoint(api, reference), step)
+    record = run_with_step(api, api.get(f"/v1/runs/{reference}"), step)
     checkpoint = checkpoint_of(record, data, step)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CliError(f"{folder} is there already and not an empty folder: name another one")

@@ -132,7 +132,7 @@ def rm(
     made; and for a name that several runs have.
     """
     api = connect(gateway)
-    named = {one.record["id"]: one for one in (_only(api, run) for run in runs)}
+    named = {one.record["id"]: one for one in (find(api, run) for run in runs)}
     # The newest first: it may continue an older one.
     ordered = sorted(named.values(), key=lambda one: one.record["created"], reverse=True)
     if not yes:
@@ -150,21 +150,6 @@ def rm(
             out.print(f"[green]deleted[/] {escape(record['name'])} ({record['id']})")
     if as_json:
         print_json({"deleted": gone})
-
-
-def _only(api: "Gateway", run: str) -> Found:
-    """The run or chain that `run` means, if only one: the same command twice must not delete
-    two."""
-    from services.contracts.records import several_called
-
-    found = find(api, run)
-    # Chains cannot be asked for by name.
-    asked = {"name": run} if found.kind == "run" else {}
-    listed = api.pages(f"/v1/{found.kind}s", f"{found.kind}s", **asked)
-    names = ((one["id"], one["name"]) for one in listed)
-    if problem := several_called(run, found.record["id"], names):
-        raise CliError(problem)
-    return found
 
 
 def _confirm(ordered: list[Found]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,6 +17,7 @@ from services.cli.runs.rendered import show_checked
 from services.cli.runs.runs import follow_run
 from services.contracts.agents import agents_lease
 from services.contracts.model_paths import MODEL_PATHS, path_at, with_path
+from services.contracts.nearest import did_you_mean
 
 DryRun = Annotated[
     bool,
@@ -27,6 +28,8 @@ DryRun = Annotated[
         "it would be refused.",
     ),
 ]
+SUBMITTED = ("recipe", "config", "name")
+"""The keys of a file that is not a config alone."""
 Watch = Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")]
 
 
@@ -96,10 +99,35 @@ def _request(
 ) -> dict[str, Any]:
     if file is None:
         return {"recipe": recipe, "config": _with_files(overrides), "name": name}
+    _check_keys(recipe, file)
     # As the API and the steps of chains have it: a recipe, and what it is changed by.
-    over = file if file.keys() <= {"recipe", "config", "name"} else {"config": file}
+    over = file if file.keys() <= {*SUBMITTED} else {"config": file}
     config = _with_files(_merged(over.get("config") or {}, overrides))
     return over | {"config": config, "name": name or over.get("name") or Path(recipe).stem}
+
+
+def _check_keys(name: str, file: dict[str, Any]) -> None:
+    """Raise CliError if the file `name` is neither a submission nor a config, with the key that is
+    meant."""
+    from services.contracts.config import RLConfig, SFTConfig
+    from services.contracts.config.parsing.tags import fields_of
+
+    of_config = {*fields_of(RLConfig), *fields_of(SFTConfig)}
+    is_submission = bool(file.keys() & {*SUBMITTED}) or not file.keys() & of_config
+    unknown = [key for key in file if key not in SUBMITTED]
+    if not is_submission or not unknown:
+        return
+    key = str(unknown[0])
+    if key in of_config:
+        way_out = f"move it into config, beside {_listed(file.keys() & {*SUBMITTED})}"
+    else:
+        way_out = "a file has recipe, config and name, or steps, or the keys of a config"
+    hint = did_you_mean(key, (*SUBMITTED, "steps", *of_config)) if key not in of_config else ""
+    raise CliError(f"{name}: {key!r} is not known at the top{hint}: {way_out}")
+
+
+def _listed(keys: Iterable[str]) -> str:
+    return ", ".join(sorted(keys))
 
 
 def _named_file(recipe: str) -> dict[str, Any] | None:
@@ -279,6 +307,9 @@ def _with_files(config: dict[str, Any]) -> dict[str, Any]:
         folder = os.path.expanduser(path)
         if os.path.isdir(folder):
             config = with_path(config, key, os.path.realpath(folder))
+        elif folder != path:
+            # The home folder is this user's, not the gateway's.
+            config = with_path(config, key, folder)
         elif not os.path.isabs(folder) and (near := nearby(path, Path.cwd())):
             raise CliError(f"there is no model folder {path!r} here (did you mean {near!r}?)")
     return config

@@ -1,6 +1,7 @@
 """The rows of a run: prompts for the policy, answers for a supervised run."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
@@ -109,10 +110,21 @@ def check_variables(variables: dict[str, Any]) -> None:
         )
 
 
+PLACEHOLDER = re.compile(r"(?<![\\\w$^}{])\{([^\W\d]\w*)\}(?!\})")
+"""A name in braces, as other systems' templates have columns. LaTeX's arguments and JSON differ."""
+
+
+def placeholders(template: str) -> list[str]:
+    """The names in braces in `template`, each once: also those that nothing replaces."""
+    return list(dict.fromkeys(PLACEHOLDER.findall(template)))
+
+
 def check_template(template: str) -> None:
     """Raise ValueError where a prompt has no place in `template`."""
     if "{prompt}" not in template:
-        raise ValueError(f"template {template!r} lacks the placeholder {{prompt}}")
+        others = [name for name in placeholders(template) if name != "prompt"]
+        hint = f"; {{{others[0]}}} is none: {{prompt}} is the row's prompt" if others else ""
+        raise ValueError(f"template {template!r} lacks the placeholder {{prompt}}{hint}")
     # A prompt of a megabyte in a template of another would be more than any memory.
     if (count := template.count("{prompt}")) > MOST_PLACES:
         raise ValueError(

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from services.contracts.config.rewards import Reward
 from services.contracts.records import DatasetRecord
 from services.contracts.strict_json import NotJSON, decode
+from services.contracts.wrong_values import wrong_value
 from services.datasets import (
     ColumnMapping,
     DatasetReader,
@@ -341,7 +342,8 @@ def _mapping(text: str | None) -> ColumnMapping | KnownFile:
         ) from None
     except ValidationError as error:
         problems = [
-            (".".join(["mapping", *map(str, item["loc"])]), item["msg"]) for item in error.errors()
+            (".".join(["mapping", *map(str, item["loc"])]), wrong_value(item))
+            for item in error.errors()
         ]
         detail = (
             f"the mapping cannot be used ({problems[0][1]}): a mapping is JSON like "

@@ -17,7 +17,7 @@ from services.contracts.scores import ScoreItem, ScoreRequest, ScoreResponse
 from services.datasets import DatasetReader
 from services.gateway.dependencies import Dependencies, Deps
 from services.gateway.submission import Accepted, RunSubmission, accept
-from services.http import responses
+from services.http import Problem, responses
 from services.runtime.api_key import authorization, key_for_rewards
 from services.runtime.logs import get_logger
 
@@ -62,7 +62,11 @@ async def preview(deps: Deps, asked: PreviewRequest) -> Preview:
     model; nothing is queued. For a supervised run each row says which parts are trained. For other
     runs each row says what the verifiers make of the reference, given as an answer."""
     wanted = range(asked.start, asked.start + asked.rows)
-    accepted = await accept(deps, asked, rows=wanted)
+    try:
+        accepted = await accept(deps, asked, rows=wanted)
+    except Problem as error:
+        said = error.detail.replace("the run was not queued", "there is nothing to show")
+        raise Problem(error.status, said, error.problems, error.headers) from None
     found, record = accepted.rendering, accepted.record
     dataset = await deps.store.datasets.find(str(record.config["data"].get("dataset") or ""))
     if isinstance(accepted.config, RLConfig) and dataset is not None:

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.diagnosis.queue import queued_verdict
 from services.gateway.deletion import delete_run
-from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, OnlyRunDep, RunDep
+from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
 from services.gateway.fitting import DryRun, refusals
 from services.gateway.submission import (
     Accepted,
@@ -208,7 +208,7 @@ async def cancel(
         RUN_PROBLEMS | {409: "It is not over, another run needs it, or several have the name"}
     ),
 )
-async def delete(deps: Deps, record: OnlyRunDep) -> None:
+async def delete(deps: Deps, record: RunDep) -> None:
     """Delete a run that is over: its record, metrics, answers, checkpoints, weights, and its
     ledger. Refused (409) while another run continues it, or one that is not over starts from what
     it made; one that is over and started from it can be read without it, and resumed where it has

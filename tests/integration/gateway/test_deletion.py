@@ -230,13 +230,15 @@ def test_a_name_that_several_runs_have_deletes_none_of_them(
     api: httpx.Client, ended: Any, headrace: Headrace
 ) -> None:
     first, second = ended(name="namesakes"), ended(name="namesakes")
-    said = f"2 runs are called 'namesakes': say which by its id: {second}, {first}"
+    said = f"2 runs are called 'namesakes': name one by its id: {second} (cancelled, "
 
     asked = headrace("rm", "namesakes", "--yes")
     sent = api.delete("/v1/runs/namesakes")
 
-    assert (asked.returncode, asked.stderr) == (1, f"error: {said}\n")
-    assert (sent.status_code, sent.json()["detail"]) == (409, said)
+    assert asked.returncode == 1
+    assert asked.stderr.startswith(f"error: {said}")
+    assert sent.status_code == 409
+    assert sent.json()["detail"].startswith(said)
     assert headrace("rm", first, "--yes").returncode == 0
     assert headrace("rm", "namesakes", "--yes").returncode == 0
     assert api.get(f"/v1/runs/{second}").status_code == 404

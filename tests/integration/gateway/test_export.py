@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -72,24 +73,21 @@ def test_a_checkpoint_is_copied_without_what_only_training_needs(
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["out"]
 
 
-def test_of_runs_with_one_name_the_newest_that_has_a_checkpoint_is_taken(
-    headrace: Headrace, submit: Any, gateway: GatewayProcess, in_store: InStore
+def test_a_name_of_several_runs_is_refused_with_their_ids_by_every_command(
+    headrace: Headrace, api: httpx.Client, submit: Any
 ) -> None:
-    oldest, made, newest = (submit(name="thrice").json()["id"] for _ in range(3))
-    for run in (oldest, made):
-        checkpointed(gateway, in_store, run, "config.json")
+    older, newer = (submit(name="twice").json()["id"] for _ in range(2))
+    said = "2 runs are called 'twice': name one by its id: "
+    asked = [("export", "twice", "out"), ("chat", "twice", "hello"), ("resume", "twice")]
+    asked += [(command, "twice") for command in ("report", "watch", "samples", "cancel", "why")]
 
-    done = headrace("export", "thrice", "out", "--json")
-
-    assert json.loads(done.stdout)["run"] == made
-    assert done.stderr.strip() == (
-        f"of 3 runs named thrice {made} is taken, the newest with a checkpoint (queued)"
-    )
-    # An id is meant as it stands.
-    asked = headrace("chat", newest, "hello")
-    assert asked.stderr.startswith(
-        f"error: run thrice ({newest}) is queued and no worker serves it yet"
-    )
+    for words in asked:
+        done = headrace(*words)
+        assert done.returncode == 1
+        assert said + newer in done.stderr
+        assert f", {older} (queued, " in done.stderr
+    started = {"recipe": "grpo", "config": {"model": {"path": "run:twice"}}}
+    assert said in api.post("/v1/runs", json=started).text
 
 
 def test_what_cannot_be_exported_is_said_and_leaves_nothing(

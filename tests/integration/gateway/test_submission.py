@@ -149,7 +149,7 @@ def test_every_problem_is_named_by_its_key_at_once(submit: Any) -> None:
         ),
         ({"model": {"path": "m" * 5000}}, "model.path", "there is no model at 'mmm"),
         ({"evaluation": {"dataset": "other"}}, "evaluation.dataset", "there is no dataset 'other'"),
-        ({"data": {"dataset": 5}}, "data.dataset", "string"),
+        ({"data": {"dataset": 5}}, "data.dataset", "must be text, not 5"),
         (
             {"training": {"max_steps": None}, "algorithm": {"prompts_per_step": 64}},
             "training.epochs",

@@ -240,7 +240,7 @@ async def test_an_unknown_verifier_is_named_with_the_nearest_known(
     [
         ({"stric": True}, "items.0.params.stric", "did you mean 'strict'?"),
         ({"timeout": 0}, "items.0.params.timeout", "greater than 0"),
-        ({"on_timeout": "none"}, "items.0.params.on_timeout", "valid number"),
+        ({"on_timeout": "none"}, "items.0.params.on_timeout", "a number"),
     ],
 )
 async def test_bad_parameters_are_named(

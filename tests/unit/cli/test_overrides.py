@@ -107,6 +107,31 @@ def test_a_value_comes_from_a_file(tmp_path: Path) -> None:
         overrides_from([f"data.system=@{file}"])
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("recipe: grpo\nconfg: {}", r"'confg' is not known at the top \(did you mean 'config'\?\)"),
+        ("reciepe: grpo\nconfig: {}", r"'reciepe' .* \(did you mean 'recipe'\?\)"),
+        ("step: []", r"'step' .* \(did you mean 'steps'\?\): a file has recipe, config and name"),
+        ("recipe: grpo\nmodel: {path: m}", "'model' .*: move it into config, beside"),
+    ],
+)
+def test_a_mistyped_key_at_the_top_of_a_file_is_named_with_the_close_one(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "my.yaml"
+    file.write_text(text)
+    with pytest.raises(CliError, match=said):
+        run_request(str(file), [])
+
+
+def test_the_home_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    request = run_request("grpo", ["model.path=~/x", "algorithm.teacher.path=~/y"])
+    assert request["config"]["model"]["path"] == "/home/ann/x"
+    assert request["config"]["algorithm"]["teacher"]["path"] == "/home/ann/y"
+
+
 def test_the_file_of_a_chat_template_is_read_where_it_is_submitted(tmp_path: Path) -> None:
     file = tmp_path / "my.jinja"
     file.write_text("{{ messages[0].content }}\n")

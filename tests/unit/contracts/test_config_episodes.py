@@ -46,7 +46,7 @@ def test_overrides_change_an_episode_or_replace_it() -> None:
         ({"type": "calculater"}, "type 'calculater' does not exist (did you mean 'calculator'?)"),
         ({"type": "calculator", "ends": "="}, "unknown key; did you mean 'rollout.episode.end'?"),
         ({"type": "calculator", "start": "<=", "end": "="}, "no call would ever begin"),
-        ({"type": "calculator", "max_calls": 0}, "greater than or equal to 1"),
+        ({"type": "calculator", "max_calls": 0}, "at least 1"),
     ],
 )
 def test_an_episode_that_cannot_work_is_refused(value: Any, said: str) -> None:
@@ -115,7 +115,7 @@ def test_an_episode_with_tools_names_its_servers() -> None:
     [
         ({"episode": {"type": "tools"}}, "there is no tool to call"),
         ({"episode": {"type": "tools", "servers": ["a", "a"]}}, "names one twice"),
-        ({"episode": {"type": "tools", "servers": ["http://h/mcp"]}}, "should match pattern"),
+        ({"episode": {"type": "tools", "servers": ["http://h/mcp"]}}, "text of the form"),
         ({"rollout": {"vllm": {}}}, "has no parser for the model's tool calls"),
         ({"data": {"dataset": "d", "chat_template": "none"}}, "leave it at auto"),
         ({"sampling": {"ignore_eos": True}}, "leave it out"),

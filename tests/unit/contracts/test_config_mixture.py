@@ -66,7 +66,7 @@ def test_a_dataset_that_is_alone_has_no_name() -> None:
             {"mix": [{"dataset": "b", "max_tokens": 4096}]},
             "dataset b of data.mix: sampling.max_tokens 4096 leaves no room for a prompt",
         ),
-        ({"mix": [{"dataset": "b", "name": "a/b"}]}, "String should match pattern"),
+        ({"mix": [{"dataset": "b", "name": "a/b"}]}, "must be text of the form"),
         ({"mix": [{"dataset": "b", "episode": "sessions"}]}, "take the prompts of one dataset"),
     ],
 )

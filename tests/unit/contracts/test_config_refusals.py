@@ -32,11 +32,11 @@ LORA = {"path": "m", "lora": {}}
         ),
         ({"sampling": {"top_p": 0.9}}, "sampling", "set top_k as well, for example to 100"),
         ({"sampling": {"stop_token_ids": [2, 2**63]}}, "sampling.stop_token_ids", "beyond 64 bits"),
-        ({"rollout": {"lease_seconds": 1e306}}, "rollout.lease_seconds", "equal to 2592000"),
+        ({"rollout": {"lease_seconds": 1e306}}, "rollout.lease_seconds", "at most 2592000"),
         (
             {"rollout": {"episode": {"type": "sessions", "idle_seconds": 1e300}}},
             "rollout.episode.idle_seconds",
-            "equal to 2592000",
+            "at most 2592000",
         ),
         ({"placement": {"reference": "cuda:\u0661"}}, "placement.reference", "is no device"),
         (
@@ -49,8 +49,8 @@ LORA = {"path": "m", "lora": {}}
             "data",
             "17 times; 16 is the most",
         ),
-        ({"sampling": {"top_k": 1001}}, "sampling.top_k", "less than or equal to 1000"),
-        ({"training": {"seed": -1}}, "training.seed", "greater than or equal to 0"),
+        ({"sampling": {"top_k": 1001}}, "sampling.top_k", "at most 1000"),
+        ({"training": {"seed": -1}}, "training.seed", "at least 0"),
         ({"optimizer": {"lr": float("inf")}}, "optimizer.lr", "finite"),
         (
             {
@@ -119,9 +119,9 @@ LORA = {"path": "m", "lora": {}}
             "",
             "placement.reference cuda:1: with model.lora the reference is the policy without",
         ),
-        ({"model": {"path": "m", "lora": {"rank": 513}}}, "model.lora.rank", "(got 513)"),
-        ({"model": {"path": "m", "lora": {"rank": 0}}}, "model.lora.rank", "(got 0)"),
-        ({"model": {"path": "m", "lora": {"alpha": 0}}}, "model.lora.alpha", "(got 0)"),
+        ({"model": {"path": "m", "lora": {"rank": 513}}}, "model.lora.rank", "not 513"),
+        ({"model": {"path": "m", "lora": {"rank": 0}}}, "model.lora.rank", "not 0"),
+        ({"model": {"path": "m", "lora": {"alpha": 0}}}, "model.lora.alpha", "not 0"),
         (
             {"model": {"path": "m", "lora": {"targets": ["q_proj", "q_proj"]}}},
             "model.lora.targets",
@@ -194,7 +194,7 @@ LORA = {"path": "m", "lora": {}}
         (
             {"rollout": {"vllm": {"dtype": "float16"}}},
             "rollout.vllm.dtype",
-            "Input should be 'auto', 'float32' or 'bfloat16' (got 'float16')",
+            "must be 'auto', 'float32' or 'bfloat16', not 'float16'",
         ),
         ({"data": {"dataset": "sums", "template": "{}"}}, "data", "lacks the placeholder"),
     ],

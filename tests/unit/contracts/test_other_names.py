@@ -201,7 +201,7 @@ def test_the_settings_that_a_value_stands_for_are_accepted(
         (
             {"model": {"path": "m", "dtype": "bf16"}},
             "model.dtype",
-            "(got 'bf16'); 'bf16' is model.dtype: bfloat16 here",
+            ", not 'bf16'; 'bf16' is model.dtype: bfloat16 here",
         ),
         (
             {"schedule": {"type": "cosine_with_min_lr"}},
@@ -214,6 +214,18 @@ def test_a_hint_converts_the_value_or_says_how_it_is_converted(
     sections: dict[str, Any], path: str, said: str
 ) -> None:
     assert said in refusal(RL | sections)[path]
+
+
+def test_keys_of_the_run_itself_and_of_the_chat_template_are_led_to_their_place() -> None:
+    named = "unknown key; leave it out: headrace submit --name names a run"
+    asked = {"enable_thinking": False, "name": "x", "run": {"name": "x"}, "evaluation": "heldout"}
+    said = refusal(RL | asked)
+    assert said["name"] == said["run.name"] == named
+    assert said["enable_thinking"] == (
+        "unknown key; did you mean 'data.chat_template_kwargs'? It takes the variables of the chat "
+        "template: {enable_thinking: false}"
+    )
+    assert "not 'heldout' (did you mean evaluation.dataset?)" in said["evaluation"]
 
 
 def test_a_name_leads_a_supervised_run_to_its_own_keys() -> None:

@@ -2,12 +2,16 @@
 
 from collections.abc import Iterator
 from inspect import iscoroutinefunction
+from typing import NamedTuple
 
+import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from services.gateway.app import create_app
+from services.gateway.dependencies import _meant_id
 from services.gateway.settings import GatewaySettings
+from services.http import Problem
 
 
 def called(dependant: Dependant) -> Iterator[object]:
@@ -22,3 +26,30 @@ def test_no_request_waits_for_a_thread_to_call_what_does_not_block() -> None:
     assert len(routes) > 50
     calls = {call for route in routes for call in called(route.dependant)}
     assert {call for call in calls if not iscoroutinefunction(call)} == set()
+
+
+class Named(NamedTuple):
+    id: str
+    name: str
+    state: str = "failed"
+    created: float = 0.0
+
+
+def test_a_name_means_the_only_run_that_has_it() -> None:
+    runs = [Named("b1", "grpo", "queued"), Named("a1", "grpo"), Named("a2", "mine")]
+    assert _meant_id("run", "mine", runs) == "a2"
+    assert _meant_id("run", "b", runs) == "b1"
+    time = "1970-01-01 00:00:00 UTC"
+    for reference, what, listed in (
+        ("grpo", "are called", f"b1 (queued, {time}), a1 (failed, {time})"),
+        ("a", "have ids that begin with", f"a1 (failed, {time}), a2 (failed, {time})"),
+    ):
+        with pytest.raises(Problem) as raised:
+            _meant_id("run", reference, runs)
+        listed = (
+            f"b1 (queued, {time}), a1 (failed" if what == "are called" else f"a1 (failed, {time})"
+        )
+        assert raised.value.status == 409
+        assert raised.value.detail.startswith(
+            f"2 runs {what} {reference!r}: name one by its id: {listed}"
+        )

@@ -19,9 +19,9 @@ from services.gateway.row_check import (
     first_rows,
     part_rows,
     parts_of,
+    template_use,
     template_warnings,
     unusable_rows,
-    unused_for_chats,
 )
 from services.volume import Volume
 from tests.unit.rollout.chat_templates import CALLS, CHATML, tokenizer_of
@@ -193,7 +193,7 @@ def test_a_template_and_a_system_message_that_chats_do_not_get_are_said_with_cou
 
     def warnings(kind: str = "rl", **sections: Any) -> list[str]:
         keys = ("data.dataset", "data.mix.0.dataset", "evaluation.dataset")
-        return unused_for_chats(config(kind, **sections), dict.fromkeys(keys, record), volume)
+        return template_use(config(kind, **sections), dict.fromkeys(keys, record), volume)
 
     data = {"dataset": "d", "template": "{prompt}!", "system": "Be brief."}
     template = (
@@ -216,6 +216,29 @@ def test_a_template_and_a_system_message_that_chats_do_not_get_are_said_with_cou
     ]
     monkeypatch.setattr(row_check, "MOST_COUNTED", 2)
     assert "1 of the 2 rows of sums that were looked at are chats" in warnings(data=data)[0]
+
+
+def test_a_name_in_braces_that_nothing_replaces_is_said_with_the_columns(tmp_path: Path) -> None:
+    volume = Volume(tmp_path)
+    record = dataset(volume, Row(prompt="2+2", answer="4", columns={"topic": "sums"}))
+
+    def warnings(**data: Any) -> list[str]:
+        asked = config(data={"dataset": "d", **data})
+        return template_use(asked, {"data.dataset": record}, volume)
+
+    left = (
+        ": {question} stays in the text as it is, since %s; a row of sums has a prompt, a "
+        "reference and, for verifiers alone, topic"
+    )
+    only = left % "only {prompt} is replaced"
+    assert warnings(template="{question} {prompt}") == [f"data.template{only}"]
+    nothing = left % "nothing is replaced"
+    assert warnings(system="Answer {question}") == [f"data.system{nothing}"]
+    assert warnings(template="{{prompt}}") == [
+        "data.template: {{prompt}} keeps a pair of braces: write {prompt}"
+    ]
+    for braces in ('{"a": {"b": 1}}', r"\boxed{answer}", r"\frac{a}{b} x^{n}", "{}", "${home}"):
+        assert warnings(template=f"{braces} {{prompt}}") == []
 
 
 def test_a_long_text_lacks_its_middle() -> None:

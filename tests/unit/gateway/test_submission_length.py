@@ -3,7 +3,7 @@
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.records import DatasetRecord
 from services.gateway.model_check import Problems
-from services.gateway.submission import _length
+from services.gateway.submission import _length, _repeated_rows
 
 
 def steps(epochs: float, rows: int, prompts_per_step: int) -> tuple[int | None, Problems]:
@@ -33,3 +33,20 @@ def test_a_share_of_an_epoch_that_makes_no_step_is_refused() -> None:
     ((key, reason),) = steps(0.28, 100, 29)[1]
     assert key == "training.epochs"
     assert "make no step" in reason
+
+
+def test_a_step_that_takes_rows_more_than_once_is_said_with_the_numbers() -> None:
+    raw = {"model": {"path": "org/model"}, "data": {"dataset": "d"}}
+    config = parse_config(raw | {"rewards": [{"verifier": "math"}]})
+    assert isinstance(config, RLConfig)
+    batch = config.algorithm.prompts_per_step
+    few, enough = (
+        DatasetRecord(id="d", name="d", rows=rows, created=0.0, segments=[])
+        for rows in (batch // 2, batch)
+    )
+    assert _repeated_rows(config, few, 0, 10) == [
+        f"algorithm.prompts_per_step: a step has {batch} prompts, and an epoch only {batch // 2} "
+        "rows: each step takes each row about 2 times"
+    ]
+    assert _repeated_rows(config, few, 0, 0) == []
+    assert _repeated_rows(config, enough, 0, 10) == []

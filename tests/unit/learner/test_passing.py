@@ -67,6 +67,24 @@ def test_an_offline_hub_is_not_retried() -> None:
     assert not passes(wrapped(error))
 
 
+def test_a_run_that_has_trained_nothing_does_not_wait_for_a_hub_that_is_away() -> None:
+    away = wrapped(LocalEntryNotFoundError("cannot find the snapshot folder"))
+    assert passes(away)
+    assert not passes(away, is_new=True)
+    assert passes(wrapped(MemoryError()), is_new=True)
+
+    def told(ranks: Ranks) -> tuple[bool, bool]:
+        def load() -> None:
+            if ranks.rank == 1:
+                raise away
+
+        with pytest.raises(UnusableModel if ranks.rank == 1 else PeerFailed) as raised:
+            ranks.together(load)
+        return passes(raised.value), passes(raised.value, is_new=True)
+
+    assert on_ranks(2, told) == [(True, False)] * 2
+
+
 @pytest.mark.parametrize(
     ("status", "later"), [(403, False), (404, False), (429, True), (503, True)]
 )
@@ -150,4 +168,4 @@ def test_a_run_whose_model_cannot_be_read_is_tried_three_times_and_then_fails_wi
     assert tries == 3
     ((state, reason),) = store.states
     assert state == "failed"
-    assert reason.startswith("the learner crashed 3 times after step 0, last with: UnusableModel: ")
+    assert reason.startswith("the learner crashed 3 times after step 0, last with: model ")

@@ -153,4 +153,4 @@ def test_bad_parameters_are_named_one_by_one() -> None:
 
     problems = dict(param_problems(verifier, caught.value))
     assert "did you mean 'strict'?" in problems["stric"]
-    assert "greater than or equal to 0" in problems["float_rounding"]
+    assert "at least 0" in problems["float_rounding"]

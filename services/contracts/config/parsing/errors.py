@@ -1,6 +1,5 @@
 """From raw values to a run config, with errors that say which key, why, and the way out."""
 
-import reprlib
 from typing import Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -20,13 +19,19 @@ from services.contracts.config.parsing.unknown_keys import Problem, unknown_key
 from services.contracts.config.run import RLConfig, RunConfig
 from services.contracts.config.sft import SFTConfig, with_default_optimizer
 from services.contracts.nearest import did_you_mean
+from services.contracts.wrong_values import quoted, wrong_value
 
 MOST = 50
 """Problems that are explained: each takes half a millisecond, and a body has room for millions."""
-QUOTED = 200
-"""Characters of a value that a sentence quotes."""
-_REPR = reprlib.Repr()
-_REPR.maxstring = _REPR.maxother = _REPR.maxlong = QUOTED
+WAYS_OUT = {
+    "model.path": ": a folder in Hugging Face layout, a hub name (org/name), or run:RUN (on the "
+    "command line --set model.path=…, of preview --model …)",
+    "data.dataset": ": the name of a dataset that `headrace datasets` lists (on the command line "
+    "--set data.dataset=…)",
+}
+"""How to give a key that each run needs, by its path."""
+MAIN_KEYS = ("dataset", "datasets", "path", "verifier", "type")
+"""Keys of a section that its value is meant for if it is a text: `evaluation=heldout`."""
 _ADAPTER: TypeAdapter[RLConfig | SFTConfig] = TypeAdapter(RunConfig)
 
 
@@ -87,7 +92,6 @@ def _may_be_null(root: type[BaseModel], path: list[str]) -> bool:
 
 def _problem(detail: ErrorDetails, shown: str, models: Models, may_be_null: bool) -> Problem:
     """`may_be_null`: the section that the key is in."""
-    message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] in ("union_tag_invalid", "union_tag_not_found"):
         context = detail.get("ctx", {})
         tag, expected = str(context.get("tag", "")), str(context.get("expected_tags", ""))
@@ -102,24 +106,20 @@ def _problem(detail: ErrorDetails, shown: str, models: Models, may_be_null: bool
     if detail["type"] == "missing":
         section = shown.rpartition(".")[0]
         way_out = f": set it, or set {section} to null" if may_be_null else ""
+        way_out = WAYS_OUT.get(shown, way_out)
         return shown, f"is required{way_out}"
     given = detail.get("input")
     if detail["type"] in ("model_type", "model_attributes_type"):
         keys = sorted({name for model in models for name in fields_of(model)})
-        return shown, f"is a section, not {_quoted(given)}: its keys are {', '.join(keys)}"
+        meant = next((key for key in MAIN_KEYS if key in keys), None)
+        hint = f" (did you mean {shown}.{meant}?)" if meant and isinstance(given, str) else ""
+        return shown, f"is a section, not {quoted(given)}{hint}: its keys are {', '.join(keys)}"
     if detail["type"] in ("list_type", "tuple_type") and isinstance(given, dict):
         way_out = f"give all of it ([…]), or change a place of the one that is there ({shown}.0)"
         return shown, f"is a list, not a mapping of {', '.join(map(str, given))}: {way_out}"
-    if isinstance(given, str | int | float | bool) and detail["type"] != "value_error":
-        message += f" (got {_quoted(given)})"
-        if meaning := meant_by(OTHER_VALUES.get(shown, {}), given):
-            message += f"; {meaning}"
-    return shown, message
-
-
-def _quoted(value: Any) -> str:
-    """As in Python, cut where it is long."""
-    return _REPR.repr(value)
+    meaning = meant_by(OTHER_VALUES.get(shown, {}), given)
+    is_explained = meaning and detail["type"] != "value_error"
+    return shown, wrong_value(detail) + (f"; {meaning}" if is_explained else "")
 
 
 def _walk(root: type[BaseModel], location: list[str]) -> tuple[list[str], Models, Models]:

@@ -274,8 +274,14 @@ output_dir save_path ckpt_path default_local_dir =
   leave it out: runs are in the data folder
 push_to_hub hub_model_id save_hf_ckpt =
   leave it out: headrace export writes the model in Hugging Face layout
-run_name experiment_name wandb_run_name =
+run_name experiment_name wandb_run_name run.name =
   leave it out: headrace submit --name names a run
+run.pool =
+  leave it out: headrace submit --pool chooses who works on a run
+run.priority =
+  leave it out: headrace submit --priority orders runs
+enable_thinking = data.chat_template_kwargs
+  It takes the variables of the chat template: {{enable_thinking: {value}}}
 # machines and kernels
 nnodes n_gpus_per_node actor_num_nodes actor_num_gpus_per_node critic_num_nodes
 critic_num_gpus_per_node ref_num_nodes ref_num_gpus_per_node reward_num_nodes

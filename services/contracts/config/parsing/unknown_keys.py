@@ -64,7 +64,8 @@ def _no_counterparts(keys: list[str]) -> str:
 
 def _row(path: list[str]) -> Row | None:
     """The row of a name that another system has, with its section or alone."""
-    lower = [part.lower() for part in path]
+    # A key of no section may be meant for the run: `name` and `run.name` are the same.
+    lower = [part.lower() for part in (path if len(path) > 1 else ["run", *path])]
     return OTHER_NAMES.get(".".join(lower[-2:])) or OTHER_NAMES.get(lower[-1])
 
 
@@ -85,7 +86,8 @@ def _of_row(root: type[BaseModel], row: Row, path: list[str], value: Any) -> str
     # What a value means for a run of RL says nothing about a supervised one.
     if known.issuperset(filter(None, settings)) and (said := meant_by(row.values, value)):
         return said if settings else f"{said}: see {keys[0]!r}"
-    note = row.note.format(value=str(value)[:SHOWN])
+    shown = str(value).lower() if isinstance(value, bool) else str(value)
+    note = row.note.format(value=shown[:SHOWN])
     return " ".join(part for part in (_meant(keys, " and ") if keys else "", note) if part)
 
 

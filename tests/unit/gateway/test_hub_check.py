@@ -1,0 +1,56 @@
+"""A model's name is looked up on the hub before its run is queued, if the hub can be asked."""
+
+import asyncio
+from pathlib import Path
+
+import httpx
+import pytest
+
+from services.gateway.hub_check import why_not_on_hub
+
+
+def asked(status: int | None, **environment: str) -> tuple[str, list[httpx.Request]]:
+    """What is said of `org/model` if the hub answers `status`, and the requests. None: the hub is
+    away."""
+    requests = []
+
+    def hub(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        if status is None:
+            raise httpx.ConnectError("no route", request=request)
+        return httpx.Response(status)
+
+    async def ask() -> str:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(hub)) as http:
+            return await why_not_on_hub(http, "org/model", environment)
+
+    return asyncio.run(ask()), requests
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_name_that_the_hub_does_not_have_is_refused(status: int, tmp_path: Path) -> None:
+    said, requests = asked(status, HF_HOME=str(tmp_path), HF_ENDPOINT="http://hub/", HF_TOKEN="t")
+    assert said.startswith("the hub has no model 'org/model', or keeps it closed")
+    (request,) = requests
+    assert str(request.url) == "http://hub/api/models/org/model"
+    assert request.headers["Authorization"] == "Bearer t"
+
+
+@pytest.mark.parametrize("status", [200, 429, 500, None])
+def test_a_hub_that_has_the_model_or_cannot_tell_refuses_nothing(
+    status: int | None, tmp_path: Path
+) -> None:
+    assert asked(status, HF_HOME=str(tmp_path))[0] == ""
+
+
+def test_without_the_hub_only_its_cache_has_models(tmp_path: Path) -> None:
+    said, requests = asked(200, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
+    assert said.startswith("org/model: HF_HUB_OFFLINE is set, and the hub's cache")
+
+    kept = tmp_path / "hub" / "models--org--model" / "snapshots" / "a1"
+    kept.mkdir(parents=True)
+    (kept / "config.json").write_text("{}")
+    cached, more = asked(404, HF_HOME=str(tmp_path), HF_HUB_OFFLINE="1")
+
+    assert cached == ""
+    assert requests + more == []
