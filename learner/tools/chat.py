@@ -18,6 +18,7 @@ from learner.errors import UnusableModel
 from learner.model.loading.models import LoadedModel, end_tokens, load_model
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.model import PretrainedModel
+from services.contracts.policy_calls import cut_at
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose, plain_text, render, use_template
 from services.runtime.terminal import escape_output
@@ -42,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--chat-template-kwargs", default="{}", help="variables of the chat template, as JSON"
     )
+    parser.add_argument("--json", action="store_true", help="print the answer as JSON")
     options = parser.parse_args(arguments)
     if "{prompt}" not in options.template:
         parser.error(f"--template {options.template!r} lacks the placeholder {{prompt}}")
@@ -86,29 +88,41 @@ def _say(
     if unknown := lacking(plain_text(asked), loaded.tokenizer):
         named = ", ".join(map(repr, unknown))
         print(f"warning: the tokenizer has no {named}", file=sys.stderr, flush=True)
-    print(answer(loaded, ids, options.max_tokens, options.temperature), flush=True)
+    text, ending = answer(loaded, ids, options.max_tokens, options.temperature)
+    if options.json:
+        print(json.dumps({"answer": text, "finish_reason": ending}), flush=True)
+        return 0
+    print(text, flush=True)
+    if ending == "length":
+        print(cut_at(options.max_tokens), file=sys.stderr, flush=True)
     return 0
 
 
-def answer(loaded: LoadedModel, ids: list[int], max_tokens: int, temperature: float) -> str:
-    """Return the model's completion of the prompt `ids`, without special tokens."""
+def answer(
+    loaded: LoadedModel, ids: list[int], max_tokens: int, temperature: float
+) -> tuple[str, str]:
+    """Return the model's completion of the prompt `ids`, without special tokens; and `length` if
+    `max_tokens` cut it, else `stop`."""
     tokenizer: Any = loaded.tokenizer
     inputs = torch.tensor([ids], device=loaded.model.device)
     sampling: dict[str, Any] = (
         {"do_sample": True, "temperature": temperature} if temperature > 0 else {"do_sample": False}
     )
+    ends = end_tokens(loaded)
     with torch.inference_mode():
         output = loaded.model.generate(
             inputs,
             attention_mask=torch.ones_like(inputs),
             max_new_tokens=max_tokens,
-            eos_token_id=sorted(end_tokens(loaded)) or None,
+            eos_token_id=sorted(ends) or None,
             pad_token_id=tokenizer.pad_token_id or 0,
             use_cache=True,
             **sampling,
         )
-    text: str = tokenizer.decode(output[0, len(ids) :], skip_special_tokens=True)
-    return text
+    made = output[0, len(ids) :]
+    text: str = tokenizer.decode(made, skip_special_tokens=True)
+    is_cut = len(made) >= max_tokens and int(made[-1]) not in ends
+    return text, "length" if is_cut else "stop"
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 import typer
 from rich import markup
 from rich.table import Table
+from rich.text import Text
 
 from services.runtime.console import EscapingConsole
 from services.runtime.terminal import one_line
@@ -77,15 +78,27 @@ def print_json(value: Any) -> None:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
     """A plain table (cells are rich markup); `empty` where there are no rows."""
+    cells = [list(row) for row in rows]
+    if cells and not out.is_terminal:
+        _plain_table([list(columns), *cells])
+        return
     grid = Table(box=None, pad_edge=False, header_style="bold dim")
     *names, last = columns
     for name in names:
         grid.add_column(name, no_wrap=True)
     grid.add_column(last, overflow="fold")
-    count = 0
-    for count, row in enumerate(rows, 1):  # noqa: B007
+    for row in cells:
         grid.add_row(*row)
-    out.print(grid if count else f"[dim]{escape(empty)}[/]")
+    out.print(grid if cells else f"[dim]{escape(empty)}[/]")
+
+
+def _plain_table(rows: list[list[str]]) -> None:
+    """A table for grep and the like: a row is one line, with nothing behind its last cell."""
+    texts = [[Text.from_markup(cell).plain for cell in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    for row in texts:
+        line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        out.print(line.rstrip(), soft_wrap=True, markup=False)
 
 
 def state(value: str) -> str:

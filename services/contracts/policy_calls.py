@@ -58,3 +58,8 @@ class Piece(msgspec.Struct, kw_only=True, omit_defaults=True):
     def visible(self) -> bool:
         """Whether a client is to hear of it."""
         return self.last or bool(self.text) or self.message is not None
+
+
+def cut_at(max_tokens: int) -> str:
+    """What `headrace chat` says of an answer that `max_tokens` cut."""
+    return f"the answer was cut at {max_tokens:,} tokens: --max-tokens allows more"

@@ -193,7 +193,9 @@ def _remarks(now: Situation) -> Iterator[Remark]:
         yield Remark(seconds_ago=round(now.age(step) or 0.0, 1), source="run", text=text)
     for event in now.events:
         text = str(event.data.get("message") or "") if event.kind == "warning" else ""
-        if event.kind == "state" and event.data.get("reason"):
+        is_end = now.run.state.final and event.data.get("state") == now.run.state
+        # How a run ended is the verdict.
+        if event.kind == "state" and event.data.get("reason") and not is_end:
             text = f"{event.data['state']}: {event.data['reason']}"
         if text and text != lasting:
             ago = round(now.age(event) or 0.0, 1)

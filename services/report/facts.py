@@ -123,13 +123,25 @@ MISSING = "(not set)"
 
 
 def differences(run: Row, other: Row) -> list[Difference]:
-    """List the keys that differ between two whole configs."""
+    """List the keys that differ between two whole configs. Of a section that only one of them has, the
+    keys that are not at their defaults."""
     ours, theirs = dict(_leaves(run, "")), dict(_leaves(other, ""))
+    set_here, set_there = _set_keys(run), _set_keys(other)
+    keys = ours.keys() & theirs.keys() | ours.keys() & set_here | theirs.keys() & set_there
     return [
         Difference(key, ours.get(key, MISSING), theirs.get(key, MISSING))
-        for key in sorted(ours.keys() | theirs.keys())
+        for key in sorted(keys)
         if ours.get(key, MISSING) != theirs.get(key, MISSING)
     ]
+
+
+def _set_keys(config: Row) -> set[str]:
+    """The keys of a whole config that are not at their defaults."""
+    try:
+        changed = parse_config(config).model_dump(mode="json", exclude_defaults=True)
+    except ConfigError:
+        return {key for key, _ in _leaves(config, "")}
+    return {key for key, _ in _leaves(changed, "")}
 
 
 def whole_recipe(recipe: Row, run: Row) -> Row | None:

@@ -24,6 +24,7 @@ from services.runtime.process import die_with
 
 KEPT = 256 * 1024
 """Bytes of each stream that are kept: the last ones."""
+NO_REWARD = "it wrote no reward, and posted none for its session"
 LOOK_SECONDS = 0.5
 """Between two looks whether to stop."""
 
@@ -162,7 +163,7 @@ def reward_in(text: str) -> dict[str, Any]:
     with `reward` or `components`. Raises ValueError."""
     lines = text.strip().splitlines()
     if not lines:
-        raise ValueError("it wrote no reward")
+        raise ValueError(NO_REWARD)
     try:
         found = json.loads(lines[-1])
         check_sendable(found)
@@ -191,5 +192,7 @@ def reward_of(ended: Ended, source: str, file: Path) -> dict[str, Any] | None:
     try:
         text = ended.output if source == "last-line" else file.read_text(errors="replace")
         return reward_in(text)
+    except FileNotFoundError:
+        return {"reward": None, "error": NO_REWARD}
     except (ValueError, OSError) as error:
         return {"reward": None, "error": str(error)}

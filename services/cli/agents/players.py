@@ -111,7 +111,7 @@ class Players:
         ended, reward = self._ended_and_earned(group, session)
         if self.stop.is_set():
             return
-        problem = self._report(group["attempt"], session["id"], reward)
+        problem, reward = self._report(group["attempt"], session["id"], ended, reward)
         self._note(group, session["id"], ended, reward, problem)
 
     def _ended_and_earned(
@@ -126,15 +126,21 @@ class Players:
             problem = f"it cannot be played here: {error}"
             return Ended(None, 0.0, "", "", problem), {"reward": None, "error": problem}
 
-    def _report(self, attempt: str, session: str, reward: dict[str, Any] | None) -> str:
-        """Tell the gateway. Returns why that had no effect."""
+    def _report(
+        self, attempt: str, session: str, ended: "Ended", reward: dict[str, Any] | None
+    ) -> tuple[str, dict[str, Any] | None]:
+        """Tell the gateway. Returns why that had no effect, and the reward that counts: that of an
+        agent which has posted it itself."""
         from services.cli.client import Away
 
         base, refusal = f"/v1/sessions/{session}", ""
         try:
             if reward is not None:
                 try:
-                    patiently(lambda: self._api.post(f"{base}/reward", json=reward))
+                    counts = patiently(lambda: self._api.post(f"{base}/reward", json=reward))
+                    is_silent = "error" in reward and not ended.problem
+                    if is_silent and counts.get("reward") is not None:
+                        reward = {"reward": counts["reward"]}
                 except Away:
                     # The reward is good: said to be none later, it would be lost for good.
                     raise
@@ -145,10 +151,10 @@ class Players:
             played = patiently(lambda: self._api.post(f"{base}/end"))
             self._ended(attempt)
         except CliError as error:
-            return error.message
+            return error.message, reward
         # Why an agent failed says more than that it had not asked before.
         failed = reward is not None and "error" in reward
-        return refusal or ("" if played["turns"] or failed else NO_TURN)
+        return refusal or ("" if played["turns"] or failed else NO_TURN), reward
 
     def _ended(self, attempt: str) -> None:
         with self._lock:

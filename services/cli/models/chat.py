@@ -91,18 +91,24 @@ def _ask_policy(
         while (asked := prompt if prompt is not None else input("> " if interactive else "")) != "":
             messages = conversation(asked, options, no_template)
             body = {"model": model, "messages": messages, "stream": True, **sampling}
-            answer, version = "", model
+            answer, version, ending = "", model, None
             for chunk in api.parts("/v1/chat/completions", json=body):
                 version = chunk["model"]
-                text = chunk["choices"][0]["delta"].get("content") or ""
+                choice = chunk["choices"][0]
+                text, ending = choice["delta"].get("content") or "", choice.get("finish_reason")
                 answer += text
                 if not as_json:
                     sys.stdout.write(text)
                     sys.stdout.flush()
             if as_json:
-                print_json({"model": version, "prompt": asked, "answer": answer})
+                told = {"model": version, "prompt": asked, "answer": answer}
+                print_json({**told, "finish_reason": ending})
             else:
                 print(flush=True)
+                if ending == "length":
+                    from services.contracts.policy_calls import cut_at
+
+                    err.print(f"[dim]{cut_at(sampling['max_tokens'])}[/]", soft_wrap=True)
             if prompt is not None:
                 return
     except EOFError:
@@ -129,6 +135,7 @@ def conversation(prompt: str, options: dict[str, Any], no_template: bool) -> lis
 
 def _ask_folder(path: Path, options: list[str], prompt: str | None, as_json: bool) -> None:
     """Load a model here, and have it answer."""
+    options = [*options, "--json"] if as_json else options
     command = [sys.executable, "-m", "learner.tools.chat", *options, "--", str(path)]
     if prompt is not None:
         command.append(prompt)
@@ -139,7 +146,7 @@ def _ask_folder(path: Path, options: list[str], prompt: str | None, as_json: boo
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if as_json and done.returncode == 0:
-        print_json({"model": str(path), "prompt": prompt, "answer": done.stdout.rstrip("\n")})
+        print_json({"model": str(path), "prompt": prompt, **json.loads(done.stdout)})
     raise typer.Exit(done.returncode)
 
 

@@ -23,7 +23,7 @@ def run_with_step(api: "Gateway", record: dict[str, Any], step: int | None) -> d
 
 def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = None) -> Path:
     """The folder of the run's current checkpoint, or that of `step`. Raises CliError if it is not
-    here."""
+    here, or not whole."""
     source, data = folder_source(data), data_folder(data)
     if record["checkpoint"] is None:
         raise CliError(
@@ -36,7 +36,7 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
             "with --data or HEADRACE_DATA"
         )
     if step is None:
-        return path
+        return _whole(path)
     # A crash may have left one of the same step that was written earlier.
     found = sorted(
         path.parent.glob(f"step-{step:06d}-*"), key=lambda folder: folder.stat().st_mtime
@@ -47,4 +47,13 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
             f"run {record['name']} ({record['id']}) has no checkpoint of step {step}; it has those "
             f"of {', '.join(map(str, kept))}: raise training.keep_checkpoints to keep more"
         )
-    return found[-1]
+    return _whole(found[-1])
+
+
+def _whole(checkpoint: Path) -> Path:
+    # It brings httpx, which other commands do not need.
+    from services.volume.checkpoint import damage
+
+    if problem := damage(checkpoint):
+        raise CliError(f"{problem}: name an earlier step with RUN@STEP")
+    return checkpoint

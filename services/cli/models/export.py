@@ -58,11 +58,6 @@ def export(
     checkpoint = checkpoint_of(record, data, step)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CliError(f"{folder} is there already and not an empty folder: name another one")
-    # It brings httpx, which other commands do not need.
-    from services.volume.checkpoint import damage
-
-    if problem := damage(checkpoint):
-        raise CliError(f"{problem}: name an earlier step with RUN@STEP")
     has_adapter = (checkpoint / ADAPTER_CONFIG).is_file()
     beside = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:

@@ -21,7 +21,8 @@ def samples(
     """Show some of the answers RUN was trained on, with their rewards and the verifiers' reasons:
     the newest ones, the last step at the end (with --json first). Of a run that has failed, or has
     not trained yet, also the newest answers that were judged."""
-    found = connect(gateway).get(f"/v1/runs/{run}/samples", step=step, limit=limit)
+    api = connect(gateway)
+    found = api.get(f"/v1/runs/{run}/samples", step=step, limit=limit)
     if as_json:
         print_json(found)
         return
@@ -29,7 +30,11 @@ def samples(
         show(one)
     if not found["samples"] and not found["judged"]:
         of = f" of step {step}" if step else ""
-        out.print(f"[dim]no answers{of}: they are kept when they are judged[/]")
+        said = f"no answers{of}: they are kept when they are judged"
+        if api.get(f"/v1/runs/{run}")["kind"] == "sft":
+            said = "a supervised run samples no answers: `headrace watch` and `headrace report` "
+            said += "show its validation, and `headrace eval` samples some"
+        out.print(f"[dim]{said}[/]", soft_wrap=True)
 
 
 def show(one: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ STALENESS = "staleness/mean"
 TOKENS = "throughput/tokens_per_second"
 BOTTLENECK = "bottleneck"
 LOSS = "train/loss"
+VALIDATION = "validation/loss"
 
 BARS = "▁▂▃▄▅▆▇█"
 
@@ -118,6 +119,8 @@ def figures(metrics: dict[str, Any]) -> list[str]:
         result.append(f"reward {float(reward):.3f}")
     if (loss := metrics.get(LOSS)) is not None and reward is None:
         result.append(f"loss {float(loss):.4f}")
+    if (validation := metrics.get(VALIDATION)) is not None:
+        result.append(f"validation loss {float(validation):.4f}")
     if (staleness := metrics.get(STALENESS)) is not None:
         result.append(f"staleness {float(staleness):.2f}")
     if (tokens := metrics.get(TOKENS)) is not None:

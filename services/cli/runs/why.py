@@ -13,11 +13,14 @@ def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     """Say why RUN is slow or stuck: the bottleneck, the oldest prompt in flight, the workers. Of a
     chain: its steps, and the run that it works on."""
     api = connect(gateway)
-    if (named := find(api, run)).kind == "chain":
-        run = present_run(named.record)
+    named = find(api, run)
+    record = named.record
+    if named.kind == "chain":
         if not as_json:
-            show_chain(named.record)
+            show_chain(record)
             out.print()
+        record = api.get(f"/v1/runs/{present_run(record)}")
+    run = record["id"]
     found = api.get(f"/v1/runs/{run}/why")
     if as_json:
         print_json(found)
@@ -28,9 +31,9 @@ def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     steps = f"step {found['step']} of {'?' if found['max_steps'] is None else found['max_steps']}"
     if (ago := found["last_step_seconds_ago"]) is not None:
         steps += f", the last one {duration(ago)} ago"
-    out.print(f"\n{escape(found['name'])} ({found['run']}) is {state(found['state'])}: {steps}")
+    out.print(f"\n{escape(found['name'])} ({found['run']}): {state(found['state'])}, {steps}")
     if found["cause"] != "over":
-        _progress(found)
+        _progress(found, record["kind"] == "rl")
     if found["remarks"]:
         out.print("\n[bold]warnings and errors[/]")
         for one in found["remarks"]:
@@ -38,7 +41,27 @@ def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
             out.print(f"  {duration(one['seconds_ago'])} ago  {escape(said)}", soft_wrap=True)
 
 
-def _progress(found: dict[str, Any]) -> None:
+def _progress(found: dict[str, Any], samples: bool) -> None:
+    """Print what its processes do. `samples`: whether workers sample for it."""
+    if samples:
+        _tasks(found)
+    if learner := found["learner"]:
+        held = learner["held_seconds"]
+        since = f", for {duration(held)}" if held is not None else ""
+        pid = f" (pid {learner['pid']})" if learner["pid"] else ""
+        out.print(
+            f"learner: on {escape(learner['host'])}{pid}{since}; heard of "
+            f"{duration(learner['prolonged_seconds_ago'])} ago"
+        )
+    else:
+        out.print("learner: [red]none is alive[/]")
+    for part, words in found["computation"].items():
+        out.print(f"  {escape(part.replace('_', ' '))}: {escape(words)}", soft_wrap=True)
+    if samples:
+        _workers(found)
+
+
+def _tasks(found: dict[str, Any]) -> None:
     counts = {place: count for place, count in found["flow"].items() if count}
     filtered = counts.pop("filtered", 0)
     flow = ", ".join(f"{count} {place}" for place, count in counts.items())
@@ -58,18 +81,9 @@ def _progress(found: dict[str, Any]) -> None:
             ),
             soft_wrap=True,
         )
-    if learner := found["learner"]:
-        held = learner["held_seconds"]
-        since = f", for {duration(held)}" if held is not None else ""
-        pid = f" (pid {learner['pid']})" if learner["pid"] else ""
-        out.print(
-            f"learner: on {escape(learner['host'])}{pid}{since}; heard of "
-            f"{duration(learner['prolonged_seconds_ago'])} ago"
-        )
-    else:
-        out.print("learner: [red]none is alive[/]")
-    for part, words in found["computation"].items():
-        out.print(f"  {escape(part.replace('_', ' '))}: {escape(words)}", soft_wrap=True)
+
+
+def _workers(found: dict[str, Any]) -> None:
     out.print()
     table(
         ("WORKER", "STATE", "VERSION", "IN FLIGHT", "SCORING", "TOKENS/S", "RESTARTS", "SEEN"),

@@ -14,6 +14,7 @@ import pytest
 
 from services.cli.agents.command_player import (
     KEPT,
+    NO_REWARD,
     Ended,
     environment_of,
     play,
@@ -198,6 +199,21 @@ def test_why_a_session_is_not_trained_is_said(
     first, _, _ = (tmp_path / "agents/run/s.log").read_text().partition("\n")
     assert json.loads(first)["problem"] == problem
     assert players.failed == bool(problem)
+
+
+def test_an_agent_that_has_posted_its_reward_need_not_write_it(tmp_path: Path) -> None:
+    class Posted(Plain):
+        def post(self, path: str, json: Any = None) -> Any:
+            answer = super().post(path, json)
+            return {"reward": 0.5} if path.endswith("/reward") else answer
+
+    silent = {"reward": None, "error": NO_REWARD}
+    for api, failed in ((Posted(2), 0), (Plain(2), 1)):
+        players = Players(api, "run", Earning(silent), tmp_path)  # type: ignore[arg-type]
+        with ThreadPoolExecutor(1) as pool:
+            players.play_all(pool, 1)
+        assert players.failed == failed
+    assert reward_of(Ended(0, 1.0, "", "", ""), "file", tmp_path / "none") == silent
 
 
 def test_why_there_is_no_group_for_long_is_said_once(

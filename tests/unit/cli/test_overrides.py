@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from services.cli.models.chat import conversation, prompt_options, template_note
+from services.cli.models.checkpoints import checkpoint_of
 from services.cli.options import run_and_step
 from services.cli.output import CliError, duration, size
 from services.cli.runs.overrides import overrides_from
@@ -130,6 +131,14 @@ def test_the_home_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) ->
     request = run_request("grpo", ["model.path=~/x", "algorithm.teacher.path=~/y"])
     assert request["config"]["model"]["path"] == "/home/ann/x"
     assert request["config"]["algorithm"]["teacher"]["path"] == "/home/ann/y"
+
+
+def test_a_checkpoint_that_is_not_whole_is_loaded_by_no_command(tmp_path: Path) -> None:
+    (tmp_path / "step-000002-a1").mkdir()
+    record = {"checkpoint": "step-000002-a1", "name": "r", "id": "a", "state": "succeeded"}
+    for step in (None, 2):
+        with pytest.raises(CliError, match=r"step-000002-a1 lacks manifest\.json: name an earlier"):
+            checkpoint_of(record, tmp_path, step)
 
 
 def test_the_file_of_a_chat_template_is_read_where_it_is_submitted(tmp_path: Path) -> None:

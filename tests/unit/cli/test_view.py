@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from services.cli.output import escape, table
 from services.cli.runs.view import RunView, line_of, sparkline
 from services.contracts.events import Event, EventKind
 
@@ -46,6 +47,12 @@ def test_progress_of_a_supervised_run_counts_as_its_steps(view: RunView) -> None
     view.apply(event("progress", done=40, total=300, unit="steps"))
 
     assert (view.step, view.max_steps) == (40, 300)
+
+
+def test_progress_of_a_supervised_run_has_its_validation_loss(view: RunView) -> None:
+    said = view.apply(event("progress", done=2, total=4, **{"validation/loss": 5.4981}))
+
+    assert said == "2/4 steps  validation loss 5.4981"
 
 
 def test_evaluations_are_kept_by_step(view: RunView) -> None:
@@ -102,3 +109,11 @@ def test_a_sparkline_runs_from_its_lowest_to_its_highest(
 ) -> None:
     # 0.5 · 7 = 3.5, which Python rounds to the even 4: the fifth bar.
     assert sparkline(values, width) == bars
+
+
+def test_a_table_for_other_programs_has_whole_lines_without_padding(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    reason = "why " * 100 + "[not markup]"
+    table(("ID", "REASON"), [("[bold]a1[/]", escape(reason)), ("b", "")], "none")
+    assert capsys.readouterr().out == f"ID  REASON\na1  {reason}\nb\n"

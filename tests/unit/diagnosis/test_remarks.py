@@ -31,6 +31,13 @@ def test_remarks_are_the_newest_warnings_and_errors_of_run_and_workers() -> None
     assert (why.last_step_seconds_ago, why.heard) == (2.0, {"w": 1.0})
 
 
+def test_the_end_of_a_run_is_the_verdict_and_no_remark() -> None:
+    ended = run(state="failed", reason="no disk")
+    events = [event("state", 2, state="failed", reason="no disk")]
+    why = diagnose(Situation(NOW, ended, events=events))
+    assert (why.words, why.remarks) == ("it failed: no disk", [])
+
+
 def test_remarks_leave_out_the_errors_of_workers_of_another_run() -> None:
     workers = [
         worker("other", run="r2", error="r2 needs a GPU"),

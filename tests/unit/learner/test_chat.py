@@ -1,6 +1,7 @@
 """Talking to a checkpoint: the rendered prompt, the answer, and warnings."""
 
 import io
+import json
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,18 @@ def test_chat_prints_only_the_answer(folder: str, capsys: pytest.CaptureFixture[
     assert (said.out.count("\n"), said.err) == (1, "")
 
 
+def test_an_answer_that_the_limit_cuts_is_said(
+    folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No token ends an answer.
+    monkeypatch.setattr(chat, "end_tokens", lambda loaded: set())
+    asked = [folder, "1+2=", "--max-tokens", "4"]
+    assert chat.main(asked) == 0
+    assert capsys.readouterr().err == "the answer was cut at 4 tokens: --max-tokens allows more\n"
+    assert chat.main([*asked, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["finish_reason"] == "length"
+
+
 def test_characters_that_the_model_cannot_read_are_named(
     folder: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -52,9 +65,11 @@ def test_the_chat_template_gets_the_variables_of_the_run(
 ) -> None:
     asked: list[str] = []
 
-    def answer(loaded: LoadedModel, ids: list[int], max_tokens: int, temperature: float) -> str:
+    def answer(
+        loaded: LoadedModel, ids: list[int], max_tokens: int, temperature: float
+    ) -> tuple[str, str]:
         asked.append(loaded.tokenizer.decode(ids))
-        return ""
+        return "", "stop"
 
     monkeypatch.setattr(chat, "answer", answer)
     template = "--chat-template={{ messages[0].content }}{{ sign }}"
@@ -69,9 +84,9 @@ def test_a_prompt_is_rendered_as_in_a_run_with_these_options(
 ) -> None:
     asked: list[list[int]] = []
 
-    def answer(loaded: LoadedModel, ids: list[int], max_tokens: int, temperature: float) -> str:
+    def answer(loaded: LoadedModel, ids: list[int], *_: float) -> tuple[str, str]:
         asked.append(ids)
-        return ""
+        return "", "stop"
 
     monkeypatch.setattr(chat, "answer", answer)
     options = ["--template", "{prompt}=", "--system", "7", "--chat-template", "none"]

@@ -115,6 +115,11 @@ def test_a_run_is_compared_with_its_recipe_key_by_key() -> None:
         ("optimizer.lr", 2e-5, 1e-5),
         ("training.max_steps", 2, None),
     ]
+    held_out = config(evaluation={"dataset": "test", "rows": 7})
+    assert [(d.key, d.run, d.other) for d in differences(held_out, config())] == [
+        ("evaluation.dataset", "test", "(not set)"),
+        ("evaluation.rows", 7, "(not set)"),
+    ]
     assert whole_recipe({"type": "sft"}, run) is None
     scratch = {"type": "sft", "model": {"source": "scratch"}, "data": {"dataset": "sums"}}
     made = parse_config(scratch).model_dump(mode="json")
