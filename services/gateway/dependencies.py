@@ -28,6 +28,8 @@ from services.store import Store
 from services.volume import Volume
 
 T = TypeVar("T")
+FILES = (".jsonl", ".json", ".csv", ".parquet", ".tar")
+"""How names of files end that hold datasets."""
 LISTED = 5
 """Records of one name that an error lists."""
 
@@ -146,6 +148,10 @@ async def find_dataset(deps: Dependencies, reference: str) -> DatasetRecord:
 def missing_dataset(reference: str, records: list[DatasetRecord]) -> str:
     """The sentence for a dataset that is not there."""
     names = sorted(record.name for record in records)
+    if "/" in reference or reference.endswith(FILES):
+        return (
+            f"there is no dataset {reference!r}: upload a file first (`headrace datasets add FILE`)"
+        )
     if near := nearest(reference, names):
         return f"there is no dataset {reference!r}; did you mean {near!r}?"
     more = f" and {len(names) - 10:,} more" if len(names) > 10 else ""

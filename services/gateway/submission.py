@@ -357,10 +357,10 @@ def _repeated_rows(
     batch = config.algorithm.prompts_per_step
     if batch <= rows:
         return []
-    epochs = f"{batch / rows:.3g}"
+    has = "1 row" if rows == 1 else f"{rows:,} rows"
     return [
-        f"algorithm.prompts_per_step: a step has {batch:,} prompts, and an epoch only {rows:,} "
-        f"rows: each step takes each row about {epochs} times"
+        f"algorithm.prompts_per_step: a step has {batch:,} prompts, and an epoch only {has}: each "
+        f"step takes each row about {batch / rows:.3g} times"
     ]
 
 

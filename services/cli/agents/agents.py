@@ -91,7 +91,7 @@ def agents(
     record = patiently(lambda: api.get(f"/v1/runs/{run}"))
     if record["state"] in FINAL:
         raise CliError(
-            f"run {record['id']} is over, it {record['state']}: there are no sessions to play"
+            f"run {record['id']} is over ({record['state']}): there are no sessions to play"
         )
     players = Players(api, record["id"], player, data_folder(data).absolute())
     with interruptible(), player.serving(), ThreadPoolExecutor(parallel) as pool:

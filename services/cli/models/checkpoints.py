@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from services.cli.options import data_folder, folder_source
-from services.cli.output import CliError
+from services.cli.output import FINAL, CliError
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway
@@ -26,8 +26,9 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
     here, or not whole."""
     source, data = folder_source(data), data_folder(data)
     if record["checkpoint"] is None:
+        yet = "" if record["state"] in FINAL else " yet"
         raise CliError(
-            f"run {record['name']} ({record['id']}) is {record['state']} and has no checkpoint yet"
+            f"run {record['name']} ({record['id']}) is {record['state']} and has no checkpoint{yet}"
         )
     path = data / str(record["checkpoint"])
     if not path.is_dir():

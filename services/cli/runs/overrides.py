@@ -31,12 +31,16 @@ def overrides_from(settings: list[str], steps: bool = False) -> dict[str, Any]:
     r"""`["a.b=1"]` as {"a": {"b": 1}}. With `steps`, a key begins with the name of a chain's
     step. Raises CliError."""
     result: dict[str, Any] = {}
+    seen: set[str] = set()
     for setting in settings:
         key, separator, text = setting.partition("=")
         parts = key.strip().split(".")
         if not separator or not all(parts):
             raise CliError(f"--set {setting} is not KEY=VALUE, like optimizer.lr=1e-6")
         value = _typed(key, parts[1:] if steps else parts, text)
+        if key in seen:
+            err.print(f"[dim]--set {escape(key)} is there twice: the last value counts[/]")
+        seen.add(key)
         section, last = _place_of(parts, result)
         section[last] = value
     return result

@@ -36,6 +36,11 @@ def test_settings_nest_by_their_dots_and_are_yaml(
     assert overrides_from(settings) == config
 
 
+def test_a_key_that_is_set_twice_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert overrides_from(["a.b=1", "a.c=1", "a.b=2"]) == {"a": {"b": 2, "c": 1}}
+    assert capsys.readouterr().err == "--set a.b is there twice: the last value counts\n"
+
+
 @pytest.mark.parametrize("setting", ["training.max_steps", "=5", "a..b=1", "a=[1"])
 def test_a_setting_that_is_not_key_and_value_is_refused_by_name(setting: str) -> None:
     with pytest.raises(CliError, match="--set"):

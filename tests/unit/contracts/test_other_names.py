@@ -226,6 +226,9 @@ def test_keys_of_the_run_itself_and_of_the_chat_template_are_led_to_their_place(
         "template: {enable_thinking: false}"
     )
     assert "not 'heldout' (did you mean evaluation.dataset?)" in said["evaluation"]
+    assert refusal(RL | {"rewards": "math"})["rewards"] == (
+        "must be a list, not 'math' (did you mean rewards.0.verifier?)"
+    )
 
 
 def test_a_name_leads_a_supervised_run_to_its_own_keys() -> None:

@@ -9,7 +9,7 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
 from services.gateway.app import create_app
-from services.gateway.dependencies import _meant_id
+from services.gateway.dependencies import _meant_id, missing_dataset
 from services.gateway.settings import GatewaySettings
 from services.http import Problem
 
@@ -53,3 +53,9 @@ def test_a_name_means_the_only_run_that_has_it() -> None:
         assert raised.value.detail.startswith(
             f"2 runs {what} {reference!r}: name one by its id: {listed}"
         )
+
+
+def test_the_file_of_a_dataset_is_uploaded_first() -> None:
+    for file in ("/data/train.jsonl", "train.csv", "org/set"):
+        said = missing_dataset(file, [])
+        assert said.endswith(f"{file!r}: upload a file first (`headrace datasets add FILE`)")

@@ -117,6 +117,11 @@ def _problem(detail: ErrorDetails, shown: str, models: Models, may_be_null: bool
     if detail["type"] in ("list_type", "tuple_type") and isinstance(given, dict):
         way_out = f"give all of it ([…]), or change a place of the one that is there ({shown}.0)"
         return shown, f"is a list, not a mapping of {', '.join(map(str, given))}: {way_out}"
+    if detail["type"] == "list_type" and isinstance(given, str):
+        keys = sorted({name for model in models for name in fields_of(model)})
+        meant = next((key for key in MAIN_KEYS if key in keys), None)
+        hint = f" (did you mean {shown}.0.{meant}?)" if meant else ""
+        return shown, wrong_value(detail) + hint
     meaning = meant_by(OTHER_VALUES.get(shown, {}), given)
     is_explained = meaning and detail["type"] != "value_error"
     return shown, wrong_value(detail) + (f"; {meaning}" if is_explained else "")
