@@ -25,8 +25,8 @@ NUMBERS = {
 
 
 def passes(error: BaseException, is_new: bool = False) -> bool:
-    """Whether `error`, or one of its causes, may pass by the next start. `is_new`: the run has
-    trained no step, so it waits for no hub: its user learns at once what it lacks."""
+    """Whether `error`, or one of its causes, may pass by the next start. `is_new`: the
+    run has trained no step. Such a run fails at once if the hub is away, so its user soon knows."""
     if isinstance(error, PeerFailed):
         return error.passes_when_new if is_new else error.passes
     chain = list(_chain(error))

@@ -229,8 +229,8 @@ def from_command_line(kind: type[S]) -> S:
 
 
 def complaints(error: ValidationError | SettingsError) -> list[str]:
-    """What is wrong with settings: one sentence each, with flag, variable and value. A value that
-    may be a secret is not shown."""
+    """Say each problem of settings in one sentence, with flag, variable and value. A value that may
+    be a secret is not shown."""
     if isinstance(error, SettingsError):
         unread = re.search(r'parsing value for field "(\w+)"', str(error))
         if unread is None:

@@ -61,5 +61,5 @@ class Piece(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def cut_at(max_tokens: int) -> str:
-    """What `headrace chat` says of an answer that `max_tokens` cut."""
+    """Say that `max_tokens` cut an answer of `headrace chat`."""
     return f"the answer was cut at {max_tokens:,} tokens: --max-tokens allows more"

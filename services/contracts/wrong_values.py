@@ -44,12 +44,11 @@ WANTED = {
     "too_short": "a list of at least {min_length} items",
     "too_long": "a list of at most {max_length} items",
 }
-"""What must be there instead, by pydantic's type of the error."""
+"""The value that is expected, by pydantic's type of the error."""
 
 
 def wrong_value(detail: Mapping[str, Any], is_secret: bool = False) -> str:
-    """What one of the errors of a ValidationError says. A short value is quoted, unless
-    `is_secret`."""
+    """Say one of the errors of a ValidationError. A short value is quoted, unless `is_secret`."""
     kind = str(detail["type"])
     if kind == "missing":
         return "is required"

@@ -1,7 +1,7 @@
 """Whether the hub has a model that a submission names.
 
-The learner would find out after the run has waited for its turn. Nothing is refused that the
-gateway cannot know: a hub that does not answer says nothing about a name.
+The learner would find out after the run has waited for its turn. A name is refused only if the hub
+answers that the name is unknown. A name passes while the hub is away.
 """
 
 import os

@@ -124,7 +124,7 @@ def test_a_key_file_of_one_byte_is_refused(tmp_path: Path, monkeypatch: pytest.M
         (Settings, "api_key", "one two", "a key is one word of ASCII"),
     ],
 )
-def test_a_bad_value_is_shown_with_its_variable_and_what_is_wanted(
+def test_a_bad_value_is_shown_with_its_variable_and_the_expected_kind(
     kind: type[Settings], variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"HEADRACE_{variable.upper()}"

@@ -22,8 +22,8 @@ def run_with_step(api: "Gateway", record: dict[str, Any], step: int | None) -> d
 
 
 def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = None) -> Path:
-    """The folder of the run's current checkpoint, or that of `step`. Raises CliError if it is not
-    here, or not whole."""
+    """The folder of the run's current checkpoint, or that of `step`. Raises CliError if it is
+    missing or damaged."""
     source, data = folder_source(data), data_folder(data)
     if record["checkpoint"] is None:
         yet = "" if record["state"] in FINAL else " yet"

@@ -36,7 +36,7 @@ def test_settings_nest_by_their_dots_and_are_yaml(
     assert overrides_from(settings) == config
 
 
-def test_a_key_that_is_set_twice_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_key_that_is_set_twice_gives_a_note(capsys: pytest.CaptureFixture[str]) -> None:
     assert overrides_from(["a.b=1", "a.c=1", "a.b=2"]) == {"a": {"b": 2, "c": 1}}
     assert capsys.readouterr().err == "--set a.b is there twice: the last value counts\n"
 
@@ -138,7 +138,7 @@ def test_the_home_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) ->
     assert request["config"]["algorithm"]["teacher"]["path"] == "/home/ann/y"
 
 
-def test_a_checkpoint_that_is_not_whole_is_loaded_by_no_command(tmp_path: Path) -> None:
+def test_every_command_refuses_a_damaged_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "step-000002-a1").mkdir()
     record = {"checkpoint": "step-000002-a1", "name": "r", "id": "a", "state": "succeeded"}
     for step in (None, 2):

@@ -10,7 +10,7 @@ from services.gateway.hub_check import why_not_on_hub
 
 
 def asked(status: int | None, **environment: str) -> tuple[str, list[httpx.Request]]:
-    """What is said of `org/model` if the hub answers `status`, and the requests. None: the hub is
+    """The refusal of `org/model` if the hub answers `status`, and the requests. None: the hub is
     away."""
     requests = []
 

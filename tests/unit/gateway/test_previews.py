@@ -218,7 +218,9 @@ def test_a_template_and_a_system_message_that_chats_do_not_get_are_said_with_cou
     assert "1 of the 2 rows of sums that were looked at are chats" in warnings(data=data)[0]
 
 
-def test_a_name_in_braces_that_nothing_replaces_is_said_with_the_columns(tmp_path: Path) -> None:
+def test_a_name_in_braces_that_nothing_replaces_gives_a_warning_with_the_columns(
+    tmp_path: Path,
+) -> None:
     volume = Volume(tmp_path)
     record = dataset(volume, Row(prompt="2+2", answer="4", columns={"topic": "sums"}))
 

@@ -35,7 +35,7 @@ def test_a_share_of_an_epoch_that_makes_no_step_is_refused() -> None:
     assert "make no step" in reason
 
 
-def test_a_step_that_takes_rows_more_than_once_is_said_with_the_numbers() -> None:
+def test_a_step_that_takes_rows_more_than_once_gives_a_warning_with_the_numbers() -> None:
     raw = {"model": {"path": "org/model"}, "data": {"dataset": "d"}}
     config = parse_config(raw | {"rewards": [{"verifier": "math"}]})
     assert isinstance(config, RLConfig)

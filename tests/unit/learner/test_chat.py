@@ -32,7 +32,7 @@ def test_chat_prints_only_the_answer(folder: str, capsys: pytest.CaptureFixture[
     assert (said.out.count("\n"), said.err) == (1, "")
 
 
-def test_an_answer_that_the_limit_cuts_is_said(
+def test_an_answer_that_the_limit_cuts_gives_a_note(
     folder: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No token ends an answer.

@@ -67,7 +67,7 @@ def test_an_offline_hub_is_not_retried() -> None:
     assert not passes(wrapped(error))
 
 
-def test_a_run_that_has_trained_nothing_does_not_wait_for_a_hub_that_is_away() -> None:
+def test_a_new_run_fails_at_once_if_the_hub_is_away() -> None:
     away = wrapped(LocalEntryNotFoundError("cannot find the snapshot folder"))
     assert passes(away)
     assert not passes(away, is_new=True)
