@@ -16,15 +16,13 @@ pytestmark = pytest.mark.usefixtures("sums")
 def test_a_run_is_found_by_id_by_name_and_by_the_beginning_of_its_id(
     api: httpx.Client, submit: Any
 ) -> None:
-    older = submit(name="twice").json()["id"]
-    newer = submit(name="twice").json()["id"]
+    run = submit(name="by-name").json()["id"]
 
-    assert api.get(f"/v1/runs/{older}").json()["id"] == older
-    assert api.get(f"/v1/runs/{older[:-1]}").json()["id"] == older
-    assert api.get("/v1/runs/twice").json()["id"] == newer
-    missing = api.get("/v1/runs/twic e")
+    for reference in (run, run[:-1], "by-name"):
+        assert api.get(f"/v1/runs/{reference}").json()["id"] == run
+    missing = api.get("/v1/runs/by-nam e")
     assert missing.status_code == 404
-    assert "did you mean 'twice'?" in missing.json()["detail"]
+    assert "did you mean 'by-name'?" in missing.json()["detail"]
 
 
 def test_runs_are_listed_newest_first_and_by_state(api: httpx.Client, submit: Any) -> None:
