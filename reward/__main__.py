@@ -29,11 +29,11 @@ from reward.scoring import Service
 from reward.settings import RewardSettings
 from reward.teachers import Teachers
 from reward.verifiers.base import RemoteVerifier, Verifier
-from reward.verifiers.judge import JudgeVerifier
-from reward.verifiers.model import ModelVerifier, RemoteModel
+from reward.verifiers.programs.sandboxed import SandboxedCodeVerifier
 from reward.verifiers.registry import Registry, build_registry
-from reward.verifiers.remote import HttpVerifier
-from reward.verifiers.sandboxed import SandboxedCodeVerifier
+from reward.verifiers.remote.http_verifier import HttpVerifier
+from reward.verifiers.remote.judge import JudgeVerifier
+from reward.verifiers.remote.model import ModelVerifier, RemoteModel
 from reward.workers.pool import Pool, PoolStartError
 from services.http import server_config
 from services.runtime.api_key import BadKeyFile, reward_service_key

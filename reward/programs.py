@@ -2,7 +2,7 @@
 
 from reward.remote_pool import Call
 from reward.verifiers.base import Item, Step, Verifier
-from reward.verifiers.code import CodeVerifier
+from reward.verifiers.programs.code import CodeVerifier
 from reward.verifiers.registry import Registry, UnusableError, usable
 from reward.workers.protocol import pack_item
 from reward.workers.requests import Request

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from reward.remote_endpoints import Endpoint, EndpointError, PassingError, client
-from reward.verifiers.judge import chosen
+from reward.verifiers.remote.judge import chosen
 
 ATTEMPTS = 3
 SECONDS = 600.0

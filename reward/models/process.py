@@ -18,7 +18,7 @@ import msgspec
 
 from reward.frames import HEADER, pack
 from reward.models.wire import Failed, Loaded, Message, Options, Question, Reply, Scored
-from reward.verifiers.model import ModelError
+from reward.verifiers.remote.model import ModelError
 from services.runtime.logs import get_logger
 from services.runtime.threads import WAITING
 
@@ -101,7 +101,7 @@ class ModelProcess:
                 await self._keeper
 
     async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
-        """Implements `RewardModel.scores` (reward.verifiers.model). Raises ModelError."""
+        """Implements `RewardModel.scores` (reward.verifiers.remote.model). Raises ModelError."""
         for attempt in (1, 2):
             # The process may have ended again meanwhile.
             while not self._up.is_set():

@@ -16,12 +16,8 @@ import traceback
 from types import ModuleType
 from typing import Any, NoReturn
 
-from reward.sandbox.peers import Channel, EndedError, UnsendableError
-from reward.sandbox.program_peer import ProgramPeer
-from reward.sandbox.provided_names import RECURSION, builtins_with_library
-from reward.sandbox.stand_ins import RemoteType, ask, link_of
-from reward.sandbox.test_peer import TestPeer
-from reward.sandbox.test_source import (
+from reward.sandbox.checker_peer import CheckerPeer
+from reward.sandbox.checker_source import (
     ALIASES,
     Used,
     caught,
@@ -33,6 +29,10 @@ from reward.sandbox.test_source import (
     used_names,
     uses_nan,
 )
+from reward.sandbox.peers import Channel, EndedError, UnsendableError
+from reward.sandbox.program_peer import ProgramPeer
+from reward.sandbox.provided_names import RECURSION, builtins_with_library
+from reward.sandbox.stand_ins import RemoteType, ask, link_of
 
 CHANNEL, OUTCOME = 3, 4
 """Descriptors of the socket between both ends, and of the test's outcome."""
@@ -91,7 +91,7 @@ class Test:
 
     def __init__(self, task: dict[str, Any]) -> None:
         self._task = task
-        self._peer: TestPeer
+        self._peer: CheckerPeer
         self._required = ""
         """A built-in name that the test expects the program to define."""
         self._used = Used(set(), set(), set())
@@ -104,7 +104,7 @@ class Test:
             code = compile(tree, "tests.py", "exec")
             wanted = self._wanted(names, tree)
             reason = self._unknowable(names, tree)
-            self._peer = TestPeer(Channel(CHANNEL), caught(tree))
+            self._peer = CheckerPeer(Channel(CHANNEL), caught(tree))
         except BaseException as error:
             return _say("broken", f"the test cannot be run: {_brief(error)}")
         if not wanted:

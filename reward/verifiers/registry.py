@@ -20,17 +20,17 @@ from pydantic import ValidationError
 from reward.errors import brief
 from reward.sandbox.host import SandboxOptions
 from reward.verifiers.base import Item, RemoteVerifier, Verdict, Verifier, VerifierParams, broken
-from reward.verifiers.choice import ChoiceVerifier
-from reward.verifiers.code import CodeVerifier
-from reward.verifiers.countdown import CountdownVerifier
-from reward.verifiers.ifeval import IFEvalVerifier
-from reward.verifiers.mathematics import MathVerifier
-from reward.verifiers.reasoning import ReasoningGymVerifier
-from reward.verifiers.sandboxed import SandboxedCodeVerifier
-from reward.verifiers.shape import LanguageVerifier, LengthVerifier, RepetitionVerifier
-from reward.verifiers.structured import JsonSchemaVerifier
-from reward.verifiers.tags import FormatVerifier, XmlFormatVerifier
-from reward.verifiers.text import ContainsVerifier, ExactVerifier, RegexVerifier
+from reward.verifiers.math.mathematics import MathVerifier
+from reward.verifiers.programs.code import CodeVerifier
+from reward.verifiers.programs.sandboxed import SandboxedCodeVerifier
+from reward.verifiers.tasks.countdown import CountdownVerifier
+from reward.verifiers.tasks.ifeval import IFEvalVerifier
+from reward.verifiers.tasks.reasoning import ReasoningGymVerifier
+from reward.verifiers.text.choice import ChoiceVerifier
+from reward.verifiers.text.comparison import ContainsVerifier, ExactVerifier, RegexVerifier
+from reward.verifiers.text.shape import LanguageVerifier, LengthVerifier, RepetitionVerifier
+from reward.verifiers.text.structured import JsonSchemaVerifier
+from reward.verifiers.text.tags import FormatVerifier, XmlFormatVerifier
 from services.contracts.nearest import did_you_mean
 from services.contracts.wrong_values import wrong_value
 

@@ -1,7 +1,7 @@
 """Rows that reasoning-gym makes: the same task, number of rows and seed give the same rows again.
 
 The library is optional, and pinned, since the same version has to score the answers
-(`reward/verifiers/reasoning.py`).
+(`reward/verifiers/tasks/reasoning.py`).
 """
 
 import dataclasses

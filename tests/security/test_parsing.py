@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from reward.verifiers.base import Item, Verifier
-from reward.verifiers.choice import ChoiceVerifier
-from reward.verifiers.code_tests import read_tests
-from reward.verifiers.final_answer import find_answer, last_line
-from reward.verifiers.math_text import is_expression
-from reward.verifiers.plain_number import read_decimal_comma, read_number
-from reward.verifiers.program_text import find_program
-from reward.verifiers.shape import LanguageVerifier, LengthVerifier
-from reward.verifiers.structured import JsonSchemaVerifier
-from reward.verifiers.tags import FormatVerifier, XmlFormatVerifier
-from reward.verifiers.text import ContainsVerifier, ExactVerifier
+from reward.verifiers.math.final_answer import find_answer, last_line
+from reward.verifiers.math.math_text import is_expression
+from reward.verifiers.math.plain_number import read_decimal_comma, read_number
+from reward.verifiers.programs.code_tests import read_tests
+from reward.verifiers.programs.program_text import find_program
+from reward.verifiers.text.choice import ChoiceVerifier
+from reward.verifiers.text.comparison import ContainsVerifier, ExactVerifier
+from reward.verifiers.text.shape import LanguageVerifier, LengthVerifier
+from reward.verifiers.text.structured import JsonSchemaVerifier
+from reward.verifiers.text.tags import FormatVerifier, XmlFormatVerifier
 
 LENGTH = 60_000
 SECONDS = 4.0

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from reward.verifiers.base import BadReferenceError, Item, Message, Verdict
-from reward.verifiers.code import CodeParams, CodeVerifier
+from reward.verifiers.programs.code import CodeParams, CodeVerifier
 from tests.integration.reward.conftest import Service
 
 pytestmark = pytest.mark.usefixtures("isolation")

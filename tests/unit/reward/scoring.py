@@ -3,7 +3,7 @@
 from typing import Any
 
 from reward.verifiers.base import Item, Verdict, Verifier
-from reward.verifiers.code import CodeVerifier
+from reward.verifiers.programs.code import CodeVerifier
 from reward.verifiers.registry import BUILT_IN, parse_params
 
 _KINDS: tuple[type[Verifier[Any]], ...] = (*BUILT_IN, CodeVerifier)

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from reward.verifiers.base import BadReferenceError
-from reward.verifiers.code import CodeParams, Result, _verdict
-from reward.verifiers.code_tests import Case, Suite, read_tests
-from reward.verifiers.program_output import difference
-from reward.verifiers.program_text import find_program
+from reward.verifiers.programs.code import CodeParams, Result, _verdict
+from reward.verifiers.programs.code_tests import Case, Suite, read_tests
+from reward.verifiers.programs.program_output import difference
+from reward.verifiers.programs.program_text import find_program
 
 
 @pytest.mark.parametrize(

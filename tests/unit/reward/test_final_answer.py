@@ -2,7 +2,7 @@
 
 import pytest
 
-from reward.verifiers.final_answer import find_answer, too_deep
+from reward.verifiers.math.final_answer import find_answer, too_deep
 
 
 @pytest.mark.parametrize(

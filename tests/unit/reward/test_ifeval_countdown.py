@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from reward.verifiers.base import BadReferenceError
-from reward.verifiers.instructions import INSTRUCTIONS, sentences
+from reward.verifiers.tasks.instructions import INSTRUCTIONS, sentences
 from services.contracts.scores import ScoreStatus
 from tests.unit.reward.scoring import score
 

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from reward.verifiers.base import Item
-from reward.verifiers.judge import JudgeParams, question, read_score
+from reward.verifiers.remote.judge import JudgeParams, question, read_score
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from math_verify import parse, verify
 from pydantic import ValidationError
 
 from reward.verifiers.base import BadReferenceError, Item, Verdict
-from reward.verifiers.mathematics import MathParams, MathVerifier
+from reward.verifiers.math.mathematics import MathParams, MathVerifier
 
 VERIFIER = MathVerifier()
 

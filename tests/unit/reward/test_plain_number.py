@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import pytest
 
-from reward.verifiers.plain_number import PlainNumber, read_number, same_number
+from reward.verifiers.math.plain_number import PlainNumber, read_number, same_number
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from reward.verifiers.base import BadReferenceError
-from reward.verifiers.reasoning import (
+from reward.verifiers.tasks.reasoning import (
     EVALUATING,
     MAX_CHARACTERS,
     PARSING,

@@ -7,10 +7,10 @@ from typing import Any
 import httpx
 import pytest
 
-from reward.verifiers import sandboxed
 from reward.verifiers.base import Item
-from reward.verifiers.code import CodeParams
-from reward.verifiers.sandboxed import SandboxedCodeVerifier
+from reward.verifiers.programs import sandboxed
+from reward.verifiers.programs.code import CodeParams
+from reward.verifiers.programs.sandboxed import SandboxedCodeVerifier
 
 
 @pytest.mark.parametrize(

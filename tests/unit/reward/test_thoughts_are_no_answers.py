@@ -6,7 +6,7 @@ import pytest
 
 from reward.scoring import UNFINISHED, _detail
 from reward.verifiers.base import failed
-from reward.verifiers.reasoning import PACKAGE
+from reward.verifiers.tasks.reasoning import PACKAGE
 from services.contracts.scores import ScoreItem, ScoreStatus
 from tests.unit.reward.scoring import score
 

@@ -9,7 +9,7 @@ import pytest
 
 from reward.remote_endpoints import Endpoint
 from reward.verifiers.base import Item
-from reward.verifiers.remote import HttpParams, HttpVerifier
+from reward.verifiers.remote.http_verifier import HttpParams, HttpVerifier
 from tests.integration.reward.remote.own_verifier import PARTIAL, haiku
 from tests.integration.reward.test_pool import score
 from tests.upstream import Answer, Upstream

@@ -14,7 +14,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from reward.verifiers.base import Item, Verdict, Verifier
-from reward.verifiers.parts import Part, PartParams, part_of
+from reward.verifiers.text.parts import Part, PartParams, part_of
 from services.contracts.scores import ScoreStatus
 
 _WORDS = re.compile(r"\w+|[^\w\s]")

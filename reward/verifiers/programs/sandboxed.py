@@ -1,8 +1,8 @@
 """The `code` verifier for programs that run in another container: a second reward service, without
 a network, that listens on a Unix socket in a shared folder.
 
-Name, parameters and verdicts are those of `reward.verifiers.code`. The other service sets the
-deadlines: an item that waits for a worker there must not time out here. Its `/healthz` tells
+Name, parameters and verdicts are those of `reward.verifiers.programs.code`. The other service sets
+the deadlines: an item that waits for a worker there must not time out here. Its `/healthz` tells
 whether it hangs.
 """
 
@@ -15,7 +15,7 @@ import httpx
 
 from reward.remote_endpoints import Endpoint, PassingError, client
 from reward.verifiers.base import BadReferenceError, Item, RemoteVerifier, Verdict
-from reward.verifiers.code import CodeParams, CodeVerifier
+from reward.verifiers.programs.code import CodeParams, CodeVerifier
 from services.contracts.programs import PythonOutput
 from services.contracts.scores import CheckResponse, ScoreResponse
 from services.runtime.logs import get_logger

@@ -7,9 +7,9 @@ a part of a formula then stands for the whole. Linear time, except for nested fr
 
 import re
 
-from reward.verifiers.math_text import COLOR, SIZES, STYLES, is_date
-from reward.verifiers.number_words import SCALES
-from reward.verifiers.signs import plain_signs
+from reward.verifiers.math.math_text import COLOR, SIZES, STYLES, is_date
+from reward.verifiers.math.number_words import SCALES
+from reward.verifiers.math.signs import plain_signs
 
 _SIGNS = str.maketrans(
     {

@@ -9,7 +9,7 @@ functions cut text; the caller finds out whether a piece has a value.
 import re
 from collections.abc import Iterator
 
-from reward.verifiers.number_words import words_as_digits
+from reward.verifiers.math.number_words import words_as_digits
 
 # Two letters are a product (`xy`), unless they are an English word. Letters of other scripts,
 # except Greek, are words too.

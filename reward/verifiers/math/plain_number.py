@@ -10,8 +10,8 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
-from reward.verifiers.number_words import SCALES
-from reward.verifiers.signs import plain_signs
+from reward.verifiers.math.number_words import SCALES
+from reward.verifiers.math.signs import plain_signs
 
 # More digits make conversions slow (quadratic time), and no answer needs more.
 MAX_CHARS = 1000

@@ -26,7 +26,7 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.final_answer import tagged
+from reward.verifiers.math.final_answer import tagged
 from services.contracts.nearest import did_you_mean
 from services.contracts.scores import ScoreStatus
 

@@ -22,10 +22,10 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.final_answer import find_answer, last_line
-from reward.verifiers.math_text import without_styles
-from reward.verifiers.plain_number import unwrapped
-from reward.verifiers.signs import plain_signs
+from reward.verifiers.math.final_answer import find_answer, last_line
+from reward.verifiers.math.math_text import without_styles
+from reward.verifiers.math.plain_number import unwrapped
+from reward.verifiers.math.signs import plain_signs
 from services.contracts.scores import ScoreStatus
 
 MAX_CHARACTERS = 1000

@@ -16,8 +16,8 @@ from pydantic import Field
 
 from reward.remote_endpoints import Endpoint, EndpointError, client
 from reward.verifiers.base import Item, Message, RemoteParams, RemoteVerifier, Verdict, broken
-from reward.verifiers.final_answer import tagged
-from reward.verifiers.judge import chosen
+from reward.verifiers.math.final_answer import tagged
+from reward.verifiers.remote.judge import chosen
 from services.contracts.scores import ScoreStatus
 
 

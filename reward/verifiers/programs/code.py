@@ -25,9 +25,9 @@ from reward.verifiers.base import (
     broken,
     failed,
 )
-from reward.verifiers.code_tests import Case, Suite, read_tests, with_body
-from reward.verifiers.program_output import difference
-from reward.verifiers.program_text import find_program, with_prompt
+from reward.verifiers.programs.code_tests import Case, Suite, read_tests, with_body
+from reward.verifiers.programs.program_output import difference
+from reward.verifiers.programs.program_text import find_program, with_prompt
 from services.contracts.scores import ScoreStatus
 
 # Seconds. The part of an item's deadline for starting a sandbox and ending a program.

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from reward.verifiers.answer_value import takes_back
 from reward.verifiers.base import (
     BadReferenceError,
     Item,
@@ -22,15 +21,16 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.final_answer import (
+from reward.verifiers.math.answer_value import takes_back
+from reward.verifiers.math.final_answer import (
     CUT_OFF,
     FinalAnswer,
     find_answer,
     last_line,
 )
-from reward.verifiers.math_text import without_styles
-from reward.verifiers.plain_number import unwrapped
-from reward.verifiers.signs import plain_signs
+from reward.verifiers.math.math_text import without_styles
+from reward.verifiers.math.plain_number import unwrapped
+from reward.verifiers.math.signs import plain_signs
 from services.contracts.scores import ScoreStatus
 
 _NAMES = "option|choice|answer|letter|opción|opcion|opção|вариант|选项|選項|选择|選擇|選択肢|选|選"

@@ -5,7 +5,7 @@ from typing import Literal
 from pydantic import Field
 
 from reward.verifiers.base import Item, VerifierParams
-from reward.verifiers.final_answer import tagged
+from reward.verifiers.math.final_answer import tagged
 from services.contracts.thoughts import read_thoughts
 
 Part = Literal["whole", "thinking", "answer"]

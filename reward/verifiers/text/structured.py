@@ -24,7 +24,7 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.final_answer import tagged
+from reward.verifiers.math.final_answer import tagged
 from services.contracts.scores import ScoreStatus
 
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")

@@ -9,10 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from reward.sandbox.checker_source import Catch
 from reward.sandbox.peers import Channel, Peer, UnsendableError
 from reward.sandbox.special import SPECIAL, forwarded, send
 from reward.sandbox.stand_ins import Link, Remote, RemoteType, ask, attribute, link_of
-from reward.sandbox.test_source import Catch
 from reward.sandbox.values import (
     CONTAINERS,
     IMMUTABLE,
@@ -43,7 +43,7 @@ class ProgramExit(BaseException):
     """An exception of the program that does not derive from Exception."""
 
 
-class TestPeer(Peer):
+class CheckerPeer(Peer):
     """The test's end. It sends `{"function": [number, name]}`, `{"iterator": number}` and
     `{"namedtuple": [name, fields, values]}`. It cannot send other objects of the test."""
 

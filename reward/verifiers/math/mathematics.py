@@ -12,15 +12,6 @@ from typing import Any, Literal
 import msgspec
 from pydantic import Field, model_validator
 
-from reward.verifiers.answer_value import (
-    beginnings,
-    endings,
-    has_remark,
-    is_bound,
-    is_compound,
-    is_sum,
-    other_readings,
-)
 from reward.verifiers.base import (
     BadReferenceError,
     Item,
@@ -31,7 +22,16 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.final_answer import (
+from reward.verifiers.math.answer_value import (
+    beginnings,
+    endings,
+    has_remark,
+    is_bound,
+    is_compound,
+    is_sum,
+    other_readings,
+)
+from reward.verifiers.math.final_answer import (
     CUT_OFF,
     MAX_CHARS,
     FinalAnswer,
@@ -40,8 +40,8 @@ from reward.verifiers.final_answer import (
     too_deep,
     without_special_tokens,
 )
-from reward.verifiers.math_reference import Kind, Reference, read_reference
-from reward.verifiers.math_text import (
+from reward.verifiers.math.math_reference import Kind, Reference, read_reference
+from reward.verifiers.math.math_text import (
     is_expression,
     is_time_or_date,
     is_words,
@@ -50,15 +50,15 @@ from reward.verifiers.math_text import (
     same_words,
     single_backslashes,
 )
-from reward.verifiers.plain_number import (
+from reward.verifiers.math.plain_number import (
     PlainNumber,
     read_decimal_comma,
     read_number,
     same_number,
     unwrapped,
 )
-from reward.verifiers.signs import plain_signs
-from reward.verifiers.text import references
+from reward.verifiers.math.signs import plain_signs
+from reward.verifiers.text.comparison import references
 from services.contracts.scores import ScoreStatus
 
 
@@ -136,7 +136,7 @@ class MathVerifier(Verifier[MathParams]):
     def check_reference(self, item: Item, params: MathParams) -> None:
         """Implements `Verifier.check_reference`. It also compares each expression with a number:
         some expressions (`9^{9^9}`) can be read, and only hang when SymPy computes them."""
-        from reward.verifiers.math_expressions import read_expressions
+        from reward.verifiers.math.math_expressions import read_expressions
 
         if params.strictness == "math_verify":
             _math_verify(msgspec.structs.replace(item, completion="1"), params)
@@ -230,7 +230,7 @@ def _pieces(found: FinalAnswer) -> Iterator[str]:
 
 def _math_verify(item: Item, params: MathParams) -> Verdict:
     """Return the verdict of `strictness: math_verify`. Raises BadReferenceError."""
-    from reward.verifiers.math_expressions import math_verify_equals, math_verify_reads
+    from reward.verifiers.math.math_expressions import math_verify_equals, math_verify_reads
 
     found = math_verify_reads(item.completion)
     for text in references(item.answer):
@@ -252,7 +252,7 @@ def _math_verify(item: Item, params: MathParams) -> Verdict:
 
 def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStatus:
     """Compare `piece` as a whole. Return UNPARSABLE if it has no reading."""
-    from reward.verifiers.math_expressions import read_expressions
+    from reward.verifiers.math.math_expressions import read_expressions
 
     if not piece or len(piece) > MAX_CHARS:
         return ScoreStatus.UNPARSABLE
@@ -298,7 +298,7 @@ def _said_twice(piece: str, params: MathParams) -> PlainNumber | None:
 
 
 def _same_expression(gold: Reference, given: list[Any], params: MathParams) -> bool:
-    from reward.verifiers.math_expressions import equal, read_expressions
+    from reward.verifiers.math.math_expressions import equal, read_expressions
 
     return equal(
         read_expressions(gold.text),

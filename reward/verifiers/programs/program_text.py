@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from reward.verifiers.base import Message
-from reward.verifiers.code_tests import Suite, with_body
+from reward.verifiers.programs.code_tests import Suite, with_body
 
 # A fence may be in an item of a list, or in a quotation. Two marks in one line make no block.
 _FENCE = re.compile(

@@ -7,12 +7,12 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import NamedTuple
 
-from reward.verifiers.answer_value import COMMAND, beginnings, is_bound, is_compound
 from reward.verifiers.base import BadReferenceError, shown
-from reward.verifiers.final_answer import find_answer
-from reward.verifiers.math_text import is_expression, is_label, is_words, single_backslashes
-from reward.verifiers.plain_number import PlainNumber, read_number, unwrapped
-from reward.verifiers.signs import plain_signs
+from reward.verifiers.math.answer_value import COMMAND, beginnings, is_bound, is_compound
+from reward.verifiers.math.final_answer import find_answer
+from reward.verifiers.math.math_text import is_expression, is_label, is_words, single_backslashes
+from reward.verifiers.math.plain_number import PlainNumber, read_number, unwrapped
+from reward.verifiers.math.signs import plain_signs
 from services.contracts.thoughts import answer_of
 
 # These are answers to "which sign?".
@@ -44,7 +44,7 @@ class Reference(NamedTuple):
 def read_reference(text: str) -> Reference:
     """Return the final answer of a reference: a plain value, or a worked solution that ends in one.
     Raises BadReferenceError, naming the value, if there is nothing to compare with."""
-    from reward.verifiers.math_expressions import read_expressions
+    from reward.verifiers.math.math_expressions import read_expressions
 
     text = plain_signs(answer_of(text) or "")
     found = find_answer(text)

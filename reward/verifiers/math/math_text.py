@@ -8,9 +8,9 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from reward.verifiers.answer_value import COMMAND, FUNCTIONS, MOST, PROSE
-from reward.verifiers.plain_number import PUNCTUATION, unwrapped
-from reward.verifiers.signs import plain_signs
+from reward.verifiers.math.answer_value import COMMAND, FUNCTIONS, MOST, PROSE
+from reward.verifiers.math.plain_number import PUNCTUATION, unwrapped
+from reward.verifiers.math.signs import plain_signs
 
 _LONGEST_WORDS = 200
 _MOST_WORDS = 8

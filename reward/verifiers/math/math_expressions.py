@@ -42,9 +42,9 @@ from sympy import (
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 
-from reward.verifiers.final_answer import MAX_CHARS, too_deep
-from reward.verifiers.formula import has_degrees, readings
-from reward.verifiers.plain_number import close
+from reward.verifiers.math.final_answer import MAX_CHARS, too_deep
+from reward.verifiers.math.formula import has_degrees, readings
+from reward.verifiers.math.plain_number import close
 
 # The library warns once per process that its timeouts are off, and logs what it could not parse.
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)

@@ -14,7 +14,7 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.instructions import INSTRUCTIONS
+from reward.verifiers.tasks.instructions import INSTRUCTIONS
 from services.contracts.nearest import did_you_mean
 from services.contracts.scores import ScoreStatus
 

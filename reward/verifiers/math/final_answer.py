@@ -12,8 +12,8 @@ its last number or expression.
 import re
 from typing import NamedTuple
 
-from reward.verifiers.answer_value import takes_back
-from reward.verifiers.math_text import is_expression, is_words
+from reward.verifiers.math.answer_value import takes_back
+from reward.verifiers.math.math_text import is_expression, is_words
 
 # Characters. An answer is short. Longer answers are not read: parsing time grows faster than the
 # length.

@@ -1,0 +1,1 @@
+"""The `code` verifier: finds the program in an answer, runs its tests, and compares output."""

@@ -1,0 +1,1 @@
+"""Verifiers of public task families: Countdown, IFEval, reasoning-gym."""
