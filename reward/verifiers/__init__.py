@@ -1,4 +1,7 @@
-"""Verifiers, one module each, and the registry that finds them by name.
+"""Verifiers, and the registry that finds them by name.
+
+Rooms: `math` (with the reading of answers and numbers), `programs`, `text`, `tasks` (of public task
+families) and `remote` (verifiers that ask another service).
 
 The service's main process imports every verifier's module for the schema of its parameters. Heavy
 imports belong in `Verifier.warm`, which runs only in the fork server. Nothing here imports the

@@ -58,7 +58,7 @@ from reward.verifiers.math.plain_number import (
     unwrapped,
 )
 from reward.verifiers.math.signs import plain_signs
-from reward.verifiers.text.comparison import references
+from reward.verifiers.references import references
 from services.contracts.scores import ScoreStatus
 
 

@@ -21,6 +21,7 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
+from reward.verifiers.references import references
 from services.contracts.scores import ScoreStatus
 from services.contracts.thoughts import answer_of
 
@@ -44,20 +45,6 @@ class RegexParams(VerifierParams):
     whole: bool = Field(
         False, description="The whole completion must match, not just a part of it."
     )
-
-
-def references(answer: Any) -> list[str]:
-    """Return the reference answers as texts. A list has several right answers. Raises
-    BadReferenceError for anything but text, numbers and lists of them."""
-    answers = answer if isinstance(answer, list) else [answer]
-    for one in answers:
-        if isinstance(one, bool) or not isinstance(one, str | int | float):
-            raise BadReferenceError(
-                f"reference answer {shown(answer)} is {type(one).__name__}, not text or a number"
-            )
-    if not answers:
-        raise BadReferenceError("the list of reference answers is empty")
-    return [str(one) for one in answers]
 
 
 class ExactVerifier(Verifier[TextParams]):
