@@ -49,7 +49,7 @@ RELOAD = -1
 """Returned instead of an exit code: start again in the same process."""
 
 
-class Server(uvicorn.Server):
+class RewardServer(uvicorn.Server):
     """uvicorn with other signal handling: the first SIGTERM drains, the second ends the server. A
     SIGTERM during a reload cancels the new start; the drain goes on."""
 
@@ -145,7 +145,7 @@ async def _serve(
     teachers = Teachers(settings.teacher_endpoints, settings.remote_at_once)
     service = Service(registry, pool, calls, teachers, metrics)
     app = create_app(service, settings.body_limit, key)
-    server = Server(
+    server = RewardServer(
         server_config(
             app,
             access_log=False,

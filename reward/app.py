@@ -73,7 +73,7 @@ class VerifierList(BaseModel):
     verifiers: list[VerifierInfo] = Field(description="Built-in, installed and own ones.")
 
 
-class Health(BaseModel):
+class ServiceHealth(BaseModel):
     """The state of the service."""
 
     status: Literal["ok", "ready", "starting", "loading", "draining"] = Field(
@@ -234,15 +234,15 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return PythonOutput(output=found[0].detail)
 
     @app.get("/healthz", summary="Alive", response_model_exclude_defaults=True)
-    async def healthz() -> Health:
+    async def healthz() -> ServiceHealth:
         """Return 200 while the process answers."""
-        return Health(status="ok")
+        return ServiceHealth(status="ok")
 
     @app.get(
         "/readyz",
         summary="Ready",
-        response_model=Health,
-        responses={503: {"description": "Not now; `status` says why", "model": Health}},
+        response_model=ServiceHealth,
+        responses={503: {"description": "Not now; `status` says why", "model": ServiceHealth}},
     )
     async def readyz(request: HTTPRequest) -> JSONResponse:
         """Return 200 if requests may be sent here: a worker is up, the reward models are loaded,
@@ -255,7 +255,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             return JSONResponse({"status": "starting"}, 503)
         # Reasons name files and packages of this machine.
         unavailable = _unavailable(service.registry) if has_key(request) else {}
-        health = Health(status="ready", unavailable=unavailable)
+        health = ServiceHealth(status="ready", unavailable=unavailable)
         return JSONResponse(health.model_dump(exclude_defaults=True))
 
     @app.get(

@@ -1,7 +1,7 @@
 """`/v1/python`: runs a program of the policy in the sandbox of the verifier `code`."""
 
-from reward.remote_pool import Call
-from reward.verifiers.base import Item, Step, Verifier
+from reward.remote_pool import RemoteCall
+from reward.verifiers.base import Item, ItemWork, Verifier
 from reward.verifiers.programs.code import CodeVerifier
 from reward.verifiers.registry import Registry, UnusableError, usable
 from reward.workers.protocol import pack_item
@@ -10,7 +10,7 @@ from services.contracts.programs import PythonRequest
 from services.http import Problem
 
 
-def work_of(request: PythonRequest, registry: Registry) -> Request | Call:
+def work_of(request: PythonRequest, registry: Registry) -> Request | RemoteCall:
     """Return the program as work for the pools. The detail of its verdict is the program's output.
     Raises Problem (422, 503)."""
     name = CodeVerifier.name
@@ -26,5 +26,5 @@ def work_of(request: PythonRequest, registry: Registry) -> Request | Call:
     except ValueError as error:
         raise Problem(422, f"code: {error}") from None
     if isinstance(verifier, Verifier):
-        return Request(name, packed, verifier.deadline(params), None, True, Step.RUN)
-    return Call(verifier, item, params, Step.RUN)
+        return Request(name, packed, verifier.deadline(params), None, True, ItemWork.RUN)
+    return RemoteCall(verifier, item, params, ItemWork.RUN)

@@ -17,8 +17,8 @@ from reward.verifiers.base import (
     BadReferenceError,
     Item,
     ItemParams,
+    ItemWork,
     RemoteVerifier,
-    Step,
     Verdict,
     broken,
     checked,
@@ -34,13 +34,13 @@ RETRY_AFTER = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class RemoteCall:
     """One item for a remote verifier."""
 
     verifier: RemoteVerifier[Any]
     item: Item
     params: ItemParams
-    step: Step = Step.SCORE
+    step: ItemWork = ItemWork.SCORE
 
 
 class Calls:
@@ -99,16 +99,16 @@ class Calls:
         if self.outstanding + count > self.capacity:
             raise QueueFullError(count, self.outstanding, self.capacity, RETRY_AFTER)
 
-    async def score(self, calls: Sequence[Call]) -> list[Verdict]:
+    async def score(self, calls: Sequence[RemoteCall]) -> list[Verdict]:
         """Return the verdicts on `calls`, in their order. Raises QueueFullError,
         PoolClosedError."""
         self.admit(len(calls))
         tasks = [
             asyncio.create_task(
                 _reference_verdict(call)
-                if call.step is Step.REFERENCE
+                if call.step is ItemWork.REFERENCE
                 else self._verdict(call)
-                if call.step is Step.SCORE
+                if call.step is ItemWork.SCORE
                 else self._output(call)
             )
             for call in calls
@@ -123,7 +123,7 @@ class Calls:
                 raise PoolClosedError("the service ended before the verdict") from None
             raise
 
-    async def _verdict(self, call: Call) -> Verdict:
+    async def _verdict(self, call: RemoteCall) -> Verdict:
         name = call.verifier.name
         async with self._turns[name]:
             began = time.perf_counter()
@@ -138,7 +138,7 @@ class Calls:
         self._metrics.items.labels(name, str(verdict.status)).inc()
         return verdict
 
-    async def _output(self, call: Call) -> Verdict:
+    async def _output(self, call: RemoteCall) -> Verdict:
         async with self._turns[call.verifier.name]:
             try:
                 output = await call.verifier.output(call.item, call.params)
@@ -147,7 +147,7 @@ class Calls:
         return Verdict(ScoreStatus.SCORED, 0.0, output)
 
 
-async def _reference_verdict(call: Call) -> Verdict:
+async def _reference_verdict(call: RemoteCall) -> Verdict:
     """Return an `error` if the reference cannot be used. An unreachable service proves nothing
     about the reference."""
     try:

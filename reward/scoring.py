@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from reward.metrics import Metrics
 from reward.remote_endpoints import EndpointError, PassingError, SettingsError
-from reward.remote_pool import RETRY_AFTER, Call, Calls
+from reward.remote_pool import RETRY_AFTER, Calls, RemoteCall
 from reward.teachers import Teachers
 from reward.validation import checked_items
 from reward.verifiers.base import UNJUDGED, Verdict
@@ -99,10 +99,10 @@ async def scored(service: Service, request: ScoreRequest) -> ScoreResponse:
     )
 
 
-async def verdicts_of(service: Service, items: Sequence[Request | Call]) -> list[Verdict]:
+async def verdicts_of(service: Service, items: Sequence[Request | RemoteCall]) -> list[Verdict]:
     """Return the verdicts in the order of the items. Raises Problem (429, 503)."""
     own = [item for item in items if isinstance(item, Request)]
-    asked = [item for item in items if isinstance(item, Call)]
+    asked = [item for item in items if isinstance(item, RemoteCall)]
     try:
         # Admit all items or no item: a refused request leaves no work behind.
         service.pool.admit(len(own))

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SecretStr, ValidationInfo, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from reward.models.wire import Options
+from reward.models.wire import ModelOptions
 from reward.remote_endpoints import Endpoint, is_named_url, is_url, named
 from reward.sandbox.host import SandboxOptions
 from services.runtime.gpus import names_in
@@ -207,13 +207,13 @@ class RewardSettings(Settings):
         return {name: self._endpoint(name, url) for name, url in map(named, self.teachers)}
 
     @property
-    def model_places(self) -> dict[str, Endpoint | Options]:
+    def model_places(self) -> dict[str, Endpoint | ModelOptions]:
         """Return `reward_models` by name: either the endpoint of the model, or how to load it."""
         gpus = itertools.cycle(names_in(self.reward_gpus) or [""])
         return {
             name: self._endpoint(name, place)
             if is_url(place)
-            else Options(
+            else ModelOptions(
                 path=place,
                 device=self.reward_model_device,
                 gpu=next(gpus),

@@ -32,7 +32,7 @@ class _Choice(msgspec.Struct):
     prompt_logprobs: list[dict[str, _Logprob] | None]
 
 
-class _Scored(msgspec.Struct):
+class _ScoredTokens(msgspec.Struct):
     choices: list[_Choice]
 
 
@@ -71,7 +71,7 @@ class Teachers:
         async with self._turns[endpoint.name]:
             path = "/v1/completions"
             reply = await self._ask(endpoint, path, _named(body, model), len(tokens))
-        scored = _as(reply, _Scored, endpoint, path).choices
+        scored = _as(reply, _ScoredTokens, endpoint, path).choices
         said = scored[0].prompt_logprobs if scored else []
         if len(said) != len(tokens):
             raise EndpointError(

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from reward.remote_pool import Call
-from reward.verifiers.base import Item, RemoteVerifier, Step, Verifier
+from reward.remote_pool import RemoteCall
+from reward.verifiers.base import Item, ItemWork, RemoteVerifier, Verifier
 from reward.verifiers.registry import AnyVerifier, Registry, UnusableError, usable
 from reward.workers.protocol import pack_item
 from reward.workers.requests import Request, check_for, request_for
@@ -27,15 +27,15 @@ class Check:
     row: int | None
     """The index into the use's rows. None for a reference in the parameters."""
     path: str
-    request: Request | Call
+    request: Request | RemoteCall
     """The work of the check. Its verdict is an `error` if the reference cannot be used."""
 
 
-def checked_items(items: list[ScoreItem], registry: Registry) -> list[Request | Call]:
+def checked_items(items: list[ScoreItem], registry: Registry) -> list[Request | RemoteCall]:
     """Return the items as work for the pools. Raises Problem (422), which names each wrong item and
     the reason."""
     problems: list[ProblemItem] = []
-    requests: list[Request | Call] = []
+    requests: list[Request | RemoteCall] = []
     for index, item in enumerate(items):
         try:
             verifier, params = usable(registry, item.verifier, item.params)
@@ -110,7 +110,7 @@ def _reads_none(verifier: AnyVerifier) -> bool:
     return type(verifier).check_reference is base.check_reference
 
 
-def _request(verifier: AnyVerifier, params: Any, item: ScoreItem) -> Request | Call:
+def _request(verifier: AnyVerifier, params: Any, item: ScoreItem) -> Request | RemoteCall:
     """Return the item as a request. Raises ValueError or RecursionError if it cannot be sent."""
     item.id.encode()
     wire = Item(
@@ -127,13 +127,13 @@ def _request(verifier: AnyVerifier, params: Any, item: ScoreItem) -> Request | C
         return request_for(wire, params, verifier)
     # No service can receive text with half of a surrogate pair.
     pack_item(wire)
-    return Call(verifier, wire, params)
+    return RemoteCall(verifier, wire, params)
 
 
-def _check(verifier: AnyVerifier, params: Any, item: Item) -> Request | Call:
+def _check(verifier: AnyVerifier, params: Any, item: Item) -> Request | RemoteCall:
     if isinstance(verifier, Verifier):
         return check_for(item, CHECK_SECONDS)
-    return Call(verifier, item, params, Step.REFERENCE)
+    return RemoteCall(verifier, item, params, ItemWork.REFERENCE)
 
 
 def _problem(index: int, item: ScoreItem, key: str, message: str) -> ProblemItem:

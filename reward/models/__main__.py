@@ -17,7 +17,7 @@ from reward.errors import brief
 from reward.frames import Unpacker, pack
 from reward.models.batching import next_batch
 from reward.models.scorer import Encoded, LoadError, Scorer, load, scores_of
-from reward.models.wire import Failed, Loaded, Options, Question, Scored
+from reward.models.wire import Failed, Loaded, ModelOptions, Question, Scored
 from services.runtime.process import die_with_parent
 
 _QUESTIONS = msgspec.msgpack.Decoder(Question)
@@ -27,7 +27,7 @@ def main() -> int:
     """Load the model and answer until the socket closes."""
     die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING)
-    options = msgspec.json.decode(sys.argv[2], type=Options)
+    options = msgspec.json.decode(sys.argv[2], type=ModelOptions)
     with socket.socket(fileno=int(sys.argv[1])) as connection:
         try:
             scorer = load(options)

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from reward.frames import HEADER, pack
-from reward.models.wire import Failed, Loaded, Message, Options, Question, Reply, Scored
+from reward.models.wire import Failed, Loaded, Message, ModelOptions, Question, Reply, Scored
 from reward.verifiers.remote.model import ModelError
 from services.runtime.logs import get_logger
 from services.runtime.threads import WAITING
@@ -48,7 +48,7 @@ class ModelProcess:
     """The process of one reward model, and the conversations sent to it. Belongs to one event
     loop."""
 
-    def __init__(self, name: str, options: Options) -> None:
+    def __init__(self, name: str, options: ModelOptions) -> None:
         self.name = name
         self.options = options
         self.labels = 0

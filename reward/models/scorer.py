@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from reward.errors import brief
-from reward.models.wire import Message, Options
+from reward.models.wire import Message, ModelOptions
 from services.contracts.rows.rendering import chat_text
 from services.models import UnusableFolder, check_folder
 
@@ -57,7 +57,7 @@ class LoadError(Exception):
     """The model cannot be used. The message says why, and the way out."""
 
 
-def load(options: Options) -> Scorer:
+def load(options: ModelOptions) -> Scorer:
     """Load the model of `options`. Raises LoadError, and the errors of transformers."""
     if Path(options.path).is_dir():
         _check(Path(options.path))
@@ -101,7 +101,7 @@ def scores_of(scorer: Scorer, batch: list[Encoded]) -> list[Scores]:
 class Classifier:
     """A sequence classification model."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ModelOptions) -> None:
         self.device, dtype = _placement(options)
         self.batch_tokens = _batch_tokens(options, self.device)
         self.tokenizer = AutoTokenizer.from_pretrained(
@@ -207,7 +207,7 @@ class OwnScorer:
 
     labels = 1
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ModelOptions) -> None:
         device, dtype = _placement(options)
         self.batch_tokens = _batch_tokens(options, device)
         self.tokenizer = AutoTokenizer.from_pretrained(options.path, trust_remote_code=True)
@@ -239,7 +239,7 @@ class OwnScorer:
         return [_finite([float(score)]) for score in scores]
 
 
-def _placement(options: Options) -> tuple[str, Any]:
+def _placement(options: ModelOptions) -> tuple[str, Any]:
     device = options.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -249,11 +249,11 @@ def _placement(options: Options) -> tuple[str, Any]:
     return device, getattr(torch, name)
 
 
-def _batch_tokens(options: Options, device: str) -> int:
+def _batch_tokens(options: ModelOptions, device: str) -> int:
     return options.batch_tokens or (BATCH_TOKENS_CPU if device == "cpu" else BATCH_TOKENS)
 
 
-def _max_tokens(config: Any, options: Options) -> int:
+def _max_tokens(config: Any, options: ModelOptions) -> int:
     known = getattr(config.get_text_config(), "max_position_embeddings", None)
     return min(options.max_tokens, known) if known else options.max_tokens
 

@@ -8,7 +8,7 @@ Message = dict[str, Any]
 """A chat message: `role`, `content`."""
 
 
-class Options(msgspec.Struct, frozen=True):
+class ModelOptions(msgspec.Struct, frozen=True):
     """How to load a model, and how large its batches are."""
 
     path: str

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from reward.sandbox import cgroup
 from reward.sandbox.jail import HOME
 from reward.sandbox.limits import Limits
-from reward.sandbox.running import Ending, Running, SandboxError, Watch
+from reward.sandbox.running import ProgramEnding, RunningProgram, SandboxError, Watch
 
 ROOT = Path(__file__).resolve().parents[2]
 _BOOT = (
@@ -41,7 +41,7 @@ class SandboxOptions(NamedTuple):
     """The interpreter that runs programs. Default: the base interpreter of this one."""
 
 
-class Task(NamedTuple):
+class ProgramTask(NamedTuple):
     """One program, in the form of `reward.sandbox.program`."""
 
     what: dict[str, Any]
@@ -100,7 +100,7 @@ class Sandbox:
         self._zygote.kill()
         self._zygote.wait()
 
-    def run(self, tasks: Sequence[Task], limits: Limits) -> list[Ending]:
+    def run(self, tasks: Sequence[ProgramTask], limits: Limits) -> list[ProgramEnding]:
         """Run the tasks side by side until the first has ended; then end the others. A socket
         connects two tasks. Raises SandboxError if the sandbox breaks down."""
         with contextlib.ExitStack() as stack:
@@ -124,8 +124,8 @@ class Sandbox:
 
     @contextlib.contextmanager
     def _start(
-        self, task: Task, limits: Limits, channel: Sequence[socket.socket]
-    ) -> Iterator[Running]:
+        self, task: ProgramTask, limits: Limits, channel: Sequence[socket.socket]
+    ) -> Iterator[RunningProgram]:
         with contextlib.ExitStack() as stack:
             contents = (_json(task.what), task.stdin, b"", b"", b"", b"")
             what, stdin, output, errors, outcome, report = (_file(stack, c) for c in contents)
@@ -153,7 +153,7 @@ class Sandbox:
             reply, (pidfd,) = self._receive()
             stack.callback(os.close, pidfd)
             files = (report, output, errors, outcome)
-            one = Running(reply["pid"], pidfd, self._options.isolated, files, group)
+            one = RunningProgram(reply["pid"], pidfd, self._options.isolated, files, group)
             stack.callback(one.end)
             yield one
 

@@ -5,7 +5,7 @@ import os
 import socket
 import tempfile
 
-from reward.sandbox.host import Sandbox, SandboxOptions, Task
+from reward.sandbox.host import ProgramTask, Sandbox, SandboxOptions
 from reward.sandbox.limits import Limits
 from reward.sandbox.running import SandboxError
 
@@ -58,7 +58,7 @@ def _probe(options: SandboxOptions) -> str:
             # Without isolation the attempts would succeed, and leave files behind.
             source = _PROGRAM if options.isolated else "print([])"
             (ending,) = sandbox.run(
-                [Task({"kind": "script", "source": source}, json.dumps(host).encode())],
+                [ProgramTask({"kind": "script", "source": source}, json.dumps(host).encode())],
                 Limits(seconds=20, wall_seconds=60, memory_bytes=256 << 20),
             )
     finally:

@@ -24,7 +24,7 @@ class SandboxError(Exception):
     """The sandbox cannot be used. The message says why."""
 
 
-class Ending(NamedTuple):
+class ProgramEnding(NamedTuple):
     """How a program ended."""
 
     limit: str
@@ -40,7 +40,7 @@ class Ending(NamedTuple):
     """Seconds of the run in which a process waited for a CPU."""
 
 
-class Running:
+class RunningProgram:
     """One program, known by the first process of its namespaces."""
 
     def __init__(
@@ -101,13 +101,13 @@ class Running:
         poll.register(self.pidfd, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
-    def ending(self, stopped: str, limits: Limits) -> Ending:
+    def ending(self, stopped: str, limits: Limits) -> ProgramEnding:
         """Return how the program ended, once it has. Raises SandboxError if the program did not
         cause the end."""
         report, *files = (_content(file, limits.file_bytes) for file in self._files)
         output, errors, outcome = files
         if not report:
-            return Ending(stopped, None, output, errors, outcome)
+            return ProgramEnding(stopped, None, output, errors, outcome)
         # A program that could not be started reports that itself, before its end is reported.
         told = json.loads(report.splitlines()[0])
         if "problem" in told:
@@ -122,13 +122,13 @@ class Running:
             limit = "output_limit"
         elif code and errors.rstrip().rpartition(b"\n")[2].startswith(b"MemoryError"):
             limit = "memory_limit"
-        return Ending(limit, code, output, errors, outcome)
+        return ProgramEnding(limit, code, output, errors, outcome)
 
 
 class Watch:
     """Watches programs that run side by side."""
 
-    def __init__(self, running: Sequence[Running], limits: Limits) -> None:
+    def __init__(self, running: Sequence[RunningProgram], limits: Limits) -> None:
         self._running = running
         self._limits = limits
         self._waited = 0.0

@@ -44,7 +44,7 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
         return answer_of(self.completion, self.prefill) or ""
 
 
-class Step(StrEnum):
+class ItemWork(StrEnum):
     """The work on an item."""
 
     SCORE = "score"

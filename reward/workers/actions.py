@@ -5,7 +5,7 @@ No I/O.
 from dataclasses import dataclass
 from enum import StrEnum
 
-from reward.verifiers.base import Step, Verdict, broken
+from reward.verifiers.base import ItemWork, Verdict, broken
 from services.contracts.scores import ScoreStatus
 
 
@@ -21,7 +21,7 @@ class Cause(StrEnum):
 
 
 @dataclass(slots=True)
-class Task:
+class ItemTask:
     """One item, without its content."""
 
     ticket: int
@@ -29,7 +29,7 @@ class Task:
     """The deadline of the item, in seconds."""
     on_timeout: float | None
     """The reward after two missed deadlines. None masks the item."""
-    step: Step = Step.SCORE
+    step: ItemWork = ItemWork.SCORE
     slow: bool = False
     """Whether the item is known to take longer than `slow_after`."""
     failures: int = 0
@@ -38,7 +38,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartWorker:
     """Action: start one more worker. `started` or `not_started` follows."""
 
 
@@ -47,7 +47,7 @@ class Send:
     """Action: send these tasks to that worker."""
 
     worker: int
-    tasks: tuple[Task, ...]
+    tasks: tuple[ItemTask, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Kill:
     """Action: kill that worker, whatever it does. The schedule has forgotten the worker."""
 
     worker: int
-    task: Task
+    task: ItemTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +73,10 @@ class Done:
     verdict: Verdict
 
 
-Action = Start | Send | Stop | Kill | Done
+Action = StartWorker | Send | Stop | Kill | Done
 
 
-def conclude(task: Task, verdict: Verdict) -> Done:
+def conclude(task: ItemTask, verdict: Verdict) -> Done:
     """Decide, after a check of the reference alone, whether the reference or the completion is to
     blame."""
     if verdict.status is ScoreStatus.ERROR:
@@ -84,7 +84,7 @@ def conclude(task: Task, verdict: Verdict) -> Done:
     return _timed_out(task)
 
 
-def _timed_out(task: Task) -> Done:
+def _timed_out(task: ItemTask) -> Done:
     detail = f"not finished in {task.limit:g} s, twice"
     if task.on_timeout is None:
         return Done(task.ticket, broken(detail))

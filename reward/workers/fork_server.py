@@ -35,8 +35,8 @@ from reward.workers.protocol import (
     Reap,
     Reaped,
     Report,
-    Spawn,
     Spawned,
+    SpawnWorker,
     Warm,
 )
 from reward.workers.worker import work
@@ -82,7 +82,7 @@ def _serve(control: socket.socket, registry: Registry, memory_bytes: int) -> Non
             if not message:
                 return
             order = decoder.decode(message)
-            if isinstance(order, Spawn):
+            if isinstance(order, SpawnWorker):
                 _spawn(control, order.worker, fds[0], registry, memory_bytes)
             else:
                 ending[order.pid] = order

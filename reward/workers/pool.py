@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 from reward.metrics import Metrics
 from reward.sandbox.host import SandboxOptions
-from reward.verifiers.base import Step, Verdict
-from reward.workers.actions import Action, Cause, Done, Kill, Send, Start, Stop, Task
+from reward.verifiers.base import ItemWork, Verdict
+from reward.workers.actions import Action, Cause, Done, ItemTask, Kill, Send, StartWorker, Stop
 from reward.workers.processes import Children
-from reward.workers.protocol import Answer, Job
-from reward.workers.requests import Batch, Request, task_of
-from reward.workers.scheduler import Schedule
+from reward.workers.protocol import Answer, WorkerJob
+from reward.workers.requests import ItemBatch, Request, task_of
+from reward.workers.scheduler import WorkerSchedule
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -68,13 +68,13 @@ class Pool:
         """Verifiers that the processes cannot use, and the reasons. Complete once `start` has
         returned."""
         self._metrics = metrics
-        self._schedule = Schedule(workers, spare=spare)
+        self._schedule = WorkerSchedule(workers, spare=spare)
         options = sandbox or SandboxOptions()
         self._children = Children(self, memory_bytes, own_verifiers, options)
-        self._tickets: dict[int, tuple[Batch, int]] = {}
+        self._tickets: dict[int, tuple[ItemBatch, int]] = {}
         self._next_ticket = 0
         self._next_worker = 0
-        self._accused: dict[int, tuple[Task, Cause]] = {}
+        self._accused: dict[int, tuple[ItemTask, Cause]] = {}
         self._warm: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf
@@ -127,7 +127,7 @@ class Pool:
         if not items:
             return []
         self.admit(len(items))
-        batch = Batch(items)
+        batch = ItemBatch(items)
         tasks = []
         for index, item in enumerate(items):
             ticket = self._next_ticket
@@ -163,7 +163,7 @@ class Pool:
                 case Done(ticket, verdict):
                     batch, index = self._tickets.pop(ticket)
                     item = batch.items[index]
-                    if item.step is Step.SCORE:
+                    if item.step is ItemWork.SCORE:
                         self._metrics.items.labels(item.verifier, str(verdict.status)).inc()
                     batch.settle(index, verdict)
                 case Send(worker, tasks):
@@ -172,13 +172,13 @@ class Pool:
                     self._children.kill(worker)
                 case Kill(worker, task):
                     self._kill(worker, task)
-                case Start():
+                case StartWorker():
                     self._fork()
         self._arm()
 
-    def _job(self, task: Task) -> Job:
+    def _job(self, task: ItemTask) -> WorkerJob:
         batch, index = self._tickets[task.ticket]
-        return Job(task.ticket, task.step, batch.items[index].item)
+        return WorkerJob(task.ticket, task.step, batch.items[index].item)
 
     def _fork(self) -> None:
         if not self._children.can_fork:
@@ -191,7 +191,7 @@ class Pool:
         except OSError as error:
             self.on_not_forked(worker, str(error))
 
-    def _kill(self, worker: int, task: Task) -> None:
+    def _kill(self, worker: int, task: ItemTask) -> None:
         log.warning(
             "an item did not finish in time: killing its worker",
             verifier=self._verifier(task.ticket),
@@ -231,7 +231,7 @@ class Pool:
         else:
             self._advance(self._schedule.tick(now))
 
-    # Events of the child processes; see `reward.workers.processes.Owner`.
+    # Events of the child processes; see `reward.workers.processes.WorkerEvents`.
 
     def on_warm(self, failed: dict[str, str]) -> None:
         self.failed = failed

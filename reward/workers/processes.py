@@ -1,6 +1,6 @@
 """The child processes of the service: the fork server, and the workers that it forks.
 
-The module starts, sends, kills, and reports events to an `Owner`. It decides nothing: `scheduler`
+The module starts, sends, kills, and reports `WorkerEvents`. It decides nothing: `scheduler`
 assigns items, and `pool` reacts to deaths. It kills by process id only while the fork server lives.
 The fork server collects an exit status only on command, so an id here always names the same
 process.
@@ -24,14 +24,14 @@ from reward.sandbox.host import SandboxOptions
 from reward.workers.protocol import (
     MAX_CONTROL,
     Answer,
-    Job,
     Order,
     Reap,
     Reaped,
     Report,
-    Spawn,
     Spawned,
+    SpawnWorker,
     Warm,
+    WorkerJob,
 )
 from reward.workers.worker import READY
 from services.runtime.logs import get_logger
@@ -43,7 +43,7 @@ REAP_AGAIN = 0.05
 orders: hundreds of orders fill its socket."""
 
 
-class Owner(Protocol):
+class WorkerEvents(Protocol):
     """The receiver of the child processes' events. A number identifies a worker."""
 
     def on_warm(self, failed: dict[str, str]) -> None:
@@ -103,7 +103,7 @@ class Children:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: WorkerEvents,
         memory_bytes: int,
         own_verifiers: Sequence[str],
         sandbox: SandboxOptions,
@@ -163,7 +163,7 @@ class Children:
         ours, theirs = socket.socketpair()
         with theirs, ExitStack() as failed:
             failed.callback(ours.close)
-            self._order(Spawn(worker), theirs.fileno())
+            self._order(SpawnWorker(worker), theirs.fileno())
             failed.pop_all()
         link = _WorkerSocket(self, worker)
         self._links[worker] = link
@@ -174,7 +174,7 @@ class Children:
         self._connecting.add(connecting)
         connecting.add_done_callback(self._connecting.discard)
 
-    def send(self, worker: int, jobs: list[Job]) -> None:
+    def send(self, worker: int, jobs: list[WorkerJob]) -> None:
         """Send jobs to a worker that is ready."""
         link = self._links[worker]
         assert link.transport is not None

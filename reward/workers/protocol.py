@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from reward.verifiers.base import Item, Step, Verdict
+from reward.verifiers.base import Item, ItemWork, Verdict
 
 MAX_CONTROL = 4096
 MAX_FAILED = 8
@@ -19,11 +19,11 @@ _INT64 = range(-(2**63), 2**63)
 _ITEMS = msgspec.msgpack.Decoder(Item)
 
 
-class Job(msgspec.Struct, array_like=True, frozen=True):
+class WorkerJob(msgspec.Struct, array_like=True, frozen=True):
     """One item on its way to a worker."""
 
     ticket: int
-    step: Step
+    step: ItemWork
     item: msgspec.Raw
     """An `Item`, packed once by `pack_item` for all attempts to send it."""
 
@@ -36,7 +36,7 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
     seconds: float
 
 
-class Spawn(msgspec.Struct, tag=True, array_like=True, frozen=True):
+class SpawnWorker(msgspec.Struct, tag=True, array_like=True, frozen=True):
     """To the fork server: fork a worker on the socket that comes with this message."""
 
     worker: int
@@ -71,7 +71,7 @@ class Reaped(msgspec.Struct, tag=True, array_like=True, frozen=True):
     status: int
 
 
-Order = Spawn | Reap
+Order = SpawnWorker | Reap
 Report = Warm | Spawned | Reaped
 
 

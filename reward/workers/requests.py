@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from reward.verifiers.base import Item, Step, Verdict, Verifier, VerifierParams
-from reward.workers.actions import Task
+from reward.verifiers.base import Item, ItemWork, Verdict, Verifier, VerifierParams
+from reward.workers.actions import ItemTask
 from reward.workers.protocol import pack_item
 
 
@@ -21,13 +21,13 @@ class Request:
     timeout: float
     on_timeout: float | None
     slow: bool
-    step: Step = Step.SCORE
+    step: ItemWork = ItemWork.SCORE
 
 
 def check_for(item: Item, seconds: float) -> Request:
     """Return the check of `item`'s reference, with a deadline in seconds. Its verdict is an `error`
     if the reference cannot be used. Raises ValueError as `request_for` does."""
-    return Request(item.verifier, pack_item(item), seconds, None, False, Step.REFERENCE)
+    return Request(item.verifier, pack_item(item), seconds, None, False, ItemWork.REFERENCE)
 
 
 def request_for(item: Item, params: VerifierParams, verifier: Verifier[Any]) -> Request:
@@ -37,12 +37,12 @@ def request_for(item: Item, params: VerifierParams, verifier: Verifier[Any]) -> 
     return Request(item.verifier, pack_item(item), deadline, params.on_timeout, verifier.slow)
 
 
-def task_of(ticket: int, request: Request) -> Task:
+def task_of(ticket: int, request: Request) -> ItemTask:
     """Return `request` as the scheduler takes it."""
-    return Task(ticket, request.timeout, request.on_timeout, request.step, request.slow)
+    return ItemTask(ticket, request.timeout, request.on_timeout, request.step, request.slow)
 
 
-class Batch:
+class ItemBatch:
     """The items of one HTTP request; `done` resolves when each has its verdict."""
 
     def __init__(self, items: Sequence[Request]) -> None:

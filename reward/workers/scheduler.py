@@ -21,8 +21,18 @@ from collections import deque
 from collections.abc import Container
 from dataclasses import dataclass, field
 
-from reward.verifiers.base import Step, Verdict, broken
-from reward.workers.actions import Action, Cause, Done, Kill, Send, Start, Stop, Task, conclude
+from reward.verifiers.base import ItemWork, Verdict, broken
+from reward.workers.actions import (
+    Action,
+    Cause,
+    Done,
+    ItemTask,
+    Kill,
+    Send,
+    StartWorker,
+    Stop,
+    conclude,
+)
 
 EXCUSED_MAX = 4
 """After this number of workers lost by other causes, the item itself counts as the cause."""
@@ -31,7 +41,7 @@ _EXCUSES = (Cause.ORPHANED, Cause.UNREAD)
 
 @dataclass(slots=True)
 class _Sent:
-    task: Task
+    task: ItemTask
     taken_back: bool = False
 
 
@@ -43,7 +53,7 @@ class _Worker:
     slow: bool = False
 
 
-class Schedule:
+class WorkerSchedule:
     """The state of all workers and tasks. Times are seconds of any monotonic clock."""
 
     def __init__(
@@ -61,10 +71,10 @@ class Schedule:
         self.chunk = chunk
         self.slow_after = slow_after
         self.max_items = max_items
-        self._queue: deque[Task] = deque()
-        self._slow_queue: deque[Task] = deque()
-        self._suspects: deque[Task] = deque()
-        self._slow_suspects: deque[Task] = deque()
+        self._queue: deque[ItemTask] = deque()
+        self._slow_queue: deque[ItemTask] = deque()
+        self._suspects: deque[ItemTask] = deque()
+        self._slow_suspects: deque[ItemTask] = deque()
         self._workers: dict[int, _Worker] = {}
         self._starting = 0
 
@@ -80,7 +90,7 @@ class Schedule:
         idle = sum(not worker.sent for worker in self._workers.values())
         return idle, len(self._workers) - idle - slow, slow
 
-    def add(self, tasks: list[Task]) -> None:
+    def add(self, tasks: list[ItemTask]) -> None:
         """Queue new tasks."""
         for task in tasks:
             (self._slow_queue if task.slow else self._queue).append(task)
@@ -115,26 +125,26 @@ class Schedule:
             return []
         # With failures, this check follows a scoring that did not finish. Without, the check was
         # all that the request asked for.
-        if sent.task.step is Step.REFERENCE and sent.task.failures:
+        if sent.task.step is ItemWork.REFERENCE and sent.task.failures:
             return [conclude(sent.task, verdict)]
         return [Done(sent.task.ticket, verdict)]
 
-    def lost(self, worker: int) -> Task | None:
+    def lost(self, worker: int) -> ItemTask | None:
         """Record that the worker died by itself, and return its current task. Pass that task to
         `blame` once the cause of death is known. The tasks behind it go back to the front of the
         queue."""
         state = self._workers.pop(worker, None)
         return self._take_back(state) if state is not None else None
 
-    def blame(self, task: Task, cause: Cause, detail: str) -> list[Action]:
+    def blame(self, task: ItemTask, cause: Cause, detail: str) -> list[Action]:
         """Blame `task` for the end of a worker. `detail` says how it ended, for the verdict."""
         if cause in _EXCUSES and task.excused < EXCUSED_MAX:
             task.excused += 1
             self._suspect(task)
             return []
-        if task.step is Step.RUN:
+        if task.step is ItemWork.RUN:
             return [Done(task.ticket, broken(f"the program was not run: {detail}"))]
-        if task.step is Step.REFERENCE:
+        if task.step is ItemWork.REFERENCE:
             late = f"did not finish in {task.limit:g} s"
             what = late if cause is Cause.DEADLINE else f"broke the verifier ({detail})"
             return [Done(task.ticket, broken(f"checking the reference alone {what}"))]
@@ -145,11 +155,11 @@ class Schedule:
             return []
         if cause is not Cause.DEADLINE:
             return [Done(task.ticket, broken(f"the verifier's process died twice: {detail}"))]
-        task.step = Step.REFERENCE
+        task.step = ItemWork.REFERENCE
         self._suspect(task)
         return []
 
-    def _suspect(self, task: Task) -> None:
+    def _suspect(self, task: ItemTask) -> None:
         (self._slow_suspects if task.slow else self._suspects).append(task)
 
     def tick(self, now: float) -> list[Action]:
@@ -223,9 +233,9 @@ class Schedule:
                 actions.append(Send(worker, tasks))
         missing = self._missing()
         self._starting += missing
-        return actions + [Start()] * missing
+        return actions + [StartWorker()] * missing
 
-    def _next_tasks(self, state: _Worker) -> tuple[Task, ...]:
+    def _next_tasks(self, state: _Worker) -> tuple[ItemTask, ...]:
         if self._suspects and state.scored == 0:
             return (self._suspects.popleft(),)
         if self._slow_suspects and state.scored == 0 and self._may_be_slow():
@@ -265,7 +275,7 @@ class Schedule:
     def _slow(self) -> int:
         return sum(worker.slow for worker in self._workers.values())
 
-    def _take_back(self, state: _Worker) -> Task | None:
+    def _take_back(self, state: _Worker) -> ItemTask | None:
         """Return the task to blame, if the worker still has it. The other tasks go back to the
         queue."""
         if not state.sent:

@@ -20,7 +20,7 @@ from reward.verifiers.base import (
     UNJUDGED,
     BadReferenceError,
     Item,
-    Step,
+    ItemWork,
     Verdict,
     Verifier,
     broken,
@@ -28,7 +28,7 @@ from reward.verifiers.base import (
     failed,
 )
 from reward.verifiers.registry import BUILT_IN, parse_params
-from reward.workers.protocol import Answer, Job, unpack_item
+from reward.workers.protocol import Answer, WorkerJob, unpack_item
 from services.contracts.scores import ScoreStatus
 
 READY = b"\xc0"
@@ -42,7 +42,7 @@ def work(
     memory."""
     limit_memory(memory_bytes)
     connection.sendall(len(READY).to_bytes(4, "little") + READY)
-    decoder = msgspec.msgpack.Decoder(list[Job])
+    decoder = msgspec.msgpack.Decoder(list[WorkerJob])
     while (body := receive(connection)) is not None:
         for job in decoder.decode(body):
             began = time.perf_counter()
@@ -51,14 +51,14 @@ def work(
             connection.sendall(pack(Answer(job.ticket, verdict, time.perf_counter() - began)))
 
 
-def verdict_on(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
+def verdict_on(verifier: Verifier[Any], item: Item, step: ItemWork) -> Verdict:
     """Return the verdict on one item. Any exception of the verifier becomes a verdict too."""
     try:
         params = parse_params(verifier, item.params)
-        if step is Step.REFERENCE:
+        if step is ItemWork.REFERENCE:
             verifier.check_reference(item, params)
             return Verdict(ScoreStatus.SCORED, 0.0)
-        if step is Step.RUN:
+        if step is ItemWork.RUN:
             return Verdict(ScoreStatus.SCORED, 0.0, verifier.output(item, params))
         return checked(verifier.name, verifier.score(item, params))
     except BadReferenceError as error:
@@ -73,20 +73,20 @@ def verdict_on(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
         return broken(f"verifier {verifier.name!r} broke: {brief(error)}")
 
 
-def _over_memory(verifier: Verifier[Any], item: Item, step: Step) -> Verdict:
+def _over_memory(verifier: Verifier[Any], item: Item, step: ItemWork) -> Verdict:
     """Blame the item that hits the limit: the limit is on what one item may add."""
-    if step is Step.RUN:
+    if step is ItemWork.RUN:
         return broken("running the program takes more memory than a worker has")
     if _answer_is_to_blame(verifier, item, step):
         return failed(ScoreStatus.WRONG, "memory_limit")
     return broken("checking the reference alone takes more memory than a worker has")
 
 
-def _answer_is_to_blame(verifier: Verifier[Any], item: Item, step: Step) -> bool:
+def _answer_is_to_blame(verifier: Verifier[Any], item: Item, step: ItemWork) -> bool:
     """Tell whether the answer is to blame, because its reference alone can be checked."""
-    if step is not Step.SCORE:
+    if step is not ItemWork.SCORE:
         return False
-    return verdict_on(verifier, item, Step.REFERENCE).status is not ScoreStatus.ERROR
+    return verdict_on(verifier, item, ItemWork.REFERENCE).status is not ScoreStatus.ERROR
 
 
 def limit_memory(added_bytes: int) -> None:

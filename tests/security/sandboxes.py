@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from reward.sandbox.host import Sandbox, Task
+from reward.sandbox.host import ProgramTask, Sandbox
 from reward.sandbox.limits import Limits
-from reward.sandbox.running import Ending
+from reward.sandbox.running import ProgramEnding
 from tests.integration.reward.conftest import alive
 
 MEMORY = 192 << 20
@@ -22,10 +22,10 @@ exec "$@"
 
 def run(
     sandbox: Sandbox, source: str, seconds: float = 5.0, wall: float = 0.0, memory: int = MEMORY
-) -> Ending:
+) -> ProgramEnding:
     """How `source` ends, with so many seconds of CPU time."""
     limits = Limits(seconds, wall or 2 * seconds + 1, memory)
-    (ending,) = sandbox.run([Task({"kind": "script", "source": source})], limits)
+    (ending,) = sandbox.run([ProgramTask({"kind": "script", "source": source})], limits)
     return ending
 
 

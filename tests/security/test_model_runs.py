@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from reward.models.scorer import LoadError, load
-from reward.models.wire import Options
+from reward.models.wire import ModelOptions
 from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
 from rollout.text.model_folder import load_tokenizer
@@ -244,7 +244,7 @@ def test_a_reward_model_is_refused_like_a_policy(tmp_path: Path, case: str) -> N
     change, message = MODELS[case]
     change(folder := good_model(tmp_path / "model"))
     with pytest.raises(LoadError) as refused:
-        load(Options(str(folder), device="cpu"))
+        load(ModelOptions(str(folder), device="cpu"))
     assert message in str(refused.value)
     assert not (tmp_path / "unpickled").exists()
 
@@ -252,4 +252,4 @@ def test_a_reward_model_is_refused_like_a_policy(tmp_path: Path, case: str) -> N
 def test_an_adapter_is_no_reward_model(tmp_path: Path) -> None:
     adapter = good_adapter(tmp_path / "adapter", good_model(tmp_path / "base"))
     with pytest.raises(LoadError, match="is an adapter: merge it into its base"):
-        load(Options(str(adapter), device="cpu"))
+        load(ModelOptions(str(adapter), device="cpu"))

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from reward.sandbox import cgroup
-from reward.sandbox.host import ROOT, Sandbox, SandboxOptions, Task
+from reward.sandbox.host import ROOT, ProgramTask, Sandbox, SandboxOptions
 from reward.sandbox.limits import WITH_CGROUP, WITHOUT_CGROUP, Limits
 from tests.integration.reward.conftest import Service
 from tests.security.sandboxes import HIDE_LIBSECCOMP, MEMORY, Peak, below, run
@@ -224,7 +224,7 @@ def test_a_program_that_sleeps_gets_no_time_back(sandbox: Sandbox) -> None:
 
 def test_a_program_that_waits_for_ever_is_starved_and_not_wrong(sandbox: Sandbox) -> None:
     limits = Limits(seconds=60, wall_seconds=60, memory_bytes=MEMORY, latest_seconds=0.3)
-    task = Task({"kind": "script", "source": "while True: pass"})
+    task = ProgramTask({"kind": "script", "source": "while True: pass"})
 
     (ending,) = sandbox.run([task], limits)
 

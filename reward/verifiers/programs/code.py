@@ -12,10 +12,10 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from reward.sandbox.host import Sandbox, SandboxOptions, Task
+from reward.sandbox.host import ProgramTask, Sandbox, SandboxOptions
 from reward.sandbox.limits import Limits
 from reward.sandbox.probe import probe
-from reward.sandbox.running import Ending, SandboxError
+from reward.sandbox.running import ProgramEnding, SandboxError
 from reward.verifiers.base import (
     BadReferenceError,
     Item,
@@ -160,7 +160,7 @@ class CodeVerifier(Verifier[CodeParams]):
             latest_seconds=_STARVED * params.timeout - min(_MARGIN, params.timeout),
         )
         source = {"kind": "script", "source": item.completion}
-        (ending,) = self._run([Task(source)], limits)
+        (ending,) = self._run([ProgramTask(source)], limits)
         return printed(ending)
 
     def _test(self, source: str, tests: Suite, case: Case, limits: Limits) -> Result:
@@ -169,7 +169,7 @@ class CodeVerifier(Verifier[CodeParams]):
             return Result(False, "time_limit")
         if not case.code:
             (ending,) = self._run(
-                [Task({"kind": "script", "source": source}, _bytes(case))], limits
+                [ProgramTask({"kind": "script", "source": source}, _bytes(case))], limits
             )
             return _compare(ending, case.stdout)._replace(waited=ending.waited)
         test = {
@@ -180,10 +180,10 @@ class CodeVerifier(Verifier[CodeParams]):
             "entry_point": tests.entry_point,
         }
         program = {"kind": "program", "source": source, "provided": tests.provided}
-        endings = self._run([Task(test), Task(program)], limits)
+        endings = self._run([ProgramTask(test), ProgramTask(program)], limits)
         return _outcome(*endings)._replace(waited=endings[0].waited)
 
-    def _run(self, tasks: list[Task], limits: Limits) -> list[Ending]:
+    def _run(self, tasks: list[ProgramTask], limits: Limits) -> list[ProgramEnding]:
         if self._sandbox is None:
             self._sandbox = Sandbox(self._options)
         try:
@@ -205,7 +205,7 @@ def _bytes(case: Case) -> bytes:
     return case.stdin.encode(errors="surrogatepass")
 
 
-def _compare(ending: Ending, wanted: str) -> Result:
+def _compare(ending: ProgramEnding, wanted: str) -> Result:
     problem = _problem(ending)
     if not problem:
         # Invalid UTF-8 becomes a character that equals no character of a text.
@@ -215,7 +215,7 @@ def _compare(ending: Ending, wanted: str) -> Result:
     return Result(not problem, problem)
 
 
-def _outcome(test: Ending, program: Ending) -> Result:
+def _outcome(test: ProgramEnding, program: ProgramEnding) -> Result:
     said = [json.loads(line) for line in test.outcome.splitlines()]
     outcome, detail = said[-1] if said else ("", "")
     if outcome == "passed":
@@ -229,7 +229,7 @@ def _outcome(test: Ending, program: Ending) -> Result:
     return Result(False, ": ".join(filter(None, [problem, detail])) or "the test did not end")
 
 
-def _problem(ending: Ending) -> str:
+def _problem(ending: ProgramEnding) -> str:
     """Return why a program counts as failed whatever it has printed. Return an empty string if it
     does not."""
     if ending.limit:
@@ -242,7 +242,7 @@ def _problem(ending: Ending) -> str:
     return f"{last[:300]} ({how})" if last else how
 
 
-def printed(ending: Ending) -> str:
+def printed(ending: ProgramEnding) -> str:
     """Return the text for the policy about its program: the output, and how it failed if it did."""
     text = ending.output[:MAX_OUTPUT].decode(errors="replace")
     if not (ending.limit or ending.code):

@@ -1,15 +1,17 @@
 """Programs that these tests run in a sandbox."""
 
-from reward.sandbox.host import Sandbox, Task
+from reward.sandbox.host import ProgramTask, Sandbox
 from reward.sandbox.limits import Limits
-from reward.sandbox.running import Ending
+from reward.sandbox.running import ProgramEnding
 
 MEMORY = 128 << 20
 
 
-def run(sandbox: Sandbox, source: str, stdin: str = "", seconds: float = 1.0) -> Ending:
+def run(sandbox: Sandbox, source: str, stdin: str = "", seconds: float = 1.0) -> ProgramEnding:
     limits = Limits(seconds=seconds, wall_seconds=2 * seconds, memory_bytes=MEMORY)
-    (ending,) = sandbox.run([Task({"kind": "script", "source": source}, stdin.encode())], limits)
+    (ending,) = sandbox.run(
+        [ProgramTask({"kind": "script", "source": source}, stdin.encode())], limits
+    )
     return ending
 
 

@@ -13,7 +13,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from reward.models.scorer import Classifier, LoadError, load, scores_of
-from reward.models.wire import Options
+from reward.models.wire import ModelOptions
 from services.runtime.api_key import authorization
 from tests.integration.reward.conftest import KEY, Service, alive, children, until
 from tests.integration.reward.test_pool import math, score
@@ -48,7 +48,7 @@ def bare(folder: Path, text: str) -> list[float]:
 
 
 def test_a_batch_scores_like_one_by_one_though_padding_has_a_meaning(folder: Path) -> None:
-    scorer = load(Options(str(folder), device="cpu"))
+    scorer = load(ModelOptions(str(folder), device="cpu"))
 
     scores = scorer.score(scorer.encode([conversation(answer) for answer in ANSWERS]))
 
@@ -64,7 +64,7 @@ def test_a_template_that_reads_lists_of_parts_gets_them(tmp_path: Path) -> None:
         "{% endfor %}{% endfor %}"
     )
     folder = save_classifier(tmp_path, template=in_parts)
-    scorer = load(Options(str(folder), device="cpu"))
+    scorer = load(ModelOptions(str(folder), device="cpu"))
 
     (scores,) = scorer.score(scorer.encode([conversation("4")]))
 
@@ -73,7 +73,7 @@ def test_a_template_that_reads_lists_of_parts_gets_them(tmp_path: Path) -> None:
 
 def test_without_a_chat_template_a_conversation_is_a_pair_of_texts(tmp_path: Path) -> None:
     folder = save_classifier(tmp_path, template=None)
-    scorer = load(Options(str(folder), device="cpu"))
+    scorer = load(ModelOptions(str(folder), device="cpu"))
 
     (scores,) = scorer.score(scorer.encode([conversation("4")]))
 
@@ -81,7 +81,7 @@ def test_without_a_chat_template_a_conversation_is_a_pair_of_texts(tmp_path: Pat
 
 
 def test_a_long_conversation_loses_its_beginning(folder: Path) -> None:
-    scorer = load(Options(str(folder), device="cpu", max_tokens=20))
+    scorer = load(ModelOptions(str(folder), device="cpu", max_tokens=20))
 
     long, short = scorer.encode([conversation("x" * 50 + "end"), conversation("4")])
 
@@ -99,7 +99,7 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved(folder: Path) -> None:
                 raise torch.OutOfMemoryError
             return super()._forward(batch)
 
-    scorer = Small(Options(str(folder), device="cpu"))
+    scorer = Small(ModelOptions(str(folder), device="cpu"))
 
     scores = scorer.score(scorer.encode([conversation(answer) for answer in ANSWERS]))
 
@@ -109,22 +109,22 @@ def test_a_batch_that_does_not_fit_into_memory_is_halved(folder: Path) -> None:
 
 def test_a_model_without_a_head_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"is no reward model: .* weights for score\.weight"):
-        load(Options(str(save_policy(tmp_path)), device="cpu"))
+        load(ModelOptions(str(save_policy(tmp_path)), device="cpu"))
 
 
 def test_a_models_own_code_runs_only_if_it_is_trusted(tmp_path: Path) -> None:
     folder = str(save_own_code(tmp_path))
 
     with pytest.raises((LoadError, ValueError), match=r"(?i)code"):
-        load(Options(folder, device="cpu"))
-    scorer = load(Options(folder, device="cpu", trust_remote_code=True))
+        load(ModelOptions(folder, device="cpu"))
+    scorer = load(ModelOptions(folder, device="cpu", trust_remote_code=True))
 
     assert scorer.score(scorer.encode([conversation("four"), conversation("")])) == [[4.0], [0.0]]
 
 
 def test_a_conversation_that_breaks_the_model_fails_alone(tmp_path: Path) -> None:
     folder = str(save_own_code(tmp_path))
-    scorer = load(Options(folder, device="cpu", trust_remote_code=True))
+    scorer = load(ModelOptions(folder, device="cpu", trust_remote_code=True))
     texts = ["four", "poison", "five!"]
 
     scores = scores_of(scorer, scorer.encode([conversation(text) for text in texts]))

@@ -15,7 +15,7 @@ import pytest
 from reward.sandbox.host import ROOT, Sandbox, SandboxOptions
 from reward.sandbox.jail import HOME
 from reward.sandbox.probe import probe
-from reward.sandbox.running import Ending, SandboxError
+from reward.sandbox.running import ProgramEnding, SandboxError
 from tests.integration.reward.conftest import alive, until
 from tests.integration.reward.sandboxes import MEMORY, run, zygote
 
@@ -38,7 +38,7 @@ def below(pid: int) -> list[int]:
 def test_a_program_reads_and_prints_and_ends(sandbox: Sandbox) -> None:
     ending = run(sandbox, "import sys\nprint(input()[::-1])\nsys.exit('no')", "abc\n")
 
-    assert ending._replace(waited=0.0) == Ending("", 1, b"cba\n", b"no\n", b"")
+    assert ending._replace(waited=0.0) == ProgramEnding("", 1, b"cba\n", b"no\n", b"")
 
 
 def test_the_sandbox_isolates_on_this_machine() -> None:

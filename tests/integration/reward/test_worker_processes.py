@@ -15,11 +15,11 @@ import pytest
 
 from reward.metrics import Metrics
 from reward.sandbox.host import SandboxOptions
-from reward.verifiers.base import Item, Step, Verifier
+from reward.verifiers.base import Item, ItemWork, Verifier
 from reward.verifiers.registry import build_registry, usable
 from reward.workers.pool import Pool
 from reward.workers.processes import Children
-from reward.workers.protocol import Answer, Job, pack_item
+from reward.workers.protocol import Answer, WorkerJob, pack_item
 from reward.workers.requests import Request, request_for
 from tests.integration.reward.conftest import alive, until
 
@@ -75,7 +75,9 @@ async def test_jobs_sent_to_a_worker_whose_end_is_not_yet_reported_are_unread() 
         while not transport.is_closing():
             assert not events.lost
             await asyncio.sleep(0)
-        children.send(0, [Job(0, Step.SCORE, pack_item(Item("math", "", "", "", {}, {})))])
+        children.send(
+            0, [WorkerJob(0, ItemWork.SCORE, pack_item(Item("math", "", "", "", {}, {})))]
+        )
 
         await until(lambda: events.lost, "the worker's end is reported")
         assert events.lost == [(0, True)]

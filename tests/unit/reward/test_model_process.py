@@ -17,14 +17,14 @@ from reward.models.process import (
     ModelProcess,
     next_pause,
 )
-from reward.models.wire import Options
+from reward.models.wire import ModelOptions
 
 
 class Unstartable(ModelProcess):
     """A process that cannot start because the system has no resources left."""
 
     def __init__(self) -> None:
-        super().__init__("small", Options(path="nowhere"))
+        super().__init__("small", ModelOptions(path="nowhere"))
         self.again = asyncio.Event()
         self._tried = False
 
@@ -70,7 +70,7 @@ def test_a_model_process_that_worked_for_long_is_restarted_at_once() -> None:
 
 
 async def test_a_process_that_ends_at_once_after_it_was_loaded_is_waited_for_again() -> None:
-    model = ModelProcess("small", Options(path="nowhere"))
+    model = ModelProcess("small", ModelOptions(path="nowhere"))
     asking = asyncio.create_task(model.scores([]))
     await asyncio.sleep(0)
     model._up.set()
@@ -83,7 +83,7 @@ async def test_a_process_that_ends_at_once_after_it_was_loaded_is_waited_for_aga
 def test_a_process_counts_as_loading_as_long_as_it_does_something(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model = ModelProcess("rm", Options(path="m"))
+    model = ModelProcess("rm", ModelOptions(path="m"))
     assert not model.loading
     looks = iter([(0.0, (1, 0)), (50.0, (1, 0)), (61.0, (1, 0)), (99.0, (1, 7)), (160.0, (1, 7))])
     now, work = 0.0, (0, 0)

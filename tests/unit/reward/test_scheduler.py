@@ -5,20 +5,20 @@ Times are seconds; every task may take 5 s, and is slow after 0.25 s.
 
 import pytest
 
-from reward.verifiers.base import Step, Verdict, broken, correct
-from reward.workers.actions import Action, Cause, Done, Kill, Send, Start, Stop, Task
-from reward.workers.scheduler import Schedule
+from reward.verifiers.base import ItemWork, Verdict, broken, correct
+from reward.workers.actions import Action, Cause, Done, ItemTask, Kill, Send, StartWorker, Stop
+from reward.workers.scheduler import WorkerSchedule
 from services.contracts.scores import ScoreStatus
 
 
-def tasks(count: int, first: int = 0) -> list[Task]:
-    return [Task(first + number, 5.0, 0.0) for number in range(count)]
+def tasks(count: int, first: int = 0) -> list[ItemTask]:
+    return [ItemTask(first + number, 5.0, 0.0) for number in range(count)]
 
 
-def running(size: int, spare: int = 2, **options: int) -> Schedule:
+def running(size: int, spare: int = 2, **options: int) -> WorkerSchedule:
     """Return a schedule whose `size` workers (0, 1, …) are up and idle."""
-    schedule = Schedule(size, spare=spare, slow_after=0.25, **options)
-    assert schedule.plan(0.0) == [Start()] * size
+    schedule = WorkerSchedule(size, spare=spare, slow_after=0.25, **options)
+    assert schedule.plan(0.0) == [StartWorker()] * size
     for worker in range(size):
         schedule.started(worker)
     return schedule
@@ -33,9 +33,9 @@ def sent(actions: list[Action]) -> dict[int, list[int]]:
 
 
 def test_the_schedule_starts_as_many_workers_as_its_size() -> None:
-    schedule = Schedule(3, spare=2)
+    schedule = WorkerSchedule(3, spare=2)
 
-    assert schedule.plan(0.0) == [Start()] * 3
+    assert schedule.plan(0.0) == [StartWorker()] * 3
     assert schedule.plan(0.0) == []
 
 
@@ -78,7 +78,7 @@ def test_items_behind_a_slow_item_go_to_another_worker() -> None:
     assert schedule.due() == 0.25
     assert schedule.tick(0.25) == []
     # The slow worker no longer counts: one more is started in its place.
-    assert schedule.plan(0.25) == [Start()]
+    assert schedule.plan(0.25) == [StartWorker()]
     schedule.started(1)
     assert sent(schedule.plan(0.3)) == {1: [1]}
 
@@ -112,7 +112,7 @@ def test_a_suspect_is_tried_again_alone_on_a_fresh_worker() -> None:
     schedule.plan(0.0)
     schedule.tick(0.25)
     schedule.tick(5.0)
-    assert schedule.plan(5.0) == [Start()]
+    assert schedule.plan(5.0) == [StartWorker()]
 
     schedule.started(1)
 
@@ -129,21 +129,21 @@ def test_a_used_worker_makes_room_for_the_fresh_one_that_a_suspect_needs() -> No
     schedule.blame(task, Cause.DIED, "SIGSEGV")
 
     # Worker 0 is used, and a fresh one is on its way in place of the dead one.
-    assert schedule.plan(0.2) == [Start()]
+    assert schedule.plan(0.2) == [StartWorker()]
     other = tasks(1, first=9)[0]
     schedule.blame(other, Cause.DIED, "SIGSEGV")
-    assert schedule.plan(0.2) == [Stop(0), Start()]
+    assert schedule.plan(0.2) == [Stop(0), StartWorker()]
 
 
 def test_twice_over_the_deadline_is_a_timeout_once_the_reference_is_cleared() -> None:
     schedule = running(1)
-    task = Task(7, 5.0, -0.5)
+    task = ItemTask(7, 5.0, -0.5)
 
     assert schedule.blame(task, Cause.DEADLINE, "") == []
     assert schedule.blame(task, Cause.DEADLINE, "") == []
-    assert task.step is Step.REFERENCE
+    assert task.step is ItemWork.REFERENCE
     # It is known to be slow, so another worker is started for the others.
-    assert schedule.plan(0.0) == [Send(0, (task,)), Start()]
+    assert schedule.plan(0.0) == [Send(0, (task,)), StartWorker()]
     done = schedule.answered(0, Verdict(ScoreStatus.SCORED, 0.0), 0.1)
 
     assert done == [Done(7, Verdict(ScoreStatus.TIMEOUT, -0.5, "not finished in 5 s, twice"))]
@@ -151,7 +151,7 @@ def test_twice_over_the_deadline_is_a_timeout_once_the_reference_is_cleared() ->
 
 def test_a_timeout_may_be_masked_instead() -> None:
     schedule = running(1)
-    schedule.add([Task(7, 2.5, None, step=Step.REFERENCE, failures=2)])
+    schedule.add([ItemTask(7, 2.5, None, step=ItemWork.REFERENCE, failures=2)])
     schedule.plan(0.0)
 
     done = schedule.answered(0, Verdict(ScoreStatus.SCORED, 0.0), 0.1)
@@ -161,7 +161,7 @@ def test_a_timeout_may_be_masked_instead() -> None:
 
 def test_a_check_of_a_reference_alone_gets_its_own_verdict() -> None:
     schedule = running(1)
-    schedule.add([Task(7, 2.5, None, step=Step.REFERENCE)])
+    schedule.add([ItemTask(7, 2.5, None, step=ItemWork.REFERENCE)])
     schedule.plan(0.0)
 
     done = schedule.answered(0, Verdict(ScoreStatus.SCORED, 0.0), 0.1)
@@ -171,7 +171,7 @@ def test_a_check_of_a_reference_alone_gets_its_own_verdict() -> None:
 
 def test_a_reference_that_does_not_finish_alone_is_an_error_without_reward() -> None:
     schedule = running(1)
-    task = Task(7, 5.0, 0.0, step=Step.REFERENCE, failures=2)
+    task = ItemTask(7, 5.0, 0.0, step=ItemWork.REFERENCE, failures=2)
 
     (done,) = schedule.blame(task, Cause.DEADLINE, "")
 
@@ -180,7 +180,7 @@ def test_a_reference_that_does_not_finish_alone_is_an_error_without_reward() -> 
 
 def test_a_bad_reference_that_the_check_finds_is_an_error() -> None:
     schedule = running(1)
-    schedule.add([Task(7, 5.0, 0.0, step=Step.REFERENCE, failures=2)])
+    schedule.add([ItemTask(7, 5.0, 0.0, step=ItemWork.REFERENCE, failures=2)])
     schedule.plan(0.0)
 
     assert schedule.answered(0, broken("no number"), 0.1) == [Done(7, broken("no number"))]
@@ -188,7 +188,7 @@ def test_a_bad_reference_that_the_check_finds_is_an_error() -> None:
 
 def test_dying_twice_on_an_item_is_an_error() -> None:
     schedule = running(1)
-    task = Task(7, 5.0, 0.0)
+    task = ItemTask(7, 5.0, 0.0)
 
     assert schedule.blame(task, Cause.DIED, "SIGSEGV") == []
     (done,) = schedule.blame(task, Cause.DIED, "SIGSEGV")
@@ -200,7 +200,7 @@ def test_dying_twice_on_an_item_is_an_error() -> None:
 @pytest.mark.parametrize("cause", [Cause.ORPHANED, Cause.UNREAD])
 def test_workers_lost_by_other_causes_blame_no_item_until_it_repeats(cause: Cause) -> None:
     schedule = running(1)
-    task = Task(7, 5.0, 0.0)
+    task = ItemTask(7, 5.0, 0.0)
 
     for _ in range(4):
         assert schedule.blame(task, cause, "") == []
@@ -220,20 +220,20 @@ def test_a_lost_worker_costs_the_items_behind_nothing() -> None:
 
     assert culprit is not None
     assert culprit.ticket == 0
-    assert schedule.plan(0.1) == [Start()]
+    assert schedule.plan(0.1) == [StartWorker()]
     schedule.started(1)
     # 1, 2, 3 are back in front of 4 to 7.
     assert sent(schedule.plan(0.1)) == {1: [1, 2, 3]}
 
 
-def all_but_one_slow() -> Schedule:
+def all_but_one_slow() -> WorkerSchedule:
     """Workers 0 and 1 are on the slow items 0 and 1; worker 2 is idle, and no more may come."""
     schedule = running(1, spare=2)
     for number in range(2):
         schedule.add(tasks(1, first=number))
         schedule.plan(float(number))
         assert schedule.tick(number + 0.25) == []
-        assert schedule.plan(number + 0.25) == [Start()]
+        assert schedule.plan(number + 0.25) == [StartWorker()]
         schedule.started(number + 1)
     assert schedule.workers == (1, 0, 2)
     return schedule
@@ -246,7 +246,7 @@ def test_slow_items_leave_one_worker_for_quick_ones() -> None:
 
     # Item 2 turns out slow too: it gives its worker up.
     assert schedule.tick(3.25) == [Stop(2)]
-    assert schedule.plan(3.25) == [Start()]
+    assert schedule.plan(3.25) == [StartWorker()]
     schedule.started(3)
     assert sent(schedule.plan(3.3)) == {3: [3]}
 
@@ -269,10 +269,10 @@ def test_an_item_that_gave_its_worker_up_goes_on_when_another_slow_one_is_done()
 
 def test_items_known_to_be_slow_go_one_by_one_and_never_take_the_last_worker() -> None:
     schedule = running(2, spare=1)
-    known = [Task(number, 5.0, 0.0, slow=True) for number in range(8)]
+    known = [ItemTask(number, 5.0, 0.0, slow=True) for number in range(8)]
     schedule.add(known)
 
-    assert schedule.plan(0.0) == [Send(0, (known[0],)), Send(1, (known[1],)), Start()]
+    assert schedule.plan(0.0) == [Send(0, (known[0],)), Send(1, (known[1],)), StartWorker()]
     schedule.started(2)
     assert schedule.plan(0.1) == []
     schedule.add(tasks(1, first=8))
@@ -304,7 +304,7 @@ def test_surplus_workers_go_when_the_slow_one_is_back() -> None:
     schedule.add(tasks(1))
     schedule.plan(0.0)
     schedule.tick(0.25)
-    assert schedule.plan(0.25) == [Start()]
+    assert schedule.plan(0.25) == [StartWorker()]
     schedule.started(1)
 
     schedule.answered(0, correct(), 0.5)
@@ -320,4 +320,4 @@ def test_a_worn_out_worker_is_replaced() -> None:
     schedule.plan(0.1)
     schedule.answered(0, correct(), 0.2)
 
-    assert schedule.plan(0.2) == [Stop(0), Start()]
+    assert schedule.plan(0.2) == [Stop(0), StartWorker()]

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import SecretStr, ValidationError
 
-from reward.models.wire import Options
+from reward.models.wire import ModelOptions
 from reward.remote_endpoints import Endpoint
 from reward.settings import RewardSettings
 
@@ -21,7 +21,7 @@ def test_names_stand_for_urls_folders_and_keys() -> None:
     assert settings.verifier_endpoints == [Endpoint("haiku", "http://haiku:9000/v1/score")]
     assert settings.judge_endpoints == {"strict": Endpoint("strict", "https://judge:8000/v1", "k")}
     assert settings.model_places == {
-        "near": Options("/models/rm", max_tokens=512),
+        "near": ModelOptions("/models/rm", max_tokens=512),
         "far": Endpoint("far", "http://rm:8000"),
     }
 
@@ -32,7 +32,9 @@ def test_models_that_are_loaded_here_take_the_gpus_in_turn() -> None:
         reward_gpus="2, GPU-7f",
     )
 
-    loaded = {n: one.gpu for n, one in settings.model_places.items() if isinstance(one, Options)}
+    loaded = {
+        n: one.gpu for n, one in settings.model_places.items() if isinstance(one, ModelOptions)
+    }
     assert loaded == {"a": "2", "b": "GPU-7f", "c": "2"}
 
 

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from reward.metrics import Metrics
 from reward.scoring import Service, verdicts_of
-from reward.verifiers.base import Item, Step, Verdict, Verifier, VerifierParams
+from reward.verifiers.base import Item, ItemWork, Verdict, Verifier, VerifierParams
 from reward.workers import worker
 from reward.workers.requests import Request, request_for
 from reward.workers.worker import verdict_on
@@ -28,7 +28,7 @@ from tests.unit.reward.scoring import VERIFIERS
 def test_an_answer_that_breaks_a_verifier_of_ours_earns_nothing(
     name: str, completion: str, answer: object
 ) -> None:
-    verdict = verdict_on(VERIFIERS[name], Item(name, "", completion, answer, {}), Step.SCORE)
+    verdict = verdict_on(VERIFIERS[name], Item(name, "", completion, answer, {}), ItemWork.SCORE)
 
     assert verdict.reward == 0, verdict
 
@@ -42,7 +42,7 @@ def test_a_mistake_in_a_verifier_of_the_users_own_stays_an_error() -> None:
         def score(self, item: Item, params: VerifierParams) -> Verdict:
             raise RuntimeError("a typo")
 
-    verdict = verdict_on(Broken(), Item("broken", "", "x", None, {}), Step.SCORE)
+    verdict = verdict_on(Broken(), Item("broken", "", "x", None, {}), ItemWork.SCORE)
 
     assert (verdict.status, verdict.reward) == ("error", None)
     assert "a typo" in verdict.detail
@@ -60,7 +60,7 @@ async def test_an_exception_of_a_built_in_verifier_is_counted_and_logged_once() 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker, "BUILT_IN", (Nested,))
         items = [Item("nested", "", answer, None, {}) for answer in "aab"]
-        verdicts = [verdict_on(Nested(), item, Step.SCORE) for item in items]
+        verdicts = [verdict_on(Nested(), item, ItemWork.SCORE) for item in items]
 
     async def score(asked: list[Request]) -> list[Verdict]:
         return verdicts if asked else []
