@@ -20,7 +20,7 @@ from learner.persist.background import Background
 from learner.persist.disk_retry import Disk
 from learner.publishing.delta_chain import DeltaChain
 from learner.publishing.mirror import Mirror, by_folder_names
-from learner.publishing.versions import ChangedWeights, Deltas, Head, HostWeights, Version
+from learner.publishing.versions import ChangedWeights, Deltas, HostWeights, Version, VersionHeader
 from services.contracts.canary import CANARY
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import DELTA, WeightFile, WeightManifest, version_tag
@@ -153,9 +153,9 @@ class Publisher(Background[Version | Again]):
             self._mirror = None
             computed = in_threads(_checksum, item.tensors.values())
             checksums = dict(zip(item.tensors, computed, strict=True))
-            head = self._proved_alike(item.head, checksums == self._checksums)
+            header = self._proved_alike(item.header, checksums == self._checksums)
             self._checksums = checksums
-            manifest = self._whole(head, item.tensors, item.kind)
+            manifest = self._whole(header, item.tensors, item.kind)
             if self._deltas is not None and item.kind == "full":
                 self._mirror = Mirror(item.tensors)
         elif isinstance(item, ChangedWeights):
@@ -163,8 +163,8 @@ class Publisher(Background[Version | Again]):
         else:
             assert self._newest is not None
             assert self._mirror is not None
-            head = Head(self._newest.version, item.created, self._newest.canary)
-            manifest = self._whole(head, self._mirror.tensors)
+            header = VersionHeader(self._newest.version, item.created, self._newest.canary)
+            manifest = self._whole(header, self._mirror.tensors)
         self._register(manifest)
         self._newest = manifest
         self._kept = (*self._kept, manifest)[-KEPT_VERSIONS:]
@@ -181,39 +181,39 @@ class Publisher(Background[Version | Again]):
         assert self._newest is not None
         names, copies, mirror = self._deltas.names, self._deltas.copies, self._mirror
         changes = by_folder_names(item.changes, names, copies, item.ready)
-        version = item.head.version
+        version = item.header.version
         delta = mirror.change(changes, self._newest.tag, version_tag(self._lineage, version))
         self._checksums = None
-        head = self._proved_alike(item.head, delta.changed == 0)
+        header = self._proved_alike(item.header, delta.changed == 0)
         share = delta.changed / max(1, mirror.weights)
         if self.distrusted(workers) or not self._chain.takes(version, delta.bytes):
-            return self._whole(head, mirror.tensors), share
+            return self._whole(header, mirror.tensors), share
         name = delta_name(self._run, version, self._lineage)
-        more = _metadata(head)
+        more = _metadata(header)
         file = self._written(name, delta.bytes, lambda path: delta.write(path, more))
         self._chain.add(version, file)
-        return self._manifest(head, "delta", len(mirror.tensors)), share
+        return self._manifest(header, "delta", len(mirror.tensors)), share
 
-    def _proved_alike(self, head: Head, unchanged: bool) -> Head:
-        """Return `head` with the canary of the previous version, if both versions have the same
+    def _proved_alike(self, header: VersionHeader, unchanged: bool) -> VersionHeader:
+        """Return `header` with the canary of the previous version, if both versions have the same
         weights. Two passes over equal weights may differ by rounding (number of threads, kernel),
         and workers would take the difference for weights that did not arrive."""
         if not unchanged or self._newest is None:
-            return head
-        return replace(head, canary=self._newest.canary)
+            return header
+        return replace(header, canary=self._newest.canary)
 
     def _whole(
         self,
-        head: Head,
+        header: VersionHeader,
         tensors: dict[str, torch.Tensor],
         kind: Literal["full", "adapter"] = "full",
     ) -> WeightManifest:
-        name = weights_name(self._run, head.version, self._lineage)
+        name = weights_name(self._run, header.version, self._lineage)
         size = sum(tensor.nbytes for tensor in tensors.values())
-        metadata = {"format": "pt", **_metadata(head)}
+        metadata = {"format": "pt", **_metadata(header)}
         file = self._written(name, size, lambda path: save_file(tensors, path, metadata=metadata))
-        self._chain.begin(head.version, file)
-        return self._manifest(head, kind, len(tensors))
+        self._chain.begin(header.version, file)
+        return self._manifest(header, kind, len(tensors))
 
     def _written(self, name: str, size: int, write: Callable[[Path], None]) -> WeightFile:
         """Write the file `name`, of about `size` bytes, with `write`."""
@@ -226,18 +226,18 @@ class Publisher(Background[Version | Again]):
         return self._disk.retry(name, written, size)
 
     def _manifest(
-        self, head: Head, kind: Literal["full", "delta", "adapter"], tensors: int
+        self, header: VersionHeader, kind: Literal["full", "delta", "adapter"], tensors: int
     ) -> WeightManifest:
         return WeightManifest(
             run=self._run,
-            version=head.version,
+            version=header.version,
             lineage=self._lineage,
             kind=kind,
             files=self._chain.files,
             tensors=tensors,
             model=f"runs/{self._run}/model",
-            created=head.created,
-            canary=head.canary,
+            created=header.created,
+            canary=header.canary,
         )
 
     def _delete_old(self) -> None:
@@ -254,9 +254,9 @@ def _checksum(tensor: torch.Tensor) -> str:
     return tensor_checksum(tensor.reshape(-1).view(torch.uint8).numpy())
 
 
-def _metadata(head: Head) -> dict[str, str]:
+def _metadata(header: VersionHeader) -> dict[str, str]:
     """Metadata for programs that read the file without its manifest."""
-    return {CANARY: msgspec.json.encode(head.canary).decode()} if head.canary else {}
+    return {CANARY: msgspec.json.encode(header.canary).decode()} if header.canary else {}
 
 
 def weights_name(run: str, version: int, lineage: str) -> str:

@@ -22,7 +22,7 @@ from services.contracts.config.rollout import PublishedAs
 
 
 @dataclass(frozen=True)
-class Head:
+class VersionHeader:
     """The fields of a version's manifest, except its files."""
 
     version: int
@@ -35,7 +35,7 @@ class Head:
 class HostWeights:
     """A host copy of a version's weights."""
 
-    head: Head
+    header: VersionHeader
     tensors: dict[str, torch.Tensor]
     kind: Literal["full", "adapter"] = "full"
 
@@ -44,7 +44,7 @@ class HostWeights:
 class ChangedWeights:
     """The changes from the previous version to this version, still on the device."""
 
-    head: Head
+    header: VersionHeader
     changes: Changes
     ready: "torch.cuda.Event | None" = None
     """See `HostCopies.now`."""
@@ -72,7 +72,7 @@ def host_weights(
     call this together; a rank with `part` None copies nothing."""
     tensors = trained_on_host(loaded, loaded.publish_dtype, part)
     kind: Literal["full", "adapter"] = "adapter" if loaded.lora else "full"
-    return HostWeights(Head(version, created, canary), tensors, kind)
+    return HostWeights(VersionHeader(version, created, canary), tensors, kind)
 
 
 class Versions:
@@ -101,8 +101,8 @@ class Versions:
         if self._before is not None and self.deltas is not None:
             changes = self._before.changes()
             if changes is not None:
-                head = Head(version, created, canary)
-                return ChangedWeights(head, changes, self.deltas.copies.now())
+                header = VersionHeader(version, created, canary)
+                return ChangedWeights(header, changes, self.deltas.copies.now())
         part = WHOLE if self._first else None
         weights = host_weights(self._loaded, version, created, part, canary)
         if self._before is not None:

@@ -21,7 +21,7 @@ CPU_VOCABULARY = 2048
 """4 MiB on a CPU, which fit in its caches: a third faster forward, a tenth faster backward."""
 
 
-class Head(NamedTuple):
+class OutputHead(NamedTuple):
     """An output head, and the types of its computation."""
 
     weight: torch.Tensor
@@ -77,7 +77,7 @@ class _HeadLogprobs(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         kind = compute or hidden.dtype
         wide = torch.promote_types(hidden.dtype, torch.float32)
-        head = Head(weight, bias, scale, kind, wide)
+        head = OutputHead(weight, bias, scale, kind, wide)
         total = hidden.shape[0]
         normaliser = hidden.new_empty(total, dtype=wide)
         entropy = hidden.new_empty(total, dtype=wide)
@@ -114,7 +114,7 @@ class _HeadLogprobs(torch.autograd.Function):
         grad = torch.zeros_like(normaliser) if given is None else given * scale.multiplier
         by_entropy = None if of_entropy is None else of_entropy * scale.multiplier
         sums = HeadGradients(hidden, weight, bias, wide, ctx.needs_input_grad)
-        head = Head(weight, bias, scale, kind, wide)
+        head = OutputHead(weight, bias, scale, kind, wide)
         for r in range(0, hidden.shape[0], rows):
             part, target = hidden[r : r + rows].to(kind), targets[r : r + rows]
             for v in range(0, weight.shape[0], vocabulary):
@@ -175,7 +175,7 @@ class HeadGradients:
         ]
 
 
-def _logits(hidden: torch.Tensor, head: Head, start: int, size: int) -> torch.Tensor:
+def _logits(hidden: torch.Tensor, head: OutputHead, start: int, size: int) -> torch.Tensor:
     logits = (hidden @ head.weight[start : start + size].to(head.kind).T).to(head.wide)
     if head.bias is not None:
         logits += head.bias[start : start + size]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from learner.model.head.logit_scale import PLAIN, LogitScale
-from learner.model.head.output_head import Head, HeadGradients
+from learner.model.head.output_head import HeadGradients, OutputHead
 
 ELEMENTS = 1 << 24
 """Numbers in a chunk of output embeddings: at most 64 MiB of float32."""
@@ -60,7 +60,7 @@ class _TopKLogprobs(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         kind = compute or hidden.dtype
         wide = torch.promote_types(hidden.dtype, torch.float32)
-        head = Head(weight, bias, scale, kind, wide)
+        head = OutputHead(weight, bias, scale, kind, wide)
         rows = max(1, elements // max(1, sampling_mask.shape[1] * hidden.shape[1]))
         logprobs = hidden.new_empty(hidden.shape[0], dtype=wide)
         entropy = torch.empty_like(logprobs)
@@ -83,7 +83,7 @@ class _TopKLogprobs(torch.autograd.Function):
         scale, kind, wide, rows = ctx.options
         of_logprobs, of_entropy = grads
         sums = HeadGradients(hidden, weight, bias, wide, ctx.needs_input_grad)
-        head = Head(weight, bias, scale, kind, wide)
+        head = OutputHead(weight, bias, scale, kind, wide)
         for r in range(0, hidden.shape[0], rows):
             part = slice(r, r + rows)
             logits, chosen = _logits(hidden[part], head, sampling_mask[part])
@@ -113,7 +113,7 @@ class _TopKLogprobs(torch.autograd.Function):
 
 
 def _logits(
-    hidden: torch.Tensor, head: Head, sampling_mask: torch.Tensor
+    hidden: torch.Tensor, head: OutputHead, sampling_mask: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return [rows, w] logits of the ids in `sampling_mask` [rows, w], −∞ for padding, and their
     output embeddings [rows, w, d]."""
