@@ -137,7 +137,7 @@ async def _serve(
         metrics=metrics,
     )
     calls = Calls(
-        [one for one in registry.values() if isinstance(one, RemoteVerifier)],
+        [verifier for verifier in registry.values() if isinstance(verifier, RemoteVerifier)],
         at_once=settings.remote_at_once,
         capacity=settings.max_queued_items,
         metrics=metrics,

@@ -165,17 +165,17 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def check(request: CheckRequest) -> CheckResponse:
         """Check that the verifiers exist, accept these parameters, and can score with the
         references of these rows. Nothing is scored."""
-        found = checked_uses(request.uses, service.registry)
-        verdicts = await verdicts_of(service, [check.request for check in found.checks])
+        uses = checked_uses(request.uses, service.registry)
+        verdicts = await verdicts_of(service, [check.request for check in uses.checks])
         unreadable = [
             UseProblem(use=check.use, row=check.row, path=check.path, message=verdict.detail)
-            for check, verdict in zip(found.checks, verdicts, strict=True)
+            for check, verdict in zip(uses.checks, verdicts, strict=True)
             if verdict.status is ScoreStatus.ERROR
         ]
         return CheckResponse(
-            problems=sorted([*found.problems, *unreadable], key=lambda problem: problem.use),
-            takes_any=found.takes_any,
-            own=found.own,
+            problems=sorted([*uses.problems, *unreadable], key=lambda problem: problem.use),
+            takes_any=uses.takes_any,
+            own=uses.own,
             teacher=teacher_problem(service.teachers, request.teacher),
         )
 
@@ -192,12 +192,12 @@ def _add_routes(app: FastAPI, service: Service) -> None:
             asked = service.teachers.logprobs(
                 request.teacher, request.model, request.prompt, request.completion
             )
-            found = await while_connected(client, taught(asked))
+            logprobs = await while_connected(client, taught(asked))
         # The reply is not validated again: it may hold a million numbers.
         return (
             Response(status_code=CLIENT_GONE)
-            if found is None
-            else JSONResponse({"logprobs": found})
+            if logprobs is None
+            else JSONResponse({"logprobs": logprobs})
         )
 
     @app.post(
@@ -211,8 +211,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         equal if all their ids have equal text."""
         with service.serving():
             asked = service.teachers.text(request.teacher, request.model, request.tokens)
-            found = await while_connected(client, taught(asked))
-        return Response(status_code=CLIENT_GONE) if found is None else TeacherText(text=found)
+            decoded = await while_connected(client, taught(asked))
+        return Response(status_code=CLIENT_GONE) if decoded is None else TeacherText(text=decoded)
 
     @app.post(
         "/v1/python",
@@ -225,13 +225,13 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         `rollout.episode: tools`."""
         with service.serving():
             ran = verdicts_of(service, [work_of(request, service.registry)])
-            found = await while_connected(client, ran)
-        if found is None:
+            verdicts = await while_connected(client, ran)
+        if verdicts is None:
             return Response(status_code=CLIENT_GONE)
-        if found[0].status is ScoreStatus.ERROR:
+        if verdicts[0].status is ScoreStatus.ERROR:
             # The program may have caused this: a client that retries for ever would never end.
-            raise Problem(422, found[0].detail)
-        return PythonOutput(output=found[0].detail)
+            raise Problem(422, verdicts[0].detail)
+        return PythonOutput(output=verdicts[0].detail)
 
     @app.get("/healthz", summary="Alive", response_model_exclude_defaults=True)
     async def healthz() -> ServiceHealth:
@@ -272,7 +272,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
 def _unavailable(registry: Registry) -> dict[str, str]:
     return {
-        name: one.notice for name, one in registry.items() if not (one.available or one.lacks_extra)
+        name: verifier.notice
+        for name, verifier in registry.items()
+        if not (verifier.available or verifier.lacks_extra)
     }
 
 

@@ -113,14 +113,14 @@ class Endpoint:
             kind = UnavailableError if away else PassingError
             raise kind(f"endpoint {self.name!r}: {what}") from error
         if not response.is_success:
-            said = content[:300].decode(errors="replace")
+            excerpt = content[:300].decode(errors="replace")
             passing = response.is_server_error or response.status_code in (408, 409, 425, 429)
             failure: type[EndpointError] = PassingError if passing else EndpointError
             if response.status_code in (429, 503):
                 failure = UnavailableError
             elif response.status_code in (401, 403, 404):
                 failure = SettingsError
-            raise failure(f"endpoint {self.name!r} answers {response.status_code}: {said}")
+            raise failure(f"endpoint {self.name!r} answers {response.status_code}: {excerpt}")
         try:
             return httpx.Response(200, content=content).json()
         except (ValueError, RecursionError):

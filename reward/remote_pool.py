@@ -57,7 +57,7 @@ class Calls:
         self.capacity = capacity
         self._verifiers = list(verifiers)
         # A limit for each verifier: a slow judge does not delay a reward model.
-        self._turns = {one.name: asyncio.Semaphore(at_once) for one in self._verifiers}
+        self._turns = {verifier.name: asyncio.Semaphore(at_once) for verifier in self._verifiers}
         self._metrics = metrics
         self._running: set[asyncio.Task[Verdict]] = set()
         self._closing = False

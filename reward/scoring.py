@@ -101,13 +101,13 @@ async def scored(service: Service, request: ScoreRequest) -> ScoreResponse:
 
 async def verdicts_of(service: Service, items: Sequence[Request | RemoteCall]) -> list[Verdict]:
     """Return the verdicts in the order of the items. Raises Problem (429, 503)."""
-    own = [item for item in items if isinstance(item, Request)]
+    local = [item for item in items if isinstance(item, Request)]
     asked = [item for item in items if isinstance(item, RemoteCall)]
     try:
         # Admit all items or no item: a refused request leaves no work behind.
-        service.pool.admit(len(own))
+        service.pool.admit(len(local))
         service.calls.admit(len(asked))
-        pooled, called = await asyncio.gather(service.pool.score(own), service.calls.score(asked))
+        pooled, called = await asyncio.gather(service.pool.score(local), service.calls.score(asked))
     except QueueFullError as full:
         raise Problem(
             429,
@@ -116,7 +116,7 @@ async def verdicts_of(service: Service, items: Sequence[Request | RemoteCall]) -
         ) from None
     except PoolClosedError:
         raise _draining() from None
-    for item, verdict in zip(own, pooled, strict=True):
+    for item, verdict in zip(local, pooled, strict=True):
         _log_unjudged(service, item.verifier, verdict)
     judged, answered = iter(pooled), iter(called)
     return [next(judged if isinstance(item, Request) else answered) for item in items]

@@ -147,7 +147,7 @@ class RewardSettings(Settings):
         try:
             listed = json.loads(given)
         except ValueError:
-            return [one.strip() for one in given.split(",") if one.strip()]
+            return [entry.strip() for entry in given.split(",") if entry.strip()]
         return [*map(str, listed)] if isinstance(listed, list) else [given]
 
     @field_validator("judges", "reward_models", "teachers")

@@ -72,15 +72,15 @@ class Teachers:
             path = "/v1/completions"
             reply = await self._ask(endpoint, path, _named(body, model), len(tokens))
         scored = _as(reply, _ScoredTokens, endpoint, path).choices
-        said = scored[0].prompt_logprobs if scored else []
-        if len(said) != len(tokens):
+        positions = scored[0].prompt_logprobs if scored else []
+        if len(positions) != len(tokens):
             raise EndpointError(
-                f"endpoint {endpoint.name!r} scored {len(said)} of {len(tokens)} tokens: is it a "
-                "vLLM server?"
+                f"endpoint {endpoint.name!r} scored {len(positions)} of {len(tokens)} tokens: is "
+                "it a vLLM server?"
             )
         return [
             _logprob(endpoint, token, of_token)
-            for token, of_token in zip(completion, said[len(prompt) :], strict=True)
+            for token, of_token in zip(completion, positions[len(prompt) :], strict=True)
         ]
 
     async def text(self, name: str, model: str | None, tokens: list[int]) -> str:
@@ -116,13 +116,13 @@ def _as(reply: Any, kind: type[Any], endpoint: Endpoint, path: str) -> Any:
         ) from None
 
 
-def _logprob(endpoint: Endpoint, token: int, said: dict[str, _Logprob] | None) -> float:
-    found = (said or {}).get(str(token))
-    if found is None:
+def _logprob(endpoint: Endpoint, token: int, choices: dict[str, _Logprob] | None) -> float:
+    choice = (choices or {}).get(str(token))
+    if choice is None:
         raise EndpointError(f"endpoint {endpoint.name!r} scored another token than {token}")
-    if not (math.isfinite(found.logprob) and found.logprob <= IMPOSSIBLE):
+    if not (math.isfinite(choice.logprob) and choice.logprob <= IMPOSSIBLE):
         raise EndpointError(
-            f"endpoint {endpoint.name!r} answers {found.logprob:g} for token {token}, which is no "
+            f"endpoint {endpoint.name!r} answers {choice.logprob:g} for token {token}, which is no "
             "log-probability: start its vLLM without --logprobs-mode raw_logits or processed_logits"
         )
-    return min(found.logprob, 0.0)
+    return min(choice.logprob, 0.0)

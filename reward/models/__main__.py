@@ -59,7 +59,9 @@ def _serve(connection: socket.socket, scorer: Scorer) -> None:
         waiting += _encoded(connection, scorer, [_QUESTIONS.decode(body) for body in bodies])
         if not waiting:
             continue
-        chosen = next_batch([len(one.ids) for _, one in waiting], scorer.batch_tokens)
+        chosen = next_batch(
+            [len(conversation.ids) for _, conversation in waiting], scorer.batch_tokens
+        )
         batch = [waiting[index] for index in chosen]
         for index in reversed(chosen):
             del waiting[index]
@@ -78,23 +80,25 @@ def _encoded(
     except Exception as error:
         if len(questions) > 1:
             return [
-                one for question in questions for one in _encoded(connection, scorer, [question])
+                encoded
+                for question in questions
+                for encoded in _encoded(connection, scorer, [question])
             ]
         problem = f"the model's tokenizer does not take it: {brief(error)}"
         connection.sendall(pack(Scored(questions[0].ticket, [], problem=problem)))
         return []
-    return [(question.ticket, one) for question, one in zip(questions, made, strict=True)]
+    return [(question.ticket, encoded) for question, encoded in zip(questions, made, strict=True)]
 
 
 def _answer(
     connection: socket.socket, scorer: Scorer, batch: Sequence[tuple[int, Encoded]]
 ) -> None:
-    results = scores_of(scorer, [one for _, one in batch])
-    for (ticket, one), scores in zip(batch, results, strict=True):
+    results = scores_of(scorer, [conversation for _, conversation in batch])
+    for (ticket, conversation), scores in zip(batch, results, strict=True):
         if isinstance(scores, str):
-            connection.sendall(pack(Scored(ticket, [], one.truncated, scores)))
+            connection.sendall(pack(Scored(ticket, [], conversation.truncated, scores)))
         else:
-            connection.sendall(pack(Scored(ticket, scores, one.truncated)))
+            connection.sendall(pack(Scored(ticket, scores, conversation.truncated)))
 
 
 if __name__ == "__main__":

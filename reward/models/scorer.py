@@ -75,10 +75,10 @@ def load(options: ModelOptions) -> Scorer:
 
 def _check(folder: Path) -> None:
     try:
-        found = check_folder(folder)
+        model_folder = check_folder(folder)
     except UnusableFolder as error:
         raise LoadError(str(error)) from error
-    if found.adapter is not None:
+    if model_folder.adapter is not None:
         raise LoadError(f"{folder} is an adapter: merge it into its base, and name the whole model")
 
 
@@ -95,7 +95,7 @@ def scores_of(scorer: Scorer, batch: list[Encoded]) -> list[Scores]:
     except Exception as error:
         if len(batch) == 1:
             return [f"the model breaks on it: {brief(error)}"]
-    return [scores for one in batch for scores in scores_of(scorer, [one])]
+    return [scores for conversation in batch for scores in scores_of(scorer, [conversation])]
 
 
 class Classifier:
@@ -132,16 +132,18 @@ class Classifier:
         the question, and the last message as its answer. Raises ValueError for a template that
         leaves out the question."""
         if getattr(self.tokenizer, "chat_template", None):
-            texts = [chat_text(one, self.tokenizer, answer_follows=False) for one in conversations]
+            texts = [
+                chat_text(chat, self.tokenizer, answer_follows=False) for chat in conversations
+            ]
             # The template has written the special tokens.
             made = self.tokenizer(texts, add_special_tokens=False)
         else:
             made = self.tokenizer(
                 [
-                    "\n".join(str(message["content"]) for message in one[:-1])
-                    for one in conversations
+                    "\n".join(str(message["content"]) for message in chat[:-1])
+                    for chat in conversations
                 ],
-                [str(one[-1]["content"]) for one in conversations],
+                [str(chat[-1]["content"]) for chat in conversations],
                 truncation="longest_first",
                 max_length=self.max_tokens,
             )
@@ -170,17 +172,22 @@ class Classifier:
     @torch.inference_mode()
     def _forward(self, batch: list[Encoded]) -> list[list[float]]:
         pad = self._pad(batch)
-        longest = max(len(one.ids) for one in batch)
-        gaps = [longest - len(one.ids) for one in batch]
+        longest = max(len(conversation.ids) for conversation in batch)
+        gaps = [longest - len(conversation.ids) for conversation in batch]
         inputs = {
-            "input_ids": [one.ids + [pad] * gap for one, gap in zip(batch, gaps, strict=True)],
+            "input_ids": [
+                conversation.ids + [pad] * gap
+                for conversation, gap in zip(batch, gaps, strict=True)
+            ],
             "attention_mask": [
-                [1] * len(one.ids) + [0] * gap for one, gap in zip(batch, gaps, strict=True)
+                [1] * len(conversation.ids) + [0] * gap
+                for conversation, gap in zip(batch, gaps, strict=True)
             ],
         }
-        if all(one.types is not None for one in batch):
+        if all(conversation.types is not None for conversation in batch):
             inputs["token_type_ids"] = [
-                (one.types or []) + [0] * gap for one, gap in zip(batch, gaps, strict=True)
+                (conversation.types or []) + [0] * gap
+                for conversation, gap in zip(batch, gaps, strict=True)
             ]
         tensors = {name: torch.tensor(rows, device=self.device) for name, rows in inputs.items()}
         rows: list[list[float]] = self.model(**tensors).logits.float().tolist()
@@ -194,7 +201,7 @@ class Classifier:
         batch.
         """
         pad = self.tokenizer.pad_token_id
-        used = {token for one in batch for token in one.ids}
+        used = {token for conversation in batch for token in conversation.ids}
         if pad is None or pad in used:
             pad = next(token for token in range(len(used) + 1) if token not in used)
         self.model.config.get_text_config().pad_token_id = pad
@@ -224,18 +231,20 @@ class OwnScorer:
         """Implements `Scorer.encode`. The model reads messages itself. The batching uses an
         estimate of four characters a token."""
         return [
-            Encoded([0] * (1 + sum(len(str(m["content"])) for m in one) // 4), None, False, one)
-            for one in conversations
+            Encoded([0] * (1 + sum(len(str(m["content"])) for m in chat) // 4), None, False, chat)
+            for chat in conversations
         ]
 
     @torch.inference_mode()
     def score(self, batch: list[Encoded]) -> list[Scores]:
         """Implements `Scorer.score`."""
-        conversations = [one.messages for one in batch]
+        conversations = [conversation.messages for conversation in batch]
         if hasattr(self.model, "get_scores"):
             scores = self.model.get_scores(self.tokenizer, conversations)
         else:
-            scores = [self.model.get_score(self.tokenizer, one) for one in conversations]
+            scores = [
+                self.model.get_score(self.tokenizer, conversation) for conversation in conversations
+            ]
         return [_finite([float(score)]) for score in scores]
 
 

@@ -29,17 +29,17 @@ def delegated() -> Path | None:
     """Return the cgroup for the programs' cgroups. Return None if no cgroup is delegated. The first
     call moves all processes of the service's cgroup to a child of it."""
     try:
-        own = _own()
-        if own is None:
+        group = _service_group()
+        if group is None:
             return None
-        if own.name == _SERVICE and _words(own.parent / "cgroup.subtree_control") >= _NEEDED:
-            return own.parent
-        if not (_is_ours(own) and _words(own / "cgroup.controllers") >= _NEEDED):
+        if group.name == _SERVICE and _words(group.parent / "cgroup.subtree_control") >= _NEEDED:
+            return group.parent
+        if not (_is_ours(group) and _words(group / "cgroup.controllers") >= _NEEDED):
             return None
-        _prepare(own)
+        _prepare(group)
     except OSError:
         return None
-    return own
+    return group
 
 
 class ProgramGroup:
@@ -89,7 +89,7 @@ def remove_left_behind(parent: Path) -> None:
             _remove(path)
 
 
-def _own() -> Path | None:
+def _service_group() -> Path | None:
     """Return this process's cgroup, if this machine has one hierarchy for all controllers."""
     lines = Path("/proc/self/cgroup").read_text().splitlines()
     paths = [line[3:] for line in lines if line.startswith("0::/")]
@@ -101,34 +101,34 @@ def _own() -> Path | None:
     return None
 
 
-def _is_ours(own: Path) -> bool:
+def _is_ours(group: Path) -> bool:
     """Tell whether only this service makes cgroups here. systemd marks the cgroups that it
     delegates."""
-    writable = all(os.access(own / name, os.W_OK) for name in ("", "cgroup.procs"))
+    writable = all(os.access(group / name, os.W_OK) for name in ("", "cgroup.procs"))
     if not writable or not os.path.exists("/run/systemd/system"):
         # This is a container's own cgroup, or one that a user has been given.
         return writable
     for name in ("user.delegate", "trusted.delegate"):
         with contextlib.suppress(OSError):
-            return os.getxattr(own, name) == b"1"
+            return os.getxattr(group, name) == b"1"
     return False
 
 
-def _prepare(own: Path) -> None:
-    """Let the children of `own` limit memory, processes and CPU time."""
+def _prepare(group: Path) -> None:
+    """Let the children of `group` limit memory, processes and CPU time."""
     # The hierarchy's root has no type, and may hold processes.
-    if (own / "cgroup.type").exists():
-        service = own / _SERVICE
+    if (group / "cgroup.type").exists():
+        service = group / _SERVICE
         service.mkdir(exist_ok=True)
         # A process may be forked meanwhile.
-        while pids := (own / "cgroup.procs").read_text().split():
+        while pids := (group / "cgroup.procs").read_text().split():
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
                     (service / "cgroup.procs").write_text(pid)
-    wanted = {*_NEEDED, "cpu"} & _words(own / "cgroup.controllers")
-    (own / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
+    wanted = {*_NEEDED, "cpu"} & _words(group / "cgroup.controllers")
+    (group / "cgroup.subtree_control").write_text(" ".join(f"+{name}" for name in wanted))
     with contextlib.suppress(OSError):
-        (own / _SERVICE / "cpu.weight").write_text(str(_SERVICE_WEIGHT))
+        (group / _SERVICE / "cpu.weight").write_text(str(_SERVICE_WEIGHT))
 
 
 def _remove(path: Path) -> None:

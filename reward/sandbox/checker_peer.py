@@ -77,10 +77,10 @@ class CheckerPeer(Peer):
         given = [*arguments, *keywords.values()]
         if operation == "call":
             self._passed.extend(value for value in given if type(value) in CONTAINERS)
-        found = self.request([operation, raw, names], given)
+        result = self.request([operation, raw, names], given)
         if operation in ("call", "getattr", "special"):
-            self.copied = self.copied or isinstance(found, (*CONTAINERS, tuple))
-        return found
+            self.copied = self.copied or isinstance(result, (*CONTAINERS, tuple))
+        return result
 
     def kept(self) -> str:
         """Return why copies may have made a test fail: the program has kept a container that was
@@ -98,7 +98,8 @@ class CheckerPeer(Peer):
         do not see the change."""
         inner = old.values() if isinstance(old, dict) else old if isinstance(old, list) else ()
         self.replaced = self.replaced or any(
-            type(one) in CONTAINERS and sys.getrefcount(one) > _OWN for one in inner
+            type(container) in CONTAINERS and sys.getrefcount(container) > _OWN
+            for container in inner
         )
         super().change(old, new)
 
@@ -158,7 +159,9 @@ class CheckerPeer(Peer):
         while frame := frame.f_back:  # type: ignore[assignment]
             if frame.f_code.co_filename == "tests.py":
                 at = frame.f_lineno
-                names.update(one.name for one in self._caught if one.first <= at <= one.last)
+                names.update(
+                    catch.name for catch in self._caught if catch.first <= at <= catch.last
+                )
         return names
 
     def failed(self, error: BaseException) -> None:
@@ -225,7 +228,7 @@ class CheckerPeer(Peer):
         if base in IMMUTABLE:
             space["__hash__"] = base.__hash__
             space.update({each: hiding(each) for each in about["hides"] if each[0] != "_"})
-        kept = [one for one in about["bases"] if _kept(one)]
+        kept = [parent for parent in about["bases"] if _kept(parent)]
         try:
             return RemoteType(name, (*kept, *([] if _remote(kept) else [Remote])), space)
         except TypeError:
@@ -238,15 +241,15 @@ class CheckerPeer(Peer):
             made = self.decode_class(kind)
             link = made._link
             assert link is not None
-            found: Any
+            stand_in: Any
             if issubclass(made, BaseException):
-                found = _exception(made, [self.decode(value) for value in plain])
+                stand_in = _exception(made, [self.decode(value) for value in plain])
             elif link.base in IMMUTABLE:
-                found = link.base.__new__(made, self.decode(plain))
+                stand_in = link.base.__new__(made, self.decode(plain))
             else:
-                found = object.__new__(made)
-            object.__setattr__(found, "_Remote__link", Link(self, number, link.base))
-            self.learn(number, found)
+                stand_in = object.__new__(made)
+            object.__setattr__(stand_in, "_Remote__link", Link(self, number, link.base))
+            self.learn(number, stand_in)
         return self._stand_ins[number]
 
 
@@ -296,8 +299,8 @@ def hiding(name: str) -> property:
     def hiding(self: Any) -> Any:
         link = link_of(self)
         assert link is not None
-        found = ask(self, "getattr", name)
-        plain = link.made or (link_of(found) is None and not callable(found))
-        return found if plain else getattr(link.base, name).__get__(self)
+        held = ask(self, "getattr", name)
+        plain = link.made or (link_of(held) is None and not callable(held))
+        return held if plain else getattr(link.base, name).__get__(self)
 
     return property(hiding)

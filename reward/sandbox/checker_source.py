@@ -55,7 +55,7 @@ def used_names(tree: ast.Module) -> Used:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             defined.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
-            defined.update(one.asname or one.name.partition(".")[0] for one in node.names)
+            defined.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
         elif isinstance(node, ast.Try) and _catches(node, "NameError"):
             defined.update(_stored(node))
     modules = {node.id for node in owners if isinstance(node, ast.Name)}
@@ -70,7 +70,7 @@ def _stored(tree: ast.AST) -> set[str]:
 
 
 def _catches(node: ast.Try, name: str) -> bool:
-    return any(name in _names(one.type) for one in node.handlers if one.type)
+    return any(name in _names(handler.type) for handler in node.handlers if handler.type)
 
 
 def _names(tree: ast.AST) -> set[str]:
@@ -97,7 +97,7 @@ def judges(tree: ast.Module, tested: set[str]) -> set[str]:
 def of_a_library(name: str) -> Any:
     """Return the object of that name in a module of the standard library, or None."""
     modules = map(importlib.import_module, _LIBRARIES)
-    return next((getattr(one, name) for one in modules if name in dir(one)), None)
+    return next((getattr(module, name) for module in modules if name in dir(module)), None)
 
 
 def caught(tree: ast.Module) -> list[Catch]:
@@ -128,7 +128,7 @@ def _caught(node: ast.AST) -> Iterator[tuple[set[str], int, float]]:
 
 
 def _passed(node: ast.AST) -> set[str]:
-    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    calls = [child for child in ast.walk(node) if isinstance(child, ast.Call)]
     return {name for call in calls for value in call.args for name in _names(value)}
 
 
@@ -137,7 +137,9 @@ def effect(tree: ast.Module) -> str:
     process. Return an empty string for most tests."""
     nodes = list(ast.walk(tree))
     imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
-    modules = {one.asname or one.name.partition(".")[0] for node in imports for one in node.names}
+    modules = {
+        alias.asname or alias.name.partition(".")[0] for node in imports for alias in node.names
+    }
     stored: set[str] = set()
     for node in nodes:
         if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store | ast.Del):
@@ -162,8 +164,11 @@ def _effect_of(node: ast.Call, modules: set[str]) -> str:
     if owner is not None and _last(owner) == "environ" and name != "get":
         return f"environ.{name}"
     if name == "open":
-        modes = [*node.args[1:2], *(one.value for one in node.keywords if one.arg == "mode")]
-        written = [one.value for one in modes if isinstance(one, ast.Constant)]
+        modes = [
+            *node.args[1:2],
+            *(keyword.value for keyword in node.keywords if keyword.arg == "mode"),
+        ]
+        written = [keyword.value for keyword in modes if isinstance(keyword, ast.Constant)]
         return "open to write" if any(set(str(mode)) & set("wax+") for mode in written) else ""
     return ""
 
@@ -180,8 +185,8 @@ def compares_identity(tree: ast.Module, line: int) -> bool:
         here = isinstance(node, ast.Compare) and node.lineno <= line <= (node.end_lineno or line)
         if here and isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
-            plain = any(isinstance(one, ast.Constant) or _is_type(one) for one in sides)
-            if not plain and any(isinstance(one, ast.Is) for one in node.ops):
+            plain = any(isinstance(side, ast.Constant) or _is_type(side) for side in sides)
+            if not plain and any(isinstance(side, ast.Is) for side in node.ops):
                 return True
     return False
 
@@ -214,7 +219,7 @@ def copied_classes(prompt: str, names: dict[str, Any], used: set[str]) -> set[st
         for name in (_stored(node) | {str(getattr(node, "name", ""))})
         if not isinstance(node, ast.Import | ast.ImportFrom)
     }
-    own = {name for name in defined if getattr(names.get(name), "__module__", "") == "tests"}
-    classes = {name for name in own if isinstance(names[name], type)}
+    copies = {name for name in defined if getattr(names.get(name), "__module__", "") == "tests"}
+    classes = {name for name in copies if isinstance(names[name], type)}
     classes = {name for name in classes if not issubclass(names[name], tuple)}
-    return used & own if classes else set()
+    return used & copies if classes else set()

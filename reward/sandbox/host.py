@@ -116,11 +116,11 @@ class Sandbox:
                 for end in sockets:
                     end.close()
             stopped, waited = Watch(running, limits).until_the_end()
-            for one in running:
-                one.end()
-            if not all(one.wait(_PATIENCE) for one in running):
+            for program in running:
+                program.end()
+            if not all(program.wait(_PATIENCE) for program in running):
                 raise SandboxError("a program cannot be killed")
-            return [one.ending(stopped, limits)._replace(waited=waited) for one in running]
+            return [program.ending(stopped, limits)._replace(waited=waited) for program in running]
 
     @contextlib.contextmanager
     def _start(
@@ -129,7 +129,7 @@ class Sandbox:
         with contextlib.ExitStack() as stack:
             contents = (_json(task.what), task.stdin, b"", b"", b"", b"")
             what, stdin, output, errors, outcome, report = (_file(stack, c) for c in contents)
-            fds = [report, what, stdin, output, errors, *(one.fileno() for one in channel)]
+            fds = [report, what, stdin, output, errors, *(end.fileno() for end in channel)]
             folder = HOME
             if not self._options.isolated:
                 # A process that the search missed may still write there.
@@ -153,9 +153,9 @@ class Sandbox:
             reply, (pidfd,) = self._receive()
             stack.callback(os.close, pidfd)
             files = (report, output, errors, outcome)
-            one = RunningProgram(reply["pid"], pidfd, self._options.isolated, files, group)
-            stack.callback(one.end)
-            yield one
+            program = RunningProgram(reply["pid"], pidfd, self._options.isolated, files, group)
+            stack.callback(program.end)
+            yield program
 
     def _new_group(self, stack: contextlib.ExitStack, limits: Limits) -> cgroup.ProgramGroup | None:
         if self._cgroup is None:

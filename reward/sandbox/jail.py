@@ -143,9 +143,9 @@ def _show(source: str, target: str) -> None:
 def _visible() -> list[str]:
     """Return the folders of this interpreter's library and of the system's libraries."""
     python = [f"{sys.base_prefix}/lib", f"{sys.prefix}/lib", *sys.path]
-    found: list[str] = []
+    folders: list[str] = []
     for path in [*_SYSTEM, *map(os.path.abspath, python)]:
-        below = any(path == one or path.startswith(f"{one}/") for one in found)
+        below = any(path == folder or path.startswith(f"{folder}/") for folder in folders)
         if os.path.exists(path) and not below:
-            found.append(path)
-    return found
+            folders.append(path)
+    return folders

@@ -66,7 +66,7 @@ def _probe(options: SandboxOptions) -> str:
     if ending.code != 0:
         last = ending.errors.decode(errors="replace").rstrip().rpartition("\n")[2]
         raise SandboxError(f"a first program failed: {ending.limit or last or ending.code}")
-    found = json.loads(ending.output)
-    if found:
-        raise SandboxError("; ".join(found))
+    breaches = json.loads(ending.output)
+    if breaches:
+        raise SandboxError("; ".join(breaches))
     return sandbox.layers

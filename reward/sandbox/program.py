@@ -81,8 +81,8 @@ def serve(source: str, provided: bool) -> None:
 
 
 def _fail(error: BaseException) -> NoReturn:
-    own = error.__traceback__
-    traceback.print_exception(error.with_traceback(own.tb_next if own else None))
+    trace = error.__traceback__
+    traceback.print_exception(error.with_traceback(trace.tb_next if trace else None))
     raise SystemExit(1) from None
 
 
@@ -150,8 +150,8 @@ class Test:
         program the reward of 0.
         """
         entry = self._task["entry_point"]
-        found = names.get("candidate")
-        a_function = wanted == {entry} and callable(found) and link_of(found) is not None
+        candidate = names.get("candidate")
+        a_function = wanted == {entry} and callable(candidate) and link_of(candidate) is not None
         return isinstance(error, ImportError) or a_function
 
     def _unknowable(self, names: dict[str, Any], tree: ast.Module) -> str:
@@ -174,8 +174,8 @@ class Test:
             return f"the test compares its own {self._peer.unlike} with one of the program"
         if self._peer.replaced:
             return "the test holds a container by itself that the program has changed in another"
-        said = self._task["setup"] + self._task["source"]
-        if isinstance(error, RecursionError) and "setrecursionlimit" in said:
+        source = self._task["setup"] + self._task["source"]
+        if isinstance(error, RecursionError) and "setrecursionlimit" in source:
             return "the test sets the recursion limit of its own process"
         try:
             return self._peer.kept()
@@ -220,38 +220,44 @@ class Test:
         asked = wanted | ({"Solution"} - names.keys())
         answer = dict(self._peer.ask("names", sorted(asked)))
         # Another name would replace a built-in function or a module in the test.
-        found = {name: value for name, value in answer.items() if name in asked}
-        if self._required not in {"", *found}:
+        definitions = {name: value for name, value in answer.items() if name in asked}
+        if self._required not in {"", *definitions}:
             return self._required
         if entry:
-            if entry not in found and "Solution" in found:
-                found[entry] = getattr(found["Solution"](), entry)
-            if entry not in found:
+            if entry not in definitions and "Solution" in definitions:
+                definitions[entry] = getattr(definitions["Solution"](), entry)
+            if entry not in definitions:
                 return str(entry)
-            found["candidate"] = found[entry]
-        for name, value in found.items():
+            definitions["candidate"] = definitions[entry]
+        for name, value in definitions.items():
             # By PEP 8 a capital begins a class, and objects that the test makes are its own. The
             # methods of `Solution` return answers instead, even another `Solution`.
             capital = name[:1].isupper() and name != "Solution"
             if capital and isinstance(value, RemoteType) and value._link:
                 value._link.made = True
-        self._look_at_judges(found, wanted, tree)
-        names.update(found)
+        self._look_at_judges(definitions, wanted, tree)
+        names.update(definitions)
         return ""
 
-    def _look_at_judges(self, found: dict[str, Any], wanted: set[str], tree: ast.Module) -> None:
+    def _look_at_judges(
+        self, definitions: dict[str, Any], wanted: set[str], tree: ast.Module
+    ) -> None:
         """Replace judging functions that the test forgot to import. Functions of the standard
-        library become the test's own in `found`. If the program has other functions of these names,
-        the verdict is in doubt."""
+        library become the test's own in `definitions`. If the program has other functions of these
+        names, the verdict is in doubt."""
         entry = self._task["entry_point"]
         known = {name: of_a_library(name) for name in wanted - self._used.local}
-        tested = {entry, "candidate"} if entry else {n for n, one in known.items() if one is None}
-        for name in sorted(found.keys() & known.keys() & judges(tree, tested)):
-            library, given = known[name], found[name]
+        tested = (
+            {entry, "candidate"}
+            if entry
+            else {n for n, original in known.items() if original is None}
+        )
+        for name in sorted(definitions.keys() & known.keys() & judges(tree, tested)):
+            library, given = known[name], definitions[name]
             if library is None and (not entry or name[:1].isupper()):
                 continue
             if library is not None and (given is library or _module(given) == _module(library)):
-                found[name] = library
+                definitions[name] = library
             else:
                 self._peer.doubt = self._peer.doubt or name
 

@@ -142,13 +142,15 @@ class ProgramPeer(Peer):
     def _describe(self, kind: type, wanted: list[str]) -> dict[str, Any]:
         """Describe a class for its stand-in: the special methods of `wanted` that the class has."""
         base = base_of(kind)
-        own = {name for name in wanted if _defined(kind, name) != _defined(base or object, name)}
+        defined = {
+            name for name in wanted if _defined(kind, name) != _defined(base or object, name)
+        }
         if base and base not in IMMUTABLE:
-            own = {name for name in wanted if _defined(kind, name) != _defined(object, name)}
+            defined = {name for name in wanted if _defined(kind, name) != _defined(object, name)}
         return {
             "name": kind.__name__,
-            "bases": [one for one in kind.__bases__ if one is not object],
-            "methods": sorted(name for name in own if _defined(kind, name) is not None),
+            "bases": [extended for extended in kind.__bases__ if extended is not object],
+            "methods": sorted(name for name in defined if _defined(kind, name) is not None),
             "base": base,
             "hides": [name for name in dir(base) if _hidden(kind, name, base)] if base else [],
         }
@@ -158,9 +160,9 @@ class ProgramPeer(Peer):
         seen: dict[int, int] = {}
 
         def state(value: Any) -> Any:
-            return encode_plain(state, own, value)
+            return encode_plain(state, encode_object, value)
 
-        def own(value: Any) -> Any:
+        def encode_object(value: Any) -> Any:
             if id(value) in seen:
                 return {"tuple": ["seen", seen[id(value)]]}
             seen[id(value)] = len(seen)
@@ -187,8 +189,12 @@ class _Shared(_Plain):
 
 
 def _attribute(value: Any, name: str) -> Any:
-    found = getattr(value, name)
-    return _Shared(found) if type(found) in CONTAINERS and len(found) < SHARED_ITEMS else found
+    attribute = getattr(value, name)
+    return (
+        _Shared(attribute)
+        if type(attribute) in CONTAINERS and len(attribute) < SHARED_ITEMS
+        else attribute
+    )
 
 
 def _items(take: Callable[[], list[Any]]) -> Iterator[Any]:
@@ -197,7 +203,7 @@ def _items(take: Callable[[], list[Any]]) -> Iterator[Any]:
 
 
 def _defined(kind: type, name: str) -> Any:
-    return next((vars(one)[name] for one in kind.__mro__ if name in vars(one)), None)
+    return next((vars(parent)[name] for parent in kind.__mro__ if name in vars(parent)), None)
 
 
 def _hidden(kind: type, name: str, base: type) -> bool:
@@ -229,9 +235,9 @@ def _same_to_all(value: Any, name: str, unseen: list[Any]) -> bool:
     the objects `unseen`, if there are any.
     """
     strangers = [object(), type("Unseen", (), {})(), *_other_of(value)]
-    if any(_true(value, name, one) for one in strangers):
+    if any(_true(value, name, stranger) for stranger in strangers):
         return True
-    return bool(unseen) and all(_true(value, name, one) for one in unseen)
+    return bool(unseen) and all(_true(value, name, stranger) for stranger in unseen)
 
 
 def _true(value: Any, name: str, other: Any) -> bool:

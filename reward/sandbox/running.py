@@ -139,13 +139,13 @@ class Watch:
         began = before = time.monotonic()
         delayed, unclaimed = own_delay(), 0.0
         while True:
-            own = self._limits.wall_seconds + self._waited
-            left = began + min(own, self._limits.latest_seconds) - time.monotonic()
+            allowed = self._limits.wall_seconds + self._waited
+            left = began + min(allowed, self._limits.latest_seconds) - time.monotonic()
             if self._running[0].wait(min(_TICK, max(0.0, left))):
                 return "", self._waited
             now, until_now = time.monotonic(), own_delay()
             unclaimed = min(_WINDOW, unclaimed + now - before)
-            delays = sum(one.look() for one in self._running) + until_now - delayed
+            delays = sum(program.look() for program in self._running) + until_now - delayed
             self._waited += min(delays, unclaimed)
             unclaimed -= min(delays, unclaimed)
             before, delayed = now, until_now
@@ -153,8 +153,8 @@ class Watch:
                 return limit, self._waited
 
     def _limit(self, elapsed: float) -> str:
-        for one in self._running:
-            if exceeded := one.exceeded(self._limits):
+        for program in self._running:
+            if exceeded := program.exceeded(self._limits):
                 return exceeded
         if elapsed - self._waited >= self._limits.wall_seconds:
             return "time_limit"

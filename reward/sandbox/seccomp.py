@@ -164,33 +164,33 @@ def for_programs(*, counted: bool, isolated: bool) -> Filter | None:
     belongs to no process: shared mappings, and the buffers of unread sockets.
     """
     try:
-        found = Filter.of_nothing()
+        rules = Filter.of_nothing()
     except OSError:
         return None
-    found.allow(*_MEMORY, *_FILES, *_WAITING, *_PROCESSES, *_CLOCKS, *_LOCAL_SOCKETS)
-    found.refuse(*_NOT_PERMITTED)
+    rules.allow(*_MEMORY, *_FILES, *_WAITING, *_PROCESSES, *_CLOCKS, *_LOCAL_SOCKETS)
+    rules.refuse(*_NOT_PERMITTED)
     # Without isolation, programs may start the host's programs.
-    (found.refuse if isolated else found.allow)("execve", "execveat")
-    found.allow("clone", when=(masked(0, _NEW_NAMESPACES, 0),))
-    found.refuse("socket", "socketpair", when=(unequal(0, _AF_UNIX),))
+    (rules.refuse if isolated else rules.allow)("execve", "execveat")
+    rules.allow("clone", when=(masked(0, _NEW_NAMESPACES, 0),))
+    rules.refuse("socket", "socketpair", when=(unequal(0, _AF_UNIX),))
     kind = () if counted else (masked(1, _SOCK_TYPES, _SOCK_STREAM),)
-    found.allow("socket", "socketpair", when=(equal(0, _AF_UNIX), *kind))
+    rules.allow("socket", "socketpair", when=(equal(0, _AF_UNIX), *kind))
     # No limit on memory counts pages of MAP_HUGETLB. Without a cgroup, MAP_POPULATE and MAP_LOCKED
     # would take memory faster than it is measured, and a shared mapping without a file outlives its
     # process.
     refused = _MAP_HUGETLB | (0 if counted else _MAP_LOCKED | _MAP_POPULATE)
     for kinds in (0, _MAP_SHARED, _MAP_ANONYMOUS):
         mask = refused | _MAP_SHARED | _MAP_ANONYMOUS
-        found.allow("mmap", when=(masked(3, mask, kinds),))
+        rules.allow("mmap", when=(masked(3, mask, kinds),))
     if counted:
-        found.allow("listen", *_WATCHES)
+        rules.allow("listen", *_WATCHES)
         shared = _MAP_SHARED | _MAP_ANONYMOUS
-        found.allow("mmap", when=(masked(3, refused | shared, shared),))
+        rules.allow("mmap", when=(masked(3, refused | shared, shared),))
     # The kernel has memory for any number of record locks, and counts it for no process. sqlite
     # needs working locks, but is alone with its files. `flock` locks are allowed: a descriptor has
     # only one.
     for command in _RECORD_LOCKS:
-        found.pretend("fcntl", when=(equal(1, command),))
+        rules.pretend("fcntl", when=(equal(1, command),))
     for call, argument, values in (
         ("fcntl", 1, _FCNTLS),
         ("ioctl", 1, _IOCTLS),
@@ -198,5 +198,5 @@ def for_programs(*, counted: bool, isolated: bool) -> Filter | None:
         ("setsockopt", 2, _SOCKET_OPTIONS),
     ):
         for value in values:
-            found.allow(call, when=(equal(argument, value),))
-    return found
+            rules.allow(call, when=(equal(argument, value),))
+    return rules

@@ -115,16 +115,16 @@ def _ordered(name: str) -> Callable[..., Any]:
     return special
 
 
-def _one_way(one: Any, name: str, other: Any) -> bool:
+def _one_way(left: Any, name: str, right: Any) -> bool:
     """Tell whether a true order of two objects is false the other way round. Equal objects are
     exempt, as in `a <= a`."""
-    first, second = link_of(one), link_of(other)
+    first, second = link_of(left), link_of(right)
     assert first is not None
     assert second is not None
-    back = first.peer.ask("special", other, name, one)
+    back = first.peer.ask("special", right, name, left)
     if back is False or back is NotImplemented:
         return True
-    return name in ("__le__", "__ge__") and _hold_the_same(one, other)
+    return name in ("__le__", "__ge__") and _hold_the_same(left, right)
 
 
 def _equal(self: Any, other: Any) -> Any:
@@ -147,29 +147,29 @@ def _equal(self: Any, other: Any) -> Any:
     return answer
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(left: Any, right: Any) -> bool:
     """Tell whether the program may call its two objects equal: they hold the same, or the test has
     made both, and they do not equal everything."""
-    first, second = link_of(one), link_of(other)
+    first, second = link_of(left), link_of(right)
     assert first is not None
     assert second is not None
-    if _hold_the_same(one, other):
+    if _hold_the_same(left, right):
         return True
-    to_all = first.peer.ask("same to all", one, "__eq__", [])
+    to_all = first.peer.ask("same to all", left, "__eq__", [])
     return first.made and second.made and to_all is False
 
 
-def _hold_the_same(one: Any, other: Any) -> bool:
+def _hold_the_same(left: Any, right: Any) -> bool:
     """Tell whether both hold the same. False for an empty object that the test has made with
     arguments."""
-    first, second = link_of(one), link_of(other)
+    first, second = link_of(left), link_of(right)
     assert first is not None
     assert second is not None
     if first.number == second.number:
         return True
-    state = first.peer.state(one)
+    state = first.peer.state(left)
     empty = isinstance(state, tuple) and state[1:] == (None, [])
-    return state == first.peer.state(other) and not (empty and (first.given or second.given))
+    return state == first.peer.state(right) and not (empty and (first.given or second.given))
 
 
 def _unequal(self: Any, other: Any) -> Any:
@@ -189,7 +189,7 @@ def _contains(self: Any, value: Any) -> Any:
     if method:
         return method(plain_value(self, link), value)
     if not link.made and isinstance(self, Iterable):
-        return any(one is value or one == value for one in self)
+        return any(item is value or item == value for item in self)
     answer = link.peer.ask("special", self, "__contains__", value)
     if answer is not False and not (
         link.made and link.peer.ask("same to all", self, "__contains__", _unseen(value)) is False

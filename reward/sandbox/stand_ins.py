@@ -85,13 +85,13 @@ def _for_arrays(value: Any, name: str) -> Any:
     left to numpy. Raises AttributeError."""
     if name in _MEMORY:
         raise AttributeError(name)
-    found = ask(value, "getattr", name)
-    if type(found).__name__ in ("method_descriptor", "builtin_function_or_method"):
+    answer = ask(value, "getattr", name)
+    if type(answer).__name__ in ("method_descriptor", "builtin_function_or_method"):
         raise AttributeError(name)
     link = link_of(value)
-    if link and found is not None:
+    if link and answer is not None:
         link.peer.doubt = link.peer.doubt or name
-    return found
+    return answer
 
 
 class RemoteType(type):
@@ -100,12 +100,12 @@ class RemoteType(type):
     _link: Link | None = None
 
     def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
-        found = ask(cls, "call", *arguments, **keywords)
-        link = link_of(found)
-        if link and cls._link and cls._link.made and type(found) is cls:
+        result = ask(cls, "call", *arguments, **keywords)
+        link = link_of(result)
+        if link and cls._link and cls._link.made and type(result) is cls:
             link.made = True
             link.given = bool(arguments or keywords)
-        return found
+        return result
 
     def __getattr__(cls, name: str) -> Any:
         if name == "__abstractmethods__":

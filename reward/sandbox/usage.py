@@ -93,8 +93,8 @@ def _resident(pid: int) -> int:
 
 def _proportional(pid: int) -> int:
     lines = _text(f"/proc/{pid}/smaps_rollup").splitlines()
-    found = sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
-    return found or _resident(pid)
+    shares = sum(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    return shares or _resident(pid)
 
 
 def _sockets(pid: int) -> int:

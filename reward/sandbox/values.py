@@ -114,7 +114,7 @@ _DECODERS: dict[str, Callable[[Convert, Any], Any]] = {
 
 TYPES: dict[str, Any] = {
     **{name: kind for name, kind in vars(builtins).items() if isinstance(kind, type)},
-    **{str(one.__name__): one for one in _ENCODERS if one.__name__ not in vars(builtins)},
+    **{str(kind.__name__): kind for kind in _ENCODERS if kind.__name__ not in vars(builtins)},
 }
 """Types that are the same on both sides, by name."""
 

@@ -87,11 +87,11 @@ class DisabledVerifier(Verifier[VerifierParams]):
 
 
 def build_registry(
-    own: Iterable[str] = (),
+    entries: Iterable[str] = (),
     remote: Iterable[RemoteVerifier[Any]] = (),
     sandbox: SandboxOptions | None = None,
 ) -> dict[str, AnyVerifier]:
-    """Return all verifiers by name: the built-in ones, `remote`, installed ones, and `own`, the
+    """Return all verifiers by name: the built-in ones, `remote`, installed ones, and `entries`, the
     entries of the setting that are not URLs. Those that fail to load are `DisabledVerifier`s."""
     registry: dict[str, AnyVerifier] = {kind.name: kind() for kind in BUILT_IN}
     remote = list(remote)
@@ -100,9 +100,11 @@ def build_registry(
     installed = [
         (f"entry point {point.name!r}", point.value) for point in entry_points(group=GROUP)
     ]
-    loaded: list[tuple[str, str, AnyVerifier]] = [(SETTING, one.name, one) for one in remote]
+    loaded: list[tuple[str, str, AnyVerifier]] = [
+        (SETTING, verifier.name, verifier) for verifier in remote
+    ]
     loaded += [(source, path, _load(source, path)) for source, path in installed]
-    loaded += [(SETTING, path, _load(SETTING, path)) for path in own]
+    loaded += [(SETTING, path, _load(SETTING, path)) for path in entries]
     for source, path, verifier in loaded:
         if verifier.name in registry:
             name = path if path not in registry else f"{path} (again)"
@@ -122,12 +124,12 @@ def _load(source: str, path: str) -> AnyVerifier:
             if match["file"]
             else importlib.import_module(match["module"])
         )
-        found = getattr(module, match["of_file"] or match["of_module"])
-        if not (isinstance(found, type) and issubclass(found, Verifier | RemoteVerifier)):
+        loaded = getattr(module, match["of_file"] or match["of_module"])
+        if not (isinstance(loaded, type) and issubclass(loaded, Verifier | RemoteVerifier)):
             raise TypeError(
                 "it is not a class derived from Verifier or RemoteVerifier of reward.verifiers.base"
             )
-        verifier: AnyVerifier = found()
+        verifier: AnyVerifier = loaded()
         verifier.Params.model_json_schema()
         return verifier
     except Exception as error:
@@ -164,9 +166,13 @@ def usable(registry: Registry, name: str, raw: Mapping[str, Any]) -> tuple[AnyVe
     """Return the verifier `name`, and `raw` as its own `Params`. Raises UnusableError."""
     verifier = registry.get(name)
     if verifier is None:
-        usable_names = [known for known, one in registry.items() if one.available]
+        usable_names = [known for known, verifier in registry.items() if verifier.available]
         hint = did_you_mean(name, usable_names) or f"; there is {', '.join(usable_names)}"
-        lost = [one.notice for one in registry.values() if isinstance(one, DisabledVerifier)]
+        lost = [
+            verifier.notice
+            for verifier in registry.values()
+            if isinstance(verifier, DisabledVerifier)
+        ]
         why = f". Not loaded: {'; '.join(lost[:MAX_PROBLEMS])}" if lost else ""
         raise UnusableError([(".verifier", f"verifier {name[:80]!r} does not exist{hint}{why}")])
     if not verifier.available:

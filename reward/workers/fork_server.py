@@ -53,7 +53,7 @@ def main() -> int:
     memory_bytes = int(sys.argv[2])
     sandbox = SandboxOptions(*json.loads(sys.argv[3]))
     everything = build_registry(sys.argv[4:], sandbox=sandbox).items()
-    registry = {name: one for name, one in everything if isinstance(one, Verifier)}
+    registry = {name: verifier for name, verifier in everything if isinstance(verifier, Verifier)}
     failed = {}
     for name, verifier in registry.items():
         try:

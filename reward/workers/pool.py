@@ -203,8 +203,8 @@ class Pool:
         self._children.kill(worker)
 
     def _verifier(self, ticket: int) -> str:
-        found = self._tickets.get(ticket)
-        return found[0].items[found[1]].verifier if found else "?"
+        place = self._tickets.get(ticket)
+        return place[0].items[place[1]].verifier if place else "?"
 
     # The clock.
 

@@ -265,8 +265,8 @@ class WorkerSchedule:
 
     def _suspects_due(self) -> int:
         """Return how many suspects could be tried now, given fresh workers."""
-        room = max(0, self.size + self.spare - self.reserve - self._slow())
-        return len(self._suspects) + min(len(self._slow_suspects), room)
+        free = max(0, self.size + self.spare - self.reserve - self._slow())
+        return len(self._suspects) + min(len(self._slow_suspects), free)
 
     def _may_be_slow(self) -> bool:
         """Tell whether one more worker may be on a slow item."""

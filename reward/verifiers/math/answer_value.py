@@ -217,10 +217,10 @@ def beginnings(text: str) -> Iterator[str]:
         # A formula may begin with letters (`2x = y`, `x^2 + 1`): no prose stands before its digits.
         yield from _values(text)
         return
-    said = _SAID.search(text)
-    if said and (said.end() > start.end() or not _TAKEN_BACK.search(lead)):
+    verb = _SAID.search(text)
+    if verb and (verb.end() > start.end() or not _TAKEN_BACK.search(lead)):
         # `The largest $n$ is 34`, `not 4, it is 5`: a sentence says the value after its verb.
-        yield from _values(text[said.end() :])
+        yield from _values(text[verb.end() :])
     elif not _TAKEN_BACK.search(lead):
         yield from _values(text[start.start() :])
     elif instead := _GIVEN_INSTEAD.search(text, start.start()):
@@ -273,15 +273,15 @@ def _trimmed(text: str) -> str:
 def _formulas(text: str) -> str:
     """Return the formulas at the beginning of `text`, joined by commas if only `,`, "and" or "or"
     is between them."""
-    found, position = [], 0
+    formulas, position = [], 0
     while match := FORMULA.match(text, position):
-        found.append(next(group for group in match.groups() if group).strip().rstrip(".,;"))
+        formulas.append(next(group for group in match.groups() if group).strip().rstrip(".,;"))
         position = match.end()
         joint = _JOINT.match(text, position)
         if joint is None:
             break
         position = joint.end()
-    return ", ".join(found) + ("%" if _PERCENT.match(text, position) else "")
+    return ", ".join(formulas) + ("%" if _PERCENT.match(text, position) else "")
 
 
 def _balanced(text: str) -> str:
@@ -309,15 +309,15 @@ def endings(text: str) -> Iterator[str]:
         if re.search(r"[\d\\]", tail) and not is_denied(line, last):
             yield tail
     tail = text[-MOST:]
-    found = ""
+    value = ""
     position = -1
     for formula in FORMULA.finditer(tail):
-        found, position = formula[0], formula.end()
+        value, position = formula[0], formula.end()
     for run in _RUN.finditer(tail, max(position, 0)):
         if not is_denied(tail, run.start()):
-            found = run[0]
-    if found:
-        yield found
-        yield _trimmed(re.split(r",\s", _trimmed(found))[-1])
+            value = run[0]
+    if value:
+        yield value
+        yield _trimmed(re.split(r",\s", _trimmed(value))[-1])
     elif not re.search(r"\d", tail):
         yield from _RUN.findall(words_as_digits(tail))[-1:]

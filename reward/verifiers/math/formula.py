@@ -133,14 +133,14 @@ def readings(text: str) -> list[str]:
         text = before
     text = _SCALE.sub(lambda match: rf" \cdot {SCALES[match[1].lower()]} ", text)
     union = _UNION.search(text)
-    found = []
+    spellings = []
     if _DEGREES.search(text):
         # An angle in degrees is a number of radians, too.
-        found.append(_latex(rf"\frac{{\pi}}{{180}}\cdot({_DEGREES.sub('', text)})"))
+        spellings.append(_latex(rf"\frac{{\pi}}{{180}}\cdot({_DEGREES.sub('', text)})"))
     if union and (not union["both"] or "[" in text or "infty" in text):
-        found.append(_latex(_UNION.sub(r"\\cup ", text)))
-    found.append(_latex(_AND_OR.sub(", ", text)))
-    return [latex for latex in found if latex is not None]
+        spellings.append(_latex(_UNION.sub(r"\\cup ", text)))
+    spellings.append(_latex(_AND_OR.sub(", ", text)))
+    return [latex for latex in spellings if latex is not None]
 
 
 def _latex(text: str) -> str | None:

@@ -79,7 +79,9 @@ def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, str
     not symmetric: the reference's form decides what an assignment or an equation stands for."""
     gold, given = _vectors(gold, given), _vectors(given, gold)
     compared = [(gold, given)]
-    if any(isinstance(one, Set) for one in gold) and any(isinstance(one, Boolean) for one in given):
+    if any(isinstance(reading, Set) for reading in gold) and any(
+        isinstance(reading, Boolean) for reading in given
+    ):
         # The library takes an interval for an inequality, but no inequality for an interval.
         compared.append((given, gold))
     if _names(gold) | _names(given) == {"i"}:
@@ -87,7 +89,7 @@ def equal(gold: list[Any], given: list[Any], *, places: int, precision: int, str
     compared = [_in_order(left, right) for left, right in compared]
     compared.append((_solutions(gold), given))
     compared.append((gold, _solutions(given)))
-    if any(_same_region(one, other) for one in gold for other in given):
+    if any(_same_region(reading, other) for reading in gold for other in given):
         return True
     with _relative_comparison():
         return any(
@@ -128,12 +130,12 @@ def _relative_comparison() -> Iterator[None]:
     """Let the library compare numbers with `_same_number`, also in lists, matrices and intervals.
     Solutions of equations go through `_same_solutions`. A worker process has one thread, so no
     other comparison sees the change."""
-    own = grader.sympy_numeric_eq, grader.sympy_solve_and_compare
+    originals = grader.sympy_numeric_eq, grader.sympy_solve_and_compare
     grader.sympy_numeric_eq, grader.sympy_solve_and_compare = _same_number, _same_solutions
     try:
         yield
     finally:
-        grader.sympy_numeric_eq, grader.sympy_solve_and_compare = own
+        grader.sympy_numeric_eq, grader.sympy_solve_and_compare = originals
 
 
 def _same_solutions(gold: Any, given: Any, float_rounding: int, numeric_precision: int) -> bool:
@@ -155,8 +157,8 @@ def _same_number(left: Any, right: Any, float_rounding: int, numeric_precision: 
             and isinstance(right, MatrixBase)
             and left.shape == right.shape
             and all(
-                _same_number(one, other, float_rounding, numeric_precision)
-                for one, other in zip(left.flat(), right.flat(), strict=True)
+                _same_number(first, second, float_rounding, numeric_precision)
+                for first, second in zip(left.flat(), right.flat(), strict=True)
             )
         )
     pairs = [(left, right)]
@@ -165,7 +167,7 @@ def _same_number(left: Any, right: Any, float_rounding: int, numeric_precision: 
         pairs.append((before, right))
     if after is not None and before is None:
         pairs.append((left, after))
-    return any(_close(one, other, float_rounding, numeric_precision) for one, other in pairs)
+    return any(_close(first, second, float_rounding, numeric_precision) for first, second in pairs)
 
 
 def _close(left: Any, right: Any, places: int, precision: int) -> bool:
@@ -185,9 +187,9 @@ def _close(left: Any, right: Any, places: int, precision: int) -> bool:
         return True
     if not rounded:
         return False
-    apart = _fraction(abs(difference.evalf(30)))
+    distance = _fraction(abs(difference.evalf(30)))
     largest = max(_fraction(abs(value.evalf(30))) for value in (left, right))
-    return close(apart, largest, places) or apart * 10**precision <= largest
+    return close(distance, largest, places) or distance * 10**precision <= largest
 
 
 def _exact(value: Any) -> Any:
@@ -203,12 +205,12 @@ def _fraction(value: Any) -> Fraction:
 def _ordered(values: list[Any], others: list[Any]) -> list[Any]:
     """Return `values` with repetitions kept: a list becomes a tuple in order if `others` has a list
     of the same length. `1, 1, 2` and `1, 2, 2` would be equal as sets."""
-    lengths = {len(one._unsorted_args) for one in others if _repeats(one)}
+    lengths = {len(value._unsorted_args) for value in others if _repeats(value)}
     return [
-        Tuple(*sorted(one._unsorted_args, key=grader.sort_key))
-        if _repeats(one) and len(one._unsorted_args) in lengths
-        else one
-        for one in values
+        Tuple(*sorted(value._unsorted_args, key=grader.sort_key))
+        if _repeats(value) and len(value._unsorted_args) in lengths
+        else value
+        for value in values
     ]
 
 
@@ -216,14 +218,14 @@ def _in_order(gold: list[Any], given: list[Any]) -> tuple[list[Any], list[Any]]:
     """Return the readings, as tuples if one side alone names its variables: `x = 1, y = 2` is (1,
     2), and differs from (2, 1)."""
     # The parser takes (2, 3) for an interval, and the library compares it with tuples.
-    if any(isinstance(one, Tuple | Interval) for one in gold):
-        return gold, [one for value in given for one in _assigned(value)[1:]] or given
-    named = [found for value in gold for found in _assigned(value)]
+    if any(isinstance(reading, Tuple | Interval) for reading in gold):
+        return gold, [reading for value in given for reading in _assigned(value)[1:]] or given
+    named = [assignment for value in gold for assignment in _assigned(value)]
     # `(x, y) = (2, 1)` gives both values, too.
-    values = [one.rhs if isinstance(one, Eq) else one for one in given]
-    if not named or not all(isinstance(one, FiniteSet | Tuple) for one in values):
+    values = [reading.rhs if isinstance(reading, Eq) else reading for reading in given]
+    if not named or not all(isinstance(reading, FiniteSet | Tuple) for reading in values):
         return gold, given
-    listed = [getattr(one, "_unsorted_args", one.args) for one in values]
+    listed = [getattr(reading, "_unsorted_args", reading.args) for reading in values]
     if any(isinstance(part, Relational) for parts in listed for part in parts):
         return gold, given
     return named, [Tuple(*parts) for parts in listed]
@@ -259,15 +261,15 @@ def _repeats(value: Any) -> bool:
 
 def _solutions(values: list[Any]) -> list[Any]:
     """Return a list of inequalities (`x < 1 or x > 2`) as one set of allowed values."""
-    found = []
+    regions = []
     for value in values:
         parts = value.args if isinstance(value, FiniteSet) else ()
         if parts and all(isinstance(part, Relational) and not part.is_Equality for part in parts):
             try:
-                found.append(Union(*(part.as_set() for part in parts)))
+                regions.append(Union(*(part.as_set() for part in parts)))
             except Exception:  # SymPy refuses several variables, with several exceptions.
                 continue
-    return found
+    return regions
 
 
 def _same_region(left: Any, right: Any) -> bool:
@@ -289,11 +291,13 @@ def _same_region(left: Any, right: Any) -> bool:
 
 def _names(values: list[Any]) -> set[str]:
     """Return the variables in expressions."""
-    expressions = [one for one in values if isinstance(one, Expr)]
-    return {symbol.name for one in expressions for symbol in one.free_symbols}
+    expressions = [expression for expression in values if isinstance(expression, Expr)]
+    return {symbol.name for expression in expressions for symbol in expression.free_symbols}
 
 
 def _complex(values: list[Any]) -> list[Any]:
     """Replace `i` by the imaginary unit in expressions without another variable."""
-    expressions = [one for one in values if isinstance(one, Expr)]
-    return [one.subs(dict.fromkeys(one.free_symbols, I)) for one in expressions]
+    expressions = [expression for expression in values if isinstance(expression, Expr)]
+    return [
+        expression.subs(dict.fromkeys(expression.free_symbols, I)) for expression in expressions
+    ]

@@ -47,8 +47,8 @@ def read_reference(text: str) -> Reference:
     from reward.verifiers.math.math_expressions import read_expressions
 
     text = plain_signs(answer_of(text) or "")
-    found = find_answer(text)
-    answer = unwrapped(single_backslashes(found.text if found else text))
+    final = find_answer(text)
+    answer = unwrapped(single_backslashes(final.text if final else text))
     number = read_number(answer)
     if number is not None:
         return Reference(answer, Kind.NUMBER, number)
@@ -69,11 +69,11 @@ def read_reference(text: str) -> Reference:
         or (without_commands != answer and is_words(without_commands))
     ):
         return Reference(answer, Kind.TEXT)
-    for piece in beginnings(answer) if found or _DIGIT.match(answer) else ():
+    for piece in beginnings(answer) if final or _DIGIT.match(answer) else ():
         number = read_number(piece)
         if number is not None:
             return Reference(answer, Kind.NUMBER, number)
     raise BadReferenceError(
-        f"reference answer {shown(text if found is None else answer)} is no number and no "
+        f"reference answer {shown(text if final is None else answer)} is no number and no "
         "expression; give the bare value, or a solution that ends in \\boxed{…} or #### …"
     )

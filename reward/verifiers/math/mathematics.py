@@ -151,19 +151,19 @@ class MathVerifier(Verifier[MathParams]):
         if params.strictness == "math_verify":
             return _math_verify(item, params)
         golds = [read_reference(text) for text in references(item.answer)]
-        found = _find(plain_signs(without_special_tokens(item.said)), params)
-        if found is not None and found.form == UNMARKED and item.truncated:
+        answer = _find(plain_signs(without_special_tokens(item.said)), params)
+        if answer is not None and answer.form == UNMARKED and item.truncated:
             return failed(ScoreStatus.NO_ANSWER, CUT_OFF)
-        if found is None or not found.text:
-            return failed(ScoreStatus.NO_ANSWER, _no_answer(params, found))
-        compared = f"{shown(found.text)} ({found.form}) against {shown(golds[0].text)}"
-        outcomes = {_compare(gold, found, params) for gold in golds}
+        if answer is None or not answer.text:
+            return failed(ScoreStatus.NO_ANSWER, _no_answer(params, answer))
+        compared = f"{shown(answer.text)} ({answer.form}) against {shown(golds[0].text)}"
+        outcomes = {_compare(gold, answer, params) for gold in golds}
         if ScoreStatus.CORRECT in outcomes:
             return correct(compared)
         if ScoreStatus.WRONG in outcomes:
             return failed(ScoreStatus.WRONG, compared)
-        status = ScoreStatus.NO_ANSWER if found.form == UNMARKED else ScoreStatus.UNPARSABLE
-        return failed(status, f"nothing to read in {shown(found.text)} ({found.form})")
+        status = ScoreStatus.NO_ANSWER if answer.form == UNMARKED else ScoreStatus.UNPARSABLE
+        return failed(status, f"nothing to read in {shown(answer.text)} ({answer.form})")
 
 
 UNMARKED = "unmarked"
@@ -173,11 +173,11 @@ _UNIT_LETTER = re.compile(r"(?<=\d)(?=[mgshlLNJWVK]\.?$)")
 
 
 def _find(completion: str, params: MathParams) -> FinalAnswer | None:
-    found = find_answer(completion)
+    answer = find_answer(completion)
     if params.extract == "boxed":
-        return found if found is not None and found.form == "\\boxed" else None
-    if found is not None:
-        return FinalAnswer(unwrapped(single_backslashes(found.text)), found.form)
+        return answer if answer is not None and answer.form == "\\boxed" else None
+    if answer is not None:
+        return FinalAnswer(unwrapped(single_backslashes(answer.text)), answer.form)
     # In an incomplete box the text was cut off before its answer.
     cut_off = "\\boxed" in completion or "\\fbox" in completion
     if params.extract == "marked" or cut_off or not completion.strip():
@@ -187,67 +187,67 @@ def _find(completion: str, params: MathParams) -> FinalAnswer | None:
     return FinalAnswer(line if whole else completion.strip(), UNMARKED)
 
 
-def _compare(gold: Reference, found: FinalAnswer, params: MathParams) -> ScoreStatus:
+def _compare(gold: Reference, answer: FinalAnswer, params: MathParams) -> ScoreStatus:
     """Return CORRECT or WRONG, or UNPARSABLE if the found text cannot be read."""
-    whole = found.text if found.form != UNMARKED else last_line(found.text)
+    whole = answer.text if answer.form != UNMARKED else last_line(answer.text)
     if len(whole) <= MAX_CHARS:
         same = same_words if gold.kind is Kind.WORDS else same_text
         if same(gold.text, whole):
             return ScoreStatus.CORRECT
-        others = other_readings(whole) if found.form != "\\boxed" or "!" not in whole else []
+        others = other_readings(whole) if answer.form != "\\boxed" or "!" not in whole else []
         for other in others:
-            if _compare(gold, found._replace(text=other), params) is ScoreStatus.CORRECT:
+            if _compare(gold, answer._replace(text=other), params) is ScoreStatus.CORRECT:
                 return ScoreStatus.CORRECT
         if is_bound(whole):
             return ScoreStatus.WRONG
-    for piece in _pieces(found):
+    for piece in _pieces(answer):
         status = _compare_piece(gold, piece, params)
         if status is not ScoreStatus.UNPARSABLE:
             return status
     # The letters differ from those of the reference, and no parser reads them.
     is_written = re.search(r"\d", whole) or (
-        found.form != UNMARKED
+        answer.form != UNMARKED
         and re.search(r"[^\W_]", whole)
-        and (found.form != "answer is" or is_expression(whole) or gold.kind is Kind.WORDS)
+        and (answer.form != "answer is" or is_expression(whole) or gold.kind is Kind.WORDS)
     )
     if is_written and len(whole) <= MAX_CHARS and not too_deep(whole):
         return ScoreStatus.WRONG
     return ScoreStatus.UNPARSABLE
 
 
-def _pieces(found: FinalAnswer) -> Iterator[str]:
+def _pieces(answer: FinalAnswer) -> Iterator[str]:
     """Return the pieces that may be the answer: the whole text first, then the value in it."""
-    if found.form == UNMARKED:
-        yield last_line(found.text)
-        yield from endings(found.text)
+    if answer.form == UNMARKED:
+        yield last_line(answer.text)
+        yield from endings(answer.text)
     else:
-        several_lines = found.form == "<answer>" and "\n" in found.text.strip()
-        if not has_remark(found.text) and not (several_lines and is_expression(found.text)):
-            yield found.text
-        if len(found.text) <= MAX_CHARS and not is_compound(found.text):
-            yield from beginnings(found.text)
+        several_lines = answer.form == "<answer>" and "\n" in answer.text.strip()
+        if not has_remark(answer.text) and not (several_lines and is_expression(answer.text)):
+            yield answer.text
+        if len(answer.text) <= MAX_CHARS and not is_compound(answer.text):
+            yield from beginnings(answer.text)
 
 
 def _math_verify(item: Item, params: MathParams) -> Verdict:
     """Return the verdict of `strictness: math_verify`. Raises BadReferenceError."""
     from reward.verifiers.math.math_expressions import math_verify_equals, math_verify_reads
 
-    found = math_verify_reads(item.completion)
+    readings = math_verify_reads(item.completion)
     for text in references(item.answer):
         gold = math_verify_reads(text)
         if not gold:
             raise BadReferenceError(f"math-verify reads nothing in reference answer {shown(text)}")
         if math_verify_equals(
             gold,
-            found,
+            readings,
             places=params.float_rounding,
             precision=params.numeric_precision,
             strict=params.strict,
         ):
-            return correct(f"math-verify: {shown(found)} equals {shown(gold)}")
-    if not found:
+            return correct(f"math-verify: {shown(readings)} equals {shown(gold)}")
+    if not readings:
         return failed(ScoreStatus.NO_ANSWER, "math-verify reads no answer in the completion")
-    return failed(ScoreStatus.WRONG, f"math-verify: {shown(found)} against {shown(item.answer)}")
+    return failed(ScoreStatus.WRONG, f"math-verify: {shown(readings)} against {shown(item.answer)}")
 
 
 def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStatus:
@@ -326,9 +326,9 @@ def _status(equals: bool) -> ScoreStatus:
     return ScoreStatus.CORRECT if equals else ScoreStatus.WRONG
 
 
-def _no_answer(params: MathParams, found: FinalAnswer | None) -> str:
-    if found is not None:
-        return f"nothing stands in {found.form}"
+def _no_answer(params: MathParams, answer: FinalAnswer | None) -> str:
+    if answer is not None:
+        return f"nothing stands in {answer.form}"
     if params.extract == "boxed":
         return "the completion has no \\boxed{}"
     if params.extract == "marked":

@@ -106,8 +106,8 @@ def _digits(match: re.Match[str]) -> str:
             last = scale
             continue
         value = _VALUES[word]
-        room = last if last >= 20 else 0
-        if (value >= room and room != 10**15) or (current % 10 and last < 100):
+        limit = last if last >= 20 else 0
+        if (value >= limit and limit != 10**15) or (current % 10 and last < 100):
             return re.sub(r"[A-Za-z]+", lambda word: str(_value(word[0])), match[0])
         current += value
         last = value if value >= 20 else 1

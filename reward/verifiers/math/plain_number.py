@@ -158,8 +158,9 @@ def same_number(left: PlainNumber, right: PlainNumber, places: int) -> bool:
         pairs.append((left.value, right.value / 100))
     rounded = left.rounded or right.rounded
     return any(
-        one == other or (rounded and close(abs(one - other), max(abs(one), abs(other)), places))
-        for one, other in pairs
+        first == second
+        or (rounded and close(abs(first - second), max(abs(first), abs(second)), places))
+        for first, second in pairs
     )
 
 
@@ -231,10 +232,10 @@ def _value(match: re.Match[str]) -> Fraction | None:
     if match["repetend"]:
         block = "".join(re.findall(r"\d", match["repetend"]))
         if not block:
-            found = _BLOCK.search(places)
-            if found is None:
+            block_match = _BLOCK.search(places)
+            if block_match is None:
                 return None
-            block = found[1]
+            block = block_match[1]
         value += Fraction(int(block), 10 ** len(block) - 1)
     return value * Fraction(10) ** (_exponent(match) - len(places))
 

@@ -128,15 +128,15 @@ class CodeVerifier(Verifier[CodeParams]):
         source, end = find_program(answer, tests)
         if not source.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion holds no program")
-        own = max(params.timeout - _MARGIN, params.timeout / 2)
+        allowed = max(params.timeout - _MARGIN, params.timeout / 2)
         began = time.monotonic()
-        latest = began + (_STARVED - 1) * params.timeout + own
+        latest = began + (_STARVED - 1) * params.timeout + allowed
         results: list[Result] = []
         for case in tests.cases:
             now, waited = time.monotonic(), sum(result.waited for result in results)
             limits = Limits(
                 seconds=params.time_limit,
-                wall_seconds=min(2 * params.time_limit + 1, began + own + waited - now),
+                wall_seconds=min(2 * params.time_limit + 1, began + allowed + waited - now),
                 memory_bytes=params.memory_mb << 20,
                 latest_seconds=latest - now,
             )
@@ -216,14 +216,14 @@ def _compare(ending: ProgramEnding, wanted: str) -> Result:
 
 
 def _outcome(test: ProgramEnding, program: ProgramEnding) -> Result:
-    said = [json.loads(line) for line in test.outcome.splitlines()]
-    outcome, detail = said[-1] if said else ("", "")
+    reports = [json.loads(line) for line in test.outcome.splitlines()]
+    outcome, detail = reports[-1] if reports else ("", "")
     if outcome == "passed":
         return Result(True)
     if outcome == "broken":
         raise BadReferenceError(detail)
     limit = program.limit or test.limit
-    if not said and not limit:
+    if not reports and not limit:
         raise BadReferenceError(f"the test ended before it asked the program: {_problem(test)}")
     problem = limit or (_problem(program) if program.code else "")
     return Result(False, ": ".join(filter(None, [problem, detail])) or "the test did not end")

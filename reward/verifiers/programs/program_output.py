@@ -17,9 +17,9 @@ def difference(given: str, wanted: str) -> str:
     """Return the first difference as the end of a sentence. Return an empty string without a
     difference."""
     lines, expected = _lines(given), _lines(wanted)
-    for number, (one, other) in enumerate(zip(lines, expected, strict=False), 1):
-        if one != other and not _same_but_rounding(one, other):
-            return f"printed {one[:80]!r} in line {number}, not {other[:80]!r}"
+    for number, (printed, due) in enumerate(zip(lines, expected, strict=False), 1):
+        if printed != due and not _same_but_rounding(printed, due):
+            return f"printed {printed[:80]!r} in line {number}, not {due[:80]!r}"
     if len(lines) != len(expected):
         return f"printed {len(lines)} lines, not {len(expected)}"
     return ""
@@ -36,13 +36,13 @@ def _same_but_rounding(line: str, expected: str) -> bool:
     # Text is at even places, numbers at odd places.
     given, wanted = _NUMBER.split(line), _NUMBER.split(expected)
     return len(given) == len(wanted) and all(
-        one == other or (place % 2 == 1 and _close(one, other))
-        for place, (one, other) in enumerate(zip(given, wanted, strict=True))
+        piece == due or (place % 2 == 1 and _close(piece, due))
+        for place, (piece, due) in enumerate(zip(given, wanted, strict=True))
     )
 
 
 def _close(given: str, wanted: str) -> bool:
     if not any(mark in wanted for mark in ".eE"):
         return False
-    one, other = float(given), float(wanted)
-    return one == other or abs(one - other) <= TOLERANCE * max(1.0, abs(other))
+    number, target = float(given), float(wanted)
+    return number == target or abs(number - target) <= TOLERANCE * max(1.0, abs(target))

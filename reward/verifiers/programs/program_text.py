@@ -41,8 +41,8 @@ def find_program(answer: str, tests: Suite) -> Program:
     not replace a program. The program continues the prompt of `tests` if that prompt is the
     beginning of the function under test.
     """
-    found = _chosen([*_blocks(answer)], tests)
-    code, end = (found.source, found.end) if found else (answer, len(answer))
+    program = _chosen([*_blocks(answer)], tests)
+    code, end = (program.source, program.end) if program else (answer, len(answer))
     prompt = tests.prompt
     if not code.strip() or not defines(tests.entry_point, prompt):
         return Program(code, end)
@@ -90,8 +90,8 @@ def _without_examples(blocks: list[_Block]) -> list[_Block]:
     names = set().union(*defined)
     return [
         block
-        for block, tree, own in zip(blocks, trees, defined, strict=True)
-        if own or tree is None or not (_used(tree) & names)
+        for block, tree, definitions in zip(blocks, trees, defined, strict=True)
+        if definitions or tree is None or not (_used(tree) & names)
     ]
 
 
@@ -142,18 +142,18 @@ def _blocks(text: str) -> Iterator[_Block]:
     at = 0
     for line in re.findall(r"[^\n]*\n|[^\n]+", text):
         fence = _FENCE.match(line.rstrip("\r\n"))
-        found = (fence["ticks"] or fence["tildes"]) if fence else ""
+        ticks = (fence["ticks"] or fence["tildes"]) if fence else ""
         info = _TAG.match((fence["info"] or fence["about"] or "") if fence else "")
         opening = bool(info and info[1])
         depth = len(fence["indent"]) - len(indent) if fence else 0
-        closes = mark and found.startswith(mark) and depth <= _MOST_INDENTED
+        closes = mark and ticks.startswith(mark) and depth <= _MOST_INDENTED
         if closes:
             yield _Block(tag, "".join(content), at)
             mark = ""
         # Text that was cut off ends with this line.
-        opens = found and line.endswith("\n") and (opening if closes else not mark)
+        opens = ticks and line.endswith("\n") and (opening if closes else not mark)
         if fence and opens:
-            mark, indent, content = found, fence["indent"], []
+            mark, indent, content = ticks, fence["indent"], []
             tag = info[1].lower() if info else ""
         elif mark:
             content.append(_without(indent, line))

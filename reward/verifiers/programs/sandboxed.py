@@ -65,8 +65,8 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
         try:
             answer = await self._http.get(f"{URL}/v1/verifiers", timeout=5)
             listed = answer.raise_for_status().json()["verifiers"]
-            (found,) = (one for one in listed if one["name"] == self.name)
-            available, notice = bool(found["available"]), str(found["notice"])
+            (described,) = (entry for entry in listed if entry["name"] == self.name)
+            available, notice = bool(described["available"]), str(described["notice"])
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             self.notice += f", which does not answer yet ({type(error).__name__})"
             log.warning("the sandbox does not answer yet", socket=str(self._socket))
@@ -101,7 +101,7 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
 
     async def score(self, item: Item, params: CodeParams) -> Verdict:
         """See RemoteVerifier.score. Raises EndpointError."""
-        one = {
+        entry = {
             "id": "0",
             "verifier": self.name,
             "prompt": item.prompt,
@@ -112,7 +112,7 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
             "columns": item.columns,
             "params": params.model_dump(),
         }
-        reply: Any = await self._endpoint.ask(self._http, "/v1/score", {"items": [one]}, ATTEMPTS)
+        reply: Any = await self._endpoint.ask(self._http, "/v1/score", {"items": [entry]}, ATTEMPTS)
         (result,) = ScoreResponse.model_validate(reply).results
         parts = [(part.end, part.score) for part in result.parts]
         return Verdict(result.status, result.reward, result.detail, result.components, parts)

@@ -67,24 +67,24 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
     async def score(self, item: Item, params: HttpParams) -> Verdict:
         """See RemoteVerifier.score."""
         loop = asyncio.get_running_loop()
-        one = _Waiting(item, params, loop.create_future())
+        waiting = _Waiting(item, params, loop.create_future())
         key = (params.timeout, params.attempts)
         if key not in self._waiting:
             # This runs after all items that arrive in this turn of the loop have joined.
             loop.call_soon(self._send, key)
-        self._waiting.setdefault(key, []).append(one)
-        return await one.verdict
+        self._waiting.setdefault(key, []).append(waiting)
+        return await waiting.verdict
 
     def _send(self, key: tuple[float, int]) -> None:
         """Start requests for all items that wait with these parameters."""
-        waiting = [one for one in self._waiting.pop(key) if not one.verdict.done()]
+        waiting = [entry for entry in self._waiting.pop(key) if not entry.verdict.done()]
         for start in range(0, len(waiting), self._batch):
             batch = waiting[start : start + self._batch]
             request = asyncio.create_task(self._request(batch))
             self._requests.add(request)
             request.add_done_callback(self._requests.discard)
-            for one in batch:
-                one.verdict.add_done_callback(partial(_end, batch, request))
+            for entry in batch:
+                entry.verdict.add_done_callback(partial(_end, batch, request))
 
     async def _request(self, batch: list[_Waiting]) -> None:
         """Ask about a batch. Ask about each item alone if the batch fails as a whole, or takes half
@@ -95,21 +95,21 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
                 async with asyncio.timeout(batch[0].params.timeout / 2) as limit:
                     await self._ask(batch, lambda: limit.reschedule(None))
             except UnavailableError as error:
-                for one in batch:
-                    _settle(one, broken(str(error)))
+                for waiting in batch:
+                    _settle(waiting, broken(str(error)))
                 return
             except Exception:
-                batch = [one for one in batch if not one.verdict.done()]
+                batch = [waiting for waiting in batch if not waiting.verdict.done()]
             else:
                 return
         await asyncio.gather(*map(self._ask_alone, batch))
 
-    async def _ask_alone(self, one: _Waiting) -> None:
+    async def _ask_alone(self, waiting: _Waiting) -> None:
         try:
-            await self._ask([one])
+            await self._ask([waiting])
         except Exception as error:
-            said = str(error) if isinstance(error, EndpointError) else brief(error)
-            _settle(one, broken(said))
+            reason = str(error) if isinstance(error, EndpointError) else brief(error)
+            _settle(waiting, broken(reason))
 
     async def _ask(
         self, batch: list[_Waiting], on_unavailable: Callable[[], None] = lambda: None
@@ -119,15 +119,15 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
             {
                 "id": str(number),
                 "verifier": self.name,
-                "prompt": one.item.prompt,
-                "completion": one.item.completion,
-                **({"prefill": one.item.prefill} if one.item.prefill else {}),
-                **({"truncated": True} if one.item.truncated else {}),
-                "answer": one.item.answer,
-                "columns": one.item.columns,
-                "params": one.params.model_extra or {},
+                "prompt": waiting.item.prompt,
+                "completion": waiting.item.completion,
+                **({"prefill": waiting.item.prefill} if waiting.item.prefill else {}),
+                **({"truncated": True} if waiting.item.truncated else {}),
+                "answer": waiting.item.answer,
+                "columns": waiting.item.columns,
+                "params": waiting.params.model_extra or {},
             }
-            for number, one in enumerate(batch)
+            for number, waiting in enumerate(batch)
         ]
         attempts = batch[0].params.attempts
         reply: Any = await self._endpoint.ask(
@@ -136,8 +136,8 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
         results = _results_by_id(reply)
         if results is None:
             raise EndpointError(f"{self._place} answers no list of results")
-        for number, one in enumerate(batch):
-            _settle(one, self._verdict(results.get(str(number))))
+        for number, waiting in enumerate(batch):
+            _settle(waiting, self._verdict(results.get(str(number))))
 
     def _verdict(self, raw: Any) -> Verdict:
         if raw is None:
@@ -162,24 +162,24 @@ def _results_by_id(reply: Any) -> dict[Any, Any] | None:
     results = reply.get("results") if isinstance(reply, dict) else None
     if not isinstance(results, list):
         return None
-    found: dict[Any, Any] = {}
+    by_id: dict[Any, Any] = {}
     for result in results:
         key = result.get("id") if isinstance(result, dict) else None
         if isinstance(key, str):
-            found[key] = None if key in found else result
-    return found
+            by_id[key] = None if key in by_id else result
+    return by_id
 
 
-def _settle(one: _Waiting, verdict: Verdict) -> None:
-    if not one.verdict.done():
-        one.verdict.set_result(verdict)
+def _settle(waiting: _Waiting, verdict: Verdict) -> None:
+    if not waiting.verdict.done():
+        waiting.verdict.set_result(verdict)
 
 
 def _end(
     batch: list[_Waiting], request: asyncio.Task[None], _verdict: asyncio.Future[Verdict]
 ) -> None:
     """Cancel a request when no item waits for it any more."""
-    if all(one.verdict.done() for one in batch):
+    if all(waiting.verdict.done() for waiting in batch):
         request.cancel()
 
 

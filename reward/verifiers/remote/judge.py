@@ -191,6 +191,8 @@ def chosen(endpoints: Mapping[str, Any], name: str | None, kind: str, flag: str)
 
 def _as_text(value: Any) -> str:
     """Return text as it is, and chat messages as lines of `role: content`."""
-    if isinstance(value, list) and all(isinstance(one, dict) and "role" in one for one in value):
-        return "\n".join(f"{one['role']}: {one.get('content')}" for one in value)
+    if isinstance(value, list) and all(
+        isinstance(message, dict) and "role" in message for message in value
+    ):
+        return "\n".join(f"{message['role']}: {message.get('content')}" for message in value)
     return str(value)

@@ -153,9 +153,9 @@ class ModelVerifier(RemoteVerifier[ModelParams]):
         except (ModelError, EndpointError) as error:
             return broken(str(error))
         reward, components = whole, {}
-        for own, _ in parts:
-            reward = (1 - params.answer_weight) * whole + params.answer_weight * own
-            components = {"whole": whole, "answer": own}
+        for bare, _ in parts:
+            reward = (1 - params.answer_weight) * whole + params.answer_weight * bare
+            components = {"whole": whole, "answer": bare}
         detail = "the beginning of the conversation was cut off" if cut else ""
         return Verdict(ScoreStatus.SCORED, reward, detail, components)
 
@@ -190,8 +190,8 @@ def _conversation(item: Item, answer: str) -> list[Message]:
 def _raw(reply: Any, name: str) -> list[float]:
     """Read vLLM's reply to `/classify` (`probs`) or `/pooling` (`data`: a row, or one a token)."""
     try:
-        (found,) = reply["data"]
-        row = found["probs"] if "probs" in found else found["data"]
+        (entry,) = reply["data"]
+        row = entry["probs"] if "probs" in entry else entry["data"]
         if row and isinstance(row[0], list):
             row = row[-1]
         return [float(score) for score in row]

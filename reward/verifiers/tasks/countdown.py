@@ -114,32 +114,32 @@ def computed(text: str) -> tuple[Fraction, list[int]]:
 
 def _equation(text: str, nums: list[int]) -> str:
     """Return the expression that is the answer: the side of an equation that has the numbers."""
-    found = find_answer(text)
-    said = unwrapped(without_styles(unwrapped(found.text if found else last_line(text))))
+    answer = find_answer(text)
+    equation = unwrapped(without_styles(unwrapped(answer.text if answer else last_line(text))))
     for mark, sign in _LATEX.items():
-        said = said.replace(mark, sign)
+        equation = equation.replace(mark, sign)
     for _ in range(4):
-        said = _FRACTION.sub(r"((\1)/(\2))", said)
+        equation = _FRACTION.sub(r"((\1)/(\2))", equation)
     # Words may introduce the equation: "the equation is 1 + 2".
-    said = said.translate(_SIGNS)
-    start = _BEGINNING.search(said)
-    said = said[start.start() :] if start else said
-    sides = [_without_remark(side) for side in said.split("=", 2)[:2]]
+    equation = equation.translate(_SIGNS)
+    start = _BEGINNING.search(equation)
+    equation = equation[start.start() :] if start else equation
+    sides = [_without_remark(side) for side in equation.split("=", 2)[:2]]
     digits = Counter(map(str, nums))
     return next((side for side in sides if Counter(re.findall(r"\d+", side)) == digits), sides[0])
 
 
 def _without_remark(text: str) -> str:
     text = text.strip()
-    found = _EXPRESSION.match(text)
-    return " ".join((found[0] if found else text).split())
+    expression = _EXPRESSION.match(text)
+    return " ".join((expression[0] if expression else text).split())
 
 
 def _puzzle(item: Item) -> Puzzle:
     """Read a row. Raises BadReferenceError."""
     given = item.answer if isinstance(item.answer, dict) else item.columns
     nums, target = given.get("nums"), given.get("target")
-    if not isinstance(nums, list) or not nums or not all(type(one) is int for one in nums):
+    if not isinstance(nums, list) or not nums or not all(type(number) is int for number in nums):
         raise BadReferenceError(
             f"nums of the row is {shown(nums)}, no list of whole numbers: upload the file with the "
             "mapping countdown"

@@ -57,7 +57,7 @@ class IFEvalVerifier(Verifier[IFEvalParams]):
         missed = [
             name
             for name, arguments in wanted
-            if not any(INSTRUCTIONS[name].follows(one, arguments) for one in readings)
+            if not any(INSTRUCTIONS[name].follows(reading, arguments) for reading in readings)
         ]
         if not missed:
             return correct(f"follows {len(wanted)} instructions")
@@ -73,8 +73,8 @@ def loose_readings(text: str) -> list[str]:
     asterisks or without."""
     lines = text.split("\n")
     cut = [lines, lines[1:], lines[:-1], lines[1:-1]]
-    texts = [text, *("\n".join(one).strip() for one in cut[1:])]
-    return [one for one in texts + [t.replace("*", "") for t in texts] if one.strip()]
+    texts = [text, *("\n".join(reading).strip() for reading in cut[1:])]
+    return [reading for reading in texts + [t.replace("*", "") for t in texts] if reading.strip()]
 
 
 def _instructions(item: Item) -> list[tuple[str, dict[str, Any]]]:
@@ -87,23 +87,23 @@ def _instructions(item: Item) -> list[tuple[str, dict[str, Any]]]:
             "the mapping ifeval"
         )
     objects = arguments if isinstance(arguments, list) else []
-    if len(objects) != len(names) or not all(isinstance(one, dict | None) for one in objects):
+    if len(objects) != len(names) or not all(isinstance(values, dict | None) for values in objects):
         raise BadReferenceError(f"kwargs of the row is no list of {len(names)} objects")
-    found = []
-    for name, one in zip(names, objects, strict=True):
+    instructions = []
+    for name, values in zip(names, objects, strict=True):
         kind = INSTRUCTIONS.get(name) if isinstance(name, str) else None
         if kind is None:
             near = did_you_mean(str(name), INSTRUCTIONS)
             raise BadReferenceError(f"instruction {shown(name)} is none of IFEval's{near}")
         # Parquet has the arguments of all rows in each row, most of them null.
-        own = {key: v for key, v in (one or {}).items() if v is not None}
+        needed = {key: v for key, v in (values or {}).items() if v is not None}
         for key, wanted in kind.needs.items():
-            if isinstance(own.get(key), float) and own[key].is_integer():
-                own[key] = int(own[key])
-            if not isinstance(own.get(key), wanted):
+            if isinstance(needed.get(key), float) and needed[key].is_integer():
+                needed[key] = int(needed[key])
+            if not isinstance(needed.get(key), wanted):
                 raise BadReferenceError(
                     f"instruction {name} needs {key}, of type {wanted.__name__}; kwargs has "
-                    f"{shown(own.get(key))}"
+                    f"{shown(needed.get(key))}"
                 )
-        found.append((name, own))
-    return found
+        instructions.append((name, needed))
+    return instructions

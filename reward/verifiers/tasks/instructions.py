@@ -71,15 +71,15 @@ def _paragraphs(text: str, arguments: Arguments) -> bool:
     """Return the paragraphs. `***` divides them; only the first and the last may be empty."""
     first, *between = re.split(r"\s?\*\*\*\s?", text)
     last = [between.pop()] if between else []
-    if not all(one.strip() for one in between):
+    if not all(paragraph.strip() for paragraph in between):
         return False
-    count = len(between) + sum(bool(one.strip()) for one in [first, *last])
+    count = len(between) + sum(bool(paragraph.strip()) for paragraph in [first, *last])
     return bool(count == arguments["num_paragraphs"])
 
 
 def _first_word(text: str, arguments: Arguments) -> bool:
     pieces = text.split("\n\n")
-    count, nth = sum(bool(one.strip()) for one in pieces), arguments["nth_paragraph"]
+    count, nth = sum(bool(piece.strip()) for piece in pieces), arguments["nth_paragraph"]
     if not 1 <= nth <= count or not (paragraph := pieces[nth - 1].strip()):
         return False
     word = paragraph.split()[0].lstrip("'").lstrip('"')
@@ -88,8 +88,8 @@ def _first_word(text: str, arguments: Arguments) -> bool:
 
 
 def _highlights(text: str, arguments: Arguments) -> bool:
-    single = [one.strip("*").strip() for one in re.findall(r"\*[^\n*]*\*", text)]
-    double = [one[2:-2].strip() for one in re.findall(r"\*\*[^\n*]*\*\*", text)]
+    single = [highlight.strip("*").strip() for highlight in re.findall(r"\*[^\n*]*\*", text)]
+    double = [highlight[2:-2].strip() for highlight in re.findall(r"\*\*[^\n*]*\*\*", text)]
     return bool(sum(map(bool, single + double)) >= arguments["num_highlights"])
 
 
@@ -100,9 +100,9 @@ def _sections(text: str, arguments: Arguments) -> bool:
 
 def _bullets(text: str, arguments: Arguments) -> bool:
     # The pattern begins at the bullet's own line: with `\\s*`, blank lines take quadratic time.
-    found = re.findall(r"^[^\S\n]*\*[^*].*$", text, re.MULTILINE)
-    found += re.findall(r"^[^\S\n]*-.*$", text, re.MULTILINE)
-    return bool(len(found) == arguments["num_bullets"])
+    bullets = re.findall(r"^[^\S\n]*\*[^*].*$", text, re.MULTILINE)
+    bullets += re.findall(r"^[^\S\n]*-.*$", text, re.MULTILINE)
+    return bool(len(bullets) == arguments["num_bullets"])
 
 
 def _placeholders(text: str) -> int:
@@ -137,9 +137,9 @@ def _json(text: str, arguments: Arguments) -> bool:
 def _two_responses(text: str, arguments: Arguments) -> bool:
     first, *between = text.split("******")
     last = [between.pop()] if between else []
-    if not all(one.strip() for one in between):
+    if not all(response.strip() for response in between):
         return False
-    given = [one.strip() for one in [first, *between, *last] if one.strip()]
+    given = [response.strip() for response in [first, *between, *last] if response.strip()]
     return len(given) == 2 and given[0] != given[1]
 
 
@@ -149,7 +149,7 @@ def _capital_words(text: str, arguments: Arguments) -> bool:
 
 
 def _constrained(text: str, arguments: Arguments) -> bool:
-    return any(f"My answer is {one}." in text for one in ("yes", "no", "maybe"))
+    return any(f"My answer is {choice}." in text for choice in ("yes", "no", "maybe"))
 
 
 def _letters(text: str, arguments: Arguments) -> bool:

@@ -76,9 +76,9 @@ class ReasoningGymVerifier(Verifier[VerifierParams]):
         if importlib.util.find_spec(PACKAGE) is None:
             self.available, self.lacks_extra = False, True
             self.notice = "reasoning-gym is not installed here: pip install 'headrace[tasks]'"
-        elif (found := version("reasoning-gym")) != VERSION:
+        elif (installed := version("reasoning-gym")) != VERSION:
             self.available = False
-            self.notice = f"reasoning-gym {found} is installed, and {VERSION} is needed"
+            self.notice = f"reasoning-gym {installed} is installed, and {VERSION} is needed"
 
     def check_reference(self, item: Item, params: VerifierParams) -> None:
         _entry(item)
@@ -86,17 +86,19 @@ class ReasoningGymVerifier(Verifier[VerifierParams]):
     def score(self, item: Item, params: VerifierParams) -> Verdict:
         """See Verifier.score."""
         entry = _entry(item)
-        said = tagged(item.said)
-        if said is None or not said.strip():
+        answer = tagged(item.said)
+        if answer is None or not answer.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion has no <answer> tags")
         try:
-            reward = float(scorer(entry["metadata"]["source_dataset"])(said.strip(), entry))
+            reward = float(scorer(entry["metadata"]["source_dataset"])(answer.strip(), entry))
         except Exception as error:  # The library raises exceptions of any kind.
-            return failed(ScoreStatus.UNPARSABLE, f"{shown(said)}: {brief(error)}")
+            return failed(ScoreStatus.UNPARSABLE, f"{shown(answer)}: {brief(error)}")
         if reward >= 1:
-            return correct(f"{shown(said)} is right")
+            return correct(f"{shown(answer)} is right")
         status = ScoreStatus.PARTIAL if reward > 0 else ScoreStatus.WRONG
-        return Verdict(status, reward, f"{shown(said)}, and one answer is {shown(entry['answer'])}")
+        return Verdict(
+            status, reward, f"{shown(answer)}, and one answer is {shown(entry['answer'])}"
+        )
 
 
 @cache

@@ -117,23 +117,23 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
     def score(self, item: Item, params: ChoiceParams) -> Verdict:
         """See Verifier.score."""
         wanted = _letters(item.answer, params)
-        said = plain_signs(item.said)
-        found = find_answer(said)
-        if found is None and item.truncated:
+        text = plain_signs(item.said)
+        answer = find_answer(text)
+        if answer is None and item.truncated:
             return failed(ScoreStatus.NO_ANSWER, CUT_OFF)
-        if found is None and params.extract == "any":
-            found = _unmarked(said)
-        if found is None or not found.text:
+        if answer is None and params.extract == "any":
+            answer = _unmarked(text)
+        if answer is None or not answer.text:
             return failed(ScoreStatus.NO_ANSWER, "the completion names no choice")
-        letters = read_choices(found.text)
-        if not letters and takes_back(found.text) and (other := _unmarked(said)):
+        letters = read_choices(answer.text)
+        if not letters and takes_back(answer.text) and (other := _unmarked(text)):
             # "The answer is not A. It is B."
-            letters, found = read_choices(other.text), other
-        if not letters and takes_back(found.text):
-            return failed(ScoreStatus.WRONG, f"{shown(found.text)} names no choice")
+            letters, answer = read_choices(other.text), other
+        if not letters and takes_back(answer.text):
+            return failed(ScoreStatus.WRONG, f"{shown(answer.text)} names no choice")
         if not letters:
-            return failed(ScoreStatus.UNPARSABLE, f"no letter in {shown(found.text)}")
-        compared = f"{', '.join(sorted(letters))} ({found.form}) against {', '.join(wanted)}"
+            return failed(ScoreStatus.UNPARSABLE, f"no letter in {shown(answer.text)}")
+        compared = f"{', '.join(sorted(letters))} ({answer.form}) against {', '.join(wanted)}"
         if len(letters) == 1 and letters <= set(wanted):
             return correct(compared)
         return failed(ScoreStatus.WRONG, compared)
@@ -168,14 +168,22 @@ def _letters(answer: Any, params: ChoiceParams) -> list[str]:
     choices."""
     letters = string.ascii_uppercase[: params.choices]
     read = []
-    for one in answer if isinstance(answer, list) else [answer]:
-        if isinstance(one, int) and not isinstance(one, bool) and 0 <= one < params.choices:
-            read.append(letters[one])
-        elif isinstance(one, str) and len(found := read_choices(one)) == 1 and found <= {*letters}:
-            read += found
+    for letter in answer if isinstance(answer, list) else [answer]:
+        if (
+            isinstance(letter, int)
+            and not isinstance(letter, bool)
+            and 0 <= letter < params.choices
+        ):
+            read.append(letters[letter])
+        elif (
+            isinstance(letter, str)
+            and len(named := read_choices(letter)) == 1
+            and named <= {*letters}
+        ):
+            read += named
         else:
             raise BadReferenceError(
-                f"reference answer {shown(one)} is neither one of the letters {letters[0]} to "
+                f"reference answer {shown(letter)} is neither one of the letters {letters[0]} to "
                 f"{letters[-1]} nor an index from 0 to {params.choices - 1}"
             )
     if not read:

@@ -109,9 +109,9 @@ class RegexVerifier(Verifier[RegexParams]):
         text = item.prefill + item.completion
         if answer_of(text) is None:
             return failed(ScoreStatus.NO_ANSWER, "a pattern is not looked for in an open thought")
-        found = (pattern.fullmatch if params.whole else pattern.search)(text)
-        if found:
-            return correct(f"matched {shown(found.group())}")
+        match = (pattern.fullmatch if params.whole else pattern.search)(text)
+        if match:
+            return correct(f"matched {shown(match.group())}")
         return failed(ScoreStatus.WRONG, f"{shown(pattern.pattern)} does not match")
 
 

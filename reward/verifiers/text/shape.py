@@ -185,8 +185,10 @@ class LanguageVerifier(Verifier[LanguageParams]):
         if not total:
             return Verdict(ScoreStatus.NO_ANSWER, 0.0, "there are no letters")
         names = _SCRIPTS[params.script]
-        own = sum(count for letter, count in letters.items() if _name(letter).startswith(names))
-        share = own / total
+        in_script = sum(
+            count for letter, count in letters.items() if _name(letter).startswith(names)
+        )
+        share = in_script / total
         detail = f"{share:.0%} of {total} letters are {params.script}"
         return _scored(share if params.minimum is None else float(share >= params.minimum), detail)
 
