@@ -163,8 +163,8 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         responses=responses(_UNFIT | _BUSY),
     )
     async def check(request: CheckRequest) -> CheckResponse:
-        """Check that the verifiers exist, accept these parameters, and can score with the
-        references of these rows. Nothing is scored."""
+        """Check that the verifiers exist, accept these parameters, and can score with the rows'
+        references. Nothing is scored."""
         uses = checked_uses(request.uses, service.registry)
         verdicts = await verdicts_of(service, [check.request for check in uses.checks])
         unreadable = [

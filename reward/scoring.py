@@ -104,7 +104,7 @@ async def verdicts_of(service: Service, items: Sequence[Request | RemoteCall]) -
     local = [item for item in items if isinstance(item, Request)]
     asked = [item for item in items if isinstance(item, RemoteCall)]
     try:
-        # Admit all items or no item: a refused request leaves no work behind.
+        # Admit all items, or refuse the whole request.
         service.pool.admit(len(local))
         service.calls.admit(len(asked))
         pooled, called = await asyncio.gather(service.pool.score(local), service.calls.score(asked))

@@ -54,7 +54,7 @@ class Teachers:
         await self._http.aclose()
 
     def check(self, name: str) -> None:
-        """Raise ValueError, with a sentence for the caller, if there is no such teacher."""
+        """Raise ValueError, with a sentence for the caller, if the teacher is unknown."""
         chosen(self._endpoints, name, "teacher", "--teachers")
 
     async def logprobs(

@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 def delegated() -> Path | None:
     """Return the cgroup for the programs' cgroups. Return None if no cgroup is delegated. The first
-    call moves all processes of the service's cgroup to a child of it."""
+    call moves all processes of the service to the child `service`."""
     try:
         group = _service_group()
         if group is None:

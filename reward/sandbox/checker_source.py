@@ -30,8 +30,7 @@ class Used(NamedTuple):
 
     names: set[str]
     modules: set[str]
-    """The names of which the test takes attributes. A function, too, may be called `copy` or
-    `select`."""
+    """Names whose attributes the test reads. A function, too, may be called `copy` or `select`."""
     local: set[str]
     """The names that the test also assigns or has as arguments."""
 

@@ -49,7 +49,7 @@ class ProgramTask(NamedTuple):
 
 
 class Sandbox:
-    """A zygote and the programs that it starts. One caller at a time."""
+    """A zygote and its programs. One caller at a time."""
 
     def __init__(self, options: SandboxOptions) -> None:
         """Raises SandboxError."""

@@ -32,7 +32,7 @@ class UnsendableError(BaseException):
 
 
 class Channel:
-    """Messages over a socket, of which this process has the descriptor `fd`."""
+    """Messages over the socket with descriptor `fd`."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

@@ -243,8 +243,8 @@ class Test:
         self, definitions: dict[str, Any], wanted: set[str], tree: ast.Module
     ) -> None:
         """Replace judging functions that the test forgot to import. Functions of the standard
-        library become the test's own in `definitions`. If the program has other functions of these
-        names, the verdict is in doubt."""
+        library become the test's own in `definitions`. If the program defines its own under such a
+        name, the verdict is in doubt."""
         entry = self._task["entry_point"]
         known = {name: of_a_library(name) for name in wanted - self._used.local}
         tested = (

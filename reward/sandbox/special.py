@@ -1,4 +1,4 @@
-"""The special methods of stand-ins, and the program's answers that they believe.
+"""The special methods of stand-ins. They decide how far a test believes the program.
 
 A stand-in has only the special methods that the program's class defines.
 """

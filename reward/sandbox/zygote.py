@@ -5,7 +5,7 @@
 The zygote is a fresh interpreter with an empty environment, so its forks inherit nothing of the
 host. Each program gets its own process, mount and IPC namespaces. Their first process is ours; when
 it ends, the kernel ends all others. SETUP is JSON: whether there are namespaces (`isolated`), and
-whether each program gets a cgroup (`counted`). The zygote sees no output and no verdict.
+whether each program gets a cgroup (`counted`). Output and verdicts bypass the zygote.
 """
 
 import atexit

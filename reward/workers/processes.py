@@ -1,4 +1,4 @@
-"""The child processes of the service: the fork server, and the workers that it forks.
+"""The child processes of the service: the fork server and its workers.
 
 The module starts, sends, kills, and reports `WorkerEvents`. It decides nothing: `scheduler`
 assigns items, and `pool` reacts to deaths. It kills by process id only while the fork server lives.
@@ -64,7 +64,7 @@ class WorkerEvents(Protocol):
 
     def on_lost(self, worker: int, unread: bool) -> None:
         """A ready worker ended, and this service did not kill it. `on_ending` follows. `unread`:
-        the worker had not read its last jobs, so these jobs did not kill it."""
+        the worker ended before it read its last jobs, so another cause killed it."""
 
     def on_ending(self, worker: int, cause: str) -> None:
         """Report, in words, how the lost worker ended."""

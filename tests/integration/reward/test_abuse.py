@@ -1,4 +1,4 @@
-"""Hostile requests and answers: no request gets a 5xx, and no answer causes an error of ours."""
+"""Hostile requests and answers get a verdict or a 4xx, never a 5xx."""
 
 import asyncio
 import json

@@ -50,7 +50,7 @@ def tough(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 @pytest.fixture
 async def own(tough: Service) -> AsyncIterator[tuple[Service, httpx.AsyncClient]]:
-    """A service whose child processes the test may kill, and a client of it."""
+    """A service whose child processes the test may kill, and its client."""
     await tough.ready()
     await until(lambda: len(tough.workers) == 2, "its workers are there again")
     async with tough.client() as client:

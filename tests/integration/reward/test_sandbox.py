@@ -198,7 +198,7 @@ from reward.sandbox.host import *
 sandbox = Sandbox(SandboxOptions())
 open({str(tmp_path / "zygote")!r}, "w").write(str(sandbox._zygote.pid))
 source = "import os, time; os.fork(); os.setpgid(0, 0); time.sleep(1000)"
-sandbox.run([Task({{"kind": "script", "source": source}})], Limits(100, 100, {MEMORY}))
+sandbox.run([ProgramTask({{"kind": "script", "source": source}})], Limits(100, 100, {MEMORY}))
 """
     worker = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
     found: list[int] = []

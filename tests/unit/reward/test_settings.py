@@ -1,4 +1,4 @@
-"""The reward service's settings for the services that it asks."""
+"""Settings of judges, teachers and reward models in the reward service."""
 
 import pytest
 from pydantic import SecretStr, ValidationError
