@@ -14,9 +14,9 @@ from typing import Any
 import httpx
 
 TURNS = 5
-"""Of each session."""
+"""Turns of each session."""
 MOST_TOKENS = 6
-"""Of an answer."""
+"""Longest answer in tokens."""
 PAUSE = 0.2
 """Seconds until a request without an answer is sent again."""
 
@@ -84,7 +84,7 @@ class Agent:
             return
 
     def _converse(self, base: str, prompt: str) -> None:
-        """TURNS turns, of which two begin at one answer, and the last begins anew."""
+        """Play TURNS turns: two continue one answer, and the last starts a new conversation."""
         asked = {"role": "user", "content": prompt}
         said = [asked, self._ask(base, [asked])]
         forks = [[*said, {"role": "user", "content": text}] for text in ("1+1=", "2+2=")]

@@ -1,7 +1,7 @@
-"""A whole small run under killing, and what has to be true of it afterwards.
+"""Kill processes during a small run, and check the finished run.
 
-What dies, and when, follows from one seed: HEADRACE_CHAOS_SEED repeats it. (Which step the run has
-reached by then, and what a process was about to do, does not.)
+One seed decides the victims and the times: HEADRACE_CHAOS_SEED repeats them. (The step of the run
+and the work of a process at that time are not repeated.)
 """
 
 import json
@@ -67,7 +67,7 @@ class Chaos:
     api: Gateway
     model: str = ""
     done: list[str] = field(default_factory=list)
-    """What was killed, with the step that the run had reached."""
+    """The kills, each with the step that the run had reached."""
 
     def prepare(self) -> None:
         """A dataset, and a model to start from."""
@@ -81,7 +81,7 @@ class Chaos:
         self.model = f"run:{run}"
 
     def submit(self, steps: int, **other: dict[str, Any] | None) -> str:
-        """A run of so many steps; `other`: sections of its config."""
+        """Submit a run of `steps` steps; `other`: sections of its config."""
         config: dict[str, Any] = {
             # Published as deltas.
             "model": {"path": self.model, "dtype": "bfloat16"},
@@ -103,7 +103,7 @@ class Chaos:
         return self._submit("demo_grpo", config)
 
     def submit_live(self, steps: int, sessions: int, idle_seconds: float) -> str:
-        """A run that trains so many sessions in each of its steps, which applications open."""
+        """Submit a live run that trains `sessions` sessions in each step."""
         config = {
             "model": {"path": self.model, "dtype": "bfloat16"},
             "sampling": {"max_tokens": 40},

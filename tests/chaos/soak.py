@@ -59,7 +59,7 @@ def resident(stack: Stack) -> dict[str, int]:
 
 
 def redis_bytes(client: Any, run: str) -> tuple[int, int]:
-    """What Redis uses beyond the record of what has happened, and that record."""
+    """Return the bytes of Redis without the run's ledger and events, and the bytes of these two."""
     keys = [run_key(run, "ledger"), run_key(run, "events")]
     history = sum(client.memory_usage(key, samples=0) or 0 for key in keys)
     return int(client.info("memory")["used_memory"]) - history, history
@@ -87,7 +87,7 @@ class Soak:
         self._watched: tuple[str, float, int] | None = None
 
     def go_on(self, seconds: float) -> None:
-        """Kill and sample for so long, or until the run is over."""
+        """Kill and sample for `seconds`, or until the run is over."""
         began = time.monotonic()
         next_kill, next_sample = began + EVERY, began
         while (now := time.monotonic()) < began + seconds:
@@ -137,7 +137,7 @@ class Soak:
         }
 
     def _kill(self) -> str:
-        """One process. What was done, in words."""
+        """Kill one process, and describe the kill."""
         self._look(over=True)
         victim, step = self.chance.choice(list(VICTIMS)), self.chaos.record(self.run)["step"]
         # A learner that is being started again updates nothing for a while.
@@ -173,7 +173,7 @@ class Soak:
 
 
 def main() -> int:
-    """Run it, write the result, and say where it is."""
+    """Run the soak test, write the result, and print its path."""
     print(f"HEADRACE_CHAOS_SEED={SEED}: {MINUTES:g} minutes", flush=True)
     with (
         tempfile.TemporaryDirectory(prefix="headrace-soak-") as data,

@@ -85,7 +85,7 @@ def kill_all(
 
 
 def each_turn_once(chaos: Chaos, run: str) -> None:
-    """What was asked for twice is one turn, and what was sampled for it is trained once."""
+    """A repeated request is one turn, and its sample is trained once."""
     for row in chaos.trained_rows(run, STEPS):
         assert row["session/turns"] == TURNS, chaos.story
         sampled = row["response/tokens_mean"] - row["session/tool_tokens"]

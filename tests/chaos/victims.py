@@ -46,7 +46,7 @@ def part(name: str) -> Callable[[Stack], list[int]]:
 
 
 def vllm(stack: Stack) -> list[int]:
-    """What rollout workers have started: the server, and with a real vLLM its engine."""
+    """Return the children of rollout workers: the server, and with a real vLLM its engine."""
     return [pid for worker in part("rollout")(stack) for pid in descendants(worker)]
 
 
@@ -68,7 +68,7 @@ def ranks(stack: Stack) -> list[int]:
 
 
 def updating(stack: Stack) -> list[int]:
-    """Of vLLM's processes, those of a server that is paused for new weights at this moment."""
+    """Return the processes of a vLLM server that is paused for new weights at this moment."""
     for worker in part("rollout")(stack):
         for server in children(worker):
             try:
@@ -98,9 +98,9 @@ VICTIMS: dict[str, Callable[[Stack], list[int]]] = {
 
 
 def kill(stack: Stack, victim: str, chance: Random, over: Callable[[], bool]) -> str:
-    """SIGKILL to one process that plays this part, once there is one. What was done, in words.
-    Raises AssertionError where `over()` comes first. It is asked only if there is none: it may wait
-    for the gateway, which may have been killed a moment ago, while the run goes on to its end."""
+    """Send SIGKILL to one process of this part as soon as it exists, and describe the kill.
+    Raises AssertionError if `over()` comes first. `over` is called only while no such process
+    exists: it may wait for a gateway that was just killed, while the run goes on to its end."""
     between = threading.Event()
     while True:
         stack.check()
@@ -129,7 +129,7 @@ def damage(weights: Path, delta: bool, cut: bool, chance: Random) -> str:
         if cut:
             file.truncate(size - 1)
         else:
-            # Of the values, which nothing but a checksum can tell.
+            # A byte of the values: only a checksum can detect the change.
             file.seek(place := size - 1 - chance.randrange(min(size // 2, 64)))
             (value,) = file.read(1)
             file.seek(place)

@@ -30,7 +30,7 @@ KEY = re.compile(r"The API key, shown this once: (\S+)")
 
 
 def docker(*arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """What a docker command prints. Raises AssertionError with what it said where it fails."""
+    """Return the output of a docker command. Raises AssertionError with its errors if it fails."""
     done = subprocess.run(
         ["docker", *arguments],
         cwd=ROOT,
@@ -61,7 +61,7 @@ def build(tag: str) -> None:
 
 
 def until(condition: Callable[[], Any], what: str, within: float) -> Any:
-    """The first true value of `condition`; AssertionError naming `what` where there is none."""
+    """Wait for a true value of `condition`. Raises AssertionError with `what` if none comes."""
     deadline = time.monotonic() + within
     while not (value := condition()):
         assert time.monotonic() < deadline, f"not within {within} s: {what}"
@@ -83,7 +83,7 @@ class Installation:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What an operator would write into .env."""
+        """The operator's settings for .env."""
         return {
             "COMPOSE_PROJECT_NAME": self.project,
             "HEADRACE_VERSION": self.tag,
@@ -91,12 +91,12 @@ class Installation:
         }
 
     def compose(self, *arguments: str) -> str:
-        """What `docker compose --profile cpu …` prints."""
+        """Return the output of `docker compose --profile cpu …`."""
         given = ("compose", "--profile", "cpu", *arguments)
         return docker(*given, environment=self.environment)
 
     def up(self, rollouts: int = 1) -> None:
-        """Start what does not run, and wait until all of it is healthy."""
+        """Start all stopped services, and wait until every service is healthy."""
         self.compose("up", "--detach", "--wait", "--scale", f"rollout-cpu={rollouts}")
 
     def down(self) -> None:
@@ -104,7 +104,7 @@ class Installation:
         self.compose("down", "--volumes", "--timeout", "20")
 
     def containers(self) -> dict[str, dict[str, Any]]:
-        """What runs, by name without the project's, as `docker inspect` describes it."""
+        """Return the running containers by service name, as `docker inspect` describes them."""
         ids = self.compose("ps", "--quiet").split()
         found = json.loads(docker("inspect", *ids))
         return {one["Name"].removeprefix(f"/{self.project}-"): one for one in found}
@@ -114,7 +114,7 @@ class Installation:
         docker("kill", f"{self.project}-{name}")
 
     def executed(self, service: str, *command: str) -> str:
-        """What a command in the container of a service prints."""
+        """Return the output of a command in a service's container."""
         return self.compose("exec", "--no-TTY", service, *command)
 
     def put(self, file: Path, service: str, path: str) -> None:
@@ -142,7 +142,7 @@ class Installation:
         return Gateway(self.url)
 
     def get(self, path: str) -> Any:
-        """What the gateway answers, once it does."""
+        """Return the gateway's answer; wait until it answers."""
         api, found = self.api(), []
 
         def answered() -> bool:
@@ -156,7 +156,7 @@ class Installation:
         return found[0]
 
     def reaches(self, run: str, step: int, within: float = 400) -> None:
-        """Wait until the run has trained so many batches."""
+        """Wait until the run has trained this many batches."""
 
         def reached() -> bool:
             record = self.get(f"/v1/runs/{run}")

@@ -58,7 +58,7 @@ def test_a_profile_says_what_is_started(profiles: list[str], expected: set[str])
     assert set(docker("compose", *flags, "config", "--services").split()) == ALWAYS | expected
 
 
-def test_workers_on_another_machine_find_what_they_are_told_of(tmp_path: Path) -> None:
+def test_workers_on_another_machine_reach_the_addresses_they_get(tmp_path: Path) -> None:
     told = {
         "HEADRACE_REDIS_URL": "redis://10.0.0.5:6379/0",
         "HEADRACE_GATEWAY_URL": "http://10.0.0.5:8000",

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(3600)
 
 KILLS = 10
 USER = 10001
-"""Of the containers."""
+"""User id inside the containers."""
 
 
 @dataclass

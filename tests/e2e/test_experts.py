@@ -1,5 +1,4 @@
-"""What the learner publishes of a mixture of experts, in a real vLLM: it serves that model, before
-and after an update."""
+"""A real vLLM serves a published mixture of experts, before and after an update."""
 
 import asyncio
 from pathlib import Path

@@ -41,7 +41,7 @@ LONG = Sampling(max_tokens=450, ignore_eos=True)
 
 @dataclass(frozen=True)
 class Served:
-    """A server, the learner's side of it, and the published adapters of two versions."""
+    """A server, the learner's model, and the published adapters of two versions."""
 
     policy: PolicyClient
     loaded: LoadedModel
@@ -60,13 +60,13 @@ class Served:
             self.loaded.model.get_parameter(own).data.copy_(tensor)
 
     def published(self, version: str) -> WeightManifest:
-        """What the learner says of that version."""
+        """Return the learner's manifest of that version."""
         self.take(version)
         canary = CanaryPass(self.loaded, TokenLogprobs(self.loaded.model), CONTEXT)()
         return WeightManifest("r", int(version), "a", "adapter", [], 0, "m", canary=canary)
 
     def logprobs(self, version: str, sample: Sample, temperature: float) -> torch.Tensor:
-        """What the learner makes of the sample's tokens with that version's adapters."""
+        """Return the learner's log-probabilities of the sample with that version's adapters."""
         self.take(version)
         tokens = torch.tensor(PROMPT + sample.token_ids.tolist())
         row = packed_row([tokens], [torch.arange(len(tokens)) >= len(PROMPT)])
@@ -149,7 +149,7 @@ async def test_an_update_replaces_the_adapter_under_requests_in_flight(served: S
     await sampled_by(served, "1")
 
 
-async def test_what_is_no_adapter_of_the_run_leaves_the_old_one_serving(
+async def test_a_broken_adapter_leaves_the_old_adapter_serving(
     served: Served, tmp_path: Path
 ) -> None:
     await served.load("1")

@@ -33,7 +33,8 @@ OPTIONS = VLLM(
 
 @dataclass(frozen=True)
 class Versions:
-    """Of one run, in bfloat16: the second changes some values of the first, the third all."""
+    """Three versions of a run, in bfloat16: the second changes some values of the first, the third
+    all."""
 
     folder: Path
     tensors: int
@@ -61,7 +62,7 @@ def versions(tiny_model: TinyModel, tmp_path_factory: pytest.TempPathFactory) ->
     for number, weights in enumerate((first, second, third), 1):
         save_full(folder / f"v{number}", weights)
     save_delta(folder / "delta", first, second, "aaaaaa:1", "aaaaaa:2")
-    # What it leads to is not what it says, and only a tensor of the last layer tells.
+    # The delta's values differ from its checksums, in one tensor of the last layer only.
     writer, last = DeltaWriter("aaaaaa:1", "aaaaaa:2"), "model.layers.3.mlp.up_proj.weight"
     for name, values in second.items():
         checksum = tensor_checksum(first[name] if name == last else values)

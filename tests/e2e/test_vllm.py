@@ -80,7 +80,7 @@ async def test_logprobs_are_those_of_transformers_on_the_same_weights(
     await assert_serves(policy, tiny_model, tiny_model.full_a)
 
 
-async def test_tokens_that_top_k_and_top_p_leave_are_told_and_share_all_probability(
+async def test_tokens_left_by_top_k_and_top_p_are_reported_and_share_all_probability(
     policy: PolicyClient, tiny_model: TinyModel
 ) -> None:
     cut = Sampling(temperature=0.8, top_k=5, top_p=0.6, max_tokens=48)
@@ -88,7 +88,7 @@ async def test_tokens_that_top_k_and_top_p_leave_are_told_and_share_all_probabil
 
     for sample in await policy.generate(PROMPT, 8, params):
         every = reference_logits(tiny_model, tiny_model.full_a, PROMPT, sample.token_ids) / 0.8
-        # The five likeliest, and of these the fewest whose probabilities reach 0.6.
+        # From the five likeliest tokens, the fewest whose probabilities reach 0.6.
         best, ids = every.topk(6)
         chances = best[:, :5].softmax(-1)
         before = chances.cumsum(-1) - chances
@@ -195,7 +195,7 @@ async def test_new_requests_after_an_update_are_sampled_by_the_new_weights_alone
 
 
 async def in_flight(policy: PolicyClient, n: int, tokens: int) -> asyncio.Task[list[Sample]]:
-    """A request for `n` long samples that has sampled so many tokens."""
+    """Wait until a request for `n` long samples has sampled this many tokens."""
     params = sampling_params(Sampling(max_tokens=450, ignore_eos=True), [1], CONTEXT)
     before = (await policy.counters()).tokens
     request = asyncio.create_task(policy.generate(PROMPT, n, params))
@@ -247,7 +247,7 @@ async def test_wait_lets_what_is_in_flight_end_under_the_old_weights(
     await loading
 
 
-async def test_samples_that_are_cut_off_end_where_they_are_and_others_go_on(
+async def test_samples_cut_at_their_deadline_keep_their_tokens_and_others_go_on(
     policy: PolicyClient, tiny_model: TinyModel
 ) -> None:
     cut = asyncio.Event()
@@ -325,7 +325,7 @@ def not_safetensors(good: Path, path: Path) -> None:
 
 
 def published(model: TinyModel, weights: Path, version: int) -> WeightManifest:
-    """What the learner says of `weights`."""
+    """Return the learner's log-probabilities with `weights`."""
     longest = CONTEXT - 1
     found = [
         reference_logprobs(model, weights, tokens[:1], tokens[1:], 1.0)

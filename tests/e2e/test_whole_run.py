@@ -32,7 +32,7 @@ VLLM = {
     "extra": {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"},
 }
 
-# What every step tells, whatever the objective; pass@k for groups of 4.
+# Metrics of every step with any objective; pass@k for groups of 4.
 ALWAYS = {
     *("reward/mean", "reward/std", "reward/groups_without_variance"),
     *("reward/pass_at_1", "reward/pass_at_2", "reward/pass_at_4"),
@@ -61,13 +61,13 @@ def finished(api: Gateway, recipe: str, config: dict[str, Any]) -> dict[str, Any
 
 @pytest.fixture(scope="module")
 def requests(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What vLLM was asked, and what it answered (`recorded_vllm`)."""
+    """The file of vLLM's requests and answers (`recorded_vllm`)."""
     return tmp_path_factory.mktemp("vllm") / "requests"
 
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What processes open in shared folders (`opened/sitecustomize.py`)."""
+    """The log of files that processes open in shared folders (`opened/sitecustomize.py`)."""
     return tmp_path_factory.mktemp("opened") / "files"
 
 
@@ -135,16 +135,16 @@ def test_groups_are_trained_within_the_staleness_bound(
         assert groups.keys() <= set(range(staleness + 1))
         assert sum(groups.values()) == GROUPS
         assert max(groups) == step["staleness/max"]
-    # Sampler against learner, at version equality: later steps of an asynchronous run have none.
+    # Sampler and learner at the same version: later steps of an asynchronous run have no such gap.
     gaps = [step["mismatch/logprob_max"] for step in trained if "mismatch/logprob_max" in step]
     assert max(gaps) <= 1e-3
     assert len(gaps) == STEPS or staleness > 0
-    # Not bounded by being synchronous, where it need not be.
+    # Only a synchronous run has staleness 0 in all steps.
     assert any(step["staleness/max"] > 0 for step in trained) == (staleness > 0)
 
 
 @pytest.mark.timeout(400)
-def test_sampler_and_learner_agree_where_they_take_turns(api: Gateway) -> None:
+def test_sampler_and_learner_agree_when_they_take_turns(api: Gateway) -> None:
     """One side is idle while the other computes. The answers are long: the model has hardly been
     trained."""
     hardly_trained = {
@@ -213,7 +213,7 @@ def test_what_is_trained_of_a_session_is_what_vllm_was_asked_and_sampled(
     config = {
         "model": {"path": model},
         "data": {"chat_template": "auto"},
-        # One more than are played: the learner leaves the group where it is.
+        # One prompt more than are played, so the learner leaves the group in the stream.
         "algorithm": {"prompts_per_step": 2, "samples_per_prompt": 2},
         "rollout": {"episode": {"type": "sessions", "idle_seconds": 120}, "vllm": VLLM},
         "sampling": {**SAMPLING, "max_tokens": 160},

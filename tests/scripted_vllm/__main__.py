@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--enable-sleep-mode", action="store_true")
     known, _ = parser.parse_known_args()
     script = Script(**json.loads(os.environ.get("HEADRACE_SCRIPTED_VLLM", "{}")))
-    # Like vLLM, which deletes it only where it ends in order.
+    # As in vLLM, which deletes this folder only at an orderly end.
     tempfile.mkdtemp(prefix="vllm_dist_")
     if script.fail_start:
         sys.exit(f"ValueError: {script.fail_start}")

@@ -240,7 +240,7 @@ def build(state: State) -> FastAPI:
     async def update(request: Request) -> Any:
         info = (await request.json())["update_info"]
         if state.asleep:
-            # Its parameters have no memory: the engine dies of it.
+            # A sleeping engine's parameters have no memory, so a load kills it.
             os._exit(1)
         await asyncio.sleep(state.script.update_seconds)
         try:

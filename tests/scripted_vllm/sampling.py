@@ -106,8 +106,8 @@ def kept_of(script: Script, params: dict[str, Any]) -> int:
 
 
 def candidates(script: Script, params: dict[str, Any], token: int) -> list[tuple[int, float]]:
-    """As many as were asked for: the token and those that follow it are as likely as each other,
-    those that `top_k` cuts off are impossible."""
+    """Return the requested number of candidates. The token and its successors are equally likely;
+    tokens that `top_k` cuts off are impossible."""
     kept, asked = kept_of(script, params), params["logprobs"]
     return [
         ((token + i) % max(asked, script.vocabulary), -math.log(kept) if i < kept else LOWEST)

@@ -15,13 +15,13 @@ class Script:
 
     vocabulary: int = 32
     tokens_per_second: float = 1000.0
-    """Of each sequence, while nothing is paused."""
+    """Speed of each sequence, unless paused."""
     replies: list[list[int]] = field(default_factory=list)
     """Completions to give, in turn; empty: random ones of random length."""
     fail_start: str = ""
     """Log this line and exit with code 1."""
     hang_after: int | None = None
-    """Sample no more tokens once so many were sampled; go on answering everything else."""
+    """Stop sampling after this many tokens; go on answering everything else."""
     hang_until: str = ""
     """A file that ends this once it exists."""
     update_seconds: float = 0.0
@@ -29,7 +29,7 @@ class Script:
     sequences: int = 256
     """Run at once, as far as the server says, unless `--max-num-seqs` names another number."""
     cache_tokens: int | None = None
-    """What its cache holds, as far as it says."""
+    """Tokens of the cache, as the server reports them."""
     ignored_updates: list[int] = field(default_factory=list)
     """Updates, counted from 0, after which it serves the weights of before."""
     goes_back: bool = False
@@ -45,7 +45,7 @@ class Script:
 
 @dataclass
 class State:
-    """What the server knows."""
+    """The state of the server."""
 
     script: Script
     context: int
@@ -53,7 +53,7 @@ class State:
     most: int = 0
     """`--max-num-seqs`, if given."""
     layers: int = 0
-    """Of which expert routing is returned."""
+    """Layers whose expert routing is returned."""
     version: str = "default"
     tokens: int = 0
     answered: int = 0
@@ -61,15 +61,15 @@ class State:
     """Samples that were begun and have not ended."""
     loaded: Tensors | None = None
     canary: Canary | None = None
-    """Of the weights that are served."""
+    """Canary of the served weights."""
     before: Canary | None = None
-    """Of the weights before the last update."""
+    """Canary of the weights before the last update."""
     updates: int = 0
     prefixes: dict[tuple[int, ...], bytes] = field(default_factory=dict)
     """Prompts that were scored, and how."""
     updating: bool = False
     may_sleep: bool = False
-    """`--enable-sleep-mode`, without which it has no memory to give back."""
+    """`--enable-sleep-mode`: only with it can the server free its memory."""
     asleep: bool = False
     """Whether its weights are on the host, and its cache is gone."""
     admitting: bool = True
@@ -79,7 +79,7 @@ class State:
     requests: dict[str, "Asked"] = field(default_factory=dict)
     """Those begun and not answered, by id."""
     tokenizer: Tokenizer | None = None
-    """Of the model; loaded for the first request that stops at a text."""
+    """The model's tokenizer; loaded for the first request that stops at a text."""
     salts: list[tuple[str, str]] = field(default_factory=list)
     """(cache salt, version that was live when it was begun) of every request."""
 

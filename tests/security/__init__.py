@@ -1,4 +1,4 @@
-"""What docs/security.md promises, one file per concern.
+"""The promises of docs/security.md, one file per concern.
 
 A package, so that fixtures end with its last test (see `tests`).
 """

@@ -15,7 +15,7 @@ fsync = os.fsync
 
 
 def failing_fsync(descriptor: int) -> None:
-    """As os.fsync."""
+    """os.fsync, or EIO while the file exists."""
     if Path(os.environ[FAILS]).exists():
         raise OSError(errno.EIO, os.strerror(errno.EIO))
     fsync(descriptor)

@@ -1,7 +1,7 @@
 """Hostile requests for every parameter of every route.
 
-Takes the routes from the gateway's OpenAPI document, and the keys of a run's config from a run that
-it submits. Each case changes one thing of a request that works. It has failed if the answer is a
+The routes come from the gateway's OpenAPI document, the keys of a run's config from a run that it
+submits. Each case changes one thing of a request that works. It has failed if the answer is a
 5xx or none, or if `GET /v1/runs` does not answer after it. `python -m tests.security.fuzz [CASES
 [SEED]]` starts an installation with a scripted vLLM, and ends with a run that has to succeed there.
 The defaults are 20,000 cases of seed 1, which take some minutes; exit code 1 if any has failed.
@@ -161,7 +161,7 @@ class Fuzzer:
         return json.dumps(self._random.choice(BIG)).encode()
 
     def _spoil(self, sent: Sent, body: Any) -> None:
-        """Change one value of the body, or all of it, or how it is sent."""
+        """Change one value of the body, the whole body, or its encoding."""
         kind = self._random.random()
         if body is None or kind < 0.1:
             sent.body = self._token()

@@ -36,7 +36,7 @@ class Target:
     config: dict[str, Any] = field(default_factory=dict)
 
     def ask(self, sent: Sent, seconds: float = 30.0) -> tuple[int, bytes]:
-        """Status and the first 64 KiB of the answer; 0 where nothing is answered. Bytes are sent as
+        """The status and the first 64 KiB of the answer; 0 without an answer. Bytes are sent as
         they are: no client library lets all of this through."""
         address = urlsplit(self.url)
         headers = {b"Host": address.netloc.encode(), b"Authorization": self.key.encode()}

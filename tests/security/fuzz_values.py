@@ -1,5 +1,4 @@
-"""What the fuzzer puts into requests: texts, JSON, headers and content types that services trip
-over."""
+"""Values of the fuzzer: texts, JSON, headers and content types that services trip over."""
 
 SURROGATE = b"\xed\xa0\x80"
 BOUNDARY = "xFuZzx"

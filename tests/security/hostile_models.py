@@ -143,7 +143,7 @@ class Payload:
 
 
 def pickled(name: str, instead_of: str = "model.safetensors") -> Change:
-    """Weights as a pickle, which makes the folder `unpickled` beside the model's when loaded."""
+    """Weights as a pickle. Loading it makes the folder `unpickled` next to the model's folder."""
 
     def change(folder: Path) -> None:
         (folder / instead_of).unlink()

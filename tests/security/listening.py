@@ -1,4 +1,4 @@
-"""What some processes listen on, as the kernel tells it."""
+"""List the addresses that processes listen on, as the kernel reports them."""
 
 import os
 import re

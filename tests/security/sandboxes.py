@@ -23,7 +23,7 @@ exec "$@"
 def run(
     sandbox: Sandbox, source: str, seconds: float = 5.0, wall: float = 0.0, memory: int = MEMORY
 ) -> ProgramEnding:
-    """How `source` ends, with so many seconds of CPU time."""
+    """Run `source` with `seconds` of CPU time, and return its ending."""
     limits = Limits(seconds, wall or 2 * seconds + 1, memory)
     (ending,) = sandbox.run([ProgramTask({"kind": "script", "source": source})], limits)
     return ending

@@ -1,7 +1,7 @@
 """Another user of the machine, as a process: what it can connect to, read and list.
 
-`python stranger.py UID < QUESTIONS` answers JSON with JSON, each question with what came of it.
-UID 0: the tests have no root, and the process stays the user that it is. Only the standard library:
+`python stranger.py UID < QUESTIONS` answers JSON with JSON, each question with its result.
+UID 0: the tests run without root, and the process keeps its user. Only the standard library:
 the other user cannot read this checkout, perhaps.
 """
 
@@ -27,7 +27,7 @@ def said(address: tuple[str, int] | str, family: int, request: str) -> str:
 
 
 def listed(path: str) -> str:
-    """What is in the folder or file `path`, or the name of the error."""
+    """Return the contents of the folder or file `path`, or the name of the error."""
     try:
         if os.path.isdir(path):
             return " ".join(os.listdir(path))

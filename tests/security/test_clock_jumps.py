@@ -57,7 +57,7 @@ def test_an_age_is_right_for_an_event_of_before_the_clock_went_back() -> None:
     assert seconds_since(10_055 - HOUR, 10_060 - HOUR, jumps) == 5
 
 
-def test_a_slow_answer_is_no_jump() -> None:
+def test_a_slow_answer_does_not_count_as_a_clock_jump() -> None:
     clock = ClockJumps()
     clock.observe(1000, 50)
     assert clock.observe(1014, 60) == ()

@@ -90,9 +90,7 @@ async def test_a_gateway_that_hangs_is_named_stops_no_run_and_goes_on(
         assert gateway.stop() == 0
 
 
-def test_a_disk_that_fails_is_said_by_the_gateway_which_goes_on(
-    redis_url: str, tmp_path: Path
-) -> None:
+def test_the_gateway_reports_a_failing_disk_and_goes_on(redis_url: str, tmp_path: Path) -> None:
     fails = tmp_path / "fails"
     module = ("tests.security.failing_disk", "services.gateway")
     gateway = GatewayProcess(tmp_path / "data", redis_url, module=module, **{FAILS: str(fails)})

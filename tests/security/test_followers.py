@@ -122,7 +122,7 @@ async def test_many_runs_may_be_followed_at_once(
         await store.close()
 
 
-async def test_a_follower_that_reads_nothing_delays_no_other(
+async def test_an_idle_follower_does_not_delay_the_others(
     gateway: GatewayProcess, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     store = Store.from_url(redis_server.url)

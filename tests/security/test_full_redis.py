@@ -48,7 +48,7 @@ async def store(raw: Redis, redis_url: str) -> AsyncIterator[Store]:
 
 
 async def limit(client: Redis, memory: int) -> None:
-    """1: it takes nothing that may grow; 0: no limit."""
+    """Set Redis' memory limit: with 1 it refuses writes that may grow; 0 removes the limit."""
     await client.config_set("maxmemory", memory)
 
 
@@ -68,7 +68,7 @@ async def test_what_keeps_and_ends_a_run_works_in_a_full_redis_and_the_rest_says
     with pytest.raises(RedisFull):
         await store.events.add(RUN, "warning", {})
     await store.check_schema()
-    # None is half done: what is refused has changed nothing, and what is finished is handed in.
+    # Calls are whole: a refused call changed nothing, and a finished group is completed.
     assert await store.prompts.renew(RUN, [one.attempt, two.attempt], 60) == []
     assert await scene.complete(one)
     assert await store.prompts.release(RUN, [two.attempt]) == 0

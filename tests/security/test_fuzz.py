@@ -62,7 +62,7 @@ def test_a_wide_body_is_explained_in_part_and_costs_the_gateway_little(
     path, body = WIDE[name]
     target, before = Target(gateway.url, gateway.headers["Authorization"]), gateway.cpu_seconds
     status, problem = target.json("POST", path, body)
-    # Of its CPU time, and not of a clock: other tests run beside this one.
+    # CPU time instead of a clock, because other tests run at the same time.
     spent = gateway.cpu_seconds - before
     assert spent < 6
     assert status == 422

@@ -61,7 +61,7 @@ class Server:
 
     @property
     def file(self) -> Path:
-        """What it appends to."""
+        """The file that Redis appends to."""
         return increments(self.folder)[-1]
 
     @asynccontextmanager
@@ -111,7 +111,7 @@ async def begun(scene: Scene, data: Path, **options: Any) -> None:
 
 
 async def trained(scene: Scene, data: Path, steps: int) -> list[int]:
-    """A run of so many steps with its copies; the size of Redis' file after each."""
+    """Commit `steps` steps with their copies. Return the size of Redis' file after each."""
     await begun(scene, data)
     copied, sizes = "", []
     for step in range(1, steps + 1):

@@ -40,7 +40,7 @@ from tests.security.hostile_models import (
 
 ENDLESS = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 LEARNERS: dict[str, tuple[Callable[[Path], object], str]] = {
-    # What the gateway refuses, too, where the folder is on its host.
+    # The gateway refuses these, too, if the folder is on its host.
     "linked": MODELS["files: linked template"],
     "pickle": MODELS["files: pickle"],
     "nested": MODELS["config: nested"],
@@ -50,7 +50,7 @@ LEARNERS: dict[str, tuple[Callable[[Path], object], str]] = {
     "layers": (config(num_hidden_layers=3), "have no layer 2"),
     "sparse": (sparse, "config.json says vocab_size"),
     "vocabulary": (config(vocab_size=21), "config.json says vocab_size 21"),
-    # What only a library can find out.
+    # Only a library can find these faults.
     "kind": (config(model_type="bert", architectures=["BertModel"]), "model"),
     "unknown": (config(model_type="nothing"), "does not load"),
     "tokenizer": (file("tokenizer.json", {"model": {"type": "BPE"}}), "does not load"),
@@ -94,7 +94,7 @@ async def test_a_hostile_model_fails_its_run_at_once_and_the_next_run_trains(
             (note := place.data / "runs/stuck/template-0.txt").parent.mkdir(parents=True)
             note.write_text("its template has ended a rank before")
             await submit(store, "stuck", run_of(base))
-            # Neither of these hinders: what they say is not needed.
+            # Both files are harmless, since their values are not used.
             file("generation_config.json", {"max_length": "x", "temperature": -1})(base)
             regex = good_adapter(tmp_path / "regex", base, target_modules="(.*.*)*_proj")
             await submit(store, "good", run_of(regex))
@@ -114,7 +114,7 @@ async def test_a_hostile_model_fails_its_run_at_once_and_the_next_run_trains(
 
 
 class Template:
-    """A tokenizer of which only the chat template matters."""
+    """A tokenizer for tests of its chat template."""
 
     def __init__(self, template: str) -> None:
         self.chat_template = template
@@ -249,7 +249,7 @@ def test_a_reward_model_is_refused_like_a_policy(tmp_path: Path, case: str) -> N
     assert not (tmp_path / "unpickled").exists()
 
 
-def test_an_adapter_is_no_reward_model(tmp_path: Path) -> None:
+def test_an_adapter_is_refused_as_a_reward_model(tmp_path: Path) -> None:
     adapter = good_adapter(tmp_path / "adapter", good_model(tmp_path / "base"))
     with pytest.raises(LoadError, match="is an adapter: merge it into its base"):
         load(ModelOptions(str(adapter), device="cpu"))

@@ -35,7 +35,7 @@ SECRETS = ("api-key", "reward-key")
 
 
 def asked(questions: list[list[str]]) -> list[str]:
-    """What another user is answered."""
+    """Return the answers that another user gets."""
     done = subprocess.run(
         [sys.executable, "-I", Path(__file__).with_name("stranger.py"), str(NOBODY)],
         input=json.dumps(questions),
@@ -198,7 +198,7 @@ def test_no_secret_is_logged(up: Up) -> None:
     assert not any(up.key(name) in logs for name in SECRETS)
 
 
-def test_a_port_of_redis_that_was_asked_for_needs_the_password(tmp_path: Path) -> None:
+def test_a_requested_port_of_redis_needs_the_password(tmp_path: Path) -> None:
     options = UpOptions(data=tmp_path, parts=frozenset({"redis"}), redis_port=0)
     with Stack(options) as stack:
         ((host, port),) = listening_ports(list(stack.processes.values()))

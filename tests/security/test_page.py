@@ -1,4 +1,4 @@
-"""The page shows what users, datasets, policies and workers write as text: none of it is markup."""
+"""The page shows the words of users, datasets, policies and workers as text, never as markup."""
 
 import asyncio
 import re

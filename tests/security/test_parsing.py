@@ -1,4 +1,4 @@
-"""What reads an answer takes time that is linear in its length, whatever a model wrote."""
+"""Every reader of answers takes time linear in their length, for any text."""
 
 import time
 from collections.abc import Callable
@@ -84,7 +84,7 @@ def timed(name: str, action: Callable[[], object]) -> list[tuple[str, float]]:
     return [(name, spent)] if spent > SECONDS else []
 
 
-def test_a_line_of_60_000_backticks_is_no_block() -> None:
+def test_a_line_of_60_000_backticks_does_not_open_a_block() -> None:
     line = "`" * 60_000
 
     assert find_program(line, TESTS).source == line

@@ -60,7 +60,7 @@ def start(place: Place) -> subprocess.Popen[bytes]:
                 "HEADRACE_REDIS_URL": place.redis_url,
                 "HEADRACE_DATA": str(place.data),
                 "OMP_NUM_THREADS": "1",
-                # Of no use to ranks of one host.
+                # Ranks of one host do not use it.
                 "GLOO_SOCKET_IFNAME": "eth0",
             },
         )

@@ -167,7 +167,7 @@ def test_a_key_of_another_type_stops_only_its_run(api: httpx.Client, raw: Any, p
     assert not any(raw.exists(run_key("0000000b", one)) for one in RUN_PARTS)
 
 
-def test_names_that_are_no_text_stop_no_list(api: httpx.Client, raw: Any) -> None:
+def test_lists_survive_names_that_are_not_text(api: httpx.Client, raw: Any) -> None:
     put(raw, "00000001")
     raw.zadd(RUNS, {SURROGATE: 5e9, "../../etc": 5e9})
     raw.sadd(POOLS, SURROGATE)

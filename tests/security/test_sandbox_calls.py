@@ -1,4 +1,4 @@
-"""Which system calls a program may use, and that Python needs no others."""
+"""A program may use some system calls, and Python needs only these."""
 
 import ctypes
 import os
@@ -83,7 +83,7 @@ def number(call: str) -> int:
 
 
 def result(sandbox: Sandbox, call: str, arguments: str) -> str:
-    """What a program's call returns, and its error."""
+    """Return the result of a program's call, and its error."""
     source = f"""
 import ctypes, os
 PID = os.getpid()
@@ -119,7 +119,7 @@ def test_buffers_of_sockets_keep_their_size(filtered: Sandbox, option: int) -> N
     assert b"OSError: [Errno 38]" in run(filtered, source).errors
 
 
-def test_record_locks_hold_nothing_and_so_take_no_memory(filtered: Sandbox) -> None:
+def test_record_locks_take_no_memory(filtered: Sandbox) -> None:
     source = """
 import fcntl, os, struct
 file = open("file", "w+b")

@@ -22,7 +22,7 @@ from tests.integration.reward.conftest import Service
 from tests.security.sandboxes import HIDE_LIBSECCOMP, MEMORY, Peak, below, run
 
 SLACK = 128 << 20
-"""Between two measurements, where there is no cgroup; beyond it, `cgroup.SLACK_BYTES`."""
+"""Growth between two measurements without a cgroup; with one, `cgroup.SLACK_BYTES`."""
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ except OSError:
     most = (WITHOUT_CGROUP if sandbox._cgroup is None else WITH_CGROUP).processes
 
     ending = run(sandbox, source)
-    # Of root without a second user id the kernel limits nothing, and the service counts.
+    # The kernel does not limit root without a second user id, so the service counts.
     assert ending.limit == "process_limit" or most // 2 < int(ending.output) < most
     assert list(below(sandbox._zygote.pid)) == []
 
@@ -265,7 +265,7 @@ async def service(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[httpx.Async
         running.end()
 
 
-async def test_correct_programs_stay_correct_beside_a_hostile_one(
+async def test_correct_programs_stay_correct_while_a_hostile_one_runs(
     service: httpx.AsyncClient,
 ) -> None:
     limits = {"time_limit": 0.6}

@@ -1,4 +1,4 @@
-"""The page's session is no key, ends when it should, and serves no other site's page."""
+"""The page's session is separate from the key, expires, and is closed to other sites."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -55,7 +55,7 @@ def cookie(response: httpx.Response) -> str:
     return str(response.headers["set-cookie"])
 
 
-def test_the_cookie_is_no_key_and_is_kept_as_a_hash_that_expires(
+def test_the_cookie_differs_from_the_key_and_is_kept_as_an_expiring_hash(
     browser: httpx.Client, gateway: GatewayProcess, key: str, redis_server: RedisServer
 ) -> None:
     (token,) = browser.cookies.values()
@@ -92,13 +92,13 @@ def test_a_revoked_key_ends_its_sessions(owner: httpx.Client, gateway: GatewayPr
         assert guest.get("/v1/runs").status_code == 401
 
 
-def test_the_cookie_goes_to_no_script_no_other_site_and_no_other_port(
+def test_scripts_other_sites_and_other_ports_never_get_the_cookie(
     gateway: GatewayProcess, key: str
 ) -> None:
     port = gateway.url.rpartition(":")[2]
     plain = cookie(once("POST", f"{gateway.url}/v1/session", json={"key": key}))
     assert plain.startswith(f"headrace-{port}=")
-    # Behind a proxy that takes TLS off, the browser still says https.
+    # The browser still uses https if a proxy terminates TLS.
     headers = {"Host": "train.example", "Origin": "https://train.example"}
     secure = cookie(once("POST", f"{gateway.url}/v1/session", json={"key": key}, headers=headers))
     assert secure.startswith("__Host-headrace-443=")
@@ -157,7 +157,7 @@ def test_another_sites_page_can_log_nobody_in(gateway: GatewayProcess, key: str)
     url = f"{gateway.url}/v1/session"
     foreign = {"Origin": "https://elsewhere.example"}
     assert once("POST", url, json={"key": key}, headers=foreign).status_code == 403
-    # What a form can send without asking first.
+    # A form can send these types without a preflight request.
     text = {"Content-Type": "text/plain"}
     assert once("POST", url, content=f'{{"key": "{key}"}}', headers=text).status_code in (415, 422)
 
@@ -204,7 +204,7 @@ def test_a_key_works_under_any_name(owner: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("host", ["[::1", "[x]", "a b", "a/b", "a:b:c", "user@host"])
-def test_a_host_that_is_none_is_a_bad_request(owner: httpx.Client, host: str) -> None:
+def test_an_invalid_host_is_a_bad_request(owner: httpx.Client, host: str) -> None:
     for path in ("/v1/runs", "/", "/healthz", "/nothing"):
         assert owner.get(path, headers={"Host": host}).status_code == 400
 

@@ -1,4 +1,4 @@
-"""What comes from elsewhere moves nothing on a terminal: every command shows it escaped."""
+"""Every command escapes foreign text, so it cannot control the terminal."""
 
 import asyncio
 import io
@@ -23,7 +23,7 @@ from tests.integration.store.scene import record
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\r\nerror: forged\x9b31m\u202etxt\u2066\u2028\x7f\U000e0041b"
 STYLE = re.compile(r"\x1b\[[0-9;]*m|\x1b\[\?25[hl]|\x1b\[2K|\x1b\[1A|\r(?=\x1b\[2K)")
-"""What rich writes itself: colours, and what moves its live display."""
+"""Codes that rich writes itself: colours, and movements of its live display."""
 UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\U000e0041]")
 
 

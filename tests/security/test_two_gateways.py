@@ -50,7 +50,7 @@ def test_uploads_and_deletions_at_both_leave_no_dataset_without_its_rows(
     with ThreadPoolExecutor(6) as pool:
         seen = {answer for answers in pool.map(play, range(6)) for answer in answers}
 
-    # 409: of two deletions one is told that the dataset changed meanwhile.
+    # 409: one of two deletions is told that the dataset changed meanwhile.
     assert seen <= {("up", 200), ("up", 201), ("rm", 204), ("rm", 404), ("rm", 409)}
     assert {("up", 201), ("rm", 204)} <= seen
     for api in gateways:

@@ -1,4 +1,4 @@
-"""What a program is rewarded with: never more than it deserves, and never less."""
+"""A program gets exactly the reward that it deserves."""
 
 import asyncio
 import os
@@ -16,8 +16,8 @@ __all__ = ["isolation"]
 pytestmark = pytest.mark.usefixtures("isolation")
 
 SHARE = 0.1
-"""Of the corpus, beside what was once a fault: all of it, with `python -m tests.security.corpus`,
-takes minutes."""
+"""Share of the corpus that is scored in addition to earlier faults. The whole corpus
+(`python -m tests.security.corpus`) takes minutes."""
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +27,9 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
     found.end()
 
 
-def test_no_trick_is_rewarded_and_no_correct_program_is_not(service: Service) -> None:
-    """What was once a fault, and a part of the rest of the corpus: another one each time.
-    HEADRACE_CORPUS_SEED repeats one."""
+def test_tricks_earn_nothing_and_correct_programs_are_rewarded(service: Service) -> None:
+    """Score all earlier faults and a random part of the other programs.
+    HEADRACE_CORPUS_SEED repeats a part."""
     seed = int(os.environ.get("HEADRACE_CORPUS_SEED", random.randrange(2**32)))
     entries = [*right(), *wrong()]
     rest = [entry for entry in entries if not entry.fault]

@@ -136,7 +136,7 @@ def test_a_copied_or_moved_checkout_gets_an_environment_of_its_own(
     assert project.setup() == (0, "")
 
 
-def test_the_environment_of_another_checkout_is_left_alone_where_it_is_linked(
+def test_a_linked_environment_of_another_checkout_is_left_alone(
     tmp_path: Path,
 ) -> None:
     project = Project(tmp_path)
@@ -250,7 +250,7 @@ def slow(tmp_path: Path) -> Project:
     return project
 
 
-def test_set_up_says_what_is_fetched_and_how_much_of_it_is_here(slow: Project) -> None:
+def test_setup_shows_the_progress_of_each_download(slow: Project) -> None:
     code, said = slow.setup("cpu")
     assert code == 0
     assert "1 of 2 packages are found; Downloading torch-2.13.0.whl (220.1 MB), 3 MB here" in said

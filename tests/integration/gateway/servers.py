@@ -110,7 +110,7 @@ class GatewayProcess:
 
     @property
     def headers(self) -> dict[str, str]:
-        """What a request needs: the key."""
+        """The headers of a request: the key."""
         return authorization(self.key)
 
     def client(self) -> httpx.Client:
@@ -119,7 +119,7 @@ class GatewayProcess:
 
     @property
     def said(self) -> str:
-        """What it has printed and logged."""
+        """The gateway's output and log."""
         return self.data.with_suffix(".log").read_text()
 
     @property
@@ -161,7 +161,7 @@ def warnings(run: dict[str, Any]) -> list[str]:
 
 
 def problems(response: httpx.Response) -> dict[str, str]:
-    """What a 422 says, by key."""
+    """Return the messages of a 422 answer, by key."""
     assert response.status_code == 422, response.text
     assert response.headers["content-type"] == "application/problem+json"
     return {item["path"]: item["message"] for item in response.json()["problems"]}

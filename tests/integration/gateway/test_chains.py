@@ -219,7 +219,7 @@ def test_a_cancelled_chain_begins_no_further_step(
     assert steps_of(api, id) == [("sft", "cancelled"), ("rl", "waiting")]
     again = api.post(f"/v1/chains/{id}/cancel")
     assert (again.status_code, again.json()["state"]) == (202, "cancelled")
-    # A run of it that somebody cancels ends it, too.
+    # A cancelled run also ends its chain.
     other = chain().json()
     api.post(f"/v1/runs/{other['steps'][0]['run']}/cancel")
     eventually(lambda: api.get(f"/v1/chains/{other['id']}").json()["state"] == "cancelled")
@@ -276,7 +276,7 @@ def test_a_dry_run_of_a_chain_says_what_each_step_needs_and_queues_nothing(
     sft, rl = answer.json()["steps"]
     assert (sft["name"], sft["config"]["type"], sft["refusals"]) == ("sft", "sft", [])
     assert rl["config"]["model"]["path"] == "step:sft"
-    # Of the model that the first step will have made.
+    # The estimate is for the model that the first step will have made.
     assert rl["estimate"]["rollout"]["needed"] > 0
     wrong = {**body, "steps": [{**SFT, "recipe": "demo_stf"}]}
     assert "steps.sft" in problems(api.post("/v1/chains?dry_run=true", json=wrong))
@@ -310,7 +310,7 @@ def test_a_chain_ends_where_its_next_step_cannot_be_submitted(
     )
 
 
-def test_a_step_that_training_did_not_improve_has_no_best_checkpoint_and_says_so(
+def test_a_step_without_improvement_reports_that_it_has_no_best_checkpoint(
     chain: Any, ends: Any, api: httpx.Client, gateway: GatewayProcess
 ) -> None:
     best = {**RL, "config": {**RL["config"], "model": {"path": "step:sft@best"}}}

@@ -70,7 +70,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(
     headrace("cancel", run)
 
 
-def test_cancelling_again_is_no_error_and_says_so(
+def test_cancelling_again_succeeds_with_a_note(
     headrace: Headrace, rows: Path, model: Path, in_store: InStore
 ) -> None:
     queued_run, done = (queued(headrace, "--set", f"model.path={model}") for _ in range(2))
@@ -109,11 +109,11 @@ def test_recipes_are_there_without_a_gateway(tmp_path: Path) -> None:
     [
         ("/wrong/path", "error: /wrong/path is no folder: name a model's folder in"),
         ("./empty", "error: empty holds no config.json: name a model's folder in"),
-        # What has no slash may be a run, whatever folder is called so.
+        # A name without a slash may be a run, even if a folder has that name.
         ("empty", "error: no gateway at http://127.0.0.1:1"),
     ],
 )
-def test_a_path_to_no_model_is_said_without_asking_the_gateway(
+def test_a_path_without_a_model_is_refused_before_the_gateway_is_asked(
     headrace: Headrace, tmp_path: Path, path: str, said: str
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -133,7 +133,7 @@ def test_without_a_gateway_the_way_out_is_named(headrace: Headrace) -> None:
     )
 
 
-def test_errors_are_json_where_json_was_asked_for(headrace: Headrace) -> None:
+def test_json_commands_print_errors_as_json(headrace: Headrace) -> None:
     refused = headrace("cancel", "nothing", "--json")
 
     assert refused.returncode == 1

@@ -25,7 +25,7 @@ def test_a_dataset_from_add_to_rm(headrace: Headrace, tmp_path: Path) -> None:
     assert headrace("datasets", "show", "few").returncode == 1
 
 
-def test_the_columns_that_were_guessed_are_said(headrace: Headrace, tmp_path: Path) -> None:
+def test_the_upload_prints_the_guessed_columns(headrace: Headrace, tmp_path: Path) -> None:
     file = tmp_path / "guessed.csv"
     file.write_text("level,problem\n1,how many?\n")
 

@@ -62,7 +62,7 @@ def test_a_place_of_a_list_is_changed_or_refused_by_its_key(
         assert "rewards is a list without a place '1': its places are 0 to 0" in refused.stderr
 
 
-def test_who_submits_a_run_of_agents_is_told_what_plays_its_sessions(
+def test_submitting_a_run_of_agents_prints_the_command_that_plays_its_sessions(
     headrace: Headrace, rows: Path, model: Path
 ) -> None:
     common = ("submit", "grpo", "--set", "data.dataset=cli-sums", "--set", f"model.path={model}")

@@ -77,7 +77,7 @@ def test_a_deleted_run_leaves_nothing_but_its_dataset(
     assert api.get("/v1/datasets/sums").status_code == 200
 
 
-def test_a_run_that_is_not_over_is_not_deleted(api: httpx.Client, submit: Any) -> None:
+def test_an_unfinished_run_cannot_be_deleted(api: httpx.Client, submit: Any) -> None:
     run = submit(name="mine").json()["id"]
 
     refused = api.delete(f"/v1/runs/{run}")
@@ -244,7 +244,7 @@ def test_a_name_that_several_runs_have_deletes_none_of_them(
     assert api.get(f"/v1/runs/{second}").status_code == 404
 
 
-def test_what_went_before_one_that_is_refused_is_told_as_json(
+def test_deletions_before_a_refusal_are_printed_as_json(
     ended: Any, submit: Any, headrace: Headrace
 ) -> None:
     needed = ended()

@@ -1,4 +1,4 @@
-"""What a run would need is said without queueing it, and one that cannot fit is refused."""
+"""A dry run shows the memory that a run needs, and refuses a run that cannot fit."""
 
 import json
 import math
@@ -237,7 +237,7 @@ def test_on_one_gpu_that_is_too_small_for_both_learner_and_vllm_take_turns(
     assert answer["refusals"] == []
 
 
-def test_where_no_gpu_is_known_nothing_is_refused(
+def test_without_a_known_gpu_every_run_is_accepted(
     api: httpx.Client, submit: Any, llama: Path
 ) -> None:
     answer = dry(api, llama, "nobody")
@@ -245,7 +245,7 @@ def test_where_no_gpu_is_known_nothing_is_refused(
     assert submit({"model": {"path": str(llama)}}, pool="nobody").status_code == 201
 
 
-def test_a_model_that_is_not_here_has_no_estimate(
+def test_a_model_that_is_not_on_the_host_has_no_estimate(
     api: httpx.Client, sums: None, model: Path, pool: str
 ) -> None:
     assert dry(api, model, pool)["estimate"] is None

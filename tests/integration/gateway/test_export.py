@@ -22,7 +22,7 @@ def headrace(headrace_process: Headrace) -> Headrace:
 
 
 def checkpointed(gateway: GatewayProcess, in_store: InStore, run: str, *files: str) -> Path:
-    """Have `run` a checkpoint of these files, beside what every one has."""
+    """Give `run` a checkpoint with these files, in addition to the usual files."""
     name = f"runs/{run}/checkpoints/step-000005-9f3a1c"
     listed = {}
     for file in (*files, "tokenizer.json", "training/optimizer.safetensors"):
@@ -90,7 +90,7 @@ def test_a_name_of_several_runs_is_refused_with_their_ids_by_every_command(
     assert said in api.post("/v1/runs", json=started).text
 
 
-def test_what_cannot_be_exported_is_said_and_leaves_nothing(
+def test_a_failed_export_says_why_and_leaves_no_files(
     headrace: Headrace,
     submit: Any,
     gateway: GatewayProcess,

@@ -1,4 +1,4 @@
-"""API keys: always asked for, and found by those who share the data folder."""
+"""API keys are always required. Processes that share the data folder find them."""
 
 import json
 import stat

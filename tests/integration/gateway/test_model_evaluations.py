@@ -156,7 +156,7 @@ def test_a_run_without_steps_needs_an_evaluation(submit: Any) -> None:
     assert "training.max_steps 0 trains nothing" in json.dumps(problems(response))
 
 
-def test_a_run_that_trains_is_no_evaluation_of_a_model(api: httpx.Client, submit: Any) -> None:
+def test_a_run_that_trains_is_not_a_model_evaluation(api: httpx.Client, submit: Any) -> None:
     run = submit().json()["id"]
 
     response = api.get(f"/v1/evaluations/{run}")
@@ -195,7 +195,7 @@ def test_two_evaluations_are_compared_by_row(
     assert same["comparison"]["p"] == comparison["p"]
 
 
-def test_evaluations_that_are_not_done_or_of_other_rows_are_not_compared(
+def test_only_finished_evaluations_of_equal_rows_are_compared(
     api: httpx.Client, evaluate: Any, gateway: GatewayProcess
 ) -> None:
     mine, failed, elsewhere = (
@@ -214,7 +214,7 @@ def test_evaluations_that_are_not_done_or_of_other_rows_are_not_compared(
     assert (response.status_code, "no evaluation '000009-x'" in response.text) == (404, True)
 
 
-def test_datasets_of_one_name_are_compared_only_where_they_may_be_the_same(
+def test_datasets_of_one_name_are_compared_only_if_they_may_be_equal(
     api: httpx.Client, evaluate: Any, gateway: GatewayProcess
 ) -> None:
     runs = [evaluate(name=f"renewed-{n}").json()["run"]["id"] for n in range(3)]

@@ -1,4 +1,4 @@
-"""What finished runs keep on the data volume, and how much it is."""
+"""Finished runs keep only some files on the data volume."""
 
 import asyncio
 import json
@@ -71,7 +71,7 @@ def test_more_weight_versions_may_be_kept_than_there_are(tmp_path: Path) -> None
     assert unneeded(tmp_path, ended(), GatewaySettings(keep_finished_weights=4), set()) == []
 
 
-def test_a_delta_is_kept_with_the_files_that_it_changes(tmp_path: Path) -> None:
+def test_a_delta_is_kept_with_its_base_files(tmp_path: Path) -> None:
     folder = fill(tmp_path, "r") / "weights"
     for number in (2, 3):
         name = f"v{number:06d}-9f3a1c"

@@ -152,7 +152,9 @@ def test_in_a_terminal_the_newest_step_stands_last_and_no_answer_commands_it(
     assert headrace("samples", run, "--step", "1").stdout.startswith("step 1  reward 1.000")
 
 
-def test_no_answers_yet_is_said_in_words(headrace: Headrace, run: str, tmp_path: Path) -> None:
+def test_a_run_without_answers_yet_is_explained_in_words(
+    headrace: Headrace, run: str, tmp_path: Path
+) -> None:
     said = headrace("samples", run, "--step", "3")
 
     assert said.returncode == 0

@@ -63,7 +63,7 @@ def path(tmp_path: Path) -> Path:
         ("bytes=-7", 206, slice(-7, None)),
         (f"bytes=9-{99 * MIB}", 206, slice(9, None)),
         (f"bytes={24 * MIB}-", 416, slice(0)),
-        # Not one range: as RFC 9110 allows, all of it.
+        # Several ranges get the whole file, as RFC 9110 allows.
         ("bytes=0-1,4-5", 200, slice(None)),
         ("bytes=5-2", 200, slice(None)),
         ("lines=1-2", 200, slice(None)),
@@ -97,7 +97,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-async def test_a_client_that_leaves_or_does_not_read_holds_nothing(path: Path) -> None:
+async def test_a_client_that_leaves_or_stops_reading_holds_no_resources(path: Path) -> None:
     # More than the buffers of both sockets hold.
     path.write_bytes(CONTENT * 4)
     async with sending(path, limits=ConnectionLimits(unread_seconds=1)) as (port, server):

@@ -231,7 +231,7 @@ def test_the_api_page_needs_no_other_host(api: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_gateway_that_is_told_to_stop_ends_with_0(
+def test_a_gateway_stops_with_exit_code_0(
     tmp_path: Path, redis_server: RedisServer, number: int
 ) -> None:
     one = GatewayProcess(tmp_path / "data", redis_server.url)

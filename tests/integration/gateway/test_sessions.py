@@ -1,4 +1,4 @@
-"""Turns that wait at the gateway: their bodies have a budget, which clients give back."""
+"""Turns that wait at the gateway have a budget for bodies, which is freed when clients leave."""
 
 import asyncio
 import time
@@ -17,7 +17,7 @@ from services.store.agents.sessions import Opened
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 
 LARGEST = 128 << 10
-"""Of one body; turns have eight times as much together."""
+"""Limit of one body in bytes; all turns together have eight times as much."""
 ATTEMPT = "abc"
 
 
@@ -69,7 +69,7 @@ async def test_a_client_that_leaves_frees_its_part_of_the_budget_and_its_turn_st
         refused = await http.post(path, json=turn(8))
         assert (refused.status_code, refused.headers["Retry-After"]) == (503, "5")
         assert refused.json()["error"]["type"] == "server_error"
-        # What is small is read all the same, and bodies of other requests have their own budget.
+        # Small bodies are still read, and bodies of other requests have their own budget.
         assert (await http.post(path, json={"messages": []})).status_code == 400
         beyond = {"role": "user", "content": "x", "extra": 10**30}
         large = await http.post(path, json={"messages": [beyond]})
@@ -96,7 +96,7 @@ async def test_a_client_that_leaves_frees_its_part_of_the_budget_and_its_turn_st
             last = asyncio.create_task(http.post(path, json=turn(8)))
             while not last.done() and await calls() < 9:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        # The turns of those who have left are sampled all the same.
+        # The turns of clients that have left are sampled nevertheless.
         assert await calls() == 9
         last.cancel()
         await asyncio.gather(last, return_exceptions=True)

@@ -112,7 +112,7 @@ def test_numbers_that_json_cannot_carry_are_refused_in_parameters(api: httpx.Cli
 
 
 def test_steps_follow_from_epochs_rows_and_batch(submit: Any) -> None:
-    # 40 rows · 2.5 epochs / 8 prompts = 12.5 steps, of which 12 are whole.
+    # 40 rows · 2.5 epochs / 8 prompts = 12.5 steps: 12 whole ones.
     config = {"training": {"max_steps": None, "epochs": 2.5}, "algorithm": {"prompts_per_step": 8}}
 
     assert submit(config).json()["max_steps"] == 12

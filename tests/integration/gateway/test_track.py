@@ -169,7 +169,7 @@ def test_a_folder_that_takes_no_more_is_named(
 
 
 def records_of(folder: Path) -> Iterator[Any]:
-    """What an offline run has written down (LevelDB's log format: blocks of 32 KiB)."""
+    """Return the records of an offline run (LevelDB's log format: blocks of 32 KiB)."""
     messages: Any = import_module("wandb.proto.wandb_internal_pb2")
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     data, at, parts = file.read_bytes(), 7, b""
@@ -241,7 +241,7 @@ def test_a_run_that_failed_has_failed_in_weights_and_biases_too(
     assert codes == [code]
 
 
-def test_what_cannot_be_tracked_is_said_in_a_sentence(
+def test_an_untrackable_run_is_reported_in_a_sentence(
     headrace: Headrace, run: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")

@@ -112,7 +112,7 @@ async def test_a_damaged_copy_without_a_gateway_is_refused_as_damaged(tmp_path: 
 
 
 class Source:
-    """A gateway with one file, which answers when it is told to."""
+    """A gateway with one file, which answers on command."""
 
     def __init__(self) -> None:
         self.requests: asyncio.Queue[asyncio.StreamWriter] = asyncio.Queue()
@@ -177,7 +177,7 @@ async def test_a_worker_downloads_what_a_killed_one_has_begun(
 
 @pytest.fixture
 async def lease(redis_server: RedisServer, gateway: GatewayProcess) -> AsyncIterator[Lease]:
-    """Of a run that the gateway knows."""
+    """A lease of a run that the gateway knows."""
     store = Store.from_url(redis_server.url)
     scene = Scene(store, None, "far")
     await scene.start(eta=9)

@@ -161,7 +161,7 @@ def test_rows_that_are_too_long_are_filtered_and_said(installation: Installation
     ]
 
 
-def test_evaluation_rows_without_an_answer_are_said(installation: Installation) -> None:
+def test_evaluation_rows_without_an_answer_are_reported(installation: Installation) -> None:
     installation.add("held-out", [LONG, SHORT])
 
     record, events = installation.ended(

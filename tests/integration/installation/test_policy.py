@@ -126,7 +126,7 @@ def test_headrace_chat_asks_the_workers_with_the_runs_template(
     assert f"now {run}@0" in gone.stderr
 
 
-def test_nothing_of_these_calls_is_trained(
+def test_calls_of_the_policy_are_never_trained(
     client: openai.OpenAI, installation: Installation, run: str
 ) -> None:
     client.chat.completions.create(model=run, messages=ASKED, max_tokens=2)

@@ -97,7 +97,7 @@ def test_what_cannot_be_done_is_one_sentence(
     assert refused.stderr.startswith(said)
 
 
-def test_without_headrace_up_it_says_where_it_looked(installation: Installation) -> None:
+def test_without_headrace_up_scale_names_the_folder_it_checked(installation: Installation) -> None:
     refused = scale(installation, "rollout=2", "--data", "/nowhere")
     assert refused.returncode == 1
     assert refused.stderr.startswith("error: no `headrace up` runs on the data folder /nowhere")

@@ -31,7 +31,7 @@ async def test_a_signal_leaves_the_status_of_a_child_that_has_just_ended() -> No
         asyncio.get_event_loop_policy().set_child_watcher(asyncio.ThreadedChildWatcher())
 
 
-async def test_a_process_that_is_no_child_is_left_alone() -> None:
+async def test_only_children_get_signals() -> None:
     """As one that has got the pid of a reaped child."""
     child = await asyncio.create_subprocess_exec(*PAUSE)
     seen: list[int] = []

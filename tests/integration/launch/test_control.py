@@ -25,7 +25,7 @@ def test_a_headrace_up_that_does_not_answer_is_starting_or_stopping(
         ask(tmp_path, REQUEST, print)
 
 
-def test_a_folder_that_nobody_holds_has_no_headrace_up(tmp_path: Path) -> None:
+def test_an_unlocked_folder_has_no_headrace_up(tmp_path: Path) -> None:
     with DataFolder(tmp_path):
         pass
     with pytest.raises(LaunchError, match=r"^no `headrace up` runs on the data folder"):

@@ -143,9 +143,7 @@ def test_a_job_that_is_stopped_while_it_starts_leaves_no_process(job: Job) -> No
     assert not environments(job.data)
 
 
-def test_one_job_at_a_time_works_on_a_folder_and_no_headrace_up_beside_it(
-    job: Job, tmp_path: Path
-) -> None:
+def test_one_job_or_headrace_up_at_a_time_works_on_a_folder(job: Job, tmp_path: Path) -> None:
     lock = job.data / "up.lock"
     eventually(lambda: lock.exists() and lock.read_text() == "Slurm job 7\n")
 

@@ -162,7 +162,7 @@ def test_a_second_learner_on_the_same_pool_is_refused_before_anything_starts(
     assert not (tmp_path / "second" / "logs").exists()
 
 
-def test_a_lock_that_a_killed_learner_left_is_no_learner(tmp_path: Path) -> None:
+def test_the_lock_of_a_killed_learner_does_not_count_as_a_learner(tmp_path: Path) -> None:
     with redis_stack(tmp_path / "first") as first:
         client = redis.Redis.from_url(first.redis_url)
         client.set("headrace:{pool:default}:learner", "host:token", px=1_000)
@@ -228,7 +228,7 @@ def test_a_part_that_is_never_ready_fails_the_start_with_its_log(
 
 
 @pytest.mark.parametrize("hangs", [False, True], ids=["loads", "hangs"])
-async def test_the_deadline_of_a_part_begins_anew_each_time_it_says_that_it_loads(
+async def test_a_loading_report_restarts_the_deadline_of_a_part(
     tmp_path: Path, hangs: bool
 ) -> None:
     """The part loads for three times as long as it may take without a word."""
@@ -271,7 +271,7 @@ async def test_a_service_that_is_loading_says_so_over_http(tmp_path: Path) -> No
     assert not isinstance(other, Loading)
 
 
-async def test_a_part_that_is_given_up_as_not_ready_leaves_no_process(tmp_path: Path) -> None:
+async def test_a_part_that_never_was_ready_leaves_no_process(tmp_path: Path) -> None:
     async def never() -> str | None:
         return "has no model"
 

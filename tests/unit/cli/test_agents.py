@@ -104,7 +104,7 @@ def test_rewards_that_a_line_says() -> None:
         '{"reward":' * 100_000,
     ],
 )
-def test_a_line_that_cannot_be_sent_is_no_reward(line: str) -> None:
+def test_a_line_that_cannot_be_sent_is_not_a_reward(line: str) -> None:
     with pytest.raises(ValueError, match="no reward"):
         reward_in(line)
 
@@ -132,7 +132,7 @@ class Earning:
 
 
 class Api:
-    """A gateway of one group, which is away when it is told the reward."""
+    """A gateway with one group. It is unreachable when the reward is sent."""
 
     def __init__(self) -> None:
         self.groups: list[Any] = [{"attempt": "a", "row": 0, "sessions": [{"id": "s"}]}, None]
@@ -152,7 +152,7 @@ class Api:
         return {}
 
 
-def test_a_reward_that_a_gateway_missed_is_not_said_to_be_none(
+def test_a_reward_that_the_gateway_missed_is_not_reported_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("services.cli.agents.players.PATIENCE", 0.0)
@@ -189,7 +189,7 @@ class Plain(Api):
         (2, {"reward": 0.5}, ""),
     ],
 )
-def test_why_a_session_is_not_trained_is_said(
+def test_the_command_says_why_a_session_is_not_trained(
     tmp_path: Path, turns: int, reward: dict[str, Any], problem: str
 ) -> None:
     api: Any = Plain(turns)
@@ -216,7 +216,7 @@ def test_an_agent_that_has_posted_its_reward_need_not_write_it(tmp_path: Path) -
     assert reward_of(Ended(0, 1.0, "", "", ""), "file", tmp_path / "none") == silent
 
 
-def test_why_there_is_no_group_for_long_is_said_once(
+def test_a_long_wait_for_a_group_is_explained_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Closed(Api):
@@ -248,7 +248,7 @@ def test_a_log_that_another_command_has_removed_ends_nothing(
     assert (players.played, players.failed) == (1, 0)
 
 
-def test_a_disk_that_takes_no_log_ends_nothing(
+def test_agents_go_on_when_the_disk_refuses_their_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api: Any = Plain(2)
@@ -261,7 +261,7 @@ def test_a_disk_that_takes_no_log_ends_nothing(
     assert capsys.readouterr().err.count("what sessions print is not kept") == 1
 
 
-def test_an_agent_that_finds_no_room_for_its_files_earns_nothing(tmp_path: Path) -> None:
+def test_an_agent_without_disk_space_for_its_files_has_no_reward(tmp_path: Path) -> None:
     class NoRoom(Earning):
         def play(self, group: Any, session: Any, stop: Any) -> tuple[Ended, dict[str, Any]]:
             raise OSError(28, "No space left on device")

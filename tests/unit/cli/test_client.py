@@ -1,4 +1,4 @@
-"""What the client of the gateway makes of a URL, and of a gateway that comes and goes."""
+"""The gateway's client reads URLs, and survives a gateway that comes and goes."""
 
 import json
 from collections.abc import Iterator
@@ -90,7 +90,7 @@ def test_the_data_folder_of_a_command_chooses_the_key(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["http://[::1", "ftp://127.0.0.1:1"])
-def test_what_is_no_url_is_refused_in_a_sentence(url: str) -> None:
+def test_an_invalid_url_is_refused_in_a_sentence(url: str) -> None:
     with pytest.raises(CliError, match=r"is not a URL like http://127\.0\.0\.1:8000"):
         Gateway(url).get("/v1/runs")
 
@@ -115,7 +115,7 @@ def test_a_watcher_that_gives_up_says_how_to_come_back(monkeypatch: pytest.Monke
     assert raised.value.code == NO_GATEWAY
 
 
-def test_a_command_to_copy_names_the_gateway_where_it_is_not_the_usual_one(
+def test_a_command_to_copy_names_an_unusual_gateway(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("HEADRACE_GATEWAY_URL", "http://usual:1")

@@ -1,4 +1,4 @@
-"""What `headrace demo` starts."""
+"""`headrace demo` starts an installation and its runs."""
 
 from pathlib import Path
 

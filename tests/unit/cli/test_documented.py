@@ -16,7 +16,7 @@ NAMED = re.compile(r"(?:`headrace(?=[ `])([^`]*)`|^ *(?:\.venv/bin/)?headrace(?=
 
 
 def named_in(text: str) -> set[str]:
-    """What follows `headrace`, without what is left out (…) or said beside it (# or two spaces)."""
+    """Return the arguments after `headrace`, without ellipses and comments (# or two spaces)."""
     found = ("".join(groups) for groups in NAMED.findall(text.replace("\\\n", " ")))
     return {re.split(r"  | #", one.strip())[0].replace("…", "").strip() for one in found}
 
@@ -26,7 +26,7 @@ def test_every_command_that_is_named_exists(file: Path) -> None:
     wrong = {}
     for command in sorted(named_in(file.read_text())):
         # An option that there is not is refused before the help is shown.
-        # What follows `--` is another program's.
+        # Arguments after `--` belong to another program.
         words = shlex.split(command.partition(" -- ")[0])
         shown = CliRunner().invoke(root, [*words, "--help"])
         if shown.exit_code != 0:

@@ -146,7 +146,7 @@ def test_every_command_refuses_a_damaged_checkpoint(tmp_path: Path) -> None:
             checkpoint_of(record, tmp_path, step)
 
 
-def test_the_file_of_a_chat_template_is_read_where_it_is_submitted(tmp_path: Path) -> None:
+def test_the_file_of_a_chat_template_is_read_on_the_submitting_machine(tmp_path: Path) -> None:
     file = tmp_path / "my.jinja"
     file.write_text("{{ messages[0].content }}\n")
     found = run_request("grpo", [f"data.chat_template={file}"])
@@ -158,7 +158,7 @@ def test_the_file_of_a_chat_template_is_read_where_it_is_submitted(tmp_path: Pat
         run_request("grpo", ["data.chat_template=no.jinja"])
 
 
-def test_quotes_around_a_text_are_said_to_be_part_of_it(
+def test_a_warning_says_that_quotes_are_part_of_a_text(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert overrides_from(["data.system='Hi'"]) == {"data": {"system": "'Hi'"}}
@@ -211,11 +211,11 @@ def test_chat_takes_a_run_and_a_step() -> None:
     ]  # fmt: skip
 
 
-def test_chat_says_nothing_of_a_run_that_adds_nothing_to_a_prompt() -> None:
+def test_chat_prints_no_note_for_a_run_with_unchanged_prompts() -> None:
     data = {"system": None, "template": "{prompt}", "chat_template": "auto"}
     assert template_note(data, False) == template_note(data, True) == ""
 
 
-def test_durations_and_sizes_are_said_in_the_unit_that_fits() -> None:
+def test_durations_and_sizes_are_printed_in_a_fitting_unit() -> None:
     assert [duration(s) for s in (42, 180, 18_720, 300_000)] == ["42 s", "3 min", "5.2 h", "3 d"]
     assert [size(b) for b in (12, 2048, 5 << 20)] == ["12 B", "2.0 KiB", "5.0 MiB"]

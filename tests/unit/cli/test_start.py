@@ -21,7 +21,7 @@ HEAVY = {
 }
 """Each takes 20 ms or more."""
 CLIENT = {"httpx", "pydantic"}
-"""What asking the gateway needs; typer imports pydantic for some options."""
+"""Modules that a request to the gateway needs; typer imports pydantic for some options."""
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ CLIENT = {"httpx", "pydantic"}
         (["logs"], {"pydantic"}),
     ],
 )
-def test_a_command_imports_nothing_heavy_that_it_does_not_need(
+def test_a_command_imports_only_the_heavy_modules_it_needs(
     arguments: list[str], needed: set[str]
 ) -> None:
     code = f"""

@@ -23,14 +23,14 @@ def test_an_unknown_part_ends_the_command_with_code_2(flag: str) -> None:
 
 
 @pytest.mark.parametrize("value", ["{a: 1, a: 2}", "[1"])
-def test_a_task_whose_setting_is_no_value_or_has_a_key_twice_is_not_made(value: str) -> None:
+def test_a_task_setting_without_a_value_or_with_a_repeated_key_is_refused(value: str) -> None:
     result = CliRunner().invoke(root, ["datasets", "gym", "chain_sum", "--set", f"terms={value}"])
     assert isinstance(result.exception, CliError)
     assert result.exception.message.startswith(f"--set terms: {value!r} is not a YAML value")
 
 
 @pytest.mark.parametrize("command", [["recipes"], ["recipes", "--json"], ["--version"], ["-h"]])
-def test_an_output_that_cannot_be_written_is_said_in_a_line(command: list[str]) -> None:
+def test_an_unwritable_output_is_reported_in_one_line(command: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         said = subprocess.run(
             [sys.executable, "-m", "services.cli", *command],
@@ -55,7 +55,7 @@ def test_a_backup_replaces_files_alone(tmp_path: Path) -> None:
         assert "is no file: name one that is new" in result.exception.message
 
 
-def test_every_command_takes_json_but_those_of_which_the_readme_says_so() -> None:
+def test_every_command_takes_json_except_those_that_the_readme_names() -> None:
     def without(command: Any, name: str) -> list[str]:
         if hasattr(command, "commands"):
             found = [without(one, f"{name} {word}") for word, one in command.commands.items()]

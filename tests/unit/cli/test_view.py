@@ -1,4 +1,4 @@
-"""What a watcher makes of a run's events, and how each is line_of."""
+"""A watcher turns a run's events into lines."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def test_state_events_change_the_state_and_give_the_reason(view: RunView) -> Non
     assert line == "failed: vLLM did not start"
 
 
-def test_a_step_is_said_with_the_figures_one_looks_at_first(view: RunView) -> None:
+def test_a_step_is_printed_with_its_main_figures(view: RunView) -> None:
     line = view.apply(
         event("step", step=3, **{"reward/mean": 0.41234, "staleness/mean": 0.5, "other": 1})
     )

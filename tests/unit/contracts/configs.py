@@ -1,4 +1,4 @@
-"""The shortest configs that can work, and what is said of those that cannot."""
+"""The shortest configs that work, and the messages for configs that do not."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def rl(**sections: Any) -> RLConfig:
 
 
 def refusal(raw: dict[str, Any]) -> dict[str, str]:
-    """What is said of a config that is refused, by key."""
+    """Return the messages of a refused config, by key."""
     with pytest.raises(ConfigError) as refused:
         parse_config(raw)
     return dict(refused.value.problems)

@@ -1,4 +1,4 @@
-"""What follows for a chain from its record and the run of its present step."""
+"""A chain's record and the run of its present step decide its next action."""
 
 import pytest
 
@@ -37,7 +37,7 @@ def test_a_chain_waits_for_a_run_that_is_not_over(state: str) -> None:
     assert advanced(asked, run(state), NOW) == asked
 
 
-def test_a_run_that_is_not_there_yet_changes_nothing() -> None:
+def test_a_chain_waits_for_a_run_that_is_not_written_yet() -> None:
     assert advanced(chain(), None, NOW) == chain()
 
 

@@ -39,7 +39,7 @@ def prompt(asked: Any, template: str | None, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("template", [IN_PARTS, MIXED, EITHER, CHATML])
-def test_a_template_gets_contents_in_the_form_that_it_reads(template: str) -> None:
+def test_a_template_gets_contents_in_a_form_that_it_can_read(template: str) -> None:
     assert prompt("2+2", template) == ASKED
     mark = "!" if template == MIXED else ""
     system = f"<|im_start|>system\nBe brief.{mark}<|im_end|>\n"
@@ -132,7 +132,7 @@ def test_a_plain_prompt_has_no_end_and_one_beginning(adds: str, before: str) -> 
     assert rendered("x" * 200) == before + "x" * 200
 
 
-def test_a_system_message_goes_before_texts_and_chats_that_have_none() -> None:
+def test_a_system_message_goes_before_texts_and_chats_without_their_own() -> None:
     options = PromptOptions(system="Be brief.", template="Q: {prompt}")
     assert compose(Row(prompt="2+2"), options) == [SYSTEM, {"role": "user", "content": "Q: 2+2"}]
     assert compose(Row(prompt=[USER]), options) == [SYSTEM, USER]

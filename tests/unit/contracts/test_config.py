@@ -52,7 +52,7 @@ def test_a_mixture_has_more_experts_than_a_token_goes_to() -> None:
     model = {"source": "scratch", "experts": 2, "experts_per_token": 2}
     said = refusal(SFT | {"model": model})
     assert said["model"].startswith("experts 2 leaves nothing to choose with experts_per_token 2")
-    # A Llama has none, whatever is said of them.
+    # A Llama has no experts, so the key is ignored.
     for experts in (0, 3):
         parse_config(SFT | {"model": model | {"experts": experts}})
 
@@ -210,5 +210,5 @@ def test_a_mapping_for_a_list_is_refused_with_both_ways_out() -> None:
     )
 
 
-def test_a_config_that_is_no_mapping_is_refused() -> None:
+def test_a_config_must_be_a_mapping() -> None:
     assert "a run config is a mapping, not list" in refusal([])[""]  # type: ignore[arg-type]

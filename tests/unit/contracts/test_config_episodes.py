@@ -18,7 +18,7 @@ RL: dict[str, Any] = {
 def episode(value: Any) -> Any:
     config = parse_config(RL | {"rollout": {"episode": value}})
     assert isinstance(config, RLConfig)
-    # What is stored with a run is read again by every process.
+    # Every process reads the stored config of a run again.
     assert parse_config(config.model_dump(mode="json")) == config
     return config.rollout.episode
 
@@ -82,7 +82,7 @@ def test_what_agents_cannot_have_is_refused_by_name(more: dict[str, Any], said: 
 
 
 @pytest.mark.parametrize("value", ["sessions", "mine"])
-def test_where_an_episode_says_the_rewards_no_verifier_is_needed(value: str) -> None:
+def test_an_episode_with_its_own_rewards_needs_no_verifier(value: str) -> None:
     config = parse_config(RL | {"rewards": [], "rollout": {"episode": value}})
     assert isinstance(config, RLConfig)
     assert config.rewards == []

@@ -85,7 +85,7 @@ def test_an_epoch_has_each_dataset_by_its_weight_and_a_dataset_without_rows_is_n
         prompt_mixture(data, [6, 0], seed=0)
 
 
-def test_no_two_datasets_have_one_name_also_where_a_name_has_a_number_of_its_own() -> None:
+def test_dataset_names_stay_unique_even_if_a_name_ends_in_a_number() -> None:
     words = [{"dataset": "words", "name": name} for name in ("words", "words#2", "words")]
     run = config({"name": "words", "mix": words})
     assert list(run.datasets) == ["words", "words#3", "words#2", "words#4"]

@@ -27,7 +27,7 @@ def test_an_epoch_has_each_row_as_often_as_its_dataset_repeats() -> None:
     assert read(mixture, 0, 17) != read(mixture, 17, 34)
 
 
-def test_half_of_a_dataset_in_each_epoch_is_all_of_it_in_two() -> None:
+def test_half_of_a_dataset_in_each_epoch_covers_it_in_two_epochs() -> None:
     mixture = Mixture(sources([Component(dataset="a", repeats=0.5)], [10], share=0.0), seed=1)
     assert mixture.epoch_rows == 5
     assert sorted(row for _, row in read(mixture, 0, 10)) == list(range(10))

@@ -15,7 +15,7 @@ KEYS = {*key_paths(RLConfig), *key_paths(SFTConfig)}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.names.split()[0])
-def test_a_row_leads_to_keys_that_exist_or_says_why_there_is_none(row: Row) -> None:
+def test_a_row_leads_to_existing_keys_or_gives_a_reason(row: Row) -> None:
     assert set(row.keys.split()) <= KEYS
     assert row.keys or row.note
     assert not {name for name in row.names.split() if name in KEYS}
@@ -235,7 +235,7 @@ def test_a_name_leads_a_supervised_run_to_its_own_keys() -> None:
     said = refusal(SFT | {"max_seq_length": 512, "num_generations": 8})
     assert said["max_seq_length"].startswith("unknown key; did you mean 'data.max_seq_len'?")
     assert "samples_per_prompt" not in said["num_generations"]
-    # What a value means for a run of RL is no setting of a supervised one.
+    # A value of an RL run may have no meaning in a supervised run.
     truncated = refusal(SFT | {"truncation": "left"})["truncation"]
     assert truncated == "unknown key; did you mean 'data.overlong'?"
 

@@ -20,7 +20,7 @@ from tests.unit.learner.policies import trajectory_group
 OWNER = Owner("1a2b3c4d", 7, "0123456789abcdef")
 
 
-def test_a_reference_names_a_file_and_a_payload_is_no_reference():
+def test_a_reference_names_a_file_and_a_payload_does_not_look_like_one():
     file = PayloadFile(payload_name(OWNER, "0" * 16), 206_000_000)
     assert parse_reference(reference(file)) == file
     assert len(reference(file)) < 150 < REFERENCE
@@ -53,6 +53,6 @@ def test_a_name_that_no_payload_has_is_refused(name: str):
 
 
 @pytest.mark.parametrize("rest", [b"", b"\xc1", b"\x80", b"\x93\x01\x02\x03"])
-def test_a_damaged_reference_is_said_to_be_one(rest: bytes):
+def test_the_error_names_a_damaged_reference(rest: bytes):
     with pytest.raises(Damaged, match="reference to its payload is damaged"):
         parse_reference(MARK + rest)

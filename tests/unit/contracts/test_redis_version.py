@@ -1,4 +1,4 @@
-"""Which servers the operator is told to update."""
+"""The operator is told to update servers with known faults."""
 
 import pytest
 

@@ -47,7 +47,7 @@ def test_a_developers_message_is_a_system_message_where_the_template_knows_no_ot
     assert asked[0]["role"] == "developer"
 
 
-def test_the_chat_template_is_used_where_there_is_one() -> None:
+def test_a_chat_template_is_used_if_the_tokenizer_has_it() -> None:
     options = PromptOptions()
     assert text(render("2+2", options, Letters("yes"))) == "<user>2+2"
     assert text(render("2+2", options, Letters())) == "2+2"

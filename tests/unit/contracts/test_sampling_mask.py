@@ -1,4 +1,4 @@
-"""What tokens were chosen from: exact on the wire, small, and never larger than announced."""
+"""Candidates of sampled tokens are exact on the wire, small, and never larger than announced."""
 
 import zlib
 from dataclasses import replace
@@ -52,7 +52,7 @@ def test_a_group_carries_its_sampling_mask() -> None:
     [SamplingMask.of([[9], [3], []]), SamplingMask.of([[9], [10]])],
     ids=["not its own", "too few"],
 )
-def test_a_sampled_token_that_is_no_candidate_is_refused(kept: SamplingMask) -> None:
+def test_a_sampled_token_outside_the_candidates_is_refused(kept: SamplingMask) -> None:
     with pytest.raises(ValueError, match="sampling_mask lacks tokens that were sampled"):
         encode(replace(GROUP, sampling_mask=kept))
 

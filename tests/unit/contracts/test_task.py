@@ -16,7 +16,7 @@ def test_a_position_is_read_back_from_its_text() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "7:1:5", "7:1:5:2:0", "a:1:5:2"])
-def test_a_text_that_is_no_position_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_position_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"unpack|invalid literal"):
         TaskPosition.parse(text)
 

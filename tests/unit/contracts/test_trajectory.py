@@ -1,4 +1,4 @@
-"""The wire format of a group, byte by byte: a change of it is a new schema, never an accident."""
+"""The wire format of a group, byte by byte: each change needs a new schema."""
 
 import struct
 from dataclasses import fields, replace
@@ -99,8 +99,8 @@ def test_fixed_bytes_are_decoded_as_the_group() -> None:
 
 
 def routed_group(experts: int = 200, routed: tuple[int, ...] = (0, 1)) -> TrajectoryGroup:
-    """GROUP with routing of its two prompt tokens and of the second answer's first: two layers with
-    three experts a token, the largest of which is `experts`."""
+    """GROUP with routing of its two prompt tokens and of the second answer's first token: two
+    layers with three experts a token. `experts` is the largest expert number."""
     array = np.arange(experts - 17, experts + 1).reshape(3, 2, 3)
     return replace(GROUP, experts=array, routed=np.array(routed))
 
@@ -182,7 +182,8 @@ def test_another_version_s_group_is_refused_by_name() -> None:
 def test_a_token_costs_at_most_12_bytes(
     samples: int, tokens: int, prompt: int, vocabulary: int, spans: int
 ) -> None:
-    """2 or 4 of id, 4 of log-probability, 1/8 of mask, and its share of what is said once."""
+    """Bytes of a token: 2 or 4 of id, 4 of log-probability, 1/8 of mask, and its share of the
+    header."""
     total = samples * tokens
     rng = np.random.default_rng(0)
     edges = np.linspace(0, tokens, spans + 1).astype(int)

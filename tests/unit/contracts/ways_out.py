@@ -7,7 +7,7 @@ from tests.unit.contracts.configs import RL, SFT
 OUT: Final = object()
 """Leave the key out."""
 Way = dict[str, Any]
-"""What a way out changes: values by key path."""
+"""Return the values that a way out changes, by key path."""
 
 DATA = {"dataset": "d"}
 LORA = {"path": "m", "lora": {}}

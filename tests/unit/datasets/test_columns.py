@@ -33,7 +33,7 @@ def test_well_known_names_are_found_whatever_their_case() -> None:
     assert mapping == ColumnMapping("Question", "Gold")
 
 
-def test_a_source_without_anything_like_an_answer_has_none() -> None:
+def test_a_source_without_an_answer_column_gets_no_answer() -> None:
     assert ColumnMapping().resolved(columns("prompt", "id")).answer is None
 
 
@@ -65,7 +65,7 @@ def test_a_column_that_is_not_there_is_refused_with_the_nearest(
     assert said in str(refused.value)
 
 
-def test_where_nothing_looks_like_a_prompt_the_columns_and_the_way_out_are_named() -> None:
+def test_without_a_prompt_column_the_error_names_the_columns_and_the_way_out() -> None:
     with pytest.raises(DatasetError, match=r"columns: 'a', 'b'.*--prompt COLUMN"):
         ColumnMapping().resolved(columns("a", "b"))
 
@@ -181,7 +181,7 @@ def test_preferences_without_a_common_prompt_are_refused(chosen: object, said: s
         row_from("row 1", source, ColumnMapping().resolved(source))
 
 
-def test_the_last_turn_of_a_chat_is_the_answer_where_no_column_is() -> None:
+def test_the_last_turn_of_a_chat_is_the_answer_without_an_answer_column() -> None:
     source = {"messages": [USER, ASSISTANT, USER, ASSISTANT]}
     mapping = ColumnMapping().resolved(source)
     row = row_from("line 1", source, mapping)
@@ -196,7 +196,7 @@ def test_the_last_turn_of_a_chat_is_the_answer_where_no_column_is() -> None:
 
 
 @pytest.mark.parametrize("value", ["hello", None, {"role": "user", "content": "hello"}])
-def test_what_is_no_chat_is_not_taken_for_its_own_answer(value: object) -> None:
+def test_only_a_chat_supplies_its_own_answer(value: object) -> None:
     mapping = ColumnMapping().resolved({"messages": [USER, ASSISTANT]})
 
     with pytest.raises(DatasetError, match=r"line 2: column 'messages' is .* a list of messages"):

@@ -90,7 +90,7 @@ def test_an_array_is_read_element_by_element_wherever_the_file_is_cut(
     assert rows_of(tmp_path, result)[0].answer == [{"x": [prompts[0]]}]
 
 
-def test_an_element_that_has_no_end_is_not_read_to_the_end_of_the_file(
+def test_an_endless_element_is_not_read_to_the_end_of_the_file(
     imported: Import, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(json_array, "MAX_ROW_BYTES", 100_000)
@@ -98,7 +98,9 @@ def test_an_element_that_has_no_end_is_not_read_to_the_end_of_the_file(
         imported(b'[{"prompt": "a"}, {"prompt": "' + b"b" * 300_000, "rows.json")
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_column(imported: Import, tmp_path: Path) -> None:
+def test_the_first_column_is_named_without_the_byte_order_mark(
+    imported: Import, tmp_path: Path
+) -> None:
     result = imported(b"\xef\xbb\xbfprompt,answer\na,1\n", "rows.csv")
 
     assert rows_of(tmp_path, result)[0].prompt == "a"

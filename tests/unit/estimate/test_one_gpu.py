@@ -107,7 +107,7 @@ def test_where_learner_or_vllm_does_not_fit_on_one_gpu_even_alone_the_figures_sa
     assert ", of 16 GB; give the worker a GPU of its own" in found.words
 
 
-def test_a_gpu_is_divided_as_usual_where_that_leaves_both_enough_or_the_run_says_how() -> None:
+def test_a_gpu_is_divided_as_usual_if_both_fit_or_the_run_sets_the_shares() -> None:
     one = worker(24 * GB, first=0)
     assert divided({}, 80 * GB, worker(80 * GB, first=0)) is None
     vllm = SHORT["rollout"]["vllm"] | {"gpu_memory_utilization": 0.5}

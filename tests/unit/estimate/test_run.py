@@ -72,7 +72,7 @@ def test_what_does_not_fit_names_changes_that_need_less() -> None:
     assert estimate({}, learner(8, 80 * GB), worker(80 * GB)).fits
 
 
-def test_activations_are_computed_again_only_where_they_would_not_fit() -> None:
+def test_activations_are_recomputed_only_if_they_do_not_fit() -> None:
     small, large = learner(8, 80 * GB), learner(8, 400 * GB)
     by_itself, forced = estimate({}, small), estimate(THRIFTY, small)
     assert by_itself.learner == forced.learner
@@ -141,7 +141,7 @@ def test_adapters_leave_the_model_in_bfloat16_on_one_gpu() -> None:
     assert found.learner.parts["weights"] == pytest.approx(2 * 8.03 * GB, rel=0.02)
 
 
-def test_a_worker_without_room_for_one_sequence_is_told_to_shorten_it() -> None:
+def test_a_worker_without_memory_for_one_sequence_suggests_a_shorter_one() -> None:
     # 16.4 GB of weights of 21.6 that vLLM takes: 40,960 tokens take 6.
     small = worker(24 * GB, L4)
     config = THRIFTY | {"sampling": {"max_tokens": 1024}}
@@ -156,7 +156,7 @@ def test_a_worker_without_room_for_one_sequence_is_told_to_shorten_it() -> None:
     assert tiny.advice[0].startswith("raise rollout.vllm.tensor_parallel_size (now 1)")
 
 
-def test_what_is_not_known_is_said_and_refuses_nothing() -> None:
+def test_unknown_values_are_named_without_a_refusal() -> None:
     found = estimate({}, None)
     assert (found.fits, found.learner.memory, found.learner.fits) == (None, None, None)
     assert not refused(found)
@@ -257,7 +257,7 @@ def test_what_is_offloaded_needs_room_on_the_host_rounded_up_as_pinned_memory_is
     assert {**moved.parts, "moved": 0} == {**plain.parts, "moved": 0}
 
 
-def test_a_run_that_needs_more_than_its_learners_host_has_is_told_what_to_change() -> None:
+def test_a_run_larger_than_its_learners_host_is_refused_with_the_keys_to_change() -> None:
     def on(free: int, ranks: int, **training: Any) -> Estimate:
         eight = learner(8, 80 * GB)
         eight.host = LearnerHost(free=free, ranks=ranks)

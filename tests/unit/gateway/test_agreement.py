@@ -164,7 +164,7 @@ def test_weights_that_are_not_used_as_they_are_are_named(
     assert said(tmp_path, tensors, **config) == Contradictions([], [words])
 
 
-def test_weights_in_files_that_no_library_reads_are_not_compared_but_named(tmp_path: Path) -> None:
+def test_weights_in_unread_files_are_named_instead_of_compared(tmp_path: Path) -> None:
     save_file({"output.weight": np.ones((9, 4), np.float32)}, tmp_path / "consolidated.safetensors")
     assert said(tmp_path, weights()).warnings == [
         "weights in consolidated.safetensors are not read, since other files come first: remove "

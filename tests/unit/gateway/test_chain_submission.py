@@ -1,4 +1,4 @@
-"""Which checkpoints of an earlier step a chain may name."""
+"""A chain may name checkpoints of an earlier step, if they will exist."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -38,9 +38,7 @@ def test_a_checkpoint_that_is_kept_may_be_named(step: int) -> None:
         (10, "makes 4 checkpoints after that of step 10, and keeps 2 of all"),
     ],
 )
-def test_a_checkpoint_that_is_not_made_or_not_kept_is_refused_at_submission(
-    step: int, reason: str
-) -> None:
+def test_a_checkpoint_that_will_not_exist_is_refused_at_submission(step: int, reason: str) -> None:
     assert reason in said(RL, step)
     assert reason in said(SFT | {"validation": {"share": 0}}, step)
 

@@ -21,12 +21,12 @@ LINES = b'{"prompt": "1+1", "answer": "2"}\n'
 
 
 class Datasets:
-    """The records, in place of those in Redis."""
+    """Dataset records in memory instead of Redis."""
 
     def __init__(self) -> None:
         self.records: dict[str, DatasetRecord] = {}
         self.deleted: Any = None
-        """What happens between the end of a record and that of its files."""
+        """Called between the deletion of a record and of its files."""
 
     async def add(self, record: DatasetRecord) -> DatasetRecord:
         return self.records.setdefault(record.id, record)
@@ -98,10 +98,10 @@ async def test_a_dataset_that_is_uploaded_while_another_gateway_deletes_it_has_i
 
 
 @pytest.mark.parametrize("kind", ["upload", "prompts"])
-async def test_a_dataset_that_is_deleted_before_its_copy_is_written_has_none(
+async def test_a_dataset_deleted_before_its_copy_is_written_leaves_no_copy(
     kind: str, deps: Any, other: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy that Redis does not know is a loss, with which no gateway starts."""
+    """A gateway refuses to start if a copy exists that Redis does not know."""
     record = await upload(deps) if kind == "prompts" else None
     deletions: list[asyncio.Task[Any]] = []
 

@@ -10,7 +10,7 @@ from services.gateway.dataset_check import check_datasets
 
 
 @pytest.mark.parametrize("mix", [5, True, "abc", {"a": 1}])
-async def test_a_mixture_that_is_no_list_is_left_to_the_check_of_its_type(mix: Any) -> None:
+async def test_only_the_type_check_refuses_a_mixture_that_is_not_a_list(mix: Any) -> None:
     async def find(name: str) -> DatasetRecord:
         return DatasetRecord(id="1", name=name, rows=1, created=0.0, segments=[])
 

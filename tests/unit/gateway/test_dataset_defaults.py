@@ -32,7 +32,7 @@ def verifiers(section: dict[str, Any]) -> list[str]:
     return [reward["verifier"] for reward in section["rewards"]]
 
 
-def test_a_run_takes_the_template_and_rewards_of_its_dataset_where_it_names_none() -> None:
+def test_a_run_without_template_or_rewards_takes_those_of_its_dataset() -> None:
     defaults = KNOWN_FILES["countdown"].defaults
     record = DatasetRecord(id="d", name="d", rows=1, created=0, segments=[], defaults=defaults)
     datasets = {"data.dataset": record}
@@ -65,7 +65,7 @@ def test_a_held_out_dataset_is_asked_and_scored_in_its_own_way() -> None:
     assert with_defaults(raw | {"evaluation": said}, datasets)["evaluation"] == said
 
 
-def test_a_run_evaluates_rows_as_it_was_told_to_train_on_their_like() -> None:
+def test_a_run_evaluates_rows_with_the_settings_it_trains_with() -> None:
     datasets = {"data.dataset": brings("gsm8k"), "evaluation.dataset": brings("gsm8k")}
     raw = {
         "data": {"dataset": "d", "template": "{prompt}!"},

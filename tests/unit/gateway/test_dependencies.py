@@ -1,4 +1,4 @@
-"""What FastAPI calls for each request of the gateway."""
+"""The dependencies that FastAPI calls for each request of the gateway."""
 
 from collections.abc import Iterator
 from inspect import iscoroutinefunction

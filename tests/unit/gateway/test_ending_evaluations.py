@@ -19,7 +19,7 @@ RUN: Any = SimpleNamespace(id="r")
 
 
 class Ending:
-    """The evaluations of a run in Redis: one, which ends `after` so many more looks at it."""
+    """A run with one evaluation in Redis, which ends after it was read `after` times."""
 
     def __init__(self, root: Path, after: int) -> None:
         manifest = WeightManifest("r", 20, "9f3a1c", "full", [], 0, "model")

@@ -1,4 +1,4 @@
-"""What common frameworks send, as they were recorded: each request is taken, and what a framework
+"""Recorded requests of common frameworks: each request is taken, and what a framework
 makes of an answer continues the conversation. Versions: docs/agents.md.
 """
 

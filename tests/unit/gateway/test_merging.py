@@ -78,7 +78,7 @@ def test_another_kind_replaces_its_section() -> None:
     assert merged(GRPO, {"optimizer": {"type": "muon"}})["optimizer"] == {"type": "muon"}
 
 
-def test_a_kind_is_told_from_its_default_where_the_recipe_does_not_name_it() -> None:
+def test_a_section_without_a_type_counts_as_its_default_kind() -> None:
     same = merged(GRPO, {"algorithm": {"loss": {"type": "ppo", "epsilon_low": 0.1}}})
     other = merged(GRPO, {"algorithm": {"loss": {"type": "cispo"}}})
 
@@ -92,7 +92,7 @@ def test_types_that_share_their_keys_are_one_kind() -> None:
     assert result["algorithm"]["kl"] == {"type": "k3", "beta": 0.1}
 
 
-def test_a_type_that_is_no_kind_is_an_ordinary_key() -> None:
+def test_a_type_outside_the_known_kinds_merges_as_an_ordinary_key() -> None:
     result = merged(GRPO, {"schedule": {"type": "cosine"}})
 
     assert result["schedule"] == {"type": "cosine", "warmup_steps": 5}

@@ -1,4 +1,4 @@
-"""What Prometheus is shown of the runs."""
+"""The metrics of runs for Prometheus."""
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
@@ -8,7 +8,7 @@ from services.contracts.records import RunRecord, RunState
 from services.gateway.routes.metrics import Scrape
 
 
-def test_components_whose_names_differ_in_one_sign_are_told_apart() -> None:
+def test_components_whose_names_differ_in_one_sign_have_separate_metrics() -> None:
     run = RunRecord(
         id="9f3a", name="a", pool="p", kind="rl", state=RunState.RUNNING, config={}, created=0.0,
         metrics={

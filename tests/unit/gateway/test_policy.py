@@ -73,7 +73,7 @@ def test_versions_of_an_abandoned_lineage_are_not_the_runs() -> None:
         worker("w", 1, state="stopping"),
     ],
 )
-def test_a_run_that_nobody_serves_yet_is_asked_for_again_later(absent: WorkerRecord) -> None:
+def test_a_call_to_a_run_without_a_worker_is_to_be_retried_later(absent: WorkerRecord) -> None:
     with pytest.raises(SessionProblem, match="no worker serves it yet") as refused:
         chosen("r", absent)
     assert refused.value.status == 503
@@ -147,7 +147,7 @@ def test_a_key_that_calls_too_often_waits_and_others_do_not() -> None:
         calls.admit("me", now=111.0)
 
 
-def test_places_are_limited_and_given_back() -> None:
+def test_places_are_limited_and_returned() -> None:
     calls = OpenCalls(GatewaySettings(policy_calls=2))
     with calls.slot("a"), calls.slot("b"):
         with pytest.raises(SessionProblem, match="2 calls of the policy are open"), calls.slot("a"):

@@ -110,7 +110,9 @@ async def test_rows_without_a_tokenizer_are_shown_as_the_chat_template_gets_them
     assert (none.rows, none.note) == ([], "applications bring the prompts: there is no dataset")
 
 
-async def test_a_tokenizer_that_does_not_load_hides_no_row(tmp_path: Path, model: Path) -> None:
+async def test_rows_are_shown_even_if_the_tokenizer_does_not_load(
+    tmp_path: Path, model: Path
+) -> None:
     (model / "tokenizer.json").write_text("{}")
     volume = Volume(tmp_path)
     record = dataset(volume, Row(prompt="2+2"))
@@ -121,7 +123,7 @@ async def test_a_tokenizer_that_does_not_load_hides_no_row(tmp_path: Path, model
     assert found.note.startswith("its tokenizer does not load here: ")
 
 
-def test_rows_are_looked_at_all_over_a_dataset() -> None:
+def test_rows_from_the_whole_dataset_are_checked() -> None:
     record = DatasetRecord(id="d", name="d", rows=41, created=0.0, segments=[])
     assert first_rows(record, {}).indices == [0, 10, 20, 30, 40]
     assert first_rows(record.model_copy(update={"rows": 1}), {}).indices == [0]
@@ -184,7 +186,7 @@ def test_a_model_without_a_template_and_variables_for_nobody_are_warned_of() -> 
     ]
 
 
-def test_a_template_and_a_system_message_that_chats_do_not_get_are_said_with_counts(
+def test_the_warning_counts_chats_without_the_template_or_system_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     volume = Volume(tmp_path)

@@ -1,4 +1,4 @@
-"""Pruning goes on, whatever one round of it meets."""
+"""Pruning goes on after an error in one round."""
 
 import asyncio
 import os

@@ -225,7 +225,7 @@ def test_areals_asynchronous_recipe_differs_from_its_synchronous_one_in_what_its
     assert plain == late
 
 
-def test_a_recipe_that_evaluates_names_its_way_out_of_it() -> None:
+def test_a_recipe_that_evaluates_says_how_to_turn_evaluation_off() -> None:
     nanochat = find_recipe("nanochat_grpo").config
     whole = {"model": {"path": "org/model"}, "data": {"dataset": "d"}}
     with pytest.raises(ConfigError) as refused:
@@ -281,7 +281,7 @@ def test_a_key_that_a_recipe_has_twice_is_refused_with_its_lines(text: str) -> N
         read_recipe("mine.yaml", text)
 
 
-def test_a_recipe_may_reuse_a_part_and_change_a_key_of_it() -> None:
+def test_a_recipe_may_reuse_a_part_and_change_one_key() -> None:
     text = "one: &part {a: 1, b: 2}\ntwo: {<<: *part, b: 3}\n"
 
     assert read_recipe("mine.yaml", text).config["two"] == {"a": 1, "b": 3}

@@ -1,4 +1,4 @@
-"""What a resumed run cannot change."""
+"""A resumed run may change only some of its config."""
 
 from typing import Any
 

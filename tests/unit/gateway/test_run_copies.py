@@ -17,7 +17,7 @@ RUN = RunRecord(
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2], ids=["deleted before", "meanwhile", "not deleted"])
-async def test_a_run_that_is_deleted_while_its_copy_is_written_has_none(
+async def test_a_run_deleted_while_its_copy_is_written_leaves_no_copy(
     looks: int, tmp_path: Path
 ) -> None:
     left = looks

@@ -1,4 +1,4 @@
-"""Which conversation of a session a call continues: what was said comes back in other words."""
+"""Find the conversation that a call continues, although clients rewrite earlier turns."""
 
 from itertools import pairwise
 from typing import Any
@@ -120,7 +120,7 @@ def test_the_longest_conversation_is_continued_and_an_edit_forks_before_it() -> 
     assert continues(chat(messages=edited), known) == (2, [0])
 
 
-def test_a_completions_prompt_begins_with_what_was_said() -> None:
+def test_a_completions_prompt_begins_with_the_earlier_turns() -> None:
     known = dict(zip(text_histories("2+24 sure?yes", [4, 13]), ([0], [0, 1]), strict=True))
     known |= {text_histories([1, 2], [2])[0]: [2]}
     asked: dict[Any, tuple[int, list[int]]] = {

@@ -107,7 +107,7 @@ def test_a_malformed_message_is_refused_with_its_place(message: Any) -> None:
     ],
     ids=["type", "nested", "draft", "long"],
 )
-def test_a_tool_schema_that_is_none_is_refused_with_its_place(
+def test_an_invalid_tool_schema_is_refused_with_its_place(
     parameters: dict[str, Any], said: str
 ) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
@@ -304,7 +304,7 @@ def test_a_format_that_cannot_be_taken_is_refused(
     assert (refused.value.status, refused.value.param) == (400, "response_format")
 
 
-def test_side_calls_are_told_by_model_length_or_first_message() -> None:
+def test_model_length_or_first_message_identify_side_calls() -> None:
     rules = SideCalls(models=["small"], max_tokens=20, first_message="title")
     assert not is_side_call(chat(), "big", rules)
     assert not is_side_call(chat(max_tokens=21), None, rules)

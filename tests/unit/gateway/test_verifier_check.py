@@ -60,7 +60,7 @@ def test_a_check_that_was_not_done_is_a_warning_of_the_run(
     assert reason in warning
 
 
-def test_a_check_that_was_done_or_is_not_needed_adds_no_warning() -> None:
+def test_a_finished_or_needless_check_adds_no_warning() -> None:
     assert warnings_of(httpx.Response(200, json={"problems": []}), RAW) == []
     assert warnings_of(httpx.ReadTimeout(""), {"rewards": []}) == []
 

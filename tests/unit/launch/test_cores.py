@@ -44,7 +44,7 @@ def test_several_engines_and_ranks_get_contiguous_shares() -> None:
     assert plan.ranks == ((4,), (5, 6))
 
 
-def test_a_side_that_does_not_run_takes_nothing() -> None:
+def test_a_side_that_does_not_run_gets_no_cores() -> None:
     assert plan_cores(machine(2), rollouts=0, ranks=1).ranks == ((0, 1),)
     assert plan_cores(machine(2), rollouts=1, ranks=0).rollouts == ((0, 1),)
 

@@ -54,7 +54,7 @@ def test_the_memory_of_a_process_counts_its_children() -> None:
     assert memory_of(process.pid) == 0
 
 
-def test_idle_cores_are_counted_among_those_that_are_asked_for(tmp_path: Path) -> None:
+def test_idle_cores_are_counted_among_the_given_cores(tmp_path: Path) -> None:
     def stat(*idle: int) -> None:
         lines = [f"cpu{core} 1 1 1 {ticks} 0 0 0 0 0 0" for core, ticks in enumerate(idle)]
         (tmp_path / "stat").write_text("\n".join(["cpu 4 4 4 0 0 0", *lines, "intr 5"]))

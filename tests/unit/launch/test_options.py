@@ -62,7 +62,7 @@ def test_all_busy_ports_are_named_at_once(busy_port: int) -> None:
         choose_ports(UpOptions(port=busy_port, reward_port=70000))
 
 
-def test_a_host_that_is_not_here_is_no_busy_port() -> None:
+def test_an_unreachable_host_does_not_count_as_a_busy_port() -> None:
     asked = UpOptions(host="192.0.2.1", port=8000, reward_port=0)
     with pytest.raises(
         LaunchError, match=r"nothing can listen on port \d+ of 192\.0\.2\.1: Cannot"
@@ -92,6 +92,6 @@ def test_parts_not_started_need_no_port(busy_port: int) -> None:
     assert choose_ports(options)[1:] == (0, 0)
 
 
-def test_redis_has_a_port_only_where_it_is_asked_for() -> None:
+def test_redis_has_a_port_only_on_request() -> None:
     assert choose_ports(UpOptions(port=0, reward_port=0))[0] == 0
     assert choose_ports(UpOptions(port=0, reward_port=0, redis_port=0))[0] > 1023

@@ -138,7 +138,7 @@ def test_with_a_redis_port_workers_on_other_hosts_reach_redis_and_the_reward_ser
     assert not any(password in argument for one in opened.parts for argument in one.argv)
 
 
-def test_where_no_socket_can_be_redis_has_a_port_on_loopback_with_a_password(
+def test_without_sockets_redis_has_a_port_on_loopback_with_a_password(
     tmp_path: Path,
 ) -> None:
     data = tmp_path / ("x" * 100)

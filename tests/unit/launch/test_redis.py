@@ -94,13 +94,13 @@ def test_config_is_closed_to_other_users(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
 
 
-def test_a_path_too_long_for_a_socket_has_none(tmp_path: Path) -> None:
+def test_a_path_too_long_for_a_socket_gets_no_socket(tmp_path: Path) -> None:
     assert socket_in(tmp_path) == tmp_path / "redis.sock"
     assert not (tmp_path / "redis.sock").exists()
     assert socket_in(tmp_path / ("x" * 100)) is None
 
 
-def test_redis_is_not_started_where_it_would_only_end_again(tmp_path: Path) -> None:
+def test_redis_is_not_started_if_it_would_end_at_once(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     assert no_room(tmp_path, free // 2) is None
     waits = f"until {2 * free >> 20} MiB are free on the volume of {tmp_path}: make room there"

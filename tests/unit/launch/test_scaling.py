@@ -35,7 +35,7 @@ def test_only_a_sensible_number_of_workers_is_granted(tmp_path: Path, asked: Any
         number_of_workers({"scale": {"rollout": asked}}, planned(tmp_path))
 
 
-def test_an_installation_that_was_asked_for_none_gets_none(tmp_path: Path) -> None:
+def test_an_installation_asked_for_no_workers_gets_none(tmp_path: Path) -> None:
     without = planned(tmp_path, parts=frozenset({"redis", "gateway"}))
     with pytest.raises(LaunchError, match="started without rollout workers"):
         number_of_workers({"scale": {"rollout": 1}}, without)
