@@ -8,11 +8,12 @@ from typing import Any
 
 import typer
 from rich import markup
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from services.runtime.console import EscapingConsole
-from services.runtime.terminal import one_line
+from services.runtime.terminal import one_line, visible
 
 FAILED = 1
 NO_GATEWAY = 3
@@ -99,6 +100,15 @@ def _plain_table(rows: list[list[str]]) -> None:
     for row in texts:
         line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         out.print(line.rstrip(), soft_wrap=True, markup=False)
+
+
+def print_below(text: str) -> None:
+    """Print a text of others, indented, with special characters visible."""
+    if out.is_terminal:
+        out.print(Padding(Text(visible(text)), (0, 0, 0, 4)))
+        return
+    for line in visible(text).split("\n"):
+        out.print(Text(f"    {line}".rstrip(" ")), soft_wrap=True)
 
 
 def state(value: str) -> str:

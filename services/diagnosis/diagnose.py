@@ -193,8 +193,9 @@ def _remarks(now: Situation) -> Iterator[Remark]:
         yield Remark(seconds_ago=round(now.age(step) or 0.0, 1), source="run", text=text)
     for event in now.events:
         text = str(event.data.get("message") or "") if event.kind == "warning" else ""
-        is_end = now.run.state.final and event.data.get("state") == now.run.state
+        ends = (now.run.state, RunState.CANCELLING) if now.run.state.final else ()
         # How a run ended is the verdict.
+        is_end = event.data.get("state") in ends
         if event.kind == "state" and event.data.get("reason") and not is_end:
             text = f"{event.data['state']}: {event.data['reason']}"
         if text and text != lasting:

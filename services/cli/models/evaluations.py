@@ -5,14 +5,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.padding import Padding
 from rich.text import Text
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
-from services.cli.output import CliError, out, print_json, table
+from services.cli.output import CliError, out, print_below, print_json, table
 from services.cli.runs.samples import number, show_reasons
 from services.contracts.pass_at import in_short
-from services.runtime.terminal import one_line, visible
+from services.runtime.terminal import one_line
 
 
 class Verdict(StrEnum):
@@ -121,11 +120,11 @@ def _show(one: dict[str, Any]) -> None:
         out.print(Text(one_line(f"  not answered: {one['error']}")), soft_wrap=True)
         return
     out.print(Text("  prompt", "dim"))
-    out.print(Padding(Text(visible(one["prompt"])), (0, 0, 0, 4)))
+    print_below(one["prompt"])
     for sample in one["samples"]:
         cut = ", truncated" if sample["truncated"] else ""
         head = f"  reward {number(sample['reward'])} {sample['status']}, {sample['tokens']} tokens"
         out.print(Text(one_line(head + cut), "dim"), soft_wrap=True)
         show_reasons(sample)
-        out.print(Padding(Text(visible(sample["text"])), (0, 0, 0, 4)))
+        print_below(sample["text"])
     out.print()

@@ -21,7 +21,7 @@ def show_checked(answer: dict[str, Any]) -> None:
     """Print what the check of a submission has found, of a run or of a dry run: warnings, what its
     datasets have set, and the first row as its model reads it."""
     for warning in answer["warnings"]:
-        out.print(f"[yellow]warning[/] {escape(warning)}")
+        out.print(f"[yellow]warning[/] {escape(warning)}", soft_wrap=True)
     # An older gateway does not say it.
     brought = answer.get("from_datasets") or {}
     for dataset in dict.fromkeys(brought.values()):

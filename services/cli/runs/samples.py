@@ -3,12 +3,11 @@
 from typing import Annotated, Any
 
 import typer
-from rich.padding import Padding
 from rich.text import Text
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
-from services.cli.output import out, print_json
-from services.runtime.terminal import one_line, visible
+from services.cli.output import out, print_below, print_json
+from services.runtime.terminal import one_line
 
 
 def samples(
@@ -56,7 +55,7 @@ def show(one: dict[str, Any]) -> None:
     for name in ("prompt", "completion", "reference"):
         if one[name]:
             out.print(Text(f"  {name}", "dim"))
-            out.print(Padding(Text(visible(one[name])), (0, 0, 0, 4)))
+            print_below(one[name])
     out.print()
 
 

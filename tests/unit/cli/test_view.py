@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from services.cli.output import escape, table
+from services.cli.output import escape, print_below, table
 from services.cli.runs.view import RunView, line_of, sparkline
 from services.contracts.events import Event, EventKind
 
@@ -109,6 +109,14 @@ def test_a_sparkline_runs_from_its_lowest_to_its_highest(
 ) -> None:
     # 0.5 · 7 = 3.5, which Python rounds to the even 4: the fifth bar.
     assert sparkline(values, width) == bars
+
+
+def test_a_text_for_other_programs_has_whole_lines_without_padding(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    long = "x" * 300
+    print_below(f"1+1 [bold]\n\n{long}")
+    assert capsys.readouterr().out == f"    1+1 [bold]\n\n    {long}\n"
 
 
 def test_a_table_for_other_programs_has_whole_lines_without_padding(

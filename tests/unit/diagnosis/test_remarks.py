@@ -33,7 +33,8 @@ def test_remarks_are_the_newest_warnings_and_errors_of_run_and_workers() -> None
 
 def test_the_end_of_a_run_is_the_verdict_and_no_remark() -> None:
     ended = run(state="failed", reason="no disk")
-    events = [event("state", 2, state="failed", reason="no disk")]
+    states = (("cancelling", "after its present step"), ("failed", "no disk"))
+    events = [event("state", 2, state=state, reason=reason) for state, reason in states]
     why = diagnose(Situation(NOW, ended, events=events))
     assert (why.words, why.remarks) == ("it failed: no disk", [])
 
