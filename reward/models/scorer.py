@@ -237,7 +237,6 @@ class OwnScorer:
 
     @torch.inference_mode()
     def score(self, batch: list[Encoded]) -> list[Scores]:
-        """Implements `Scorer.score`."""
         conversations = [conversation.messages for conversation in batch]
         if hasattr(self.model, "get_scores"):
             scores = self.model.get_scores(self.tokenizer, conversations)

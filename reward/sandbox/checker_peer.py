@@ -69,7 +69,6 @@ class CheckerPeer(Peer):
         self._shared: dict[int, list[Any]] = {}
 
     def ask(self, operation: str, *arguments: Any, **keywords: Any) -> Any:
-        """Implements `Asks.ask`."""
         self.asked += 1
         self._update()
         names = {name: self.encode(value) for name, value in keywords.items()}
@@ -125,7 +124,6 @@ class CheckerPeer(Peer):
         return known[0]
 
     def state(self, value: Any) -> Any:
-        """Implements `Asks.state`."""
         try:
             return self.decode(json.loads(self.ask("state", value)))
         except Exception:
@@ -165,12 +163,10 @@ class CheckerPeer(Peer):
         return names
 
     def failed(self, error: BaseException) -> None:
-        """Implements `Peer.failed`."""
         if isinstance(error, AssertionError):
             self.failure = error
 
     def encode_own(self, value: Any) -> Any:
-        """Implements `Peer.encode_own`."""
         link = link_of(value)
         if link is not None:
             return {"yours": link.number}
@@ -192,12 +188,10 @@ class CheckerPeer(Peer):
         raise UnsendableError(self.unsendable)
 
     def encode_error(self, error: BaseException) -> Any:
-        """Implements `Peer.encode_error`."""
         link = link_of(error)
         return super().encode_error(error) if link is None else {"yours": link.number}
 
     def error_number(self, error: BaseException) -> int | None:
-        """Implements `Peer.error_number`."""
         return self.export(error)
 
     def decode_array(self, content: Any) -> Any:

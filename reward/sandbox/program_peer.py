@@ -58,16 +58,13 @@ class ProgramPeer(Peer):
             self.serve(kind, *rest)
 
     def perform(self, kind: str, *target: Any) -> Callable[..., Any]:
-        """See Peer."""
         return self._operations[kind]
 
     def learn(self, number: int, stand_in: Any) -> None:
-        """See Peer."""
         super().learn(number, stand_in)
         self._foreign[id(stand_in)] = number
 
     def encode_own(self, value: Any) -> Any:
-        """See Peer."""
         if id(value) in self._foreign:
             return {"yours": self._foreign[id(value)]}
         kind = type(value)

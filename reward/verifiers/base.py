@@ -183,7 +183,7 @@ class RemoteVerifier(ABC, Generic[R]):
     available: bool = True
     lacks_extra: bool = False
     notice: str = ""
-    """See Verifier."""
+    """A note for the operator, as `Verifier.notice`."""
 
     @property
     def loading(self) -> str:
@@ -206,10 +206,9 @@ class RemoteVerifier(ABC, Generic[R]):
         `params`."""
 
     async def check_reference(self, item: Item, params: R) -> None:
-        """See Verifier.check_reference. Raises BadReferenceError."""
+        """Raise BadReferenceError for an unusable reference, as `Verifier.check_reference`."""
 
     async def output(self, item: Item, params: R) -> str:
-        """See Verifier.output."""
         raise NotImplementedError(f"verifier {self.name!r} runs no programs")
 
     async def open(self) -> None:

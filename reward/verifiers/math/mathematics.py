@@ -147,7 +147,6 @@ class MathVerifier(Verifier[MathParams]):
                 _same_expression(gold, read_expressions("1"), params)
 
     def score(self, item: Item, params: MathParams) -> Verdict:
-        """See Verifier.score."""
         if params.strictness == "math_verify":
             return _math_verify(item, params)
         golds = [read_reference(text) for text in references(item.answer)]

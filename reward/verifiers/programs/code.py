@@ -100,11 +100,9 @@ class CodeVerifier(Verifier[CodeParams]):
         self._sandbox: Sandbox | None = None
 
     def deadline(self, params: CodeParams) -> float:
-        """See Verifier.deadline."""
         return _STARVED * params.timeout
 
     def probe(self) -> None:
-        """See Verifier.probe."""
         try:
             self.notice = probe(self._options)
         except SandboxError as error:
@@ -122,7 +120,6 @@ class CodeVerifier(Verifier[CodeParams]):
         read_tests(item.answer, item.columns)
 
     def score(self, item: Item, params: CodeParams) -> Verdict:
-        """See Verifier.score."""
         tests = with_prompt(read_tests(item.answer, item.columns), item.prompt)
         answer = item.said
         source, end = find_program(answer, tests)
@@ -150,7 +147,6 @@ class CodeVerifier(Verifier[CodeParams]):
         return _verdict(results, len(tests.cases), end, params)
 
     def output(self, item: Item, params: CodeParams) -> str:
-        """See Verifier.output."""
         limits = Limits(
             seconds=params.time_limit,
             wall_seconds=params.timeout,

@@ -77,7 +77,6 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
             log.warning("a verifier is not available", verifier=self.name, problem=self.notice)
 
     async def close(self) -> None:
-        """See RemoteVerifier.close."""
         await self._http.aclose()
 
     def deadline(self, params: CodeParams) -> float | None:
@@ -86,7 +85,7 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
         return None
 
     async def check_reference(self, item: Item, params: CodeParams) -> None:
-        """See RemoteVerifier.check_reference. Raises EndpointError."""
+        """Implements `RemoteVerifier.check_reference`. Raises EndpointError."""
         row = {"answer": item.answer, "columns": item.columns}
         use = {"verifier": self.name, "params": item.params, "rows": [row]}
         reply: Any = await self._endpoint.ask(self._http, "/v1/verifiers/check", {"uses": [use]}, 1)
@@ -94,13 +93,13 @@ class SandboxedCodeVerifier(RemoteVerifier[CodeParams]):
             raise BadReferenceError(problem.message)
 
     async def output(self, item: Item, params: CodeParams) -> str:
-        """See RemoteVerifier.output. Raises EndpointError."""
+        """Implements `RemoteVerifier.output`. Raises EndpointError."""
         body = {"code": item.completion, "seconds": params.timeout}
         reply: Any = await self._endpoint.ask(self._http, "/v1/python", body, ATTEMPTS)
         return PythonOutput.model_validate(reply).output
 
     async def score(self, item: Item, params: CodeParams) -> Verdict:
-        """See RemoteVerifier.score. Raises EndpointError."""
+        """Implements `RemoteVerifier.score`. Raises EndpointError."""
         entry = {
             "id": "0",
             "verifier": self.name,

@@ -55,17 +55,14 @@ class HttpVerifier(RemoteVerifier[HttpParams]):
         self._http: httpx.AsyncClient
 
     async def open(self) -> None:
-        """See RemoteVerifier.open."""
         self._http = client()
 
     async def close(self) -> None:
-        """See RemoteVerifier.close."""
         for request in self._requests:
             request.cancel()
         await self._http.aclose()
 
     async def score(self, item: Item, params: HttpParams) -> Verdict:
-        """See RemoteVerifier.score."""
         loop = asyncio.get_running_loop()
         waiting = _Waiting(item, params, loop.create_future())
         key = (params.timeout, params.attempts)

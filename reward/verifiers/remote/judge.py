@@ -94,19 +94,15 @@ class JudgeVerifier(RemoteVerifier[JudgeParams]):
         self._http: httpx.AsyncClient
 
     async def open(self) -> None:
-        """See RemoteVerifier.open."""
         self._http = client()
 
     async def close(self) -> None:
-        """See RemoteVerifier.close."""
         await self._http.aclose()
 
     def check(self, params: JudgeParams) -> None:
-        """See RemoteVerifier.check."""
         chosen(self._endpoints, params.judge, "judge", "--judges")
 
     async def score(self, item: Item, params: JudgeParams) -> Verdict:
-        """See RemoteVerifier.score."""
         endpoint = chosen(self._endpoints, params.judge, "judge", "--judges")
         messages = [{"role": "user", "content": question(item, params)}]
         if params.system is not None:

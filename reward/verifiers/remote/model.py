@@ -77,11 +77,9 @@ class RemoteModel:
         self._http: httpx.AsyncClient
 
     async def open(self) -> None:
-        """See RewardModel.open."""
         self._http = client()
 
     async def close(self) -> None:
-        """See RewardModel.close."""
         await self._http.aclose()
 
     async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
@@ -126,23 +124,20 @@ class ModelVerifier(RemoteVerifier[ModelParams]):
         return self._opened
 
     async def open(self) -> None:
-        """See RemoteVerifier.open. Raises ModelLoadError."""
+        """Implements `RemoteVerifier.open`. Raises ModelLoadError."""
         for model in self._models.values():
             self._began = time.monotonic()
             await model.open()
         self._opened = True
 
     async def close(self) -> None:
-        """See RemoteVerifier.close."""
         for model in self._models.values():
             await model.close()
 
     def check(self, params: ModelParams) -> None:
-        """See RemoteVerifier.check."""
         chosen(self._models, params.model, "model", "--reward-models")
 
     async def score(self, item: Item, params: ModelParams) -> Verdict:
-        """See RemoteVerifier.score."""
         model = chosen(self._models, params.model, "model", "--reward-models")
         answer = tagged(item.said) if params.answer_weight else None
         try:

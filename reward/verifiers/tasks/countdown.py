@@ -64,7 +64,6 @@ class CountdownVerifier(Verifier[VerifierParams]):
         _puzzle(item)
 
     def score(self, item: Item, params: VerifierParams) -> Verdict:
-        """See Verifier.score."""
         puzzle = _puzzle(item)
         text = _equation(plain_signs(item.said), puzzle.nums)
         if not text:

@@ -48,7 +48,6 @@ class IFEvalVerifier(Verifier[IFEvalParams]):
         _instructions(item)
 
     def score(self, item: Item, params: IFEvalParams) -> Verdict:
-        """See Verifier.score."""
         wanted = _instructions(item)
         text = item.said
         if not text.strip():

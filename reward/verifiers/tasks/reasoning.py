@@ -72,7 +72,6 @@ class ReasoningGymVerifier(Verifier[VerifierParams]):
     Params = VerifierParams
 
     def probe(self) -> None:
-        """See Verifier.probe."""
         if importlib.util.find_spec(PACKAGE) is None:
             self.available, self.lacks_extra = False, True
             self.notice = "reasoning-gym is not installed here: pip install 'headrace[tasks]'"
@@ -84,7 +83,6 @@ class ReasoningGymVerifier(Verifier[VerifierParams]):
         _entry(item)
 
     def score(self, item: Item, params: VerifierParams) -> Verdict:
-        """See Verifier.score."""
         entry = _entry(item)
         answer = tagged(item.said)
         if answer is None or not answer.strip():

@@ -111,11 +111,9 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
     Params = ChoiceParams
 
     def check_reference(self, item: Item, params: ChoiceParams) -> None:
-        """See Verifier.check_reference."""
         _letters(item.answer, params)
 
     def score(self, item: Item, params: ChoiceParams) -> Verdict:
-        """See Verifier.score."""
         wanted = _letters(item.answer, params)
         text = plain_signs(item.said)
         answer = find_answer(text)

@@ -59,7 +59,6 @@ class ExactVerifier(Verifier[TextParams]):
             raise BadReferenceError("an empty reference answer equals every empty completion")
 
     def score(self, item: Item, params: TextParams) -> Verdict:
-        """See Verifier.score."""
         self.check_reference(item, params)
         completion = _prepared(item.said, params)
         wanted = [_prepared(text, params) for text in references(item.answer)]
@@ -81,7 +80,6 @@ class ContainsVerifier(Verifier[TextParams]):
             raise BadReferenceError("an empty reference answer occurs in every completion")
 
     def score(self, item: Item, params: TextParams) -> Verdict:
-        """See Verifier.score."""
         self.check_reference(item, params)
         completion = _prepared(item.said, params)
         if not completion:
@@ -104,7 +102,6 @@ class RegexVerifier(Verifier[RegexParams]):
         _pattern(item.answer, params)
 
     def score(self, item: Item, params: RegexParams) -> Verdict:
-        """See Verifier.score."""
         pattern = _pattern(item.answer, params)
         text = item.prefill + item.completion
         if answer_of(text) is None:

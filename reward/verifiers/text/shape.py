@@ -133,7 +133,6 @@ class LengthVerifier(Verifier[LengthParams]):
     Params = LengthParams
 
     def score(self, item: Item, params: LengthParams) -> Verdict:
-        """See Verifier.score."""
         text = part_of(item, params.part)
         if text is None:
             return _scored(params.missing, f"there is no {params.part} part")
@@ -154,7 +153,6 @@ class RepetitionVerifier(Verifier[RepetitionParams]):
     Params = RepetitionParams
 
     def score(self, item: Item, params: RepetitionParams) -> Verdict:
-        """See Verifier.score."""
         text = part_of(item, params.part)
         # A thought that goes on for ever has no answer after it, and repeats itself most.
         text = (item.completion if text is None else text).lower()
@@ -176,7 +174,6 @@ class LanguageVerifier(Verifier[LanguageParams]):
     Params = LanguageParams
 
     def score(self, item: Item, params: LanguageParams) -> Verdict:
-        """See Verifier.score."""
         text = part_of(item, params.part) or ""
         if params.skip_code_and_math:
             text = _CODE_AND_MATH.sub(" ", text)

@@ -60,11 +60,9 @@ class JsonSchemaVerifier(Verifier[JsonSchemaParams]):
         _validator('{"type": "object"}')
 
     def check_reference(self, item: Item, params: JsonSchemaParams) -> None:
-        """See Verifier.check_reference."""
         _validator(_schema(item.answer, params))
 
     def score(self, item: Item, params: JsonSchemaParams) -> Verdict:
-        """See Verifier.score."""
         validator = _validator(_schema(item.answer, params))
         text = _document(item.said) if params.extract == "any" else item.said
         if not text.strip():

@@ -64,7 +64,6 @@ class FormatVerifier(Verifier[FormatParams]):
     Params = FormatParams
 
     def score(self, item: Item, params: FormatParams) -> Verdict:
-        """See Verifier.score."""
         text = item.prefill + item.completion
         single = [tag for tag in _TAGS if text.count(tag) == 1]
         whole = has_form(text)
@@ -88,7 +87,6 @@ class XmlFormatVerifier(Verifier[XmlFormatParams]):
     Params = XmlFormatParams
 
     def score(self, item: Item, params: XmlFormatParams) -> Verdict:
-        """See Verifier.score."""
         text = item.prefill + item.completion
         spans = [_span(text, tag) for tag in params.tags]
         right = sum(span is not None for span in spans)
