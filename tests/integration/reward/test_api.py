@@ -239,7 +239,7 @@ async def test_an_unknown_verifier_is_named_with_the_nearest_known(
     ("params", "path", "message"),
     [
         ({"stric": True}, "items.0.params.stric", "did you mean 'strict'?"),
-        ({"timeout": 0}, "items.0.params.timeout", "greater than 0"),
+        ({"timeout": 0}, "items.0.params.timeout", "more than 0"),
         ({"on_timeout": "none"}, "items.0.params.on_timeout", "a number"),
     ],
 )
@@ -266,7 +266,7 @@ async def test_two_items_of_one_id_are_refused(client: httpx.AsyncClient) -> Non
         (b'{"items": [', 400, "the body is not JSON"),
         (b'{"items": [{"id": "a"}]}', 422, "items.0.verifier"),
         (b'{"itmes": []}', 422, "itmes"),
-        (b"[1]", 422, "dictionary"),
+        (b"[1]", 422, "must be a mapping"),
         (b'{"items": [\xff\xfe]}', 400, "UTF-8"),
         (b"[" * 100_000, 400, "JSON"),
         (
@@ -280,7 +280,7 @@ async def test_two_items_of_one_id_are_refused(client: httpx.AsyncClient) -> Non
             "cannot be scored",
         ),
         (b'{"items": [{"id": "a", "verifier": "\\udfff", "completion": "1"}]}', 422, "exist"),
-        (b'{"items": [{"id": "a", "verifier": "math", "completion": 7}]}', 422, "string"),
+        (b'{"items": [{"id": "a", "verifier": "math", "completion": 7}]}', 422, "must be text"),
     ],
 )
 async def test_a_wrong_body_is_refused_with_the_reason(
