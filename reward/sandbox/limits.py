@@ -67,7 +67,7 @@ def limit_process(memory: int, file: int, seconds: int, numbers: Numbers) -> Non
         (resource.RLIMIT_CORE, 0, 0),
         # The kernel has memory for timers and queued signals, and counts it for no process.
         (resource.RLIMIT_SIGPENDING, SIGNALS, SIGNALS),
-        # The first signal can be ignored by programs; a second later, one that cannot follows.
+        # Programs can ignore the first signal, but not SIGKILL, which follows a second later.
         (resource.RLIMIT_CPU, seconds, seconds + 1),
     ):
         resource.setrlimit(limit, (soft, hard))
