@@ -65,7 +65,7 @@ class Gateway:
             self._client = httpx.Client(
                 base_url=given,
                 trust_env=not local,
-                # Reading the certificates takes 80 ms, and plain http has none.
+                # Reading the certificates takes 80 ms: skip it for plain http.
                 verify=parsed.scheme == "https",
                 headers=authorization(key or _key(settings, given)),
             )
@@ -87,8 +87,8 @@ class Gateway:
         return self._answer("GET", path).text
 
     def pages(self, path: str, items: str, cursor: str = "before", **params: Any) -> Iterator[Any]:
-        """What GET `path` lists under `items`, page after page. `cursor` names the parameter that
-        takes the `next` of the page before."""
+        """Yield the entries that GET `path` lists under `items`, page after page. `cursor` names
+        the parameter that takes the `next` of the previous page."""
         while True:
             page = self.get(path, **params)
             yield from page[items]
@@ -250,7 +250,7 @@ class Away(CliError):
 
 
 class NotFound(CliError):
-    """There is no such thing."""
+    """The gateway answered 404."""
 
 
 class Later(CliError):
@@ -296,7 +296,7 @@ def _refusal(response: httpx.Response) -> CliError:
 
 
 def _seconds(response: httpx.Response) -> float:
-    """What `Retry-After` says."""
+    """Parse the header `Retry-After`."""
     try:
         return min(60.0, max(0.1, float(response.headers["Retry-After"])))
     except (KeyError, ValueError):

@@ -1,4 +1,4 @@
-"""The command's root: its subcommands, and the one place where an error becomes a sentence."""
+"""The root of the command: its subcommands, and the conversion of errors to sentences."""
 
 import errno
 import os
@@ -101,7 +101,7 @@ def main() -> None:
         where = error.filename or "the output"
         said = f"{where} cannot be written: {error.strerror}; make room, or write elsewhere"
         show_error(CliError(said), False)
-        # What is left of the output would fail again when the interpreter flushes it.
+        # The rest of the output would fail again when the interpreter flushes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
 

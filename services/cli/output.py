@@ -1,4 +1,4 @@
-"""What every command prints with, and the one error type that becomes a sentence."""
+"""Printing for all commands, and the error type that becomes a sentence."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ FAILED = 1
 NO_GATEWAY = 3
 INTERRUPTED = 130
 
-# Without a terminal there is no width to fit: lines stay whole for grep and the like.
+# Without a terminal lines keep their full length, for grep and similar tools.
 out = EscapingConsole(highlight=False, width=None if sys.stdout.isatty() else 200)
 err = EscapingConsole(stderr=True, highlight=False)
 
@@ -78,7 +78,7 @@ def print_json(value: Any) -> None:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
-    """A plain table (cells are rich markup); `empty` where there are no rows."""
+    """Print a plain table whose cells are rich markup, or `empty` if there are no rows."""
     cells = [list(row) for row in rows]
     if cells and not out.is_terminal:
         _plain_table([list(columns), *cells])
@@ -140,7 +140,7 @@ def duration(seconds: float) -> str:
 
 
 def steps_done(record: dict[str, Any]) -> str:
-    """How far a run, or a chain's step, is; one that trains nothing has no steps."""
+    """Format the progress of a run or a chain's step; empty if it trains no steps."""
     return "" if record["max_steps"] == 0 else f"{record['step']}/{record['max_steps'] or '?'}"
 
 

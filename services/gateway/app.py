@@ -170,7 +170,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     app.openapi = lambda: with_key(described(FastAPI.openapi(app)))  # type: ignore[method-assign]
 
     bodies, uploads = InFlight(2 * settings.body_limit), InFlight(4 * settings.upload_limit)
-    # Of their own, and more: a turn's body is here until the turn has been sampled.
+    # Turns have a larger limit: a turn's body is held until the turn has been sampled.
     turns = InFlight(8 * settings.body_limit)
 
     def limit_of(scope: Scope) -> Limit:

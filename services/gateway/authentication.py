@@ -1,10 +1,9 @@
-"""Which requests are answered: those that carry an API key, from whatever host they come, those of
-an agent's session that carry its key, and those of the page.
+"""Authenticates requests: by an API key, by the key of an agent's session, or by the page's cookie.
 
 A key stands in the header `Authorization: Bearer KEY`. The page has a session instead: its cookie
-holds a token that is no key. The browser also sends the cookie with requests that other sites'
-pages make, and other ports of this host get it. So a change with the cookie must come from this
-gateway's own page, and a session can be ended: by logout, by time, by revoking its key.
+holds a token, which differs from the key. The browser also sends the cookie with requests from
+other sites' pages, and to other ports of this host. So a change with the cookie must come from this
+gateway's own page. A session ends by logout, by time, or when its key is revoked.
 """
 
 import hmac

@@ -35,7 +35,7 @@ async def check_datasets(
         part = raw.get(section)
         if not isinstance(part, dict):
             continue
-        # A run on live sessions has none.
+        # A run on live sessions names no dataset.
         if isinstance(name := part.get("dataset"), str) and name:
             record = await _dataset(deps, raw, f"{section}.dataset", name, problems)
             if record is not None:
@@ -65,7 +65,8 @@ async def _mixed(
     problems: Problems,
     found: Datasets,
 ) -> list[Any]:
-    """Several datasets, by id; what is none stays as it is. Adds records to `found`."""
+    """Name the datasets of a list by id, and add their records to `found`. Other entries stay as
+    they are."""
     by_id: list[Any] = []
     # More are refused when the config is parsed, and not looked up.
     if len(mix) > MOST_DATASETS:
@@ -135,8 +136,8 @@ async def _dataset(
 
 
 def _unlearnable(deps: Dependencies, raw: dict[str, Any], record: DatasetRecord) -> str | None:
-    """Why the first row of a dataset cannot be learned; None where it can, or where other checks
-    say more."""
+    """Explain why the first row of a dataset cannot be learned. Return None if it can, or if other
+    checks explain more."""
     if _compares(raw):
         return _uncomparable(deps, record)
     data = raw.get("data")

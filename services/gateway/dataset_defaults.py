@@ -85,11 +85,11 @@ def _with_held_out(
         record = datasets.get(f"{key}.dataset")
         return {} if record and record.defaults in trained else _own(datasets, key)
 
-    # What the section itself names holds for `more`, too.
+    # The keys that the section itself names hold for `more`, too.
     free = [name for name in OWN if evaluation.get(name) is None]
     first = own("evaluation")
     if isinstance(more := evaluation.get("more"), list):
-        # In place of what `evaluation` gets here: that belongs to its dataset.
+        # The keys filled into `evaluation` belong to its dataset, so `more` takes the run's.
         run = {
             "template": raw["data"].get("template") or PromptOptions().template,
             "rewards": raw.get("rewards"),
@@ -101,7 +101,7 @@ def _with_held_out(
 
 
 def _own(datasets: Datasets, key: str) -> dict[str, Any]:
-    """What the dataset of a section brings; empty: nothing."""
+    """Return the defaults that the dataset of a section brings."""
     record = datasets.get(f"{key}.dataset")
     found: DatasetDefaults | None = record.defaults if record else None
     if found is None:
@@ -127,7 +127,7 @@ def _filled(section: Any, own: dict[str, Any], names: list[str] | None = None) -
 
 
 def _at(config: Any, key: str) -> Any:
-    """What a config has at `data.mix.0.dataset`; None if it has no such place."""
+    """Return the value at a key path such as `data.mix.0.dataset`; None if the path is missing."""
     for part in key.split("."):
         if isinstance(config, list) and part.isdecimal() and int(part) < len(config):
             config = config[int(part)]

@@ -12,7 +12,7 @@ KEPT_OPEN = 64
 
 
 class DatasetRows:
-    """Of one gateway."""
+    """Readers of datasets, kept for the life of one gateway."""
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
@@ -22,7 +22,7 @@ class DatasetRows:
         """Raises IndexError, FileNotFoundError and DamagedFile."""
         reader = self._readers.get(record.id)
         known = reader.record.segments if reader is not None else []
-        # Of a dataset that was deleted, and uploaded and grown again, other ones may follow.
+        # A dataset that was deleted and uploaded again may have other segments.
         if reader is None or record.segments[: len(known)] != known:
             reader, known = DatasetReader(self._volume, record), []
         if record.segments != known:

@@ -82,7 +82,7 @@ async def _wait_until_unneeded(deps: Dependencies, record: RunRecord, named: str
 
 
 def _set_aside(folder: Path) -> None:
-    # A run that never started has none.
+    # A run that never started has no folder.
     with contextlib.suppress(FileNotFoundError):
         folder.rename(folder.with_name(_DELETED + folder.name))
 

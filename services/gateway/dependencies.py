@@ -1,4 +1,4 @@
-"""What routes use: the store, the data volume, and the run or dataset that a request names."""
+"""Dependencies of routes: the store, the data volume, and the run or dataset of a request."""
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -202,7 +202,7 @@ DatasetDep = Annotated[DatasetRecord, Depends(_dataset)]
 
 
 async def users_of(deps: Dependencies, record: DatasetRecord) -> list[str]:
-    """What is not over and reads `record`, for training or evaluation: runs and chains."""
+    """List the unfinished runs and chains that read `record` for training or evaluation."""
     names = {record.id, record.name}
     runs = [one for one in await deps.store.runs.live() if names & {*datasets_of(one.config)}]
     chains = [

@@ -1,8 +1,8 @@
-"""From a request to evaluate a model to the config of its run: one of zero steps, which publishes
-the model, has its rows answered by the pool's workers, and ends.
+"""Turns a request to evaluate a model into the config of its run. The run has zero steps: it
+publishes the model, has the rows answered by the pool's workers, and ends.
 
-What the request leaves out comes from the evaluation that it is `like`; else from the dataset's own
-template and rewards; else from the run that made the model. All here is pure but `resolve_model`.
+Missing keys come from the evaluation that the request is `like`; else from the dataset's template
+and rewards; else from the run that made the model. Only `resolve_model` does I/O.
 """
 
 from http import HTTPStatus
@@ -26,7 +26,7 @@ ROLLOUT = ("vllm", "episode", "canary_limit", "lease_seconds")
 
 
 class EvaluationSubmission(BaseModel):
-    """What `POST /v1/evaluations` takes."""
+    """The body of `POST /v1/evaluations`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -74,8 +74,8 @@ def is_evaluation(run: RunSummary) -> bool:
 
 
 async def resolve_model(deps: Dependencies, model: str) -> tuple[str, RunRecord | None]:
-    """`model.path` for what a request calls the model, and the run that made it, if one did. Raises
-    Problem 404 where it is the name of no run, and 409 for the beginning of several ids."""
+    """Return `model.path` for the model of a request, and the run that made the model, if any.
+    Raise Problem 404 for an unknown run, and 409 if several ids begin with the given text."""
     if (name := run_named(model)) is not None:
         return model, await find_run(deps, name)
     here = Path(model).is_absolute() or model.startswith((".", "~"))
@@ -185,7 +185,7 @@ def _at(config: dict[str, Any], section: str, key: str) -> Any:
 def _inherited(
     dataset: DatasetRecord, made_by: RunRecord | None, like: RunRecord | None
 ) -> dict[str, Any]:
-    """What the request may leave out, by section."""
+    """Return the values of keys that the request may leave out, by section."""
     if like is not None:
         config = like.config
         kept = {key: value for key, value in config["evaluation"].items() if value is not None}

@@ -24,7 +24,7 @@ from services.volume import DATA_RESERVE
 
 
 class DryRun(BaseModel):
-    """What a submission would be, and what it needs. Nothing is queued."""
+    """The resolved submission and its needs. Nothing is queued."""
 
     config: dict[str, Any] = Field(description="The run's config, defaults filled in.")
     max_steps: int | None = Field(description="Batches that it trains.")
@@ -144,7 +144,7 @@ def _has(need: ProcessNeed, certain: bool) -> str:
 
 
 def described(config: RLConfig | SFTConfig, models: Models) -> Model | None:
-    """The model of a run; None where it is not here."""
+    """Return the model of a run; None if its files are not on this host."""
     if isinstance(config.model, ScratchModel):
         return Model(scratch_shape(config.model), half=True)
     if models.policy is None:

@@ -170,6 +170,6 @@ def _id(place: Place) -> str:
 
 
 def _encoded(event: Event) -> bytes:
-    # Some line ends of Unicode are none in JSON, and would cut it.
+    # JSON may hold line ends of Unicode, which would cut the event.
     data = visible(event.model_dump_json())
     return format_sse_event(data_str=data, event=event.kind, id=event.id)

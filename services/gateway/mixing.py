@@ -1,4 +1,4 @@
-"""What a mixture of prompts takes of each dataset: fixed when its run is submitted."""
+"""Shares of the datasets in a mixture of prompts, fixed when the run is submitted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from services.gateway.model_check import Problems
 
 
 class DatasetShare(BaseModel):
-    """What an epoch takes of one dataset of a mixture."""
+    """Rows that one dataset of a mixture contributes to an epoch."""
 
     name: str = Field(description="What the run's metrics call it.")
     rows: int = Field(description="Rows that the run trains on.")
@@ -25,7 +25,7 @@ class DatasetShare(BaseModel):
 
 @dataclass(frozen=True)
 class MixtureShares:
-    """The datasets of a mixture; of no mixture, none."""
+    """The shares of a mixture's datasets; empty without a mixture."""
 
     rows: list[int]
     shares: list[DatasetShare]
@@ -39,8 +39,8 @@ class MixtureShares:
 def mixed_rows(
     config: RLConfig, datasets: Datasets, previous: RunRecord | None, problems: Problems
 ) -> MixtureShares:
-    """The rows of each dataset now; for a run that goes on with the mixture of `previous`, those
-    that it had, so that its open tasks name the same prompts. Adds to `problems` where a dataset
+    """Return the present rows of each dataset. A run that continues the mixture of `previous` keeps
+    the rows of `previous`, so that open tasks name the same prompts. Add to `problems` if a dataset
     gives an epoch no row."""
     data = config.data
     keys = keys_of("data", "mix", len(data.mix))

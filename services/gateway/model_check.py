@@ -54,7 +54,8 @@ Steps = Mapping[str, ModelFolder | None]
 
 
 class Models(NamedTuple):
-    """The checked folders of a run's models; None: not here, or none."""
+    """The checked folders of a run's models. None: the run has no such model, or its files are
+    elsewhere."""
 
     policy: ModelFolder | None
     critic: ModelFolder | None
@@ -114,9 +115,9 @@ class Checkpointed(NamedTuple):
     """A model that the run which is resumed has in its checkpoint."""
 
     path: str | None
-    """What it was made from, which may be gone by now."""
+    """The path that the model was made from, which may be gone by now."""
     folder: Path | None
-    """Where it is; None: that is for the learner to know."""
+    """The model's folder; None: only the learner's host has it."""
 
 
 def _goes_on_from(deps: Dependencies, previous: RunRecord | None) -> dict[str, Checkpointed]:
@@ -201,7 +202,8 @@ def _made_by(step: str, path: str, steps: Steps | None) -> ModelFolder | None:
 
 
 async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
-    """What `path` means, and its folder if it is here. Raises Problem or ValueError for none."""
+    """Resolve `path` to its full name, and to a folder if this host has it. Raise Problem or
+    ValueError for an unknown model."""
     if (name := run_named(path)) is not None:
         step = step_named(path)
         try:
@@ -223,7 +225,7 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
         ):
             raise ValueError(f"{problem}; name an earlier one with {PREFIX}{run.id}@STEP")
         return PREFIX + run.id + (f"@{step}" if step is not None else ""), folder
-    # os.path does not raise for names that no file or user can have.
+    # os.path accepts names that are invalid for files or users; Path methods raise for them.
     folders = (Path(os.path.expanduser(path)), deps.volume.root / path)
     for folder in folders:
         # The check of the folder refuses links and pipes.

@@ -1,8 +1,8 @@
 """Rows of a run's dataset as its model will read them.
 
 A child process renders them: a tokenizer and a chat template come with a model, and may be hostile.
-It gets no keys, loads no code of a model, and has limits of time and memory. One works at a time;
-the newest results are kept, so that a sweep renders its row once.
+The child gets no keys, loads only plain files of a model, and has limits of time and memory. Only
+one child works at a time. The newest results are kept, so that a sweep renders its row once.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ TOOLS = "the model also reads the descriptions of its tools, which workers know"
 
 
 class Shown(NamedTuple):
-    """The rows that are asked for, and how much of each is shown."""
+    """The rows of a request, and the characters shown of each."""
 
     indices: list[int]
     characters: int = ROW_CHARACTERS
@@ -148,8 +148,8 @@ class Previews:
 
 
 def _contents(folder: Path) -> list[tuple[str, str]]:
-    """What tells a tokenizer's files from others: their names and checksums. Large files, which are
-    no tokenizer's, count by size and time."""
+    """Identify a tokenizer's files by name and checksum. Large files, which hold weights, count by
+    size and time."""
     with os.scandir(folder) as entries:
         files = sorted((one.name, one.stat()) for one in entries if one.is_file())
     return [

@@ -1,4 +1,4 @@
-"""Which runs can be resumed, and which keys of the config a resumed run cannot change."""
+"""Checks that a run can be resumed, and that its new config changes only keys that may change."""
 
 import re
 from http import HTTPStatus
@@ -28,7 +28,7 @@ KEPT_BY_RESUME = (
     ("algorithm", "critic", "path"),
     ("algorithm", "critic", "optimizer", "type"),
 )
-"""What a checkpoint holds, and what a task and a step mean: a run that goes on cannot change it."""
+"""Keys that a resumed run cannot change: they define the checkpoint, tasks and steps."""
 KEPT_BY_SUPERVISED = (
     ("data",),
     ("objective", "type"),
@@ -50,7 +50,7 @@ KEPT_BY_EVALUATION = (
     ("evaluation",),
     ("training", "max_steps"),
 )
-"""What the answers of an evaluation of a model depend on."""
+"""Keys that determine the answers of an evaluation of a model."""
 
 
 def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Problems:

@@ -1,9 +1,9 @@
-"""The files of runs: their sizes, which of them a finished run keeps, and what nobody needs of the
-payloads outside of Redis.
+"""The files of runs: their sizes, the files that a finished run keeps, and the unused payloads
+outside of Redis.
 
 A finished run keeps its current checkpoint, so that it can be resumed, exported and started from.
-No worker samples from its weight versions any more: they are deleted when no worker names them and
-no learner holds the run. Deleting them twice does no harm.
+Its weight versions are deleted as soon as workers and learners have released them. The deletion is
+idempotent.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ def unneeded(
             if str(path.relative_to(root)) != run.checkpoint and step not in steps
         ]
         gone += others[: max(0, len(checkpoints) - keep)]
-    # What a process that died was writing, or deleting.
+    # A process that died may leave files that it was writing or deleting.
     return [*gone, *folder.glob("weights/.*"), *folder.glob("checkpoints/.*")]
 
 
@@ -130,7 +130,7 @@ async def prune_finished(store: Store, settings: GatewaySettings) -> None:
         and time.time() - run.finished >= settings.keep_finished_seconds
     ]
     needed = {name for worker in await store.workers.list() for name in worker.files}
-    # What nobody limits need not be looked up.
+    # Without a limit on checkpoints, skip the lookup.
     limited = settings.keep_finished_checkpoints is not None
     named = await _named_steps(store) if limited else set()
     for run in ended:
@@ -145,7 +145,7 @@ async def prune_finished(store: Store, settings: GatewaySettings) -> None:
                 continue
             freed = await anyio.to_thread.run_sync(prune, gone)
         except (OSError, ValueError) as error:
-            # Of a damaged row of metrics, too: then nobody knows which step was best.
+            # A damaged row of metrics raises too: the best step is unknown then.
             log.warning("files of a finished run stay", run=run.id, reason=str(error))
         else:
             log.info("files of a finished run deleted", run=run.id, bytes=freed)
@@ -163,7 +163,8 @@ async def _named_steps(store: Store) -> set[tuple[str, int]]:
 
 
 def _steps_of_chain(chain: ChainRecord) -> set[tuple[str, int]]:
-    """The same of one chain. A step that was resumed has several runs, of which any may have it."""
+    """Return the named steps of one chain. A resumed step has several runs, and any of them may
+    have made the checkpoint."""
     named = set()
     runs = {step.name: step.runs for step in chain.steps}
     for step in chain.steps:
@@ -176,9 +177,8 @@ def _steps_of_chain(chain: ChainRecord) -> set[tuple[str, int]]:
 
 
 async def _best_step(folder: Path) -> set[int]:
-    """The step of the supervised run in `folder` with the best validation, where it knows
-    one. Of its record's metrics only those of the last step are there, which may have had no
-    validation."""
+    """Return the step with the best validation of the supervised run in `folder`, if known. The
+    file of metrics is read because the run's record has only the metrics of the last step."""
     best = await last_metric(folder, "validation/best_step")
     return set() if best is None else {int(best)}
 

@@ -75,8 +75,8 @@ def unusable_rows(
 
 
 def template_warnings(found: Rendering, config: RLConfig | SFTConfig) -> list[str]:
-    """Warnings if the model has no chat template, and the config does not say so; and for variables
-    that the template does not read, or that change nothing."""
+    """Warn if the model lacks a chat template and the config does not say so. Warn for variables
+    that the template ignores, or that change nothing."""
     if found.form == "plain_text" and config.data.chat_template != "none":
         return [
             "data.chat_template: the model has no chat template, so prompts are plain text, and "

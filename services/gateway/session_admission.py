@@ -46,8 +46,8 @@ def most_bytes(config: RLConfig) -> int:
 
 
 def most_session_bytes(config: RLConfig) -> int:
-    """What the turns of one session may weigh in Redis: each conversation that an agent begins
-    brings a whole prompt, of 4 bytes a token. Room for 16 of the longest, or many shorter ones."""
+    """Return the most bytes that the turns of one session take in Redis. Each conversation of an
+    agent brings a whole prompt, with 4 bytes a token. 16 of the longest conversations fit."""
     context = config.rollout.vllm.max_model_len or USUAL_CONTEXT
     return 4 * most_bytes(config) + 16 * 4 * context
 

@@ -1,4 +1,4 @@
-"""Settings of the gateway alone, on top of those that all processes share."""
+"""Settings of the gateway only, in addition to the settings that all processes share."""
 
 import socket
 

@@ -63,7 +63,7 @@ from services.runtime.tool_servers import tool_servers, unknown_server, usable
 
 
 class RunSubmission(BaseModel):
-    """What `POST /v1/runs` takes. At least one of `recipe`, `config`, `resume_from`."""
+    """The body of `POST /v1/runs`. At least one of `recipe`, `config`, `resume_from`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -109,7 +109,7 @@ class Accepted(NamedTuple):
     """None: the model's folder is not here."""
     config: RLConfig | SFTConfig
     model: ModelFolder | None
-    """The policy to start from; None: not here, or none."""
+    """The policy to start from; None: a new model, or files that this host lacks."""
     mixture: list[DatasetShare]
     """Empty: one dataset."""
     unfinished: list[ReferenceCheck]
@@ -119,7 +119,7 @@ class Accepted(NamedTuple):
 
 
 def described_run(accepted: Accepted) -> DryRun:
-    """What a submission would be, and what it needs."""
+    """Return the resolved submission and its needs."""
     record, estimate = accepted.record, accepted.estimate
     return DryRun(
         config=record.config,
@@ -254,7 +254,7 @@ async def _rendered(
         return rendering, warnings
     unusable, said = unusable_rows(rendering, config, "data.dataset", first, parts["data.dataset"])
     for key, found in parts.items():
-        # Of further datasets only the rows with parts that a template may leave out.
+        # For further datasets, check only the rows with parts that a template may leave out.
         if found and key != "data.dataset":
             other = await deps.previews.of(
                 config, datasets[key], models.tokenizer, part_rows(found)
@@ -266,8 +266,8 @@ async def _rendered(
 
 
 async def keep_record(deps: Dependencies, run: str) -> None:
-    """Write the copy of a run's record on the data volume. A run that is deleted meanwhile gets
-    none: a copy that Redis does not know is a loss, with which no gateway starts."""
+    """Write the copy of a run's record on the data volume. A run that is deleted meanwhile gets no
+    copy: gateways refuse to start when a copy is unknown to Redis, because data was lost."""
     await keep_copy(keep_run, deps.volume.root, await deps.store.runs.get(run))
     if await deps.store.runs.get(run) is None:
         await anyio.to_thread.run_sync(forget_run, deps.volume.root, run)
@@ -334,7 +334,7 @@ async def _check_episode(deps: Dependencies, config: RLConfig, problems: Problem
 
 
 async def _check_gpus(deps: Dependencies, pool: str, config: RLConfig) -> list[str]:
-    """A warning where no worker that is there now has GPUs enough for one vLLM server."""
+    """Warn if no present worker has enough GPUs for one vLLM server."""
     wanted = config.rollout.vllm.tensor_parallel_size
     workers = await deps.store.workers.list(pool)
     most = max((worker.gpus for worker in workers if worker.gpus is not None), default=wanted)

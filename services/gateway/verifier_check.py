@@ -221,7 +221,7 @@ def _scored_by(dataset: str, own: dict[str, list[Any]]) -> str:
 
 
 def _at(raw: Any, key: str) -> list[Any] | None:
-    """The list at a key path; None where there is none, or an empty one."""
+    """Return the list at a key path; None if it is missing or empty."""
     for part in key.split("."):
         if isinstance(raw, dict):
             raw = raw.get(part)

@@ -124,7 +124,7 @@ MISSING = "(not set)"
 
 def differences(run: Row, other: Row) -> list[Difference]:
     """List the keys that differ between two whole configs. If only one config has a section,
-    list only the keys of it that differ from their defaults."""
+    list only the section's keys that differ from their defaults."""
     ours, theirs = dict(_leaves(run, "")), dict(_leaves(other, ""))
     set_here, set_there = _set_keys(run), _set_keys(other)
     keys = ours.keys() & theirs.keys() | ours.keys() & set_here | theirs.keys() & set_there

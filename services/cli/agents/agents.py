@@ -15,7 +15,7 @@ from services.cli.output import FINAL, CliError, out, print_json
 
 
 class RewardFrom(StrEnum):
-    """Who says what a session has earned."""
+    """The source of a session's reward."""
 
     LAST_LINE = "last-line"
     FILE = "file"
@@ -64,9 +64,9 @@ def agents(
     """Play the sessions of RUN, with a COMMAND for each or with an environment, until RUN ends.
 
     COMMAND finds OPENAI_BASE_URL and OPENAI_API_KEY in its environment, which the OpenAI client
-    reads, and in HEADRACE_ROW the dataset's row as JSON. One that fails, or takes too long, earns
-    no reward: its session is not trained. An environment says the reward itself
-    (docs/environments.md). What each printed is in DATA/agents/RUN.
+    reads, and in HEADRACE_ROW the dataset's row as JSON. A session whose COMMAND fails or takes too
+    long has no reward and is skipped by training. An environment computes the reward itself
+    (docs/environments.md). DATA/agents/RUN holds the output of each session.
     """
     given = [bool(command), environment is not None, openenv is not None, verifiers is not None]
     if sum(given) != 1:

@@ -1,7 +1,7 @@
 """Plays sessions with a command: each in a process group of its own, with a time limit.
 
-A thread waits for each. Its whole group is killed when the command ends, when its time is over, and
-when `headrace agents` is told to stop.
+A thread waits for each command. The command's process group is killed when the command ends, when
+its time is over, and when `headrace agents` stops.
 """
 
 import json
@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Ended:
-    """What became of an agent."""
+    """The outcome of one agent's session."""
 
     exit_code: int | None
     """None: it was killed, or did not start."""
@@ -52,13 +52,13 @@ class CommandPlayer:
         self._command, self._limit, self._reward = command, limit, reward
 
     def serving(self) -> AbstractContextManager[None]:
-        """As `players.Player`."""
+        """Start nothing: each session starts its own command."""
         return nullcontext()
 
     def play(
         self, group: dict[str, Any], session: dict[str, Any], stop: threading.Event
     ) -> tuple[Ended, dict[str, Any] | None]:
-        """As `players.Player`."""
+        """Run the command for one session, and return its outcome and reward."""
         with tempfile.TemporaryDirectory(prefix="headrace-agent-") as folder:
             file = Path(folder) / "reward"
             environment = environment_of(os.environ, group, session, file)
@@ -72,7 +72,7 @@ def environment_of(
     session: dict[str, Any],
     reward_file: Path,
 ) -> dict[str, str]:
-    """What an agent finds in its environment: no key but its session's."""
+    """Return an agent's environment variables. The session's key is the only key among them."""
     names = ("prompt", "answer", "columns", "row", "task")
     plain = {name: value for name, value in inherited.items() if not name.startswith("HEADRACE_")}
     return plain | {
@@ -183,8 +183,8 @@ def check_sendable(found: Any) -> None:
 
 
 def reward_of(ended: Ended, source: str, file: Path) -> dict[str, Any] | None:
-    """What the agent earned, by `source`: `last-line`, `file` or `verifier` (None: the run's
-    verifiers say it). An agent that failed has no reward, never 0."""
+    """Return the agent's reward from `source`: `last-line`, `file` or `verifier` (None: the run's
+    verifiers compute it). A failed agent has no reward, which differs from reward 0."""
     if ended.problem:
         return {"reward": None, "error": ended.problem}
     if source == "verifier":

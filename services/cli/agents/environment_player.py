@@ -51,7 +51,7 @@ class EnvironmentPlayer:
     def play(
         self, group: dict[str, Any], session: dict[str, Any], stop: threading.Event
     ) -> tuple[Ended, dict[str, Any] | None]:
-        """As `players.Player.play`."""
+        """Play one session in the environment, and return its outcome and reward."""
         began = time.monotonic()
         playing: Future[PlayedEpisode] = asyncio.run_coroutine_threadsafe(
             self._limited(group, session), self._loop

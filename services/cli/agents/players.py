@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from services.cli.client import Gateway
 
 FAILURES = 16
-"""The command gives up if none of its first so many sessions earns anything."""
+"""The command gives up if its first FAILURES sessions all end without a reward."""
 PATIENCE = 60.0
 """Seconds to repeat a call while the gateway or Redis is away."""
 QUIET = 10.0
-"""Seconds without a group after which it is said why there is none."""
+"""Seconds without a group before the reason is printed."""
 LOGS_KEPT = 1000
-"""Of sessions, the newest."""
+"""Number of session logs to keep; older logs are deleted."""
 NO_TURN = (
     "it asked OPENAI_BASE_URL for nothing, with OPENAI_API_KEY as its key: a session without a "
     "turn is not trained"
@@ -32,7 +32,7 @@ NO_TURN = (
 
 
 class Player(Protocol):
-    """What plays one session; several threads ask it at once."""
+    """Plays one session. Several threads call it at once."""
 
     def serving(self) -> AbstractContextManager[None]:
         """Around all sessions."""
@@ -55,7 +55,7 @@ class Players:
         self._held: dict[str, int] = {}
         """Sessions that have not ended, by their group's attempt."""
         self._said: set[str] = set()
-        """Why there was no group for long; each reason is said once."""
+        """Messages that were printed already; each is printed once."""
         self.stop = threading.Event()
         """Ends all agents."""
         self.played = self.failed = 0
@@ -73,8 +73,8 @@ class Players:
         self._look(wait(playing).done)
 
     def release(self) -> None:
-        """Release groups that are not done: nobody plays them, and the learner would wait for them
-        until they lapse."""
+        """Release the unfinished groups. Otherwise the learner waits for them until their leases
+        lapse."""
         for attempt in list(self._held):
             # The command ends for another reason.
             with contextlib.suppress(CliError):
@@ -117,7 +117,7 @@ class Players:
     def _ended_and_earned(
         self, group: dict[str, Any], session: dict[str, Any]
     ) -> tuple["Ended", dict[str, Any] | None]:
-        """As `Player.play`, which may find no room for its files: then nothing is earned."""
+        """Call `Player.play`. A full disk ends the session without a reward."""
         try:
             return self._player.play(group, session, self.stop)
         except OSError as error:
@@ -200,7 +200,7 @@ class Players:
             for old in sorted(self._folder.iterdir(), key=_written_at)[:-LOGS_KEPT]:
                 old.unlink(missing_ok=True)
         except OSError as error:
-            # A full disk is no reason to play no more.
+            # Play on when the disk is full.
             if "log" not in self._said:
                 self._said.add("log")
                 said = f"what sessions print is not kept: {error}"

@@ -26,7 +26,7 @@ HELD_OUT = 200
 FORGET_CARRY = 0.65
 """Share of the carrying examples whose answer lacks the carry."""
 STEPS = (("demo_sft", 20), ("demo_grpo", 4))
-"""Steps of each recipe where the demo is to show that everything works, not that it learns."""
+"""Steps of each recipe with `--quick`: too few to learn, enough to see everything work."""
 LAST = 3
 """Steps whose mean reward the agent's demo tells at its end."""
 FEW_STEPS = "These are a few steps, to see that everything works: too few to learn the task."
@@ -73,13 +73,14 @@ def upload_sums(api: Gateway, agent: bool = False) -> None:
 
 
 def installation(data: Path | None) -> UpOptions:
-    """What the demo starts; `data`: its folder, if not `demo` in the data folder."""
+    """Options of the `headrace up` that the demo starts. `data` defaults to `demo` in the data
+    folder."""
     return UpOptions(data=data or Settings().data / "demo", port=0, reward_port=0)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What the user has asked for."""
+    """The options of `headrace demo`."""
 
     quick: bool
     """A few steps."""
@@ -207,7 +208,7 @@ def _rewards(trained: list[dict[str, Any]], options: Options) -> dict[str, float
 
 
 def chain_of(name: str, quick: bool, agent: bool = False) -> dict[str, Any]:
-    """What the demo submits: supervised training, then reinforcement learning."""
+    """Return the demo's chain: supervised training, then reinforcement learning."""
     (sft, first), (rl, second) = demo_agents.STEPS if agent else STEPS
     few = [{"training": {"max_steps": steps}} if quick else {} for steps in (first, second)]
     return {

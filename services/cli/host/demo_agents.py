@@ -1,8 +1,8 @@
-"""What `headrace demo --agent` has beyond `headrace demo`: conversations with a tool to supervise
-on, and `headrace agents`, which plays the sessions of its second run.
+"""The additions of `headrace demo --agent` to `headrace demo`: conversations with a tool for
+supervised training, and `headrace agents`, which plays the sessions of the second run.
 
-The examples call the tool where the question asks for it. To a bare sum they seldom call it;
-else they answer at once, and forget the carry. Reinforcement learning asks bare sums.
+The examples call the tool when the question asks for it. For a bare sum they seldom call the tool;
+the other answers come at once and forget the carry. Reinforcement learning asks bare sums.
 """
 
 import os
@@ -31,7 +31,7 @@ TOOL = {
 ASKED, CALLS = 0.6, 0.15
 """Share of the conversations whose question asks for the tool, and of the others that call it."""
 DIGITS = 3
-"""Of the results that reinforcement learning asks for."""
+"""Digits of each result in reinforcement learning."""
 PARALLEL = 8
 STEPS = (("demo_agent_sft", 20), ("demo_agent_spo", 2))
 PLAYED = "rl"
@@ -89,7 +89,7 @@ class Agents:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """What was started in the block ends with it."""
+        """Stop the started processes when the block ends."""
         try:
             yield
             if self.process is not None:

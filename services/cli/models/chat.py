@@ -174,7 +174,7 @@ def prompt_options(data: dict[str, Any], no_template: bool) -> list[str]:
 
 
 def template_note(data: dict[str, Any], no_template: bool) -> str:
-    """What a run adds to a prompt, in words; empty if it adds nothing."""
+    """Describe what a run adds to a prompt. Return an empty text if it adds nothing."""
     added = {key: data.get(key) for key in ("system", "template")}
     words = [f"data.{key} {value!r}" for key, value in added.items() if value]
     words = [word for word in words if word != "data.template '{prompt}'"]

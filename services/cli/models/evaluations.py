@@ -15,7 +15,7 @@ from services.runtime.terminal import one_line
 
 
 class Verdict(StrEnum):
-    """Of a row, by all of its answers."""
+    """The verdict on a row, from all of its answers."""
 
     CORRECT = "correct"
     WRONG = "wrong"

@@ -1,4 +1,4 @@
-"""`headrace audit`: proof that a run lost nothing and trained nothing twice."""
+"""`headrace audit`: proof that a run trained each task once."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,10 @@ BAD = ("lost", "duplicated", "too_stale")
 
 
 def audit(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Account for every task of RUN, and of the runs that it continues, from the ledger. Of a
-    chain: each step's run.
+    """Account for every task of RUN, and of the runs that it continues, from the ledger. For a
+    chain, audit each step's run.
 
-    Exit code 1 if a task was lost, is there twice, or was trained when it was too stale.
+    Exit code 1 if a task was lost, was recorded twice, or was trained when it was too stale.
     """
     api = connect(gateway)
     named = find(api, run)

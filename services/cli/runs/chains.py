@@ -31,7 +31,7 @@ LOOK_SECONDS = 0.5
 
 
 class Found(NamedTuple):
-    """What RUN means: a run or a chain."""
+    """The run or the chain that RUN names."""
 
     kind: str
     """`run` or `chain`."""
@@ -60,7 +60,7 @@ def find(api: "Gateway", reference: str) -> Found:
 
 
 def present_run(chain: dict[str, Any]) -> str:
-    """The id of the run that a chain works on, or ended with. Raises CliError while it has none."""
+    """Return the id of the chain's present or last run. Raise CliError before the first run."""
     for step in reversed(chain["steps"][: chain["at"] + 1]):
         if step["run"] is not None:
             return str(step["run"])

@@ -18,8 +18,8 @@ def samples(
     gateway: GatewayURL = None,
 ) -> None:
     """Show some of the answers RUN was trained on, with their rewards and the verifiers' reasons:
-    the newest ones, the last step at the end (with --json first). Of a run that has failed, or has
-    not trained yet, also the newest answers that were judged."""
+    the newest ones, the last step at the end (with --json first). For a run that has failed, or
+    has not trained yet, also show the newest judged answers."""
     api = connect(gateway)
     found = api.get(f"/v1/runs/{run}/samples", step=step, limit=limit)
     if as_json:
@@ -73,5 +73,5 @@ def origin(one: dict[str, Any]) -> str:
 
 
 def number(value: float | None) -> str:
-    """Three decimals; – if there is none."""
+    """Format a number with three decimals; a missing number is –."""
     return "–" if value is None else f"{value:.3f}"

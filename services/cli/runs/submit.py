@@ -154,7 +154,7 @@ def _submit_chain(
     gateway: str | None,
     dry_run: bool,
 ) -> None:
-    """Submit the chain of a file; `known`: what the command line says of it."""
+    """Submit the chain of a file. `known` holds the options of the command line."""
     from services.cli.runs.chains import submit_chain
     from services.settings import Settings
 

@@ -1,7 +1,8 @@
 """`headrace track`: a run's metrics, carried to TensorBoard or Weights & Biases.
 
-Runs beside the user, not in the learner: what a tracker needs (a key, a network, packages) and what
-goes wrong with it is no concern of training, and a run that is over can be tracked as well.
+The command runs on the user's machine, not in the learner. Only the user's machine needs the
+tracker's key, network and packages, and a tracker's failure does not touch training. A finished run
+can be tracked too.
 """
 
 import contextlib

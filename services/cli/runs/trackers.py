@@ -1,8 +1,7 @@
-"""Experiment trackers that a run's metrics are carried to, each from a library of its own that is
-imported where it is asked for.
+"""Experiment trackers for a run's metrics. Each tracker imports its library when it is chosen.
 
-A tracker's `log` takes a row of metrics.jsonl: of a step, or of an evaluation, which comes when
-later steps have been logged.
+A tracker's `log` takes a row of metrics.jsonl: the row of a step, or of an evaluation, which may
+come after later steps.
 """
 
 import importlib
@@ -31,7 +30,7 @@ STEP = re.compile(r"step|evaluation/(.+/)?step")
 
 
 def place_of(row: dict[str, Any]) -> tuple[str, int]:
-    """Which row of a run this is: there is one of each step, and one of each evaluation."""
+    """Return the identity of a row: its kind (step or evaluation) and its step."""
     name = next(name for name in row if STEP.fullmatch(name))
     return name, int(row[name])
 
@@ -49,7 +48,7 @@ class Tracker(Protocol):
 
     name: str
     place: str
-    """Where a person finds them."""
+    """The folder or URL that shows the metrics."""
 
     def log(self, row: dict[str, Any]) -> None:
         """Add a row."""

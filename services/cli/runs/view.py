@@ -1,4 +1,4 @@
-"""What a watcher knows of a run, folded from its events, and how that is said in one line.
+"""A watcher's view of a run, folded from the run's events, and its text in one line.
 
 Pure: events in, text out.
 """
@@ -107,7 +107,7 @@ def line_of(event: Event, max_steps: int | None) -> str:
 
 
 def _measured(evaluation: dict[str, Any]) -> tuple[str, float]:
-    """What an evaluation is judged by: accuracy, where its verifiers say what is correct."""
+    """Return an evaluation's main metric: accuracy if the verifiers report it, else reward."""
     name = "accuracy" if "accuracy" in evaluation else "reward"
     return name, float(evaluation[name])
 

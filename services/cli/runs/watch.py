@@ -64,7 +64,7 @@ def _lines_of_json(api: Gateway, view: RunView) -> None:
 
 
 def _plain(api: Gateway, view: RunView) -> None:
-    # Its events tell its states, from the first on; there is none of a run that waits.
+    # The events of a run report each state. A queued run has no events yet.
     waits = f": queued; `{api.command('why', view.id)}` says what it waits for"
     typer.echo(f"{view.name} ({view.id})" + waits * (view.state == "queued"))
     remark = ""

@@ -10,8 +10,8 @@ FINE = ("none", "over")
 
 
 def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Say why RUN is slow or stuck: the bottleneck, the oldest prompt in flight, the workers. Of a
-    chain: its steps, and the run that it works on."""
+    """Say why RUN is slow or stuck: the bottleneck, the oldest prompt in flight, the workers. For
+    a chain, show its steps and the present run."""
     api = connect(gateway)
     named = find(api, run)
     record = named.record

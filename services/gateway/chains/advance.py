@@ -1,8 +1,8 @@
-"""Goes from one step of a chain to the next.
+"""Advances a chain from one step to the next.
 
-Every gateway looks at every chain that is not over once a second. What it does next follows from
-the chain's record and the run of its present step alone, and can be done twice: a gateway that was
-killed in between, or two gateways at once, submit each step once.
+Every gateway looks at every unfinished chain once a second. The next action follows only from the
+chain's record and the run of its present step, and is idempotent: each step is submitted once even
+if a gateway is killed in between or two gateways act at once.
 """
 
 import asyncio
@@ -213,8 +213,8 @@ async def _resolved(
 
 
 async def _best_step(deps: Dependencies, run: RunRecord, named: str) -> int:
-    """The step of `run` with the best validation. Raises Problem where there is none, or no
-    checkpoint of it, for `named`."""
+    """Return the step of `run` with the best validation. Raise Problem, which names `named`, if its
+    validation or its checkpoint is missing."""
     best, at = None, run
     while best is None:
         try:

@@ -60,7 +60,7 @@ class StepSubmission(BaseModel):
 
 
 class ChainSubmission(BaseModel):
-    """What `POST /v1/chains` takes."""
+    """The body of `POST /v1/chains`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -112,7 +112,7 @@ class StepDryRun(DryRun):
 
 
 class ChainDryRun(BaseModel):
-    """What a chain would be, and what it needs. Nothing is queued."""
+    """The resolved chain and its needs. Nothing is queued."""
 
     name: str = Field(description="For people.")
     steps: list[StepDryRun] = Field(description="In their order.")
@@ -124,11 +124,11 @@ class AcceptedChain(NamedTuple):
     record: ChainRecord
     warnings: list[str]
     accepted: list[Accepted]
-    """Of each step."""
+    """The accepted run of each step."""
 
 
 async def dry_run_of(deps: Dependencies, submission: ChainSubmission) -> ChainDryRun:
-    """What each step would be, also where it does not fit. Raises Problem as `accept_chain`."""
+    """Resolve each step, including steps that do not fit. Raise Problem as `accept_chain` does."""
     record, _, accepted = await accept_chain(deps, submission, fitting=False)
     steps = [
         StepDryRun(name=step.name, **dict(described_run(one)))

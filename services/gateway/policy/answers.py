@@ -19,7 +19,7 @@ class AnswerWriter:
         self._id, self._created, self._model = id, created, model
 
     def whole(self, pieces: list[Piece]) -> dict[str, Any]:
-        """All of it; the last piece is no failure."""
+        """Return the whole answer. The last piece must not be a failure."""
         last, text = pieces[-1], "".join(piece.text for piece in pieces)
         choice: dict[str, Any] = {"index": 0, "logprobs": None, "finish_reason": _reason(last)}
         if self._chat:
@@ -29,7 +29,7 @@ class AnswerWriter:
         return self._head("") | {"choices": [choice], "usage": _usage(last)}
 
     def begin(self) -> Iterator[bytes]:
-        """What comes before all events of a piece."""
+        """Yield the events that come before the first piece."""
         if self._chat:
             yield self._event({"delta": {"role": "assistant", "content": ""}})
 

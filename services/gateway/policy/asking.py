@@ -15,7 +15,7 @@ from services.store.agents.policy_calls import KEEP_SECONDS
 READ_SECONDS = 1.0
 """For the next piece, in one read of Redis; then the client is looked after."""
 SILENT_SECONDS = 15.0
-"""A worker that has said nothing for so long is gone. It speaks every 2 s."""
+"""Seconds of silence before a worker counts as gone. A worker reports every 2 s."""
 ANSWER_SECONDS = 600.0
 """For a whole answer."""
 
@@ -59,7 +59,7 @@ class Asking:
                         kept = now
                         await calls.keep(run.id, self._id)
             finally:
-                # Also where this is being cancelled: then nothing can be awaited here.
+                # This task may be cancelled here, so the call runs in a task of its own.
                 self._open.later(calls.forget(run.id, self._id))
 
 

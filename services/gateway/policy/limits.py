@@ -16,7 +16,7 @@ from services.gateway.sessions.errors import SessionProblem
 from services.gateway.settings import GatewaySettings
 
 KEYS = 1024
-"""Whose rates are remembered: those that called last."""
+"""Keys whose rates are remembered: the latest callers."""
 
 
 class OpenCalls:
@@ -25,7 +25,7 @@ class OpenCalls:
     def __init__(self, settings: GatewaySettings) -> None:
         self._most, self._a_minute = settings.policy_calls, settings.policy_calls_a_minute
         self._left: dict[str, tuple[float, float]] = {}
-        # Of each key: calls that it may make at once, and when that was so.
+        # For each key: the calls that it may make at once, and the time of that count.
         self._ending: set[asyncio.Task[None]] = set()
         self.of_worker: Counter[str] = Counter()
         """Open calls by the worker that answers."""
@@ -59,11 +59,11 @@ class OpenCalls:
             yield
         finally:
             self.of_worker[worker] -= 1
-            self.of_worker += Counter()  # without those that have none
+            self.of_worker += Counter()  # drop workers without calls
 
     def later(self, call: Coroutine[Any, Any, None]) -> None:
-        """Make a call of Redis beside the one that ends. If Redis is away, what it would have
-        deleted expires."""
+        """Make a Redis call in the background while the policy call ends. If Redis is away, the
+        entry expires instead."""
 
         async def made() -> None:
             with contextlib.suppress(RedisError, OSError):

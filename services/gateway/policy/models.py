@@ -1,4 +1,4 @@
-"""Which policy a request asks for, by its `model`, and which worker answers."""
+"""Chooses the policy that a request's `model` names, and the worker that answers."""
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
@@ -13,7 +13,7 @@ RETRY_SECONDS = 5
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A run, and the version of its policy that is wanted; None: the newest that a worker has."""
+    """A run, and the requested version of its policy; None: the newest version of any worker."""
 
     run: str
     version: int | None = None
@@ -37,9 +37,9 @@ def parse_model(model: object) -> Asked:
 
 
 def serving(workers: Sequence[WorkerRecord], run: RunRecord) -> list[WorkerRecord]:
-    """Workers that serve a version of the run's policy, those with the newest first."""
+    """Return the workers that serve a version of the run's policy, newest version first."""
     found = [worker for worker in workers if worker.serves(run.id)]
-    # A learner that took the run over may have gone back: versions of before are none of the run.
+    # A learner that took the run over may have gone back; prefer versions of its lineage.
     newest = [worker for worker in found if worker.lineage == run.lineage] or found
     return sorted(newest, key=lambda worker: worker.version or 0, reverse=True)
 
@@ -47,8 +47,8 @@ def serving(workers: Sequence[WorkerRecord], run: RunRecord) -> list[WorkerRecor
 def worker_for(
     asked: Asked, run: RunRecord, workers: Sequence[WorkerRecord], calls: Mapping[str, int]
 ) -> WorkerRecord:
-    """The worker that answers: of those with the newest version (or the one that is asked for), the
-    one with the fewest `calls`. Raises SessionProblem if there is none."""
+    """Return the worker with the fewest `calls` that has the requested version, or the newest.
+    Raise SessionProblem if no worker serves it."""
     ready = serving(workers, run)
     if not ready:
         raise _nobody(run)
@@ -65,7 +65,7 @@ def worker_for(
 
 
 def names_of(run: RunRecord, workers: Sequence[WorkerRecord]) -> list[str]:
-    """What a request may name as its model for this run now."""
+    """List the values of `model` that select this run now."""
     ready = serving(workers, run)
     return [run.id, *(f"{run.id}@{number}" for number in _versions(ready))] if ready else []
 

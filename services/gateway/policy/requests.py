@@ -21,7 +21,7 @@ from services.gateway.sessions.requests import (
 )
 
 CONVERSATION = TAKEN | {"tool_choice", VARIABLES, EFFORT}
-"""What `sessions.requests` checks."""
+"""Keys that `sessions.requests` checks."""
 
 NOT_DONE = "the policy's endpoint cannot do this: leave it out"
 NO_FORMAT = (

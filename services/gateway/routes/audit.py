@@ -13,9 +13,9 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 @router.get("/{run}/audit", summary="Audit a run", responses=responses(RUN_PROBLEMS))
 async def audit(deps: Deps, record: RunDep) -> Audit:
-    """Every task of a run and of those that it continues, recomputed from the ledger and the
-    stores, not from counters. `lost` and `duplicated` are always 0; `unknown` says what Redis has
-    lost, and nobody can know."""
+    """Account for every task of a run, and of the runs that it continues, from the ledger and the
+    stores, not from counters. `lost` and `duplicated` are always 0; `unknown` counts tasks whose
+    entries Redis has lost."""
     found = await deps.store.ledger.audit(record.id)
     if problem := await anyio.to_thread.run_sync(lost_commit, deps.volume.root, record):
         found.unknown.append(problem)

@@ -47,7 +47,7 @@ class ChainList(BaseModel):
 
 
 class Resumption(BaseModel):
-    """What `POST /v1/chains/{chain}/resume` takes."""
+    """The body of `POST /v1/chains/{chain}/resume`."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -174,8 +174,8 @@ async def cancel(
     ),
 )
 async def resume(deps: Deps, chain: ChainDep, resumption: Resumption) -> ChainView:
-    """Go on with the step that failed or was cancelled: a new run continues it from its last
-    checkpoint, or begins it anew where there is none."""
+    """Resume the step that failed or was cancelled: a new run continues it from its last
+    checkpoint, or begins it anew if it has no checkpoint."""
     step, run = chain.step, new_run_id()
     try:
         config = merged(step.config, resumption.config)

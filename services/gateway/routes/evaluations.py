@@ -120,7 +120,7 @@ async def answers(
     if found.finished is None:
         standing = await deps.store.evaluations.standing(record.id)
         parts = next((one.parts for one in standing if one.id == found.id), None)
-        # One that waits has none; of one that has ended since, all count.
+        # A waiting evaluation has no parts yet. If it has ended meanwhile, all parts count.
         if parts is None and await _result(deps, record.id, found.id) is None:
             parts = 0
     folder = folder_of(deps.volume.root, record.id, found.id)

@@ -64,8 +64,8 @@ async def store(
     request: Request,
     deps: Deps,
 ) -> None:
-    """For a rollout worker on a host without the data volume: the finished group of an attempt that
-    it holds, where that is too large for Redis."""
+    """Take a finished group that is too large for Redis, from the worker that holds the attempt.
+    Only workers on hosts without the data volume use this."""
     owner = owner_of(path)
     if owner is None:
         raise Problem(

@@ -28,7 +28,7 @@ log = get_logger(__name__)
 
 
 class NewKey(BaseModel):
-    """What a new key is for."""
+    """The name of a new key."""
 
     model_config = ConfigDict(json_schema_extra={"example": {"name": "alice"}})
 
@@ -50,13 +50,13 @@ class KeyList(BaseModel):
 
 
 class Session(BaseModel):
-    """What the page sends once."""
+    """The page's request for a session."""
 
     key: str = Field(min_length=1, max_length=1000, description="An API key, or a login token.")
 
 
 class Login(BaseModel):
-    """What a browser logs in with."""
+    """The key that a browser logs in with."""
 
     token: str = Field(description="To be opened as `/#login=TOKEN`.")
     seconds: int = Field(description="How long it works, once.")
@@ -112,7 +112,7 @@ async def enter(deps: Deps, request: Request, response: Response, session: Sessi
             "this gateway does not know this API key; a login link works once, for an hour",
         )
     _, port = host_of(request.headers)
-    # Over TLS, also where a proxy has taken it off.
+    # The browser may use TLS that a proxy ends: the origin shows it.
     origin = request.headers.get("origin", "")
     secure = request.url.scheme == "https" or origin.startswith("https://")
     response.set_cookie(

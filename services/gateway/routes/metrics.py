@@ -59,7 +59,7 @@ POOL_GAUGES = {
 
 @dataclass(eq=False)
 class Scrape(Collector):
-    """What one scrape shows. `reachable`: Redis answered."""
+    """The values of one scrape. `reachable`: Redis answered."""
 
     reachable: bool
     runs: Sequence[RunSummary]

@@ -41,7 +41,7 @@ MOST = 1000
 
 
 class ModelEvaluation(BaseModel):
-    """An evaluation of a model: the run that makes it, and where it stands."""
+    """An evaluation of a model: its run and its progress."""
 
     run: RunSummary = Field(description="Its run, of zero steps; its id names the evaluation.")
     model: str = Field(description="What is evaluated, as `model.path`.")
@@ -102,7 +102,7 @@ async def evaluate(deps: Deps, asked: EvaluationSubmission) -> ModelEvaluation:
 async def list_all(
     deps: Deps, limit: Annotated[int, Query(ge=1, le=200, description="At most so many.")] = 50
 ) -> ModelEvaluations:
-    """Evaluations that were asked for by `POST /v1/evaluations`, newest first."""
+    """List the evaluations that `POST /v1/evaluations` started, newest first."""
     runs, _ = await deps.store.runs.page(limit, None, is_evaluation)
     found = [await deps.store.runs.get(run.id) for run in runs]
     return ModelEvaluations(evaluations=[await _view(deps, run) for run in found if run])
@@ -199,7 +199,7 @@ async def _other(
         wanted = [one for one in ended if one.id == id]
     else:
         named = [one for one in ended if one.dataset == evaluation.dataset]
-        # Of those on another dataset of this name one is taken only to say so.
+        # An evaluation on another dataset of this name is compared only to report the difference.
         wanted = [one for one in named if _of_same_rows(one, evaluation)] or named
     if not wanted:
         unfinished = (await evaluations(deps, run)).evaluations
@@ -218,7 +218,7 @@ async def _other(
 
 
 def _of_same_rows(one: EvaluationRecord, other: EvaluationRecord) -> bool:
-    """False where it is known that two datasets of one name are not the same."""
+    """Return False if two datasets of one name are known to differ."""
     return None in (one.dataset_id, other.dataset_id) or one.dataset_id == other.dataset_id
 
 

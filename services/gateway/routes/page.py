@@ -13,7 +13,7 @@ router = APIRouter(include_in_schema=False)
 
 WEB = Path(__file__).parent.parent / "web"
 
-# uPlot is kept in the tree, with its licence, so that the page works where nothing else is reached.
+# uPlot is kept in the tree, with its licence, so that the page works without the internet.
 NAME = re.compile(r"(vendor/)?[\w.]+\.(css|js)")
 TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 HEADERS = {

@@ -77,7 +77,7 @@ ANSWERED: dict[int | str, dict[str, Any]] = ERRORS | {
 
 @router.post("/v1/responses", include_in_schema=False)
 async def responses() -> Response:
-    """Says that there is none, and what to do."""
+    """Refuse: the Responses API is missing. The message names the API to use instead."""
     raise no_responses()
 
 
@@ -102,7 +102,7 @@ async def models(deps: Deps) -> OpenAIModels:
 )
 async def chat(deps: Deps, http: Request, request: PolicyChatRequest) -> Response:
     """OpenAI's chat completions, answered by the policy that a run trains, in the version that its
-    workers serve. Training comes first, and nothing of these calls is trained. The `model` of the
+    workers serve. Training comes first, and these calls are not trained. The `model` of the
     answer names the version that began it. The model's chat template writes the prompt; the run's
     `data.template` and `data.system` are not added."""
     return await _answer(deps, http, "chat", request.given())
@@ -153,7 +153,7 @@ async def _answer(deps: Dependencies, http: Request, kind: Kind, body: dict[str,
 
 
 async def _run(deps: Dependencies, asked: Asked) -> RunRecord:
-    """The run that is asked for. Raises SessionProblem."""
+    """Return the run of a request. Raise SessionProblem."""
     try:
         return await find_run(deps, asked.run)
     except Problem as problem:
@@ -161,7 +161,7 @@ async def _run(deps: Dependencies, asked: Asked) -> RunRecord:
 
 
 async def _until(pieces: AsyncGenerator[Piece, None], said: bool) -> list[Piece]:
-    """The pieces up to the first one of which a client hears (`said`), or to the last. Raises
+    """Return the pieces up to the first one with text (`said`), or up to the last. Raise
     SessionProblem for a failure."""
     found: list[Piece] = []
     async for piece in pieces:

@@ -83,7 +83,7 @@ async def submit(
     """Check a run's config and queue it. A refusal (422) lists every problem with its key path; one
     may be that the run cannot fit on the GPUs of its pool. With `dry_run` nothing is queued, and
     the answer (200) is the whole config and what the run needs: memory of each GPU, disk and time,
-    and what to change where it does not fit."""
+    and what to change if it does not fit."""
     accepted = await accept(deps, submission)
     if dry_run:
         answer.status_code = HTTPStatus.OK
@@ -164,7 +164,7 @@ async def detailed(deps: Dependencies, runs: list[R]) -> list[R]:
     responses={**responses(RUN_PROBLEMS), **UNCHANGED},
 )
 async def show(deps: Deps, request: Request, record: RunDep) -> Response:
-    """One run: its state, the reason for it, its config, where it stands."""
+    """Show one run: its state, the reason for it, its config and its progress."""
     return unless_unchanged(request, (await detailed(deps, [record]))[0])
 
 
@@ -210,9 +210,9 @@ async def cancel(
 )
 async def delete(deps: Deps, record: RunDep) -> None:
     """Delete a run that is over: its record, metrics, answers, checkpoints, weights, and its
-    ledger. Refused (409) while another run continues it, or one that is not over starts from what
-    it made; one that is over and started from it can be read without it, and resumed where it has
-    a checkpoint and no reference (KL or DPO without adapters). Its dataset stays."""
+    ledger. Its dataset stays. Refused (409) while another run continues it, or while an unfinished
+    run starts from its model. A finished run that started from its model stays readable. It stays
+    resumable if it has a checkpoint and no reference (KL or DPO without adapters)."""
     await delete_run(deps, record)
     log.info("run deleted", run=record.id, name=record.name)
 
@@ -231,8 +231,8 @@ async def metrics(
         int, Query(ge=0, description="Only later ones: `next` of the answer before.")
     ] = 0,
 ) -> RunMetrics:
-    """What the learner measured at each step, in the order in which it was written, page by page.
-    An evaluation may come after steps that were trained meanwhile."""
+    """List the learner's metrics of each step in the order of writing, page by page. An evaluation
+    may come after steps that were trained meanwhile."""
     path = deps.volume.path(f"runs/{record.id}/{METRICS}")
     rows, following = await anyio.to_thread.run_sync(
         read_metrics, path, set(name or ()), after, limit, start

@@ -126,9 +126,9 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
     ),
 )
 async def bring(deps: Deps, run: RunDep, request: Request, brought: OwnPrompt) -> LeasedGroup:
-    """As `groups:lease`, with the client's prompt in place of the dataset's. It takes the place of
+    """Lease a group for the client's prompt instead of the dataset's. The prompt takes the place of
     the next task in the run's order, so that admission, staleness and the audit count it as any
-    other, once. If its sessions are lost, the task is leased again with the dataset's own row.
+    other task, once. If its sessions are lost, the task is leased again with the dataset's own row.
     A request with a `name` may be sent again."""
     try:
         check_prompt("the request", brought.prompt)
@@ -149,8 +149,8 @@ async def release(
     run: RunDep,
     attempt: Annotated[str, Path(description="The group's `attempt`.", max_length=100)],
 ) -> None:
-    """Release a group that nobody plays on: its sessions take no more calls, and its task is
-    leased again at once, not after `idle_seconds`. A group that is done stays done."""
+    """Release an abandoned group: its sessions refuse calls, and its task is leased again at once
+    instead of after `idle_seconds`. A group that is done stays done."""
     if not await deps.store.agent_sessions.release_group(run.id, attempt):
         raise Problem(
             HTTPStatus.NOT_FOUND,

@@ -32,7 +32,7 @@ class RewardAnswer(BaseModel):
 
 
 class EndAnswer(BaseModel):
-    """What became of the session."""
+    """The outcome of the session."""
 
     ended: bool = Field(description="True.")
     turns: int = Field(description="That it had. Without any it is not trained.")
@@ -131,7 +131,7 @@ async def completions(
 
 @router.post("/v1/sessions/{session}/v1/responses", include_in_schema=False)
 async def responses() -> Response:
-    """Says that there is none, and what to do."""
+    """Refuse: the Responses API is missing. The message names the API to use instead."""
     raise no_responses()
 
 

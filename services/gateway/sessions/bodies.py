@@ -13,7 +13,7 @@ class _Open(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     def given(self) -> dict[str, Any]:
-        """What the client has sent."""
+        """Return only the keys that the client has sent."""
         return self.model_dump(exclude_unset=True)
 
 
@@ -50,7 +50,7 @@ class CompletionsRequest(_Sampled):
 
 
 class RewardRequest(_Open):
-    """What a session has earned."""
+    """The reward of a session."""
 
     model_config = ConfigDict(extra="allow", json_schema_extra={"example": {"reward": 0.5}})
 

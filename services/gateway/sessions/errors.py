@@ -45,7 +45,7 @@ WAY_OUT = (
 
 
 class OpenAIError(BaseModel):
-    """What is wrong, as OpenAI's API says it."""
+    """An error in the format of OpenAI's API."""
 
     message: str = Field(description="What went wrong, and the way out.")
     type: str = Field(description="`invalid_request_error` or `server_error`.")
@@ -75,7 +75,7 @@ class SessionProblem(Problem):
 
     @property
     def error(self) -> dict[str, str | None]:
-        """What OpenAI's API would say of it."""
+        """Return the error in the format of OpenAI's API."""
         client = self.status < HTTPStatus.INTERNAL_SERVER_ERROR
         return {
             "message": self.detail[:MAX_MESSAGE],
@@ -104,8 +104,8 @@ def over(reason: str) -> SessionProblem:
 
 
 class OpenAIErrors:
-    """ASGI middleware that puts all other errors of these paths into the same format: of the limits
-    of bodies, of keys, of Redis."""
+    """ASGI middleware that puts all other errors of these paths into the same format: errors from
+    the limits of bodies, from keys and from Redis."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

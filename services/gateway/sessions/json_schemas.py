@@ -64,7 +64,7 @@ Schema = TypedDict(
 
 
 def schema_problem(schema: dict[str, Any]) -> str:
-    """What keeps `schema` from being a JSON schema; '' if nothing does."""
+    """Explain why `schema` is not a valid JSON schema; '' if it is valid."""
     try:
         msgspec.convert(schema, Schema)
     except msgspec.ValidationError as error:

@@ -38,12 +38,12 @@ MAX_SCHEMA = 64 << 10
 MAX_TOOLS = 256 << 10
 """Characters of a request's tools."""
 MOST_COMPONENTS, LONGEST_NAME = 64, 100
-"""Of a reward: each component becomes a metric of the run."""
+"""Limits of a reward: each component becomes a metric of the run."""
 NUMBER = f"a number from {-MOST_REWARD:g} to {MOST_REWARD:g} is wanted"
 MAX_BEGINNINGS = 4096
 """Answers of a request that are looked for in its session, the last ones: no session has more."""
 MAX_MESSAGES = 16_384
-"""Of a request: each is read and hashed while other requests wait."""
+"""Most messages of a request: reading and hashing them delays other requests."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
 WHOLE = "training accounts for whole samples of the policy alone: leave it out"
 UNKNOWN = (
@@ -84,7 +84,7 @@ REASONS = {
     "logprobs": NO_LOGPROBS,
     "top_logprobs": NO_LOGPROBS,
 }
-"""Why no other value is taken, where it is not that training accounts for whole samples alone."""
+"""Reasons for keys with a fixed value. The default reason: only whole samples can be trained."""
 OF_THE_RUN = ("temperature", "top_p", "top_k")
 VARIABLES, EFFORT = "chat_template_kwargs", "reasoning_effort"
 TAKEN = frozenset(
@@ -141,7 +141,7 @@ def _is_id(value: Any) -> bool:
 
 
 def request_digest(call: Call) -> str:
-    """The same for the same request, of whichever connection."""
+    """Return a digest that is equal for equal requests, whatever the connection."""
     said = [call.kind, call.messages, call.prompt, call.tools, call.stop, call.seed]
     options = [call.max_tokens, call.side, call.structured, call.parallel_tool_calls]
     return digest_of([*said, *options])
@@ -187,8 +187,8 @@ def continued(
 
 
 def reward_of(body: Mapping[str, Any]) -> Reward:
-    """A session's reward: a number, or named components that it is the sum of, or null with the
-    reason why there is none."""
+    """Parse a session's reward: a number, or named components whose sum is the reward, or null with
+    the reason why the reward is missing."""
     if unknown := sorted(body.keys() - {"reward", "components", "error"}):
         raise refused(
             unknown[0][:100], "there is no such field; there is reward, components, error"
@@ -387,5 +387,5 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
         ):
             raise refused(f"tools[{at}]", "a function with a name and parameters is wanted")
         _check_schema(f"tools[{at}].function.parameters", function.get("parameters") or {})
-    # `strict` of a tool is enforced where a call is forced: any other is sampled as any text.
+    # `strict` of a tool is enforced only for a forced call. Other calls are sampled as free text.
     return tools

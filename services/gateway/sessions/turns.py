@@ -36,9 +36,9 @@ from services.store import Store
 from services.store.agents.sessions import AT_ONCE
 
 LOOK_SECONDS = 5.0
-"""Between two looks for a client that has left, and for an answer of which no news came."""
+"""Seconds between two checks for a client that has left, or for an answer whose news was lost."""
 MOST_RUNS = 256
-"""Whose configs are remembered."""
+"""Runs whose configs are remembered."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ COMPLETIONS = Format(completions_call, completions_answer, completions_chunks)
 
 
 class Turns:
-    """Turns of all sessions of which this process gets requests."""
+    """The turns of all sessions that send requests to this process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

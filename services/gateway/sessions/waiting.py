@@ -1,7 +1,7 @@
 """Requests that wait for their turn to be recorded: one reader for each run that has any.
 
-The log of calls only wakes them. Each looks for its answer in the session itself, at every wake and
-every few seconds, so that an entry that nobody read delays an answer and loses none.
+The log of calls only wakes them. Each request looks for its answer in the session itself, at every
+wake and every few seconds. So an unread entry of the log only delays an answer.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class _Reader:
         self.task = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        # With Redis away, those who wait find that out themselves.
+        # If Redis is away, each waiting request raises the error itself.
         try:
             with contextlib.suppress(RedisError):
                 calls = self._store.agent_calls
