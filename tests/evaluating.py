@@ -5,7 +5,7 @@ from typing import Any
 
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.evaluation import EvaluationSampling, ResolvedSet
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.evaluation import AnsweredRow, AnsweredSample, EvaluationRequest
 from services.contracts.weights import WeightManifest, encode_manifest
 
@@ -28,7 +28,7 @@ def request(
         "samples": samples,
         "sampling": EvaluationSampling(),
         "prompt": PromptOptions(),
-        "rewards": [Reward(verifier="exact")],
+        "rewards": [RewardComponent(verifier="exact")],
     }
     return EvaluationRequest(
         id=f"{step:06d}-{name}",

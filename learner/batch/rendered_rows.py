@@ -11,8 +11,8 @@ from services.contracts.config import RLConfig, SFTConfig, parse_config
 from services.contracts.config.episodes import Tools
 from services.contracts.preview import (
     AskedRow,
-    Piece,
     PreviewJob,
+    RenderedPiece,
     RenderedRow,
     Rendering,
     shortened,
@@ -98,7 +98,7 @@ def _prompt(asked: AskedRow, config: RLConfig, tokenizer: Any, characters: int) 
         ids = render(compose(_row(asked), config.data), config.data, tokenizer)
     except ValueError as error:
         return RenderedRow(index=asked.index, problem=str(error))
-    pieces = [Piece(text=shortened(_text(tokenizer, ids), characters), trained=False)]
+    pieces = [RenderedPiece(text=shortened(_text(tokenizer, ids), characters), trained=False)]
     return RenderedRow(index=asked.index, pieces=pieces, tokens=len(ids))
 
 
@@ -123,7 +123,7 @@ def _learned(
     return rows
 
 
-def _pieces(row: TokenRow, tokenizer: Any, characters: int) -> list[Piece]:
+def _pieces(row: TokenRow, tokenizer: Any, characters: int) -> list[RenderedPiece]:
     """Cut the row at the edges of its trained spans."""
     edges = sorted({0, *(int(edge) for span in row.spans for edge in span), len(row.tokens)})
     starts = {int(start) for start, _ in row.spans}
@@ -133,9 +133,9 @@ def _pieces(row: TokenRow, tokenizer: Any, characters: int) -> list[Piece]:
     pieces = []
     for start, end in shown:
         text = shortened(_text(tokenizer, row.tokens[start:end].tolist()), each)
-        pieces.append(Piece(text=text, trained=start in starts))
+        pieces.append(RenderedPiece(text=text, trained=start in starts))
     if len(cuts) > len(shown):
-        pieces.append(Piece(text=f" […{len(cuts) - len(shown)} parts…]", trained=False))
+        pieces.append(RenderedPiece(text=f" […{len(cuts) - len(shown)} parts…]", trained=False))
     return pieces
 
 

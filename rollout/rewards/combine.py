@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rollout.rewards.token_rewards import Part, earned
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.rows.dataset import Row
 from services.contracts.scores import ScoreItem, ScoreResult, ScoreStatus
-from services.contracts.sessions import Reward as Earned
+from services.contracts.sessions import Reward
 
 REASON_LIMIT = 300
 """Characters of a verifier's reason that travel with a group."""
@@ -56,7 +56,7 @@ class Due:
     component: str
 
 
-def due(rewards: Mapping[str, Reward], results: Sequence[Results]) -> list[Due]:
+def due(rewards: Mapping[str, RewardComponent], results: Sequence[Results]) -> list[Due]:
     """Return the missing scores that can be requested now: without a gate, or with an open gate.
     Empty when all scores are known. `rewards` is by name, `results` by sample."""
     return [
@@ -67,7 +67,7 @@ def due(rewards: Mapping[str, Reward], results: Sequence[Results]) -> list[Due]:
     ]
 
 
-def _open(reward: Reward, known: Results) -> bool:
+def _open(reward: RewardComponent, known: Results) -> bool:
     gate = reward.only_if
     if gate is None:
         return True
@@ -76,7 +76,7 @@ def _open(reward: Reward, known: Results) -> bool:
 
 
 def score_items(
-    rewards: Mapping[str, Reward],
+    rewards: Mapping[str, RewardComponent],
     prompt: str | list[dict[str, Any]],
     row: Row,
     index: int,
@@ -102,7 +102,7 @@ def score_items(
     ]
 
 
-def combine(rewards: Mapping[str, Reward], known: Results) -> SampleScore:
+def combine(rewards: Mapping[str, RewardComponent], known: Results) -> SampleScore:
     """Combine a sample's results when no score is missing. Without `rewards` the score is 0,
     because the run then does not learn from rewards."""
     if not rewards:
@@ -132,7 +132,7 @@ def combine(rewards: Mapping[str, Reward], known: Results) -> SampleScore:
     )
 
 
-def earned_score(reward: Earned) -> SampleScore:
+def earned_score(reward: Reward) -> SampleScore:
     """Return the score of a sample whose reward comes from its episode or its client."""
     status = ScoreStatus.ERROR if reward.reward is None else ScoreStatus.SCORED
     return SampleScore(

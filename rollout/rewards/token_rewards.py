@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.scores import ScoreResult
 
 Decode = Callable[[Sequence[int]], str]
@@ -22,7 +22,7 @@ Part = tuple[int, float]
 """The end of a part, in characters of the text, and its reward."""
 
 
-def earned(rewards: Mapping[str, Reward], known: Mapping[str, ScoreResult]) -> list[Part]:
+def earned(rewards: Mapping[str, RewardComponent], known: Mapping[str, ScoreResult]) -> list[Part]:
     """Return the rewards of one answer's parts, over all dense components, after clips and weights.
     Both mappings are by name."""
     rewards_of_parts: list[Part] = []

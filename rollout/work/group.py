@@ -24,7 +24,7 @@ from rollout.work.prompt_sampler import PromptSampler
 from rollout.work.scoring import scores_of
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.objective.algorithm import Algorithm
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.config.rollout import Sampling
 from services.contracts.groups.sampled_answer import reference_text
 from services.contracts.rows.dataset import Row
@@ -96,7 +96,7 @@ class SampleRequest:
     """The row's index in its dataset."""
     row: Row
     prompt: PromptOptions
-    rewards: Mapping[str, Reward]
+    rewards: Mapping[str, RewardComponent]
     """By name."""
     sampling: Sampling
     samples: int

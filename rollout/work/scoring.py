@@ -13,17 +13,17 @@ from rollout.rewards.combine import (
 )
 from rollout.work.context import RunContext
 from services.contracts.config.objective.terms import ReverseKL
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.rows.dataset import Row
 from services.contracts.scores import ScoreResult
-from services.contracts.sessions import Reward as Earned
+from services.contracts.sessions import Reward
 
 UNREWARDED = "the episode gave no reward, and the run has no verifier (rewards)"
 
 
 async def scores_of(
     context: RunContext,
-    rewards: Mapping[str, Reward],
+    rewards: Mapping[str, RewardComponent],
     prompt: str | list[dict[str, Any]],
     row: Row,
     index: int,
@@ -32,7 +32,7 @@ async def scores_of(
     """Score `answers` by `rewards` (by name). Sends one request to the reward service, and one more
     for each gate that waits for another reward. Raises ScoringRefused."""
     if not rewards and not isinstance(context.config.algorithm.advantage, ReverseKL):
-        return [earned_score(Earned(error=UNREWARDED)) for _ in answers]
+        return [earned_score(Reward(error=UNREWARDED)) for _ in answers]
     results: list[dict[str, ScoreResult]] = [{} for _ in answers]
     while scores := due(rewards, results):
         items = score_items(rewards, prompt, row, index, answers, scores)

@@ -29,7 +29,7 @@ class PreviewJob(BaseModel):
     """Most that is shown of a row."""
 
 
-class Piece(BaseModel):
+class RenderedPiece(BaseModel):
     """A part of a rendered row."""
 
     text: str = Field(description="With special tokens; a long one lacks its middle.")
@@ -52,7 +52,7 @@ class RenderedRow(BaseModel):
     answer: Literal["chosen", "rejected"] | None = Field(
         None, description="Which of two answers is shown, if the run compares two."
     )
-    pieces: list[Piece] = Field(
+    pieces: list[RenderedPiece] = Field(
         default_factory=list, description="Its text: one piece, or trained ones and others in turn."
     )
     tokens: int | None = Field(

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.devices import GPUDevice
 from services.contracts.preview import Rendering
 
@@ -128,7 +128,7 @@ class DatasetDefaults(BaseModel):
     """How the rows of a dataset are asked and scored if a submission itself does not say."""
 
     template: str = Field("{prompt}", description="`data.template`.")
-    rewards: list[Reward] = Field(description="`rewards`: the dataset's own verifier.")
+    rewards: list[RewardComponent] = Field(description="`rewards`: the dataset's own verifier.")
 
 
 class DatasetRecord(BaseModel):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.nearest import did_you_mean
 from services.contracts.records import DatasetDefaults
 from services.contracts.rows.dataset import Row
@@ -84,7 +84,9 @@ def _countdown(source: Source) -> str:
 
 
 def _defaults(template: str, verifier: str, **params: Any) -> DatasetDefaults:
-    return DatasetDefaults(template=template, rewards=[Reward(verifier=verifier, params=params)])
+    return DatasetDefaults(
+        template=template, rewards=[RewardComponent(verifier=verifier, params=params)]
+    )
 
 
 KNOWN_FILES = {

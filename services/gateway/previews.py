@@ -22,8 +22,8 @@ from services.contracts.config.episodes import Sessions, Tools
 from services.contracts.config.model import ScratchModel
 from services.contracts.preview import (
     AskedRow,
-    Piece,
     PreviewJob,
+    RenderedPiece,
     RenderedRow,
     Rendering,
     shortened,
@@ -213,7 +213,9 @@ def _untokenized(
     """A row before any tokenizer."""
     asked = compose(row, config.data)
     text = asked if isinstance(asked, str) else "\n\n".join(map(_turn, asked))
-    return RenderedRow(index=index, pieces=[Piece(text=shortened(text, characters), trained=False)])
+    return RenderedRow(
+        index=index, pieces=[RenderedPiece(text=shortened(text, characters), trained=False)]
+    )
 
 
 def _turn(message: dict[str, object]) -> str:

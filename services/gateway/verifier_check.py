@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import anyio.to_thread
 import httpx
 
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.records import DatasetRecord
 from services.contracts.scores import CheckRequest, CheckResponse, Use
 from services.gateway.dataset_check import Datasets, SampleRow, sample_rows
@@ -114,7 +114,7 @@ async def check_named(deps: Dependencies, name: str) -> None:
 
 
 async def check_upload(
-    deps: Dependencies, record: DatasetRecord, rewards: list[Reward]
+    deps: Dependencies, record: DatasetRecord, rewards: list[RewardComponent]
 ) -> list[str]:
     """Warnings for the references of a new dataset that these rewards cannot read."""
     key, problems = "data.dataset", Problems()

@@ -10,12 +10,12 @@ import yaml
 from services.contracts.chains import with_paths
 from services.report.content import REPEAT, duration, headline, sections
 from services.report.facts import Facts, Row
-from services.report.parts import Code, Paragraph, Part, Picture, Section, Table
+from services.report.parts import Code, Paragraph, Part, Picture, ReportSection, Table
 
 
-def chain_sections(chain: Row, steps: Sequence[tuple[str, Facts]]) -> list[Section]:
+def chain_sections(chain: Row, steps: Sequence[tuple[str, Facts]]) -> list[ReportSection]:
     """Make the sections of a chain. `steps`: the facts of each step that has a run."""
-    made = [Section("Result", _result(chain, dict(steps)))]
+    made = [ReportSection("Result", _result(chain, dict(steps)))]
     # The config of a step is in its run. Without all runs the chain's config is incomplete.
     whole = len(steps) == len(chain["steps"])
     for name, facts in steps:
@@ -23,8 +23,8 @@ def chain_sections(chain: Row, steps: Sequence[tuple[str, Facts]]) -> list[Secti
             if whole and section.title == REPEAT:
                 continue
             parts = [_named(part, name) for part in section.parts]
-            made.append(Section(f"{name}: {section.title}", parts))
-    return [*made, Section(REPEAT, _repeat(chain, dict(steps)))] if whole else made
+            made.append(ReportSection(f"{name}: {section.title}", parts))
+    return [*made, ReportSection(REPEAT, _repeat(chain, dict(steps)))] if whole else made
 
 
 def _repeat(chain: Row, facts: dict[str, Facts]) -> list[Part]:

@@ -19,7 +19,7 @@ from services.report.facts import (
     whole_recipe,
 )
 from services.report.learning import nothing_learned
-from services.report.parts import Code, Paragraph, Part, Picture, Section, Table
+from services.report.parts import Code, Paragraph, Part, Picture, ReportSection, Table
 from services.report.plots import Curve, draw
 from services.runtime.terminal import one_line
 
@@ -69,20 +69,20 @@ LONGEST = 1500
 REPEAT = "How to repeat it"
 
 
-def sections(facts: Facts, other: Facts | None = None) -> list[Section]:
+def sections(facts: Facts, other: Facts | None = None) -> list[ReportSection]:
     """Make the sections of a run, compared with the run `other` if there is one."""
     facts, other = facts.by_set(), other.by_set() if other else None
     found = [
-        Section("Result", list(_result(facts, other))),
-        Section("Evaluations", list(_evaluations(facts))),
-        Section("Data and model", list(_data(facts))),
-        Section("Configuration", list(_configuration(facts, other))),
-        Section("Curves", list(_curves(facts, other))),
-        Section("Where the time went", list(_time(facts))),
-        Section("Answers before and after", list(_answers(facts))),
-        Section("What became of every task", list(_tasks(facts))),
-        Section("Machines and versions", list(_machines(facts))),
-        Section(REPEAT, list(_repeat(facts))),
+        ReportSection("Result", list(_result(facts, other))),
+        ReportSection("Evaluations", list(_evaluations(facts))),
+        ReportSection("Data and model", list(_data(facts))),
+        ReportSection("Configuration", list(_configuration(facts, other))),
+        ReportSection("Curves", list(_curves(facts, other))),
+        ReportSection("Where the time went", list(_time(facts))),
+        ReportSection("Answers before and after", list(_answers(facts))),
+        ReportSection("What became of every task", list(_tasks(facts))),
+        ReportSection("Machines and versions", list(_machines(facts))),
+        ReportSection(REPEAT, list(_repeat(facts))),
     ]
     return [section for section in found if section.parts]
 

@@ -49,7 +49,7 @@ Part = Paragraph | Table | Code | Picture
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A heading and its parts."""
 
     title: str

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from services.report.parts import Section
+from services.report.parts import ReportSection
 from services.runtime.terminal import one_line, visible
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&@]|:(?=//)|(?<=www)\.|^[-+=])")
@@ -26,12 +26,12 @@ class Escaped(str):
     """Markdown that needs no more escaping."""
 
 
-def as_html(title: str, sections: Sequence[Section]) -> str:
+def as_html(title: str, sections: Sequence[ReportSection]) -> str:
     """Return the page."""
     return _template("report.html.jinja").render(title=title, sections=sections)
 
 
-def as_markdown(title: str, sections: Sequence[Section]) -> str:
+def as_markdown(title: str, sections: Sequence[ReportSection]) -> str:
     """Return the text. Its pictures are in the folder PLOTS."""
     text = _template("report.md.jinja").render(title=title, sections=sections, plots=PLOTS)
     return text.rstrip() + "\n"

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from services.report.parts import Picture, Section
+from services.report.parts import Picture, ReportSection
 from services.report.rendering import PLOTS, as_html, as_markdown
 from services.volume import written_beside
 
 PAGE, TEXT = "report.html", "report.md"
 
 
-def write(folder: Path, title: str, sections: Sequence[Section]) -> None:
+def write(folder: Path, title: str, sections: Sequence[ReportSection]) -> None:
     """Write `report.html`, and `report.md` with its plots, into `folder`. Raise OSError."""
     for section in sections:
         for part in section.parts:

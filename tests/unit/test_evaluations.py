@@ -9,7 +9,7 @@ import pytest
 
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.evaluation import Evaluation, resolved
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.config.rollout import Sampling
 from services.contracts.evaluation import AnsweredRow, EvaluationRecord
 from services.contracts.pass_at import in_short
@@ -210,7 +210,7 @@ def test_a_held_out_set_takes_what_it_leaves_out_from_the_evaluation() -> None:
     assert (second.dataset, second.samples, second.temperature) == ("b", 1, 0.5)
     options: dict[str, Any] = {
         "id": "0b", "dataset_name": "b", "rows": 7, "sampling": Sampling(max_tokens=9, seed=1),
-        "prompt": PromptOptions(system="Be brief."), "rewards": [Reward(verifier="exact")],
+        "prompt": PromptOptions(system="Be brief."), "rewards": [RewardComponent(verifier="exact")],
     }  # fmt: skip
     found = resolved(second, **options)
     assert (found.name, found.rows, found.sampling.max_tokens) == ("b", 7, 9)

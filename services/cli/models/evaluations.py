@@ -14,7 +14,7 @@ from services.contracts.pass_at import in_short
 from services.runtime.terminal import one_line
 
 
-class Verdict(StrEnum):
+class RowVerdict(StrEnum):
     """The verdict on a row, from all of its answers."""
 
     CORRECT = "correct"
@@ -34,7 +34,7 @@ def evaluations(
         ),
     ] = None,
     verdict: Annotated[
-        Verdict | None,
+        RowVerdict | None,
         typer.Option(help="Only rows whose answers are all, or none, or in part so."),
     ] = None,
     category: Annotated[str | None, typer.Option(help="Only rows of this category.")] = None,

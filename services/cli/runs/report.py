@@ -14,7 +14,7 @@ from services.cli.runs.chains import find, last_runs
 if TYPE_CHECKING:
     from services.cli.client import Gateway
     from services.report import Facts
-    from services.report.parts import Section
+    from services.report.parts import ReportSection
 
 SHOWN = 8
 """Answers of each step that the report may show."""
@@ -54,7 +54,7 @@ def report(
     out.print(f"{escape(str(page))}\n{escape(str(text))}", soft_wrap=True)
 
 
-def _run(api: "Gateway", run: str, against: str | None) -> "tuple[str, list[Section]]":
+def _run(api: "Gateway", run: str, against: str | None) -> "tuple[str, list[ReportSection]]":
     from services.report import sections
 
     facts = gathered(api, run)
@@ -64,7 +64,7 @@ def _run(api: "Gateway", run: str, against: str | None) -> "tuple[str, list[Sect
 
 def _chain(
     api: "Gateway", chain: dict[str, Any], against: str | None
-) -> "tuple[str, list[Section]]":
+) -> "tuple[str, list[ReportSection]]":
     from services.report import chain_sections
 
     if against is not None:
@@ -73,7 +73,7 @@ def _chain(
     return f"Chain {chain['name']} ({chain['id']})", chain_sections(chain, steps)
 
 
-def _write(folder: Path, title: str, parts: "list[Section]") -> None:
+def _write(folder: Path, title: str, parts: "list[ReportSection]") -> None:
     from services.report import write
 
     try:

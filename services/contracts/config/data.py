@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from services.contracts.config.base import Section
 from services.contracts.config.episodes import Episode
-from services.contracts.config.rewards import MOST_REWARDS, Reward
+from services.contracts.config.rewards import MOST_REWARDS, RewardComponent
 
 DAY = 86_400.0
 MOST_PLACES = 16
@@ -203,7 +203,7 @@ class MixedPrompts(PromptDataset):
     """Text around a text prompt; default: `data.template`."""
     chat_template: Literal["auto", "none"] | None = None
     """Default: `data.chat_template`."""
-    rewards: list[Reward] = Field([], max_length=MOST_REWARDS)
+    rewards: list[RewardComponent] = Field([], max_length=MOST_REWARDS)
     """Components of the reward of its answers; default: the run's `rewards`."""
     max_tokens: int | None = Field(None, ge=1)
     """Longest completion, in tokens; default: `sampling.max_tokens`."""

@@ -4,10 +4,10 @@ from services.contracts.config.base import refuse_if
 from services.contracts.config.episodes import Calculator, Episode, Tools
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import GAE, GlobalWhiten
-from services.contracts.config.rewards import Reward, named
+from services.contracts.config.rewards import RewardComponent, named
 
 
-def check_rewards(rewards: list[Reward], algorithm: Algorithm, episode: Episode) -> None:
+def check_rewards(rewards: list[RewardComponent], algorithm: Algorithm, episode: Episode) -> None:
     """Gates name earlier rewards, and dense rewards reach tokens. Raises ValueError."""
     earlier: list[str] = []
     advantage = algorithm.advantage

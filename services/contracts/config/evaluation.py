@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from services.contracts.config.base import Section, refuse_if
 from services.contracts.config.data import MOST_DATASETS, PromptOptions
-from services.contracts.config.rewards import MOST_REWARDS, Reward
+from services.contracts.config.rewards import MOST_REWARDS, RewardComponent
 from services.contracts.config.rollout import Sampling
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -36,7 +36,9 @@ class HeldOut(Section):
     template: str | None = None
     """Text around a text prompt, with the placeholder {prompt}; default: the dataset's own, if it
     was uploaded with a mapping that brings one; else as in `data`."""
-    rewards: Annotated[list[Reward], Field(min_length=1, max_length=MOST_REWARDS)] | None = None
+    rewards: (
+        Annotated[list[RewardComponent], Field(min_length=1, max_length=MOST_REWARDS)] | None
+    ) = None
     """Components of its reward; default: the dataset's own, else the run's `rewards`."""
 
     @model_validator(mode="after")
@@ -110,7 +112,7 @@ class ResolvedSet(Section):
     """Completions per row."""
     sampling: EvaluationSampling
     prompt: PromptOptions
-    rewards: list[Reward]
+    rewards: list[RewardComponent]
     category: str | None = None
 
 
@@ -122,7 +124,7 @@ def resolved(
     rows: int,
     sampling: Sampling,
     prompt: PromptOptions,
-    rewards: list[Reward],
+    rewards: list[RewardComponent],
 ) -> ResolvedSet:
     """`one` for its dataset, which has this id and name and so many rows, with a run's options for
     what it leaves out."""

@@ -20,7 +20,7 @@ class Gate(Section):
     """Its verifier's reward, before clip and weight, must be at least this."""
 
 
-class Reward(Section):
+class RewardComponent(Section):
     """One component of the reward: a verifier and its weight."""
 
     verifier: str
@@ -59,16 +59,16 @@ class Reward(Section):
         return params
 
     @model_validator(mode="after")
-    def _clip(self) -> "Reward":
+    def _clip(self) -> "RewardComponent":
         if self.clip is not None and self.clip[0] > self.clip[1]:
             raise ValueError(f"clip {list(self.clip)} is not [least, most]")
         return self
 
 
-def named(rewards: list[Reward]) -> dict[str, Reward]:
+def named(rewards: list[RewardComponent]) -> dict[str, RewardComponent]:
     """Rewards by name, in their order. Raises ValueError where two have the same."""
     uses: dict[str, int] = {}
-    found: dict[str, Reward] = {}
+    found: dict[str, RewardComponent] = {}
     for reward in rewards:
         name = reward.name
         if name is None:

@@ -18,7 +18,7 @@ from services.contracts.config.objective.terms import (
 )
 from services.contracts.config.optimizer import AdamW, Optimizer
 from services.contracts.config.placement import Placement
-from services.contracts.config.rewards import MOST_REWARDS, Reward, named
+from services.contracts.config.rewards import MOST_REWARDS, RewardComponent, named
 from services.contracts.config.rollout import Rollout, Sampling
 from services.contracts.config.section_checks import (
     check_adapters,
@@ -47,7 +47,7 @@ class RLConfig(Section):
     """The policy to start from."""
     data: Data
     """The prompts."""
-    rewards: list[Reward] = Field(max_length=MOST_REWARDS)
+    rewards: list[RewardComponent] = Field(max_length=MOST_REWARDS)
     """Components of the reward, which is their weighted sum. The first one decides whether an
     answer counts as correct. If the submission itself names none, those of its dataset come before
     the recipe's, if the dataset was uploaded with a named mapping; so does `data.template`. The
@@ -82,7 +82,7 @@ class RLConfig(Section):
         return options.model_copy(update={"extra": {**options.extra, RECORD_ROUTING: True}})
 
     @property
-    def components(self) -> dict[str, Reward]:
+    def components(self) -> dict[str, RewardComponent]:
         """The rewards by name, in their order."""
         return named(self.rewards)
 

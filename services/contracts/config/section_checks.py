@@ -18,7 +18,7 @@ from services.contracts.config.objective.terms import (
 )
 from services.contracts.config.optimizer import MuonAdamW, Optimizer
 from services.contracts.config.placement import Placement
-from services.contracts.config.rewards import Reward, named
+from services.contracts.config.rewards import RewardComponent, named
 from services.contracts.config.rollout import Rollout, Sampling
 from services.contracts.config.training import Training
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
@@ -73,7 +73,7 @@ def check_live(
     rollout: Rollout,
     algorithm: Algorithm,
     training: Training,
-    rewards: list[Reward],
+    rewards: list[RewardComponent],
     evaluation: Evaluation | None,
 ) -> None:
     """What `data.source: sessions` needs: applications open the sessions, and say all rewards."""
@@ -112,7 +112,7 @@ def check_sessions(
     sampling: Sampling,
     rollout: Rollout,
     algorithm: Algorithm,
-    rewards: list[Reward],
+    rewards: list[RewardComponent],
     evaluation: Evaluation | None,
 ) -> None:
     """What agents outside leave no room for (`rollout.episode: sessions`)."""

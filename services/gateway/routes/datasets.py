@@ -11,7 +11,7 @@ import anyio.to_thread
 from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.records import DatasetRecord
 from services.contracts.strict_json import NotJSON, decode
 from services.contracts.wrong_values import wrong_value
@@ -63,7 +63,7 @@ class PreviewRow(BaseModel):
     columns: dict[str, Any] = Field(description="The columns that are neither; verifiers get them.")
 
 
-class Preview(BaseModel):
+class DatasetPreview(BaseModel):
     """Some rows."""
 
     rows: list[PreviewRow] = Field(description="Those that were asked for and exist.")
@@ -173,7 +173,7 @@ async def upload(
         response.status_code = HTTPStatus.OK
     else:
         log.info("dataset added", dataset=record.id, name=chosen, rows=record.rows)
-    rewards = [Reward(verifier=verifier)] if verifier else []
+    rewards = [RewardComponent(verifier=verifier)] if verifier else []
     rewards += kept.defaults.rewards if kept.defaults else []
     unread = await check_upload(deps, kept, rewards)
     if rewards and not unread:
@@ -250,7 +250,7 @@ async def show(record: DatasetDep) -> DatasetRecord:
 @router.get(
     "/{dataset}/preview",
     summary="Look at rows",
-    response_model=Preview,
+    response_model=DatasetPreview,
     responses=responses(DATASET_PROBLEMS),
 )
 async def preview(
@@ -262,7 +262,7 @@ async def preview(
     """Rows by index, as rollout workers see them."""
     indices = range(start, min(start + rows, record.rows))
     found = await anyio.to_thread.run_sync(DatasetReader(deps.volume, record).rows, indices)
-    shown = Preview(
+    shown = DatasetPreview(
         rows=[
             PreviewRow(index=index, prompt=row.prompt, answer=row.answer, columns=row.columns)
             for index, row in zip(indices, found, strict=True)

@@ -8,7 +8,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from services.contracts.config import RLConfig
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.preview import ReferenceVerdict, Rendering
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
@@ -36,7 +36,7 @@ class PreviewRequest(RunSubmission):
     rows: Annotated[int, Field(ge=1, le=MOST_ROWS)] = Field(3, description="How many.")
 
 
-class Preview(Rendering):
+class RunPreview(Rendering):
     """Rows as the run's model will read them."""
 
     dataset: str | None = Field(description="The dataset's name. Null: the run has none.")
@@ -57,7 +57,7 @@ class Preview(Rendering):
         }
     ),
 )
-async def preview(deps: Deps, asked: PreviewRequest) -> Preview:
+async def preview(deps: Deps, asked: PreviewRequest) -> RunPreview:
     """Render rows of the dataset of a submission, with the chat template and the tokenizer of its
     model; nothing is queued. For a supervised run each row says which parts are trained. For other
     runs each row says what the verifiers make of the reference, given as an answer."""
@@ -71,7 +71,7 @@ async def preview(deps: Deps, asked: PreviewRequest) -> Preview:
     dataset = await deps.store.datasets.find(str(record.config["data"].get("dataset") or ""))
     if isinstance(accepted.config, RLConfig) and dataset is not None:
         found = await _with_verdicts(deps, accepted, dataset)
-    return Preview(
+    return RunPreview(
         **dict(found),
         dataset=dataset.name if dataset else None,
         total=dataset.rows if dataset else 0,
@@ -107,7 +107,7 @@ async def _with_verdicts(
     return found.model_copy(update={"rows": scored})
 
 
-def _item(index: int, name: str, reward: Reward, row: Row, config: RLConfig) -> ScoreItem:
+def _item(index: int, name: str, reward: RewardComponent, row: Row, config: RLConfig) -> ScoreItem:
     return ScoreItem(
         id=f"{index}/{name}",
         verifier=reward.verifier,

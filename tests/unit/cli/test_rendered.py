@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.cli.runs.rendered import show_rendering
-from services.contracts.preview import Piece, ReferenceVerdict, RenderedRow, Rendering
+from services.contracts.preview import ReferenceVerdict, RenderedPiece, RenderedRow, Rendering
 
 
 def shown(found: Rendering, capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -14,7 +14,7 @@ def shown(found: Rendering, capsys: pytest.CaptureFixture[str]) -> list[str]:
 
 
 def row(*pieces: tuple[str, bool], **more: Any) -> RenderedRow:
-    made = [Piece(text=text, trained=trained) for text, trained in pieces]
+    made = [RenderedPiece(text=text, trained=trained) for text, trained in pieces]
     return RenderedRow(index=0, pieces=made, **more)
 
 

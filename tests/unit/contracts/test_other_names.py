@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.contracts.config import RLConfig, SFTConfig, parse_config
-from services.contracts.config.parsing.other_names import ROWS, Row
+from services.contracts.config.parsing.other_names import ROWS, OtherNames
 from services.contracts.config.parsing.other_values import OTHER_VALUES, Values
 from services.contracts.config.parsing.tags import key_paths
 from tests.unit.contracts.configs import RL, SFT, refusal
@@ -15,7 +15,7 @@ KEYS = {*key_paths(RLConfig), *key_paths(SFTConfig)}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.names.split()[0])
-def test_a_row_leads_to_existing_keys_or_gives_a_reason(row: Row) -> None:
+def test_a_row_leads_to_existing_keys_or_gives_a_reason(row: OtherNames) -> None:
     assert set(row.keys.split()) <= KEYS
     assert row.keys or row.note
     assert not {name for name in row.names.split() if name in KEYS}

@@ -5,8 +5,8 @@ from typing import Any
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.estimate.answer import Estimate
+from services.estimate.fit import estimate_run
 from services.estimate.inputs import Model, Worker
-from services.estimate.run import estimate_run
 from services.estimate.shape import shape_of
 from tests.unit.estimate.known import QWEN3_8B
 

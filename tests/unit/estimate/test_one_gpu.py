@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from services.contracts.records import WorkerRecord
+from services.estimate.fit import estimate_run
 from services.estimate.inputs import Model, Worker, known_workers
 from services.estimate.one_gpu import Division, division, with_share
 from services.estimate.rollout import SHARED
-from services.estimate.run import estimate_run
 from services.estimate.shape import shape_of
 from tests.unit.estimate.estimating import (
     GB,

@@ -10,7 +10,7 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
@@ -146,7 +146,7 @@ async def test_unreadable_references_of_all_rows_are_counted_once_for_a_dataset(
     (warning,), unfinished = (await gateway.submitted(record))[0]
     asked = sum(gateway.service.rows)
     again = (await gateway.submitted(record))[0].warnings
-    uploaded = await check_upload(gateway.deps, record, [Reward(verifier="math")])
+    uploaded = await check_upload(gateway.deps, record, [RewardComponent(verifier="math")])
 
     assert warning == (
         "data.dataset: verifier 'math' cannot read 4 of 300 references of sums (row 5: seven is "

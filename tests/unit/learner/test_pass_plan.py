@@ -13,8 +13,8 @@ from learner.model.pass_plan import agreed_plan, known_model, plan_for
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.model import PretrainedModel
 from services.contracts.devices import GPUDevice, LearnerDevices
+from services.estimate.fit import estimate_run
 from services.estimate.inputs import Model, Worker
-from services.estimate.run import estimate_run
 from services.estimate.shape import shape_of
 from tests.unit.estimate.known import QWEN3_8B
 

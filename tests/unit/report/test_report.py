@@ -10,7 +10,7 @@ import yaml
 from services.contracts.config import parse_config
 from services.report import Facts, as_html, as_markdown, chain_sections, sections
 from services.report.facts import differences, time_spent, whole_recipe
-from services.report.parts import Code, Paragraph, Part, Picture, Section, Table
+from services.report.parts import Code, Paragraph, Part, Picture, ReportSection, Table
 from services.report.rendering import fenced
 
 RAW: dict[str, Any] = {
@@ -63,7 +63,7 @@ def facts(**fields: Any) -> Facts:
     return Facts(**{**given, **fields})
 
 
-def text_of(found: list[Section]) -> str:
+def text_of(found: list[ReportSection]) -> str:
     return as_markdown("Run", found).replace("\\", "")
 
 
@@ -225,7 +225,7 @@ HOSTILE_PARTS: list[Part] = [
 
 
 def test_nothing_from_outside_is_markup_of_the_page() -> None:
-    page = as_html(HOSTILE, [Section(HOSTILE, HOSTILE_PARTS)])
+    page = as_html(HOSTILE, [ReportSection(HOSTILE, HOSTILE_PARTS)])
     assert "<script" not in page
     assert "<b>" not in page
     assert '"x"' not in page
@@ -236,7 +236,7 @@ def test_nothing_from_outside_is_markup_of_the_page() -> None:
 
 
 def test_nothing_from_outside_is_markup_of_the_text() -> None:
-    text = as_markdown(HOSTILE, [Section(HOSTILE, HOSTILE_PARTS)])
+    text = as_markdown(HOSTILE, [ReportSection(HOSTILE, HOSTILE_PARTS)])
     code = fenced(HOSTILE + "\n```\n<b>")
     assert code.startswith("````\n")
     assert code.endswith("\n````")

@@ -7,13 +7,13 @@ from pydantic import ValidationError
 
 from rollout.rewards.combine import AnswerText, Due, SampleScore, combine, due, score_items
 from services.contracts.config import ConfigError, parse_config
-from services.contracts.config.rewards import Reward, named
+from services.contracts.config.rewards import RewardComponent, named
 from services.contracts.rows.dataset import Row
 from services.contracts.scores import ScoreResult, ScoreStatus
 
 
-def rewards(*given: dict[str, Any]) -> dict[str, Reward]:
-    return named([Reward.model_validate(one) for one in given])
+def rewards(*given: dict[str, Any]) -> dict[str, RewardComponent]:
+    return named([RewardComponent.model_validate(one) for one in given])
 
 
 def result(status: str, reward: float | None, **components: float) -> ScoreResult:
@@ -139,4 +139,4 @@ def test_duplicate_reward_names_and_gates_on_unknown_rewards_are_refused() -> No
     )
     assert "there is c" in problem({"verifier": "c"}, later, {"verifier": "b"})
     with pytest.raises(ValidationError, match=r"clip \[1.0, 0.0\] is not \[least, most\]"):
-        Reward.model_validate({"verifier": "a", "clip": [1, 0]})
+        RewardComponent.model_validate({"verifier": "a", "clip": [1, 0]})

@@ -9,7 +9,7 @@ from rollout.vllm.client.sampling_mask import TIES, server_flags
 from rollout.vllm_plugin.wire import ids, logprobs
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.evaluation import Evaluation, resolved
-from services.contracts.config.rewards import Reward
+from services.contracts.config.rewards import RewardComponent
 from services.contracts.config.rollout import Sampling
 from tests.unit.rollout.test_response import answer, choice
 
@@ -37,7 +37,7 @@ def test_masks_are_requested_on_a_cpu_and_returned_on_a_gpu() -> None:
 
 def test_a_greedy_evaluation_with_top_k_works_on_both_devices() -> None:
     (only,) = Evaluation(dataset="d").sets
-    rewards = [Reward(verifier="exact")]
+    rewards = [RewardComponent(verifier="exact")]
     greedy = resolved(
         only, id="1", dataset_name="d", rows=1, sampling=CUT, prompt=PromptOptions(),
         rewards=rewards,

@@ -14,14 +14,14 @@ from rollout.rewards.token_rewards import LONGEST_CHARACTER, earned, text_ends, 
 from rollout.work.assembly import assemble
 from rollout.work.group import Sampled
 from services.contracts.config import ConfigError, parse_config
-from services.contracts.config.rewards import Reward, named
+from services.contracts.config.rewards import RewardComponent, named
 from services.contracts.groups.trajectory import decode, encode
 from services.contracts.scores import PartScore, ScoreResult, ScoreStatus
 from tests.unit.rollout.test_assembly import ORIGIN, completion
 
 
-def rewards(**options: Any) -> dict[str, Reward]:
-    return named([Reward.model_validate({"verifier": "steps", **options})])
+def rewards(**options: Any) -> dict[str, RewardComponent]:
+    return named([RewardComponent.model_validate({"verifier": "steps", **options})])
 
 
 def result(*parts: tuple[int, float], reward: float = 1.0) -> ScoreResult:
@@ -62,8 +62,8 @@ def test_parts_count_only_if_the_reward_is_dense() -> None:
 def test_an_unscored_reward_is_ignored() -> None:
     gated = named(
         [
-            Reward(verifier="math"),
-            Reward.model_validate(
+            RewardComponent(verifier="math"),
+            RewardComponent.model_validate(
                 {
                     "verifier": "steps",
                     "dense": "values",

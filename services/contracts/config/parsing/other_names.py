@@ -25,7 +25,7 @@ from services.contracts.config.parsing.other_values import (
 )
 
 
-class Row(NamedTuple):
+class OtherNames(NamedTuple):
     """Names that other systems have for one thing."""
 
     names: str
@@ -300,10 +300,10 @@ actor.shuffle critic.shuffle =
 """Names = the keys here that take the value. Indented: how it is converted."""
 
 
-def _rows(table: str) -> list[Row]:
+def _rows(table: str) -> list[OtherNames]:
     """Read a table: names up to an equals sign, keys behind it, then a note that is indented."""
     names = ""
-    found: list[Row] = []
+    found: list[OtherNames] = []
     for line in table.strip().splitlines():
         if line.startswith(" "):
             found[-1] = found[-1]._replace(note=f"{found[-1].note} {line.strip()}".strip())
@@ -311,15 +311,15 @@ def _rows(table: str) -> list[Row]:
             more, equals, keys = line.partition("=")
             names += f" {more.strip()}"
             if equals:
-                found.append(Row(names.strip(), keys.strip()))
+                found.append(OtherNames(names.strip(), keys.strip()))
                 names = ""
     return found
 
 
 ROWS = (
     *_rows(TABLE),
-    Row("adv_estimator advantage_estimator", "algorithm.advantage.type", values=ADVANTAGES),
-    Row(
+    OtherNames("adv_estimator advantage_estimator", "algorithm.advantage.type", values=ADVANTAGES),
+    OtherNames(
         "scale_rewards norm_adv_by_std_in_grpo",
         "algorithm.advantage.type",
         values={
@@ -331,12 +331,12 @@ ROWS = (
             "mean": None,
         },
     ),
-    Row(
+    OtherNames(
         "no_advantage_std_norm",
         "algorithm.advantage.type",
         values={"true": {"algorithm.advantage.type": "group_mean"}, "false": GRPO},
     ),
-    Row(
+    OtherNames(
         "whiten_advantages adv_norm",
         "algorithm.advantage.whiten",
         values={
@@ -344,7 +344,7 @@ ROWS = (
             "false": {**GAE, "algorithm.advantage.whiten": False},
         },
     ),
-    Row(
+    OtherNames(
         "group_adv_norm",
         "algorithm.advantage.whiten",
         values={
@@ -352,13 +352,15 @@ ROWS = (
             "false": {**REINFORCE_PP, "algorithm.advantage.whiten": "batch"},
         },
     ),
-    Row(
+    OtherNames(
         "dynamic_filtering filter_groups filter_groups.enable",
         "algorithm.dynamic_sampling",
         values={"true": {"algorithm.dynamic_sampling": {}}},
     ),
-    Row("loss_type policy_loss policy_loss_type loss_mode", "algorithm.loss.type", values=LOSSES),
-    Row(
+    OtherNames(
+        "loss_type policy_loss policy_loss_type loss_mode", "algorithm.loss.type", values=LOSSES
+    ),
+    OtherNames(
         "importance_sampling_level ratio_type",
         "algorithm.loss.type",
         values={
@@ -366,30 +368,30 @@ ROWS = (
             "sequence": {"algorithm.loss.type": "gspo"},
         },
     ),
-    Row("loss_agg_mode", "algorithm.aggregation.type", values=AGGREGATIONS),
-    Row(
+    OtherNames("loss_agg_mode", "algorithm.aggregation.type", values=AGGREGATIONS),
+    OtherNames(
         "vllm_importance_sampling_correction enable_vllm_is_correction tis",
         "algorithm.correction.type",
         values={"true": TIS, "false": {"algorithm.correction.type": "none"}},
     ),
-    Row(
+    OtherNames(
         "vllm_importance_sampling_mode rollout_is rollout_rs",
         "algorithm.correction.type",
         values={**CORRECTIONS, "token": TIS, "true": TIS},
     ),
-    Row(
+    OtherNames(
         "use_decoupled_loss recompute_logprob",
         "algorithm.proximal.type",
         values={"true": RECOMPUTE, "false": {"algorithm.proximal.type": "sampler"}},
     ),
-    Row("kl_loss_type kl_estimator", "algorithm.kl.type", values=KLS),
-    Row(
+    OtherNames("kl_loss_type kl_estimator", "algorithm.kl.type", values=KLS),
+    OtherNames(
         "kl_penalty",
         "algorithm.kl.type",
         "In the reward of each token it is k1_in_reward; k1, k2 and k3 go into the loss.",
         values={"kl": {**REINFORCE_PP, "algorithm.kl.type": "k1_in_reward"}},
     ),
-    Row(
+    OtherNames(
         "use_kl_loss",
         "algorithm.kl.type",
         values={
@@ -397,7 +399,7 @@ ROWS = (
             "false": {"algorithm.kl.type": "none"},
         },
     ),
-    Row(
+    OtherNames(
         "use_kl_in_reward",
         "algorithm.kl.type",
         values={
@@ -405,7 +407,7 @@ ROWS = (
             "false": {"algorithm.kl.type": "none"},
         },
     ),
-    Row(
+    OtherNames(
         "kl_ctrl.type",
         "algorithm.kl.adaptive",
         values={
@@ -417,12 +419,12 @@ ROWS = (
             },
         },
     ),
-    Row(
+    OtherNames(
         "use_adaptive_kl_ctl adaptive_kl_ctl",
         "algorithm.kl.adaptive",
         values={"true": {"algorithm.kl.type": "k3", "algorithm.kl.adaptive": {}}},
     ),
-    Row(
+    OtherNames(
         "sync_ref_model",
         "algorithm.kl.reference.type",
         values={
@@ -434,12 +436,12 @@ ROWS = (
             },
         },
     ),
-    Row(
+    OtherNames(
         "disable_value",
         "algorithm.critic",
         values={"true": {**REINFORCE_PP, "algorithm.critic": None}, "false": GAE},
     ),
-    Row(
+    OtherNames(
         "truncation",
         "data.long_prompts data.overlong",
         values={
@@ -452,31 +454,31 @@ ROWS = (
             "middle": None,
         },
     ),
-    Row(
+    OtherNames(
         "filter_overlong_prompts",
         "data.long_prompts data.overlong",
         values={"true": {"data.long_prompts": "drop"}},
     ),
-    Row(
+    OtherNames(
         "apply_chat_template",
         "data.chat_template",
         values={"true": {"data.chat_template": "auto"}, "false": {"data.chat_template": "none"}},
     ),
-    Row(
+    OtherNames(
         "shuffle shuffle_dataset",
         "data.order",
         values={"true": {"data.order": "shuffled"}, "false": {"data.order": "file"}},
     ),
-    Row("precision torch_dtype dtype", "model.dtype", values=DTYPES),
-    Row("use_peft use_lora", "model.lora", values={"true": {"model.lora": {}}}),
-    Row("bf16", "model.dtype", values={"true": {"model.dtype": "bfloat16"}}),
-    Row("fp16", "model.dtype", values={"true": {"model.dtype": "bfloat16"}}),
-    Row("optim optim.type optimizer_type", "optimizer.type", values=OPTIMIZERS),
-    Row(
+    OtherNames("precision torch_dtype dtype", "model.dtype", values=DTYPES),
+    OtherNames("use_peft use_lora", "model.lora", values={"true": {"model.lora": {}}}),
+    OtherNames("bf16", "model.dtype", values={"true": {"model.dtype": "bfloat16"}}),
+    OtherNames("fp16", "model.dtype", values={"true": {"model.dtype": "bfloat16"}}),
+    OtherNames("optim optim.type optimizer_type", "optimizer.type", values=OPTIMIZERS),
+    OtherNames(
         "lr_scheduler lr_scheduler_type lr_decay_style scheduler.type warmup_style",
         "schedule.type",
         values=SCHEDULES,
     ),
 )
 OTHER_NAMES = {name: row for row in ROWS for name in row.names.split()}
-"""Row of a name that another system has."""
+"""The row of each name that another system has."""

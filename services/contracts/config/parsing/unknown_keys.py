@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from services.contracts.config.parsing.other_names import OTHER_NAMES, Row
+from services.contracts.config.parsing.other_names import OTHER_NAMES, OtherNames
 from services.contracts.config.parsing.other_values import meant_by, value_name
 from services.contracts.config.parsing.tags import TAGS, Models, fields_of, key_paths
 from services.contracts.nearest import nearest
@@ -62,7 +62,7 @@ def _no_counterparts(keys: list[str]) -> str:
     return f"unknown section; nothing here is called {shown}{more}: leave them out"
 
 
-def _row(path: list[str]) -> Row | None:
+def _row(path: list[str]) -> OtherNames | None:
     """The row of a name that another system has, with its section or alone."""
     # A key of no section may be meant for the run: `name` and `run.name` are the same.
     lower = [part.lower() for part in (path if len(path) > 1 else ["run", *path])]
@@ -75,7 +75,7 @@ def _in_another_system(root: type[BaseModel], path: list[str], value: Any) -> st
     return _of_row(root, row, path, value) if row else ""
 
 
-def _of_row(root: type[BaseModel], row: Row, path: list[str], value: Any) -> str:
+def _of_row(root: type[BaseModel], row: OtherNames, path: list[str], value: Any) -> str:
     known = set(key_paths(root))
     keys = [key for key in row.keys.split() if key in known]
     if "critic" in path:

@@ -7,8 +7,8 @@ import pytest
 from services.contracts.config import parse_config
 from services.contracts.devices import LearnerDevices, LearnerHost
 from services.estimate.answer import Estimate
+from services.estimate.fit import cannot_fit, estimate_run
 from services.estimate.inputs import Model, Worker
-from services.estimate.run import cannot_fit, estimate_run
 from services.estimate.shape import shape_of
 from tests.unit.estimate.estimating import (
     GB,
