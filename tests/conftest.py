@@ -51,7 +51,7 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-        # What is frozen is not freed at the end, and libraries complain of that.
+        # Frozen objects are not freed at the end, and libraries complain.
         atexit.register(gc.unfreeze)
 
 

@@ -13,7 +13,7 @@ ENVIRONMENT = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE
 
 
 def run_demo(folder: Path, *options: str) -> dict[str, Any]:
-    """What it says at its end. It has succeeded, and none of its processes is left."""
+    """Run the demo, and return its final figures. It succeeded, and its processes have ended."""
     data = folder / "data"
     done = subprocess.run(
         [sys.executable, "-m", "services.cli", "demo", "--data", str(data), *options],

@@ -1,4 +1,4 @@
-"""What a vLLM server says of itself, real or scripted: for tests alone."""
+"""Read the state of a vLLM server, real or scripted."""
 
 from pathlib import Path
 

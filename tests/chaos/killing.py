@@ -167,7 +167,7 @@ class Chaos:
         return f"HEADRACE_CHAOS_SEED={SEED}; killed: {'; '.join(self.done)}"
 
     def trained_rows(self, run: str, steps: int) -> list[dict[str, Any]]:
-        """The metrics of the run's steps, of which there is one each."""
+        """Return the metrics of the run's steps, one line a step."""
         lines = (self.stack.data / f"runs/{run}/metrics.jsonl").read_text().splitlines()
         rows = [row for row in map(json.loads, lines) if "reward/mean" in row]
         assert [row["step"] for row in rows] == list(range(1, steps + 1)), self.story

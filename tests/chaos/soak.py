@@ -59,7 +59,7 @@ def resident(stack: Stack) -> dict[str, int]:
 
 
 def redis_bytes(client: Any, run: str) -> tuple[int, int]:
-    """Return the bytes of Redis without the run's ledger and events, and the bytes of these two."""
+    """Return the bytes of Redis without the run's ledger and events, and the bytes of both."""
     keys = [run_key(run, "ledger"), run_key(run, "events")]
     history = sum(client.memory_usage(key, samples=0) or 0 for key in keys)
     return int(client.info("memory")["used_memory"]) - history, history

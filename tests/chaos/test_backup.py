@@ -43,8 +43,8 @@ def headrace(*arguments: str) -> dict[str, object]:
 
 @contextmanager
 def held_before_its_end(chaos: Chaos, run: str) -> Iterator[Callable[[], None]]:
-    """What to call again and again: on a busy machine a backup may take longer than the rest of the
-    run, whose learner is stopped then, until the end of the block."""
+    """Yield a function to call repeatedly. It stops the learner before the run ends, because on a
+    busy machine a backup may take longer than the run. The learner goes on after the block."""
     stopped: list[int] = []
 
     def hold() -> None:

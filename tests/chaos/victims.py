@@ -1,5 +1,5 @@
-"""What dies: the processes of an installation that a kill may hit, by the part they play; and files
-of weights that a disk damages."""
+"""The processes of an installation that a kill may hit, by their part, and the files of weights
+that a disk may damage."""
 
 import os
 import signal
@@ -51,8 +51,8 @@ def vllm(stack: Stack) -> list[int]:
 
 
 def that_can_hang(stack: Stack) -> list[int]:
-    """Of vLLM's processes, those that it needs while it serves: not Python's tracker of shared
-    memory, which is there for the end."""
+    """Return the processes that vLLM needs while it serves, without Python's tracker of shared
+    memory, which works at the end."""
     return [pid for pid in vllm(stack) if "resource_tracker" not in command_line(pid)]
 
 
@@ -118,7 +118,7 @@ def kill(stack: Stack, victim: str, chance: Random, over: Callable[[], bool]) ->
 
 def damage(weights: Path, delta: bool, cut: bool, chance: Random) -> str:
     """Change a byte of the newest file of a run's weights, a delta or a whole version, or `cut` it
-    short, as a disk may. What was done, in words."""
+    short, as a disk may. Describe the damage."""
     pattern = "v*.delta.safetensors" if delta else "v??????-??????.safetensors"
     between = threading.Event()
     while not (found := sorted(weights.glob(pattern))):

@@ -1,8 +1,8 @@
 """One installation in containers, driven as an operator does: with `docker compose`, and through
 the gateway's published port.
 
-A project name, a port and an image tag of its own, so that it meddles with no other installation of
-the machine; nothing of it is left behind.
+It has its own project name, port and image tag, so other installations of the machine are not
+touched, and it removes everything that it made.
 """
 
 import json

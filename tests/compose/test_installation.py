@@ -1,4 +1,4 @@
-"""What `docker compose --profile cpu up` starts: as closed as it says, used as README says."""
+"""`docker compose --profile cpu up` starts a closed installation, which works as README says."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_workers_on_another_machine_reach_the_addresses_they_get(tmp_path: Path)
 
 
 def test_images_without_torch_are_small(installation: Installation) -> None:
-    """python:3.11-slim has 130 MB where it is the official one; here it may be another."""
+    """The official python:3.11-slim has 130 MB; the base here may be another image."""
     base = int(docker("image", "inspect", BASE, "--format", "{{.Size}}"))
     # The gateway draws the plots of reports: matplotlib and what it needs take 100 MB.
     for target, most in {"gateway": 520e6, "reward": 400e6, "sandbox": 400e6}.items():

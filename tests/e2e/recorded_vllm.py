@@ -41,8 +41,8 @@ def note(asked: GenerateRequest, answer: GenerateAnswer) -> None:
 
 
 if __name__ == "__main__":
-    # Imports vLLM, which takes seconds: vLLM's other processes need none of it, and the test that
-    # imports this file needs only a name of it.
+    # The import of vLLM takes seconds. vLLM's other processes do not need it, and the test needs
+    # only a name from this file.
     from rollout.vllm_plugin import generate
 
     generate._answer = recorded(generate._answer)  # type: ignore[assignment]

@@ -423,9 +423,7 @@ async def test_context_length_is_the_servers(policy: PolicyClient) -> None:
 @pytest.mark.parametrize(
     "path", ["/collective_rpc", "/v1/completions", "/sleep", "/inference/v1/generate"]
 )
-async def test_routes_that_headrace_does_not_use_are_not_there(
-    policy: PolicyClient, path: str
-) -> None:
+async def test_only_the_routes_that_headrace_uses_exist(policy: PolicyClient, path: str) -> None:
     reply = await policy._connection.send("POST", path, json={"method": "save_model"})
     assert reply.status == 404
 

@@ -1,5 +1,5 @@
-"""Every process for real: a small model is made, then trained with GRPO, over REST; with a tool at
-hand, and tokens chosen from the likeliest alone. An agent plays a session of it.
+"""All real processes make a small model and train it with GRPO, over REST, with a tool and with
+`top_k`. An agent plays a session.
 
 One vLLM serves all runs: they have the same options and the same model files.
 """

@@ -150,7 +150,7 @@ def test_half_precision_and_shared_prompts_train_as_float32_does(config: PreTrai
         assert apart(grads, right, right) < limit * (4 if "Moe" in type(model).__name__ else 1)
 
 
-def test_prompts_are_shared_where_that_saves_most_of_the_tokens() -> None:
+def test_prompts_are_shared_if_that_saves_most_of_the_tokens() -> None:
     (row,) = rows(model_of(CONFIGS[0]), shared=True)
     assert len(row.tokens) == row.sequence_tokens - 4 * 7 * 400
 

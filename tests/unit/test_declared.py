@@ -22,7 +22,7 @@ NOT_THERE = (
     "services/environments/openenv_server.py",
     "services/environments/verifiers_taskset.py",
 )
-# Of extras that exclude one another, each in one file.
+# Extras that exclude one another, each in its own lock file.
 ENVIRONMENTS = ("openenv", "verifiers")
 FOUND = packages_distributions()
 

@@ -182,7 +182,7 @@ def test_each_promise_in_a_table_names_the_test_that_holds_it(file: Path) -> Non
 
 
 def leads_somewhere(file: Path, link: str) -> bool:
-    """Whether the file that `link` in `file` names exists, and has the heading that it names."""
+    """Return True if the target of `link` in `file` exists, with the link's heading."""
     path, _, heading = link.partition("#")
     target = file.parent / path if path else file
     if not target.exists() or not heading:

@@ -1,4 +1,4 @@
-"""docs/config.md says what the models say, all of it."""
+"""docs/config.md has exactly the text of the models."""
 
 from pathlib import Path
 

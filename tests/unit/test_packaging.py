@@ -14,8 +14,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = ROOT / "deploy" / "locks"
 
-# What our own code and vLLM's server import at the top level. In a fresh process each: torchvision
-# and its like break others on import, and what one import loads must not help the next.
+# Top-level imports of our code and of vLLM's server, each in a fresh process: torchvision and its
+# like break others on import, and what one import loads must not help the next.
 NEEDED = (
     "fastapi",
     "httpx",

@@ -31,7 +31,7 @@ def test_secrets_may_lie_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert settings.api_key.get_secret_value() == "hr-first-0123456789"
 
 
-def test_keys_of_those_the_reward_service_asks_may_lie_in_a_file(
+def test_keys_for_servers_of_the_reward_service_may_lie_in_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "keys.json").write_text('{"strict": "k"}')
@@ -42,7 +42,7 @@ def test_keys_of_those_the_reward_service_asks_may_lie_in_a_file(
     assert settings.judge_endpoints["strict"].key == "k"
 
 
-def test_a_variable_wins_over_a_file_and_an_empty_name_is_none(
+def test_a_variable_wins_over_a_file_and_an_empty_name_is_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "password").write_text("from the file")

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# What is evaluated (-c) is evaluated; an environment is a folder with this script in it.
+# `-c` runs the real Python; an environment is a folder with this script in it.
 PYTHON = f"""#!/bin/sh
 case "$1 $2" in
 "-c "*) exec {sys.executable} "$@" ;;
@@ -64,13 +64,13 @@ class Project:
         )
 
     def setup(self, *arguments: str, **environment: str) -> tuple[int, str]:
-        """The exit code, and what was said."""
+        """Run setup. Return its exit code and its output."""
         process = self.start(*arguments, **environment)
         said, _ = process.communicate(timeout=60)
         return process.returncode, said
 
     def installs(self) -> list[str]:
-        """What pip was asked to install since this was asked last."""
+        """Return pip's install commands since the last call."""
         lines = self.asked.read_text().splitlines()
         self.asked.write_text("")
         return [line.replace("--no-deps --progress-bar off ", "") for line in lines]

@@ -1,6 +1,6 @@
 """A rank of a learner on several hosts that only meets the others: `meeting_rank.py LOG`.
 
-It writes a line when they have met, and then talks to them until it is told to end.
+It writes a line when they have met, and then exchanges messages until it must end.
 """
 
 import os

@@ -245,7 +245,7 @@ def test_without_a_known_gpu_every_run_is_accepted(
     assert submit({"model": {"path": str(llama)}}, pool="nobody").status_code == 201
 
 
-def test_a_model_that_is_not_on_the_host_has_no_estimate(
+def test_only_a_model_on_the_host_has_an_estimate(
     api: httpx.Client, sums: None, model: Path, pool: str
 ) -> None:
     assert dry(api, model, pool)["estimate"] is None

@@ -40,7 +40,7 @@ class Installation:
     api: Gateway
     model: str = ""
     requests: Path = Path()
-    """What vLLM was asked for: a line of JSON with prompt and seed for each request."""
+    """vLLM's requests: a line of JSON with prompt and seed for each."""
 
     def add(self, name: str, rows: list[dict[str, str]]) -> None:
         text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -105,7 +105,7 @@ def agents_command(run: str, data: Path, *arguments: str) -> list[str]:
 
 
 def agents_environment(installation: Installation) -> dict[str, str]:
-    """What it needs in its environment."""
+    """Return the environment of `headrace agents`."""
     return {
         **os.environ,
         "PYTHONPATH": str(ROOT),

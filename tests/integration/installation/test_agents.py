@@ -135,7 +135,7 @@ def after_which_ids(group: TrajectoryGroup, sample: int) -> list[list[int]]:
 
 
 def refusals(http: httpx.Client, session: dict[str, Any], other: dict[str, Any]) -> None:
-    """What a session does not take, each with its reason."""
+    """A session refuses these calls, each with a reason."""
     with client_of(session) as client:
         asked: list[Any] = [{"role": "user", "content": "1+1="}]
         tool: Any = {"type": "function", "function": {"name": "add", "parameters": {}}}
@@ -193,7 +193,7 @@ def unread(session: dict[str, Any]) -> socket.socket:
 
 
 async def kept_of(redis_url: str, session: dict[str, Any]) -> list[bytes]:
-    """What Redis has of a session."""
+    """Return Redis' values for a session."""
     run, attempt, _ = parse_session_id(session["id"])
     async with Redis.from_url(redis_url) as redis:
         found: Any = await redis.hgetall(sessions_key(run, attempt))
@@ -207,7 +207,7 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
         httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60) as http,
         ThreadPoolExecutor(2) as agents,
     ):
-        # An agent that dies at once, in all sessions of the first group, is no fault of the run.
+        # The run survives an agent that dies at once in all sessions of the first group.
         for session in lease(http, run)["sessions"]:
             http.post(f"/v1/sessions/{session['id']}/end").raise_for_status()
         group = lease(http, run)
@@ -240,7 +240,7 @@ def test_an_agent_is_trained_on_the_ids_that_were_sampled(installation: Installa
         assert trained.turns.tolist() == [3, 5]
         assert trained.header.finish_reasons == ["length", "length"]
         stretches = [after_which_ids(trained, sample) for sample in range(2)]
-        # What vLLM was asked for, to the id: each turn once, and no side call.
+        # vLLM's requests match to the id: each turn once, and no side call.
         assert all(asked in prompts for asked in stretches[0] + stretches[1])
         assert [len(found) for found in stretches] == [2, 5]
         asked: list[Any] = [{"role": "user", "content": "1+1="}]

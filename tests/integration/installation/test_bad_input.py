@@ -1,4 +1,4 @@
-"""What only shows while a run works fails the run with a reason in words, and never hangs it."""
+"""Faults that show only while a run works fail the run with a reason, and never hang it."""
 
 import os
 import re

@@ -10,7 +10,7 @@ from tests.integration.installation.conftest import Installation
 STEPS, PROMPTS, SAMPLES = 3, 4, 2
 TRAINING = {"max_steps": STEPS, "checkpoint_every": 10}
 SEEDED = {"seed": 1}
-"""The answers are the same in every run of these tests."""
+"""Makes the answers equal in every run of the tests."""
 
 
 def algorithm(**dynamic_sampling: float) -> dict[str, Any]:
@@ -24,8 +24,8 @@ def algorithm(**dynamic_sampling: float) -> dict[str, Any]:
 def test_groups_of_equal_rewards_are_filtered_and_others_fill_the_batch(
     installation: Installation,
 ) -> None:
-    # Random answers have one of these digits more often than not, so that two answers of a prompt
-    # are alike in more than half of the groups.
+    # Most random answers have a digit from 0 to 3, so both answers to a prompt are alike in more
+    # than half of the groups.
     rewards = [{"verifier": "regex", "params": {"pattern": "[0-3]"}}]
 
     record, _ = installation.ended(
@@ -50,7 +50,7 @@ def test_groups_of_equal_rewards_are_filtered_and_others_fill_the_batch(
     shares = [row["reward/groups_filtered"] for row in rows]
     assert sum(PROMPTS * s / (1 - s) for s in shares) == pytest.approx(dropped)
     for row in rows:
-        # Of two different rewards, 0 and 1, in each group.
+        # Each group has two different rewards, 0 and 1.
         assert (row["reward/groups_without_variance"], row["reward/mean"]) == (0.0, 0.5)
         assert 0 <= row["reward/mean_sampled"] <= 1
     assert any(row["reward/mean_sampled"] != 0.5 for row in rows)
@@ -74,7 +74,7 @@ def test_a_run_whose_groups_are_all_filtered_ends_with_the_reason(
     )
     assert "as filtered_group: dataset row " in record["reason"]
     assert f": all its rewards are 0. `headrace samples {record['id']}` shows" in record["reason"]
-    # What the policy answered instead, and why that earned nothing.
+    # The samples of filtered groups show the answers and the reason for reward 0.
     found = installation.api.get(f"/v1/runs/{record['id']}/samples")
     assert (found["samples"], found["next"]) == ([], None)
     assert found["judged"]

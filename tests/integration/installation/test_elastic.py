@@ -89,7 +89,7 @@ def running(
     redis_url: str | None = None,
 ) -> Iterator[tuple[str, SlowWorker]]:
     """A run on which both workers are at work, the slow one with leases in its hands. At the end
-    the run is cancelled, and every task of it accounted for."""
+    the run is cancelled, and each task is accounted for."""
     run = installation.submit(
         data={"dataset": "sums"},
         training={"max_steps": 5000, "checkpoint_every": 20},
@@ -197,7 +197,7 @@ def test_stopped_for_longer_than_its_lease_its_work_is_refused(
         assert refused() == before
         worker.signal(signal.SIGCONT)
         eventually(lambda: refused() >= before + len(stopped_with))
-        # It is none the worse for it, and takes new work with the vLLM that it had.
+        # The worker takes new work with the same vLLM.
         eventually(lambda: worker.holds(run))
         assert worker.log.read_text().count("vLLM serves") == 1
 
@@ -235,7 +235,7 @@ def test_the_worker_that_only_evaluates_answers_and_the_other_trains_on(
         first = max((one["step"] for one in evaluations()), default=0)
 
         def later() -> list[dict[str, Any]]:
-            """Evaluations that were asked for since."""
+            """Return the evaluations after the first one."""
             return [one for one in evaluations() if one["step"] > first]
 
         at_work: set[str] = set()

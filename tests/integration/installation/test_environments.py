@@ -40,7 +40,7 @@ def test_an_environment_trains_a_run_and_its_errors_mask_sessions(
     earned = [one for one in samples if one["reward"] is not None]
     masked = [one for one in samples if one["reward"] is None]
     assert (len(earned), len(masked)) == (2, 2)
-    # Of one turn where the first answer, whose length is random, leaves no room for a second.
+    # An episode has one turn if its first answer, of random length, fills the context.
     assert all(one["reward"] == one["components"]["half"] in (0.5, 1.0) for one in earned)
     assert all(one["components"]["half"] is None for one in masked)
     audit = installation.api.get(f"/v1/runs/{run}/audit")

@@ -54,5 +54,5 @@ def test_rows_that_nothing_solves_are_sampled_less_often_by_a_curriculum(
     assert (audit["trained"], audit["tasks"]) == (STEPS * PROMPTS, STEPS * PROMPTS + skipped)
     metrics = installation.api.get(f"/v1/runs/{record['id']}/metrics")["metrics"]
     shares = [row["curriculum/skipped"] for row in metrics]
-    # What is skipped after the last step is in none of them.
+    # The metrics do not count prompts skipped after the last step.
     assert 0 < sum(PROMPTS * share / (1 - share) for share in shares) < skipped + 0.5

@@ -11,7 +11,7 @@ def test_each_dataset_of_a_mixture_has_its_share_its_reward_and_its_metrics(
     installation: Installation,
 ) -> None:
     installation.add("near", [{"prompt": f"{n}+1", "answer": str(n + 1)} for n in range(12)])
-    # What its answers are compared with, nothing says.
+    # These rows have no reference answer.
     installation.add("far", [{"prompt": f"{n}+2"} for n in range(4)])
 
     record, _ = installation.ended(

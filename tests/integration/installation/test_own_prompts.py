@@ -157,7 +157,7 @@ def test_a_run_without_a_dataset_learns_from_sessions_of_applications(
     assert audit["problems"] == []
     first_row, second_row = installation.api.get(f"/v1/runs/{run}/metrics")["metrics"]
     assert (first_row["baseline/known_keys"], second_row["baseline/known_keys"]) == (0.0, 1.0)
-    # Which two of the five came first is the worker's business. The mean of two rewards and of
+    # The worker may choose any two of the five. The mean of two rewards and of
     # their own mean is that mean.
     mean = pytest.approx(first_row["reward/mean"])
     assert (first_row["baseline/mean"], second_row["baseline/mean"]) == (mean, mean)

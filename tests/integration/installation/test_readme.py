@@ -18,7 +18,7 @@ pytestmark = [
 
 SECONDS_OF_EVENTS = 2
 TIMED_OUT = 28
-"""curl's exit code where it was told to end: what it has received by then counts."""
+"""curl's exit code at its time limit; the output until then counts."""
 
 
 def curl_lines() -> list[str]:
@@ -28,7 +28,7 @@ def curl_lines() -> list[str]:
 
 
 def alias_for_curl(installation: Installation) -> str:
-    """What the README makes of `curl`, after it has written down the key."""
+    """Return the README's alias for `curl`, after its command that writes the key."""
     lines = (ROOT / "README.md").read_text().splitlines()
     at = next(n for n, line in enumerate(lines) if line.startswith("alias curl="))
     write, alias = (
@@ -53,7 +53,7 @@ def model(installation: Installation) -> str:
 
 
 def answered(command: str, folder: Path) -> str:
-    """What the gateway says to `command`, which must be a 2xx."""
+    """Run `command` and return the gateway's answer, which must be a 2xx."""
     done = subprocess.run(
         ["bash", "-c", f"{command} -sS -w '\\n%{{http_code}}'"],
         cwd=folder,

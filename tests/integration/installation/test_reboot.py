@@ -69,7 +69,7 @@ class Box:
         return "ready in" in self.output.read_text() or self.process.poll() is not None
 
     def power_cut(self) -> None:
-        """Every process of it at once: none gets to react to the death of another."""
+        """Kill all processes at once, so none can react to another's death."""
         assert self.process is not None
         pids = [self.process.pid, *marked({INSTANCE: self.instance})]
         for number in (signal.SIGSTOP, signal.SIGKILL):

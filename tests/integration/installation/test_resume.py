@@ -23,7 +23,7 @@ def training(max_steps: int) -> dict[str, int]:
 
 
 def headrace(installation: Installation, *arguments: str) -> str:
-    """What a command prints."""
+    """Return the output of a command."""
     done = subprocess.run(
         [
             *(sys.executable, "-m", "services.cli", *arguments),

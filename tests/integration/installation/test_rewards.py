@@ -11,7 +11,7 @@ def test_gates_names_clips_and_parts_from_the_config_to_the_metrics(
     never = {"component": "size", "at_least": 99}
     rewards = [
         {"verifier": "exact"},
-        # 5 for what is not 200 to 300 characters long, so always; 3 of it count.
+        # Always 5, because no answer has 200 to 300 characters; 3 count.
         {
             "verifier": "length",
             "name": "size",

@@ -63,7 +63,7 @@ def is_stopped(pid: int) -> bool:
 
 
 class Turns:
-    """A run of which learner and vLLM take turns."""
+    """A run whose learner and vLLM take turns."""
 
     def __init__(self, installation: Installation, staleness: int) -> None:
         self.stack, self.api = installation.stack, installation.api
@@ -110,7 +110,7 @@ class Turns:
     def kill(
         self, moment: Callable[[Stack], int | None], victims: Callable[[Stack], list[int]]
     ) -> None:
-        """SIGKILL to the last of these processes, at such a moment."""
+        """Send SIGKILL to the last victim at a moment of this kind."""
         while self.record():
             self.stack.check()
             if moment(self.stack) and (found := victims(self.stack)):

@@ -1,4 +1,4 @@
-"""What whoever asks a `headrace up` is told when nobody answers."""
+"""Commands explain why a `headrace up` does not answer."""
 
 import json
 import secrets

@@ -69,7 +69,7 @@ class Job:
                     "REDIS_PORT": str(redis),
                     "HEADRACE_DATA": str(data),
                     "LOCK_SECONDS": "1",
-                    # Devices that nobody looks for: all of it is the build for CPUs.
+                    # The build for CPUs ignores these devices.
                     "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6",
                     "HEADRACE_REWARD_GPUS": "3",
                     "HEADRACE_LEARNER_GPUS": "1",
@@ -155,7 +155,7 @@ def test_one_job_or_headrace_up_at_a_time_works_on_a_folder(job: Job, tmp_path: 
 
 
 def environments(data: Path) -> dict[int, list[str]]:
-    """Of each process that has this data folder, by its id."""
+    """Return the environment of each process with this data folder, by process id."""
     found = {}
     for folder in Path("/proc").iterdir():
         try:

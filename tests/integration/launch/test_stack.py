@@ -271,7 +271,7 @@ async def test_a_service_that_is_loading_says_so_over_http(tmp_path: Path) -> No
     assert not isinstance(other, Loading)
 
 
-async def test_a_part_that_never_was_ready_leaves_no_process(tmp_path: Path) -> None:
+async def test_all_processes_of_a_part_that_never_was_ready_end(tmp_path: Path) -> None:
     async def never() -> str | None:
         return "has no model"
 

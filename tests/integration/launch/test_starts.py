@@ -28,7 +28,7 @@ MODULES = {
     "learner": "learner",
 }
 STORING = ["gateway", "rollout", "learner.rank"]
-"""What uses Redis."""
+"""Processes that use Redis."""
 
 
 def start(process: str, *flags: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -86,7 +86,7 @@ def test_a_redis_that_may_lose_work_is_refused(
 
 @pytest.fixture(scope="module")
 def newer_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """What it holds is of a version that this one does not know."""
+    """A Redis whose data has an unknown version."""
     server = RedisServer(tmp_path_factory.mktemp("newer"))
     server.start()
     with redis.Redis.from_url(server.url) as client:

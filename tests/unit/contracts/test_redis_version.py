@@ -1,4 +1,4 @@
-"""The operator is told to update servers with known faults."""
+"""A warning asks the operator to update servers with known faults."""
 
 import pytest
 

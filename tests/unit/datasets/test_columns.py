@@ -1,4 +1,4 @@
-"""Which column is the prompt, which the answer, and what a row may not be."""
+"""Columns become the prompt and the answer, and invalid rows are refused."""
 
 from typing import Any
 

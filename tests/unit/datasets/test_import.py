@@ -148,7 +148,7 @@ def test_a_file_that_cannot_be_used_is_refused_by_place_and_leaves_nothing(
 
 
 def test_a_row_without_the_answer_that_others_have_is_named(imported: Import) -> None:
-    """Of JSONL each row has columns of its own; the first one's are not the file's."""
+    """Each row of JSONL has its own columns; the first row's columns are not the file's."""
     content = b'\n{"question": "1+1"}\n{"question": "2+2", "answer": "4"}\n'
     with pytest.raises(DatasetError) as refused:
         imported(content, "rows.jsonl", mapping=ColumnMapping(answer="answer"))
@@ -272,7 +272,7 @@ def test_any_row_of_a_segment_is_found_at_its_index(
     ids=["year 36,000", "day 2^30", "a nanosecond"],
 )
 def test_a_parquet_value_that_json_cannot_carry_is_named(imported: Import, values: Any) -> None:
-    """It was said that the memory is not enough."""
+    """The error once blamed the memory."""
     sink = io.BytesIO()
     pq.write_table(pa.table({"prompt": ["a"], "when": values}), sink)
     with pytest.raises(

@@ -220,7 +220,7 @@ def test_the_reward_service_has_a_process_for_each_requested_cpu(tmp_path: Path)
         "containers"
     ]:
         assert environment(container)["HEADRACE_WORKERS"] == asked_for
-    # Said by the user, it is said once.
+    # A value that the user sets appears once.
     (service, _) = of_kind("Deployment", EVERYTHING)["reward"]["spec"]["template"]["spec"][
         "containers"
     ]

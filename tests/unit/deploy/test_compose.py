@@ -10,7 +10,7 @@ import yaml
 
 ROOT = Path(__file__).parents[3]
 FILES = [ROOT / "docker-compose.yml", *sorted((ROOT / "deploy").glob("compose.*.yml"))]
-# Of Compose itself.
+# Variables of Compose itself.
 COMPOSE = {"COMPOSE_PROFILES", "COMPOSE_FILE"}
 
 
@@ -20,7 +20,7 @@ def services(file: Path) -> dict[str, dict[str, Any]]:
 
 
 def target(volume: str | dict[str, Any]) -> str:
-    """Where a container sees a volume."""
+    """Return the paths of volumes in a container."""
     if isinstance(volume, dict):
         return str(volume["target"])
     # The name, which may hold colons of its own, ends with the last one before the target.
@@ -108,7 +108,7 @@ def test_no_container_has_capabilities_or_a_writable_root() -> None:
     base = services(FILES[0])
     for file in FILES:
         for name, own in services(file).items():
-            # A file beside docker-compose.yml changes a service that is whole there.
+            # An override file only changes services that docker-compose.yml defines completely.
             service = base.get(name, {}) | own
             if "image" not in service:
                 continue

@@ -1,4 +1,4 @@
-"""What Prometheus alerts on and Grafana shows is what the processes export."""
+"""Prometheus' alerts and Grafana's panels use metrics that the processes export."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whether known models fit known GPUs, and what is said where they do not."""
+"""The estimate knows which models fit which GPUs, and explains a misfit."""
 
 from typing import Any
 
@@ -79,7 +79,7 @@ def test_activations_are_recomputed_only_if_they_do_not_fit() -> None:
     assert by_itself.learner.how.endswith("activations computed again")
     kept, never = estimate({}, large), estimate(WASTEFUL, large)
     assert kept.learner == never.learner
-    # Where they nearly fill the GPU, an estimate that is a tenth too low would not fit.
+    # If the activations nearly fill the GPU, an estimate a tenth too low would hide a misfit.
     sharded = {"training": {"parallel": "fsdp"}}
     needed = estimate({"training": {"parallel": "fsdp"} | WASTEFUL["training"]}, large).learner
     for memory, again in ((needed.needed * 1.05, True), (needed.needed * 1.2, False)):
@@ -216,7 +216,7 @@ def test_memory_that_learner_and_workers_have_now_is_free_for_the_next_run() -> 
         assert found.rollout is not None
         return {found.learner.memory, found.rollout.memory}
 
-    # A learner that was started again beside a vLLM of 20 GB, and one that holds a model.
+    # A learner restarted while a vLLM holds 20 GB, and a learner that holds a model.
     assert memory(0, 0) == memory(0, 20 * GB) == memory(30 * GB, 20 * GB) == {60 * GB}
 
 

@@ -127,7 +127,7 @@ def test_the_share_that_a_worker_has_been_given_counts() -> None:
     for workers, taken, sampled in (
         ([one], 48 * GB, 48 * GB),
         ([usual], 32 * GB, 32 * GB),
-        # Workers on one GPU have their shares of it at the same time.
+        # Workers on one GPU use their shares at the same time.
         ([half, half], 32 * GB, 16 * GB),
         ([half, usual], 32 * GB, 16 * GB),
     ):

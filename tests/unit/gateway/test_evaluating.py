@@ -1,4 +1,4 @@
-"""The config of an evaluation's run: what a request leaves out, and where it comes from."""
+"""The config of an evaluation's run: the defaults of a request, and their sources."""
 
 from typing import Any
 

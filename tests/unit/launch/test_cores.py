@@ -1,4 +1,4 @@
-"""Who gets which core. Worked out by hand for machines from one core to sixteen."""
+"""The cores of a host are shared out. Worked out by hand for machines from one core to sixteen."""
 
 import os
 
@@ -44,7 +44,7 @@ def test_several_engines_and_ranks_get_contiguous_shares() -> None:
     assert plan.ranks == ((4,), (5, 6))
 
 
-def test_a_side_that_does_not_run_gets_no_cores() -> None:
+def test_only_a_side_that_runs_gets_cores() -> None:
     assert plan_cores(machine(2), rollouts=0, ranks=1).ranks == ((0, 1),)
     assert plan_cores(machine(2), rollouts=1, ranks=0).rollouts == ((0, 1),)
 

@@ -1,4 +1,4 @@
-"""What can be asked for, what is refused, and which ports come out."""
+"""Options of `headrace up`: valid ones, refused ones, and the resulting ports."""
 
 import socket
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ def test_zero_takes_different_free_ports() -> None:
     assert all(port > 1023 for port in ports)
 
 
-def test_parts_not_started_need_no_port(busy_port: int) -> None:
+def test_only_started_parts_need_a_port(busy_port: int) -> None:
     options = UpOptions(parts=frozenset({"redis"}), port=busy_port)
     assert choose_ports(options)[1:] == (0, 0)
 

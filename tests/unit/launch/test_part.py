@@ -42,7 +42,7 @@ def test_a_full_log_moves_aside_while_its_writer_goes_on(tmp_path: Path) -> None
     assert log.tail() == "    after"
 
 
-def test_a_small_log_stays_where_it_is(tmp_path: Path) -> None:
+def test_a_small_log_is_not_rotated(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "gateway.log", limit=1000)
     log.open(("one",))
     log.rotate()

@@ -1,4 +1,4 @@
-"""What `headrace scale` may ask of a running installation, and where a new worker computes."""
+"""`headrace scale` checks its requests, and chooses the devices of a new worker."""
 
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def test_only_a_sensible_number_of_workers_is_granted(tmp_path: Path, asked: Any
         number_of_workers({"scale": {"rollout": asked}}, planned(tmp_path))
 
 
-def test_an_installation_asked_for_no_workers_gets_none(tmp_path: Path) -> None:
+def test_an_installation_started_without_workers_has_none(tmp_path: Path) -> None:
     without = planned(tmp_path, parts=frozenset({"redis", "gateway"}))
     with pytest.raises(LaunchError, match="started without rollout workers"):
         number_of_workers({"scale": {"rollout": 1}}, without)
@@ -102,7 +102,7 @@ def test_workers_that_the_memory_does_not_hold_are_refused_with_the_figures() ->
         require_memory(2, used, 11 * GIB)
 
 
-def test_a_worker_that_leaves_needs_no_memory_and_the_first_one_is_not_known() -> None:
+def test_memory_is_required_only_for_new_workers_of_known_size() -> None:
     require_memory(0, {"rollout-0": 7 * GIB}, 0)
     require_memory(3, {}, 0)
 

@@ -100,7 +100,7 @@ def test_a_faulty_source_is_avoided_for_all_parts() -> None:
     assert asked == [GATEWAY] * 12
 
 
-def test_a_source_that_has_nothing_while_nothing_comes_is_asked_a_few_times() -> None:
+def test_an_empty_source_is_asked_only_a_few_times() -> None:
     plan = FetchPlan(NAME, [0], "", HOSTS[:1])
     asked = []
     while (ask := plan.next()) is not None and ask.source != GATEWAY:
