@@ -285,6 +285,9 @@ async def rewritten(tmp_path: Path, installed: Path) -> Path:
             before = one.file
             await scene.raw.bgrewriteaof()
             await asyncio.to_thread(eventually, lambda: one.file != before)
+            # Redis begins the next file before its child has written the base.
+            while (await scene.raw.info("persistence"))["aof_rewrite_in_progress"]:
+                await asyncio.sleep(0.01)
             await commit(scene, tmp_path, 2, copied)
     return tmp_path
 
