@@ -24,15 +24,15 @@ from rollout.run_events import RunEvents
 from rollout.run_worker import RunWorker
 from rollout.sessions.call_source import CallSource
 from rollout.settings import RolloutSettings
-from rollout.text.model_folder import (
+from rollout.vllm.client.expert_routing import bytes_per_token
+from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.model_files import (
     TokenizerLike,
     eos_token_ids,
     fetch_model,
     load_tokenizer,
     vocabulary,
 )
-from rollout.vllm.client.expert_routing import bytes_per_token
-from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.process.logs import brief
 from rollout.vllm.process.server import VLLMFailed
 from rollout.vllm.process.serving import Served, Serving

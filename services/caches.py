@@ -39,4 +39,7 @@ def place_caches(data: Path) -> None:
     os.environ.update(cache_variables(data, os.environ))
     # A read-only disk has no caches: libraries then do without.
     with contextlib.suppress(OSError):
-        Path(os.environ["XDG_CACHE_HOME"]).mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder = Path(os.environ["XDG_CACHE_HOME"])
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if folder == data.absolute() / "cache":
+            folder.chmod(0o700)

@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from learner.model.loading.folder_names import Change, FolderNames
+from learner.persist.host_copies import HostCopies
 from learner.publishing.changed_weights import Changes
-from learner.publishing.host_copies import HostCopies
 from services.weights import DeltaWriter, in_threads, tensor_checksum
 
 

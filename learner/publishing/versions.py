@@ -14,8 +14,8 @@ from learner.model.loading.folder_names import FolderNames
 from learner.model.loading.lora import trained_on_host
 from learner.model.loading.models import LoadedModel
 from learner.model.placement.parallel import is_sharded
+from learner.persist.host_copies import HostCopies
 from learner.publishing.changed_weights import Changes, PublishedWeights
-from learner.publishing.host_copies import HostCopies
 from learner.slices import WHOLE, RankPart
 from services.contracts.canary import Canary
 from services.contracts.config.rollout import PublishedAs

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rollout.rewards.client import RewardClient
-from rollout.text.model_folder import TokenizerLike
 from rollout.vllm.client.expert_routing import Experts
 from rollout.vllm.client.response import Sample, Span
+from rollout.vllm.model_files import TokenizerLike
 from services.contracts.config.episodes import (
     Calculator,
     OwnEpisode,

@@ -15,9 +15,9 @@ from rollout.aio import together
 from rollout.episodes import Completion, Sampler, UnusableEpisode
 from rollout.episodes.arithmetic import calculate
 from rollout.text.answer_text import prefill
-from rollout.text.model_folder import TokenizerLike
 from rollout.vllm.client.response import Sample
 from rollout.vllm.client.resume import begun_by, joined, not_sampled
+from rollout.vllm.model_files import TokenizerLike
 from services.contracts.config.episodes import Calculator
 from services.contracts.rows.dataset import Row
 

@@ -21,13 +21,13 @@ from rollout.aio import together
 from rollout.episodes import Completion, Reward, Sampler, UnusableEpisode
 from rollout.text.answer_text import prefill
 from rollout.text.chat_rendering import added
-from rollout.text.model_folder import TokenizerLike
 from rollout.tools.errors import NoSession, ToolsAway
 from rollout.tools.offer import Offer
 from rollout.tools.results import marker_pattern, readable, without_markers
 from rollout.tools.toolbox import RunTools, Toolbox
 from rollout.vllm.client.response import Sample
 from rollout.vllm.client.resume import joined, not_sampled
+from rollout.vllm.model_files import TokenizerLike
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import NO_TEMPLATE, chat_text
 

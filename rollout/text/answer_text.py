@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from rollout.text.model_folder import TokenizerLike
+from rollout.vllm.model_files import TokenizerLike
 from services.contracts.thoughts import TOKENS, prefill_of
 
 PREFILL_TOKENS = 64

@@ -15,7 +15,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from rollout.text.model_folder import TokenizerLike
+from rollout.vllm.model_files import TokenizerLike
 from services.contracts.rows.messages import Chat
 from services.contracts.rows.rendering import NO_TEMPLATE, chat_text, plain_text, text_ids
 from services.contracts.sessions import digest_of

@@ -7,7 +7,7 @@ from os.path import commonprefix
 from typing import Any
 
 from rollout.text.chat_rendering import tokens
-from rollout.text.model_folder import TokenizerLike
+from rollout.vllm.model_files import TokenizerLike
 
 MAX_CHARACTERS = 1 << 16
 """Characters of a result, before it is cut to tokens."""

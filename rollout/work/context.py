@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from rollout.episodes import Episode
 from rollout.rewards.client import RewardClient
-from rollout.text.model_folder import TokenizerLike
 from rollout.vllm.client.policy_client import PolicyClient
+from rollout.vllm.model_files import TokenizerLike
 from rollout.vllm.weights.weight_follower import WeightFollower
 from rollout.work.capacity import Sequences, slots
 from rollout.work.teacher import TeacherScorer

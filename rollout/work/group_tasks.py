@@ -13,11 +13,11 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.run_events import RunEvents
-from rollout.text.model_folder import PromptTooLong
 from rollout.tools.errors import ToolsAway
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.policy_client import PastDeadline
 from rollout.vllm.client.progress import Rate
+from rollout.vllm.model_files import PromptTooLong
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
 from rollout.work.group import SampleRequest, VerifierBroke, sample_and_score
 from rollout.work.hand_in import HandIn

@@ -8,7 +8,7 @@ template is then rendered again: a prompt cut by tokens would begin in the middl
 from dataclasses import dataclass
 from typing import Any
 
-from rollout.text.model_folder import PromptTooLong, TokenizerLike, answer_tokens
+from rollout.vllm.model_files import PromptTooLong, TokenizerLike, answer_tokens
 from services.contracts.config.data import PromptOptions
 from services.contracts.rows.messages import Chat, for_template
 from services.contracts.rows.rendering import render

@@ -7,10 +7,10 @@ from typing import Any
 
 from rollout.text.answer_text import text_of
 from rollout.text.chat_rendering import QUESTION
-from rollout.text.model_folder import answer_tokens
 from rollout.vllm.client.policy_client import PastDeadline, RequestRefused
 from rollout.vllm.client.response import Sample, sampling_params, stopping_after
 from rollout.vllm.client.resume import DEADLINE, mixed, not_sampled, rest_of
+from rollout.vllm.model_files import answer_tokens
 from rollout.vllm_plugin.wire import Parsed
 from rollout.work.context import RunContext
 from services.contracts.config.rollout import Sampling

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from rollout.aio import together
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
-from rollout.text.model_folder import TokenizerLike
+from rollout.vllm.model_files import TokenizerLike
 from rollout.work.failure_limit import RunCannotWork
 from services.contracts.config.objective.teacher import Teacher as TeacherConfig
 from services.contracts.groups.trajectory import TrajectoryGroup

@@ -146,6 +146,9 @@ def main() -> int:
         said: dict[str, Any] = TypeAdapter(Converted).dump_python(found, mode="json")
     except DatasetError as error:
         said = {"refused": str(error), "unsupported": isinstance(error, UnsupportedFormat)}
+    except RecursionError:
+        said = {"refused": "the file nests too deep to be read: unpack it, or upload JSON lines"}
+        said["unsupported"] = False
     except MemoryError:
         return 2
     except OSError as error:

@@ -65,8 +65,9 @@ Deps = Annotated[Dependencies, Depends(_dependencies)]
 
 
 async def find_run(deps: Dependencies, reference: str) -> RunRecord:
-    """The run with this id, or the only one with this name, or whose id begins so. Raises Problem
-    404, or 409 with the ids of several."""
+    """The run with this id, or the only one with this name, or whose id begins so. A run that
+    another of its name continues does not count. Raises Problem 404, or 409 with the ids of
+    several."""
     return await _meant("run", reference, deps.store.runs.get, deps.store.runs.all)
 
 
@@ -107,7 +108,9 @@ def _meant_id(kind: str, reference: str, records: Sequence[_Named]) -> str:
     id begins so. `records` are the newest first, of the kind that an error names ("run")."""
     named = [record for record in records if record.name == reference]
     begins = [record for record in records if reference and record.id.startswith(reference)]
-    meant = named or begins
+    # Only runs have `resume_from`. A resumed run keeps the name, and answers to it.
+    continued = {getattr(record, "resume_from", None) for record in named}
+    meant = [record for record in named if record.id not in continued] or begins
     if len(meant) == 1:
         return meant[0].id
     if meant:

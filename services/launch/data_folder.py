@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import stat
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,11 @@ from services.runtime.logs import get_logger
 from services.runtime.process import INSTANCE, kill_marked
 
 log = get_logger(__name__)
+
+
+REDIS = "redis"
+AGREED = "redis.recovered"
+"""The copy of Redis' files that takes their place, once the user has agreed (`redis_files`)."""
 
 
 class DataFolder:
@@ -46,6 +52,7 @@ class DataFolder:
             os.ftruncate(lock, 0)
             os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
             self._end_processes_left()
+            finish_swap(self.path)
             temporary = self.path / "up.json.new"
             temporary.write_text(json.dumps({"instance": self.instance}) + "\n")
             os.replace(temporary, self.path / "up.json")
@@ -141,3 +148,10 @@ def _named_in(lock: int) -> str:
     holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
     named = holder and not holder.isdigit()
     return holder if named else f"a `headrace up` (pid {holder or 'unknown'})"
+
+
+def finish_swap(data: Path) -> None:
+    """Finish a `use_copy` that was killed between its steps. Raises OSError."""
+    if (data / AGREED / REDIS).exists() and not (data / REDIS).exists():
+        (data / AGREED / REDIS).rename(data / REDIS)
+    shutil.rmtree(data / AGREED, ignore_errors=True)

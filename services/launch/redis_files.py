@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from services.launch.data_folder import AGREED, REDIS
 from services.launch.options import LaunchError, UpOptions
 from services.launch.redis import find_server, servers_here, unreadable
 from services.launch.stack import Stack
 
 COPY = "redis.recovering"
 """The data folder of the trial, inside the real one."""
-REDIS = "redis"
 
 
 class Trial(NamedTuple):
@@ -64,13 +64,20 @@ def discard_copy(data: Path) -> None:
 
 def use_copy(data: Path) -> Path | None:
     """Put the copy of an ended trial in the folder's place. Return where the folder is kept, or
-    None if there was no folder. Raises OSError."""
+    None if there was no folder. Raises OSError, with the folder in its old place."""
+    (data / COPY).rename(data / AGREED)
     kept = None
-    if (data / REDIS).exists():
-        kept = data / f"{REDIS}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
-        (data / REDIS).rename(kept)
-    (data / COPY / REDIS).rename(data / REDIS)
-    discard_copy(data)
+    try:
+        if (data / REDIS).exists():
+            kept = data / f"{REDIS}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"
+            (data / REDIS).rename(kept)
+        (data / AGREED / REDIS).rename(data / REDIS)
+    except OSError:
+        if kept is not None and kept.exists():
+            kept.rename(data / REDIS)
+        (data / AGREED).rename(data / COPY)
+        raise
+    shutil.rmtree(data / AGREED)
     return kept
 
 

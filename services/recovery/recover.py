@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import anyio.to_thread
@@ -36,12 +37,25 @@ class CannotRecover(RuntimeError):
     """Recovery needs a step of the user first; the message says which."""
 
 
-async def recover(store: Store, data: Path, losses: Losses) -> list[str]:
-    """Write into Redis what it has lost. Return what was done, in sentences.
+class Recovered(NamedTuple):
+    """What `recover` has done."""
 
-    The volume changes last: after an error its copies still prove the loss. Raises CannotRecover
-    while a learner lives, RedisError, OSError.
-    """
+    done: list[str]
+    """In sentences."""
+    steps: dict[str, int]
+    """The step that each run goes on from: `cut_ledgers` deletes the commits of later steps."""
+
+
+def cut_ledgers(data: Path, steps: Mapping[str, int]) -> None:
+    """Delete commits after these steps of runs. Call it once the recovered Redis is in its place:
+    until then the ledgers prove the loss. Raises OSError."""
+    for id, step in steps.items():
+        cut_commits(data, id, step)
+
+
+async def recover(store: Store, data: Path, losses: Losses) -> Recovered:
+    """Write into Redis what it has lost, and change nothing on the volume. Raises CannotRecover
+    while a learner lives, RedisError, OSError."""
     await _require_no_learner(store, losses)
     done: list[str] = []
     steps: dict[str, int] = {}
@@ -57,9 +71,7 @@ async def recover(store: Store, data: Path, losses: Losses) -> list[str]:
         steps[run.id], sentence = await _catch_up(store, data, run, late(run, newest))
         done.append(sentence)
     done += await revoke_again(store, data)
-    for id, step in steps.items():
-        await anyio.to_thread.run_sync(cut_commits, data, id, step)
-    return done
+    return Recovered(done, steps)
 
 
 async def note_loss(store: Store, what: str) -> None:

@@ -11,7 +11,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from rollout.text.model_folder import load_tokenizer, vocabulary
 from rollout.vllm.client.policy_client import PolicyClient, RequestRefused
 from rollout.vllm.client.response import (
     Sample,
@@ -21,6 +20,7 @@ from rollout.vllm.client.response import (
     stopping_after,
 )
 from rollout.vllm.client.weight_loader import LoadRefused, UpdateMode
+from rollout.vllm.model_files import load_tokenizer, vocabulary
 from rollout.vllm.process.server import VLLMFailed, VLLMServer
 from rollout.vllm.weights.canary_check import CanaryCheck
 from rollout.vllm_plugin.wire import GENERATE

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from learner.publishing.host_copies import PIECE, HostCopies
+from learner.persist.host_copies import PIECE, HostCopies
 
 pytestmark = [
     pytest.mark.gpu,

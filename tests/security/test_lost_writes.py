@@ -27,7 +27,7 @@ from services.launch.redis_files import increments
 from services.recovery.copies import LEDGER, Commit, commits, keep_dataset, keep_run
 from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked, revoke_again
 from services.recovery.lost_writes import compare, lost_commit, require_complete
-from services.recovery.recover import align, recover, still_open
+from services.recovery.recover import align, cut_ledgers, recover, still_open
 from services.runtime.process import die_with
 from services.settings import Settings
 from services.store import LostWrites, Store
@@ -63,6 +63,11 @@ class Server:
     def file(self) -> Path:
         """The file that Redis appends to."""
         return increments(self.folder)[-1]
+
+    def is_rewriting(self) -> bool:
+        """Whether a child of Redis still writes a new base."""
+        with redis.Redis.from_url(self.url) as client:
+            return bool(client.info("persistence")["aof_rewrite_in_progress"])
 
     @asynccontextmanager
     async def scene(self) -> AsyncIterator[Scene]:
@@ -147,7 +152,7 @@ async def test_a_cut_file_is_noticed_by_its_commits_and_the_run_goes_on_from_its
             assert behind is not None
             assert "step 4" in str(lost_commit(data, behind))
 
-            done = await recover(store, data, await compare(store, data))
+            done = await recover_losses(store, data)
 
             assert "goes on from step 4" in done[0]
             await require_complete(store, data)
@@ -180,7 +185,7 @@ async def test_a_redis_that_begins_empty_gets_runs_and_datasets_back_from_their_
             with pytest.raises(LostWrites, match="dataset d"):
                 await require_complete(scene.store, data)
 
-            done = await recover(scene.store, data, await compare(scene.store, data))
+            done = await recover_losses(scene.store, data)
 
             assert any(f"headrace resume {RUN}" in sentence for sentence in done)
             run = await scene.store.runs.get(RUN)
@@ -213,7 +218,7 @@ async def test_a_lost_key_is_noticed_and_a_revoked_one_never_comes_back(tmp_path
             with pytest.raises(LostWrites, match=r"API key alice \(kept\) has a copy"):
                 await require_complete(store, data)
 
-            done = await recover(store, data, await compare(store, data))
+            done = await recover_losses(store, data)
 
             assert done == ["API key alice (kept) is accepted again"]
             assert await store.api_keys.digests() == {kept.digest: kept.record}
@@ -239,7 +244,7 @@ async def test_a_damaged_checkpoint_is_not_recovered_from(tmp_path: Path) -> Non
             await trained(scene, data, 2)
             await scene.raw.flushall()
             (data / f"runs/{RUN}/checkpoints/step-000002-aaa/training/state.json").write_text("{}")
-            await recover(scene.store, data, await compare(scene.store, data))
+            await recover_losses(scene.store, data)
             run = await scene.store.runs.get(RUN)
             assert run is not None
             assert run.committed_step == 1
@@ -286,10 +291,16 @@ async def rewritten(tmp_path: Path, installed: Path) -> Path:
             await scene.raw.bgrewriteaof()
             await asyncio.to_thread(eventually, lambda: one.file != before)
             # Redis begins the next file before its child has written the base.
-            while (await scene.raw.info("persistence"))["aof_rewrite_in_progress"]:
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(eventually, lambda: not one.is_rewriting())
             await commit(scene, tmp_path, 2, copied)
     return tmp_path
+
+
+async def recover_losses(store: Store, data: Path) -> list[str]:
+    """Recover as `headrace recover` does it on a Redis that runs."""
+    done, steps = await recover(store, data, await compare(store, data))
+    cut_ledgers(data, steps)
+    return done
 
 
 def recovering(data: Path, *options: str) -> Result:
@@ -398,6 +409,36 @@ async def test_recover_that_fails_half_way_has_changed_nothing(
     assert not list(rewritten.glob("redis.*"))
 
 
+@pytest.mark.parametrize("source", ["redis", "redis.recovered/redis"])
+async def test_recover_that_cannot_swap_folders_has_changed_nothing(
+    rewritten: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    os.truncate(increments(rewritten / "redis")[-1], 100)
+    before, rename = contents(rewritten), Path.rename
+
+    def fails(path: Path, target: Path) -> Path:
+        if path == (rewritten / source).resolve():
+            raise OSError(5, "Input/output error", str(path))
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fails)
+    done = await asyncio.to_thread(recovering, rewritten, "--yes")
+    assert done.exit_code == 1
+    assert contents(rewritten) == before
+    assert not list(rewritten.glob("redis.damaged-*"))
+
+
+async def test_a_swap_of_folders_that_was_killed_is_finished(rewritten: Path) -> None:
+    before = contents(rewritten)
+    # As a kill leaves it between the two renames.
+    (rewritten / "redis.recovered").mkdir()
+    (rewritten / "redis").rename(rewritten / "redis.recovered" / "redis")
+    done = await asyncio.to_thread(recovering, rewritten)
+    assert "nothing is lost" in done.output
+    assert contents(rewritten) == before
+    assert not list(rewritten.glob("redis.*"))
+
+
 async def test_redis_cuts_off_a_half_written_last_command_without_a_loss(rewritten: Path) -> None:
     with increments(rewritten / "redis")[-1].open("ab") as file:
         file.write(b"*3\r\n$3\r\nSET\r\n$1\r\nb\r\n$1000\r\nbb")
@@ -458,7 +499,7 @@ async def test_a_learner_pauses_a_run_whose_commits_redis_has_lost_until_it_is_r
             assert "Redis knows it up to step 1" in run.reason
             audit = await scene.store.ledger.audit(RUN)
             assert audit.unknown == []
-            await recover(scene.store, data, await compare(scene.store, data))
+            await recover_losses(scene.store, data)
             (taken,) = await asyncio.to_thread(look, 1)
             assert isinstance(taken, RunRecord)
             assert taken.committed_step == 2

@@ -15,7 +15,7 @@ from reward.models.scorer import LoadError, load
 from reward.models.wire import ModelOptions
 from rollout.run_events import RunEvents
 from rollout.settings import RolloutSettings
-from rollout.text.model_folder import load_tokenizer
+from rollout.vllm.model_files import load_tokenizer
 from rollout.worker_supervisor import WorkerSupervisor
 from services.contracts.preview import AskedRow, PreviewJob
 from services.contracts.rows import template_limits as limits

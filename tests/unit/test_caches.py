@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from services.caches import FOLDERS, cache_variables
+from services.caches import FOLDERS, cache_variables, place_caches
 
 
 def test_every_cache_is_below_the_data_folder_and_models_of_the_hub_stay(
@@ -28,3 +28,13 @@ def test_the_operators_own_places_stay() -> None:
     assert found["HF_HOME"] == "/cache/huggingface"
     # A child has the variables of its parent.
     assert cache_variables(Path("/other"), found) == found
+
+
+def test_a_cache_folder_that_is_open_to_others_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.environ", {})
+    (tmp_path / "cache").mkdir(mode=0o777)
+    (tmp_path / "cache").chmod(0o777)
+    place_caches(tmp_path)
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700

@@ -1,13 +1,16 @@
 """`headrace recover`: go on after Redis has lost writes that it had acknowledged."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from services.cli.host.backup import RedisURL
 from services.cli.options import AsJson, Data, data_folder
 from services.cli.output import CliError, out, print_json
+
+if TYPE_CHECKING:
+    from services.recovery.recover import Recovered
 
 
 def recover(
@@ -24,7 +27,7 @@ def recover(
     from redis.exceptions import RedisError
 
     from services.launch import LaunchError, configured_redis_url
-    from services.recovery.recover import CannotRecover
+    from services.recovery.recover import CannotRecover, cut_ledgers
 
     folder = data_folder(data).resolve()
     if not folder.is_dir():
@@ -34,7 +37,9 @@ def recover(
         if url is None:
             done = _on_a_copy(folder, yes, as_json)
         else:
-            done = _recovered(url, folder, "", yes, as_json)
+            recovered = _recovered(url, folder, "", yes, as_json)
+            cut_ledgers(folder, recovered.steps)
+            done = recovered.done
     except (LaunchError, CannotRecover, ValueError) as error:
         raise CliError(str(error)) from None
     except RedisError as error:
@@ -52,41 +57,44 @@ def recover(
 def _on_a_copy(folder: Path, yes: bool, as_json: bool) -> list[str]:
     """Recover the data folder's own Redis on a copy of its files, which then takes their place."""
     from services.launch import DataFolder, discard_copy, holder_of, redis_on_a_copy, use_copy
+    from services.recovery.recover import cut_ledgers
 
     if holder := holder_of(folder):
         raise CliError(f"{holder} runs on the data folder {folder}: stop it first")
     with DataFolder(folder):
         with redis_on_a_copy(folder) as trial:
-            done = _recovered(trial.url, folder, trial.lost, yes, as_json)
+            done, steps = _recovered(trial.url, folder, trial.lost, yes, as_json)
         if not done:
             discard_copy(folder)
-        elif kept := use_copy(folder):
-            done.append(f"Redis' files as they were are in {kept}")
+        else:
+            if kept := use_copy(folder):
+                done.append(f"Redis' files as they were are in {kept}")
+            cut_ledgers(folder, steps)
     return done
 
 
-def _recovered(url: str, folder: Path, files: str, yes: bool, as_json: bool) -> list[str]:
+def _recovered(url: str, folder: Path, files: str, yes: bool, as_json: bool) -> "Recovered":
     """Say what the Redis at `url` has lost, ask, and recover it. `files`: what its files have lost,
-    in a sentence, or ''. Return what was done. Raises CliError without consent."""
+    in a sentence, or ''. Raises CliError without consent."""
     import asyncio
 
     from services.recovery.lost_writes import compare
-    from services.recovery.recover import note_loss
+    from services.recovery.recover import Recovered, note_loss
     from services.recovery.recover import recover as carry_out
     from services.store import Store
 
-    async def recovered() -> list[str]:
+    async def recovered() -> Recovered:
         store = Store.from_url(url)
         try:
             losses = await compare(store, folder)
             lost = [*([files] if files else []), *losses.sentences()]
             if not lost:
-                return []
+                return Recovered([], {})
             _require_consent(lost, yes, as_json)
-            done = await carry_out(store, folder, losses)
+            done, steps = await carry_out(store, folder, losses)
             if files:
                 await note_loss(store, files)
-            return done or lost
+            return Recovered(done or lost, steps)
         finally:
             await store.close()
 

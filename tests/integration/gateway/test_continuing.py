@@ -35,7 +35,8 @@ def test_a_run_that_failed_before_its_first_checkpoint_is_run_again_with_a_key_c
     assert said.returncode == 0, said.stderr
     warning = f"run {run['name']} ({run['id']}) ended without a checkpoint: this run has its config"
     assert warning in " ".join(said.stdout.split())
-    again = api.get(f"/v1/runs/{run['name']}").json()
+    newest = api.get("/v1/runs", params={"name": run["name"]}).json()["runs"][0]
+    again = api.get(f"/v1/runs/{newest['id']}").json()
     api.post(f"/v1/runs/{again['id']}/cancel")
     assert again["id"] != run["id"]
     # A key that a checkpoint would have kept.

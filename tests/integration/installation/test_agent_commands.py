@@ -61,7 +61,7 @@ def test_an_agent_that_prints_nan_does_not_end_the_others(
 
     again = agents(installation, run, tmp_path, AGENT)
     assert again.returncode == 1
-    assert f"run {run} is over, it succeeded: there are no sessions to play" in again.stderr
+    assert f"run {run} is over (succeeded): there are no sessions to play" in again.stderr
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

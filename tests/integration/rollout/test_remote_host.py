@@ -11,7 +11,7 @@ import redis
 
 from learner.model.loading.scratch import make_model
 from learner.publishing.model_folder import export_description
-from rollout.text.model_folder import fetch_model, load_tokenizer
+from rollout.vllm.model_files import fetch_model, load_tokenizer
 from services.contracts.config.model import CharacterTokenizer, ScratchModel
 from services.contracts.records import WorkerRecord
 from services.launch import Stack, UpOptions

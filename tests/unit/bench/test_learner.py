@@ -163,7 +163,11 @@ def test_the_tests_for_a_gpu_need_no_more_than_that_either() -> None:
         "sys.exit(pytest.main(['tests/gpu', '--collect-only', '-q', '-c', '/dev/null', "
         "'--rootdir=.', '--confcutdir=tests/gpu', '-p', 'no:cacheprovider']))"
     )
-    environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
+    environment = os.environ | {
+        "PYTEST_ADDOPTS": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+        "PYTHONPATH": str(ROOT),
+    }
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

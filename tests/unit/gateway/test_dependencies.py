@@ -33,6 +33,7 @@ class Named(NamedTuple):
     name: str
     state: str = "failed"
     created: float = 0.0
+    resume_from: str | None = None
 
 
 def test_a_name_means_the_only_run_that_has_it() -> None:
@@ -53,6 +54,14 @@ def test_a_name_means_the_only_run_that_has_it() -> None:
         assert raised.value.detail.startswith(
             f"2 runs {what} {reference!r}: name one by its id: {listed}"
         )
+
+
+def test_a_resumed_run_answers_to_the_name_of_the_run_that_it_continues() -> None:
+    runs = [Named("c", "grpo", resume_from="b"), Named("b", "grpo", resume_from="a")]
+    assert _meant_id("run", "grpo", [*runs, Named("a", "grpo")]) == "c"
+    # Two runs that continue the same one are two again.
+    with pytest.raises(Problem, match="2 runs are called"):
+        _meant_id("run", "grpo", [Named("d", "grpo", resume_from="b"), *runs])
 
 
 def test_the_file_of_a_dataset_is_uploaded_first() -> None:

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from rollout.episodes import Completion
 from rollout.text.answer_text import prefill, text_of
-from rollout.text.model_folder import TokenizerLike
+from rollout.vllm.model_files import TokenizerLike
 from rollout.work.context import RunContext
 from rollout.work.group import SampleRequest, sample_and_score
 from services.contracts.config import parse_config

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rollout.run_events import RunEvents
-from rollout.text.model_folder import PromptTooLong
+from rollout.vllm.model_files import PromptTooLong
 from rollout.work.long_prompts import cut_event, rendered
 from services.contracts.config.data import PromptOptions
 from services.contracts.rows.messages import Chat

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from rollout.text.model_folder import PromptTooLong, answer_tokens, eos_token_ids
+from rollout.vllm.model_files import PromptTooLong, answer_tokens, eos_token_ids
 from tests.unit.rollout.chat_templates import CHATML, tokenizer_of
 
 

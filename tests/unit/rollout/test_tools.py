@@ -7,7 +7,6 @@ from typing import Any, cast
 import pytest
 from tokenizers import normalizers
 
-from rollout.text.model_folder import TokenizerLike
 from rollout.tools.errors import ToolsAway
 from rollout.tools.offer import MAX_TOOLS, Listed, ToolRunner, offer
 from rollout.tools.results import (
@@ -18,6 +17,7 @@ from rollout.tools.results import (
     text_of_result,
     without_markers,
 )
+from rollout.vllm.model_files import TokenizerLike
 from tests.unit.rollout.chat_templates import CHATML, tokenizer_of
 
 SCHEMA = {"type": "object"}
