@@ -305,8 +305,8 @@ def _seconds(response: httpx.Response) -> float:
 
 def _detail(response: httpx.Response) -> str:
     try:
-        found = json.loads(response.text)
+        body = json.loads(response.text)
         # Those of sessions have the format of OpenAI's API.
-        return str(found["error"]["message"] if "error" in found else found["detail"])
+        return str(body["error"]["message"] if "error" in body else body["detail"])
     except (ValueError, KeyError, TypeError):
         return f"{response.url} answered {response.status_code} {response.reason_phrase}"

@@ -100,12 +100,12 @@ def _paths(file: str) -> list[Path]:
         return [path]
     if path.is_dir():
         raise CliError(f"{file} is a folder: name its files, e.g. '{path / '*.parquet'}'")
-    found = [
+    files = [
         Path(name) for name in sorted(glob.glob(file), key=_by_numbers) if os.path.isfile(name)
     ]
-    if not found:
+    if not files:
         raise CliError(f"{file} does not exist: name a .jsonl, .csv or .parquet file")
-    return found
+    return files
 
 
 def _by_numbers(name: str) -> list[tuple[int, str]]:
@@ -288,7 +288,7 @@ def show(
         f"{len(record['segments'])} segment(s), id {record['id']}, from {escape(record['source'])}"
     )
     if record["defaults"]:
-        verifiers = ", ".join(one["verifier"] for one in record["defaults"]["rewards"])
+        verifiers = ", ".join(reward["verifier"] for reward in record["defaults"]["rewards"])
         out.print(f"[dim]scored by {escape(verifiers)}, unless a submission names rewards[/]")
     for row in preview:
         out.print(f"\n[dim]row {row['index']}[/]")

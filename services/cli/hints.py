@@ -9,10 +9,10 @@ from pathlib import Path
 
 def program() -> str:
     """The `headrace` that runs: by its name if a shell finds it so, else by its path."""
-    own, found = Path(sys.executable).with_name("headrace"), shutil.which("headrace")
-    if not own.exists() or (found is not None and own.samefile(found)):
+    installed, on_path = Path(sys.executable).with_name("headrace"), shutil.which("headrace")
+    if not installed.exists() or (on_path is not None and installed.samefile(on_path)):
         return "headrace"
-    return str(own)
+    return str(installed)
 
 
 def pasted(variables: Mapping[str, str], *words: str) -> str:

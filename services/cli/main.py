@@ -99,8 +99,8 @@ def main() -> None:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO):
             raise
         where = error.filename or "the output"
-        said = f"{where} cannot be written: {error.strerror}; make room, or write elsewhere"
-        show_error(CliError(said), False)
+        message = f"{where} cannot be written: {error.strerror}; make room, or write elsewhere"
+        show_error(CliError(message), False)
         # The rest of the output would fail again when the interpreter flushes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

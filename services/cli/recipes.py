@@ -27,13 +27,13 @@ def recipes(
         else:
             typer.echo(recipe.text, nl=False)
         return
-    found = [*list_recipes(), *list_chains()]
+    listed = [*list_recipes(), *list_chains()]
     if as_json:
-        print_json([recipe.as_json() for recipe in found])
+        print_json([recipe.as_json() for recipe in listed])
         return
     table(
         ("NAME", "WHEN"),
-        [(f"[bold]{escape(recipe.name)}[/]", escape(recipe.when)) for recipe in found],
+        [(f"[bold]{escape(recipe.name)}[/]", escape(recipe.when)) for recipe in listed],
         "no recipes",
     )
     out.print("\n[dim]headrace recipes NAME prints one; headrace submit NAME runs it[/]")

@@ -61,8 +61,8 @@ class Keyring:
             run, attempt, index = parse_session_id(path.removeprefix(SESSIONS).split("/")[0])
         except ValueError:
             return False
-        found = await self._store.agent_sessions.key_of(run, attempt, index)
-        return found is not None and hmac.compare_digest(found, digest(key))
+        expected = await self._store.agent_sessions.key_of(run, attempt, index)
+        return expected is not None and hmac.compare_digest(expected, digest(key))
 
     async def has_session(self, token: str) -> bool:
         """Whether a session has this token, and its key is still accepted."""

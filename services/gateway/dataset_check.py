@@ -30,7 +30,7 @@ async def check_datasets(
 ) -> tuple[dict[str, Any], Datasets]:
     """`raw` with its datasets by id, since another dataset may have the name by the time a run is
     resumed; and their records."""
-    found: Datasets = {}
+    records: Datasets = {}
     for section in ("data", "evaluation"):
         part = raw.get(section)
         if not isinstance(part, dict):
@@ -40,21 +40,21 @@ async def check_datasets(
             record = await _dataset(deps, raw, f"{section}.dataset", name, problems)
             if record is not None:
                 part = {**part, "dataset": record.id}
-                found[f"{section}.dataset"] = record
+                records[f"{section}.dataset"] = record
         # More datasets of a mixture, and more held-out ones.
         for name in ("mix", "more"):
             if isinstance(more := part.get(name), list):
                 key = f"{section}.{name}"
-                part = {**part, name: await _mixed(deps, raw, key, more, problems, found)}
+                part = {**part, name: await _mixed(deps, raw, key, more, problems, records)}
         raw = {**raw, section: part}
-    raw = _named_held_out(_named(raw, found), found)
+    raw = _named_held_out(_named(raw, records), records)
     validation = raw.get("validation")
     named = validation.get("datasets") if isinstance(validation, dict) else None
     if isinstance(validation, dict) and isinstance(named, list):
-        sets = [{"dataset": one} if isinstance(one, str) else one for one in named]
-        by_id = await _mixed(deps, raw, "validation.datasets", sets, problems, found)
+        sets = [{"dataset": entry} if isinstance(entry, str) else entry for entry in named]
+        by_id = await _mixed(deps, raw, "validation.datasets", sets, problems, records)
         raw = {**raw, "validation": {**validation, "datasets": by_id}}
-    return raw, found
+    return raw, records
 
 
 async def _mixed(
@@ -63,26 +63,26 @@ async def _mixed(
     key: str,
     mix: list[Any],
     problems: Problems,
-    found: Datasets,
+    records: Datasets,
 ) -> list[Any]:
-    """Name the datasets of a list by id, and add their records to `found`. Other entries stay as
+    """Name the datasets of a list by id, and add their records to `records`. Other entries stay as
     they are."""
     by_id: list[Any] = []
     # More are refused when the config is parsed, and not looked up.
     if len(mix) > MOST_DATASETS:
         return mix
-    for i, one in enumerate(mix):
-        name = one.get("dataset") if isinstance(one, dict) else None
+    for i, part in enumerate(mix):
+        name = part.get("dataset") if isinstance(part, dict) else None
         if isinstance(name, str):
             record = await _dataset(deps, raw, f"{key}.{i}.dataset", name, problems)
             if record is not None:
-                one = {**one, "dataset": record.id}
-                found[f"{key}.{i}.dataset"] = record
-        by_id.append(one)
+                part = {**part, "dataset": record.id}
+                records[f"{key}.{i}.dataset"] = record
+        by_id.append(part)
     return by_id
 
 
-def _named(raw: dict[str, Any], found: Datasets) -> dict[str, Any]:
+def _named(raw: dict[str, Any], records: Datasets) -> dict[str, Any]:
     """`raw`, in which each dataset of a mixture of prompts has a name for metrics."""
     data = raw.get("data")
     if raw.get("type", "rl") != "rl" or not isinstance(data, dict):
@@ -90,17 +90,17 @@ def _named(raw: dict[str, Any], found: Datasets) -> dict[str, Any]:
     if not (isinstance(mix := data.get("mix"), list) and mix):
         return raw
     keys = [f"{key}.dataset" for key in keys_of("data", "mix", len(mix))]
-    if not all(key in found for key in keys):
+    if not all(key in records for key in keys):
         return raw
-    ones = [data, *mix]
+    parts = [data, *mix]
     names = numbered(
-        [one.get("name") or found[key].name for key, one in zip(keys, ones, strict=True)]
+        [part.get("name") or records[key].name for key, part in zip(keys, parts, strict=True)]
     )
-    first, *others = [{**one, "name": name} for one, name in zip(ones, names, strict=True)]
+    first, *others = [{**part, "name": name} for part, name in zip(parts, names, strict=True)]
     return {**raw, "data": {**first, "mix": others}}
 
 
-def _named_held_out(raw: dict[str, Any], found: Datasets) -> dict[str, Any]:
+def _named_held_out(raw: dict[str, Any], records: Datasets) -> dict[str, Any]:
     """`raw`, in which each of several held-out datasets has its name for metrics: two of one name
     would be one evaluation."""
     evaluation = raw.get("evaluation")
@@ -109,11 +109,11 @@ def _named_held_out(raw: dict[str, Any], found: Datasets) -> dict[str, Any]:
     if not (isinstance(more := evaluation.get("more"), list) and more):
         return raw
     keys = [f"{key}.dataset" for key in keys_of("evaluation", "more", len(more))]
-    ones = [
-        {**one, "name": one.get("name") or found[key].name} if key in found else one
-        for key, one in zip(keys, [evaluation, *more], strict=True)
+    parts = [
+        {**part, "name": part.get("name") or records[key].name} if key in records else part
+        for key, part in zip(keys, [evaluation, *more], strict=True)
     ]
-    return {**raw, "evaluation": {**ones[0], "more": ones[1:]}}
+    return {**raw, "evaluation": {**parts[0], "more": parts[1:]}}
 
 
 async def _dataset(
@@ -176,7 +176,11 @@ async def check_categories(
     """Warnings for held-out sets without the column by which their results are to be given."""
     sets = evaluation.sets if evaluation else []
     keys = keys_of("evaluation", "more", len(sets) - 1)
-    wanted = {key: one.category for key, one in zip(keys, sets, strict=False) if one.category}
+    wanted = {
+        key: held_out.category
+        for key, held_out in zip(keys, sets, strict=False)
+        if held_out.category
+    }
     named = {key: datasets[f"{key}.dataset"] for key in wanted if f"{key}.dataset" in datasets}
     columns: dict[str, set[str]] = {}
     for row in await anyio.to_thread.run_sync(sample_rows, deps, named):
@@ -184,9 +188,9 @@ async def check_categories(
     return [
         f"{key}.category: none of the rows of {named[key].name} that were looked at has a column "
         f"{wanted[key]!r}, so results have no categories; there is "
-        f"{', '.join(sorted(found)) or 'no further column'}"
-        for key, found in columns.items()
-        if not {wanted[key], wanted[key].partition(".")[0]} & found
+        f"{', '.join(sorted(names)) or 'no further column'}"
+        for key, names in columns.items()
+        if not {wanted[key], wanted[key].partition(".")[0]} & names
     ]
 
 

@@ -29,7 +29,7 @@ def with_defaults(
     data = raw.get("data")
     if not isinstance(data, dict):
         return raw, {}
-    trained = [one.defaults for key, one in datasets.items() if key.startswith("data.")]
+    trained = [dataset.defaults for key, dataset in datasets.items() if key.startswith("data.")]
     if previous is not None:
         datasets = {
             key: record for key, record in datasets.items() if _at(previous, key) != _at(raw, key)
@@ -44,8 +44,8 @@ def with_defaults(
             raw = {**raw, "data": {**data, "template": defaults["template"]}}
         return raw, _sources(before, raw, datasets)
     if isinstance(mix := data.get("mix"), list):
-        own = [_own(datasets, f"data.mix.{i}") for i in range(len(mix))]
-        data = {**data, "mix": [_filled(one, own[i]) for i, one in enumerate(mix)]}
+        by_part = [_own(datasets, f"data.mix.{i}") for i in range(len(mix))]
+        data = {**data, "mix": [_filled(part, by_part[i]) for i, part in enumerate(mix)]}
         raw = {**raw, "data": data}
     if defaults and _at(submitted, "data.template") is None:
         raw = {**raw, "data": {**data, "template": defaults["template"]}}
@@ -61,15 +61,15 @@ def with_defaults(
 
 def _sources(before: dict[str, Any], after: dict[str, Any], datasets: Datasets) -> dict[str, str]:
     """The names of the datasets that have set keys of `after`, by these keys."""
-    found = {}
+    sources = {}
     for key, record in datasets.items():
         section = key.removesuffix(".dataset")
-        own = _own(datasets, section)
-        for name in own:
+        defaults = _own(datasets, section)
+        for name in defaults:
             path = name if (section, name) == ("data", "rewards") else f"{section}.{name}"
-            if _at(before, path) != _at(after, path) == own[name]:
-                found[path] = record.name
-    return found
+            if _at(before, path) != _at(after, path) == defaults[name]:
+                sources[path] = record.name
+    return sources
 
 
 def _with_held_out(
@@ -81,21 +81,23 @@ def _with_held_out(
     if not isinstance(evaluation, dict):
         return raw
 
-    def own(key: str) -> dict[str, Any]:
+    def defaults_of(key: str) -> dict[str, Any]:
         record = datasets.get(f"{key}.dataset")
         return {} if record and record.defaults in trained else _own(datasets, key)
 
     # The keys that the section itself names hold for `more`, too.
     free = [name for name in OWN if evaluation.get(name) is None]
-    first = own("evaluation")
+    first = defaults_of("evaluation")
     if isinstance(more := evaluation.get("more"), list):
         # The keys filled into `evaluation` belong to its dataset, so `more` takes the run's.
         run = {
             "template": raw["data"].get("template") or PromptOptions().template,
             "rewards": raw.get("rewards"),
         }
-        others = [own(f"evaluation.more.{i}") or (run if first else {}) for i in range(len(more))]
-        more = [_filled(one, others[i], free) for i, one in enumerate(more)]
+        others = [
+            defaults_of(f"evaluation.more.{i}") or (run if first else {}) for i in range(len(more))
+        ]
+        more = [_filled(part, others[i], free) for i, part in enumerate(more)]
         evaluation = {**evaluation, "more": more}
     return {**raw, "evaluation": _filled(evaluation, first, free)}
 
@@ -103,22 +105,22 @@ def _with_held_out(
 def _own(datasets: Datasets, key: str) -> dict[str, Any]:
     """Return the defaults that the dataset of a section brings."""
     record = datasets.get(f"{key}.dataset")
-    found: DatasetDefaults | None = record.defaults if record else None
-    if found is None:
+    defaults: DatasetDefaults | None = record.defaults if record else None
+    if defaults is None:
         return {}
     return {
-        "template": found.template,
-        "rewards": [reward.model_dump() for reward in found.rewards],
+        "template": defaults.template,
+        "rewards": [reward.model_dump() for reward in defaults.rewards],
     }
 
 
-def _filled(section: Any, own: dict[str, Any], names: list[str] | None = None) -> Any:
-    """`section` with those of `own` that it leaves out."""
+def _filled(section: Any, defaults: dict[str, Any], names: list[str] | None = None) -> Any:
+    """`section` with those of `defaults` that it leaves out."""
     if not isinstance(section, dict):
         return section
     missing = {
         name: value
-        for name, value in own.items()
+        for name, value in defaults.items()
         if section.get(name) is None
         and value is not None
         and name in (OWN if names is None else names)

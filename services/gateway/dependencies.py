@@ -95,12 +95,12 @@ async def _meant(
     every: Callable[[], Awaitable[Sequence[_Named]]],
 ) -> T:
     """The record that `reference` means, of the `kind` that an error names ("run")."""
-    found = await get(reference)
-    if found is None:
-        found = await get(_meant_id(kind, reference, await every()))
-    if found is None:
+    record = await get(reference)
+    if record is None:
+        record = await get(_meant_id(kind, reference, await every()))
+    if record is None:
         raise Problem(HTTPStatus.NOT_FOUND, f"there is no {kind} {reference!r} any more")
-    return found
+    return record
 
 
 def _meant_id(kind: str, reference: str, records: Sequence[_Named]) -> str:
@@ -127,23 +127,25 @@ def _meant_id(kind: str, reference: str, records: Sequence[_Named]) -> str:
 def _listed(records: Sequence[_Named]) -> str:
     """The first few records, with what tells them apart."""
     first = records[:LISTED]
-    times = [time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(one.created)) for one in first]
-    shown = [f"{one.id} ({one.state}, {at})" for one, at in zip(first, times, strict=True)]
+    times = [
+        time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.created)) for record in first
+    ]
+    shown = [f"{record.id} ({record.state}, {at})" for record, at in zip(first, times, strict=True)]
     more = len(records) - len(shown)
     return ", ".join(shown) + (f", and {more:,} older" if more else "")
 
 
 async def open_chains(deps: Dependencies) -> list[ChainRecord]:
     """All chains that are not over."""
-    found = [await deps.store.chains.get(id) for id in await deps.store.chains.open()]
-    return [chain for chain in found if chain is not None and not chain.state.over]
+    chains = [await deps.store.chains.get(id) for id in await deps.store.chains.open()]
+    return [chain for chain in chains if chain is not None and not chain.state.over]
 
 
 async def find_dataset(deps: Dependencies, reference: str) -> DatasetRecord:
     """The dataset with this id or name. Raises Problem 404 naming the nearest."""
-    found = await deps.store.datasets.find(reference)
-    if found is not None:
-        return found
+    record = await deps.store.datasets.find(reference)
+    if record is not None:
+        return record
     records = await deps.store.datasets.list()
     raise Problem(HTTPStatus.NOT_FOUND, missing_dataset(reference, records))
 
@@ -207,11 +209,11 @@ DatasetDep = Annotated[DatasetRecord, Depends(_dataset)]
 async def users_of(deps: Dependencies, record: DatasetRecord) -> list[str]:
     """List the unfinished runs and chains that read `record` for training or evaluation."""
     names = {record.id, record.name}
-    runs = [one for one in await deps.store.runs.live() if names & {*datasets_of(one.config)}]
+    runs = [run for run in await deps.store.runs.live() if names & {*datasets_of(run.config)}]
     chains = [
-        one
-        for one in await open_chains(deps)
-        if any(names & {*datasets_of(step.config)} for step in one.steps[one.at :])
+        chain
+        for chain in await open_chains(deps)
+        if any(names & {*datasets_of(step.config)} for step in chain.steps[chain.at :])
     ]
     return [
         *(f"{run.name} ({run.id}, {run.state})" for run in runs),
@@ -224,8 +226,8 @@ def datasets_of(config: dict[str, Any]) -> Iterator[str]:
     for part in ("data", "evaluation"):
         section = config.get(part) or {}
         more = [*(section.get("mix") or []), *(section.get("more") or [])]
-        mix = [one.get("dataset") for one in more if isinstance(one, dict)]
+        mix = [part.get("dataset") for part in more if isinstance(part, dict)]
         yield from (name for name in (section.get("dataset"), *mix) if isinstance(name, str))
-    for one in (config.get("validation") or {}).get("datasets") or []:
+    for dataset in (config.get("validation") or {}).get("datasets") or []:
         # Configs of before have the name alone.
-        yield one["dataset"] if isinstance(one, dict) else one
+        yield dataset["dataset"] if isinstance(dataset, dict) else dataset

@@ -102,7 +102,7 @@ def evaluation_run(
     temperature = asked.temperature
     if temperature is None and (like is None or asked.samples is not None):
         temperature = 0.0 if samples == 1 else 1.0
-    own = {
+    requested = {
         "dataset": dataset.id,
         "samples": samples,
         "rows": asked.rows,
@@ -120,7 +120,7 @@ def evaluation_run(
         "algorithm": {"prompts_per_step": 1, "samples_per_prompt": 2},
         "training": {"max_steps": 0},
         "evaluation": base["evaluation"]
-        | {key: value for key, value in own.items() if value is not None},
+        | {key: value for key, value in requested.items() if value is not None},
     }
     if asked.max_tokens is not None:
         raw["sampling"] = {**raw["sampling"], "max_tokens": asked.max_tokens}
@@ -175,7 +175,7 @@ def differing(
         ("samples", evaluation.samples, against.samples),
         ("rows", evaluation.rows, against.rows),
     ]
-    return [key for key, one, two in pairs if one != two]
+    return [key for key, value, other_value in pairs if value != other_value]
 
 
 def _at(config: dict[str, Any], section: str, key: str) -> Any:
@@ -199,19 +199,19 @@ def _inherited(
     config = made_by.config if made_by else {}
     # A supervised run samples nothing; of its prompts the form is what the model has learned.
     sampled = config if config.get("type") == "rl" else {"data": config.get("data")}
-    found: dict[str, Any] = {
+    inherited: dict[str, Any] = {
         "data": _part(sampled, "data", PROMPT),
         "sampling": _part(sampled, "sampling", SAMPLING) or {"max_tokens": 512},
         "rollout": _part(sampled, "rollout", ROLLOUT),
         # Dense rewards need an advantage with rewards per token; an evaluation takes their sum.
-        "rewards": [one | {"dense": None} for one in sampled.get("rewards") or []],
+        "rewards": [reward | {"dense": None} for reward in sampled.get("rewards") or []],
         "evaluation": {"at_start": True},
     }
     if dataset.defaults is not None:
         # The same for every model that is compared on it.
-        found["data"]["template"] = dataset.defaults.template
-        found["rewards"] = [one.model_dump() for one in dataset.defaults.rewards]
-    return found
+        inherited["data"]["template"] = dataset.defaults.template
+        inherited["rewards"] = [reward.model_dump() for reward in dataset.defaults.rewards]
+    return inherited
 
 
 def _part(config: dict[str, Any], section: str, keys: tuple[str, ...]) -> dict[str, Any]:

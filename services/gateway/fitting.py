@@ -85,19 +85,19 @@ def _free_for_runs(root: Path) -> int | None:
 def _too_little(estimate: Estimate) -> list[str]:
     """A warning for each part that needs more than is free, but not more than there could be. A
     full disk only pauses a run, so it refuses none."""
-    found = [
+    sentences = [
         f"{reason}. It is not refused: the estimate may be off, and other work may end until then"
         for _, reason in _shortages(estimate, certain=False)
     ]
     disk = estimate.disk
     if disk.fits is False and disk.memory is not None:
         uses = ", ".join(f"{WORDS[name]} {gigabytes(value)}" for name, value in disk.parts.items())
-        found.append(
+        sentences.append(
             f"the run keeps {gigabytes(disk.needed)} on the data volume ({uses}), of which "
             f"{gigabytes(disk.memory)} are free: it is paused while the disk is full; "
             + "; ".join(disk.advice)
         )
-    return found
+    return sentences
 
 
 def _shortages(estimate: Estimate, certain: bool) -> Problems:
@@ -107,7 +107,7 @@ def _shortages(estimate: Estimate, certain: bool) -> Problems:
         ("training", _learner(estimate.learner), estimate.learner),
         ("rollout.vllm", "vLLM", estimate.rollout),
     )  # fmt: skip
-    found = [
+    shortages = [
         (
             key,
             f"{what} needs {gigabytes(need.needed)} ({need.how}), and {_has(need, certain)}; "
@@ -120,8 +120,10 @@ def _shortages(estimate: Estimate, certain: bool) -> Problems:
     if host and host.fits is False and cannot_fit(host) == certain:
         uses = ", ".join(f"{WORDS[name]} {gigabytes(value)}" for name, value in host.parts.items())
         advice = "; ".join(host.advice)
-        found.append(("training", f"the learner's host has too little memory ({uses}); {advice}"))
-    return found
+        shortages.append(
+            ("training", f"the learner's host has too little memory ({uses}); {advice}")
+        )
+    return shortages
 
 
 def _learner(need: ProcessNeed) -> str:
@@ -153,8 +155,8 @@ def described(config: RLConfig | SFTConfig, models: Models) -> Model | None:
     if shape is None:
         return None
     others = [
-        shape_of(one.config, one.tensors) if one is not None else None
-        for one in (models.critic, models.teacher, models.reference)
+        shape_of(folder.config, folder.tensors) if folder is not None else None
+        for folder in (models.critic, models.teacher, models.reference)
     ]
     return Model(shape, of_half(models.policy.config), *others)
 

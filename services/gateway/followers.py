@@ -61,8 +61,8 @@ class Followers:
                 pieces = reader.later_than(place)
                 if pieces is None:
                     async with self._catching_up:
-                        found = await self._store.events.read(run, _id(place), count=PIECE)
-                    pieces = [(_place(event.id), _encoded(event)) for event in found]
+                        events = await self._store.events.read(run, _id(place), count=PIECE)
+                    pieces = [(_place(event.id), _encoded(event)) for event in events]
                     # Events that nobody has any more leave a gap.
                     place = place if pieces else since
                 if pieces:
@@ -115,14 +115,14 @@ class _Reader:
             return None
         if not self._kept or self._kept[-1][0] <= place:
             return []
-        return [one for one in self._kept if one[0] > place]
+        return [entry for entry in self._kept if entry[0] > place]
 
     async def _read(self) -> None:
         try:
             after = await self._store.events.before_newest(self._run, 0)
             self.since = _place(after)
             self.began.set()
-            told = time.monotonic()
+            last_tell = time.monotonic()
             # Asked each time: before Python 3.12 a read from Redis may lose the cancellation.
             while not self._task.cancelling():
                 # Looked up before the read: what happened up to the end is read after it.
@@ -136,8 +136,8 @@ class _Reader:
                     after = event.id
                 while len(self._kept) > KEPT:
                     self.since = self._kept.popleft()[0]
-                if batch or time.monotonic() - told > PING:
-                    told = time.monotonic()
+                if batch or time.monotonic() - last_tell > PING:
+                    last_tell = time.monotonic()
                     self._tell(quiet=not batch)
         except RedisError as error:
             log.warning("events interrupted", run=self._run, error=type(error).__name__)
@@ -156,8 +156,8 @@ class _Reader:
             return await self._store.events.read(self._run, after, wait=WAIT)
 
     def _tell(self, quiet: bool) -> None:
-        told, self.news, self.quiet = self.news, asyncio.Event(), quiet
-        told.set()
+        event, self.news, self.quiet = self.news, asyncio.Event(), quiet
+        event.set()
 
 
 def _place(id: str) -> Place:

@@ -20,13 +20,13 @@ async def check_held_out(deps: Dependencies, datasets: Datasets) -> list[str]:
 
 
 def _warnings(deps: Dependencies, datasets: Datasets) -> list[str]:
-    trained = {key: one for key, one in datasets.items() if key.startswith("data.")}
+    trained = {key: dataset for key, dataset in datasets.items() if key.startswith("data.")}
     return [
-        _warning(held, measured, shared, f"{key} is {one.name}")
+        _warning(held, measured, shared, f"{key} is {dataset.name}")
         for held, measured in datasets.items()
         if held.partition(".")[0] in MEASURES
-        for key, one in trained.items()
-        if (shared := shared_rows(deps.volume, measured, one))
+        for key, dataset in trained.items()
+        if (shared := shared_rows(deps.volume, measured, dataset))
     ]
 
 

@@ -11,13 +11,13 @@ NO_LAYERS = ("embed", "lm_head", "wte", "wpe")
 """Parts of names whose matrices are those of embeddings, or of the head."""
 
 
-def check_targets(found: ModelFolder, lora: LoRA | None) -> Problems:
+def check_targets(folder: ModelFolder, lora: LoRA | None) -> Problems:
     """A problem for each target that no layer's name ends with."""
     if lora is None or not lora.targets:
         return []
     layers = {
         name.removesuffix(".weight")
-        for name, shape in found.tensors.items()
+        for name, shape in folder.tensors.items()
         if name.endswith(".weight") and len(shape) == 2 and not any(no in name for no in NO_LAYERS)
     }
     ends = ", ".join(sorted({layer.rpartition(".")[2] for layer in layers}))

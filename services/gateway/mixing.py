@@ -33,7 +33,7 @@ class MixtureShares:
     @property
     def epoch_rows(self) -> int:
         """Prompts of an epoch."""
-        return sum(one.per_epoch for one in self.shares)
+        return sum(share.per_epoch for share in self.shares)
 
 
 def mixed_rows(
@@ -47,7 +47,9 @@ def mixed_rows(
     rows = [datasets[f"{key}.dataset"].rows for key in keys]
     if previous is not None and previous.dataset_rows:
         before = Data.model_validate(previous.config["data"])
-        if [one.dataset for one in before.components] == [one.dataset for one in data.components]:
+        if [component.dataset for component in before.components] == [
+            component.dataset for component in data.components
+        ]:
             rows = previous.dataset_rows
     try:
         mixture = prompt_mixture(data, rows, config.training.seed)
@@ -64,25 +66,28 @@ def supervised_shares(
     dataset."""
     components = config.data.components
     records = [datasets[f"{key}.dataset"] for key in keys_of("data", "mix", len(config.data.mix))]
-    names = numbered([one.name for one in records])
+    names = numbered([record.name for record in records])
     called = [
-        one.model_copy(update={"dataset": name})
-        for one, name in zip(components, names, strict=True)
+        component.model_copy(update={"dataset": name})
+        for component, name in zip(components, names, strict=True)
     ]
     held_out = 0.0 if config.validation.datasets else config.validation.share
     try:
-        found = sources(called, [one.rows for one in records], held_out)
+        used = sources(called, [record.rows for record in records], held_out)
     except ValueError as error:
         problems.append(("data", str(error)))
         return []
-    return _shares(names, found) if config.data.mix else []
+    return _shares(names, used) if config.data.mix else []
 
 
-def _shares(names: Sequence[str], found: Sequence[Source]) -> list[DatasetShare]:
-    epoch = sum(one.per_epoch for one in found)
+def _shares(names: Sequence[str], used: Sequence[Source]) -> list[DatasetShare]:
+    epoch = sum(source.per_epoch for source in used)
     return [
         DatasetShare(
-            name=name, rows=one.trained, per_epoch=one.per_epoch, share=one.per_epoch / epoch
+            name=name,
+            rows=source.trained,
+            per_epoch=source.per_epoch,
+            share=source.per_epoch / epoch,
         )
-        for name, one in zip(names, found, strict=True)
+        for name, source in zip(names, used, strict=True)
     ]

@@ -81,34 +81,36 @@ async def check_models(
     old = _goes_on_from(deps, previous)
     if needs_start(raw):
         old.pop(POLICY, None)
-    found: dict[str, ModelFolder | None] = {}
+    folders: dict[str, ModelFolder | None] = {}
     named: dict[str, Path | None] = {}
     for key in MODEL_PATHS:
         path = path_at(raw, key)
-        found[key] = None
+        folders[key] = None
         if path:
-            path, found[key], named[key] = await _checked(
+            path, folders[key], named[key] = await _checked(
                 deps, path, key, problems, steps, old.get(key)
             )
             raw = raw if path is None else with_path(raw, key, path)
-    policy = found[POLICY]
+    policy = folders[POLICY]
     for key in (TEACHER, REFERENCE):
-        if policy is not None and (other := found[key]) is not None:
+        if policy is not None and (other := folders[key]) is not None:
             problems += await anyio.to_thread.run_sync(_check_tokens, key, policy, other)
     warnings: list[str] = []
     # The checkpoint of a run that is resumed was written by the learner.
     for key in (POLICY, TEACHER, REFERENCE) if previous is None else ():
-        if (folder := found[key]) is not None and folder.tensors:
+        if (folder := folders[key]) is not None and folder.tensors:
             refused, warned = await anyio.to_thread.run_sync(_contradictions, folder)
-            problems += [(key, said) for said in refused]
-            warnings += [f"{key}: {said}" for said in warned]
-    own = named.get(POLICY)
-    return raw, Models(policy, found[CRITIC], found[TEACHER], found[REFERENCE], own, warnings)
+            problems += [(key, text) for text in refused]
+            warnings += [f"{key}: {text}" for text in warned]
+    resolved = named.get(POLICY)
+    return raw, Models(
+        policy, folders[CRITIC], folders[TEACHER], folders[REFERENCE], resolved, warnings
+    )
 
 
 def _contradictions(folder: ModelFolder) -> tuple[list[str], list[str]]:
-    said = contradictions(folder)
-    return said.refused, said.warnings
+    verdict = contradictions(folder)
+    return verdict.refused, verdict.warnings
 
 
 class Checkpointed(NamedTuple):
@@ -136,14 +138,18 @@ def _goes_on_from(deps: Dependencies, previous: RunRecord | None) -> dict[str, C
 def _check_tokens(key: str, policy: ModelFolder, scorer: ModelFolder) -> Problems:
     """A problem for a model that scores the policy's answers and has other tokens than the policy,
     as far as files say."""
-    own, other = vocabulary_in(policy.path), vocabulary_in(scorer.path)
-    if own is None or other is None or not (said := vocabulary_difference(own, other)):
+    vocabulary, other = vocabulary_in(policy.path), vocabulary_in(scorer.path)
+    if (
+        vocabulary is None
+        or other is None
+        or not (difference := vocabulary_difference(vocabulary, other))
+    ):
         return []
     return [
         (
             key,
             f"the model in {scorer.path} has another tokenizer than the policy, so it cannot "
-            f"score its tokens: {said}",
+            f"score its tokens: {difference}",
         )
     ]
 
@@ -154,11 +160,11 @@ async def _checked(
     key: str,
     problems: Problems,
     steps: Steps | None,
-    own: Checkpointed | None = None,
+    checkpointed: Checkpointed | None = None,
 ) -> tuple[str | None, ModelFolder | None, Path | None]:
     """`path` resolved, the model there, and the folder that `path` names; None for a path with a
-    problem, and for a model that is not here. `own`: the model that is trained on, whatever became
-    of `path`."""
+    problem, and for a model that is not here. `checkpointed`: the model that is trained
+    on, whatever became of `path`."""
     try:
         if (step := referred(path)) is not None:
             made = _made_by(step[0], path, steps)
@@ -172,13 +178,13 @@ async def _checked(
         # A run's checkpoint may lie on another host's volume.
         if folder is None or not folder.is_dir():
             return resolved, None, None
-        found = await anyio.to_thread.run_sync(check_model, folder)
+        model = await anyio.to_thread.run_sync(check_model, folder)
     except (Problem, ValueError) as error:
-        if own is None or own.path != path:
+        if checkpointed is None or checkpointed.path != path:
             problems.append((key, str(error)))
             return None, None, None
-        return path, await _weights_in(own.folder), own.folder
-    return resolved, found.weights, found.named.path
+        return path, await _weights_in(checkpointed.folder), checkpointed.folder
+    return resolved, model.weights, model.named.path
 
 
 async def _weights_in(folder: Path | None) -> ModelFolder | None:
@@ -272,10 +278,10 @@ def check_trust(deps: Dependencies, config: RLConfig | SFTConfig) -> Problems:
     return [] if deps.settings.trust_remote_code else asks_for_trust(config)
 
 
-def check_context(found: ModelFolder, config: RLConfig | SFTConfig) -> Problems:
+def check_context(folder: ModelFolder, config: RLConfig | SFTConfig) -> Problems:
     """A problem for sequences longer than the model's positions, and for packed rows as long as
     these that do not make up a step."""
-    positions = _positions(found.config)
+    positions = _positions(folder.config)
     if isinstance(config, SFTConfig):
         try:
             config.longest_row(positions)
@@ -294,18 +300,18 @@ def check_context(found: ModelFolder, config: RLConfig | SFTConfig) -> Problems:
     ]
 
 
-def check_experts(found: ModelFolder, config: RLConfig) -> Problems:
+def check_experts(folder: ModelFolder, config: RLConfig) -> Problems:
     """A problem for adapters on a mixture of experts, or routers on any other model."""
-    if not found.config:
+    if not folder.config:
         return []
-    if expert_count(found.config):
+    if expert_count(folder.config):
         return [("model.lora", BESIDE_EXPERTS)] if config.model.lora else []
     if not config.algorithm.router.needs_experts:
         return []
     return [
         (
             "algorithm.router",
-            f"the model in {found.path} has no experts to route to: leave algorithm.router out",
+            f"the model in {folder.path} has no experts to route to: leave algorithm.router out",
         )
     ]
 
@@ -315,5 +321,5 @@ def _positions(config: dict[str, Any]) -> int | None:
     # Scaled rotary positions go further than the number says.
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     plain = scaling.get("rope_type", scaling.get("type", "default")) == "default"
-    found = config.get("max_position_embeddings")
-    return found if plain and isinstance(found, int) else None
+    positions = config.get("max_position_embeddings")
+    return positions if plain and isinstance(positions, int) else None

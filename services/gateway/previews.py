@@ -88,26 +88,26 @@ class Previews:
         reader = DatasetReader(self._volume, dataset)
         rows = await anyio.to_thread.run_sync(reader.rows, shown.indices)
         by_index = dict(zip(shown.indices, rows, strict=True))
-        found, lacking = None, NOT_HERE
+        rendering, lacking = None, NOT_HERE
         if isinstance(config.model, ScratchModel):
             lacking = MADE_LATER
         elif isinstance(config, RLConfig) and isinstance(config.rollout.episode, Sessions):
             lacking = AGENTS
         elif tokenizer is not None:
-            found = await self._rendered(config, tokenizer, by_index, shown.characters)
-            lacking = found.note or ""
-        if found is None or not found.rows:
+            rendering = await self._rendered(config, tokenizer, by_index, shown.characters)
+            lacking = rendering.note or ""
+        if rendering is None or not rendering.rows:
             plain = [
                 _untokenized(config, at, row, shown.characters) for at, row in by_index.items()
             ]
-            found = Rendering(rows=plain, note=lacking)
+            rendering = Rendering(rows=plain, note=lacking)
         elif isinstance(config, RLConfig) and isinstance(config.rollout.episode, Tools):
-            found = found.model_copy(update={"note": TOOLS})
+            rendering = rendering.model_copy(update={"note": TOOLS})
         referred = [
             one.model_copy(update={"reference": _reference(by_index[one.index])})
-            for one in found.rows
+            for one in rendering.rows
         ]
-        return found.model_copy(update={"rows": referred})
+        return rendering.model_copy(update={"rows": referred})
 
     async def _rendered(
         self,
@@ -127,7 +127,7 @@ class Previews:
         sections = {"type", "model", "data", "objective"}
         read = [whole.get(key) for key in sorted(sections)]
         files = await anyio.to_thread.run_sync(_contents, folder)
-        state = [read, files, characters, [one.model_dump() for one in asked]]
+        state = [read, files, characters, [request.model_dump() for request in asked]]
         key = xxhash.xxh3_128_hexdigest(json.dumps(state).encode())
         if (kept := self._kept.get(key)) is not None:
             return kept
@@ -137,21 +137,21 @@ class Previews:
             return Rendering(note=f"too many rows are being rendered: {NOT_RENDERED}")
         try:
             # Another submission may have had the same row rendered meanwhile.
-            found = self._kept.get(key) or await _child(job)
+            rendering = self._kept.get(key) or await _child(job)
         finally:
             self._turn.release()
-        if NOT_RENDERED not in (found.note or ""):
-            self._kept[key] = found
+        if NOT_RENDERED not in (rendering.note or ""):
+            self._kept[key] = rendering
         while len(self._kept) > KEPT:
             self._kept.popitem(last=False)
-        return found
+        return rendering
 
 
 def _contents(folder: Path) -> list[tuple[str, str]]:
     """Identify a tokenizer's files by name and checksum. Large files, which hold weights, count by
     size and time."""
     with os.scandir(folder) as entries:
-        files = sorted((one.name, one.stat()) for one in entries if one.is_file())
+        files = sorted((entry.name, entry.stat()) for entry in entries if entry.is_file())
     return [
         (
             name,

@@ -30,8 +30,13 @@ log = get_logger(__name__)
 
 def install(app: FastAPI) -> None:
     """Have every error of `app` answered as a problem document."""
-    own = {DatasetError: _dataset, Unreadable: _unreadable, RedisError: _redis, OSError: _storage}
-    install_shared(app, own)
+    handlers = {
+        DatasetError: _dataset,
+        Unreadable: _unreadable,
+        RedisError: _redis,
+        OSError: _storage,
+    }
+    install_shared(app, handlers)
 
 
 async def _dataset(request: Request, error: Exception) -> Response:

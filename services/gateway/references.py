@@ -169,8 +169,8 @@ class ReferenceChecks:
 
     async def _tell(self, run: str, check: ReferenceCheck) -> None:
         await asyncio.wait([check.task])
-        if (found := finding(check)) and not check.task.cancelled():
-            await self._store.events.add(run, "warning", {"message": found})
+        if (message := finding(check)) and not check.task.cancelled():
+            await self._store.events.add(run, "warning", {"message": message})
 
     async def _read(
         self, record: DatasetRecord, use: Use, report: ReferenceReport, path: Path | None
@@ -203,8 +203,8 @@ class ReferenceChecks:
         deadline = time.monotonic() + BATCH_SECONDS
         while True:
             try:
-                found = await ask_check(self._settings, self._http, asked, BATCH_SECONDS)
-                return found.problems
+                response = await ask_check(self._settings, self._http, asked, BATCH_SECONDS)
+                return response.problems
             except httpx.HTTPStatusError as error:
                 busy = error.response.status_code in (429, 503)
                 if not busy or time.monotonic() > deadline:
@@ -218,15 +218,15 @@ class ReferenceChecks:
 def finding(check: ReferenceCheck) -> str:
     """The unreadable references that a check has found, and why it stopped early; or nothing."""
     report = check.report
-    said = report.sentence() if report.unreadable else ""
+    sentence = report.sentence() if report.unreadable else ""
     if not check.task.done() or check.task.cancelled() or (error := check.task.exception()) is None:
-        return said
+        return sentence
     left = f"{report.rows - report.checked:,} of {report.rows:,}"
     stopped = (
         f"{left} references of {report.dataset} were not read by verifier "
         f"{report.verifier!r}: {error}"
     )
-    return f"{said}; {stopped}" if said else stopped
+    return f"{sentence}; {stopped}" if sentence else stopped
 
 
 def reason_of(error: Exception, seconds: float = CHECK_SECONDS) -> str:
@@ -254,14 +254,14 @@ def _key(record: DatasetRecord, use: Use) -> str:
 
 def _rows(reader: DatasetReader, start: int, most: int) -> list[ReferenceRow]:
     """The references from row `start` on: at least one, at most BATCH_BYTES of them."""
-    found: list[ReferenceRow] = []
+    references: list[ReferenceRow] = []
     size = 0
     for row in reader.rows(range(start, min(start + most, len(reader)))):
         size += len(msgspec.json.encode([row.answer, row.columns]))
-        if found and size > BATCH_BYTES:
+        if references and size > BATCH_BYTES:
             break
-        found.append(ReferenceRow(answer=row.answer, columns=row.columns))
-    return found
+        references.append(ReferenceRow(answer=row.answer, columns=row.columns))
+    return references
 
 
 def _kept(path: Path) -> ReferenceReport | None:

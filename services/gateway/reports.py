@@ -146,9 +146,9 @@ class Reports:
                 folder.mkdir(parents=True, exist_ok=True)
 
                 async def job(of: ChainRecord) -> Job:
-                    found = await self._runs_of(of)
-                    jobs = [await self._run(run, name) for name, run in found.items()]
-                    view = viewed(of, {run.id: run for run in found.values()})
+                    runs = await self._runs_of(of)
+                    jobs = [await self._run(run, name) for name, run in runs.items()]
+                    view = viewed(of, {run.id: run for run in runs.values()})
                     return _job(folder / FOLDER, jobs, view.model_dump(mode="json"))
 
                 await _drawn(chain, self._store.chains.get, job, folder)
@@ -156,13 +156,15 @@ class Reports:
 
     async def _runs_of(self, chain: ChainRecord) -> dict[str, RunRecord]:
         """The readable runs of its steps, by the steps' names."""
-        found = [(step.name, await self._store.runs.get(step.run)) for step in chain.steps]
-        return {name: run for name, run in found if run is not None and not run.damage}
+        runs = [(step.name, await self._store.runs.get(step.run)) for step in chain.steps]
+        return {name: run for name, run in runs if run is not None and not run.damage}
 
     async def _run(self, record: RunRecord, step: str) -> JobRun:
         store = self._store
-        found = {one: await store.datasets.find(one) for one in sorted(datasets_in(record.config))}
-        dataset = found.get(str(record.config.get("data", {}).get("dataset")))
+        datasets = {
+            name: await store.datasets.find(name) for name in sorted(datasets_in(record.config))
+        }
+        dataset = datasets.get(str(record.config.get("data", {}).get("dataset")))
         workers = await store.workers.list(record.pool)
         return JobRun(
             files=str(self._volume.path(f"runs/{record.id}")),
@@ -171,7 +173,7 @@ class Reports:
             dataset=dataset.model_dump(mode="json") if dataset else None,
             workers=[worker.model_dump(mode="json") for worker in workers],
             recipe=_recipe(record.recipe or record.name),
-            names={one: dataset.name for one, dataset in found.items() if dataset},
+            names={name: dataset.name for name, dataset in datasets.items() if dataset},
             step=step,
         )
 
@@ -231,12 +233,12 @@ async def _write(job: Job) -> None:
     )
     try:
         given = msgspec.json.encode(job)
-        _, said = await asyncio.wait_for(child.communicate(given), MOST_SECONDS)
+        _, output = await asyncio.wait_for(child.communicate(given), MOST_SECONDS)
     except TimeoutError:
         raise ReportFailed(f"drawing took more than {MOST_SECONDS:.0f} s") from None
     finally:
         signal_child(child, signal.SIGKILL)
         await child.wait()
     if child.returncode:
-        words = said.decode(errors="replace").strip().splitlines() or [f"code {child.returncode}"]
+        words = output.decode(errors="replace").strip().splitlines() or [f"code {child.returncode}"]
         raise ReportFailed(words[-1][:500])

@@ -86,10 +86,10 @@ def _complete(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _value(config: dict[str, Any], path: tuple[str, ...]) -> Any:
-    found: Any = config
+    value: Any = config
     for key in path:
-        found = found.get(key) if isinstance(found, dict) else None
-    return found
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 class Resumed(NamedTuple):
@@ -156,7 +156,9 @@ def _checked(run: RunRecord, volume: Volume, path: str, step: int | None) -> Res
     problem = damage(folder, CHECKED_BYTES) if folder.parent.is_dir() else None
     if problem is None:
         return Resumed(_at(run, path), back, [])
-    whole = [one for one in earlier(folder) if damage(one[1], CHECKED_BYTES) is None]
+    whole = [
+        checkpoint for checkpoint in earlier(folder) if damage(checkpoint[1], CHECKED_BYTES) is None
+    ]
     steps = ", ".join(f"{run.id}@{at}" for at, _ in whole) or "none"
     if step is not None or not whole:
         raise Problem(HTTPStatus.CONFLICT, f"{problem}; earlier ones that are whole: {steps}")

@@ -54,30 +54,34 @@ def parts_of(config: RLConfig | SFTConfig, dataset: DatasetRecord | None, volume
 
 
 def unusable_rows(
-    found: Rendering, config: RLConfig | SFTConfig, key: str, dataset: DatasetRecord, parts: Parts
+    rendering: Rendering,
+    config: RLConfig | SFTConfig,
+    key: str,
+    dataset: DatasetRecord,
+    parts: Parts,
 ) -> tuple[Problems, list[str]]:
     """Problems and warnings for rows that cannot be rendered of the dataset that `key` names. A
     supervised run would fail at any of them, a run of RL leaves it out."""
-    wrong = [row for row in found.rows if row.problem]
+    wrong = [row for row in rendering.rows if row.problem]
     if not wrong:
         return [], []
     first = wrong[0]
     # The learner's reason begins with the row, too.
     reason = str(first.problem).removeprefix(f"dataset row {first.index}").removeprefix(":").strip()
     it = "it " if reason.startswith(("has ", "is ", "holds ")) else ""
-    said = f"row {first.index} of {dataset.name} cannot be used: {it}{reason}"
+    message = f"row {first.index} of {dataset.name} cannot be used: {it}{reason}"
     for name, rows in parts.items():
         if f"`{name}`" in str(first.problem):
-            said += f"; {len(rows):,} of its {dataset.rows:,} rows have `{name}`"
-    if isinstance(config, SFTConfig) or len(wrong) == len(found.rows):
-        return [(key, said)], []
-    return [], [f"{key}: {said}; the run will leave such rows out"]
+            message += f"; {len(rows):,} of its {dataset.rows:,} rows have `{name}`"
+    if isinstance(config, SFTConfig) or len(wrong) == len(rendering.rows):
+        return [(key, message)], []
+    return [], [f"{key}: {message}; the run will leave such rows out"]
 
 
-def template_warnings(found: Rendering, config: RLConfig | SFTConfig) -> list[str]:
+def template_warnings(rendering: Rendering, config: RLConfig | SFTConfig) -> list[str]:
     """Warn if the model lacks a chat template and the config does not say so. Warn for variables
     that the template ignores, or that change nothing."""
-    if found.form == "plain_text" and config.data.chat_template != "none":
+    if rendering.form == "plain_text" and config.data.chat_template != "none":
         return [
             "data.chat_template: the model has no chat template, so prompts are plain text, and "
             "blank lines join the messages of a chat; set it to none, or to a template"
@@ -85,12 +89,12 @@ def template_warnings(found: Rendering, config: RLConfig | SFTConfig) -> list[st
     return [
         f"data.chat_template_kwargs.{name}: the model's chat template does not mention {name}, so "
         "it changes nothing"
-        for name in found.unread_variables
+        for name in rendering.unread_variables
     ] + [
         f"data.chat_template_kwargs.{name}: the first row is the same with and without {name} = "
         f"{config.data.chat_template_kwargs[name]!r}: check the spelling of the value, unless it "
         "is the template's default"
-        for name in found.idle_variables
+        for name in rendering.idle_variables
     ]
 
 
@@ -114,15 +118,17 @@ def _asked(config: RLConfig | SFTConfig) -> dict[str, tuple[str, str | None]]:
     data = config.data
     asked: dict[str, tuple[str, str | None]] = {"data": (data.template, data.system)}
     if isinstance(config, RLConfig):
-        mixed = [one.data for one in config.datasets.values()]
+        mixed = [dataset.data for dataset in config.datasets.values()]
         asked |= {
-            key: (one.template, one.system)
-            for key, one in zip(keys_of("data", "mix", len(data.mix)), mixed, strict=True)
+            key: (options.template, options.system)
+            for key, options in zip(keys_of("data", "mix", len(data.mix)), mixed, strict=True)
         }
         sets = config.evaluation.sets if config.evaluation else []
         asked |= {
-            key: (one.template or data.template, one.system or data.system)
-            for key, one in zip(keys_of("evaluation", "more", len(sets) - 1), sets, strict=False)
+            key: (held_out.template or data.template, held_out.system or data.system)
+            for key, held_out in zip(
+                keys_of("evaluation", "more", len(sets) - 1), sets, strict=False
+            )
         }
     return asked
 
@@ -131,18 +137,18 @@ def _unreplaced(key: str, template: str, system: str | None, reader: DatasetRead
     """Warnings for names in braces that the policy would read as they stand."""
     left = [(f"{key}.template", name) for name in placeholders(template) if name != "prompt"]
     left += [(f"{key}.system", name) for name in placeholders(system or "")]
-    found = []
+    warnings = []
     if "{{prompt}}" in template:
-        found.append(f"{key}.template: {{{{prompt}}}} keeps a pair of braces: write {{prompt}}")
+        warnings.append(f"{key}.template: {{{{prompt}}}} keeps a pair of braces: write {{prompt}}")
     if not left:
-        return found
+        return warnings
     columns = sorted(reader.row(0).columns) if len(reader) else []
-    own = f" and, for verifiers alone, {', '.join(columns)[:300]}" if columns else ""
-    there = f"; a row of {reader.record.name} has a prompt, a reference{own}"
+    further = f" and, for verifiers alone, {', '.join(columns)[:300]}" if columns else ""
+    there = f"; a row of {reader.record.name} has a prompt, a reference{further}"
     for place, name in left:
         only = "only {prompt} is replaced" if place.endswith("template") else "nothing is replaced"
-        found.append(f"{place}: {{{name}}} stays in the text as it is, since {only}{there}")
-    return found
+        warnings.append(f"{place}: {{{name}}} stays in the text as it is, since {only}{there}")
+    return warnings
 
 
 def _unused(key: str, template: str, system: str | None, reader: DatasetReader) -> list[str]:
@@ -153,19 +159,19 @@ def _unused(key: str, template: str, system: str | None, reader: DatasetReader) 
     count = min(len(reader), MOST_COUNTED)
     rows = [reader.row(len(reader) * step // count) for step in range(count)]
     chats = [row.prompt for row in rows if isinstance(row.prompt, list)]
-    own = [chat for chat in chats if any(turn.get("role") in SYSTEM for turn in chat)]
+    with_system = [chat for chat in chats if any(turn.get("role") in SYSTEM for turn in chat)]
     of = f"of the {count:,} rows of {reader.record.name}"
     of += " that were looked at" if count < len(reader) else ""
-    found = []
+    warnings = []
     if chats and template != PLAIN:
         but = "" if system is None else f" but for {key}.system before them"
-        found.append(
+        warnings.append(
             f"{key}.template is for text prompts: {len(chats):,} {of} are chats, and stay as they "
             f"are{but}; upload their text as prompts, or write the words into the chats"
         )
-    if own and system is not None:
-        found.append(
-            f"{key}.system is not used for {len(own):,} {of}: they are chats with a system message "
-            "of their own"
+    if with_system and system is not None:
+        warnings.append(
+            f"{key}.system is not used for {len(with_system):,} {of}: "
+            "they are chats with a system message of their own"
         )
-    return found
+    return warnings

@@ -23,7 +23,7 @@ WAITS = {
 async def serving_versions(deps: Dependencies, run: RunRecord) -> list[int]:
     """Versions that workers serve of a run, of its learner's lineage. Raises Problem 429 without
     any."""
-    found = [
+    versions = [
         worker.version
         for worker in await deps.store.workers.list(run.pool)
         if worker.serves(run.id)
@@ -34,9 +34,9 @@ async def serving_versions(deps: Dependencies, run: RunRecord) -> list[int]:
     ]
     if run.state is not RunState.RUNNING:
         raise later(f"the run is {run.state}" + (f" ({run.reason})" if run.reason else ""))
-    if not found:
+    if not versions:
         raise later("lineage")
-    return found
+    return versions
 
 
 def most_bytes(config: RLConfig) -> int:

@@ -74,6 +74,6 @@ class GatewaySettings(Settings):
     @property
     def host_names(self) -> frozenset[str]:
         """Names by which browsers reach the page, in small letters."""
-        own = (socket.gethostname(), httpx.URL(self.gateway_url).host)
-        listed = (*self.allowed_hosts.split(","), *own)
+        names = (socket.gethostname(), httpx.URL(self.gateway_url).host)
+        listed = (*self.allowed_hosts.split(","), *names)
         return frozenset(name.strip().lower() for name in listed if name.strip())

@@ -197,8 +197,8 @@ async def accept(
         problems.append(("training.max_steps", f"is {max_steps}, and {trained}: set it higher"))
     if problems:
         raise refusal(problems)
-    rendering, said = await _rendered(deps, config, datasets, models, rows)
-    warnings += said
+    rendering, row_warnings = await _rendered(deps, config, datasets, models, rows)
+    warnings += row_warnings
     pool = submission.pool or (source.pool if source else "default")
     warnings += _repeated_rows(config, datasets.get("data.dataset"), mixture.epoch_rows, max_steps)
     # An evaluation alone trains on nothing.
@@ -206,8 +206,8 @@ async def accept(
     if isinstance(config, RLConfig):
         warnings += config.warnings() + await _check_gpus(deps, pool, config)
         warnings += await check_categories(deps, config.evaluation, datasets)
-    config, said, estimate = await fitted(deps, pool, config, models)
-    warnings += said
+    config, fit_warnings, estimate = await fitted(deps, pool, config, models)
+    warnings += fit_warnings
     record = RunRecord(
         id=secrets.token_hex(4),
         name=name,
@@ -252,17 +252,19 @@ async def _rendered(
     warnings += await anyio.to_thread.run_sync(template_use, config, datasets, deps.volume)
     if rows or first is None:
         return rendering, warnings
-    unusable, said = unusable_rows(rendering, config, "data.dataset", first, parts["data.dataset"])
-    for key, found in parts.items():
+    unusable, row_warnings = unusable_rows(
+        rendering, config, "data.dataset", first, parts["data.dataset"]
+    )
+    for key, differing in parts.items():
         # For further datasets, check only the rows with parts that a template may leave out.
-        if found and key != "data.dataset":
+        if differing and key != "data.dataset":
             other = await deps.previews.of(
-                config, datasets[key], models.tokenizer, part_rows(found)
+                config, datasets[key], models.tokenizer, part_rows(differing)
             )
-            unusable += unusable_rows(other, config, key, datasets[key], found)[0]
+            unusable += unusable_rows(other, config, key, datasets[key], differing)[0]
     if unusable:
         raise refusal(unusable)
-    return rendering, said + warnings
+    return rendering, row_warnings + warnings
 
 
 async def keep_record(deps: Dependencies, run: str) -> None:
@@ -275,9 +277,9 @@ async def keep_record(deps: Dependencies, run: str) -> None:
 
 def refusal(problems: Problems, more: int = 0) -> Problem:
     """The answer to a submission with these problems, and `more` that are not explained."""
-    found = len(problems) + more
-    count = "a problem" if found == 1 else f"{found:,} problems"
-    if found > MAX_LISTED:
+    total = len(problems) + more
+    count = "a problem" if total == 1 else f"{total:,} problems"
+    if total > MAX_LISTED:
         count += f", of which {MAX_LISTED} are listed"
     return Problem(
         HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -316,9 +318,9 @@ async def _check_episode(deps: Dependencies, config: RLConfig, problems: Problem
     """Whether the type is installed, and its MCP servers are named: here, or with any worker that
     is there now."""
     named: dict[str, Episode | None] = {"rollout.episode": config.rollout.episode}
-    named |= {f"data.mix.{i}.episode": one.episode for i, one in enumerate(config.data.mix)}
-    asked = {key: one.name for key, one in named.items() if isinstance(one, OwnEpisode)}
-    tools = {key: one.servers for key, one in named.items() if isinstance(one, Tools)}
+    named |= {f"data.mix.{i}.episode": episode.episode for i, episode in enumerate(config.data.mix)}
+    asked = {key: episode.name for key, episode in named.items() if isinstance(episode, OwnEpisode)}
+    tools = {key: episode.servers for key, episode in named.items() if isinstance(episode, Tools)}
     if not (asked or tools):
         return
     workers = await deps.store.workers.list()
@@ -330,7 +332,9 @@ async def _check_episode(deps: Dependencies, config: RLConfig, problems: Problem
                 wrong = here[name].problem if name in here else ""
                 problems.append((f"{key}.servers.{at}", unknown_server(name, known, wrong)))
     own = {*own_episodes(), *(name for worker in workers for name in worker.episodes)}
-    problems += [(key, unknown_episode(one, own)) for key, one in asked.items() if one not in own]
+    problems += [
+        (key, unknown_episode(name, own)) for key, name in asked.items() if name not in own
+    ]
 
 
 async def _check_gpus(deps: Dependencies, pool: str, config: RLConfig) -> list[str]:

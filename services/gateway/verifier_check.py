@@ -90,17 +90,17 @@ async def check_verifiers(
         return VerifierCheck([], [])
     try:
         request = CheckRequest(uses=list(uses.values()), teacher=teacher)
-        found = await ask_check(deps.settings, deps.http, request, CHECK_SECONDS)
+        response = await ask_check(deps.settings, deps.http, request, CHECK_SECONDS)
     except (httpx.HTTPError, ValueError) as error:
         log.warning("verifiers not checked", reason=type(error).__name__)
         return VerifierCheck(_unchecked(error), [])
-    if found.teacher is not None:
-        problems.append(("algorithm.teacher.endpoint", found.teacher))
+    if response.teacher is not None:
+        problems.append(("algorithm.teacher.endpoint", response.teacher))
     paths = list(uses)
-    for problem in found.problems:
+    for problem in response.problems:
         if problem.row is None:
             problems.append((f"{paths[problem.use]}.{problem.path}", problem.message))
-    return await _read(deps, list(_scored(found, uses, sampled, datasets)), problems, later)
+    return await _read(deps, list(_scored(response, uses, sampled, datasets)), problems, later)
 
 
 async def check_named(deps: Dependencies, name: str) -> None:
@@ -128,17 +128,17 @@ async def check_upload(
 
 
 def _scored(
-    found: CheckResponse,
+    response: CheckResponse,
     uses: dict[str, Use],
     sampled: dict[str, list[SampleRow]],
     datasets: Datasets,
 ) -> Iterator[_Scored]:
     """Each dataset with each usable verifier that reads its references, once."""
-    unusable = {problem.use for problem in found.problems if problem.row is None}
+    unusable = {problem.use for problem in response.problems if problem.row is None}
     for number, (path, use) in enumerate(uses.items()):
-        if number in unusable or number in found.takes_any:
+        if number in unusable or number in response.takes_any:
             continue
-        wrong = {p.row: p.message for p in found.problems if p.use == number}
+        wrong = {p.row: p.message for p in response.problems if p.use == number}
         there = set()
         for key in dict.fromkeys(row.key for row in sampled[path]):
             record = datasets[key]
@@ -148,7 +148,7 @@ def _scored(
             numbers = [i for i, row in enumerate(sampled[path]) if row.key == key]
             sample = [sampled[path][i] for i in numbers]
             bad = [(sampled[path][i].index, wrong[i]) for i in numbers if i in wrong]
-            yield _Scored(key, record, use, sample, bad, number in found.own)
+            yield _Scored(key, record, use, sample, bad, number in response.own)
 
 
 async def _read(
@@ -157,35 +157,35 @@ async def _read(
     """Wait a while until all references are read, and say what was found."""
     warnings: list[str] = []
     checks: dict[int, ReferenceCheck] = {}
-    for number, one in enumerate(scored):
-        if one.record.rows > len(one.sample):
+    for number, use in enumerate(scored):
+        if use.record.rows > len(use.sample):
             try:
-                checks[number] = await deps.references.check(one.record, one.use, keep=not one.own)
+                checks[number] = await deps.references.check(use.record, use.use, keep=not use.own)
             except NotChecked as error:
-                warnings.append(f"{one.key}: not all references were read: {error}")
+                warnings.append(f"{use.key}: not all references were read: {error}")
     if checks:
         await asyncio.wait([check.task for check in checks.values()], timeout=WAIT_SECONDS)
-    for number, one in enumerate(scored):
+    for number, use in enumerate(scored):
         check = checks.get(number)
-        report = check.report if check and check.task.done() else _of_sample(one)
-        said = finding(check) if check else report.unreadable and report.sentence()
+        report = check.report if check and check.task.done() else _of_sample(use)
+        sentence = finding(check) if check else report.unreadable and report.sentence()
         if report.none_readable:
-            problems.append((one.key, f"{report.sentence()}. {WAY_OUT}"))
-        elif said:
-            warnings.append(f"{one.key}: {said}. Answers to these rows have no reward")
+            problems.append((use.key, f"{report.sentence()}. {WAY_OUT}"))
+        elif sentence:
+            warnings.append(f"{use.key}: {sentence}. Answers to these rows have no reward")
         elif check and not check.task.done():
             warnings.append(
-                f"{one.key}: {check.report.checked:,} of {report.rows:,} references have been read "
-                f"by verifier {one.use.verifier!r}, and the others are read now: {later}"
+                f"{use.key}: {check.report.checked:,} of {report.rows:,} references have been read "
+                f"by verifier {use.use.verifier!r}, and the others are read now: {later}"
             )
     return VerifierCheck(warnings, [check for check in checks.values() if not check.task.done()])
 
 
-def _of_sample(one: _Scored) -> ReferenceReport:
+def _of_sample(scored: _Scored) -> ReferenceReport:
     """A report on the sample alone."""
-    rows, bad = len(one.sample), one.problems
+    rows, bad = len(scored.sample), scored.problems
     return ReferenceReport(
-        one.record.name, one.use.verifier, one.record.rows, rows, len(bad), bad[:SHOWN]
+        scored.record.name, scored.use.verifier, scored.record.rows, rows, len(bad), bad[:SHOWN]
     )
 
 
@@ -200,9 +200,11 @@ def _teacher(raw: dict[str, Any]) -> str | None:
 def _rewards(raw: dict[str, Any], datasets: Datasets) -> Iterator[tuple[str, list[Any], set[str]]]:
     """The rewards of a submission: where each list of them is, and the keys of the datasets whose
     answers it scores."""
-    own = {key: found for key in _own_rewards(datasets) if (found := _at(raw, f"{key}.rewards"))}
-    scored = {key: _scored_by(key, own) for key in datasets}
-    for path, rewards in {"": _at(raw, "rewards"), **own}.items():
+    rewards_by_section = {
+        key: found for key in _own_rewards(datasets) if (found := _at(raw, f"{key}.rewards"))
+    }
+    scored = {key: _scored_by(key, rewards_by_section) for key in datasets}
+    for path, rewards in {"": _at(raw, "rewards"), **rewards_by_section}.items():
         of = {key for key, by in scored.items() if by == path}
         if rewards is not None:
             yield f"{path}.rewards".lstrip("."), rewards, of
@@ -213,11 +215,11 @@ def _own_rewards(datasets: Datasets) -> list[str]:
     return [name.removesuffix(".dataset") for name in datasets if name != "data.dataset"]
 
 
-def _scored_by(dataset: str, own: dict[str, list[Any]]) -> str:
+def _scored_by(dataset: str, rewards_by_section: dict[str, list[Any]]) -> str:
     """The section whose rewards score the dataset that this key names; empty: the run's."""
     section = dataset.removesuffix(".dataset")
     inherited = ["evaluation"] if section.startswith("evaluation.") else []
-    return next((one for one in (section, *inherited) if one in own), "")
+    return next((key for key in (section, *inherited) if key in rewards_by_section), "")
 
 
 def _at(raw: Any, key: str) -> list[Any] | None:

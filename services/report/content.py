@@ -72,7 +72,7 @@ REPEAT = "How to repeat it"
 def sections(facts: Facts, other: Facts | None = None) -> list[ReportSection]:
     """Make the sections of a run, compared with the run `other` if there is one."""
     facts, other = facts.by_set(), other.by_set() if other else None
-    found = [
+    drawn = [
         ReportSection("Result", list(_result(facts, other))),
         ReportSection("Evaluations", list(_evaluations(facts))),
         ReportSection("Data and model", list(_data(facts))),
@@ -84,7 +84,7 @@ def sections(facts: Facts, other: Facts | None = None) -> list[ReportSection]:
         ReportSection("Machines and versions", list(_machines(facts))),
         ReportSection(REPEAT, list(_repeat(facts))),
     ]
-    return [section for section in found if section.parts]
+    return [section for section in drawn if section.parts]
 
 
 def _result(facts: Facts, other: Facts | None) -> Iterator[Part]:
@@ -200,22 +200,30 @@ def _data(facts: Facts) -> Iterator[Part]:
     else:
         rows += [["dataset", _about(facts.dataset) if facts.dataset else str(data["dataset"])]]
     used = facts.record.get("dataset_rows") or ()
-    for i, one in enumerate([data, *data["mix"]] if data.get("mix") else ()):
+    for i, component in enumerate([data, *data["mix"]] if data.get("mix") else ()):
         # Only the learner knows the rows that a supervised run takes from each dataset.
         taken = [f"{used[i]:,} rows"] if used else []
-        taken += [f"{key} {one[key]:g}" for key in ("repeats", "weight") if one.get(key)]
-        name = one.get("name") or one["dataset"]
+        taken += [
+            f"{key} {component[key]:g}" for key in ("repeats", "weight") if component.get(key)
+        ]
+        name = component.get("name") or component["dataset"]
         rows.append([f"of the mixture, {name}", ", ".join(taken) or "each row once"])
     rows += [["reward", _reward(reward)] for reward in config.get("rewards") or ()]
-    for one in data.get("mix") or ():
-        rows += [[f"reward of {one.get('name')}", _reward(r)] for r in one.get("rewards") or ()]
+    for component in data.get("mix") or ():
+        rows += [
+            [f"reward of {component.get('name')}", _reward(r)]
+            for r in component.get("rewards") or ()
+        ]
     if held_out := config.get("evaluation"):
         sets = [held_out, *(held_out.get("more") or ())]
-        rows += [["held-out dataset", str(one.get("dataset"))] for one in sets]
+        rows += [["held-out dataset", str(dataset.get("dataset"))] for dataset in sets]
     if validation := config.get("validation"):
         share = f"{validation['share']:.3g} of each dataset's rows"
-        sets = [one["dataset"] if isinstance(one, dict) else one for one in validation["datasets"]]
-        rows += [["validated on", one] for one in sets or [share]]
+        sets = [
+            dataset["dataset"] if isinstance(dataset, dict) else dataset
+            for dataset in validation["datasets"]
+        ]
+        rows += [["validated on", dataset] for dataset in sets or [share]]
     if skipped := facts.series("data/skipped_rows")[1]:
         rows.append(["rows skipped, too long", f"{sum(skipped):,.0f}"])
     for name, label in (("cropped", "tokens cropped"), ("padded", "room padded")):
@@ -237,10 +245,10 @@ def _about(dataset: Row) -> str:
 def _configuration(facts: Facts, other: Facts | None) -> Iterator[Part]:
     config = facts.record["config"]
     if facts.recipe is not None and (whole := whole_recipe(facts.recipe, config)) is not None:
-        found, name = differences(config, whole), facts.recipe_name
-        if found:
+        differing, name = differences(config, whole), facts.recipe_name
+        if differing:
             yield Paragraph(f"What differs from the recipe {name} and the defaults:")
-            yield _differing(found, "this run", "recipe")
+            yield _differing(differing, "this run", "recipe")
         else:
             yield Paragraph(f"Exactly the recipe {name} with its defaults.")
     else:
@@ -248,16 +256,20 @@ def _configuration(facts: Facts, other: Facts | None) -> Iterator[Part]:
     if other is not None and other.record["kind"] != facts.record["kind"]:
         yield Paragraph(f"{other.title} is a run of another kind: configs are not compared.")
     elif other is not None:
-        found = differences(config, other.record["config"])
-        yield Paragraph(f"What differs from {other.title}:" if found else "The configs are equal.")
-        if found:
-            yield _differing(found, facts.title, other.title)
+        differing = differences(config, other.record["config"])
+        yield Paragraph(
+            f"What differs from {other.title}:" if differing else "The configs are equal."
+        )
+        if differing:
+            yield _differing(differing, facts.title, other.title)
     for warning in facts.record.get("warnings") or ():
         yield Paragraph(f"Warning: {warning}")
 
 
-def _differing(found: Sequence[Difference], ours: str, theirs: str) -> Table:
-    return Table(["key", ours, theirs], [[d.key, _value(d.run), _value(d.other)] for d in found])
+def _differing(differences: Sequence[Difference], ours: str, theirs: str) -> Table:
+    return Table(
+        ["key", ours, theirs], [[d.key, _value(d.run), _value(d.other)] for d in differences]
+    )
 
 
 def _value(value: Any) -> str:
@@ -288,7 +300,7 @@ def _curves(facts: Facts, other: Facts | None) -> Iterator[Part]:
 
 def _time(facts: Facts) -> Iterator[Part]:
     if shares := time_spent(facts):
-        rows = [[one.name, duration(one.seconds), f"{one.share:.1%}"] for one in shares]
+        rows = [[share.name, duration(share.seconds), f"{share.share:.1%}"] for share in shares]
         yield Table(["part of the steps", "time", "share"], rows)
         if waits := facts.series("time/workers_waiting_for_admission")[1]:
             yield Paragraph(
@@ -300,16 +312,16 @@ def _time(facts: Facts) -> Iterator[Part]:
 def _answers(facts: Facts) -> Iterator[Part]:
     for answers, when in ((facts.first, "the first step"), (facts.last, "the last step")):
         if answers:
-            shown = sorted(answers, key=lambda one: -(one["reward"] or 0.0))
-            for one in {id(one): one for one in (shown[0], shown[-1])}.values():
-                reward = "none" if one["reward"] is None else f"{one['reward']:.3g}"
+            shown = sorted(answers, key=lambda sample: -(sample["reward"] or 0.0))
+            for sample in {id(sample): sample for sample in (shown[0], shown[-1])}.values():
+                reward = "none" if sample["reward"] is None else f"{sample['reward']:.3g}"
                 yield Paragraph(
-                    f"In {when} (step {one['step']}), {_place(one)}: reward {reward}, "
-                    f"{one['status']}, {one['tokens']} tokens."
+                    f"In {when} (step {sample['step']}), {_place(sample)}: reward {reward}, "
+                    f"{sample['status']}, {sample['tokens']} tokens."
                 )
-                yield Code(_cut(one["prompt"]))
-                yield Code(_cut(one["completion"]))
-                for name, reason in one.get("reasons", {}).items():
+                yield Code(_cut(sample["prompt"]))
+                yield Code(_cut(sample["completion"]))
+                for name, reason in sample.get("reasons", {}).items():
                     yield Paragraph(f"{name}: {reason}")
 
 
@@ -333,16 +345,16 @@ def _tasks(facts: Facts) -> Iterator[Part]:
 
 
 def _machines(facts: Facts) -> Iterator[Part]:
-    found = hardware(facts.workers)
-    gpus = [f"{count} × {name}" for name, count in found.gpus.items()]
+    machines = hardware(facts.workers)
+    gpus = [f"{count} × {name}" for name, count in machines.gpus.items()]
     rows = [["Headrace", facts.version]]
     if facts.workers:
-        rows.append(["hosts of the pool's workers now", ", ".join(found.hosts)])
+        rows.append(["hosts of the pool's workers now", ", ".join(machines.hosts)])
         rows.append(["their GPUs", ", ".join(gpus) or "none: they compute on CPUs"])
-    if found.vllm:
-        rows.append(["their vLLM", ", ".join(found.vllm)])
+    if machines.vllm:
+        rows.append(["their vLLM", ", ".join(machines.vllm)])
     if gpus and facts.seconds:
-        hours = facts.seconds / 3600 * sum(found.gpus.values())
+        hours = facts.seconds / 3600 * sum(machines.gpus.values())
         rows.append(["GPU-hours of the workers", f"{hours:.2f}"])
     how = facts.record.get("computation") or {}
     found_gpus = re.match(r"(\d+) × (?!rank)", how.get("device", ""))

@@ -12,12 +12,12 @@ Row = Mapping[str, Any]
 def datasets_in(config: Any) -> set[str]:
     """The dataset names or ids in a config."""
     if isinstance(config, list):
-        return {found for one in config for found in datasets_in(one)}
+        return {name for part in config for name in datasets_in(part)}
     if not isinstance(config, dict):
         return set()
-    own = [config.get("dataset"), *_listed(config.get("datasets"))]
-    found = {one for one in own if isinstance(one, str) and one}
-    return found.union(*(datasets_in(one) for one in config.values()))
+    named = [config.get("dataset"), *_listed(config.get("datasets"))]
+    names = {entry for entry in named if isinstance(entry, str) and entry}
+    return names.union(*(datasets_in(part) for part in config.values()))
 
 
 def with_names(record: Row, names: Mapping[str, str]) -> Row:
@@ -27,9 +27,9 @@ def with_names(record: Row, names: Mapping[str, str]) -> Row:
 
 def _renamed(value: Any, names: Mapping[str, str], key: str = "") -> Any:
     if isinstance(value, dict):
-        return {name: _renamed(one, names, name) for name, one in value.items()}
+        return {name: _renamed(part, names, name) for name, part in value.items()}
     if isinstance(value, list):
-        return [_renamed(one, names, key) for one in value]
+        return [_renamed(part, names, key) for part in value]
     named = key in ("dataset", "datasets") and isinstance(value, str)
     return names.get(value, value) if named else value
 
@@ -101,13 +101,13 @@ class Facts:
     @property
     def names(self) -> list[str]:
         """Names of all metrics that have numbers."""
-        found = {
+        named = {
             name: None
             for row in self.metrics
             for name, value in row.items()
             if isinstance(value, int | float) and not isinstance(value, bool)
         }
-        return sorted(found)
+        return sorted(named)
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,8 @@ PARTS = {
 def time_spent(facts: Facts) -> list[Share]:
     """Divide the time of the steps into PARTS and the rest. Empty if it was not measured."""
     total = sum(facts.series("time/step")[1])
-    measured = {said: facts.series(name)[1] for name, said in PARTS.items()}
-    spent = {said: sum(seconds) for said, seconds in measured.items() if seconds}
+    measured = {label: facts.series(name)[1] for name, label in PARTS.items()}
+    spent = {label: sum(seconds) for label, seconds in measured.items() if seconds}
     if total <= 0 or not any(spent.values()):
         return []
     spent["anything else"] = max(0.0, total - sum(spent.values()))

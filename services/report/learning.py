@@ -18,13 +18,13 @@ def nothing_learned(facts: Facts) -> list[str]:
     rewards = sorted({float(row["reward/mean"]) for row in equal})
     value = f"{rewards[0]:.4g}" if len(rewards) == 1 else "the same number"
     if len(equal) == len(steps):
-        found = [f"It learned nothing: in all {len(steps):,} steps every reward was {value}."]
+        sentences = [f"It learned nothing: in all {len(steps):,} steps every reward was {value}."]
     else:
-        found = [
+        sentences = [
             f"In {len(equal):,} of {len(steps):,} steps every reward was {value}: those steps "
             "taught nothing."
         ]
-    return found + _reasons(facts.record["config"], equal, rewards)
+    return sentences + _reasons(facts.record["config"], equal, rewards)
 
 
 def _is_equal(row: Row) -> bool:
@@ -33,25 +33,25 @@ def _is_equal(row: Row) -> bool:
 
 
 def _reasons(config: Row, equal: list[Row], rewards: list[float]) -> list[str]:
-    found = []
+    reasons = []
     cut = _mean(equal, "response/truncated")
     if cut >= CUT:
         most = (config.get("sampling") or {}).get("max_tokens")
-        found.append(
+        reasons.append(
             f"{cut:.0%} of their answers were cut off before they ended: sampling.max_tokens "
             f"({most}) is too small for them."
         )
     missing = _mean(equal, "reward/missing")
     if missing > 0:
-        found.append(f"{missing:.0%} of their answers had no reward, because a verifier broke.")
+        reasons.append(f"{missing:.0%} of their answers had no reward, because a verifier broke.")
     if rewards[-1] > 0:
-        found.append("The prompts are too easy, or the verifier accepts every answer.")
+        reasons.append("The prompts are too easy, or the verifier accepts every answer.")
     else:
-        found.append(
+        reasons.append(
             "Check the verifier and its reference answers against the answers below, or start from "
             "a model that solves some prompts."
         )
-    return found
+    return reasons
 
 
 def _mean(rows: list[Row], name: str) -> float:

@@ -165,21 +165,21 @@ def reward_in(text: str) -> dict[str, Any]:
     if not lines:
         raise ValueError(NO_REWARD)
     try:
-        found = json.loads(lines[-1])
-        check_sendable(found)
+        value = json.loads(lines[-1])
+        check_sendable(value)
     except (ValueError, RecursionError):
         raise ValueError(f"its last line is no reward: {lines[-1][:200]!r}") from None
-    if isinstance(found, int | float) and not isinstance(found, bool):
-        return {"reward": found}
-    if isinstance(found, dict) and found.keys() & {"reward", "components"}:
-        return found
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return {"reward": value}
+    if isinstance(value, dict) and value.keys() & {"reward", "components"}:
+        return value
     raise ValueError(f"its last line is no reward: {lines[-1][:200]!r}")
 
 
-def check_sendable(found: Any) -> None:
+def check_sendable(value: Any) -> None:
     """Raises ValueError or RecursionError for what a request cannot have in its body, such as NaN
     or half of a surrogate pair: Python reads both from JSON."""
-    json.dumps(found, allow_nan=False, ensure_ascii=False).encode()
+    json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
 
 
 def reward_of(ended: Ended, source: str, file: Path) -> dict[str, Any] | None:

@@ -59,9 +59,9 @@ class EnvironmentPlayer:
         output = problem = ""
         reward: dict[str, Any] | None = None
         try:
-            found = _until(playing, stop)
-            output = found.transcript
-            reward = None if self._verifier else found.reward
+            outcome = _until(playing, stop)
+            output = outcome.transcript
+            reward = None if self._verifier else outcome.reward
             check_sendable(reward)
         except TimeoutError:
             problem = f"it was stopped after {self._limit:g} s"

@@ -65,7 +65,7 @@ class Players:
         playing: set[Future[None]] = set()
         while (group := self._lease()) is not None:
             self._held[group["attempt"]] = len(group["sessions"])
-            playing |= {pool.submit(self._play, group, one) for one in group["sessions"]}
+            playing |= {pool.submit(self._play, group, session) for session in group["sessions"]}
             # A session that waits for its turn has a lease that runs.
             while len(playing) >= parallel:
                 done, playing = wait(playing, return_when=FIRST_COMPLETED)
@@ -81,8 +81,8 @@ class Players:
                 self._api.post(f"/v1/runs/{self._run}/groups/{attempt}:release")
 
     def _look(self, done: set[Future[None]]) -> None:
-        for one in done:
-            one.result()
+        for future in done:
+            future.result()
 
     def _lease(self) -> dict[str, Any] | None:
         """The next group; None when the run has ended."""
@@ -188,10 +188,10 @@ class Players:
                 err.print(f"[yellow]session {session}:[/] {escape(failed)}", soft_wrap=True)
             if self.failed == self.played >= FAILURES:
                 last = ended.errors.strip().splitlines()[-1:]
-                said = f" ({last[0][:300]})" if last else ""
+                reason = f" ({last[0][:300]})" if last else ""
                 raise CliError(
                     f"none of the first {self.played} sessions earned anything that is trained, "
-                    f"the last one: {failed}{said}. What they printed is in {self._folder}"
+                    f"the last one: {failed}{reason}. What they printed is in {self._folder}"
                 )
 
     def _log(self, session: str, text: str) -> None:
@@ -203,8 +203,8 @@ class Players:
             # Play on when the disk is full.
             if "log" not in self._said:
                 self._said.add("log")
-                said = f"what sessions print is not kept: {error}"
-                err.print(f"[yellow]{escape(said)}[/]", soft_wrap=True)
+                message = f"what sessions print is not kept: {error}"
+                err.print(f"[yellow]{escape(message)}[/]", soft_wrap=True)
 
 
 def _written_at(file: Path) -> float:

@@ -63,11 +63,11 @@ def sums(seed: int = 0) -> dict[str, list[dict[str, str]]]:
 
 def upload_sums(api: Gateway, agent: bool = False) -> None:
     """The datasets of `sums`, under their names; for an `agent` also `demo-agent-…`."""
-    found: dict[str, list[Any]] = {**sums()}
+    datasets: dict[str, list[Any]] = {**sums()}
     if agent:
-        found["demo-agent-examples"] = demo_agents.conversations(found["demo-examples"])
-        found["demo-agent-train"] = demo_agents.questions(found["demo-train"])
-    for name, rows in found.items():
+        datasets["demo-agent-examples"] = demo_agents.conversations(datasets["demo-examples"])
+        datasets["demo-agent-train"] = demo_agents.questions(datasets["demo-train"])
+    for name, rows in datasets.items():
         text = "".join(json.dumps(row) + "\n" for row in rows)
         api.post("/v1/datasets", files={"file": (f"{name}.jsonl", text)}, data={"name": name})
 
@@ -184,14 +184,14 @@ def _learn(
 
 def _accuracy(api: Gateway, record: dict[str, Any], options: Options) -> dict[str, float]:
     events = [event for event in api.events(record["id"]) if not isinstance(event, str)]
-    found = [event.data["accuracy"] for event in events if event.kind == "evaluation"]
+    accuracies = [event.data["accuracy"] for event in events if event.kind == "evaluation"]
     if not options.as_json:
         print(
-            f"\nHeld-out accuracy on sums that carry: {found[0]:.3f} before, "
-            f"{found[-1]:.3f} after {record['step']} steps.",
+            f"\nHeld-out accuracy on sums that carry: {accuracies[0]:.3f} before, "
+            f"{accuracies[-1]:.3f} after {record['step']} steps.",
             flush=True,
         )
-    return {"accuracy_before": found[0], "accuracy_after": found[-1]}
+    return {"accuracy_before": accuracies[0], "accuracy_after": accuracies[-1]}
 
 
 def _rewards(trained: list[dict[str, Any]], options: Options) -> dict[str, float]:

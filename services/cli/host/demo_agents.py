@@ -123,5 +123,5 @@ class Agents:
     def check(self) -> None:
         """Raise CliError if it has failed."""
         if self.process is not None and self.process.poll():
-            said = self._log.read_text(errors="replace").strip().splitlines()
-            raise CliError(f"headrace agents has failed: {said[-1] if said else 'no reason'}")
+            lines = self._log.read_text(errors="replace").strip().splitlines()
+            raise CliError(f"headrace agents has failed: {lines[-1] if lines else 'no reason'}")

@@ -63,8 +63,8 @@ def chat(
         reference, step = run_and_step(model)
         record: dict[str, Any] = api.get(f"/v1/runs/{reference}")
         options = prompt_options(record["config"]["data"], no_template)
-        if said := template_note(record["config"]["data"], no_template):
-            err.print(f"[dim]{escape(said)}[/]", soft_wrap=True)
+        if note := template_note(record["config"]["data"], no_template):
+            err.print(f"[dim]{escape(note)}[/]", soft_wrap=True)
         if record["kind"] == "rl" and record["state"] not in ENDING:
             version = "latest" if step is None else str(step)
             name = f"{record['id']}@{version}"
@@ -101,8 +101,8 @@ def _ask_policy(
                     sys.stdout.write(text)
                     sys.stdout.flush()
             if as_json:
-                told = {"model": version, "prompt": asked, "answer": answer}
-                print_json({**told, "finish_reason": ending})
+                result = {"model": version, "prompt": asked, "answer": answer}
+                print_json({**result, "finish_reason": ending})
             else:
                 print(flush=True)
                 if ending == "length":
@@ -123,11 +123,11 @@ def conversation(prompt: str, options: dict[str, Any], no_template: bool) -> lis
     from services.contracts.rows.dataset import Row
     from services.contracts.rows.rendering import compose
 
-    own = ("system", "template")
+    names = ("system", "template")
     chosen = (
         {}
         if no_template
-        else {name: options[name] for name in own if options.get(name) is not None}
+        else {name: options[name] for name in names if options.get(name) is not None}
     )
     asked = compose(Row(prompt=prompt), PromptOptions(**chosen))
     return [{"role": "user", "content": asked}] if isinstance(asked, str) else asked

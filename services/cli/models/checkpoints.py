@@ -39,16 +39,16 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
     if step is None:
         return _whole(path)
     # A crash may have left one of the same step that was written earlier.
-    found = sorted(
+    checkpoints = sorted(
         path.parent.glob(f"step-{step:06d}-*"), key=lambda folder: folder.stat().st_mtime
     )
-    if not found:
+    if not checkpoints:
         kept = sorted({int(folder.name.split("-")[1]) for folder in path.parent.glob("step-*-*")})
         raise CliError(
             f"run {record['name']} ({record['id']}) has no checkpoint of step {step}; it has those "
             f"of {', '.join(map(str, kept))}: raise training.keep_checkpoints to keep more"
         )
-    return _whole(found[-1])
+    return _whole(checkpoints[-1])
 
 
 def _whole(checkpoint: Path) -> Path:

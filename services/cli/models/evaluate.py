@@ -100,7 +100,7 @@ def evaluate(
     if not wait:
         _queued(api, mine, other, as_json)
         return
-    ids = [one["run"]["id"] for one in (mine, other) if one is not None]
+    ids = [evaluation["run"]["id"] for evaluation in (mine, other) if evaluation is not None]
     mine, *rest = [_followed(api, id, as_json) for id in ids]
     _shown(api, mine, rest[0] if rest else None, as_json)
 
@@ -128,12 +128,12 @@ def compare(
         id = next((one["id"] for one in ended if one["state"] == "done"), "")
     if not id:
         raise CliError(f"run {run} has no evaluation that is done")
-    found = api.get(f"/v1/runs/{run}/evaluations/{id}/comparison", against=other, limit=SHOWN)
+    comparison = api.get(f"/v1/runs/{run}/evaluations/{id}/comparison", against=other, limit=SHOWN)
     if as_json:
-        print_json(found)
+        print_json(comparison)
         return
-    out.print(f"[bold]{escape(id)}[/] of run {found['evaluation']['run']}")
-    _print_comparison(found)
+    out.print(f"[bold]{escape(id)}[/] of run {comparison['evaluation']['run']}")
+    _print_comparison(comparison)
 
 
 def _absolute(model: str) -> str:
@@ -155,15 +155,15 @@ def _other(
     asked: dict[str, Any] = {**kept, "model": _absolute(against), "like": mine["run"]["id"]}
     try:
         try:
-            found: dict[str, Any] = api.get(f"/v1/evaluations/{quote(against, safe='')}")
-            if found["run"]["state"] in ("failed", "cancelled"):
+            evaluation: dict[str, Any] = api.get(f"/v1/evaluations/{quote(against, safe='')}")
+            if evaluation["run"]["state"] in ("failed", "cancelled"):
                 raise CliError(
-                    f"--against {against}: that evaluation {found['run']['state']}: take another, "
-                    "or name its model"
+                    f"--against {against}: that evaluation {evaluation['run']['state']}: "
+                    "take another, or name its model"
                 )
         except NotFound:
-            found = api.post("/v1/evaluations", json=asked)
-        return found
+            evaluation = api.post("/v1/evaluations", json=asked)
+        return evaluation
     except BaseException:
         # Nobody would read the half of a comparison.
         api.post(f"/v1/runs/{mine['run']['id']}/cancel")
@@ -176,11 +176,10 @@ def _queued(
     if as_json:
         print_json({"evaluation": mine, "against": other})
         return
-    for one in (mine, other):
-        if one is not None:
-            out.print(
-                f"[green]queued[/] [bold]{escape(one['run']['name'])}[/] as {one['run']['id']}"
-            )
+    for evaluation in (mine, other):
+        if evaluation is not None:
+            run = evaluation["run"]
+            out.print(f"[green]queued[/] [bold]{escape(run['name'])}[/] as {run['id']}")
     then = api.command("evaluations", mine["run"]["id"])
     if other is not None:
         then = api.command("compare", mine["run"]["id"], other["run"]["id"])
@@ -189,15 +188,15 @@ def _queued(
 
 def _followed(api: "Gateway", id: str, as_json: bool) -> dict[str, Any]:
     """Wait for the end of one, with its progress on stderr. Raises CliError unless it succeeds."""
-    said = ""
+    printed = ""
     try:
         while True:
-            found: dict[str, Any] = api.get(f"/v1/evaluations/{id}")
-            run = found["run"]
+            evaluation: dict[str, Any] = api.get(f"/v1/evaluations/{id}")
+            run = evaluation["run"]
             if run["state"] in FINAL:
                 break
-            if not as_json and (line := _progress(found)) != said:
-                said = line
+            if not as_json and (line := _progress(evaluation)) != printed:
+                printed = line
                 err.print(f"[dim]{escape(line)}[/]")
             time.sleep(POLL_SECONDS)
     except KeyboardInterrupt:
@@ -212,11 +211,11 @@ def _followed(api: "Gateway", id: str, as_json: bool) -> dict[str, Any]:
             f"evaluation {run['name']} ({id}) {run['state']}: {run['reason']}; "
             f"`{api.command('resume', id)}` goes on with the rows that are not answered"
         )
-    return found
+    return evaluation
 
 
-def _progress(found: dict[str, Any]) -> str:
-    run, evaluation = found["run"], found["evaluation"]
+def _progress(view: dict[str, Any]) -> str:
+    run, evaluation = view["run"], view["evaluation"]
     reason = f": {run['reason']}" if run["reason"] else ""
     if evaluation is None or not evaluation["answered"]:
         return f"{run['name']} ({run['id']}) is {run['state']}{reason}"
@@ -248,8 +247,8 @@ def _with_interval(metrics: dict[str, float], name: str) -> str:
     return f"{metrics[name]:.3f}{interval}"
 
 
-def _print_evaluation(api: "Gateway", found: dict[str, Any]) -> None:
-    run, evaluation = found["run"], found["evaluation"]
+def _print_evaluation(api: "Gateway", view: dict[str, Any]) -> None:
+    run, evaluation = view["run"], view["evaluation"]
     out.print(
         f"[bold]{escape(run['name'])}[/] ({run['id']}) {state(run['state'])} "
         f"[dim]{escape(run['reason'])}[/]"
@@ -283,24 +282,26 @@ def _of_category(figures: dict[str, float]) -> str:
     return f"{name} {figures[name]:.3f} on {figures['rows']:.0f} rows"
 
 
-def _print_comparison(found: dict[str, Any]) -> None:
-    one, other = found["comparison"], found["against"]
+def _print_comparison(view: dict[str, Any]) -> None:
+    comparison, other = view["comparison"], view["against"]
     tests = {"mcnemar": "McNemar's exact test", "sign_flip": "sign-flip permutation test"}
     out.print(
-        f"\nagainst [bold]{escape(other['id'])}[/] of run {other['run']}, on {one['rows']} rows: "
-        f"{one['metric']} {one['value']:.3f} against {one['other']:.3f}"
+        f"\nagainst [bold]{escape(other['id'])}[/] of run {other['run']}, "
+        f"on {comparison['rows']} rows: {comparison['metric']} "
+        f"{comparison['value']:.3f} against {comparison['other']:.3f}"
     )
     out.print(
-        f"  difference    {one['difference']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]  "
-        f"p = {one['p']:.3g} ({tests[one['test']]})",
+        f"  difference    {comparison['difference']:+.3f} "
+        f"[{comparison['low']:+.3f}, {comparison['high']:+.3f}]  "
+        f"p = {comparison['p']:.3g} ({tests[comparison['test']]})",
         markup=False,
     )
-    out.print(f"  rows that are better: {found['better']}, that are worse: {found['worse']}")
-    if found["differ"]:
-        out.print(f"  [yellow]they also differ in[/] {escape(', '.join(found['differ']))}")
-    for row in one["changed"]:
+    out.print(f"  rows that are better: {view['better']}, that are worse: {view['worse']}")
+    if view["differ"]:
+        out.print(f"  [yellow]they also differ in[/] {escape(', '.join(view['differ']))}")
+    for row in comparison["changed"]:
         colour = "green" if row["value"] > row["other"] else "red"
         out.print(f"  [{colour}]row {row['row']}[/]  {row['other']:.2f} → {row['value']:.2f}")
-    left = found["better"] + found["worse"] - len(one["changed"])
+    left = view["better"] + view["worse"] - len(comparison["changed"])
     if left > 0:
         out.print(f"  [dim]and {left} more rows[/]")

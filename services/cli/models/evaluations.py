@@ -46,16 +46,18 @@ def evaluations(
 ) -> None:
     """List the evaluations of RUN, or show the answers of one of them."""
     api = connect(gateway)
-    found = api.get(f"/v1/runs/{run}/evaluations")["evaluations"]
+    listed = api.get(f"/v1/runs/{run}/evaluations")["evaluations"]
     if evaluation is None:
         if as_json:
-            print_json(found)
+            print_json(listed)
         else:
-            _list(found)
+            _list(listed)
         return
-    chosen = next((one for one in found if evaluation in (one["id"], one["name"])), None)
+    chosen = next(
+        (record for record in listed if evaluation in (record["id"], record["name"])), None
+    )
     if chosen is None:
-        known = ", ".join(one["id"] for one in found[:10]) or "none yet"
+        known = ", ".join(record["id"] for record in listed[:10]) or "none yet"
         raise CliError(f"run {run} has no evaluation {evaluation!r}; it has {known}")
     answers = api.get(
         f"/v1/runs/{run}/evaluations/{chosen['id']}/answers",
@@ -75,16 +77,17 @@ def evaluations(
     out.print(Text(f"{described(answers['evaluation'])}: {shown}"), soft_wrap=True)
 
 
-def described(one: dict[str, Any]) -> str:
+def described(evaluation: dict[str, Any]) -> str:
     """An evaluation in one line."""
-    said = f"{one['id']}  step {one['step']}  {one['answered']}/{one['rows']} rows"
-    figures = one["metrics"]
+    rows = f"{evaluation['answered']}/{evaluation['rows']} rows"
+    text = f"{evaluation['id']}  step {evaluation['step']}  {rows}"
+    figures = evaluation["metrics"]
     name = "accuracy" if "accuracy" in figures else "reward"
     if name not in figures:
-        return one_line(f"{said}  {one['state']}  {one['reason']}".rstrip())
-    said = f"{said}  {name} {figures[name]:.3f}"
+        return one_line(f"{text}  {evaluation['state']}  {evaluation['reason']}".rstrip())
+    text = f"{text}  {name} {figures[name]:.3f}"
     if f"{name}_low" in figures:
-        said += f" [{figures[f'{name}_low']:.3f}, {figures[f'{name}_high']:.3f}]"
+        text += f" [{figures[f'{name}_low']:.3f}, {figures[f'{name}_high']:.3f}]"
     passed = [f"{key.replace('pass_at_', 'pass@')} {figures[key]:.3f}"
               for key in in_short(figures) if key.startswith("pass_at_")]  # fmt: skip
     if "tokens_mean" in figures:
@@ -92,13 +95,13 @@ def described(one: dict[str, Any]) -> str:
             f"{figures['tokens_mean']:.0f} tokens (p95 {figures['tokens_p95']:.0f}, "
             f"{figures['truncated']:.0%} truncated)"
         )
-    return one_line("  ".join([said, *passed]))
+    return one_line("  ".join([text, *passed]))
 
 
-def _list(found: list[dict[str, Any]]) -> None:
-    for one in found:
-        out.print(Text(described(one)), soft_wrap=True)
-        if one["categories"]:
+def _list(evaluations: list[dict[str, Any]]) -> None:
+    for evaluation in evaluations:
+        out.print(Text(described(evaluation)), soft_wrap=True)
+        if evaluation["categories"]:
             rows = [
                 (
                     f"  {of['rows']:.0f}",
@@ -106,22 +109,22 @@ def _list(found: list[dict[str, Any]]) -> None:
                     number(of.get("reward")),
                     escape(one_line(name)),
                 )
-                for name, of in one["categories"].items()
+                for name, of in evaluation["categories"].items()
             ]
             table(("  ROWS", "ACCURACY", "REWARD", "CATEGORY"), rows, "")
-    if not found:
+    if not evaluations:
         out.print("[dim]no evaluations: the run's config has none, or none is due yet[/]")
 
 
-def _show(one: dict[str, Any]) -> None:
-    category = f"  {one['category']}" if one["category"] is not None else ""
-    out.print(Text(one_line(f"row {one['row']}{category}  reference {one['reference']!r}"), "bold"))
-    if one["error"]:
-        out.print(Text(one_line(f"  not answered: {one['error']}")), soft_wrap=True)
+def _show(row: dict[str, Any]) -> None:
+    category = f"  {row['category']}" if row["category"] is not None else ""
+    out.print(Text(one_line(f"row {row['row']}{category}  reference {row['reference']!r}"), "bold"))
+    if row["error"]:
+        out.print(Text(one_line(f"  not answered: {row['error']}")), soft_wrap=True)
         return
     out.print(Text("  prompt", "dim"))
-    print_below(one["prompt"])
-    for sample in one["samples"]:
+    print_below(row["prompt"])
+    for sample in row["samples"]:
         cut = ", truncated" if sample["truncated"] else ""
         head = f"  reward {number(sample['reward'])} {sample['status']}, {sample['tokens']} tokens"
         out.print(Text(one_line(head + cut), "dim"), soft_wrap=True)

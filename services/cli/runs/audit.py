@@ -38,34 +38,34 @@ def audit(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None
     raise typer.Exit(0 if clean else FAILED)
 
 
-def _clean(found: dict[str, Any]) -> bool:
-    return not any(found[name] for name in BAD)
+def _clean(account: dict[str, Any]) -> bool:
+    return not any(account[name] for name in BAD)
 
 
 def _audit(api: "Gateway", run: str, as_json: bool) -> bool:
     """Print a run's audit. Returns whether all is well."""
-    found = api.get(f"/v1/runs/{run}/audit")
+    account = api.get(f"/v1/runs/{run}/audit")
     if as_json:
-        print_json(found)
-        return _clean(found)
+        print_json(account)
+        return _clean(account)
     # `why` counts what was trained since as trained, too: the two are read side by side.
-    rows = [("tasks", found["tasks"]), ("trained, in the checkpoint", found["trained"])]
-    rows += [(f"dropped: {reason}", count) for reason, count in found["dropped"].items()]
-    rows += [("in flight", found["in_flight"])]
+    rows = [("tasks", account["tasks"]), ("trained, in the checkpoint", account["trained"])]
+    rows += [(f"dropped: {reason}", count) for reason, count in account["dropped"].items()]
+    rows += [("in flight", account["in_flight"])]
     for name, count in rows:
         out.print(f"{escape(name):<28}{count:>10,}")
     for name in BAD:
-        style = "red" if found[name] else "green"
-        out.print(f"{name.replace('_', ' '):<28}[{style}]{found[name]:>10,}[/]")
-    allowed = found["max_staleness_allowed"]
+        style = "red" if account[name] else "green"
+        out.print(f"{name.replace('_', ' '):<28}[{style}]{account[name]:>10,}[/]")
+    allowed = account["max_staleness_allowed"]
     of = "" if allowed is None else f" of {allowed} allowed"
-    out.print(f"{'staleness seen, at most':<28}{found['max_staleness_seen']:>10,}{of}")
+    out.print(f"{'staleness seen, at most':<28}{account['max_staleness_seen']:>10,}{of}")
     out.print(
         "[dim]Tasks count as trained once a checkpoint covers them; until then they are in flight. "
         "Tasks in flight of a run that is over wait for a run that resumes it.[/]"
     )
-    for text in found["unknown"]:
+    for text in account["unknown"]:
         out.print(f"[yellow]not known: {escape(text)}[/]", soft_wrap=True)
-    for problem in found["problems"]:
+    for problem in account["problems"]:
         out.print(f"[red]{escape(problem)}[/]", soft_wrap=True)
-    return _clean(found)
+    return _clean(account)

@@ -37,9 +37,9 @@ def show_chain_dry_run(answer: dict[str, Any], as_json: bool) -> None:
 def _show(answer: dict[str, Any]) -> None:
     show_checked(answer)
     # An older gateway knows no mixtures.
-    for one in answer.get("mixture") or ():
-        rows = f"{one['per_epoch']:,} of an epoch's rows, from {one['rows']:,} rows"
-        out.print(f"[bold]dataset[/]  {escape(one['name'])}: {one['share']:.0%}, {rows}")
+    for share in answer.get("mixture") or ():
+        rows = f"{share['per_epoch']:,} of an epoch's rows, from {share['rows']:,} rows"
+        out.print(f"[bold]dataset[/]  {escape(share['name'])}: {share['share']:.0%}, {rows}")
     estimate = answer["estimate"]
     if estimate is None:
         out.print("[dim]the model is not on the gateway's host: what the run needs is not known[/]")

@@ -78,7 +78,7 @@ def _typed(key: str, parts: list[str], text: str) -> Any:
     annotations = _annotations(parts)
     if not (annotations and all(map(_is_text, annotations))):
         return set_value(key, text)
-    if text == "null" and any(type(None) in _members(one) for one in annotations):
+    if text == "null" and any(type(None) in _members(annotation) for annotation in annotations):
         return None
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
         err.print(f"[dim]--set {escape(key)}: the quotes around the text are part of it[/]")
@@ -103,7 +103,7 @@ def file_text(key: str, name: str) -> str:
 
 def _with_new_lines(text: str) -> str:
     r"""`text` with a new line for each `\n`; `\\n` is for the two characters."""
-    return re.sub(r"\\(\\n|n)", lambda found: "\n" if found[1] == "n" else "\\n", text)
+    return re.sub(r"\\(\\n|n)", lambda match: "\n" if match[1] == "n" else "\\n", text)
 
 
 def _annotations(parts: list[str]) -> list[Any]:
@@ -114,17 +114,17 @@ def _annotations(parts: list[str]) -> list[Any]:
     from services.contracts.config import RLConfig, SFTConfig
     from services.contracts.config.parsing.tags import fields_of
 
-    found: list[Any] = [RLConfig, SFTConfig]
+    annotations: list[Any] = [RLConfig, SFTConfig]
     for part in parts:
         inside: list[Any] = []
-        for one in (member for annotation in found for member in _members(annotation)):
+        for one in (member for annotation in annotations for member in _members(annotation)):
             if isinstance(one, type) and issubclass(one, BaseModel):
                 if part in (fields := fields_of(one)):
                     inside.append(fields[part].annotation)
             elif get_origin(one) is list and part.isdecimal():
                 inside += get_args(one)
-        found = inside
-    return found
+        annotations = inside
+    return annotations
 
 
 def _members(annotation: Any) -> list[Any]:
@@ -138,11 +138,14 @@ def _members(annotation: Any) -> list[Any]:
 
 def _is_text(annotation: Any) -> bool:
     """Whether a value of this type is text, or text or null."""
-    members = [one for one in _members(annotation) if one is not type(None)]
+    members = [member for member in _members(annotation) if member is not type(None)]
     return bool(members) and all(
-        one is str
-        or (get_origin(one) is Literal and all(isinstance(value, str) for value in get_args(one)))
-        for one in members
+        member is str
+        or (
+            get_origin(member) is Literal
+            and all(isinstance(value, str) for value in get_args(member))
+        )
+        for member in members
     )
 
 

@@ -35,11 +35,11 @@ def preview(
     if model is not None:
         settings.append(f"model.path={model}")
     request = run_request(recipe, settings) | {"rows": rows, "start": start}
-    found: dict[str, Any] = connect(gateway).post("/v1/preview", json=request)
+    answer: dict[str, Any] = connect(gateway).post("/v1/preview", json=request)
     if as_json:
-        print_json(found)
+        print_json(answer)
         return
-    show_checked({**found, "preview": None})
-    show_rendering(found)
-    if not found["rows"]:
-        out.print(f"[dim]{escape(dataset)} has {found['total']:,} rows: none from {start} on[/]")
+    show_checked({**answer, "preview": None})
+    show_rendering(answer)
+    if not answer["rows"]:
+        out.print(f"[dim]{escape(dataset)} has {answer['total']:,} rows: none from {start} on[/]")

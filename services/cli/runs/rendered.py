@@ -31,12 +31,12 @@ def show_checked(answer: dict[str, Any]) -> None:
         show_rendering(preview)
 
 
-def show_rendering(found: dict[str, Any]) -> None:
+def show_rendering(rendering: dict[str, Any]) -> None:
     """Print rows, and what is to be known of them."""
-    for row in found["rows"]:
-        show_row(row, found["form"])
-    if found["note"]:
-        out.print(f"[dim]{escape(found['note'])}[/]", soft_wrap=True)
+    for row in rendering["rows"]:
+        show_row(row, rendering["form"])
+    if rendering["note"]:
+        out.print(f"[dim]{escape(rendering['note'])}[/]", soft_wrap=True)
 
 
 def show_row(row: dict[str, Any], form: str | None) -> None:

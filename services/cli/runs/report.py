@@ -39,17 +39,17 @@ def report(
     the run are in it.
     """
     api = connect(gateway)
-    found = find(api, run)
-    id = found.record["id"]
+    named = find(api, run)
+    id = named.record["id"]
     place = folder or Path(f"report-{quote(id, safe='')}")
-    if found.kind == "chain":
-        title, parts = _chain(api, found.record, against)
+    if named.kind == "chain":
+        title, parts = _chain(api, named.record, against)
     else:
         title, parts = _run(api, id, against)
     _write(place, title, parts)
     page, text = place / "report.html", place / "report.md"
     if as_json:
-        print_json({found.kind: id, "html": str(page), "markdown": str(text)})
+        print_json({named.kind: id, "html": str(page), "markdown": str(text)})
         return
     out.print(f"{escape(str(page))}\n{escape(str(text))}", soft_wrap=True)
 
@@ -94,15 +94,15 @@ def gathered(api: "Gateway", run: str) -> "Facts":
     record = api.get(f"/v1/runs/{run}")
     id, config, recipe = record["id"], record["config"], record.get("recipe") or record["name"]
     newest = api.get(f"/v1/runs/{id}/samples", limit=SHOWN)["samples"]
-    found = {one: _or_none(api, "/v1/datasets", one) for one in sorted(datasets_in(config))}
-    names = {one: dataset["name"] for one, dataset in found.items() if dataset}
+    datasets = {name: _or_none(api, "/v1/datasets", name) for name in sorted(datasets_in(config))}
+    names = {name: dataset["name"] for name, dataset in datasets.items() if dataset}
     return Facts(
         record=with_names(record, names),
         metrics=list(api.pages(f"/v1/runs/{id}/metrics", "metrics", "start")),
         first=api.get(f"/v1/runs/{id}/samples", step=1, limit=SHOWN)["samples"],
         last=[row for row in newest if 1 < row["step"] == newest[0]["step"]],
         audit=api.get(f"/v1/runs/{id}/audit"),
-        dataset=found.get(str(config.get("data", {}).get("dataset"))),
+        dataset=datasets.get(str(config.get("data", {}).get("dataset"))),
         workers=api.get("/v1/workers", pool=record["pool"])["workers"],
         recipe=(_or_none(api, "/v1/recipes", recipe) or {}).get("config"),
         version=version("headrace"),

@@ -59,10 +59,10 @@ def watch(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None
     With --json each event is one line of JSON.
     """
     api = connect(gateway)
-    found = find(api, run)
-    if found.kind == "chain":
-        follow_chain(api, found.record["id"], as_json)
-    follow_run(api, found.record["id"], as_json)
+    named = find(api, run)
+    if named.kind == "chain":
+        follow_chain(api, named.record["id"], as_json)
+    follow_run(api, named.record["id"], as_json)
 
 
 def follow_run(api: "Gateway", run: str, as_json: bool) -> None:
@@ -87,9 +87,9 @@ def cancel(
 ) -> None:
     """Cancel RUN, or a chain; `headrace resume RUN` continues it later from its checkpoint."""
     api = connect(gateway)
-    found = find(api, run)
-    before = found.record
-    record = api.post(f"{found.path}/cancel", params={"now": now})
+    named = find(api, run)
+    before = named.record
+    record = api.post(f"{named.path}/cancel", params={"now": now})
     if as_json:
         print_json(record)
         return
@@ -97,7 +97,7 @@ def cancel(
     name = f"{escape(record['name'])} ({record['id']})"
     over = before["state"] == "cancelled" or (again and not now)
     out.print(f"{state(record['state'])} {name}" + " already, nothing to do" * over)
-    if now and not over and found.kind == "run":
+    if now and not over and named.kind == "run":
         out.print(escape(what_is_lost(before)), soft_wrap=True)
 
 
@@ -132,16 +132,16 @@ def rm(
     made; and for a name that several runs have.
     """
     api = connect(gateway)
-    named = {one.record["id"]: one for one in (find(api, run) for run in runs)}
+    named = {target.record["id"]: target for target in (find(api, run) for run in runs)}
     # The newest first: it may continue an older one.
-    ordered = sorted(named.values(), key=lambda one: one.record["created"], reverse=True)
+    ordered = sorted(named.values(), key=lambda target: target.record["created"], reverse=True)
     if not yes:
         _confirm(ordered)
     gone: list[str] = []
-    for one in ordered:
-        record = one.record
+    for target in ordered:
+        record = target.record
         try:
-            api.delete(one.path)
+            api.delete(target.path)
         except CliError as error:
             before = f"; deleted before it: {', '.join(gone)}" if gone and as_json else ""
             raise CliError(error.message + before, error.problems, error.code) from None
@@ -155,10 +155,10 @@ def rm(
 def _confirm(ordered: list[Found]) -> None:
     if not sys.stdin.isatty():
         raise CliError("what is deleted is gone for good: say --yes if nobody can be asked")
-    for found in ordered:
-        record = found.record
-        size = f"step {steps_done(record) or 0}" if found.kind == "run" else ""
-        if found.kind == "chain":
+    for target in ordered:
+        record = target.record
+        size = f"step {steps_done(record) or 0}" if target.kind == "run" else ""
+        if target.kind == "chain":
             size = f"{sum(len(step['runs']) for step in record['steps'])} runs"
         name = f"[bold]{escape(record['name'])}[/]"
         # Not where --json goes.

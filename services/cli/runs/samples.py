@@ -21,55 +21,55 @@ def samples(
     the newest ones, the last step at the end (with --json first). For a run that has failed, or
     has not trained yet, also show the newest judged answers."""
     api = connect(gateway)
-    found = api.get(f"/v1/runs/{run}/samples", step=step, limit=limit)
+    answers = api.get(f"/v1/runs/{run}/samples", step=step, limit=limit)
     if as_json:
-        print_json(found)
+        print_json(answers)
         return
-    for one in reversed([*found["judged"], *found["samples"]]):
-        show(one)
-    if not found["samples"] and not found["judged"]:
+    for answer in reversed([*answers["judged"], *answers["samples"]]):
+        show(answer)
+    if not answers["samples"] and not answers["judged"]:
         of = f" of step {step}" if step else ""
-        said = f"no answers{of}: they are kept when they are judged"
+        message = f"no answers{of}: they are kept when they are judged"
         if api.get(f"/v1/runs/{run}")["kind"] == "sft":
-            said = "a supervised run samples no answers: `headrace watch` and `headrace report` "
-            said += "show its validation, and `headrace eval` samples some"
-        out.print(f"[dim]{said}[/]", soft_wrap=True)
+            message = "a supervised run samples no answers: `headrace watch` and `headrace report` "
+            message += "show its validation, and `headrace eval` samples some"
+        out.print(f"[dim]{message}[/]", soft_wrap=True)
 
 
-def show(one: dict[str, Any]) -> None:
+def show(sample: dict[str, Any]) -> None:
     """Print one answer."""
     facts = [
-        f"advantage {number(one['advantage'])}",
-        f"{one['tokens']} tokens, {one['finish_reason']}",
-        f"{origin(one)}, task {one['task']}",
-        f"version {', '.join(map(str, one['versions'])) or '–'}",
+        f"advantage {number(sample['advantage'])}",
+        f"{sample['tokens']} tokens, {sample['finish_reason']}",
+        f"{origin(sample)}, task {sample['task']}",
+        f"version {', '.join(map(str, sample['versions'])) or '–'}",
     ]
-    reward = f"reward {number(one['reward'])} {one['status']}"
-    begin = one_line(f"step {one['step']}  {reward}" if one["step"] else f"judged  {reward}")
+    reward = f"reward {number(sample['reward'])} {sample['status']}"
+    begin = one_line(f"step {sample['step']}  {reward}" if sample["step"] else f"judged  {reward}")
     head = Text.assemble((begin, "bold"), "  ", one_line("  ".join(facts)))
     out.print(head, soft_wrap=True)
-    if len(one["components"]) > 1:
-        parts = (f"{name} {number(value)}" for name, value in one["components"].items())
+    if len(sample["components"]) > 1:
+        parts = (f"{name} {number(value)}" for name, value in sample["components"].items())
         out.print(Text("  " + "  ".join(map(one_line, parts))), soft_wrap=True)
-    show_reasons(one)
+    show_reasons(sample)
     for name in ("prompt", "completion", "reference"):
-        if one[name]:
+        if sample[name]:
             out.print(Text(f"  {name}", "dim"))
-            print_below(one[name])
+            print_below(sample[name])
     out.print()
 
 
-def show_reasons(one: dict[str, Any]) -> None:
+def show_reasons(sample: dict[str, Any]) -> None:
     """Print what each verifier says of an answer."""
-    for name, reason in one["reasons"].items():
+    for name, reason in sample["reasons"].items():
         out.print(Text(one_line(f"  {name}: {reason}"), "italic"), soft_wrap=True)
 
 
-def origin(one: dict[str, Any]) -> str:
+def origin(sample: dict[str, Any]) -> str:
     """Where its prompt came from."""
-    if one["own"] is None:
-        return f"row {one['row']}"
-    return f"a client's prompt {one['own']!r}" if one["own"] else "a client's prompt"
+    if sample["own"] is None:
+        return f"row {sample['row']}"
+    return f"a client's prompt {sample['own']!r}" if sample["own"] else "a client's prompt"
 
 
 def number(value: float | None) -> str:

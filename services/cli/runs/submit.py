@@ -141,8 +141,8 @@ def _named_file(recipe: str) -> dict[str, Any] | None:
 def _chain_recipe(name: str) -> dict[str, Any] | None:
     from recipes import find_chain
 
-    found = find_chain(name)
-    return found.config if found else None
+    recipe = find_chain(name)
+    return recipe.config if recipe else None
 
 
 def _submit_chain(
@@ -199,15 +199,15 @@ def resume(
     overrides = overrides_from(set_ or [])
     api = connect(gateway)
     reference, step = run_and_step(run)
-    found = find(api, reference)
-    if found.kind == "run":
+    named = find(api, reference)
+    if named.kind == "run":
         at = "" if step is None else f"@{step}"
-        request = {"resume_from": f"{found.record['id']}{at}", "config": overrides, "name": name}
+        request = {"resume_from": f"{named.record['id']}{at}", "config": overrides, "name": name}
         _submit(request, follow, as_json, gateway)
         return
     if problem := next(_unsendable(overrides, ""), None):
         raise CliError(problem)
-    chain = api.post(f"{found.path}/resume", json={"config": overrides})
+    chain = api.post(f"{named.path}/resume", json={"config": overrides})
     if follow:
         follow_chain(api, chain["id"], as_json)
     if as_json:

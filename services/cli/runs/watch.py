@@ -93,8 +93,8 @@ def _display(view: RunView, remark: str) -> RenderableType:
     )
     width = max(10, min(out.width - 24, 80))
     parts: list[RenderableType] = [head, _progress(view)]
-    if said := figures(view.metrics):
-        parts.append(Text("  ·  ".join(said), overflow="ellipsis"))
+    if shown := figures(view.metrics):
+        parts.append(Text("  ·  ".join(shown), overflow="ellipsis"))
     if view.rewards:
         low, high = min(view.rewards), max(view.rewards)
         parts.append(
@@ -105,8 +105,8 @@ def _display(view: RunView, remark: str) -> RenderableType:
             )
         )
     if view.evaluations:
-        said = [f"{accuracy:.3f} at step {step}" for step, accuracy in view.evaluations[-4:]]
-        parts.append(Text.assemble(("held-out ", "dim"), " → ".join(said)))
+        accuracies = [f"{accuracy:.3f} at step {step}" for step, accuracy in view.evaluations[-4:]]
+        parts.append(Text.assemble(("held-out ", "dim"), " → ".join(accuracies)))
     parts += [Text(line, "dim", overflow="ellipsis", no_wrap=True) for line in view.lines]
     if remark:
         parts.append(Text(remark, "yellow"))

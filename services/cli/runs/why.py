@@ -21,31 +21,34 @@ def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
             out.print()
         record = api.get(f"/v1/runs/{present_run(record)}")
     run = record["id"]
-    found = api.get(f"/v1/runs/{run}/why")
+    diagnosis = api.get(f"/v1/runs/{run}/why")
     if as_json:
-        print_json(found)
+        print_json(diagnosis)
         return
-    style = "green" if found["cause"] in FINE else "yellow"
-    cause = f"[bold {style}]{found['cause'].replace('_', ' ')}[/]"
-    out.print(f"{cause}: {escape(found['words'])}", soft_wrap=True)
-    steps = f"step {found['step']} of {'?' if found['max_steps'] is None else found['max_steps']}"
-    if (ago := found["last_step_seconds_ago"]) is not None:
+    style = "green" if diagnosis["cause"] in FINE else "yellow"
+    cause = f"[bold {style}]{diagnosis['cause'].replace('_', ' ')}[/]"
+    out.print(f"{cause}: {escape(diagnosis['words'])}", soft_wrap=True)
+    max_steps = "?" if diagnosis["max_steps"] is None else diagnosis["max_steps"]
+    steps = f"step {diagnosis['step']} of {max_steps}"
+    if (ago := diagnosis["last_step_seconds_ago"]) is not None:
         steps += f", the last one {duration(ago)} ago"
-    out.print(f"\n{escape(found['name'])} ({found['run']}): {state(found['state'])}, {steps}")
-    if found["cause"] != "over":
-        _progress(found, record["kind"] == "rl")
-    if found["remarks"]:
+    out.print(
+        f"\n{escape(diagnosis['name'])} ({diagnosis['run']}): {state(diagnosis['state'])}, {steps}"
+    )
+    if diagnosis["cause"] != "over":
+        _progress(diagnosis, record["kind"] == "rl")
+    if diagnosis["remarks"]:
         out.print("\n[bold]warnings and errors[/]")
-        for one in found["remarks"]:
-            said = f"{one['source']}: {one['text']}"
-            out.print(f"  {duration(one['seconds_ago'])} ago  {escape(said)}", soft_wrap=True)
+        for remark in diagnosis["remarks"]:
+            text = f"{remark['source']}: {remark['text']}"
+            out.print(f"  {duration(remark['seconds_ago'])} ago  {escape(text)}", soft_wrap=True)
 
 
-def _progress(found: dict[str, Any], samples: bool) -> None:
+def _progress(diagnosis: dict[str, Any], samples: bool) -> None:
     """Print what its processes do. `samples`: whether workers sample for it."""
     if samples:
-        _tasks(found)
-    if learner := found["learner"]:
+        _tasks(diagnosis)
+    if learner := diagnosis["learner"]:
         held = learner["held_seconds"]
         since = f", for {duration(held)}" if held is not None else ""
         pid = f" (pid {learner['pid']})" if learner["pid"] else ""
@@ -55,22 +58,22 @@ def _progress(found: dict[str, Any], samples: bool) -> None:
         )
     else:
         out.print("learner: [red]none is alive[/]")
-    for part, words in found["computation"].items():
+    for part, words in diagnosis["computation"].items():
         out.print(f"  {escape(part.replace('_', ' '))}: {escape(words)}", soft_wrap=True)
     if samples:
-        _workers(found)
+        _workers(diagnosis)
 
 
-def _tasks(found: dict[str, Any]) -> None:
-    counts = {place: count for place, count in found["flow"].items() if count}
+def _tasks(diagnosis: dict[str, Any]) -> None:
+    counts = {place: count for place, count in diagnosis["flow"].items() if count}
     filtered = counts.pop("filtered", 0)
     flow = ", ".join(f"{count} {place}" for place, count in counts.items())
     out.print(f"tasks in flight: {flow or 'none'}")
     if filtered:
         out.print(f"groups filtered while the present batch was collected: {filtered}")
-    if oldest := found["oldest"]:
+    if oldest := diagnosis["oldest"]:
         out.print(f"oldest in flight: {escape(_described(oldest))}", soft_wrap=True)
-    if evaluation := found["evaluation"]:
+    if evaluation := diagnosis["evaluation"]:
         by = ", ".join(evaluation["workers"]) or "no worker yet"
         waiting = f"; {evaluation['waiting']} more wait" if evaluation["waiting"] else ""
         out.print(
@@ -83,22 +86,22 @@ def _tasks(found: dict[str, Any]) -> None:
         )
 
 
-def _workers(found: dict[str, Any]) -> None:
+def _workers(diagnosis: dict[str, Any]) -> None:
     out.print()
     table(
         ("WORKER", "STATE", "VERSION", "IN FLIGHT", "SCORING", "TOKENS/S", "RESTARTS", "SEEN"),
         [
             (
-                escape(one["id"]),
-                worker_state(one["state"]),
-                "" if one["version"] is None else str(one["version"]),
-                str(one["groups_in_flight"] + one["evaluation_rows"]),
-                str(one["scoring"]),
-                f"{one['tokens_per_second']:,.0f}",
-                str(one["restarts"]),
-                f"{duration(found['heard'][one['id']])} ago",
+                escape(worker["id"]),
+                worker_state(worker["state"]),
+                "" if worker["version"] is None else str(worker["version"]),
+                str(worker["groups_in_flight"] + worker["evaluation_rows"]),
+                str(worker["scoring"]),
+                f"{worker['tokens_per_second']:,.0f}",
+                str(worker["restarts"]),
+                f"{duration(diagnosis['heard'][worker['id']])} ago",
             )
-            for one in found["workers"]
+            for worker in diagnosis["workers"]
         ],
         "no workers: `headrace up` starts one; more with `headrace scale rollout=2`",
     )

@@ -107,9 +107,9 @@ async def _look(deps: Dependencies, id: str) -> tuple[ChainRecord, bool]:
     return chain, False
 
 
-def _same(one: ChainRecord, other: ChainRecord) -> bool:
+def _same(chain: ChainRecord, other: ChainRecord) -> bool:
     """Whether the present run is still the same, and nobody has asked for an end."""
-    return one.step.run == other.step.run and one.state == other.state
+    return chain.step.run == other.step.run and chain.state == other.state
 
 
 async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
@@ -191,7 +191,7 @@ async def _resolved(
     paths = {}
     for key, path in references(config).items():
         name, which = referred(path) or ("", "")
-        step = next((one for one in chain.steps if one.name == name), None)
+        step = next((candidate for candidate in chain.steps if candidate.name == name), None)
         run = await deps.store.runs.get(step.run) if step else None
         if run is None:
             before = path_at(previous.config, key) if previous else None
@@ -241,6 +241,6 @@ async def _best_step(deps: Dependencies, run: RunRecord, named: str) -> int:
 def _said(error: Exception) -> str:
     """The reason in words, with each problem's key."""
     if isinstance(error, Problem):
-        listed = "; ".join(f"{one.path}: {one.message}" for one in error.problems)
+        listed = "; ".join(f"{problem.path}: {problem.message}" for problem in error.problems)
         return listed or error.detail
     return str(error)

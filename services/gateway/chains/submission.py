@@ -131,8 +131,8 @@ async def dry_run_of(deps: Dependencies, submission: ChainSubmission) -> ChainDr
     """Resolve each step, including steps that do not fit. Raise Problem as `accept_chain` does."""
     record, _, accepted = await accept_chain(deps, submission, fitting=False)
     steps = [
-        StepDryRun(name=step.name, **dict(described_run(one)))
-        for step, one in zip(record.steps, accepted, strict=True)
+        StepDryRun(name=step.name, **dict(described_run(run)))
+        for step, run in zip(record.steps, accepted, strict=True)
     ]
     return ChainDryRun(name=record.name, steps=steps)
 
@@ -170,8 +170,10 @@ async def accept_chain(
             if wrong:
                 raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "", wrong)
         except Problem as error:
-            found = [(one.path, one.message) for one in error.problems] or [("", error.detail)]
-            problems += [(_place(given.name, path), text) for path, text in found]
+            listed = [(problem.path, problem.message) for problem in error.problems] or [
+                ("", error.detail)
+            ]
+            problems += [(_place(given.name, path), text) for path, text in listed]
         else:
             model, config = _makes(given.name, accepted), accepted.record.config
             step = ChainStep(

@@ -36,8 +36,8 @@ class AnswerWriter:
     def events(self, piece: Piece, with_usage: bool) -> Iterator[bytes]:
         """The events of one piece."""
         if piece.text:
-            said = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
-            yield self._event(said)
+            choice = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
+            yield self._event(choice)
         for delta in _deltas(piece.message or {}):
             yield self._event({"delta": delta})
         if piece.failure is not None:
@@ -54,8 +54,8 @@ class AnswerWriter:
         away = SessionProblem(HTTPStatus.SERVICE_UNAVAILABLE, "Redis cannot be reached: ask again")
         yield _line({"error": (error if isinstance(error, SessionProblem) else away).error})
 
-    def _event(self, said: dict[str, Any], reason: str | None = None) -> bytes:
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": reason}
+    def _event(self, part: dict[str, Any], reason: str | None = None) -> bytes:
+        choice = {"index": 0, **part, "logprobs": None, "finish_reason": reason}
         return _line(self._head(".chunk") | {"choices": [choice]})
 
     def _head(self, chunk: str) -> dict[str, Any]:
@@ -76,9 +76,9 @@ def problem_of(failure: Failure) -> SessionProblem:
 
 
 def _deltas(message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    said = {name: value for name, value in message.items() if name not in ("tool_calls", "role")}
-    if any(said.values()):
-        yield said
+    delta = {name: value for name, value in message.items() if name not in ("tool_calls", "role")}
+    if any(delta.values()):
+        yield delta
     for index, call in enumerate(message.get("tool_calls") or []):
         yield {"tool_calls": [{"index": index, **call}]}
 

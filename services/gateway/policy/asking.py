@@ -42,10 +42,10 @@ class Asking:
                 after, heard, kept = "0", time.monotonic(), time.monotonic()
                 end = heard + ANSWER_SECONDS
                 while True:
-                    after, found = await calls.pieces(run.id, self._id, after, READ_SECONDS)
+                    after, arrived = await calls.pieces(run.id, self._id, after, READ_SECONDS)
                     now = time.monotonic()
-                    heard = now if found else heard
-                    for piece in found:
+                    heard = now if arrived else heard
+                    for piece in arrived:
                         if piece.version is not None:
                             self.model = f"{run.id}@{piece.version}"
                         yield piece

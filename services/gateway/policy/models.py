@@ -38,9 +38,9 @@ def parse_model(model: object) -> Asked:
 
 def serving(workers: Sequence[WorkerRecord], run: RunRecord) -> list[WorkerRecord]:
     """Return the workers that serve a version of the run's policy, newest version first."""
-    found = [worker for worker in workers if worker.serves(run.id)]
+    ready = [worker for worker in workers if worker.serves(run.id)]
     # A learner that took the run over may have gone back; prefer versions of its lineage.
-    newest = [worker for worker in found if worker.lineage == run.lineage] or found
+    newest = [worker for worker in ready if worker.lineage == run.lineage] or ready
     return sorted(newest, key=lambda worker: worker.version or 0, reverse=True)
 
 

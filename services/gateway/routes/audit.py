@@ -16,7 +16,7 @@ async def audit(deps: Deps, record: RunDep) -> Audit:
     """Account for every task of a run, and of the runs that it continues, from the ledger and the
     stores, not from counters. `lost` and `duplicated` are always 0; `unknown` counts tasks whose
     entries Redis has lost."""
-    found = await deps.store.ledger.audit(record.id)
+    account = await deps.store.ledger.audit(record.id)
     if problem := await anyio.to_thread.run_sync(lost_commit, deps.volume.root, record):
-        found.unknown.append(problem)
-    return found
+        account.unknown.append(problem)
+    return account

@@ -124,8 +124,8 @@ async def list_all(
 
 async def shown(deps: Dependencies, chain: ChainRecord) -> ChainView:
     """A chain with what the runs of its steps say."""
-    found = await deps.store.runs.summaries([step.run for step in chain.steps])
-    return viewed(chain, {run.id: run for run in found if run is not None})
+    summaries = await deps.store.runs.summaries([step.run for step in chain.steps])
+    return viewed(chain, {run.id: run for run in summaries if run is not None})
 
 
 @router.get("/{chain}", summary="Show a chain", responses=responses(CHAIN_PROBLEMS))

@@ -149,8 +149,8 @@ async def upload(
 ) -> Uploaded | Response:
     """Convert uploaded files into a dataset. Uploading the same again changes nothing (200). Other
     rows under a name that exists are refused (409), and so is a mapping with other defaults."""
-    files = [SourceFile(one.file, PurePath(one.filename or "upload").name) for one in file]
-    chosen = name or _name_from([one.name for one in files])
+    files = [SourceFile(part.file, PurePath(part.filename or "upload").name) for part in file]
+    chosen = name or _name_from([part.name for part in files])
     columns = _mapping(mapping)
     if verifier is not None:
         await check_named(deps, verifier)
@@ -261,11 +261,11 @@ async def preview(
 ) -> Response:
     """Rows by index, as rollout workers see them."""
     indices = range(start, min(start + rows, record.rows))
-    found = await anyio.to_thread.run_sync(DatasetReader(deps.volume, record).rows, indices)
+    read = await anyio.to_thread.run_sync(DatasetReader(deps.volume, record).rows, indices)
     shown = DatasetPreview(
         rows=[
             PreviewRow(index=index, prompt=row.prompt, answer=row.answer, columns=row.columns)
-            for index, row in zip(indices, found, strict=True)
+            for index, row in zip(indices, read, strict=True)
         ],
         total=record.rows,
     )

@@ -46,10 +46,10 @@ async def evaluations(deps: Deps, record: RunDep) -> RunEvaluations:
     # First those of Redis: one that ends meanwhile has its result before it leaves Redis.
     unfinished = await _unfinished(deps, record.id)
     ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, record.id)))
-    known = {one.id for one in ended}
-    found = [*ended, *(one for one in unfinished if one.id not in known)]
-    found.sort(key=lambda one: (-one.step, one.asked))
-    return RunEvaluations(run=record.id, evaluations=found)
+    known = {result.id for result in ended}
+    listed = [*ended, *(waiting for waiting in unfinished if waiting.id not in known)]
+    listed.sort(key=lambda result: (-result.step, result.asked))
+    return RunEvaluations(run=record.id, evaluations=listed)
 
 
 async def _one(
@@ -63,19 +63,19 @@ async def _one(
         ),
     ],
 ) -> EvaluationRecord:
-    found = await _result(deps, record.id, evaluation)
-    if found is not None:
-        return found
+    result = await _result(deps, record.id, evaluation)
+    if result is not None:
+        return result
     unfinished = await _unfinished(deps, record.id)
-    for one in unfinished:
-        if one.id == evaluation:
-            return one
+    for candidate in unfinished:
+        if candidate.id == evaluation:
+            return candidate
     ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, record.id)))
     # It may have ended since it was looked for.
-    for one in ended:
-        if one.id == evaluation:
-            return one
-    known = ", ".join(one.id for one in [*ended, *unfinished][-10:]) or "none yet"
+    for candidate in ended:
+        if candidate.id == evaluation:
+            return candidate
+    known = ", ".join(candidate.id for candidate in [*ended, *unfinished][-10:]) or "none yet"
     raise Problem(
         HTTPStatus.NOT_FOUND, f"run {record.id} has no evaluation {evaluation!r}; it has {known}"
     )
@@ -87,9 +87,9 @@ EvaluationDep = Annotated[EvaluationRecord, Depends(_one)]
 @router.get(
     "/{run}/evaluations/{evaluation}", summary="One evaluation", responses=responses(PROBLEMS)
 )
-async def one_evaluation(found: EvaluationDep) -> EvaluationRecord:
+async def one_evaluation(evaluation: EvaluationDep) -> EvaluationRecord:
     """One evaluation with its figures, or its progress."""
-    return found
+    return evaluation
 
 
 @router.get(
@@ -102,7 +102,7 @@ async def one_evaluation(found: EvaluationDep) -> EvaluationRecord:
 async def answers(
     deps: Deps,
     record: RunDep,
-    found: EvaluationDep,
+    evaluation: EvaluationDep,
     offset: Annotated[int, Query(ge=0, description="Matching rows to leave out.")] = 0,
     limit: Annotated[int, Query(ge=1, le=200, description="At most so many rows.")] = 20,
     verdict: Annotated[
@@ -117,13 +117,13 @@ async def answers(
 ) -> Answers:
     """Every answer with its prompt, reference answer, reward and verdict, page by page."""
     parts = None
-    if found.finished is None:
+    if evaluation.finished is None:
         standing = await deps.store.evaluations.standing(record.id)
-        parts = next((one.parts for one in standing if one.id == found.id), None)
+        parts = next((entry.parts for entry in standing if entry.id == evaluation.id), None)
         # A waiting evaluation has no parts yet. If it has ended meanwhile, all parts count.
-        if parts is None and await _result(deps, record.id, found.id) is None:
+        if parts is None and await _result(deps, record.id, evaluation.id) is None:
             parts = 0
-    folder = folder_of(deps.volume.root, record.id, found.id)
+    folder = folder_of(deps.volume.root, record.id, evaluation.id)
     read = partial(
         page,
         folder,
@@ -139,9 +139,9 @@ async def answers(
     except DamagedAnswers as error:
         raise Problem(
             HTTPStatus.CONFLICT,
-            f"the answers of evaluation {found.id} of run {record.id} cannot be read: {error}",
+            f"the answers of evaluation {evaluation.id} of run {record.id} cannot be read: {error}",
         ) from None
-    return Answers(evaluation=found, rows=shown.rows, total=shown.total)
+    return Answers(evaluation=evaluation, rows=shown.rows, total=shown.total)
 
 
 async def _result(deps: Deps, run: str, evaluation: str) -> EvaluationRecord | None:
@@ -151,13 +151,13 @@ async def _result(deps: Deps, run: str, evaluation: str) -> EvaluationRecord | N
 async def _unfinished(deps: Deps, run: str) -> list[EvaluationRecord]:
     """Those that have no result yet, as Redis has them."""
     with reading(f"the evaluations of run {run}"):
-        standing = {one.id: one for one in await deps.store.evaluations.standing(run)}
+        standing = {entry.id: entry for entry in await deps.store.evaluations.standing(run)}
         requests = await deps.store.evaluations.requests(run)
-    found = []
+    records = []
     for request in requests:
         at = standing.get(request.id)
         # One that is done is open until its figures are there.
         state: EvaluationState = "open" if at else "waiting"
-        one = record_of(run, request, state)
-        found.append(one.model_copy(update={"answered": at.answered}) if at else one)
-    return found
+        record = record_of(run, request, state)
+        records.append(record.model_copy(update={"answered": at.answered}) if at else record)
+    return records

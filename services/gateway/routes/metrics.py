@@ -88,7 +88,7 @@ class Scrape(Collector):
             if run.state is not RunState.QUEUED:
                 step.add_metric([run.id, run.name], run.step)
         yield step
-        yield from (_named(self.live, *one) for one in NAMED)
+        yield from (_named(self.live, *metric) for metric in NAMED)
         labelled = tuple(beginning for beginning, _, _ in NAMED)
         names = {name for run in self.live for name in run.metrics if not name.startswith(labelled)}
         for name in sorted(names):

@@ -104,8 +104,8 @@ async def list_all(
 ) -> ModelEvaluations:
     """List the evaluations that `POST /v1/evaluations` started, newest first."""
     runs, _ = await deps.store.runs.page(limit, None, is_evaluation)
-    found = [await deps.store.runs.get(run.id) for run in runs]
-    return ModelEvaluations(evaluations=[await _view(deps, run) for run in found if run])
+    records = [await deps.store.runs.get(run.id) for run in runs]
+    return ModelEvaluations(evaluations=[await _view(deps, run) for run in records if run])
 
 
 @router.get(
@@ -175,15 +175,15 @@ async def comparison(
         )
 
     try:
-        found = await anyio.to_thread.run_sync(compared)
+        result = await anyio.to_thread.run_sync(compared)
     except ValueError as error:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
     differ = differing(record.config, other_run.config, evaluation, other)
-    better, worse = found.better, found.worse
+    better, worse = result.better, result.worse
     return EvaluationComparison(
         evaluation=evaluation,
         against=other,
-        comparison=found.first(limit),
+        comparison=result.first(limit),
         better=better,
         worse=worse,
         differ=differ,
@@ -196,14 +196,16 @@ async def _other(
     """The evaluation to compare with. Raises Problem (404, 409)."""
     ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, run.id)))
     if id:
-        wanted = [one for one in ended if one.id == id]
+        wanted = [candidate for candidate in ended if candidate.id == id]
     else:
-        named = [one for one in ended if one.dataset == evaluation.dataset]
+        named = [candidate for candidate in ended if candidate.dataset == evaluation.dataset]
         # An evaluation on another dataset of this name is compared only to report the difference.
-        wanted = [one for one in named if _of_same_rows(one, evaluation)] or named
+        wanted = [candidate for candidate in named if _of_same_rows(candidate, evaluation)] or named
     if not wanted:
         unfinished = (await evaluations(deps, run)).evaluations
-        listed = ", ".join(f"{one.id} ({one.state})" for one in unfinished) or "none"
+        listed = (
+            ", ".join(f"{candidate.id} ({candidate.state})" for candidate in unfinished) or "none"
+        )
         what = (
             f"no evaluation {id!r}"
             if id
@@ -217,9 +219,12 @@ async def _other(
     return newest
 
 
-def _of_same_rows(one: EvaluationRecord, other: EvaluationRecord) -> bool:
+def _of_same_rows(evaluation: EvaluationRecord, other: EvaluationRecord) -> bool:
     """Return False if two datasets of one name are known to differ."""
-    return None in (one.dataset_id, other.dataset_id) or one.dataset_id == other.dataset_id
+    return (
+        None in (evaluation.dataset_id, other.dataset_id)
+        or evaluation.dataset_id == other.dataset_id
+    )
 
 
 def _done(evaluation: EvaluationRecord) -> None:
@@ -249,11 +254,11 @@ def _check(record: RunRecord) -> None:
 
 async def _view(deps: Dependencies, record: RunRecord) -> ModelEvaluation:
     await detailed(deps, [record])
-    found = (await evaluations(deps, record)).evaluations
+    listed = (await evaluations(deps, record)).evaluations
     return ModelEvaluation(
         run=_summary(record),
         model=(record.config.get("model") or {}).get("path", ""),
-        evaluation=found[0] if found else None,
+        evaluation=listed[0] if listed else None,
     )
 
 

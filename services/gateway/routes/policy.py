@@ -86,12 +86,12 @@ async def models(deps: Deps) -> OpenAIModels:
     """The runs whose policy a worker serves now, and the versions of each that can be asked for."""
     live = [run for run in await deps.store.runs.live() if run.kind == "rl"]
     workers = await deps.store.workers.list() if live else []
-    found = [
+    listed = [
         {"id": name, "object": "model", "created": int(run.created), "owned_by": "headrace"}
         for run in live
         for name in names_of(run, workers)
     ]
-    return OpenAIModels(object="list", data=found)
+    return OpenAIModels(object="list", data=listed)
 
 
 @router.post(
@@ -136,10 +136,10 @@ async def _answer(deps: Dependencies, http: Request, kind: Kind, body: dict[str,
 
     pieces = asking.pieces(run, asked, call, gone)
     try:
-        begun = await _until(pieces, said=True)
+        begun = await _until(pieces, until_text=True)
         writer = AnswerWriter(kind, id, int(time.time()), asking.model)
         if not body.get("stream"):
-            begun += [] if begun[-1].last else await _until(pieces, said=False)
+            begun += [] if begun[-1].last else await _until(pieces, until_text=False)
             await pieces.aclose()
             return JSONResponse(writer.whole(begun))
     except BaseException:
@@ -160,16 +160,16 @@ async def _run(deps: Dependencies, asked: Asked) -> RunRecord:
         raise not_found(problem.detail, problem.status) from None
 
 
-async def _until(pieces: AsyncGenerator[Piece, None], said: bool) -> list[Piece]:
-    """Return the pieces up to the first one with text (`said`), or up to the last. Raise
+async def _until(pieces: AsyncGenerator[Piece, None], until_text: bool) -> list[Piece]:
+    """Return the pieces up to the first one with text (`until_text`), or up to the last. Raise
     SessionProblem for a failure."""
-    found: list[Piece] = []
+    begun: list[Piece] = []
     async for piece in pieces:
-        found.append(piece)
+        begun.append(piece)
         if piece.failure is not None:
             raise problem_of(piece.failure)
-        if piece.last or (said and piece.visible):
-            return found
+        if piece.last or (until_text and piece.visible):
+            return begun
     raise SessionProblem(CLIENT_GONE, "the client has gone")
 
 

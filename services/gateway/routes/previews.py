@@ -65,14 +65,14 @@ async def preview(deps: Deps, asked: PreviewRequest) -> RunPreview:
     try:
         accepted = await accept(deps, asked, rows=wanted)
     except Problem as error:
-        said = error.detail.replace("the run was not queued", "there is nothing to show")
-        raise Problem(error.status, said, error.problems, error.headers) from None
-    found, record = accepted.rendering, accepted.record
+        detail = error.detail.replace("the run was not queued", "there is nothing to show")
+        raise Problem(error.status, detail, error.problems, error.headers) from None
+    rendering, record = accepted.rendering, accepted.record
     dataset = await deps.store.datasets.find(str(record.config["data"].get("dataset") or ""))
     if isinstance(accepted.config, RLConfig) and dataset is not None:
-        found = await _with_verdicts(deps, accepted, dataset)
+        rendering = await _with_verdicts(deps, accepted, dataset)
     return RunPreview(
-        **dict(found),
+        **dict(rendering),
         dataset=dataset.name if dataset else None,
         total=dataset.rows if dataset else 0,
         config=record.config,
@@ -85,9 +85,9 @@ async def _with_verdicts(
     deps: Dependencies, accepted: Accepted, dataset: DatasetRecord
 ) -> Rendering:
     """The rows, each with what the run's verifiers say of its reference."""
-    found, config = accepted.rendering, accepted.config
+    rendering, config = accepted.rendering, accepted.config
     assert isinstance(config, RLConfig)
-    indices = [one.index for one in found.rows]
+    indices = [one.index for one in rendering.rows]
     rows = await anyio.to_thread.run_sync(DatasetReader(deps.volume, dataset).rows, indices)
     asked: list[tuple[int, str, ScoreItem]] = []
     for index, row in zip(indices, rows, strict=True):
@@ -103,8 +103,8 @@ async def _with_verdicts(
         verdicts[index].append(
             ReferenceVerdict(verifier=name, reward=number, status=status, detail=detail)
         )
-    scored = [one.model_copy(update={"verdicts": verdicts[one.index]}) for one in found.rows]
-    return found.model_copy(update={"rows": scored})
+    scored = [one.model_copy(update={"verdicts": verdicts[one.index]}) for one in rendering.rows]
+    return rendering.model_copy(update={"rows": scored})
 
 
 def _item(index: int, name: str, reward: RewardComponent, row: Row, config: RLConfig) -> ScoreItem:
@@ -139,4 +139,4 @@ async def _scores(
         log.warning("references not scored", reason=type(error).__name__)
         away = f"the reward service gave no verdict ({type(error).__name__})"
         return [(None, "error", away)] * len(items)
-    return [(one.reward, one.status.value, one.detail) for one in results]
+    return [(result.reward, result.status.value, result.detail) for result in results]

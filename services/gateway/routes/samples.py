@@ -42,8 +42,8 @@ async def samples(
     """Some completions of each trained batch with their rewards, newest first: the best and the
     worst of one prompt, and others. They come from the learner's first rank."""
     path = deps.volume.path(f"runs/{record.id}/{SAMPLES}")
-    found, following = await anyio.to_thread.run_sync(read_samples, path, step, limit, before)
+    rows, following = await anyio.to_thread.run_sync(read_samples, path, step, limit, before)
     judged: list[SampledAnswer] = []
-    if before is None and step is None and (not found or record.state is RunState.FAILED):
+    if before is None and step is None and (not rows or record.state is RunState.FAILED):
         judged = (await deps.store.judged.newest(record.id))[:limit]
-    return RunSamples(run=record.id, samples=found, judged=judged, next=following)
+    return RunSamples(run=record.id, samples=rows, judged=judged, next=following)

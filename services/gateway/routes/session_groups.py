@@ -134,8 +134,8 @@ async def bring(deps: Deps, run: RunDep, request: Request, brought: OwnPrompt) -
         check_prompt("the request", brought.prompt)
     except DatasetError as error:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
-    own = Row(prompt=brought.prompt, answer=brought.answer, columns=brought.columns)
-    return await _leased(deps, run, request, own, brought.name)
+    row = Row(prompt=brought.prompt, answer=brought.answer, columns=brought.columns)
+    return await _leased(deps, run, request, row, brought.name)
 
 
 @router.post(
@@ -160,7 +160,7 @@ async def release(
 
 
 async def _leased(
-    deps: Deps, run: RunRecord, request: Request, own: Row | None, name: str
+    deps: Deps, run: RunRecord, request: Request, client_row: Row | None, name: str
 ) -> LeasedGroup:
     config = parse_config(run.config)
     episode = config.rollout.episode if isinstance(config, RLConfig) else None
@@ -175,7 +175,7 @@ async def _leased(
             f"run {run.id} has no dataset, and no groups to lease: applications open its sessions "
             "with POST /v1/runs/RUN/sessions",
         )
-    if own is not None and (config.data.filter or config.data.curriculum):
+    if client_row is not None and (config.data.filter or config.data.curriculum):
         raise Problem(
             HTTPStatus.CONFLICT,
             f"run {run.id} takes no prompts of clients: its data.filter or data.curriculum keeps "
@@ -184,8 +184,8 @@ async def _leased(
     if run.state.ending:
         raise Problem(HTTPStatus.CONFLICT, f"run {run.id} is {run.state}: {run.reason or OVER}")
     lost = ""
-    if own is not None and name:
-        again = await _again(deps, run, config, request, own, name)
+    if client_row is not None and name:
+        again = await _again(deps, run, config, request, client_row, name)
         if isinstance(again, LeasedGroup):
             return again
         lost = again
@@ -214,7 +214,7 @@ async def _leased(
         await deps.store.prompts.drop(run.id, leased.attempt, "filtered_prompt", detail)
     samples = config.algorithm.samples_generated
     try:
-        found = own or await _row(deps, config.data.dataset, row)
+        prompt_row = client_row or await _row(deps, config.data.dataset, row)
         keys = [new_key() for _ in range(samples)]
         opened = Opened(
             str(leased.position),
@@ -223,7 +223,7 @@ async def _leased(
             time.time(),
             episode.idle_seconds,
             episode.max_turns,
-            own,
+            client_row,
             name,
         )
         digests = [digest(key) for key in keys]
@@ -234,11 +234,11 @@ async def _leased(
     except BaseException:
         await deps.store.prompts.release(run.id, [leased.attempt])
         raise
-    return _group(run, config, request, leased.attempt, opened, found, keys)
+    return _group(run, config, request, leased.attempt, opened, prompt_row, keys)
 
 
 async def _again(
-    deps: Deps, run: RunRecord, config: RLConfig, request: Request, own: Row, name: str
+    deps: Deps, run: RunRecord, config: RLConfig, request: Request, client_row: Row, name: str
 ) -> LeasedGroup | str:
     """The group of this name, with new keys. Without one the attempt of a group of this name that
     is lost, or ''. Raises Problem 410 if it has ended, 409 if it is of another prompt."""
@@ -250,7 +250,7 @@ async def _again(
     # One that has ended is lost as well if nobody hands it in in time.
     opened = await sessions.opened(run.id, attempt) if state in ("", "ended") else None
     if opened is not None:
-        if opened.client_row != own:
+        if opened.client_row != client_row:
             raise Problem(
                 HTTPStatus.CONFLICT,
                 f"name: the group {name!r} of this run has another prompt: choose another name",
@@ -259,7 +259,7 @@ async def _again(
         digests = [digest(key) for key in keys]
         state = await sessions.reopen(run.id, attempt, name, digests)
         if not state:
-            return _group(run, config, request, attempt, opened, own, keys)
+            return _group(run, config, request, attempt, opened, client_row, keys)
     if state and state not in LOST:
         raise Problem(HTTPStatus.GONE, f"the group {name!r} has ended ({state})")
     return attempt
@@ -271,7 +271,7 @@ def _group(
     request: Request,
     attempt: str,
     opened: Opened,
-    found: Row,
+    row: Row,
     keys: list[str],
 ) -> LeasedGroup:
     names = [session_id(run.id, attempt, index) for index in range(opened.samples)]
@@ -279,9 +279,9 @@ def _group(
         attempt=attempt,
         task=TaskPosition.parse(opened.task).position,
         row=opened.row,
-        prompt=compose(found, config.data),
-        answer=found.answer,
-        columns=found.columns,
+        prompt=compose(row, config.data),
+        answer=row.answer,
+        columns=row.columns,
         idle_seconds=opened.idle,
         sessions=[
             LeasedSession(id=name, base_url=f"{request.base_url}v1/sessions/{name}/v1", key=key)

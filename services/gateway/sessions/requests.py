@@ -142,17 +142,17 @@ def _is_id(value: Any) -> bool:
 
 def request_digest(call: Call) -> str:
     """Return a digest that is equal for equal requests, whatever the connection."""
-    said = [call.kind, call.messages, call.prompt, call.tools, call.stop, call.seed]
+    content = [call.kind, call.messages, call.prompt, call.tools, call.stop, call.seed]
     options = [call.max_tokens, call.side, call.structured, call.parallel_tool_calls]
-    return digest_of([*said, *options])
+    return digest_of([*content, *options])
 
 
 def is_side_call(call: Call, model: Any, rules: SideCalls) -> bool:
     """Whether `call`, of a request that names `model`, is not to be trained."""
     first = text_of(call.messages[0]) if call.messages else call.prompt
     few = rules.max_tokens is not None and (call.max_tokens or math.inf) <= rules.max_tokens
-    said = bool(rules.first_message) and isinstance(first, str) and rules.first_message in first
-    return model in rules.models or few or said
+    begins = bool(rules.first_message) and isinstance(first, str) and rules.first_message in first
+    return model in rules.models or few or begins
 
 
 def beginnings(call: Call, lengths: Sequence[int]) -> list[tuple[int, str]]:
