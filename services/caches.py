@@ -34,12 +34,22 @@ def cache_variables(data: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     return {name: inherited.get(name) or str(place) for name, place in places.items()}
 
 
-def place_caches(data: Path) -> None:
-    """Set these variables for this process and its children, and make their folder."""
+def place_caches(data: Path) -> str:
+    """Set these variables for this process and its children, and make their folder. Return a
+    warning if another user can write to the folder, else ''."""
     os.environ.update(cache_variables(data, os.environ))
+    folder = Path(os.environ["XDG_CACHE_HOME"])
     # A read-only disk has no caches: libraries then do without.
     with contextlib.suppress(OSError):
-        folder = Path(os.environ["XDG_CACHE_HOME"])
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder == data.absolute() / "cache":
-            folder.chmod(0o700)
+    if folder != data.absolute() / "cache" or not folder.is_dir():
+        return ""
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+    status = folder.stat()
+    if status.st_uid == os.geteuid() and not status.st_mode & 0o022:
+        return ""
+    return (
+        f"another user can write to {folder}, and libraries run code that they find there: make it "
+        "yours, or choose another data folder (HEADRACE_DATA)"
+    )

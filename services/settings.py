@@ -224,7 +224,8 @@ def from_command_line(kind: type[S]) -> S:
         for line in complaints(error):
             sys.stderr.write(f"error: {line}\n")
         raise SystemExit(EXIT_SETTINGS) from None
-    place_caches(settings.data)
+    if warning := place_caches(settings.data):
+        sys.stderr.write(f"warning: {warning}\n")
     return settings
 
 

@@ -1,5 +1,6 @@
 """Where the caches of libraries are."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -36,5 +37,7 @@ def test_a_cache_folder_that_is_open_to_others_is_closed(
     monkeypatch.setattr("os.environ", {})
     (tmp_path / "cache").mkdir(mode=0o777)
     (tmp_path / "cache").chmod(0o777)
-    place_caches(tmp_path)
+    assert place_caches(tmp_path) == ""
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    assert f"another user can write to {tmp_path / 'cache'}" in place_caches(tmp_path)

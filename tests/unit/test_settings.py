@@ -91,7 +91,7 @@ def test_a_variable_that_nothing_reads_is_named_with_the_nearest_name(
     monkeypatch.setenv("HEADRACE_API_KEY_FILE", "")
     monkeypatch.setenv("HEADRACE_GATEWAY_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setattr("sys.argv", ["python -m reward"])
-    monkeypatch.setattr("services.settings.place_caches", lambda data: None)
+    monkeypatch.setattr("services.settings.place_caches", lambda data: "")
 
     from_command_line(RewardSettings)
 
