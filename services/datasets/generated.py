@@ -1,4 +1,4 @@
-"""Rows that reasoning-gym makes: the same task, number of rows and seed give the same rows again.
+"""Rows that reasoning-gym makes. The same task, number of rows and seed give the same rows.
 
 The library is optional, and pinned, since the same version has to score the answers
 (`reward/verifiers/tasks/reasoning.py`).
@@ -19,7 +19,7 @@ MAPPING = "reasoning_gym"
 
 
 def gym_version() -> str:
-    """The installed version. Raises DatasetError where there is none."""
+    """Return the installed version. Raises DatasetError if reasoning-gym is not installed."""
     try:
         return version("reasoning-gym")
     except PackageNotFoundError:
@@ -30,8 +30,11 @@ def gym_version() -> str:
 
 
 def gym_rows(task: str, size: int, seed: int, config: dict[str, Any]) -> Iterator[bytes]:
-    """`size` rows of `task` as lines of JSON. Raises DatasetError for an unknown task or key, and
-    for a task whose rows JSON cannot hold so that they are scored as before."""
+    """Yield `size` rows of `task` as lines of JSON.
+
+    Raises DatasetError for an unknown task or key, and for a task whose rows are scored
+    differently after a round trip through JSON.
+    """
     gym_version()
     gym, factory = import_module("reasoning_gym"), import_module("reasoning_gym.factory")
     if task not in factory.DATASETS:
@@ -51,7 +54,7 @@ def gym_rows(task: str, size: int, seed: int, config: dict[str, Any]) -> Iterato
         yield from (_line(task, gym.get_score_answer_fn(task), row) for row in rows)
     except DatasetError:
         raise
-    except Exception as error:  # a wrong value is whatever the task's code makes of it
+    except Exception as error:  # the task's code may raise anything for a wrong value
         raise DatasetError(f"task {task} makes no rows of this config: {error!r}") from None
 
 

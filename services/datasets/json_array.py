@@ -35,7 +35,7 @@ def array_elements(file: BinaryIO) -> Iterator[tuple[str, Any, bytes]]:
 
 
 def _texts(file: BinaryIO) -> Iterator[bytes]:
-    """The text of each element. What is no JSON inside of one stays there."""
+    """Yield the text of each element, unchecked: invalid JSON inside an element stays there."""
     text, number, depth, quoted = bytearray(), 1, 0, False
     chunk = file.read(CHUNK).removeprefix(BOM)
     at = chunk.index(b"[") + 1
@@ -60,7 +60,7 @@ def _texts(file: BinaryIO) -> Iterator[bytes]:
         elif not quoted:
             depth += (sign in (b"[", b"{")) - (sign in (b"]", b"}"))
         if sign == b"\\":
-            # What it escapes is in the next chunk.
+            # The escaped character is in the next chunk.
             chunk, at = sign + file.read(CHUNK), 0
             del text[-1:]
             if len(chunk) == 1:

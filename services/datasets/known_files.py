@@ -22,12 +22,12 @@ class KnownFile:
 
     name: str
     needs: tuple[str, ...]
-    """Columns without which a file is another one; `a|b`: either."""
+    """Columns that the file must have; `a|b`: at least one of the two."""
     prompt: Callable[[Source], Any]
-    """What the model is asked, without the instructions of the template. Raises ValueError."""
+    """Return the question of a row, without the template's instructions. Raises ValueError."""
     answer: tuple[str, ...]
-    """The columns of the reference: of one its value, of several an object of those that a row
-    has."""
+    """The columns of the reference. A single column gives its value; several columns give an object
+    of the columns that the row has."""
     defaults: DatasetDefaults
 
     def row(self, place: str, source: Source) -> Row:

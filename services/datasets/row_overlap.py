@@ -10,7 +10,7 @@ from services.datasets.segments import Segment
 from services.volume import Volume
 
 COMPARED_BYTES = 64 * 2**20
-"""Of a dataset whose rows are compared: about a second of reading, and 8 MB of hashes."""
+"""The largest dataset whose rows are compared: about a second of reading, 8 MB of hashes."""
 
 
 def shared_rows(volume: Volume, held: DatasetRecord, trained: DatasetRecord) -> int:

@@ -27,7 +27,7 @@ from services.datasets.row_checks import DatasetError
 from services.volume import checksum, fsync, opened_by_umask
 
 UNPUBLISHED = ".incoming-"
-"""How files begin that have no place yet."""
+"""The prefix of files that are not published yet."""
 BATCH = 1024
 """Rows per record batch."""
 SCHEMA = pa.schema(
@@ -92,7 +92,7 @@ def write_rows(rows: Iterable[Row], path: Path, most: int | None = None) -> int:
     raises, and DatasetError for rows that take more than `most` bytes."""
     count = size = 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
-        # As text, a row takes the least memory until its batch is whole.
+        # Rows wait as text until their batch is full, because text takes the least memory.
         source = (tuple(_json(getattr(row, name)) for name in COLUMNS) for row in rows)
         while True:
             batch = []
@@ -149,8 +149,10 @@ class Segment:
         return Row(prompt=prompt, answer=answer, columns=columns)
 
     def matching(self, columns: Sequence[str], pattern: str) -> NDArray[np.int64]:
-        """The rows, from 0, of which one of these columns matches a regular expression in its JSON.
-        Reads one batch at a time."""
+        """Return the indices (from 0) of rows that match the regular expression `pattern`.
+
+        A row matches if the JSON of any of `columns` does. Reads one batch at a time.
+        """
         found = [np.zeros(0, np.int64)]
         for number in range(self._reader.num_record_batches):
             batch = self._reader.get_batch(number)
@@ -160,7 +162,7 @@ class Segment:
         return np.concatenate(found)
 
     def hashes(self) -> NDArray[np.uint64]:
-        """Of each row's prompt and answer, as they are stored. Reads one batch at a time."""
+        """Hash each row's prompt and answer as they are stored. Reads one batch at a time."""
         found = array("Q")
         for number in range(self._reader.num_record_batches):
             batch = self._reader.get_batch(number)

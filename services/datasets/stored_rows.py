@@ -36,8 +36,10 @@ class DatasetReader:
         self._segments += [None] * (len(record.segments) - len(self._segments))
 
     async def fetch(self, newer: DatasetRecord | None = None) -> None:
-        """Fetch every segment that is not here; those that a `newer` record has in addition before
-        `extend`, so that no row is known whose file is not here. Raises as `Volume.fetch` does."""
+        """Fetch every missing segment, then extend this reader to the `newer` record if given.
+
+        The order ensures that every known row has its file here. Raises as `Volume.fetch` does.
+        """
         record = newer or self.record
         for position, segment in enumerate(record.segments):
             if position >= len(self._segments) or self._segments[position] is None:
@@ -63,8 +65,10 @@ class DatasetReader:
         return self._segment(position).row(index - start)
 
     def matching(self, columns: Sequence[str], pattern: str) -> NDArray[np.int64]:
-        """The indices of all rows of which one of these columns matches a regular expression in its
-        JSON. Raises as `rows` does."""
+        """Return the indices of all rows that match the regular expression `pattern`.
+
+        A row matches if the JSON of any of `columns` does. Raises as `rows` does.
+        """
         starts = (0, *self._ends)
         found = [
             start + self._segment(position).matching(columns, pattern)

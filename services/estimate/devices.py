@@ -1,5 +1,8 @@
-"""What GPUs can do, by the names that the driver gives them. Imports nothing but `re`, since
-benchmarks of the learner use it with torch and transformers alone."""
+"""Peak FLOP/s of GPUs, by the names that the driver gives them.
+
+Imports only `re`, because benchmarks of the learner use this module with nothing but torch and
+transformers installed.
+"""
 
 import re
 

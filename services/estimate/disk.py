@@ -7,8 +7,7 @@ from services.estimate.inputs import PROMPT, Config, Model
 from services.estimate.training import FLOAT32
 
 PAYLOAD_FILE = 4 << 20
-"""Bytes above which a group does not lie in Redis, unless workers were told another number
-(HEADRACE_PAYLOAD_FILE_BYTES)."""
+"""Bytes above which a group is stored outside Redis: the default of HEADRACE_PAYLOAD_FILE_BYTES."""
 MASKED = 90
 """Bytes of a token's sampling mask with `sampling.top_k` of 50, at most (docs/architecture.md)."""
 PUBLISHED = 3
@@ -16,8 +15,10 @@ PUBLISHED = 3
 
 
 def disk_need(config: Config, model: Model, free: int | None) -> DiskNeed:
-    """Estimate the files of a run. `free`: bytes of the data volume that are free for runs; None:
-    not known. A run that only evaluates keeps nothing that counts."""
+    """Estimate the files of a run. A run that only evaluates keeps nothing that counts.
+
+    `free`: bytes of the data volume that are free for runs; None if unknown.
+    """
     parts = {}
     if config.training.max_steps != 0:
         parts["checkpoints"] = _kept(config) * checkpoint_bytes(config, model)
@@ -41,8 +42,11 @@ def disk_need(config: Config, model: Model, free: int | None) -> DiskNeed:
 
 
 def _kept(config: Config) -> int:
-    """Checkpoints that are there at a time. While one is written, there is one more than are kept;
-    a supervised run keeps also that of the lowest loss. A short run makes fewer."""
+    """Return the most checkpoints that exist at a time.
+
+    A checkpoint that is being written comes on top of the kept ones. A supervised run also keeps
+    the checkpoint with the lowest loss. A short run makes fewer.
+    """
     training = config.training
     kept = training.keep_checkpoints + (1 if isinstance(config, RLConfig) else 2)
     if training.max_steps is None:

@@ -18,7 +18,7 @@ from services.estimate.learner import (
 from services.estimate.rollout import cpu_rollout_need, rollout_advice, rollout_need
 
 CERTAIN = 1.1
-"""Estimates are within a tenth: a run that needs so much more than there is cannot fit."""
+"""Estimates are within 10 %: a run that needs over 1.1 times the memory cannot fit."""
 
 
 def estimate_run(
@@ -28,8 +28,11 @@ def estimate_run(
     workers: Sequence[Worker],
     disk_free: int | None = None,
 ) -> Estimate:
-    """The estimate for a checked config. `learner`, `workers`: of the run's pool; None, or none,
-    where nothing is known. `disk_free`: bytes of the data volume that are free for runs."""
+    """Estimate a run of a checked config.
+
+    `learner`, `workers`: the devices of the run's pool; None and empty if unknown.
+    `disk_free`: bytes of the data volume that are free for runs.
+    """
     on_gpu = [worker for worker in workers if worker.gpus]
     rollout = None
     if isinstance(config, RLConfig):

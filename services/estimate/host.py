@@ -121,7 +121,7 @@ def asleep_bytes(config: Config, model: Model) -> int:
 
 
 def checkpoint_bytes(config: Config, model: Model) -> int:
-    """Bytes of a checkpoint. The host has a copy of it until it is written."""
+    """Bytes of a checkpoint. The host holds a copy until the checkpoint is written."""
     shape, trained = model.shape, trained_weights(config, model.shape)
     checkpoint = FLOAT32 * trained + training.state_bytes(config.optimizer, shape, trained)
     if not isinstance(config, RLConfig):
@@ -137,7 +137,7 @@ def checkpoint_bytes(config: Config, model: Model) -> int:
 
 
 def published_bytes(config: Config, model: Model) -> int:
-    """Bytes of a version. The host has a copy of the newest one, and writes whole files from it."""
+    """Bytes of a version. The host holds a copy of the newest version and writes files from it."""
     number = BFLOAT16 if config.model.dtype != "float32" and model.half else FLOAT32
     return number * trained_weights(config, model.shape)
 
@@ -149,7 +149,7 @@ def rounding(shape: ModelShape, slices: int = 1) -> float:
     experts = max(shape.experts, 1)
     d, q, kv = shape.hidden, shape.query, shape.key_value
     block = [d * q, d * kv, d * kv, q * d]
-    # Those of all experts are two tensors.
+    # The weights of all experts are two tensors.
     mlp = 3 * [d * inner] if not shape.experts else [2 * experts * d * inner, experts * d * inner]
     sizes = shape.layers * (block + mlp) + [shape.embedding, shape.head]
     wanted = [-(-size // slices) for size in sizes if size]

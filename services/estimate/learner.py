@@ -1,4 +1,4 @@
-"""What each rank of the learner needs, and what to change where it does not fit."""
+"""The memory that each rank of the learner needs, and what to change if it does not fit."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ TIGHT = 0.9
 def learner_need(
     config: Config, model: Model, learner: LearnerDevices | None, budget: int | None
 ) -> ProcessNeed:
-    """Of each rank. `budget`: bytes that it may take of its GPU; None: not known."""
+    """Estimate each rank. `budget`: bytes of its GPU that a rank may take; None if unknown."""
     how = pass_of(config, model, learner, budget)
     memory = rank_memory(config, model, how)
     parts = {name: value for name, value in vars(memory).items() if value}
@@ -46,13 +46,15 @@ def learner_need(
 def pass_of(
     config: Config, model: Model, learner: LearnerDevices | None, budget: int | None
 ) -> Pass:
-    """How a rank of `learner` makes its passes, where `auto` is left to decide, too. `budget`:
-    bytes that it may take of its GPU; None: not known."""
+    """Return how a rank of `learner` makes its passes, with every `auto` decided.
+
+    `budget`: bytes of its GPU that a rank may take; None if unknown.
+    """
     on_cpu = learner is not None and not learner.gpus
     ranks = learner.ranks if learner else 1
     dtype = config.model.dtype
     half = dtype == "bfloat16" or (dtype == "auto" and model.half and not on_cpu)
-    # Each has its part of a row that several share.
+    # Ranks that share a row hold one part each.
     sharing = config.training.context_parallel
     tokens, longest = config.training.tokens_per_microbatch, _longest(config)
     if isinstance(config, RLConfig):
@@ -79,8 +81,11 @@ def _longest(config: Config) -> int:
 
 
 def _checkpoints(config: Config, model: Model, how: Pass, memory: int | None) -> bool:
-    """Whether activations are computed again: as configured, or where they do not fit into
-    `memory` with all else, by an estimate that may be off by a tenth."""
+    """Whether activations are computed again.
+
+    The config decides. With `auto`, they are if all else and they exceed `memory`, by an estimate
+    that may be off by 10 %.
+    """
     configured = config.training.activation_checkpointing
     if configured != "auto":
         return configured
@@ -148,8 +153,8 @@ def _compares(config: Config) -> bool:
 
 
 def copied(config: Config) -> list[Offloaded]:
-    """Copies of the whole policy that the objective needs. Beside adapters the frozen model is the
-    reference."""
+    """Copies of the whole policy that the objective needs. With adapters, the frozen model
+    is the reference."""
     if not isinstance(config, RLConfig):
         return ["reference"] if _compares(config) and lora_of(config.model) is None else []
     algorithm = config.algorithm
@@ -179,7 +184,7 @@ def trained_weights(config: Config, shape: ModelShape) -> int:
 def learner_budget(
     config: Config, learner: LearnerDevices | None, workers: Sequence[Worker]
 ) -> int | None:
-    """Bytes of a GPU that a rank may take; None where that is not known."""
+    """Bytes of a GPU that a rank may take; None if unknown."""
     if learner is None or not learner.gpus:
         return None
     return min(int(gpu.memory * (1 - _taken(config, gpu, workers))) for gpu in learner.gpus)

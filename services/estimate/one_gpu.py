@@ -1,6 +1,9 @@
-"""How learner and vLLM divide a GPU that both have: with the worker's own share for vLLM or the
-usual one, or with another where that leaves one of them too little. Where no share is enough for
-both, they take turns: vLLM sleeps while the learner trains."""
+"""How learner and vLLM divide a GPU that both use.
+
+vLLM gets the worker's own share, or the usual one. If that leaves the learner or vLLM too little,
+vLLM gets another share. If no share is enough for both, they take turns: vLLM sleeps while the
+learner trains.
+"""
 
 import math
 from collections.abc import Sequence
@@ -22,10 +25,10 @@ PERCENT = range(int(ALONE * 100), 0, -1)
 
 @dataclass(frozen=True)
 class Division:
-    """What becomes of a GPU that learner and vLLM share."""
+    """The division of a GPU that learner and vLLM share."""
 
     share: float | None
-    """Of its memory, for vLLM; None: one of them does not fit on it even alone."""
+    """vLLM's share of the GPU's memory; None if learner or vLLM does not fit even alone."""
     words: str
     """For people: why it is not the usual share."""
     sleeps: bool = False
@@ -35,8 +38,11 @@ class Division:
 def division(
     config: RLConfig, model: Model, learner: LearnerDevices | None, workers: Sequence[Worker]
 ) -> Division | None:
-    """Another division of the one GPU of learner and worker than the usual one. None where there is
-    no such GPU, where the config names vLLM's share, and where the usual one leaves both enough."""
+    """Return the division of the GPU if it must differ from the usual one.
+
+    Return None if learner and worker do not share one GPU, if the config names vLLM's share, or if
+    the usual share leaves both enough.
+    """
     if config.rollout.vllm.gpu_memory_utilization is not None or learner is None:
         return None
     used = {gpu.uuid for worker in workers for gpu in worker.gpus}
@@ -78,8 +84,11 @@ def _turns(
     workers: Sequence[Worker],
     needs: str,
 ) -> Division | None:
-    """Each has the GPU while the other has moved to the host. None where one of them does not fit
-    even so. `needs`: in words, what both need side by side."""
+    """Let learner and vLLM take turns: each has the GPU while the other is on the host.
+
+    Return None if learner or vLLM does not fit even then. `needs`: in words, what both need side
+    by side.
+    """
     memory = learner.gpus[0].memory
     # The learner keeps what CUDA itself has, and vLLM never takes more than it takes alone.
     percent = math.floor(100 * min(ALONE, 1 - RUNTIME / memory))
@@ -117,7 +126,7 @@ def _needs(
     share: float,
     sleeps: bool = False,
 ) -> tuple[ProcessNeed, ProcessNeed]:
-    """Of learner and vLLM, where vLLM takes this share."""
+    """Return the needs of learner and vLLM if vLLM takes this share."""
     divided = with_share(config, share, sleeps)
     budget = learner_budget(divided, learner, workers)
     trains = learner_need(divided, model, learner, budget)

@@ -1,4 +1,4 @@
-"""The sizes of a model, by its config.json and, where there are any, the headers of its weights."""
+"""The sizes of a model, from its config.json and, if it has weights, from their headers."""
 
 import re
 from collections import Counter
@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from services.contracts.experts import expert_count
 
-if TYPE_CHECKING:  # bench.learner.one_pass runs where there is torch and transformers alone
+if TYPE_CHECKING:  # bench.learner.one_pass needs only torch and transformers
     from services.contracts.config.model import BPETokenizer, CharacterTokenizer, ScratchModel
 
 BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
 SPECIAL_TOKENS = 4
-"""Of the tokenizer of a model from scratch: padding, begin, end, unknown."""
+"""Special tokens of a tokenizer made from scratch: padding, begin, end, unknown."""
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,12 @@ class ModelShape:
     """Numbers of weights, and widths."""
 
     parameters: int
-    """All of them; a tied output head counts once."""
+    """All weights; a tied output head counts once."""
     embedding: int
     head: int
-    """Weights of an output head of its own; 0 where the embedding is the head."""
+    """Weights of a separate output head; 0 if the embedding is the head."""
     block: int
-    """Of the largest block."""
+    """Weights of the largest block."""
     layers: int
     hidden: int
     query: int
@@ -38,17 +38,17 @@ class ModelShape:
     """Width of the feed-forward layer, or of all experts that a token uses."""
     vocabulary: int
     experts: int = 0
-    """Of a layer; 0: a dense model."""
+    """Experts of a layer; 0 for a dense model."""
     experts_used: int = 0
-    """Experts of a token."""
+    """Experts that a token uses."""
     idle: int = 0
-    """Weights that a token is not multiplied with: experts that it does not use."""
+    """Weights of the experts that a token does not use."""
     query_norm: bool = False
     """Whether queries and keys have norms of their own."""
     positions: int | None = None
     """The longest sequence; None: the config does not say."""
     windowed: int = 0
-    """Of `layers`, those that attend to the last `window` tokens alone."""
+    """Layers that attend only to the last `window` tokens."""
     window: int = 0
 
     @property
@@ -60,8 +60,11 @@ class ModelShape:
 def shape_of(
     config: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]] | None = None
 ) -> ModelShape | None:
-    """Of the model that a config.json describes. `tensors`: shapes of its weights by name; without
-    any the numbers are those of a Llama of these widths. None where the config lacks a width."""
+    """Return the shape of the model that a config.json describes; None if it lacks a width.
+
+    `tensors`: shapes of the weights by name. Without tensors, a Llama with the config's widths
+    is assumed.
+    """
     inner = config.get("text_config")
     text = {**config, **inner} if isinstance(inner, Mapping) else config
     found = {name: text.get(name) for name in ("hidden_size", "num_hidden_layers", "vocab_size")}
@@ -111,7 +114,7 @@ def shape_of(
 
 
 def _counted(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]], tied: bool) -> ModelShape:
-    """`shape` with the numbers of the weights that there are; `tied`: the embedding is the head."""
+    """Return `shape` with its weights counted in `tensors`. `tied`: the embedding is the head."""
     sizes = {name: prod(one) for name, one in tensors.items()}
     head = next((size for name, size in sizes.items() if name.endswith("lm_head.weight")), 0)
     blocks: Counter[str] = Counter()
@@ -138,7 +141,7 @@ def vocabulary_of(tokenizer: "CharacterTokenizer | BPETokenizer") -> int:
 
 
 def scratch_config(config: "ScratchModel") -> dict[str, Any]:
-    """What stands in the config.json of a model that a run makes."""
+    """Return the config.json of a model that a run makes from scratch."""
     return {
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.layers,
@@ -154,7 +157,7 @@ def scratch_config(config: "ScratchModel") -> dict[str, Any]:
 
 
 def scratch_shape(config: "ScratchModel") -> ModelShape:
-    """Of a model that a run makes."""
+    """Return the shape of a model that a run makes from scratch."""
     found = shape_of(scratch_config(config))
     assert found is not None
     return found

@@ -14,7 +14,7 @@ from services.estimate.shape import ModelShape
 
 FLOAT32, BFLOAT16 = 4, 2
 SHARE = 0.5
-"""Of a GPU, for what DDP holds between two passes; the rest is for activations, and for vLLM."""
+"""The share of a GPU that DDP may hold between two passes. Activations and vLLM get the rest."""
 CHUNK = 2048 * 8192 * FLOAT32
 """A chunk of logits on a GPU (`learner.model.head.output_head`); three are there at a time."""
 RUNTIME = 2 << 30
@@ -32,7 +32,7 @@ class Pass:
     half: bool
     """Whether passes are in bfloat16; weights are float32 all the same."""
     tokens: int
-    """Of one forward and backward pass."""
+    """Tokens of one forward and backward pass."""
     checkpointing: bool = False
     """Activations are computed again in the backward pass."""
 
@@ -52,17 +52,17 @@ class Memory:
     """DDP's buckets, and weights in the type of the pass; what FSDP gathers and reduces."""
     activations: int = 0
     logits: int = 0
-    """Of the output head: chunks of logits, its hidden states, and its gradient."""
+    """The output head's bytes: chunks of logits, its hidden states, and its gradient."""
     runtime: int = 0
 
     @property
     def total(self) -> int:
-        """All together, which is the peak: the last micro-batch of a step has them all."""
+        """The sum, which is the peak: the last micro-batch of a step holds all parts at once."""
         return sum(vars(self).values())
 
 
 def state_bytes(optimizer: Optimizer, shape: ModelShape, trained: int) -> int:
-    """Of the optimizer's state of so many trained weights."""
+    """Bytes of the optimizer's state for `trained` weights."""
     if isinstance(optimizer, AdamW8bit):
         return 2 * trained
     if isinstance(optimizer, MuonAdamW):
@@ -75,8 +75,10 @@ def state_bytes(optimizer: Optimizer, shape: ModelShape, trained: int) -> int:
 def resident(
     shape: ModelShape, optimizer: Optimizer | None, trained: int, how: Pass, frozen: int = FLOAT32
 ) -> Memory:
-    """What a model holds between two passes: with `trained` weights that train, by `optimizer`, and
-    the others in `frozen` bytes each."""
+    """Return the memory that a model holds between two passes.
+
+    `optimizer` trains `trained` weights; every other weight takes `frozen` bytes.
+    """
     slices = how.ranks if how.parallel == "fsdp" else 1
     still = (shape.parameters - trained if optimizer else shape.parameters) * frozen
     if optimizer is None:
@@ -87,7 +89,7 @@ def resident(
 
 
 def in_a_pass(shape: ModelShape, trained: int, how: Pass) -> Memory:
-    """What forward and backward pass of a model hold in addition, at their peak."""
+    """Return the memory that a forward and backward pass adds at its peak."""
     kept = activations(shape, how)
     head = logits(shape, how, trained == shape.parameters)
     if how.checkpointing:
@@ -97,8 +99,11 @@ def in_a_pass(shape: ModelShape, trained: int, how: Pass) -> Memory:
 
 
 def activations(shape: ModelShape, how: Pass) -> int:
-    """Of all layers, kept for the backward pass; with checkpointing the input of each, and all of
-    one while it is computed again."""
+    """Bytes that all layers keep for the backward pass.
+
+    With checkpointing, these are the input of each layer, and all of one layer while it is computed
+    again.
+    """
     if not how.checkpointing:
         return how.tokens * _kept_by_token(shape, how) * shape.layers
     # Under autocast the residual stream is float32.
@@ -107,7 +112,7 @@ def activations(shape: ModelShape, how: Pass) -> int:
 
 
 def of_a_block(shape: ModelShape, how: Pass) -> int:
-    """Of one block in its backward pass: what is kept, and gradients of its widest part."""
+    """Bytes of one block in its backward pass: kept values and gradients of its widest part."""
     number = BFLOAT16 if how.half else FLOAT32
     return how.tokens * (_kept_by_token(shape, how) + 3 * number * shape.intermediate)
 
@@ -127,7 +132,7 @@ def _kept_by_token(shape: ModelShape, how: Pass) -> int:
 
 
 def logits(shape: ModelShape, how: Pass, trains_head: bool) -> int:
-    """Of the output head at its peak, which is in its backward pass."""
+    """Bytes of the output head at its peak, which is in its backward pass."""
     number = BFLOAT16 if how.half else FLOAT32
     gradient = shape.vocabulary * shape.hidden * FLOAT32 if trains_head else 0
     hidden = how.tokens * shape.hidden * (2 * FLOAT32 + number)
@@ -135,7 +140,10 @@ def logits(shape: ModelShape, how: Pass, trains_head: bool) -> int:
 
 
 def _buffers(shape: ModelShape, trained: int, how: Pass, others: int) -> int:
-    """`others`: what the pass holds besides, before the backward pass of the last block."""
+    """Bytes of the buffers of a pass.
+
+    `others`: bytes that the pass holds besides, before the backward pass of the last block.
+    """
     number = BFLOAT16 if how.half else FLOAT32
     if how.parallel == "ddp":
         buckets = FLOAT32 * trained if how.ranks > 1 else 0
@@ -152,15 +160,18 @@ def _buffers(shape: ModelShape, trained: int, how: Pass, others: int) -> int:
 
 
 def _of_reduction(shape: ModelShape, how: Pass) -> int:
-    """FSDP's gradients of one block, and the buffer that those of the block before are in."""
+    """Bytes of FSDP's gradients of one block, and of the buffer with the previous block's."""
     if how.parallel == "ddp":
         return 0
     return shape.block * ((BFLOAT16 if how.half else FLOAT32) + FLOAT32)
 
 
 def parallel_on(parallel: str, needed: float, memory: float | None, ranks: int) -> Parallel:
-    """What `training.parallel` means. `needed`: bytes that a rank would hold between two passes
-    without sharding; `memory`: of its GPU, None on a CPU."""
+    """Resolve `training.parallel`.
+
+    `needed`: bytes that a rank would hold between two passes without sharding. `memory`: bytes of
+    its GPU; None on a CPU.
+    """
     if ranks == 1 or parallel == "ddp":
         return "ddp"
     if parallel == "fsdp":
@@ -169,7 +180,7 @@ def parallel_on(parallel: str, needed: float, memory: float | None, ranks: int) 
 
 
 def added(one: Memory, other: Memory) -> Memory:
-    """Both at a time."""
+    """Add two memories that are held at the same time."""
     return Memory(**{name: value + getattr(other, name) for name, value in vars(one).items()})
 
 

@@ -38,7 +38,7 @@ def _address(instance: str) -> str:
 @asynccontextmanager
 async def control(instance: str, answer: Answer) -> AsyncIterator[None]:
     """Have `answer` answer requests to `instance`, one at a time, as long as the context lasts.
-    What is still being done at its end is cancelled."""
+    Requests that are unfinished when it ends are cancelled."""
     busy = asyncio.Lock()
     requests: set[asyncio.Task[None]] = set()
 

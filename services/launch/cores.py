@@ -30,9 +30,11 @@ class CorePlan:
         return {"OMP_NUM_THREADS": str(min((len(cores) for cores in self.ranks), default=1))}
 
     def joining(self, held: Sequence[Cores], engines: int) -> Cores:
-        """Cores for one more engine, when there will be `engines`: an even share of the generating
-        cores, those first that the fewest engines have. `held`: the cores of those that run, which
-        keep them: an engine cannot move its threads."""
+        """Choose cores for one more engine, when there will be `engines`.
+
+        The engine gets an even share of the generating cores, the least used first. `held`: the
+        cores of the running engines. They keep them, because an engine cannot move its threads.
+        """
         load = Counter(core for cores in held for core in cores)
         fewest = sorted(self.generating, key=lambda core: (load[core], core))
         return tuple(sorted(fewest[: max(1, len(fewest) // engines)]))

@@ -27,8 +27,8 @@ class DataFolder:
     """Holds the lock on a data folder from enter to exit; the kernel frees it if we are killed.
 
     `up.lock` is the lock and names the holder; a job of `deploy/slurm` takes it, too. `up.json`
-    names the instance: a random id that every process of it has in its environment, by which the
-    next holder finds the processes that outlived their supervisor.
+    names the instance: a random id in the environment of all its processes. By this id the next
+    holder finds processes that outlived their supervisor.
     """
 
     def __init__(self, path: Path) -> None:
@@ -86,7 +86,7 @@ class DataFolder:
 
     @property
     def marker(self) -> dict[str, str]:
-        """What all processes of this instance have in their environment."""
+        """The variable that marks all processes of this instance."""
         return {INSTANCE: self.instance}
 
     def _end_processes_left(self) -> None:
@@ -110,8 +110,8 @@ class DataFolder:
 
 
 def _close_to_others(path: Path) -> None:
-    """Let only its user enter the folder `path`, and so what is in it, whatever the files' modes.
-    Where that is not ours to change, say so."""
+    """Let only its user enter the folder `path`, which protects its files whatever their modes.
+    Log a warning if we may not change that."""
     found = path.stat()
     mode = stat.S_IMODE(found.st_mode)
     with contextlib.suppress(PermissionError):
@@ -129,7 +129,7 @@ def _close_to_others(path: Path) -> None:
 
 
 def holder_of(path: Path) -> str | None:
-    """Who holds the data folder `path`, in words; None if nobody does."""
+    """Describe the holder of the data folder `path`; None if nobody holds it."""
     try:
         lock = os.open(path / "up.lock", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""What `headrace up` shows: a table that changes until everything is ready, then single lines.
+"""The display of `headrace up`: a live table until everything is ready, then single lines.
 
 Without a terminal (a log file, CI) there are only single lines. A terminal that goes away must not
 end anything.

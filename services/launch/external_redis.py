@@ -15,8 +15,11 @@ LOOK_EVERY = 0.1
 
 
 async def check_external_redis(options: UpOptions, url: str) -> None:
-    """Raise LaunchError unless the Redis at `url` answers, keeps what it acknowledges (or the
-    options accept that it may not), and the pool has no learner if one is to be started."""
+    """Raise LaunchError if the Redis at `url` cannot be used.
+
+    It must answer, and keep what it acknowledges unless the options waive that. If a learner is to
+    be started, the pool must be without a learner.
+    """
     settings = Settings(
         redis_url=url,
         allow_unsafe_redis=options.allow_unsafe_redis,

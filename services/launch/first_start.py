@@ -1,10 +1,9 @@
 """`python -m services.launch.first_start FOLDER REWARD_FOLDER`: the secrets of an installation in
 containers.
 
-Makes those that are not there yet, each in a file of its own that the others are given, and prints
-the API key when it has made it, and never again. What is there stays as it is, so the user's own
-can be put there first. The reward service reads text that the policy wrote, so that it is given a
-folder with nothing but its own key.
+Makes each missing secret in a file of its own, which the other containers are given. Prints the API
+key once, when it makes it. Existing secrets stay as they are, so users can put their own there
+first. The reward service reads text that the policy wrote, so its folder holds only its own key.
 """
 
 import os
@@ -17,7 +16,7 @@ from services.runtime.api_key import API_KEY, REDIS_PASSWORD, REWARD_KEY, new_ke
 from services.volume import fsync
 
 REDIS_USERS = "redis-users.conf"
-"""What Redis reads: the password's hash, and what nobody may do."""
+"""The file that Redis reads: the password's hash, and the forbidden commands."""
 
 
 def main() -> int:
@@ -39,7 +38,7 @@ def main() -> int:
 
 
 def kept(path: Path) -> tuple[str, bool]:
-    """The secret in `path`, and whether it was made now. A file that holds nothing is none."""
+    """Return the secret in `path`, and whether it is new. An empty file counts as missing."""
     if path.exists() and (text := path.read_text().strip()):
         return text, False
     secret = secrets.token_urlsafe(32) if path.name == REDIS_PASSWORD else new_key()

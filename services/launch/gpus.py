@@ -1,7 +1,7 @@
-"""Which GPUs train, which generate and which score, on a machine that has some.
+"""The division of a machine's GPUs between training, generating and scoring.
 
-`plan_gpus` is pure: devices in, environments out. Which worker takes which of the GPUs that are
-left to workers is decided by the workers, with locks (`rollout.vllm.process.gpu_lock`).
+`plan_gpus` is pure: devices in, environments out. The workers themselves
+claim their GPUs, with locks (`rollout.vllm.process.gpu_lock`).
 """
 
 import shutil
@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 
 class UpGPUSettings(GPUSettings):
-    """What the operator says of GPUs, those of the reward service included."""
+    """The operator's settings of GPUs, including the reward service's."""
 
     reward_gpus: str = ""
     reward_models: list[str] = Field(default_factory=list)
@@ -67,7 +67,7 @@ class GPUPlan:
         return len(self.visible) == 1
 
     def refuse(self, workers: int) -> None:
-        """Raise LaunchError if there are too few GPUs for so many workers."""
+        """Raise LaunchError if there are too few GPUs for this many `workers`."""
         room = len(self.workers) // self.per_worker
         if workers <= room or (self.shared and self.per_worker == 1):
             return
@@ -117,8 +117,10 @@ class GPUPlan:
 def plan_gpus(
     visible: Sequence[GPU], ranks: int, rollouts: int, settings: UpGPUSettings, locks: Path
 ) -> GPUPlan | None:
-    """Divide the `visible` GPUs; None if there are none. `ranks`: of the learner here, 0 without
-    one; `rollouts`: workers to start. `locks`: the folder of locks unless the settings name one.
+    """Divide the `visible` GPUs; None without GPUs.
+
+    `ranks`: the learner's ranks here, 0 without a learner. `rollouts`: workers to start. `locks`:
+    the folder of locks unless the settings name another.
 
     The learner gets the first GPUs. Reward models get the last, one each, as far as workers and
     learner leave some; else they share the workers' last one, or without workers the learner's.

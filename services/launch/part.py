@@ -24,7 +24,7 @@ class Loading(str):
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What the supervisor keeps running under `name`.
+    """A process that the supervisor keeps running under `name`.
 
     Stages start in order (0 must be ready before the rest starts) and stop in reverse.
     """
@@ -41,7 +41,7 @@ class Part:
     """Why it is of no use to start it now, in words that follow its name; None once it is. Asked
     before each start."""
     cores: tuple[int, ...] = ()
-    """The cores that it computes on; () where nothing is divided."""
+    """The cores that it computes on; () if the cores are not divided."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class LogFile:
             self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
         )
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        # A full disk is no reason not to start.
+        # A part starts even if the disk is full.
         with contextlib.suppress(OSError):
             os.write(descriptor, f"--- {now} {' '.join(argv)}\n".encode())
         self._mark = os.fstat(descriptor).st_size

@@ -40,10 +40,10 @@ class RolloutWorkers:
     cores: CorePlan | None
     """As divided at the start; None if GPUs do the work."""
     gpus: GPUPlan | None = None
-    """None if there are none, or if they are not known."""
+    """None if the machine has no GPUs, or if its GPUs are unknown."""
 
     def refuse(self, engines: int) -> None:
-        """Raise LaunchError if this machine has no GPUs for so many workers."""
+        """Raise LaunchError if this machine has too few GPUs for this many workers."""
         if self.gpus is not None:
             self.gpus.refuse(engines)
 
@@ -108,8 +108,9 @@ def make_plan(
     """The parts to start in `data` (absolute). LaunchError for a port in use, a missing Redis or
     too few GPUs.
 
-    `place` divides the cores between so many rollout workers and ranks; None if a GPU does the
-    work. `devices`: the GPUs that a process with this environment sees.
+    `place` divides the cores between the given numbers of rollout workers and ranks. It
+    returns None if a GPU does the work. `devices`: the GPUs that a process with this environment
+    sees.
     """
     at = addresses(options, data)
     shared = _shared_environment(options, data, at)
@@ -206,7 +207,7 @@ def choose_ports(options: UpOptions, inner: str = LOOPBACK) -> tuple[int, int, i
 
 
 def _shared_environment(options: UpOptions, data: Path, at: Addresses) -> dict[str, str]:
-    """What all parts but Redis get."""
+    """Return the variables that all parts but Redis get."""
     shared = {
         "HEADRACE_REDIS_URL": at.redis_url,
         "HEADRACE_DATA": str(data),

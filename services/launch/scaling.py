@@ -1,8 +1,8 @@
 """More or fewer rollout workers of a running installation.
 
-The one that joined last leaves first: SIGTERM, upon which it releases its leases. One that
-joins counts as there when its vLLM serves the newest weights of the pool's active run, or, where
-there is none, when it has been heard of. Nothing else is started again or moved.
+The worker that joined last leaves first: on SIGTERM it releases its leases. A joining worker counts
+as there when its vLLM serves the newest weights of the pool's active run. Without an active run, it
+counts when it has been heard of. Nothing else is restarted or moved.
 """
 
 import asyncio
@@ -88,7 +88,7 @@ class Scaling:
     async def answer(self, request: dict[str, Any], say: Say) -> dict[str, Any]:
         """Carry out {"scale": {"rollout": N}}; returns once the workers have joined or left."""
         wanted = number_of_workers(request, self._plan)
-        # One that joined and was given up later is none.
+        # A worker that joined and was given up later no longer counts.
         for name in self._supervisor.failures.keys() & self._supervisor.parts.keys():
             await self._supervisor.remove(name)
         now = self._indices()

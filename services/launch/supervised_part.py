@@ -56,7 +56,7 @@ class GivenUp(Exception):
 
 
 class FailedStart(Exception):
-    """A process could not be started, or was not ready in time. The message says why, in words that
+    """A process failed to start, or became ready too late. The message says why, in words that
     follow its part's name."""
 
 
@@ -79,7 +79,7 @@ class SupervisedPart:
 
     @property
     def pid(self) -> int | None:
-        """Of the process that runs now."""
+        """The id of the process that runs now."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 

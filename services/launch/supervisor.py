@@ -88,7 +88,7 @@ class Supervisor:
 
     @property
     def failure(self) -> str | None:
-        """Which part was given up, and why; None if none was."""
+        """The part that was given up, and why; None if no part was."""
         done = self._failure.done() and self._failure.exception() is None
         return self._failure.result() if done else None
 
