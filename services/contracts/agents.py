@@ -1,4 +1,4 @@
-"""Which runs agents play. Imports nothing, so that a command may ask at once."""
+"""Tell which runs agents play. The module imports no heavy package, so that commands start fast."""
 
 from collections.abc import Mapping
 from typing import Any

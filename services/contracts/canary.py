@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-# Where it has no numpy beside it, which commands would import.
+# The class is in a module without numpy, so that commands need not import numpy.
 from services.contracts.weights import Canary
 
 __all__ = [
@@ -30,7 +30,7 @@ LENGTHS = (136, 32)
 """Tokens of each sequence. The first is longer than a block of any of vLLM's prefix caches but
 those of hybrid models (16 to 128 tokens), and 128 is a whole number of them."""
 SHORTEST = 4
-"""Where not even so many tokens fit, there is no canary."""
+"""The shortest context that has a canary."""
 SEED = 15
 CANARY = "canary"
 """In the metadata of a weight file: the version's canary as JSON."""
@@ -45,7 +45,7 @@ def in_float32(published: str, sampler: str) -> bool:
 
 
 def sequences(vocabulary: int, longest: int) -> list[list[int]]:
-    """The token ids; nothing where there is no room for any."""
+    """Return the canary's token ids, or an empty list if `longest` is below `SHORTEST`."""
     if longest < SHORTEST:
         return []
     random = np.random.Generator(np.random.PCG64(SEED))

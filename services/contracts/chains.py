@@ -1,8 +1,8 @@
 """Chains of runs: the record that Redis keeps, how it changes, and what the API shows.
 
-A chain works on one step at a time. The id of a step's run is in the record before that run is
-submitted, and a run is written once for each id: whoever submits the step again, after a crash or
-beside another gateway, submits the same run. All here is pure.
+A chain works on one step at a time. The record holds the id of a step's run before that run is
+submitted, and each id is written once. So a second submission, after a crash or by another gateway,
+submits the same run. All functions here are pure.
 """
 
 import re
@@ -150,8 +150,8 @@ def with_paths(config: dict[str, Any], paths: dict[str, str]) -> dict[str, Any]:
 
 
 def advanced(chain: ChainRecord, run: RunSummary | None, now: float) -> ChainRecord:
-    """The chain after a look at the run of its present step; the same where nothing follows. None:
-    there is no such run yet."""
+    """Return the chain after a look at the run of its present step, unchanged if nothing follows.
+    `run` is None if that run does not exist yet."""
     if chain.state.over:
         return chain
     if chain.state is ChainState.CANCELLING and (run is None or run.state.final):
@@ -175,7 +175,7 @@ def ended(chain: ChainRecord, state: ChainState, reason: str, now: float) -> Cha
 
 
 def cancelling(chain: ChainRecord) -> ChainRecord:
-    """The chain after a request to cancel it; the same where it is over."""
+    """Return the chain after a request to cancel it, unchanged if the chain is over."""
     if chain.state.over:
         return chain
     reason = f"its step {chain.step.name} ends first"
@@ -183,8 +183,8 @@ def cancelling(chain: ChainRecord) -> ChainRecord:
 
 
 def resumed(chain: ChainRecord, config: dict[str, Any], run: str) -> ChainRecord:
-    """A failed or cancelled chain that goes on with its present step: with the config `config`, as
-    the run `run`. The same where it is in another state."""
+    """Resume a failed or cancelled chain at its present step, with the config `config`, as the run
+    `run`. A chain in another state is returned unchanged."""
     if chain.state not in (ChainState.FAILED, ChainState.CANCELLED):
         return chain
     step = chain.step.model_copy(update={"config": config, "runs": [*chain.step.runs, run]})

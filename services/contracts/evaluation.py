@@ -15,10 +15,10 @@ EvaluationState = Literal["waiting", "open", "done", "failed", "cancelled"]
 
 
 class EvaluationRequest(BaseModel):
-    """What a worker needs to take part."""
+    """A request for an evaluation, with all that a worker needs to take part."""
 
     id: str
-    """Unique in its run: `000020-gsm8k-test`. A request that is repeated has the same."""
+    """Unique in its run: `000020-gsm8k-test`. A repeated request has the same id."""
     step: int
     """After which it was due."""
     version: str

@@ -3,8 +3,8 @@
 Kinds and their data:
 - `state`: {"state", "reason"}
 - `step`: the step's metrics, flat, by the names of docs/metrics.md
-- `evaluation`: the figures of one that is done, by the names of docs/metrics.md without
-  `evaluation/`: "id", "step", "version", "name", "rows", "reward", and "accuracy" where a verifier
+- `evaluation`: figures of a finished evaluation, by the names of docs/metrics.md without
+  `evaluation/`: "id", "step", "version", "name", "rows", "reward", and "accuracy" if a verifier
   says what is correct
 - `progress`: {"done", "total", "unit", ...}: supervised runs and other long stretches
 - `worker`: {"worker", "state", "detail"}: a rollout worker has `joined` the run, is `starting` its

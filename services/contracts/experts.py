@@ -11,8 +11,8 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_expe
 
 
 def expert_count(config: Any) -> int:
-    """Experts in each layer, by a model's config.json or transformers' object of it, or its
-    `text_config`; 0 for a dense model."""
+    """Return the number of experts in each layer, or 0 for a dense model. `config` is a model's
+    config.json or its transformers object. If it names no experts, its `text_config` is read."""
     fields = config if isinstance(config, Mapping) else vars(config)
     counts = (fields.get(name) for name in EXPERTS)
     found = next((count for count in counts if isinstance(count, int) and count > 1), 0)

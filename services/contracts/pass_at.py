@@ -19,8 +19,8 @@ def every_k(samples: int) -> list[int]:
 
 
 def in_short(names: Iterable[str]) -> list[str]:
-    """Of metrics' names those that have room in one line or picture: without the pass@k whose k is
-    neither a power of two nor the largest."""
+    """Return the names of metrics that fit into one line or picture. Of the pass@k, only the powers
+    of two and the largest k stay."""
     names = list(names)
     known = {name: int(found[1]) for name in names if (found := K.search(name))}
     largest = max(known.values(), default=0)

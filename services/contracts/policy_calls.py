@@ -21,7 +21,7 @@ class PolicyCall(msgspec.Struct, kw_only=True):
 
 
 class Failure(msgspec.Struct, kw_only=True):
-    """Why a call gets no answer, or no more of it."""
+    """The reason why a call fails before its answer or in the middle of it."""
 
     status: int
     message: str
@@ -36,9 +36,9 @@ class Piece(msgspec.Struct, kw_only=True, omit_defaults=True):
     version: int | None = None
     """That answers; in the first piece."""
     text: str = ""
-    """What follows the text so far."""
+    """The text that continues the earlier pieces."""
     message: dict[str, Any] | None = None
-    """In place of all text: the whole message, where a parser of tool calls or reasoning has read
+    """The whole message, instead of any text, if a parser of tool calls or reasoning has read
     it."""
     finish_reason: str | None = None
     """In the last piece: vLLM's `stop` or `length`."""
@@ -56,7 +56,7 @@ class Piece(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def visible(self) -> bool:
-        """Whether a client is to hear of it."""
+        """Whether this piece is sent to the client."""
         return self.last or bool(self.text) or self.message is not None
 
 

@@ -24,7 +24,7 @@ class PythonRequest(BaseModel):
 
 
 class PythonOutput(BaseModel):
-    """What the policy reads of it."""
+    """The program's output, as the policy reads it."""
 
     output: str = Field(
         description="What it printed, at most 64 KiB, and how it failed if it did: the end of its "

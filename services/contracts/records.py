@@ -106,7 +106,8 @@ class RunRecord(RunSummary):
 
 @dataclass(frozen=True)
 class Queue:
-    """What the queued runs of one pool wait for."""
+    """The queue of one pool: the active run, the waiting runs, and whether a learner serves
+    them."""
 
     active: RunSummary | None
     waiting: list[str]
@@ -151,7 +152,8 @@ class DatasetRecord(BaseModel):
 
 
 class HeldTask(BaseModel):
-    """A task that a worker holds. Durations, not times: hosts need not agree on the clock."""
+    """A task that a worker holds. It has durations instead of times, because the clocks of hosts
+    may differ."""
 
     task: int = Field(description="Its position in the run's order.")
     stage: Literal["generating", "scoring"] = Field(description="What happens with it.")

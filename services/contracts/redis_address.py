@@ -52,10 +52,10 @@ class RedisAddress:
     hosts: tuple[tuple[str, int], ...] = ()
     """(host, port): the server, the Sentinels, or some nodes of the cluster."""
     path: str = ""
-    """Of the socket."""
+    """The path of the socket."""
     db: int = 0
     service: str = ""
-    """What the Sentinels call the master."""
+    """The name that the Sentinels give the master."""
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     sentinel_username: str | None = None
@@ -75,11 +75,11 @@ def parse(url: str) -> RedisAddress:
             "redis://127.0.0.1:6379/0"
         )
     kind, tls = SCHEMES[scheme]
-    # Of a scheme that urlsplit knows nothing about, only the shape matters.
+    # urlsplit has no special rules for redis://, so it splits by shape alone.
     parts = urlsplit(f"redis://{rest}")
     user, _, listed = parts.netloc.rpartition("@")
     username, _, password = user.partition(":")
-    # Hosts before options: where a password holds an @ or a ?, what follows is a part of it.
+    # Check hosts before options: the text after an @ or ? in a password belongs to the password.
     if "@" in parts.query and kind != "socket":
         raise ValueError(UNREADABLE)
     hosts = () if kind == "socket" else tuple(_host(one, kind) for one in listed.split(","))
@@ -125,7 +125,8 @@ def parse(url: str) -> RedisAddress:
 
 
 def with_password(url: str, password: str) -> str:
-    """`url` with this password, in place of one that it has. Raises ValueError as `parse` does."""
+    """Return `url` with this password, which replaces any password in `url`. Raises ValueError as
+    `parse` does."""
     parse(url)
     scheme, _, rest = url.partition("://")
     named, _, query = rest.partition("?")

@@ -1,7 +1,7 @@
-"""Which Redis servers have the known flaws of the Lua engine. Pure.
+"""Tell which Redis servers have the known flaws of the Lua engine. Pure.
 
-CVE-2024-46981, CVE-2025-46817, CVE-2025-49844 and others: who may run scripts may run code as the
-server's user.
+The flaws are CVE-2024-46981, CVE-2025-46817, CVE-2025-49844 and others: anyone who can run scripts
+can run code as the server's user.
 """
 
 Version = tuple[int, int, int]
@@ -14,7 +14,8 @@ MENDED: dict[str, dict[tuple[int, int], int]] = {
 
 
 def lua_flaw(server: str, version: Version) -> str | None:
-    """What to tell the operator of this `server` ("Redis" or "Valkey"); None if it is mended."""
+    """Return a warning for the operator of this `server` ("Redis" or "Valkey"), or None if the
+    version has the fixes."""
     lines = MENDED[server]
     line, patch = version[:2], version[2]
     if line > max(lines) or (line in lines and patch >= lines[line]):

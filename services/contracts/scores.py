@@ -1,7 +1,7 @@
 """The reward service's HTTP contract: `POST /v1/score` and `POST /v1/verifiers/check`.
 
-`reward` is null for `error` alone: something on our side broke, and the trajectory is masked
-from the loss. What the answer itself provoked gets a number.
+`reward` is null for `error` alone: something on our side broke, and the trajectory is masked from
+the loss. A failure that the answer itself caused gets a number.
 """
 
 from enum import StrEnum
@@ -32,14 +32,14 @@ VERDICTS = frozenset(
         ScoreStatus.UNPARSABLE,
     }
 )
-"""What a verifier says that compares answers. One that only rates them says `scored`, and then
-there is no accuracy."""
+"""The outcomes of a verifier that compares answers. A verifier that only rates answers reports
+`scored`, and the run then has no accuracy."""
 
 
 MOST_REWARD = 1e12
-"""What a reward, a component or the score of a part may have, above 0 and below. The gradient is
-proportional to it. Its norm, in float32, overflows at 1.8e19, and such an update is skipped; a mean
-of such rewards would stay beyond all later ones."""
+"""The largest magnitude of a reward, a component or the score of a part. The gradient is
+proportional to the reward. The gradient's norm, in float32, overflows at 1.8e19, and such an update
+is skipped. A running mean of larger rewards would stay beyond all later rewards."""
 
 
 def is_reward(value: Any) -> bool:
@@ -202,7 +202,7 @@ class UseProblem(BaseModel):
 
 
 class CheckResponse(BaseModel):
-    """What is wrong; nothing where all can be used."""
+    """The problems of the uses; empty if all uses are valid."""
 
     problems: list[UseProblem] = Field(description="In the order of the uses.")
     takes_any: list[int] = Field(

@@ -17,7 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 FINISH = "finish"
-"""In place of a turn's digest: the call that scores a group whose sessions have ended."""
+"""The call that scores a group whose sessions have ended has this name instead of a turn's
+digest."""
 
 _REASONING = re.compile("(</?think>)")
 MOST_NESTED = 64
@@ -63,14 +64,14 @@ class Turn(msgspec.Struct, kw_only=True):
 
 
 class Call(msgspec.Struct, kw_only=True):
-    """What a worker is asked for: the next turn of a session, or the end of its group."""
+    """A request to a worker: the next turn of a session, or the end of its group."""
 
     kind: Literal["chat", "completions", "finish"]
     path: list[int] = []
     """The turns of the conversation that it continues, by number, the first one first."""
     messages: list[dict[str, Any]] = []
     prompt: str | list[int] = ""
-    """Of kind `completions`: text or token ids, in place of messages."""
+    """With kind `completions`: text or token ids instead of messages."""
     new: int = 0
     """The first of `messages` (characters or ids of `prompt`) that these turns do not have."""
     tools: list[dict[str, Any]] = []
@@ -78,8 +79,8 @@ class Call(msgspec.Struct, kw_only=True):
     seed: int | None = None
     max_tokens: int | None = None
     structured: dict[str, Any] | None = None
-    """What the answer has to be: vLLM's `json` (a schema) or `json_object`, or a call of a tool, as
-    `tool_choice` has it; None: any text."""
+    """The required form of the answer: vLLM's `json` (a schema) or `json_object`, or a call of a
+    tool, as in `tool_choice`. With None any text is valid."""
     parallel_tool_calls: bool = True
     """Without it the client gets the first of an answer's tool calls alone, as from vLLM."""
     side: bool = False
@@ -87,13 +88,14 @@ class Call(msgspec.Struct, kw_only=True):
 
 
 class Reward(msgspec.Struct, kw_only=True):
-    """What a client says that a session has earned."""
+    """The reward that a client sends for a session."""
 
     reward: float | None = None
-    """None: it could not be found out, and the session is not trained."""
+    """None if the client could not determine the reward: the session is then skipped in
+    training."""
     components: dict[str, float] = {}
     error: str = ""
-    """Why there is no reward."""
+    """The reason for a missing reward."""
 
 
 LIVE = "l"
@@ -107,8 +109,9 @@ def is_live(attempt: str) -> bool:
 
 
 def session_of(attempt: str) -> str:
-    """The name of the sessions that an attempt hands in. A live one is leased as `SESSION.TOKEN`:
-    each of its leases has a name of its own. Any other attempt has its sessions' name."""
+    """Return the name of the sessions that an attempt submits. A live session is leased as
+    `SESSION.TOKEN`, so that each of its leases has its own name. Any other attempt has the name of
+    its sessions."""
     return attempt.partition(".")[0]
 
 
@@ -146,7 +149,7 @@ def packed(numbers: Any, kind: str = "<i4") -> bytes:
 
 
 def tokens_of(path: Iterable[Turn]) -> list[int]:
-    """The ids of a conversation of these turns, its last answer included."""
+    """Return the token ids of a conversation with the turns `path`, including its last answer."""
     tokens: list[int] = []
     for turn in path:
         del tokens[turn.kept :]
@@ -156,8 +159,8 @@ def tokens_of(path: Iterable[Turn]) -> list[int]:
 
 
 def normalized(message: dict[str, Any]) -> dict[str, Any]:
-    """What of a message makes a conversation the same or another one: clients leave out empty
-    fields, or add some of their own, when they send an answer back."""
+    """Return the part of a message by which conversations are compared. Clients drop empty fields
+    or add their own fields when they send an answer back."""
     found: dict[str, Any] = {"role": message.get("role"), "content": text_of(message)}
     if found["role"] == "assistant" and len(parts := _REASONING.split(found["content"])) > 1:
         # Pydantic AI takes reasoning out of an answer, and puts it back between other blanks.
@@ -175,9 +178,10 @@ def normalized(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _read(arguments: str) -> Any:
-    """The arguments of a call as many frameworks send them back: parsed, and written again with
-    other blanks, with 1 for 1.0, or with {} for none. In a list, or the text itself where it is no
-    JSON, or nested so deeply that whether it can be read depends on who reads it."""
+    """Parse the arguments of a call, so that spelling does not matter: many frameworks send them
+    back with other blanks, with 1 for 1.0, or with {} for empty arguments. Return the value in a
+    list. Return the text itself if it is invalid JSON, or nested so deeply that parsers differ on
+    it."""
     try:
         found = json.loads(arguments or "{}", parse_float=_number)
     except (ValueError, RecursionError):

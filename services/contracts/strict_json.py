@@ -22,7 +22,7 @@ class NotJSON(ValueError):
 
 
 class NotPortable(NotJSON):
-    """JSON by its grammar, with a value that is no text or no number."""
+    """Grammatical JSON with an invalid text or number."""
 
     def __init__(self, place: str, problem: str) -> None:
         """`place`: its key path, e.g. `data.template`; empty for the whole."""

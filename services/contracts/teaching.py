@@ -33,7 +33,7 @@ class TeacherScoreRequest(_Asked):
 
 
 class TeacherScores(BaseModel):
-    """What the teacher says."""
+    """The teacher's scores of a completion."""
 
     logprobs: list[float] = Field(
         description="The log-probability of each token of the completion, after the prompt and the "
@@ -52,6 +52,6 @@ class TeacherTextRequest(_Asked):
 
 
 class TeacherText(BaseModel):
-    """What the teacher's tokenizer writes for them."""
+    """The text that the teacher's tokenizer decodes from token ids."""
 
     text: str = Field(description="Special tokens included.")

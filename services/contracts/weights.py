@@ -26,12 +26,12 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 
 SMALLEST_PART = 4 << 20
 MOST_PARTS = 512
-"""Of one file: each costs its manifest 19 bytes."""
+"""The most parts of one file: each part costs its manifest 19 bytes."""
 
 
 class Canary(msgspec.Struct, frozen=True):
-    """What proves which weights are served (`services.contracts.canary`): log-probabilities in nats
-    at temperature 1, of each token of each sequence but its first."""
+    """Log-probabilities that prove which weights are served (`services.contracts.canary`). They are
+    in nats, at temperature 1, of each token of each sequence except its first."""
 
     dtype: str
     """The type of the learner's passes, like `bfloat16`."""
@@ -41,7 +41,7 @@ class Canary(msgspec.Struct, frozen=True):
     logprobs: bytes
     """float32, little-endian, one sequence after the other."""
     without_adapter: bytes = b""
-    """Of a LoRA run: the same of the frozen weights alone."""
+    """For a LoRA run: the same log-probabilities from the frozen weights alone."""
 
 
 class WeightFile(msgspec.Struct, frozen=True):
@@ -76,7 +76,7 @@ class WeightManifest(msgspec.Struct, frozen=True):
     """One; of a delta the whole file of an earlier version of this lineage, then a delta for each
     version from there to this one."""
     tensors: int
-    """Of the whole version."""
+    """The number of tensors of the whole version."""
     model: str
     """Folder of config and tokenizer on the data volume; with weights only for an adapter."""
     created: float = 0.0
@@ -91,7 +91,7 @@ class WeightManifest(msgspec.Struct, frozen=True):
         return version_tag(self.lineage, self.version)
 
     def files_after(self, tag: str | None) -> list[WeightFile]:
-        """The deltas that lead here from version `tag`; all files where none do."""
+        """Return the deltas that lead here from version `tag`, or all files if no deltas do."""
         if tag is not None and self.kind == "delta":
             lineage, version = parse_version_tag(tag)
             behind = self.version - version
@@ -106,8 +106,8 @@ def encode_manifest(manifest: WeightManifest) -> bytes:
 
 
 def decode_manifest(text: bytes) -> WeightManifest:
-    """A manifest from its JSON. Raises schema.SchemaMismatch for another schema version, ValueError
-    for anything else that is no manifest."""
+    """Parse a manifest from its JSON. Raises schema.SchemaMismatch for another schema version, and
+    ValueError for any other invalid manifest."""
     try:
         require_schema(
             "weight manifest", msgspec.json.decode(text, type=_SchemaOnly).schema, SCHEMA

@@ -84,7 +84,7 @@ class LiveTraffic(BaseModel):
 
 
 class LearnerHold(BaseModel):
-    """Who is the pool's learner."""
+    """The process that is the pool's learner."""
 
     host: str = Field(description="The machine it runs on.")
     pid: int | None = Field(description="The process id of rank 0 there.")
@@ -117,7 +117,7 @@ class Remark(BaseModel):
 
 
 class Why(BaseModel):
-    """Where a run stands, and what holds it up."""
+    """A run's progress, and the cause that holds it up."""
 
     run: str = Field(description="The run's id.")
     name: str = Field(description="Its name.")
@@ -204,7 +204,7 @@ class Situation:
         return self.since(worker.heartbeat)
 
     def last(self, *kinds: str) -> Event | None:
-        """The newest event of these kinds."""
+        """Return the newest event whose kind is in `kinds`."""
         return next((event for event in reversed(self.events) if event.kind in kinds), None)
 
     def age(self, event: Event | None) -> float | None:

@@ -1,4 +1,4 @@
-"""The base of every config section: no unknown keys, no changes after validation."""
+"""The base of every config section: it refuses unknown keys, and is frozen after validation."""
 
 from typing import Any
 

@@ -13,7 +13,7 @@ from services.contracts.config.rewards import MOST_REWARDS, RewardComponent
 
 DAY = 86_400.0
 MOST_PLACES = 16
-"""Of the prompt in a template."""
+"""The most places of the prompt in a template."""
 MOST_TEMPLATE = 1 << 20
 """Characters of a chat template, as of one in a model's folder."""
 MOST_VARIABLES = 16 << 10
@@ -27,7 +27,8 @@ NO_VARIABLES = frozenset(
 )  # fmt: skip
 """Names that have a meaning of their own when a template is rendered."""
 MOST_DATASETS = 256
-"""Of a mixture, of an evaluation, of a validation. What is checked of them is checked in pairs."""
+"""The most datasets of a mixture, an evaluation or a validation. The limit exists because datasets
+are checked in pairs."""
 NO_DATASET = (
     *(
         "dataset",
@@ -43,7 +44,7 @@ NO_DATASET = (
     ),
     "long_prompts",
 )
-"""Keys of `data` that mean nothing where there is no dataset."""
+"""Keys of `data` that need a dataset."""
 
 
 class PromptOptions(Section):
@@ -120,7 +121,7 @@ def placeholders(template: str) -> list[str]:
 
 
 def check_template(template: str) -> None:
-    """Raise ValueError where a prompt has no place in `template`."""
+    """Raise ValueError if `template` has no place for a prompt."""
     if "{prompt}" not in template:
         others = [name for name in placeholders(template) if name != "prompt"]
         hint = f"; {{{others[0]}}} is none: {{prompt}} is the row's prompt" if others else ""
@@ -155,7 +156,7 @@ class DatasetFilter(Section):
         return self
 
     def outside(self, reward: float) -> str | None:
-        """Which bound a prompt of this mean reward violates, if any."""
+        """Name the bound that a prompt of this mean reward violates, if any."""
         if self.low is not None and reward < self.low:
             return f"below data.filter.low {self.low:g}"
         if self.high is not None and reward > self.high:
@@ -195,7 +196,7 @@ class PromptDataset(Component):
 
 
 class MixedPrompts(PromptDataset):
-    """A dataset that is mixed in. What it does not set is as for `data.dataset`."""
+    """A dataset that is mixed in. Keys that it leaves out are as for `data.dataset`."""
 
     system: str | None = None
     """System message; default: `data.system`."""
@@ -223,7 +224,7 @@ class Data(PromptOptions, PromptDataset):
     dataset: str = ""
     """Name or id of an uploaded dataset. Required, unless `source` is `sessions`."""
     source: Literal["dataset", "sessions"] = "dataset"
-    """`sessions`: there is no dataset, and applications open sessions as they have conversations
+    """With `sessions` the run has no dataset: applications open sessions as they have conversations
     (docs/agents.md, live traffic). Needs `rollout.episode: sessions`."""
     reward_deadline: float | None = Field(None, ge=1, le=30 * 86_400)
     """With `source: sessions`: seconds after a session's end by which its reward has to come. One
@@ -231,9 +232,10 @@ class Data(PromptOptions, PromptDataset):
     mix: list[MixedPrompts] = Field([], max_length=MOST_DATASETS)
     """More datasets, mixed in. A mixture has the rows that its datasets have at submission."""
     long_prompts: Literal["drop", "cut"] = "drop"
-    """What happens with long prompts. `drop`: the row of a prompt that fills
+    """How long prompts are handled. `drop`: the row of a prompt that fills
     `rollout.vllm.max_model_len` is not trained. `cut`: the longest text of a prompt loses its
-    beginning, so that `max_tokens` of an answer fit behind it. Events of the run count them."""
+    beginning, so that `max_tokens` of an answer fit after the prompt. Events of the run count the
+    long prompts."""
     order: Literal["shuffled", "file"] = "shuffled"
     """The order of the rows in an epoch. `shuffled`: another one in each epoch, by `training.seed`.
     `file`: as they were uploaded, in every epoch."""
@@ -261,7 +263,7 @@ class Data(PromptOptions, PromptDataset):
 
     @property
     def names(self) -> list[str]:
-        """What metrics call them, in the same order."""
+        """The names that metrics give the components, in the same order."""
         return numbered([one.name or one.dataset for one in self.components])
 
     @model_validator(mode="after")
@@ -301,8 +303,8 @@ class Data(PromptOptions, PromptDataset):
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """`names`, in which the second of a name gets `#2`, the third `#3`, or the next number that is
-    no other's name."""
+    """Return `names`, made unique: the second use of a name gets `#2`, the third `#3`, or the next
+    number that is free."""
     found: list[str] = []
     for i, name in enumerate(names):
         count = names[:i].count(name) + 1

@@ -1,4 +1,4 @@
-"""What the options of one dataset's prompts have to fulfil, beside the rest of the run."""
+"""Checks of the options of one dataset's prompts against the rest of the run."""
 
 from services.contracts.config.base import refuse_if
 from services.contracts.config.episodes import Calculator, Episode, Tools
@@ -40,7 +40,7 @@ def check_rewards(rewards: list[RewardComponent], algorithm: Algorithm, episode:
 
 
 def check_lengths(tokens: int, algorithm: Algorithm, max_model_len: int | None) -> None:
-    """Completions of so many tokens fit the context and what shaping asks of them. Raises
+    """Check that completions of `tokens` tokens fit the context and the limits of shaping. Raises
     ValueError."""
     refuse_if(
         max_model_len is not None and tokens >= max_model_len,

@@ -12,7 +12,7 @@ from services.contracts.config.base import Section
 GROUP = "headrace.episodes"
 """Entry points of this group are classes of episodes, by their names."""
 SERVER_NAME = r"^[A-Za-z][A-Za-z0-9_.-]{0,62}$"
-"""Of an MCP server."""
+"""The pattern of an MCP server's name."""
 
 
 class SingleTurn(Section):
@@ -50,16 +50,18 @@ class Calculator(Section):
 
 
 class SideCalls(Section):
-    """Calls of a session that are answered and not trained, such as one for a conversation's title.
-    Any of these rules makes a call one of them."""
+    """Calls of a session that are answered and not trained, such as a call for a conversation's
+    title. A call that matches any rule here is a side call."""
 
     models: list[str] = []
-    """They name one of these as their `model`. Many agents have an option for the model of small
-    tasks; other calls may name any model."""
+    """Calls whose `model` is in this list are side calls. Many agents have an option for the model
+    of small tasks; other calls may name any model."""
     max_tokens: int | None = Field(None, ge=1)
-    """They ask for at most so many tokens (`max_tokens` or `max_completion_tokens`)."""
+    """Calls that ask for at most this many tokens (`max_tokens` or `max_completion_tokens`) are
+    side calls."""
     first_message: str = ""
-    """Their first message contains this text; '' in no case."""
+    """Calls whose first message contains this text are side calls. With '' this rule matches no
+    call."""
 
 
 class Sessions(Section):
@@ -69,17 +71,18 @@ class Sessions(Section):
 
     type: Literal["sessions"]
     idle_seconds: float = Field(300, ge=5, le=30 * 86_400)
-    """Sessions of a group without a call for so long are lost, and their task is leased again. In
-    place of `rollout.lease_seconds`, for them."""
+    """Seconds without a call after which the sessions of a group are lost and their task is leased
+    again. It replaces `rollout.lease_seconds` for sessions."""
     history: Literal["exact", "template"] = "exact"
     """The prompt of a later turn: `exact` is what was sampled and the new messages; `template` is
     what the chat template makes of all messages, as outside training. Where the template changes
     earlier answers (it drops their reasoning), the turn begins a branch. Both train what was
     sampled."""
     scored: Literal["answer", "transcript"] = "answer"
-    """What the run's verifiers read of a session for which no reward was sent: its last `answer`,
-    or the `transcript` of the conversation that ends with it, from its first answer on, with the
-    messages between and what the chat template writes around them, without special tokens."""
+    """The text that the run's verifiers read of a session without a sent reward. `answer`: the
+    session's last answer. `transcript`: the conversation that ends with that answer, from its first
+    answer on. It includes the messages in between and the chat template's text around them, without
+    special tokens."""
     max_turns: int = Field(256, ge=1, le=4096)
     """Turns of a session, in all its conversations. A further call gets an empty answer that ends
     with `length`, and the session is truncated."""
@@ -102,12 +105,13 @@ class Tools(Section):
     python: bool = False
     """Whether the tool `python` runs programs of the policy, in the reward service's sandbox."""
     max_turns: int = Field(8, ge=1, le=256)
-    """Answers of an episode. One that still calls tools after so many is truncated."""
+    """The most answers of an episode. An episode that still calls tools after them is truncated."""
     result_tokens: int = Field(512, ge=1, le=65536)
-    """The longest result of a call, in tokens. The rest is cut, and the policy reads that it is."""
+    """The longest result of a call, in tokens. A longer result is cut, with a note for the
+    policy."""
     call_seconds: float = Field(60, gt=0, le=3600)
-    """Seconds that a call may take. After them the sample is not trained; a program of the tool
-    `python` is ended, and the policy reads that it was."""
+    """Seconds that a call may take. After them the sample is not trained. A program of the tool
+    `python` is ended instead, with a note for the policy."""
     episode_seconds: float = Field(900, gt=0, le=86400)
     """Seconds that an episode may take. After them the sample is not trained."""
 
@@ -159,7 +163,7 @@ def own_episodes() -> list[str]:
 
 
 def unknown_episode(name: str, own: Iterable[str]) -> str:
-    """Why `name` cannot be used where there are only the built-in types and `own`."""
+    """Explain that `name` is neither a built-in type nor in `own`."""
     known = ", ".join([*BUILT_IN, *sorted(own)])
     return (
         f"{name!r} is not installed here; there is {known}. A type of your own is an entry point "

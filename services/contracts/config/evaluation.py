@@ -19,7 +19,7 @@ class HeldOut(Section):
     dataset: str = Field(min_length=1)
     """Name or id of the held-out dataset."""
     name: str | None = Field(None, pattern=NAME)
-    """What metrics and the page call it; default: the dataset's name."""
+    """The name in metrics and on the page; default: the dataset's name."""
     rows: int | None = Field(None, ge=1)
     """Only this many rows, the first ones; default: all."""
     samples: int | None = Field(None, ge=1, le=1024)
@@ -63,8 +63,8 @@ class Evaluation(HeldOut):
     (`HEADRACE_EVALUATION_ONLY`), then idle ones. The others go on with training alone. After the
     last step all workers answer."""
     share: float = Field(0.5, gt=0, le=1)
-    """Of such a worker's completions in vLLM, the share that may be evaluation's while it has
-    prompts to train on. It gets more where training leaves room."""
+    """The share of such a worker's completions in vLLM that evaluation may use while the worker has
+    prompts to train on. Evaluation gets more if training leaves room."""
 
     @property
     def sets(self) -> list[HeldOut]:
@@ -102,9 +102,9 @@ class ResolvedSet(Section):
     """A held-out dataset with all that is needed to answer and score its rows."""
 
     name: str
-    """What metrics and the page call it."""
+    """The name in metrics and on the page."""
     dataset: str
-    """Its id."""
+    """The dataset's id."""
     dataset_name: str
     rows: int
     """Rows to answer, the first ones."""
@@ -126,8 +126,8 @@ def resolved(
     prompt: PromptOptions,
     rewards: list[RewardComponent],
 ) -> ResolvedSet:
-    """`one` for its dataset, which has this id and name and so many rows, with a run's options for
-    what it leaves out."""
+    """Resolve `one` for its dataset, given by id, name and row count. The run's options fill in the
+    options that `one` leaves out."""
     own = {"system": one.system, "template": one.template}
     options = {
         "system": prompt.system,

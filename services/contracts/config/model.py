@@ -27,8 +27,8 @@ class PretrainedModel(Section):
 
     source: Literal["pretrained"] = "pretrained"
     path: str = Field(min_length=1)
-    """A folder, a hub name (`org/name`), or `run:RUN` for the checkpoint of another run, of which
-    `run:RUN@STEP` takes the one of a step."""
+    """A folder, a hub name (`org/name`), or `run:RUN` for the checkpoint of another run.
+    `run:RUN@STEP` selects the checkpoint of a step."""
     dtype: TrainedDType = "auto"
     """Type of the forward pass and of published weights; optimizers work on float32. auto: on a GPU
     the model's own (bfloat16 for float16), on a CPU float32; a run that resumes keeps its type."""

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from services.contracts.config.base import Section
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
-"""Of an average: what is left of it after an update."""
+"""The decay of an average: the share of it that is left after an update."""
 
 
 class _Options(Section):
@@ -33,7 +33,7 @@ class _Options(Section):
 
 
 class AdamWOptions(_Options):
-    """What the kinds of AdamW share."""
+    """Options that all kinds of AdamW share."""
 
     lr: float = Field(1e-6, gt=0)
     """Peak learning rate."""
@@ -72,19 +72,19 @@ class MuonAdamW(_Options):
     embedding_lr: float | None = Field(None, gt=0)
     """Peak learning rate of the embedding; default: adamw_lr."""
     unembedding_lr: float | None = Field(None, gt=0)
-    """Peak learning rate of the output head, if it is no copy of the embedding; default:
+    """Peak learning rate of the output head, unless it is tied to the embedding; default:
     adamw_lr."""
     scalar_lr: float | None = Field(None, gt=0)
     """Peak learning rate of norms, biases and other vectors; default: adamw_lr."""
     initial_lr_fraction: float = Field(1.0, gt=0, le=1)
-    """Factor on all of these rates (nanochat's init_lr_frac): supervised training of a pretrained
-    model begins at a fraction of the rates that it was pretrained with."""
+    """Factor on all learning rates here (nanochat's init_lr_frac): supervised training of a
+    pretrained model begins at a fraction of its pretraining rates."""
     betas: tuple[Decay, Decay] = (0.9, 0.95)
     """AdamW's betas."""
     embedding_weight_decay: float | None = Field(None, ge=0)
-    """Of the embedding; default: weight_decay. Vectors never decay."""
+    """Weight decay of the embedding; default: weight_decay. Vectors never decay."""
     unembedding_weight_decay: float | None = Field(None, ge=0)
-    """Of the output head; default: weight_decay."""
+    """Weight decay of the output head; default: weight_decay."""
 
 
 class SFTAdamW(AdamW):

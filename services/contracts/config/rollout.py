@@ -69,16 +69,17 @@ class Rollout(Section):
     stop, and the new version continues their text. wait: they finish before the update, and no new
     ones start."""
     weights: PublishedAs = "auto"
-    """What the learner publishes after a step. auto: the weights that have changed (a delta) if
-    they are bfloat16 and that takes less; from time to time all weights. full: always all weights,
-    which saves each rank of the learner 2 bytes of memory for each weight that it holds."""
+    """The weights that the learner publishes after a step. auto: only the changed weights (a delta)
+    if they are bfloat16 and the delta is smaller; from time to time all weights. full: always all
+    weights, which saves each rank of the learner 2 bytes of memory for each weight that it
+    holds."""
     straggler_deadline: float | None = Field(None, gt=0)
     """Seconds after its lease when a group that still generates is stopped; those in which vLLM
     sleeps do not count (`vllm.sleeps`). Default: never."""
     at_deadline: Literal["complete", "release"] = "complete"
-    """What happens at `straggler_deadline`. complete: the group's samples are truncated there, as
-    at max_tokens. release: the task is leased again, and dropped the third time (`too_slow`), as
-    is a group with a sample that has no token yet."""
+    """How a group ends at `straggler_deadline`. complete: its samples are truncated there, as at
+    max_tokens. release: the task is leased again, and dropped the third time (`too_slow`). A group
+    with a sample that has no token yet is always released."""
     stragglers: Literal["wait", "resample"] = "wait"
     """An unfinished group that would be too stale for the next batch. wait: the learner waits for
     it. resample: it does not, and the prompt is sampled again, and dropped the third time

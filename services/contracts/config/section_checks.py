@@ -31,7 +31,7 @@ def check_adapters(
     placement: Placement,
     training: Training,
 ) -> None:
-    """What LoRA leaves no room for."""
+    """Refuse options that conflict with LoRA."""
     if model.lora is None:
         return
     refuse_if(
@@ -76,7 +76,8 @@ def check_live(
     rewards: list[RewardComponent],
     evaluation: Evaluation | None,
 ) -> None:
-    """What `data.source: sessions` needs: applications open the sessions, and say all rewards."""
+    """Check the options that `data.source: sessions` needs: applications open the sessions, and
+    send all rewards."""
     refuse_if(
         not isinstance(rollout.episode, Sessions),
         "data.source sessions needs rollout.episode: sessions: set it",
@@ -115,7 +116,7 @@ def check_sessions(
     rewards: list[RewardComponent],
     evaluation: Evaluation | None,
 ) -> None:
-    """What agents outside leave no room for (`rollout.episode: sessions`)."""
+    """Refuse options that conflict with outside agents (`rollout.episode: sessions`)."""
     episodes = [rollout.episode, *(one.episode for one in data.mix)]
     refuse_if(
         bool(data.mix) and any(isinstance(one, Sessions) for one in episodes),
@@ -162,7 +163,7 @@ def check_sessions(
 
 
 def check_tools(data: Data, sampling: Sampling, rollout: Rollout) -> None:
-    """What `rollout.episode: tools` needs, of one dataset."""
+    """Check the options that `rollout.episode: tools` needs, for one dataset."""
     if not isinstance(rollout.episode, Tools):
         return
     refuse_if(
@@ -183,7 +184,8 @@ def check_tools(data: Data, sampling: Sampling, rollout: Rollout) -> None:
 
 
 def check_teacher(algorithm: Algorithm, sampling: Sampling) -> None:
-    """How a dataset is sampled where a server scores: at temperature 1, from all tokens."""
+    """Check that a dataset whose answers a server scores is sampled at temperature 1, from all
+    tokens."""
     if algorithm.teacher is None or algorithm.teacher.endpoint is None:
         return
     refuse_if(
@@ -201,7 +203,7 @@ def check_teacher(algorithm: Algorithm, sampling: Sampling) -> None:
 def check_unrewarded(
     data: Data, algorithm: Algorithm, evaluation: Evaluation | None, episodes: list[Episode]
 ) -> None:
-    """Nothing else needs rewards of a run that has none."""
+    """Refuse options that need rewards in a run without rewards."""
     given = all(isinstance(one, Sessions | OwnEpisode) for one in episodes)
     refuse_if(
         not (given or isinstance(algorithm.advantage, ReverseKL)),
@@ -329,7 +331,7 @@ def check_placement(placement: Placement, algorithm: Algorithm, training: Traini
 def check_in_backward(
     optimizer: Optimizer, algorithm: Algorithm, training: Training, rollout: Rollout
 ) -> None:
-    """What an optimizer that steps in the backward pass needs."""
+    """Check the options that an optimizer with steps in the backward pass needs."""
     optimizers: dict[str, Optimizer] = {"optimizer": optimizer}
     if algorithm.critic is not None:
         optimizers["algorithm.critic.optimizer"] = algorithm.critic.optimizer

@@ -110,8 +110,9 @@ class SFTConfig(Section):
         return self
 
     def longest_row(self, positions: int | None) -> int | None:
-        """Tokens of the longest row for a model of so many positions; None: any. Raises ValueError
-        where the model has fewer, and for packed rows that do not make up a step."""
+        """Return the tokens of the longest row for a model with `positions` positions, or None for
+        no limit. Raises ValueError if the model has fewer positions, or if packed rows do not make
+        up a step."""
         wanted = self.data.max_seq_len
         if wanted is not None and positions is not None:
             refuse_if(
@@ -126,8 +127,8 @@ class SFTConfig(Section):
 
 
 def check_packed_rows(packing: Packing, longest: int) -> int:
-    """Rows of `longest` tokens in a step. Raises ValueError where they do not make up
-    `tokens_per_step`."""
+    """Return the number of rows of `longest` tokens in a step. Raises ValueError if whole rows do
+    not make up `tokens_per_step`."""
     rows, rest = divmod(packing.tokens_per_step, longest)
     below, above = rows * longest, (rows + 1) * longest
     refuse_if(

@@ -47,11 +47,11 @@ class Passes(Section):
     parallel: Parallel = "auto"
     """How several ranks share the training. `ddp`: each holds all weights, gradients and optimizer
     state. `fsdp`: each holds a slice of them, and gathers a block when it computes it. `auto`: ddp
-    where all of it fits into half of a GPU, and on a CPU; else fsdp."""
+    on a CPU, or if weights, gradients and optimizer state fit into half of a GPU; else fsdp."""
     context_parallel: int = Field(1, ge=1)
     """Ranks that share each micro-batch, for sequences too long for one: each computes a stretch of
     the tokens, and for attention a share of the heads. It has to divide the ranks and the model's
-    attention heads. A micro-batch then has `tokens_per_microbatch` for each of these ranks."""
+    attention heads. A micro-batch then has `tokens_per_microbatch` for each rank that shares it."""
     compile: Automatic = "auto"
     """torch.compile the blocks of all models, except attention. Needs a C compiler, and a minute
     or two at each start. `auto`: on CUDA, for models without experts, where something small can be
@@ -81,10 +81,10 @@ class Training(Passes):
     epochs: float | None = Field(None, gt=0, le=10_000)
     """Passes over the dataset, instead of max_steps. Default: 1."""
     offload: list[Offloaded] = []
-    """What is in host memory, and on the GPU only while it is used. `optimizer`: the state of all
-    optimizers, copied there and back for each update. `reference`, `lagged` (the copy of proximal
-    lagged), `teacher`: their weights, copied there once a step. `critic`: its weights, copied
-    there twice a step and back once, and its optimizer's state, once each way."""
+    """State that stays in host memory, and is on the GPU only while it is used. `optimizer`: the
+    state of all optimizers, copied there and back for each update. `reference`, `lagged` (the copy
+    of proximal lagged), `teacher`: their weights, copied there once a step. `critic`: its weights,
+    copied there twice a step and back once, and its optimizer's state, once each way."""
     checkpoint_every: int = Field(10, ge=1)
     """Steps between checkpoints. After a crash the steps since the last one are trained again, on
     the same groups."""
@@ -131,8 +131,8 @@ class Packing(Section):
     """The rest of a row into which no waiting conversation fits. `pad` leaves it empty, which costs
     no computation. `crop` fills it with the beginning of a conversation, whose end is lost."""
     crop: Literal["shortest", "first"] = "shortest"
-    """The conversation that `when_none_fits: crop` cuts: the shortest one, of which least is lost,
-    or the one that has waited longest."""
+    """The conversation that `when_none_fits: crop` cuts. `shortest`: the shortest, which loses
+    least. `first`: the one that has waited longest."""
     buffer: int = Field(1000, ge=1, le=100_000)
     """Conversations among which the one that fits best is chosen."""
 
@@ -177,7 +177,7 @@ class Validation(Section):
     them, too."""
     tokens: int | None = Field(None, ge=1)
     """About this many tokens in all: each dataset gives the same share of its rows, evenly spaced.
-    Default: all tokens of these rows."""
+    Default: all tokens of the rows."""
     best: Literal["loss", "bits_per_byte"] = "loss"
     """The checkpoint that is kept has the lowest loss per token, or the fewest bits per byte."""
     patience: int | None = Field(None, ge=1)

@@ -1,5 +1,5 @@
-"""What a run may ask for and only the operator can allow (HEADRACE_TRUST_REMOTE_CODE): code that
-comes with a model, and options of vLLM that read files or import modules."""
+"""Options of a run that only the operator can allow (HEADRACE_TRUST_REMOTE_CODE): code that comes
+with a model, and options of vLLM that read files or import modules."""
 
 from typing import Any
 
@@ -16,8 +16,8 @@ WAY_OUT = (
 
 
 def parse_trusted(raw: Any, trusted: bool) -> RLConfig | SFTConfig:
-    """As `parse_config`, for a process whose operator allows everything (`trusted`) or not. Raises
-    ConfigError also for what is not allowed here."""
+    """Parse a config like `parse_config`. Unless the operator allows everything (`trusted`), also
+    raise ConfigError for options that only the operator can allow."""
     config = parse_config(raw)
     if not trusted and (problems := asks_for_trust(config)):
         raise ConfigError(problems)

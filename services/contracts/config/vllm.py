@@ -61,7 +61,7 @@ TOOL_PARSER_OPTIONS = (
     "rollout.vllm.extra {enable-auto-tool-choice: true, tool-call-parser: hermes}, or another of "
     "vLLM's parsers"
 )
-"""What a run needs whose policy calls tools, in words."""
+"""The options that a run needs if its policy calls tools, for messages."""
 
 
 def spelled(option: str) -> str:
@@ -90,9 +90,8 @@ class VLLM(Section):
     """Share of a GPU's memory for the server; default: 0.9, or less if it shares the GPU
     (docs/operate.md)."""
     sleeps: bool = False
-    """Whether vLLM sleeps while the learner trains: they take turns on one GPU on which both do not
-    fit side by side. The gateway sets it, with `gpu_memory_utilization`, where that is so
-    (docs/operate.md)."""
+    """Whether vLLM sleeps while the learner trains: they take turns on a GPU that is too small for
+    both. The gateway then sets this key and `gpu_memory_utilization` (docs/operate.md)."""
     ngram_tokens: int = Field(0, ge=0, le=16)
     """Tokens that vLLM guesses ahead, from where the last ones came before in the prompt and the
     completion (n-gram speculative decoding); 0 is off. The policy checks all of them in one pass,
@@ -127,7 +126,8 @@ class VLLM(Section):
 
     @property
     def computes_in(self) -> Literal["auto", "float32", "bfloat16"]:
-        """`dtype`, as vLLM is told: it quantises half types alone."""
+        """The `dtype` that vLLM gets: bfloat16 with `quantization`, because vLLM quantises half
+        types only."""
         return "bfloat16" if self.quantization else self.dtype
 
     @model_validator(mode="after")

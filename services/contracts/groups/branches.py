@@ -1,9 +1,9 @@
 """Branches of a completion: turns of an agent's session that do not continue the turn before them.
 Pure.
 
-A completion has each token once, turn after turn. Where a turn continues another place than the end
-of the tokens before it, a `Branch` says which. From these, `conversations` makes the sequences that
-the policy has seen.
+A completion has each token once, turn after turn. If a turn continues from another place than the
+end of the tokens before it, a `Branch` names that place. From these, `conversations` makes the
+sequences that the policy has seen.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 
 class Branch(NamedTuple):
-    """Where a completion's tokens do not continue those before them."""
+    """A place in a completion whose tokens do not continue the tokens before them."""
 
     start: int
-    """The first of these tokens, counted in the completion."""
+    """The branch's first token, counted in the completion."""
     after: int
     """How many tokens of prompt and completion lie up to the place that they continue: with at most
     the prompt's, they continue a beginning of the prompt, else the token before that place."""
@@ -33,7 +33,8 @@ class Conversation:
     places: npt.NDArray[np.int64]
     """The completion's tokens that it goes on with, by their places in the completion."""
     new: npt.NDArray[np.bool_]
-    """Of each, whether no conversation before has it: a token is trained in one of them."""
+    """Whether each token is absent from all earlier conversations: a token is trained in one
+    conversation only."""
 
 
 def conversations(prompt: int, length: int, branches: Sequence[Branch]) -> list[Conversation]:

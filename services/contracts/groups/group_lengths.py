@@ -9,7 +9,7 @@ class GroupLengths(NamedTuple):
 
     prompt: int
     completions: tuple[int, ...]
-    """Of each sample; 0 where none of its tokens are in the loss."""
+    """The completion length of each sample, or 0 if the loss has none of its tokens."""
 
     @classmethod
     def parse(cls, text: str) -> "GroupLengths":

@@ -21,7 +21,7 @@ _NAME = re.compile(
 
 
 class Damaged(ValueError):
-    """A reference that makes no sense, or a file that is not the one it names."""
+    """An invalid reference, or a file that differs from its reference."""
 
 
 class PayloadFile(msgspec.Struct, frozen=True):
@@ -39,8 +39,9 @@ class PayloadFile(msgspec.Struct, frozen=True):
 
 
 class Owner(NamedTuple):
-    """Whose payload a file is. Two workers may write one for the same attempt, where the first was
-    stopped meanwhile: the names have checksums, so neither replaces the other's."""
+    """The attempt that a payload file belongs to. Two workers may write a file for the same
+    attempt, if the first was stopped meanwhile. The names have checksums, so neither file replaces
+    the other."""
 
     run: str
     task: int
@@ -53,18 +54,18 @@ def payload_name(owner: Owner, xxh3: str) -> str:
 
 
 def owner_of(name: str) -> Owner | None:
-    """Whose file `name` is; None for a name that no payload has."""
+    """Return the owner of the file `name`, or None if the name is not a payload's."""
     found = _NAME.fullmatch(name)
     return Owner(found[1], int(found[2]), found[3]) if found else None
 
 
 def reference(file: PayloadFile) -> bytes:
-    """What Redis keeps in place of the payload."""
+    """Return the reference that Redis keeps instead of the payload."""
     return MARK + msgspec.msgpack.encode(file)
 
 
 def bytes_outside(kept: bytes) -> int:
-    """Bytes of the file that `kept` names; 0 where that is a payload, or damaged."""
+    """Return the bytes of the file that `kept` names, or 0 if `kept` is a payload or damaged."""
     try:
         file = parse_reference(kept)
     except Damaged:

@@ -69,7 +69,7 @@ class SamplingMask:
         return filled
 
     def pack(self) -> bytes:
-        """As bytes."""
+        """Encode the mask as bytes."""
         gaps = np.diff(self.ids, prepend=0)
         gaps[self._firsts()] = self.ids[self._firsts()]
         planes = [(gaps >> shift).astype(np.uint8) for shift in range(0, 8 * BYTES, 8)]

@@ -31,14 +31,14 @@ TRUNCATED = frozenset({"length", "deadline"})
 """Finish reasons of truncated completions: `sampling.max_tokens`, `rollout.straggler_deadline`."""
 
 _TYPES = [np.dtype(name) for name in ("<f4", "<u4", "<u2", "<u1")]
-"""Of the arrays, in the order in which safetensors writes them."""
+"""The types of the arrays, in the order in which safetensors writes them."""
 
 IntArray = npt.NDArray[np.integer]
 FloatArray = npt.NDArray[np.float32]
 
 
 class GroupHeader(msgspec.Struct, kw_only=True):
-    """What a group has once, or once per sample."""
+    """The fields that a group has once, or once per sample."""
 
     run: str
     task: int
@@ -47,11 +47,11 @@ class GroupHeader(msgspec.Struct, kw_only=True):
     row: int
     """Index of the dataset row."""
     dataset: str = ""
-    """Which dataset of a mixture that is; '' where there is one."""
+    """The row's dataset in a mixture; '' if the run has one dataset."""
     prompt_key: str = ""
-    """What `running_mean` counts it under; '' where it has no key."""
+    """The key under which `running_mean` counts the prompt; '' without a key."""
     own: str | None = None
-    """Of a prompt that a client brought in place of that row, what the client calls it, or ''."""
+    """The client's name (or '') of a prompt that the client brought instead of that row."""
     lineage: str
     """The lineage that granted the lease."""
     tags: list[str]
@@ -64,7 +64,7 @@ class GroupHeader(msgspec.Struct, kw_only=True):
     """The reward's components before their weights, by name, and the parts that a verifier names,
     as `component/part`. None: the sample was not scored for it."""
     reasons: list[dict[str, str]] = []
-    """Of each sample, what the verifiers say, by component."""
+    """The verifiers' reasons for each sample, by component."""
     reference: str = ""
     """The row's reference answer as text."""
     sampled_reward: float | None = None
@@ -100,7 +100,7 @@ class TrajectoryGroup:
     """[sum(lengths)] the part of a dense reward that each token earned; the last token gets the
     rest."""
     teacher_logprobs: FloatArray | None = None
-    """[sum(lengths)] how likely a teacher finds each token, where a server says so."""
+    """[sum(lengths)] the teacher's log-probability of each token, if a server scores it."""
     sampling_mask: SamplingMask | None = None
     """The tokens that each token was sampled from; None: the whole vocabulary."""
     experts: IntArray | None = None
@@ -116,15 +116,15 @@ class TrajectoryGroup:
         return len(self.lengths)
 
     def conversations_of(self, sample: int) -> list[Conversation]:
-        """What the policy has seen of one sample: one conversation, if it has no branches. Raises
-        ValueError if its branches do not fit."""
+        """Return the conversations that the policy has seen of one sample: a single conversation if
+        the sample has no branches. Raises ValueError if its branches do not fit."""
         rows = [] if self.branches is None else self.branches.tolist()
         branches = [Branch(start, after) for i, start, after in rows if i == sample]
         return conversations(len(self.prompt_tokens), int(self.lengths[sample]), branches)
 
     def in_loss(self, mask_truncated: bool) -> list[bool]:
-        """Which samples may have tokens in the loss: those with a reward and, with
-        `mask_truncated`, that ended by themselves."""
+        """Tell for each sample whether its tokens may be in the loss. A sample needs a reward and,
+        with `mask_truncated`, an end of its own."""
         header = self.header
         return [
             reward is not None and not (mask_truncated and reason in TRUNCATED)

@@ -1,18 +1,19 @@
-"""Which tasks a curriculum samples: a function of the row's pass rate, the seed and the task."""
+"""The tasks that a curriculum samples: a function of the row's pass rate, the seed and the task."""
 
 import numpy as np
 
 from services.contracts.config.data import Curriculum
 
 CURRICULUM = 3
-"""Which random stream of a seed."""
+"""The number of the curriculum's random stream of a seed."""
 
 
 def probability(config: Curriculum, rate: float | None) -> float:
-    """That a prompt is sampled whose running pass rate is `rate`; None: it has none yet.
+    """Return the probability that a prompt with the running pass rate `rate` (None: unknown yet) is
+    sampled.
 
-    4·p·(1 − p) is the variance of success as a share of the largest: what there is to learn from a
-    prompt (Foster et al. 2025, arXiv:2502.12272).
+    4·p·(1 − p) is the variance of success as a share of the largest variance. It measures how much
+    a prompt can teach (Foster et al. 2025, arXiv:2502.12272).
     """
     return 1.0 if rate is None else max(config.least, 4 * rate * (1 - rate))
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from services.contracts.config.data import Component, Data
 
 HELD_OUT, ORDER, MIXED = 0, 1, 2
-"""Which random stream of a seed."""
+"""The numbers of the random streams of a seed."""
 Indices = npt.NDArray[np.int32 | np.int64]
 
 
@@ -24,11 +24,12 @@ class Source:
 
     rows: int
     held_out: int
-    """Of these, never trained on."""
+    """Rows that are never trained on."""
     per_epoch: int
-    """Rows that an epoch takes of it."""
+    """Rows that the dataset contributes to an epoch."""
     split: int | None = None
-    """Whose split it has, as the number of an earlier source of the same dataset; None: its own."""
+    """The number of an earlier source of the same dataset whose split this source shares; None: it
+    has its own split."""
 
     @property
     def trained(self) -> int:
@@ -37,8 +38,9 @@ class Source:
 
 
 def sources(components: Sequence[Component], rows: Sequence[int], share: float) -> list[Source]:
-    """What an epoch takes of each dataset, of so many `rows`, of which a `share` is held out (at
-    most all but one). Raises ValueError where a dataset is empty, or gives an epoch no row."""
+    """Return the rows that each dataset contributes to an epoch, given `rows` and the held-out
+    `share` (at most all rows but one). Raises ValueError if a dataset is empty, or gives an epoch
+    no row."""
     for one, count in zip(components, rows, strict=True):
         if not count:
             raise ValueError(f"dataset {one.dataset} is empty: add rows to it first")
@@ -55,7 +57,7 @@ def sources(components: Sequence[Component], rows: Sequence[int], share: float) 
                 "weight, or leave it out"
             )
     names = [one.dataset for one in components]
-    # What is held out of a dataset that is there twice must be the same rows both times.
+    # A dataset that is in the mixture twice must hold out the same rows both times.
     firsts = [first if (first := names.index(name)) < i else None for i, name in enumerate(names)]
     counted = zip(rows, held, taken, firsts, strict=True)
     return [Source(count, out, round(number), first) for count, out, number, first in counted]
@@ -129,8 +131,8 @@ class Mixture:
 
 
 def prompt_mixture(data: Data, rows: Sequence[int], seed: int) -> Mixture:
-    """The order of an RL run's prompts, of datasets that have so many `rows`. Raises ValueError as
-    `sources` does, with the names that metrics have."""
+    """Return the order of an RL run's prompts, given the `rows` of each dataset. Raises ValueError
+    as `sources` does, with the names that metrics have."""
     called = [
         one.model_copy(update={"dataset": name})
         for one, name in zip(data.components, data.names, strict=True)

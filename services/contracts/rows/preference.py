@@ -45,8 +45,8 @@ def _answer(row: Row, which: Preferred, value: Any) -> str | dict[str, Any]:
 
 
 def shared_prompt(chosen: Any, rejected: Any) -> list[dict[str, Any]]:
-    """What two whole conversations, the `chosen` and the `rejected` one, ask alike. Raises
-    ValueError where they do not, in words that follow the row's place."""
+    """Return the prompt that two whole conversations, `chosen` and `rejected`, share. Raises
+    ValueError if they share no prompt, with a message that follows the row's place."""
     for which, chat in zip(PAIR, (chosen, rejected), strict=True):
         if not (isinstance(chat, list) and len(chat) > 1 and _of_assistant(chat[-1])):
             raise ValueError(
@@ -67,6 +67,6 @@ def _of_assistant(turn: Any) -> bool:
 
 
 def _words(chat: list[Any]) -> list[Any]:
-    """What two chats must have in common to be the same."""
+    """Return the fields of a chat by which chats are compared."""
     keys = ("role", "content", "tool_calls")
     return [[t.get(key) for key in keys] if isinstance(t, dict) else t for t in chat]

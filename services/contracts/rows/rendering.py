@@ -176,8 +176,8 @@ def _check_kept(chat: Chat, text: str) -> None:
 
 
 def _in_known_roles(chat: Chat, tokenizer: PromptTokenizer) -> Chat:
-    """`chat` with `system` in place of `developer`, OpenAI's newer name for it, unless the template
-    names that role: many templates write nothing of a message whose role they do not know."""
+    """Replace the role `developer`, OpenAI's newer name for `system`, by `system`, unless the
+    template names `developer`. Many templates drop a message with an unknown role."""
     if "developer" in str(tokenizer.chat_template):
         return chat
     return [

@@ -1,4 +1,4 @@
-"""A task, one use of one dataset row by a run: where it stands in the run's order, and its row.
+"""A task, one use of one dataset row by a run: its position in the run's order, and its row.
 
 The order of a run is a seeded permutation of each epoch's rows, or the order of the dataset's file.
 It is computed here alone, so that gateway, workers, learner and audit agree on it.

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import FrameType
 
 SECONDS = 2.0
-"""Of CPU time, for one rendering; templates need milliseconds."""
+"""The most CPU time of one rendering, in seconds; templates need milliseconds."""
 HARD_SECONDS = 10
 """CPU time after which the kernel ends the process: nothing interrupts a comparison, a hash or a
 product in C, and two lists of lists can be compared for years."""
 MEMORY = 512 << 20
 """Bytes that the process may grow by meanwhile."""
 CHARACTERS = 1 << 23
-"""Of what it renders: more than any context holds."""
+"""The most characters of rendered text: more than any context holds."""
 
 
 class TemplateTooGreedy(ValueError):
@@ -63,8 +63,8 @@ def limited() -> Iterator[None]:
 @contextmanager
 def noted(note: Path) -> Iterator[None]:
     """Have a process that the kernel ends for its CPU time leave a traceback in the file `note`, so
-    that its successor fails the run. Call `check_noted` first. Without space for the file there is
-    no note."""
+    that its successor fails the run. Call `check_noted` first. Without space for the file, the
+    note is skipped."""
     try:
         note.parent.mkdir(parents=True, exist_ok=True)
         # Other workers of the host may write to it.

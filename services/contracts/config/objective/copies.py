@@ -8,8 +8,8 @@ from services.contracts.config.base import Section
 
 
 class LaggedProximal(Section):
-    """π_prox = a copy of the policy, refreshed every `every` steps (minimind). It has no w, so
-    it does not correct for the sampler."""
+    """π_prox = a copy of the policy, refreshed every `every` steps (minimind). Without w, the
+    sampler's mismatch stays uncorrected."""
 
     type: Literal["lagged"]
     every: int = Field(4, ge=1)

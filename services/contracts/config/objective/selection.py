@@ -1,4 +1,4 @@
-"""Which of the sampled completions are trained."""
+"""The choice of the sampled completions that are trained."""
 
 from typing import Literal, Self
 
@@ -34,5 +34,5 @@ class BestOf(Section):
     generation_size: int = Field(ge=2)
     """Completions sampled per prompt; `samples_per_prompt` of them are trained."""
     keep: Literal["best", "worst", "both"] = "best"
-    """Which ones are trained; both: half the best and half the worst, of an odd number one more of
-    the best."""
+    """The completions that are trained. both: half the best and half the worst; an odd number takes
+    one more of the best."""

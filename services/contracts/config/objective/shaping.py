@@ -1,4 +1,4 @@
-"""What is done to a reward before advantages."""
+"""Changes of a reward before advantages."""
 
 from typing import Self
 
@@ -8,7 +8,7 @@ from services.contracts.config.base import Section, refuse_if
 
 
 class Shaping(Section):
-    """Changes a sample's reward r before advantages, in the order of these keys."""
+    """Changes a sample's reward r before advantages, in the order of the keys below."""
 
     bias: float = 0.0
     """Subtracted from r."""
@@ -28,7 +28,7 @@ class Shaping(Section):
     """Add min(−(length − (`sampling.max_tokens` − overlong_buffer)) / overlong_buffer ·
     overlong_factor, 0) (DAPO). 0: nothing."""
     overlong_factor: float = Field(1.0, gt=0)
-    """What a completion of `sampling.max_tokens` loses."""
+    """The reward that a completion of `sampling.max_tokens` loses."""
     mask_truncated: bool = False
     """Mask completions that were truncated, at `sampling.max_tokens` or
     `rollout.straggler_deadline`, from the loss. They still count in their group's statistics."""

@@ -14,10 +14,10 @@ class Teacher(Section):
     """A folder, a hub name, or `run:RUN`, as for `model.path`. The learner loads this model in
     addition to the policy; `training.offload` and `placement` can move it to another place."""
     endpoint: str | None = Field(None, min_length=1, max_length=63)
-    """In place of `path`: a vLLM server, by the name that the reward service gives it
-    (`--teachers`). It scores answers while others are sampled."""
+    """A vLLM server, instead of `path`, by the name that the reward service gives it
+    (`--teachers`). The server scores answers while other answers are sampled."""
     model: str | None = Field(None, min_length=1, max_length=1000)
-    """With `endpoint`: what that server calls the model; null: its only one."""
+    """With `endpoint`: the server's name of the model. null: the server's only model."""
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:

@@ -320,8 +320,8 @@ class AdaptiveBeta(Section):
     target: float = Field(6.0, gt=0)
     """The KL that beta steers to, in nats."""
     per: Literal["sample", "token"] = "sample"
-    """What that is the KL of. `sample`: the mean over samples of their summed KL. `token`: the mean
-    over all tokens in the loss (AReaL)."""
+    """How that KL is averaged. `sample`: the mean over samples of their summed KL. `token`: the
+    mean over all tokens in the loss (AReaL)."""
     horizon: float = Field(10_000, gt=0)
     """Samples until beta has followed; larger is slower."""
 

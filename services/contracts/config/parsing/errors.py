@@ -133,7 +133,7 @@ def _walk(root: type[BaseModel], location: list[str]) -> tuple[list[str], Models
     models: Models = [root]
     others: Models = []
     path: list[str] = []
-    # A key may be called as a kind is: behind the tag of its section it is no tag.
+    # A key may have the name of a kind: after the tag of its section, that name is a key.
     chosen = True
     for part in location:
         fields = [fields_of(model)[part] for model in models if part in fields_of(model)]

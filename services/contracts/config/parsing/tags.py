@@ -1,4 +1,4 @@
-"""Which member of a union a section is: by its tag (`type`, `source`), else by its default.
+"""Find the member of a union that a section is: by its tag (`type`, `source`), else by its default.
 
 Pure. `optimizer: {lr: 1e-4}` means the default optimizer, but pydantic requires the tag of a union
 whose value is written out.
@@ -40,13 +40,14 @@ def key_paths(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def tags_of(model: type[BaseModel]) -> tuple[str, ...]:
-    """The values of its tag that mean `model`; none if it is no member of a union."""
+    """Return the tag values that mean `model`, empty if `model` is outside any union."""
     field = model.model_fields.get(tag_name(model))
     return tuple(map(str, get_args(field.annotation))) if field is not None else ()
 
 
 def tag_name(model: type[BaseModel]) -> str:
-    """Which key tells `model` from the other members of its union; '' where none does."""
+    """Return the key that tells `model` from the other members of its union, or '' if no key
+    does."""
     fields = model.model_fields
     return next((name for name in TAGS if name in fields and get_args(fields[name].annotation)), "")
 

@@ -83,7 +83,7 @@ def _of_row(root: type[BaseModel], row: OtherNames, path: list[str], value: Any)
     if row.keys and not keys:
         return ""
     settings = row.values.get(value_name(value)) or {}
-    # What a value means for a run of RL says nothing about a supervised one.
+    # The meaning of a value in an RL run does not carry over to a supervised run.
     if known.issuperset(filter(None, settings)) and (said := meant_by(row.values, value)):
         return said if settings else f"{said}: see {keys[0]!r}"
     shown = str(value).lower() if isinstance(value, bool) else str(value)
