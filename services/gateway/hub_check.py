@@ -7,10 +7,10 @@ answers that the name is unknown. A name passes while the hub is away.
 import os
 from collections.abc import Mapping
 from http import HTTPStatus
-from pathlib import Path
 
 import httpx
 
+from services.models.hub_cache import hub_cache_entry
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -28,7 +28,7 @@ async def why_not_on_hub(
 ) -> str:
     """Why a run cannot load the hub's model `name` (org/name); empty if it can, or if nobody
     knows. `environment`: the variables of the hub's own library."""
-    if _is_cached(name, environment):
+    if any(hub_cache_entry(name, environment).glob("snapshots/*/config.json")):
         return ""
     if environment.get("HF_HUB_OFFLINE", "").lower() in TRUE:
         return (
@@ -55,9 +55,3 @@ async def why_not_on_hub(
         f"the hub has no model {name!r}, or keeps it closed: check the spelling, give the gateway "
         "and the learner HF_TOKEN for a closed model, or name a folder in Hugging Face layout"
     )
-
-
-def _is_cached(name: str, environment: Mapping[str, str]) -> bool:
-    home = Path(environment.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    cache = Path(environment.get("HF_HUB_CACHE") or home / "hub").expanduser()
-    return any((cache / f"models--{name.replace('/', '--')}").glob("snapshots/*/config.json"))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from services.contracts.nearest import nearest
 from services.contracts.weights import ADAPTER_CONFIG
+from services.models.hub_cache import hub_cache_entry
 
 MOST = 1000
 """Maximum entries that are read of a folder."""
@@ -18,7 +19,7 @@ ALIKE = 80
 def nearby(path: str, base: Path) -> str | None:
     """Return a model folder on this machine whose path is similar to `path`, which names no folder.
     A relative path begins at `base`. Other folders are never named, so their paths stay private."""
-    if "\0" in path or _is_cached(path):
+    if "\0" in path or os.path.isdir(hub_cache_entry(path)):
         return None
     wanted = Path(os.path.expanduser(path))
     if wanted.is_absolute() or len(wanted.parts) != 2:
@@ -45,10 +46,3 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return list(islice(entries, MOST))
     except OSError:
         return []
-
-
-def _is_cached(path: str) -> bool:
-    """Return whether the hub's cache of this user has the model `path`."""
-    home = os.environ.get("HF_HOME") or os.path.expanduser("~/.cache/huggingface")
-    cache = os.environ.get("HF_HUB_CACHE") or os.path.join(home, "hub")
-    return os.path.isdir(os.path.join(cache, f"models--{path.replace('/', '--')}"))
