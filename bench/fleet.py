@@ -48,11 +48,11 @@ ENDLESS = 1_000_000
 
 
 @contextmanager
-def durable_redis(folder: Path) -> Iterator[str]:
+def durable_redis(folder: Path, patience: float = 10.0) -> Iterator[str]:
     """Start an empty Redis that fsyncs before it replies. Yield its URL.
 
     Raise LaunchError if this machine has no usable redis-server, and redis.ConnectionError if it
-    does not answer within 10 s.
+    does not answer within `patience` seconds.
     """
     at = Listening(folder, folder / "redis.sock")
     server = subprocess.Popen(
@@ -61,7 +61,7 @@ def durable_redis(folder: Path) -> Iterator[str]:
         preexec_fn=die_with(os.getpid()),
     )
     url = at.url("")
-    patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 200)
+    patient = redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), int(patience * 20))
     try:
         with redis.Redis.from_url(url, retry=patient) as client:
             client.ping()
