@@ -147,8 +147,8 @@ def main() -> int:
     except DatasetError as error:
         said = {"refused": str(error), "unsupported": isinstance(error, UnsupportedFormat)}
     except RecursionError:
-        said = {"refused": "the file nests too deep to be read: unpack it, or upload JSON lines"}
-        said["unsupported"] = False
+        too_deep = "the file nests too deep to be read: unpack it, or upload JSON lines"
+        said = {"refused": too_deep, "unsupported": False}
     except MemoryError:
         return 2
     except OSError as error:
