@@ -41,6 +41,7 @@ def redis_on_a_copy(data: Path) -> Iterator[Trial]:
     shutil.rmtree(beside, ignore_errors=True)
     folder = beside / REDIS
     try:
+        beside.mkdir(mode=0o700)
         if (data / REDIS).is_dir():
             shutil.copytree(data / REDIS, folder, ignore=_sockets)
         with contextlib.ExitStack() as stack:

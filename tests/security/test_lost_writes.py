@@ -409,6 +409,13 @@ async def test_recover_that_fails_half_way_has_changed_nothing(
     assert not list(rewritten.glob("redis.*"))
 
 
+async def test_recover_refuses_a_folder_without_an_installation(tmp_path: Path) -> None:
+    done = await asyncio.to_thread(recovering, tmp_path)
+    assert done.exit_code == 1
+    assert "name the data folder with --data" in str(done.exception)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("source", ["redis", "redis.recovered/redis"])
 async def test_recover_that_cannot_swap_folders_has_changed_nothing(
     rewritten: Path, monkeypatch: pytest.MonkeyPatch, source: str

@@ -57,8 +57,11 @@ def recover(
 def _on_a_copy(folder: Path, yes: bool, as_json: bool) -> list[str]:
     """Recover the data folder's own Redis on a copy of its files, which then takes their place."""
     from services.launch import DataFolder, discard_copy, holder_of, redis_on_a_copy, use_copy
+    from services.launch.data_folder import AGREED, REDIS
     from services.recovery.recover import cut_ledgers
 
+    if not any((folder / name).exists() for name in (REDIS, AGREED, "runs", "datasets")):
+        raise CliError(f"{folder} has no Redis, runs or datasets: name the data folder with --data")
     if holder := holder_of(folder):
         raise CliError(f"{holder} runs on the data folder {folder}: stop it first")
     with DataFolder(folder):
