@@ -243,11 +243,11 @@ def test_a_supervised_run_on_rows_without_answers_is_refused(api: httpx.Client) 
 def test_a_run_on_pairs_is_refused_rows_of_one_answer_and_takes_those_of_two(
     api: httpx.Client, model: Path
 ) -> None:
-    upload(api, "pairs", b'{"prompt": "1+1", "chosen": "2", "rejected": "3"}')
+    upload(api, "dpo-pairs", b'{"prompt": "1+1", "chosen": "2", "rejected": "3"}')
     config = {"type": "sft", "objective": {"type": "dpo"}, "model": {"path": str(model)}}
 
     refused = api.post("/v1/runs", json={"config": config | {"data": {"dataset": "sums"}}})
-    queued = api.post("/v1/runs", json={"config": config | {"data": {"dataset": "pairs"}}})
+    queued = api.post("/v1/runs", json={"config": config | {"data": {"dataset": "dpo-pairs"}}})
 
     said = problems(refused)["data.dataset"]
     assert "the rows of sums cannot be compared" in said
