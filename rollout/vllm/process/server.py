@@ -203,8 +203,8 @@ def make_server_folder() -> Path:
     """Create a folder, which only this user can enter, for a server's sockets, temporary files and
     LoRA slot. It is in TMPDIR, or in /tmp if TMPDIR's path is too long for a socket.
 
-    Its name has this process's id. Deletes the folders of dead processes of this host and PID
-    namespace. Raises ValueError if no folder can be created.
+    Its name has this process's id. Deletes the folders of this user's dead processes of this host
+    and PID namespace. Raises ValueError if no folder can be created.
     """
     prefix = f"{FOLDER_PREFIX}{_namespace()}-"
     process = os.getpid()
@@ -213,7 +213,9 @@ def make_server_folder() -> Path:
     for folder in (folder for place in places for folder in place.glob(f"{prefix}*")):
         owner = re.fullmatch(r"(\d+)-(\d+)-\w+", folder.name.removeprefix(prefix))
         if owner and started_at(int(owner[1])) != int(owner[2]):
-            shutil.rmtree(folder, ignore_errors=True)
+            with contextlib.suppress(FileNotFoundError):
+                if folder.lstat().st_uid == os.getuid():
+                    shutil.rmtree(folder, ignore_errors=True)
     for place in places:
         longest = place / f"{own_prefix}{'x' * 8}" / LONGEST_NAME
         if len(os.fsencode(longest)) <= SOCKET_BYTES:

@@ -1,6 +1,8 @@
-"""Records what each Python process opens for reading in the folders that all users share, and the
-temporary files that it makes there. Python imports this module at its start."""
+"""Records what each Python process opens for reading in the folders that all users share, the
+temporary files that it makes there, and the folders of its own user that it deletes. Python imports
+this module at its start."""
 
+import contextlib
 import os
 import sys
 from typing import Any
@@ -16,6 +18,12 @@ def record(kind: str, what: str) -> None:
 def opened(event: str, arguments: tuple[Any, ...]) -> None:
     if event in ("tempfile.mkdtemp", "tempfile.mkstemp"):
         record("made", os.fsdecode(arguments[0]))
+    elif event == "shutil.rmtree":
+        folder = os.path.abspath(os.fsdecode(arguments[0]))
+        # To delete a folder lists it, and reads nothing that is in its files.
+        with contextlib.suppress(FileNotFoundError):
+            if os.lstat(folder).st_uid == os.getuid():
+                record("deleted", folder)
     elif event in ("open", "ctypes.dlopen", "os.listdir", "os.scandir"):
         path = arguments[0]
         flags = arguments[2] if event == "open" and len(arguments) > 2 else os.O_RDONLY

@@ -63,6 +63,20 @@ def test_folders_of_killed_workers_are_removed_and_those_of_living_workers_stay(
     assert {path.name for path in folder.iterdir()} == {first.name, second.name, *others}
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root gives files away")
+def test_a_folder_of_another_user_stays(folder: Path):
+    others = folder / f"headrace-vllm-{server._namespace()}-4194303-1-abcdefgh"
+    others.mkdir()
+    os.chown(others, 65534, 65534)
+
+    make_server_folder()
+    assert others.exists()
+
+    os.chown(others, os.getuid(), os.getgid())
+    make_server_folder()
+    assert not others.exists()
+
+
 def test_a_temporary_folder_too_long_for_vllms_sockets_is_replaced_by_a_short_one(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
