@@ -10,7 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -120,17 +120,25 @@ def live_id(name: str) -> str:
     return LIVE + (digest_of(name)[:16] if name else secrets.token_hex(8))
 
 
+class SessionName(NamedTuple):
+    """A session of an attempt, by its place in the group."""
+
+    run: str
+    attempt: str
+    number: int
+
+
 def session_id(run: str, attempt: str, index: int) -> str:
     """The name of session `index` of an attempt."""
     return f"{run}-{attempt}-{index}"
 
 
-def parse_session_id(text: str) -> tuple[str, str, int]:
-    """(run, attempt, index). Raises ValueError for anything else."""
+def parse_session_id(text: str) -> SessionName:
+    """The inverse of `session_id`. Raises ValueError."""
     run, attempt, index = text.rsplit("-", 2)
     if not (run and attempt.isalnum() and index.isascii() and index.isdigit() and len(index) < 6):
         raise ValueError(f"{text!r} is no session")
-    return run, attempt, int(index)
+    return SessionName(run, attempt, int(index))
 
 
 def call_id(attempt: str, index: int, digest: str) -> str:

@@ -15,10 +15,11 @@ from starlette.types import Scope
 from services.gateway import problems
 from services.gateway.authentication import Authentication, Keyring
 from services.gateway.chains.advance import keep_advancing
-from services.gateway.dataset_rows import DatasetRows
 from services.gateway.deletion import remove_deleted
 from services.gateway.dependencies import Dependencies
 from services.gateway.followers import Followers
+from services.gateway.openai.errors import BELOW as SESSIONS
+from services.gateway.openai.errors import POLICY, OpenAIErrors
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.previews import Previews
 from services.gateway.references import ReferenceChecks
@@ -49,8 +50,7 @@ from services.gateway.routes import (
     why,
     workers,
 )
-from services.gateway.sessions.errors import BELOW as SESSIONS
-from services.gateway.sessions.errors import POLICY, OpenAIErrors
+from services.gateway.sessions.dataset_rows import DatasetRows
 from services.gateway.sessions.turns import Turns
 from services.gateway.settings import GatewaySettings
 from services.http import (

@@ -18,8 +18,8 @@ from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.contracts.sessions import parse_session_id
+from services.gateway.openai.errors import BELOW as SESSIONS
 from services.gateway.problems import RETRY_AFTER, redis_away
-from services.gateway.sessions.errors import BELOW as SESSIONS
 from services.http import Problem, discard, foreign, host_of, host_problem, trust
 from services.runtime.api_key import bearer, digest
 from services.runtime.logs import get_logger

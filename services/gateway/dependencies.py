@@ -13,13 +13,13 @@ from services.contracts.chains import ChainRecord
 from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord
 from services.gateway.authentication import Keyring
-from services.gateway.dataset_rows import DatasetRows
 from services.gateway.followers import Followers
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.previews import Previews
 from services.gateway.references import ReferenceChecks
 from services.gateway.reports import Reports
 from services.gateway.retention import Sizes
+from services.gateway.sessions.dataset_rows import DatasetRows
 from services.gateway.sessions.turns import Turns
 from services.gateway.settings import GatewaySettings
 from services.http import Bandwidth, Problem

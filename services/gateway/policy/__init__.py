@@ -1,3 +1,1 @@
-"""The policy as an endpoint: OpenAI's API for runs that are being trained, answered by their
-workers. The routes are in `services/gateway/routes/policy.py`. These calls are not trained.
-"""
+"""The policy as an endpoint: calls to runs that are being trained, which are not trained."""

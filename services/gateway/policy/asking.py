@@ -6,9 +6,9 @@ from http import HTTPStatus
 
 from services.contracts.policy_calls import Piece, PolicyCall
 from services.contracts.records import RunRecord
+from services.gateway.openai.errors import SessionProblem
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.policy.models import Asked, worker_for
-from services.gateway.sessions.errors import SessionProblem
 from services.store import Store
 from services.store.agents.policy_calls import KEEP_SECONDS
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from services.gateway.sessions.errors import SessionProblem
+from services.gateway.openai.errors import SessionProblem
 from services.gateway.settings import GatewaySettings
 
 KEYS = 1024

@@ -6,7 +6,7 @@ from http import HTTPStatus
 import msgspec
 
 from services.contracts.records import RunRecord, RunState, WorkerRecord
-from services.gateway.sessions.errors import SessionProblem
+from services.gateway.openai.errors import SessionProblem
 
 LATEST = "latest"
 RETRY_SECONDS = 5
@@ -24,8 +24,8 @@ def parse_model(model: object) -> Asked:
     if not isinstance(model, str) or not model:
         raise SessionProblem(
             HTTPStatus.BAD_REQUEST,
-            "model: a run is wanted: RUN, RUN@latest, or RUN@STEP for the policy after so many "
-            "steps; GET /v1/models lists what is served",
+            "model: must be a run: RUN, RUN@latest, or RUN@STEP for the policy after STEP steps; "
+            "GET /v1/models lists the runs that are served",
             "model",
         )
     run, _, version = model.rpartition("@")

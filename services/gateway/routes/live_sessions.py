@@ -12,7 +12,7 @@ from services.contracts.records import RunRecord
 from services.contracts.sessions import live_id, session_id
 from services.gateway.dependencies import Deps, RunDep
 from services.gateway.routes.session_groups import LeasedSession
-from services.gateway.session_admission import most_bytes, most_session_bytes, serving_versions
+from services.gateway.sessions.admission import most_bytes, most_session_bytes, serving_versions
 from services.http import Problem, responses
 from services.runtime.api_key import digest, new_key
 from services.store.agents.live import LiveSession
@@ -20,7 +20,7 @@ from services.store.agents.live import LiveSession
 router = APIRouter(tags=["sessions"])
 
 MOST = 100_000
-"""Sessions of a run that are open, or wait."""
+"""Most sessions of a run that are open, or wait for a reward or to be trained."""
 FULL_SECONDS = 30
 
 
@@ -84,13 +84,13 @@ async def open_session(deps: Deps, run: RunDep, request: Request, new: NewSessio
     assert isinstance(episode, Sessions)
     if run.state.ending:
         raise _over(run)
-    await serving_versions(deps, run)
+    await serving_versions(deps.store, run)
     key, id = new_key(), live_id(new.name)
     reward, turns = config.data.reward_seconds, episode.max_turns
-    given = LiveSession(time.time(), episode.idle_seconds, reward, turns, new.prompt_key, new.name)
+    live = LiveSession(time.time(), episode.idle_seconds, reward, turns, new.prompt_key, new.name)
     most = max(1, min(MOST, config.rollout.stream_bytes // most_bytes(config)))
     outcome = await deps.store.live_sessions.open(
-        run.id, id, given, digest(key), most, most_session_bytes(config)
+        run.id, id, live, digest(key), most, most_session_bytes(config)
     )
     if outcome == "full":
         raise Problem(
@@ -105,13 +105,9 @@ async def open_session(deps: Deps, run: RunDep, request: Request, new: NewSessio
         raise _over(await deps.store.runs.get(run.id) or run)
     if outcome not in ("", "again"):
         raise Problem(HTTPStatus.GONE, f"the session {new.name!r} is over ({outcome})")
-    name = session_id(run.id, id, 0)
+    session = LeasedSession.at(request, session_id(run.id, id, 0), key)
     return OpenedSession(
-        id=name,
-        base_url=f"{request.base_url}v1/sessions/{name}/v1",
-        key=key,
-        idle_seconds=episode.idle_seconds,
-        reward_deadline=reward,
+        **session.model_dump(), idle_seconds=episode.idle_seconds, reward_deadline=reward
     )
 
 

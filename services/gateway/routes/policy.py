@@ -14,19 +14,38 @@ from redis.exceptions import RedisError
 from services.contracts.policy_calls import Piece
 from services.contracts.records import RunRecord
 from services.gateway.dependencies import Dependencies, Deps, find_run
-from services.gateway.policy.answers import AnswerWriter, Kind, problem_of
+from services.gateway.openai.answers import AnswerWriter, problem_of
+from services.gateway.openai.bodies import (
+    ChatRequest,
+    CompletionsRequest,
+    Kind,
+    OpenAIAnswer,
+    OpenAIModels,
+)
+from services.gateway.openai.errors import SessionProblem, no_responses, openai_errors
+from services.gateway.openai.requests import with_usage
 from services.gateway.policy.asking import Asking
 from services.gateway.policy.models import Asked, names_of, not_found, parse_model
-from services.gateway.policy.requests import policy_call
+from services.gateway.policy.options import policy_call
 from services.gateway.routes.events import EventStream
-from services.gateway.routes.sessions import OpenAIAnswer, OpenAIModels
-from services.gateway.sessions.bodies import ChatRequest, CompletionsRequest
-from services.gateway.sessions.errors import OpenAIErrorDocument, SessionProblem, no_responses
-from services.gateway.sessions.requests import with_usage
 from services.http import CLIENT_GONE, Problem
 from services.runtime.api_key import bearer, digest
 
-router = APIRouter(tags=["policy"])
+ERRORS: dict[int | str, str] = {
+    400: "An option or a message cannot be used",
+    404: "There is no such run, or no worker serves that version; `message` says what is",
+    422: "The body is no JSON object",
+    429: "Too many calls: try again after `Retry-After` seconds",
+    503: "No worker serves the run yet, or the worker stopped: try again",
+}
+ANSWERED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The answer; with `stream`, server-sent events as the tokens come",
+        "model": OpenAIAnswer,
+    }
+}
+
+router = APIRouter(tags=["policy"], responses=openai_errors(ERRORS))
 
 MODEL = Field(
     None,
@@ -55,43 +74,20 @@ class PolicyCompletionsRequest(CompletionsRequest):
     temperature: Any = TEMPERATURE
 
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": text, "model": OpenAIErrorDocument}
-    for status, text in (
-        (400, "An option or a message cannot be used"),
-        (404, "There is no such run, or no worker serves that version; `message` says what is"),
-        (422, "The body is no JSON object"),
-        (429, "Too many calls: try again after `Retry-After` seconds"),
-        (503, "No worker serves the run yet, or the worker stopped: try again"),
-        ("4XX", "What is wrong with the request"),
-        ("5XX", "What is wrong here"),
-    )
-}
-ANSWERED: dict[int | str, dict[str, Any]] = ERRORS | {
-    200: {
-        "description": "The answer; with `stream`, server-sent events as the tokens come",
-        "model": OpenAIAnswer,
-    }
-}
-
-
 @router.post("/v1/responses", include_in_schema=False)
+@router.post("/v1/sessions/{session}/v1/responses", include_in_schema=False)
 async def responses() -> Response:
     """Refuse: the Responses API is missing. The message names the API to use instead."""
     raise no_responses()
 
 
-@router.get("/v1/models", summary="Policies that can be asked", responses=ERRORS)
+@router.get("/v1/models", summary="Policies that can be asked")
 async def models(deps: Deps) -> OpenAIModels:
     """The runs whose policy a worker serves now, and the versions of each that can be asked for."""
     live = [run for run in await deps.store.runs.live() if run.kind == "rl"]
     workers = await deps.store.workers.list() if live else []
-    listed = [
-        {"id": name, "object": "model", "created": int(run.created), "owned_by": "headrace"}
-        for run in live
-        for name in names_of(run, workers)
-    ]
-    return OpenAIModels(object="list", data=listed)
+    names = [(name, int(run.created)) for run in live for name in names_of(run, workers)]
+    return OpenAIModels.named(dict(names))
 
 
 @router.post(

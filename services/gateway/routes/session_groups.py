@@ -2,7 +2,7 @@
 
 import time
 from http import HTTPStatus
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Path, Request
 from pydantic import BaseModel, ConfigDict, Field
@@ -16,7 +16,7 @@ from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import session_id
 from services.datasets.row_checks import DatasetError, check_prompt
 from services.gateway.dependencies import Deps, RunDep
-from services.gateway.session_admission import (
+from services.gateway.sessions.admission import (
     later,
     most_bytes,
     most_session_bytes,
@@ -44,6 +44,11 @@ class LeasedSession(BaseModel):
     key: str = Field(
         description="What it takes as its key. It permits this session's calls, and ends with it."
     )
+
+    @classmethod
+    def at(cls, request: Request, id: str, key: str) -> "LeasedSession":
+        """The session `id`, at the address by which the client has reached this gateway."""
+        return cls(id=id, base_url=f"{request.base_url}v1/sessions/{id}/v1", key=key)
 
 
 class LeasedGroup(BaseModel):
@@ -107,7 +112,7 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
     """Lease the next row of a run with `rollout.episode: sessions`, with a session for each
     completion of its group. The group is completed when its last session ends. It keeps its lease
     while calls come, and is leased again when none does for `idle_seconds`."""
-    return await _leased(deps, run, request, None, "")
+    return await _leased(deps, run, request)
 
 
 @router.post(
@@ -159,37 +164,90 @@ async def release(
         )
 
 
+class _Group(NamedTuple):
+    """An attempt whose sessions are open, with the key of each session."""
+
+    attempt: str
+    opened: Opened
+    row: Row
+    keys: list[str]
+
+
 async def _leased(
-    deps: Deps, run: RunRecord, request: Request, client_row: Row | None, name: str
+    deps: Deps, run: RunRecord, request: Request, client_row: Row | None = None, name: str = ""
 ) -> LeasedGroup:
-    config = parse_config(run.config)
-    episode = config.rollout.episode if isinstance(config, RLConfig) else None
-    if not isinstance(config, RLConfig) or not isinstance(episode, Sessions):
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"run {run.id} takes no sessions of agents: submit one with rollout.episode: sessions",
-        )
-    if config.data.live:
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"run {run.id} has no dataset, and no groups to lease: applications open its sessions "
-            "with POST /v1/runs/RUN/sessions",
-        )
-    if client_row is not None and (config.data.filter or config.data.curriculum):
-        raise Problem(
-            HTTPStatus.CONFLICT,
-            f"run {run.id} takes no prompts of clients: its data.filter or data.curriculum keeps "
-            "account of the dataset's rows; submit one without them",
-        )
+    config, episode = _agents_config(run, client_row)
     if run.state.ending:
         raise Problem(HTTPStatus.CONFLICT, f"run {run.id} is {run.state}: {run.reason or OVER}")
-    lost = ""
+    group, lost = None, ""
     if client_row is not None and name:
-        again = await _again(deps, run, config, request, client_row, name)
-        if isinstance(again, LeasedGroup):
-            return again
-        lost = again
-    serving = await serving_versions(deps, run)
+        group, lost = await _again(deps, run, client_row, name)
+    if group is None:
+        attempt, position = await _granted(deps, run, config, episode)
+        try:
+            opened = Opened(
+                task=str(position),
+                row=position.row(config.order_seed),
+                samples=config.algorithm.samples_generated,
+                leased_at=time.time(),
+                idle=episode.idle_seconds,
+                max_turns=episode.max_turns,
+                client_row=client_row,
+                name=name,
+            )
+            row = client_row or await _row(deps, config.data.dataset, opened.row)
+            group = _Group(attempt, opened, row, [new_key() for _ in range(opened.samples)])
+            digests, most = [digest(key) for key in group.keys], most_session_bytes(config)
+            sessions = deps.store.agent_sessions
+            if not await sessions.open(run.id, attempt, opened, digests, lost, most):
+                raise later("name")
+        except BaseException:
+            await deps.store.prompts.release(run.id, [attempt])
+            raise
+    return LeasedGroup(
+        attempt=group.attempt,
+        task=TaskPosition.parse(group.opened.task).position,
+        row=group.opened.row,
+        prompt=compose(group.row, config.data),
+        answer=group.row.answer,
+        columns=group.row.columns,
+        idle_seconds=group.opened.idle,
+        sessions=[
+            LeasedSession.at(request, session_id(run.id, group.attempt, number), key)
+            for number, key in enumerate(group.keys)
+        ],
+    )
+
+
+def _agents_config(run: RunRecord, client_row: Row | None) -> tuple[RLConfig, Sessions]:
+    """Return the run's config and episode. Raises Problem 409 if its groups cannot be leased, or
+    not for a prompt of a client's own."""
+    config = parse_config(run.config)
+    episode = config.rollout.episode if isinstance(config, RLConfig) else None
+    refusal = ""
+    if not isinstance(config, RLConfig) or not isinstance(episode, Sessions):
+        refusal = "takes no sessions of agents: submit one with rollout.episode: sessions"
+    elif config.data.live:
+        refusal = (
+            "has no dataset, and no groups to lease: applications open its sessions with POST "
+            "/v1/runs/RUN/sessions"
+        )
+    elif client_row is not None and (config.data.filter or config.data.curriculum):
+        refusal = (
+            "takes no prompts of clients: its data.filter or data.curriculum keeps account of the "
+            "dataset's rows; submit one without them"
+        )
+    else:
+        return config, episode
+    raise Problem(HTTPStatus.CONFLICT, f"run {run.id} {refusal}")
+
+
+async def _granted(
+    deps: Deps, run: RunRecord, config: RLConfig, episode: Sessions
+) -> tuple[str, TaskPosition]:
+    """Lease the next task whose row is not filtered. Raises Problem 409 if no task is left,
+    429 if admission is closed."""
+    serving = await serving_versions(deps.store, run)
     while True:
         granted = await deps.store.prompts.lease(
             run.id,
@@ -209,45 +267,23 @@ async def _leased(
         if config.data.filter is None or not await deps.store.prompts.prompt_filtered(
             run.id, str(row)
         ):
-            break
+            return leased.attempt, leased.position
         detail = f"dataset row {row} (data.filter)"
         await deps.store.prompts.drop(run.id, leased.attempt, "filtered_prompt", detail)
-    samples = config.algorithm.samples_generated
-    try:
-        prompt_row = client_row or await _row(deps, config.data.dataset, row)
-        keys = [new_key() for _ in range(samples)]
-        opened = Opened(
-            str(leased.position),
-            row,
-            samples,
-            time.time(),
-            episode.idle_seconds,
-            episode.max_turns,
-            client_row,
-            name,
-        )
-        digests = [digest(key) for key in keys]
-        sessions = deps.store.agent_sessions
-        most = most_session_bytes(config)
-        if not await sessions.open(run.id, leased.attempt, opened, digests, lost, most):
-            raise later("name")
-    except BaseException:
-        await deps.store.prompts.release(run.id, [leased.attempt])
-        raise
-    return _group(run, config, request, leased.attempt, opened, prompt_row, keys)
 
 
 async def _again(
-    deps: Deps, run: RunRecord, config: RLConfig, request: Request, client_row: Row, name: str
-) -> LeasedGroup | str:
-    """The group of this name, with new keys. Without one the attempt of a group of this name that
-    is lost, or ''. Raises Problem 410 if it has ended, 409 if it is of another prompt."""
+    deps: Deps, run: RunRecord, client_row: Row, name: str
+) -> tuple[_Group | None, str]:
+    """The open group of this name, with new keys. If that group is lost: None and its attempt;
+    without such a group None and ''. Raises Problem 410 if it has ended, 409 if it is of another
+    prompt."""
     sessions = deps.store.agent_sessions
     known = await sessions.named(run.id, name)
     if known is None:
-        return ""
+        return None, ""
     attempt, state = known
-    # One that has ended is lost as well if nobody hands it in in time.
+    # A group that has ended is lost as well if nobody hands it in in time.
     opened = await sessions.opened(run.id, attempt) if state in ("", "ended") else None
     if opened is not None:
         if opened.client_row != client_row:
@@ -256,38 +292,12 @@ async def _again(
                 f"name: the group {name!r} of this run has another prompt: choose another name",
             )
         keys = [new_key() for _ in range(opened.samples)]
-        digests = [digest(key) for key in keys]
-        state = await sessions.reopen(run.id, attempt, name, digests)
+        state = await sessions.reopen(run.id, attempt, name, [digest(key) for key in keys])
         if not state:
-            return _group(run, config, request, attempt, opened, client_row, keys)
+            return _Group(attempt, opened, client_row, keys), ""
     if state and state not in LOST:
         raise Problem(HTTPStatus.GONE, f"the group {name!r} has ended ({state})")
-    return attempt
-
-
-def _group(
-    run: RunRecord,
-    config: RLConfig,
-    request: Request,
-    attempt: str,
-    opened: Opened,
-    row: Row,
-    keys: list[str],
-) -> LeasedGroup:
-    names = [session_id(run.id, attempt, index) for index in range(opened.samples)]
-    return LeasedGroup(
-        attempt=attempt,
-        task=TaskPosition.parse(opened.task).position,
-        row=opened.row,
-        prompt=compose(row, config.data),
-        answer=row.answer,
-        columns=row.columns,
-        idle_seconds=opened.idle,
-        sessions=[
-            LeasedSession(id=name, base_url=f"{request.base_url}v1/sessions/{name}/v1", key=key)
-            for name, key in zip(names, keys, strict=True)
-        ],
-    )
+    return None, attempt
 
 
 async def _row(deps: Deps, dataset: str, row: int) -> Row:

@@ -1,4 +1,1 @@
-"""Sessions of agents over the OpenAI API: requests checked, answers written and waited for.
-
-No route is here, and nothing of how a worker samples.
-"""
+"""Sessions of agents: when one may be opened, how a request continues it, and its next turn."""

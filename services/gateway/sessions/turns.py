@@ -1,34 +1,29 @@
-"""A session's next turn: asked for, waited for, and answered in the format of OpenAI's API."""
+"""A session's next turn: asked for, waited for, and answered in the format of OpenAI's API.
+
+A stream begins when the turn is recorded: nothing that an agent has read is ever lost.
+"""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
-import msgspec
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import Sessions
-from services.contracts.sessions import Call, Turn, call_id
-from services.gateway.sessions.answers import (
-    chat_answer,
-    chat_chunks,
-    completions_answer,
-    completions_chunks,
-)
-from services.gateway.sessions.errors import SessionProblem, over
-from services.gateway.sessions.requests import (
-    VARIABLES,
+from services.contracts.policy_calls import Piece
+from services.contracts.sessions import Call, SessionName, Turn, call_id
+from services.gateway.openai.answers import AnswerWriter
+from services.gateway.openai.bodies import Kind
+from services.gateway.openai.errors import SessionProblem, over
+from services.gateway.openai.requests import VARIABLES, call_of, with_usage
+from services.gateway.sessions.histories import (
     beginnings,
-    chat_call,
-    completions_call,
     continued,
     is_side_call,
     request_digest,
-    with_usage,
 )
 from services.gateway.sessions.waiting import Waiting
 from services.http import CLIENT_GONE
@@ -39,32 +34,6 @@ LOOK_SECONDS = 5.0
 """Seconds between two checks for a client that has left, or for an answer whose news was lost."""
 MOST_RUNS = 256
 """Runs whose configs are remembered."""
-
-
-class Place(msgspec.Struct, frozen=True):
-    """A session by the parts of its name."""
-
-    run: str
-    attempt: str
-    index: int
-
-    @property
-    def parts(self) -> tuple[str, str, int]:
-        """As the store takes them."""
-        return self.run, self.attempt, self.index
-
-
-@dataclass(frozen=True)
-class Format:
-    """One of OpenAI's calls: its requests and its answers."""
-
-    call: Callable[[dict[str, Any], dict[str, Any]], Call]
-    whole: Callable[[Turn, str, str], dict[str, Any]]
-    chunks: Callable[[Turn, str, str, bool], Iterator[bytes]]
-
-
-CHAT = Format(chat_call, chat_answer, chat_chunks)
-COMPLETIONS = Format(completions_call, completions_answer, completions_chunks)
 
 
 class Turns:
@@ -81,16 +50,16 @@ class Turns:
 
     async def answer(
         self,
-        session: Place,
+        session: SessionName,
         body: dict[str, Any],
-        format: Format,
+        kind: Kind,
         gone: Callable[[], Awaitable[bool]],
     ) -> Response:
         """The answer to a request of `session`, as a whole or as a stream. `gone`: whether the
-        client has left. Then nobody waits here; the turn is sampled and recorded all the same."""
+        client has left. The turn is sampled and recorded even then."""
         config = await self._config(session.run)
         variables = {VARIABLES: config.data.chat_template_kwargs}
-        call = format.call(body, config.sampling.model_dump() | variables)
+        call = call_of(kind, body, config.sampling.model_dump() | variables)
         episode = config.rollout.episode
         assert isinstance(episode, Sessions)
         call.side = is_side_call(call, body.get("model"), episode.side_calls)
@@ -98,10 +67,11 @@ class Turns:
         turn = await self._played(session, call, asked, gone)
         if turn is None:
             return Response(status_code=CLIENT_GONE)
+        writer, piece = AnswerWriter(kind, asked, turn.created, session.run), piece_of(turn, kind)
         if body.get("stream"):
-            chunks = format.chunks(turn, asked, session.run, with_usage(body))
-            return StreamingResponse(chunks, media_type="text/event-stream")
-        return JSONResponse(format.whole(turn, asked, session.run))
+            chunks = (*writer.begin(), *writer.events(piece, with_usage(body)))
+            return StreamingResponse(iter(chunks), media_type="text/event-stream")
+        return JSONResponse(writer.whole([piece]))
 
     async def _config(self, run: str) -> RLConfig:
         """A run's config, as far as it never changes."""
@@ -116,19 +86,19 @@ class Turns:
         return self._configs[run]
 
     async def _played(
-        self, session: Place, call: Call, asked: str, gone: Callable[[], Awaitable[bool]]
+        self, session: SessionName, call: Call, asked: str, gone: Callable[[], Awaitable[bool]]
     ) -> Turn | None:
         """The turn that answers `call`, whose digest is `asked`; None if the client is `gone`."""
         sessions = self._store.agent_sessions
-        lengths = await sessions.lengths(*session.parts) if call.kind == "completions" else []
+        lengths = await sessions.lengths(*session) if call.kind == "completions" else []
         histories = beginnings(call, lengths)
-        known = await sessions.known(*session.parts, asked, [digest for _, digest in histories])
+        known = await sessions.known(*session, asked, [digest for _, digest in histories])
         if not known.answered:
             if known.over:
                 raise over(known.over)
             call = continued(call, histories, known.turns, known.parents)
         async with self._waiting.answer(
-            session.run, call_id(session.attempt, session.index, asked)
+            session.run, call_id(session.attempt, session.number, asked)
         ) as news:
             match await self._ask(session, call, asked):
                 case "answered":
@@ -143,7 +113,7 @@ class Turns:
                     if await gone():
                         return None
                 news.clear()
-                answer = await sessions.answer_of(*session.parts, asked)
+                answer = await sessions.answer_of(*session, asked)
                 if isinstance(answer, Turn):
                     return answer
                 if isinstance(answer, str):
@@ -156,9 +126,9 @@ class Turns:
                         answer.get("code"),
                     )
 
-    async def _ask(self, session: Place, call: Call, asked: str) -> str:
+    async def _ask(self, session: SessionName, call: Call, asked: str) -> str:
         """Have a worker take `call`. Returns `waiting`, `answered` or `spent`."""
-        outcome = await self._store.agent_sessions.call(*session.parts, asked, call)
+        outcome = await self._store.agent_sessions.call(*session, asked, call)
         if outcome == "busy":
             raise SessionProblem(
                 HTTPStatus.TOO_MANY_REQUESTS,
@@ -174,6 +144,18 @@ class Turns:
         if outcome not in ("waiting", "answered", "spent"):
             raise over(outcome)
         return outcome
+
+
+def piece_of(turn: Turn, kind: Kind) -> Piece:
+    """The whole answer of a turn as one piece."""
+    chat = kind == "chat"
+    return Piece(
+        text="" if chat else turn.message["text"],
+        message=turn.message if chat else None,
+        finish_reason=turn.finish_reason,
+        prompt_tokens=turn.prompt_tokens,
+        sampled_tokens=len(turn.sampled),
+    )
 
 
 def _spent(call: Call) -> Turn:

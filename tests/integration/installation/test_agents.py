@@ -18,7 +18,7 @@ from redis.asyncio import Redis
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.groups.trajectory import TrajectoryGroup, decode
 from services.contracts.sessions import parse_session_id
-from services.gateway.session_admission import most_session_bytes
+from services.gateway.sessions.admission import most_session_bytes
 from services.runtime.api_key import digest
 from services.store import Store
 from services.store.keys import sessions_key

@@ -8,8 +8,8 @@ from services.contracts.records import DatasetRecord, DatasetSegment
 from services.contracts.rows.dataset import Row
 from services.contracts.weights import WeightFile
 from services.datasets.segments import write_segment
-from services.gateway import dataset_rows
-from services.gateway.dataset_rows import DatasetRows
+from services.gateway.sessions import dataset_rows
+from services.gateway.sessions.dataset_rows import DatasetRows
 from services.volume import DamagedFile, Volume
 
 

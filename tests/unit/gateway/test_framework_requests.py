@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from services.contracts.sessions import Call, chat_histories
-from services.gateway.policy.requests import policy_call
-from services.gateway.sessions.errors import SessionProblem
-from services.gateway.sessions.requests import beginnings, chat_call, request_digest
+from services.gateway.openai.errors import SessionProblem
+from services.gateway.openai.requests import chat_call
+from services.gateway.policy.options import policy_call
+from services.gateway.sessions.histories import beginnings, request_digest
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0}
 ASKED = {"role": "user", "content": "What is 27+35?"}

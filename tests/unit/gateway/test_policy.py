@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from services.contracts.records import RunRecord, RunState, WorkerRecord
+from services.gateway.openai.errors import SessionProblem
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.policy.models import Asked, names_of, parse_model, worker_for
-from services.gateway.policy.requests import policy_call
-from services.gateway.sessions.errors import SessionProblem
+from services.gateway.policy.options import policy_call
 from services.gateway.settings import GatewaySettings
 
 ASKED = [{"role": "user", "content": "2+2"}]

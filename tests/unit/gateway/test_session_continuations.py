@@ -10,12 +10,9 @@ from services.contracts.sessions import (
     chat_histories,
     text_histories,
 )
-from services.gateway.sessions.errors import SessionProblem
-from services.gateway.sessions.requests import (
-    beginnings,
-    completions_call,
-    continued,
-)
+from services.gateway.openai.errors import SessionProblem
+from services.gateway.openai.requests import completions_call
+from services.gateway.sessions.histories import beginnings, continued
 from tests.unit.gateway.session_calls import ASKED, SAMPLING, TOOL, chat
 
 
@@ -28,8 +25,8 @@ def continues(call: Call, known: dict[str, list[int]], lengths: tuple[int, ...] 
     for path in known.values():
         for before, turn in pairwise(path):
             parents[turn] = before
-    found = continued(call, histories, last, parents)
-    return found.new, found.path
+    continuation = continued(call, histories, last, parents)
+    return continuation.new, continuation.path
 
 
 def test_what_the_client_sends_back_continues_the_conversation() -> None:

@@ -15,16 +15,13 @@ from services.contracts.sessions import (
     parse_session_id,
     session_id,
 )
-from services.gateway.policy.requests import policy_call
-from services.gateway.sessions.answers import chat_answer, chat_chunks, completions_chunks
-from services.gateway.sessions.errors import SessionProblem, over
-from services.gateway.sessions.requests import (
-    chat_call,
-    completions_call,
-    is_side_call,
-    request_digest,
-    reward_of,
-)
+from services.gateway.openai.answers import AnswerWriter
+from services.gateway.openai.errors import SessionProblem, over
+from services.gateway.openai.requests import chat_call, completions_call
+from services.gateway.policy.options import policy_call
+from services.gateway.sessions.histories import is_side_call, request_digest
+from services.gateway.sessions.rewards import reward_of
+from services.gateway.sessions.turns import piece_of
 from tests.unit.gateway.session_calls import ASKED, SAMPLING, TOOL, chat
 
 LATEST_DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -98,7 +95,7 @@ def test_a_malformed_message_is_refused_with_its_place(message: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parameters", "said"),
+    ("parameters", "message"),
     [
         ({"type": "nosuch"}, "Invalid enum value 'nosuch' - at `$.type`"),
         ({"properties": {"a": {"required": "a"}}}, "got `str` - at `$.properties[...].required`"),
@@ -108,10 +105,10 @@ def test_a_malformed_message_is_refused_with_its_place(message: Any) -> None:
     ids=["type", "nested", "draft", "long"],
 )
 def test_an_invalid_tool_schema_is_refused_with_its_place(
-    parameters: dict[str, Any], said: str
+    parameters: dict[str, Any], message: str
 ) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
-    with pytest.raises(SessionProblem, match=re.escape(said)) as refused:
+    with pytest.raises(SessionProblem, match=re.escape(message)) as refused:
         chat(tools=[TOOL, tool])
     assert (refused.value.status, refused.value.param) == (400, "tools[1].function.parameters")
 
@@ -162,7 +159,7 @@ def test_a_request_may_say_the_variables_of_the_run(given: dict[str, Any]) -> No
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"chat_template_kwargs": {"enable_thinking": True}}, "enable_thinking = false, and each"),
         ({"chat_template_kwargs": {"enable_thinking": 0}}, "enable_thinking = false, and each"),
@@ -172,14 +169,14 @@ def test_a_request_may_say_the_variables_of_the_run(given: dict[str, Any]) -> No
     ],
 )
 def test_other_variables_than_the_runs_are_refused_with_the_way_out(
-    given: dict[str, Any], said: str
+    given: dict[str, Any], message: str
 ) -> None:
     body = {"messages": ASKED, **given}
     for call in (
         lambda: chat_call(body, SAMPLING | RUN),
         lambda: policy_call("chat", body, None, 100, RUN["chat_template_kwargs"]),
     ):
-        with pytest.raises(SessionProblem, match=said) as refused:
+        with pytest.raises(SessionProblem, match=message) as refused:
             call()
         assert (refused.value.status, refused.value.param) == (400, next(iter(given)))
 
@@ -258,12 +255,12 @@ def test_a_run_that_records_sampling_masks_takes_forced_calls(choice: Any) -> No
 
 
 @pytest.mark.parametrize(
-    ("changed", "sampling", "said"),
+    ("changed", "sampling", "message"),
     [
         ({}, {}, "in a run with sampling.top_k"),
         ({}, {"top_k": 20, "temperature": 0.0}, "and a temperature"),
-        ({"tools": []}, {"top_k": 20}, "a tool is to be called, which `tools` does not have"),
-        ({"tool_choice": ADD, "tools": []}, {"top_k": 20}, "the tool 'add' is to be called"),
+        ({"tools": []}, {"top_k": 20}, "asks for a tool, which `tools` does not have"),
+        ({"tool_choice": ADD, "tools": []}, {"top_k": 20}, "asks for the tool 'add'"),
         ({"tool_choice": "any"}, {"top_k": 20}, "auto, none, required, or an object"),
         ({"tool_choice": []}, {"top_k": 20}, "auto, none, required, or an object"),
         ({"tool_choice": {"type": "function"}}, {"top_k": 20}, "auto, none, required, or an obj"),
@@ -273,20 +270,20 @@ def test_a_run_that_records_sampling_masks_takes_forced_calls(choice: Any) -> No
     ],
 )
 def test_a_call_that_cannot_be_forced_is_refused(
-    changed: dict[str, Any], sampling: dict[str, Any], said: str
+    changed: dict[str, Any], sampling: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(SessionProblem, match=said) as refused:
+    with pytest.raises(SessionProblem, match=message) as refused:
         chat_call(REQUIRED | changed, SAMPLING | sampling)
     assert refused.value.param == "tool_choice"
 
 
 @pytest.mark.parametrize(
-    ("format", "sampling", "said"),
+    ("format", "sampling", "message"),
     [
         (JSON_SCHEMA, {}, "in a run with sampling.top_k"),
         (JSON_SCHEMA, {"top_k": 20, "temperature": 0.0}, "and a temperature"),
-        ("json_object", {"top_k": 20}, "a type is wanted"),
-        ({"type": "grammar"}, {"top_k": 20}, "a type is wanted"),
+        ("json_object", {"top_k": 20}, "its type must be text"),
+        ({"type": "grammar"}, {"top_k": 20}, "its type must be text"),
         ({"type": "json_schema", "schema": SCHEMA}, {"top_k": 20}, "needs a `schema`"),
         (
             {"type": "json_schema", "json_schema": {"schema": {"title": "x" * 70_000}}},
@@ -297,9 +294,9 @@ def test_a_call_that_cannot_be_forced_is_refused(
     ids=["no mask", "greedy", "text", "unknown", "misplaced", "long"],
 )
 def test_a_format_that_cannot_be_taken_is_refused(
-    format: Any, sampling: dict[str, Any], said: str
+    format: Any, sampling: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(SessionProblem, match=said) as refused:
+    with pytest.raises(SessionProblem, match=message) as refused:
         chat_call({"messages": ASKED, "response_format": format}, SAMPLING | sampling)
     assert (refused.value.status, refused.value.param) == (400, "response_format")
 
@@ -375,16 +372,20 @@ def test_a_stream_says_the_same_as_the_whole_answer() -> None:
         finish_reason="stop", message={"role": "assistant", "content": "hm", "tool_calls": calls},
         prompt_tokens=1, created=5,
     )  # fmt: skip
-    whole = chat_answer(turn, "x", "m")
+    writer, piece = AnswerWriter("chat", "x", turn.created, "m"), piece_of(turn, "chat")
+    whole = writer.whole([piece])
     assert whole["choices"][0]["finish_reason"] == "tool_calls"
     assert whole["usage"] == {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
-    *events, done = list(chat_chunks(turn, "x", "m", True))
+    *events, done = [*writer.begin(), *writer.events(piece, with_usage=True)]
     assert done == b"data: [DONE]\n\n"
     chunks = [json.loads(event.removeprefix(b"data: ")) for event in events]
-    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": "hm"}
-    assert chunks[1]["choices"][0]["delta"]["tool_calls"] == [{"index": 0, **calls[0]}]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert chunks[1]["choices"][0]["delta"] == {"content": "hm"}
+    assert chunks[2]["choices"][0]["delta"]["tool_calls"] == [{"index": 0, **calls[0]}]
     assert chunks[-2]["choices"][0]["finish_reason"] == "tool_calls"
     assert chunks[-1]["usage"] == whole["usage"]
     turn.message = {"text": "four"}
-    text = json.loads(next(completions_chunks(turn, "x", "m", False)).removeprefix(b"data: "))
-    assert text["choices"][0]["text"] == "four"
+    writer, piece = AnswerWriter("completions", "x", 5, "m"), piece_of(turn, "completions")
+    first, *_ = writer.events(piece, with_usage=False)
+    assert json.loads(first.removeprefix(b"data: "))["choices"][0]["text"] == "four"
+    assert writer.whole([piece])["choices"][0]["text"] == "four"

@@ -15,7 +15,8 @@ from services.contracts.config import parse_config
 from services.contracts.groups.branches import conversations
 from services.contracts.sessions import Call, Turn
 from services.contracts.weights import parse_version_tag
-from services.gateway.sessions.requests import beginnings, chat_call, continued, request_digest
+from services.gateway.openai.requests import chat_call
+from services.gateway.sessions.histories import beginnings, continued, request_digest
 from services.store.agents.sessions import PlayedSession
 from tests.unit.rollout.chat_templates import (
     CHATML,

@@ -1,8 +1,9 @@
-"""Errors of sessions and of the policy as an endpoint, in the format of OpenAI's API: its clients
-show their message."""
+"""Errors of sessions and of the policy as an endpoint, in the format of OpenAI's API, whose clients
+show the message."""
 
 import json
 from http import HTTPStatus
+from typing import Any
 
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
@@ -59,6 +60,18 @@ class OpenAIErrorDocument(BaseModel):
     error: OpenAIError = Field(description="What is wrong.")
 
 
+def openai_errors(descriptions: dict[int | str, str]) -> dict[int | str, dict[str, Any]]:
+    """The meaning of each status, and of any other, for the OpenAPI document."""
+    described = descriptions | {
+        "4XX": "What is wrong with the request",
+        "5XX": "What is wrong here",
+    }
+    return {
+        status: {"description": text, "model": OpenAIErrorDocument}
+        for status, text in described.items()
+    }
+
+
 class SessionProblem(Problem):
     """A refused call of a session. `param` names what of the request is at fault."""
 
@@ -85,33 +98,33 @@ class SessionProblem(Problem):
         }
 
     def response(self, path: str) -> Response:
-        """As OpenAI's API would say it."""
-        # Its clients try 409 again, unless the answer says that this is of no use.
+        """The answer in the format of OpenAI's API."""
+        # OpenAI's clients retry 409, unless a header tells them not to.
         headers = {"x-should-retry": "false"} if self.status == HTTPStatus.CONFLICT else {}
         body = json.dumps({"error": self.error})
         return Response(body, self.status, headers | dict(self.headers or {}), "application/json")
 
 
 def no_responses() -> SessionProblem:
-    """404 for OpenAI's other API of conversations, which some frameworks call by default."""
+    """404 for OpenAI's Responses API, which some frameworks call by default."""
     return SessionProblem(HTTPStatus.NOT_FOUND, NO_RESPONSES)
 
 
 def over(reason: str) -> SessionProblem:
-    """409 for a session that takes no calls any more, by what the store says."""
+    """409 for a session that has ended for the store's `reason`."""
     message = ENDED.get(reason, f"this session has ended ({reason})")
     return SessionProblem(HTTPStatus.CONFLICT, message + WAY_OUT, code=f"session_{reason}")
 
 
 class OpenAIErrors:
-    """ASGI middleware that puts all other errors of these paths into the same format: errors from
-    the limits of bodies, from keys and from Redis."""
+    """ASGI middleware that puts the errors of other parts (limits of bodies, keys, Redis) into the
+    same format, for the paths of sessions and of the policy."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; those of other paths pass through."""
+        """Answer one request."""
         if scope["type"] != "http" or not scope["path"].startswith((BELOW, *POLICY)):
             await self.app(scope, receive, send)
             return

@@ -1,29 +1,20 @@
-"""From requests of the OpenAI API to calls that workers take. Pure.
+"""Turns requests of the OpenAI API into calls that workers take. Pure. Raises SessionProblem.
 
-An option that changes what tokens are sampled from is refused by name, unless it says what the run
-says: training would compute other probabilities than sampling did. Raises SessionProblem.
+An option that changes what tokens are sampled from is refused by name, unless it has the run's
+value: training would compute other probabilities than sampling did.
 """
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
-from services.contracts.config.episodes import SideCalls
-from services.contracts.scores import MOST_REWARD, is_reward
-from services.contracts.sessions import (
-    Call,
-    Reward,
-    chat_histories,
-    digest_of,
-    text_histories,
-    text_of,
-)
-from services.gateway.sessions.errors import SessionProblem
-from services.gateway.sessions.json_schemas import schema_problem
+from services.contracts.sessions import Call
+from services.gateway.openai.bodies import Kind
+from services.gateway.openai.errors import SessionProblem
+from services.gateway.openai.json_schemas import schema_problem
 
 UNUSED = frozenset(
     {
@@ -37,11 +28,6 @@ MAX_SCHEMA = 64 << 10
 """Characters of a JSON schema, which gateway and vLLM read while other requests wait."""
 MAX_TOOLS = 256 << 10
 """Characters of a request's tools."""
-MOST_COMPONENTS, LONGEST_NAME = 64, 100
-"""Limits of a reward: each component becomes a metric of the run."""
-NUMBER = f"a number from {-MOST_REWARD:g} to {MOST_REWARD:g} is wanted"
-MAX_BEGINNINGS = 4096
-"""Answers of a request that are looked for in its session, the last ones: no session has more."""
 MAX_MESSAGES = 16_384
 """Most messages of a request: reading and hashing them delays other requests."""
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -57,7 +43,7 @@ MASKED = (
     "sampling.top_k and a temperature alone, which records what each token was chosen from: submit "
     "such a run, or leave it out"
 )
-NO_CHOICE = "auto, none, required, or an object that names a function of `tools` is wanted"
+NO_CHOICE = "must be auto, none, required, or an object that names a function of `tools`"
 
 UNFORCED = ("auto", "none")
 Allowed = Callable[[Any], bool]
@@ -100,21 +86,26 @@ def refused(param: str, message: str, code: str | None = None) -> SessionProblem
     return SessionProblem(HTTPStatus.BAD_REQUEST, f"{param}: {message}", param, code)
 
 
+def call_of(kind: Kind, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
+    """The call of a request, as if it were the first of its conversation. `sampling`: the run's,
+    with its `chat_template_kwargs`."""
+    return (chat_call if kind == "chat" else completions_call)(body, sampling)
+
+
 def chat_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
-    """The call of a chat request, as if it were the session's first. `sampling`: the run's, with
-    its `chat_template_kwargs`."""
+    """The call of a request for chat completions."""
     choice = body.get("tool_choice")
     call = _call("chat", {k: body[k] for k in body if k != "tool_choice"}, sampling)
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise refused("messages", "a list of at least one message is wanted")
+        raise refused("messages", "must be a list of at least one message")
     if len(messages) > MAX_MESSAGES:
-        raise refused("messages", f"there are {len(messages):,}, of at most {MAX_MESSAGES:,}")
+        raise refused("messages", f"has {len(messages):,} messages: send at most {MAX_MESSAGES:,}")
     call.messages = [_message(message, at) for at, message in enumerate(messages)]
     call.tools = [] if choice == "none" else _tools(body.get("tools") or [])
     parallel = body.get("parallel_tool_calls")
     if parallel is not None and not isinstance(parallel, bool):
-        raise refused("parallel_tool_calls", "true or false is wanted")
+        raise refused("parallel_tool_calls", "must be true or false")
     call.parallel_tool_calls = parallel is not False
     if choice is not None and choice not in UNFORCED:
         if call.structured is not None:
@@ -124,13 +115,13 @@ def chat_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
 
 
 def completions_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
-    """The call of a request for the completion of a text, or of token ids."""
+    """The call of a request for the completion of a text or of token ids."""
     call = _call("completions", body, sampling)
     prompt = body.get("prompt")
     text = isinstance(prompt, str) and prompt
     ids = isinstance(prompt, list) and prompt and all(map(_is_id, prompt))
     if not (text or ids):
-        raise refused("prompt", "one text, or one list of token ids, is wanted")
+        raise refused("prompt", "must be one text, or one list of token ids")
     assert isinstance(prompt, str | list)
     call.prompt = prompt
     return call
@@ -138,87 +129,6 @@ def completions_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Ca
 
 def _is_id(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 31
-
-
-def request_digest(call: Call) -> str:
-    """Return a digest that is equal for equal requests, whatever the connection."""
-    content = [call.kind, call.messages, call.prompt, call.tools, call.stop, call.seed]
-    options = [call.max_tokens, call.side, call.structured, call.parallel_tool_calls]
-    return digest_of([*content, *options])
-
-
-def is_side_call(call: Call, model: Any, rules: SideCalls) -> bool:
-    """Whether `call`, of a request that names `model`, is not to be trained."""
-    first = text_of(call.messages[0]) if call.messages else call.prompt
-    few = rules.max_tokens is not None and (call.max_tokens or math.inf) <= rules.max_tokens
-    begins = bool(rules.first_message) and isinstance(first, str) and rules.first_message in first
-    return model in rules.models or few or begins
-
-
-def beginnings(call: Call, lengths: Sequence[int]) -> list[tuple[int, str]]:
-    """(items, digest) of the histories that `call` may continue with new messages, the longest
-    first. `lengths`: of the session's texts, of /completions."""
-    if call.kind == "chat":
-        digests = chat_histories(call.tools, call.messages)
-        # A history ends with an answer.
-        last = [at for at in range(1, len(digests)) if call.messages[at - 1]["role"] == "assistant"]
-        return [(at, digests[at - 1]) for at in reversed(last)][:MAX_BEGINNINGS]
-    known = [length for length in lengths if length < len(call.prompt)]
-    return list(zip(known, text_histories(call.prompt, known), strict=True))[::-1]
-
-
-def continued(
-    call: Call,
-    histories: Sequence[tuple[int, str]],
-    turns: Sequence[int | None],
-    parents: Sequence[int],
-) -> Call:
-    """`call` as the next turn of the conversation with the longest of `histories`, whose last turns
-    are `turns`; None: the session has no such conversation. Without any it begins one. `parents`:
-    of each turn of the session; −1: none."""
-    for (items, _), last in zip(histories, turns, strict=True):
-        if last is not None:
-            path = [last]
-            while parents[path[-1]] >= 0:
-                path.append(parents[path[-1]])
-            call.new, call.path = items, path[::-1]
-            break
-    return call
-
-
-def reward_of(body: Mapping[str, Any]) -> Reward:
-    """Parse a session's reward: a number, or named components whose sum is the reward, or null with
-    the reason why the reward is missing."""
-    if unknown := sorted(body.keys() - {"reward", "components", "error"}):
-        raise refused(
-            unknown[0][:100], "there is no such field; there is reward, components, error"
-        )
-    components = body.get("components") or {}
-    if not isinstance(components, dict):
-        raise refused("components", "an object of numbers by name is wanted")
-    if len(components) > MOST_COMPONENTS:
-        raise refused("components", f"there are {len(components)}, of at most {MOST_COMPONENTS}")
-    for name, value in components.items():
-        if len(name) > LONGEST_NAME:
-            raise refused(
-                f"components.{name[:50]}…", f"a name has at most {LONGEST_NAME} characters"
-            )
-        if not is_reward(value):
-            raise refused(f"components.{name}"[:200], NUMBER)
-    reward, error = body.get("reward"), body.get("error") or ""
-    if reward is None and components:
-        reward = math.fsum(components.values())
-        if not is_reward(reward):
-            raise refused("components", f"their sum is {reward:g}: {NUMBER}")
-    if reward is not None and not is_reward(reward):
-        raise refused("reward", NUMBER)
-    if reward is None and not error:
-        raise refused("reward", "a number is wanted, or null with an `error` that says why not")
-    if not isinstance(error, str):
-        raise refused("error", "a text is wanted")
-    numbers = {name: float(value) for name, value in components.items()}
-    known = None if reward is None else float(reward)
-    return Reward(reward=known, components=numbers, error=error[:1000])
 
 
 def with_usage(body: Mapping[str, Any]) -> bool:
@@ -237,7 +147,7 @@ def _check_portable(name: str, value: Any) -> None:
         raise refused(name[:100], "it is nested too deeply") from None
 
 
-def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
+def _call(kind: Kind, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
     structured = None
     for name, value in body.items():
         _check_portable(name, value)
@@ -259,10 +169,10 @@ def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Ca
     limit = "max_tokens" if body.get(newer) is None else newer
     most = body.get(limit)
     if most is not None and (type(most) is not int or not 0 < most < 1 << 31):
-        raise refused(limit, "a whole number above 0, below 2^31, is wanted")
+        raise refused(limit, "must be a whole number above 0 and below 2^31")
     seed = body.get("seed")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 1 << 62):
-        raise refused("seed", "a whole number from 0 to 2^62 is wanted")
+        raise refused("seed", "must be a whole number from 0 to 2^62")
     stop = body.get("stop") or []
     stops = [stop] if isinstance(stop, str) else stop
     if (
@@ -270,7 +180,7 @@ def _call(kind: Any, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Ca
         or len(stops) > MAX_STOPS
         or not all(isinstance(text, str) and text for text in stops)
     ):
-        raise refused("stop", f"a text, or up to {MAX_STOPS} texts, are wanted")
+        raise refused("stop", f"must be a text, or up to {MAX_STOPS} texts")
     return Call(kind=kind, stop=stops, seed=seed, max_tokens=most, structured=structured)
 
 
@@ -278,7 +188,7 @@ def _check_variables(param: str, value: Any, run: Mapping[str, Any]) -> None:
     """Refuse variables of the chat template that differ from the run's."""
     given = {EFFORT: value} if param == EFFORT else value
     if not isinstance(given, dict):
-        raise refused(param, "an object of the chat template's variables is wanted")
+        raise refused(param, "must be an object of the chat template's variables")
     for name, wanted in given.items():
         # Python's true equals 1, and JSON's does not.
         if name in run and json.dumps(run[name]) == json.dumps(wanted):
@@ -299,7 +209,7 @@ def _structured(format: Any, sampling: Mapping[str, Any]) -> dict[str, Any] | No
         return None
     kind = format.get("type") if isinstance(format, dict) else None
     if kind not in ("json_object", "json_schema"):
-        raise refused("response_format", "a type is wanted: text, json_object or json_schema")
+        raise refused("response_format", "its type must be text, json_object or json_schema")
     _check_masked("response_format", sampling)
     if kind == "json_object":
         return {"json_object": True}
@@ -320,8 +230,8 @@ def _forced(choice: Any, tools: Sequence[dict[str, Any]], sampling: Mapping[str,
         raise refused("tool_choice", NO_CHOICE)
     known = {tool["function"]["name"] for tool in tools}
     if not known or (name is not None and name not in known):
-        wanted = "a tool" if name is None else f"the tool {name!r}"[:200]
-        raise refused("tool_choice", f"{wanted} is to be called, which `tools` does not have")
+        missing = "a tool" if name is None else f"the tool {name!r}"[:200]
+        raise refused("tool_choice", f"asks for {missing}, which `tools` does not have")
     _check_masked("tool_choice", sampling)
     return choice if name is None else {"type": "function", "function": {"name": name}}
 
@@ -342,7 +252,7 @@ def _message(message: Any, at: int) -> dict[str, Any]:
     """One message, of known shape: what the chat template and the session's history rely on."""
     where = f"messages[{at}]"
     if not isinstance(message, dict) or message.get("role") not in ROLES:
-        raise refused(where, f"an object with a role is wanted, one of {', '.join(ROLES)}")
+        raise refused(where, f"must be an object with a role: {', '.join(ROLES)}")
     content = message.get("content")
     if isinstance(content, list):
         for part in content:
@@ -352,13 +262,13 @@ def _message(message: Any, at: int) -> dict[str, Any]:
             if not isinstance(part.get(kind), str):
                 raise refused(f"{where}.content", f"a part of type {kind} has a `{kind}`")
     elif content is not None and not isinstance(content, str):
-        raise refused(f"{where}.content", "a text, or parts of type text, are wanted")
+        raise refused(f"{where}.content", "must be a text, or parts of type text")
     for name in ("name", "tool_call_id"):
         if message.get(name) is not None and not isinstance(message[name], str):
-            raise refused(f"{where}.{name}", "a text is wanted")
+            raise refused(f"{where}.{name}", "must be a text")
     calls = message.get("tool_calls")
     if calls is not None and not (isinstance(calls, list) and all(map(_is_tool_call, calls))):
-        raise refused(f"{where}.tool_calls", "a list of calls with an id and a function is wanted")
+        raise refused(f"{where}.tool_calls", "must be a list of calls with an id and a function")
     return {str(name): value for name, value in message.items() if value is not None}
 
 
@@ -374,7 +284,7 @@ def _is_tool_call(call: Any) -> bool:
 
 def _tools(tools: Any) -> list[dict[str, Any]]:
     if not isinstance(tools, list):
-        raise refused("tools", "a list of functions is wanted")
+        raise refused("tools", "must be a list of functions")
     if len(json.dumps(tools)) > MAX_TOOLS:
         raise refused("tools", f"all of them together have at most {MAX_TOOLS:,} characters")
     for at, tool in enumerate(tools):
@@ -385,7 +295,7 @@ def _tools(tools: Any) -> list[dict[str, Any]]:
             and isinstance(function.get("name"), str)
             and isinstance(function.get("parameters") or {}, dict)
         ):
-            raise refused(f"tools[{at}]", "a function with a name and parameters is wanted")
+            raise refused(f"tools[{at}]", "must be a function with a name and parameters")
         _check_schema(f"tools[{at}].function.parameters", function.get("parameters") or {})
     # `strict` of a tool is enforced only for a forced call. Other calls are sampled as free text.
     return tools

@@ -1,10 +1,13 @@
-"""Bodies of sessions' requests, as the description of the API has them. `requests` checks them: its
-errors name OpenAI's options, and say why one cannot be taken.
+"""Bodies of OpenAI's API, as the description of this API has them. `requests` checks the requests:
+its errors name OpenAI's options, and say why one cannot be taken.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+Kind = Literal["chat", "completions"]
+"""Chat completions, or completions of a text."""
 
 
 class _Open(BaseModel):
@@ -57,3 +60,28 @@ class RewardRequest(_Open):
     reward: Any = Field(None, description="A number; null with an `error`.")
     components: Any = Field(None, description="Numbers by name; without `reward`, it is their sum.")
     error: Any = Field(None, description="Why there is no reward: the session is not trained.")
+
+
+class OpenAIAnswer(BaseModel):
+    """An answer as OpenAI's API gives it."""
+
+    id: str = Field(description="Its name.")
+    object: str = Field(description="`chat.completion` or `text_completion`.")
+    created: int = Field(description="Unix time.")
+    model: str = Field(description="The run.")
+    choices: list[dict[str, Any]] = Field(description="One.")
+    usage: dict[str, int] = Field(description="Tokens of prompt and answer.")
+
+
+class OpenAIModels(BaseModel):
+    """The models of a session."""
+
+    object: str = Field(description="`list`.")
+    data: list[dict[str, Any]] = Field(description="One: the run's policy.")
+
+    @classmethod
+    def named(cls, names: dict[str, int]) -> "OpenAIModels":
+        """Models by name, each with its creation in Unix seconds."""
+        fields = {"object": "model", "owned_by": "headrace"}
+        models = [{"id": name, "created": at} | fields for name, at in names.items()]
+        return cls(object="list", data=models)

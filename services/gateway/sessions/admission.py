@@ -1,15 +1,15 @@
-"""Whether sessions can be opened now: those of a leased group, or one of an application."""
+"""Decides whether a session can be opened now, for a leased group or for live traffic."""
 
 from http import HTTPStatus
 
 from services.contracts.config import RLConfig
 from services.contracts.records import RunRecord, RunState
-from services.gateway.dependencies import Dependencies
 from services.http import Problem
+from services.store import Store
 
 RETRY_SECONDS = 1
 USUAL_CONTEXT = 1 << 17
-"""Tokens that a model takes where the run's config does not say it."""
+"""Tokens that a model takes if the run's config does not say."""
 WAITS = {
     "admission": "as many groups are in flight as the next batches can train "
     "(rollout.max_staleness)",
@@ -20,16 +20,15 @@ WAITS = {
 }
 
 
-async def serving_versions(deps: Dependencies, run: RunRecord) -> list[int]:
-    """Versions that workers serve of a run, of its learner's lineage. Raises Problem 429 without
-    any."""
+async def serving_versions(store: Store, run: RunRecord) -> list[int]:
+    """List the versions of the learner's lineage that workers serve. Raises Problem 429 if no
+    worker serves one."""
     versions = [
         worker.version
-        for worker in await deps.store.workers.list(run.pool)
+        for worker in await store.workers.list(run.pool)
         if worker.serves(run.id)
         and worker.lineage == run.lineage
         and worker.version is not None
-        # It takes no calls of sessions.
         and not worker.evaluation_only
     ]
     if run.state is not RunState.RUNNING:
@@ -40,7 +39,7 @@ async def serving_versions(deps: Dependencies, run: RunRecord) -> list[int]:
 
 
 def most_bytes(config: RLConfig) -> int:
-    """About the most that one finished group weighs, until there are some (lease.lua)."""
+    """Estimate the most bytes of one finished group, until there are some (lease.lua)."""
     per_token = 9 + 4 * config.sampling.top_k
     return 4096 + config.algorithm.samples_per_prompt * config.sampling.max_tokens * per_token
 
@@ -53,7 +52,7 @@ def most_session_bytes(config: RLConfig) -> int:
 
 
 def later(reason: str) -> Problem:
-    """429, with the reason, and when to try again."""
+    """429, with the reason and a `Retry-After`."""
     return Problem(
         HTTPStatus.TOO_MANY_REQUESTS,
         f"no session can be opened now: {WAITS.get(reason, reason)}. Try again in a moment",

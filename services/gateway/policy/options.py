@@ -1,13 +1,14 @@
-"""From requests of the OpenAI API to calls of the policy. Pure. Raises SessionProblem.
+"""Turns requests of the OpenAI API into calls of the policy. Pure. Raises SessionProblem.
 
-Nothing is trained of them, so they may sample as they like, within what vLLM does by itself.
+The answers are not trained, so a client may choose vLLM's own sampling parameters.
 """
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from services.contracts.policy_calls import PolicyCall
-from services.gateway.sessions.requests import (
+from services.gateway.openai.bodies import Kind
+from services.gateway.openai.requests import (
     EFFORT,
     NEUTRAL,
     REASONS,
@@ -15,13 +16,12 @@ from services.gateway.sessions.requests import (
     UNFORCED,
     UNUSED,
     VARIABLES,
-    chat_call,
-    completions_call,
+    call_of,
     refused,
 )
 
 CONVERSATION = TAKEN | {"tool_choice", VARIABLES, EFFORT}
-"""Keys that `sessions.requests` checks."""
+"""Keys that `openai.requests` checks."""
 
 NOT_DONE = "the policy's endpoint cannot do this: leave it out"
 NO_FORMAT = (
@@ -52,30 +52,30 @@ SAMPLING: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 
 def policy_call(
-    kind: str,
+    kind: Kind,
     body: Mapping[str, Any],
     version: int | None,
     max_tokens: int,
     variables: Mapping[str, Any] | None = None,
 ) -> PolicyCall:
-    """The call of a `chat` or `completions` request; `max_tokens`: the most that is allowed;
-    `variables`: of the run's chat template."""
+    """The call of a request. `max_tokens`: the most that is allowed. `variables`: of the run's chat
+    template."""
     sampling: dict[str, Any] = {}
     for name, value in body.items():
         if value is None or name in UNUSED or name in CONVERSATION:
             continue
         if name in SAMPLING:
-            fits, wanted = SAMPLING[name]
+            fits, range = SAMPLING[name]
             if not fits(value):
-                raise refused(name, f"{wanted} is wanted")
+                raise refused(name, f"must be {range}")
             sampling[name] = value
         elif name not in NEUTRAL or not NEUTRAL[name](value):
             reasons = REASONS | {"response_format": NO_FORMAT}
             raise refused(name[:100], reasons.get(name, NOT_DONE))
     rest = {name: value for name, value in body.items() if name in CONVERSATION}
     if rest.get("tool_choice") not in (None, *UNFORCED):
-        raise refused("tool_choice", "only auto and none can be done: leave it out")
-    call = (chat_call if kind == "chat" else completions_call)(rest, {VARIABLES: variables})
+        raise refused("tool_choice", "must be auto or none: leave it out")
+    call = call_of(kind, rest, {VARIABLES: variables})
     if call.max_tokens is not None and call.max_tokens > max_tokens:
         raise refused(
             "max_tokens",

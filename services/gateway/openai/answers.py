@@ -1,18 +1,19 @@
-"""From the pieces of an answer to those of OpenAI's API, whole or as server-sent events. Pure."""
+"""Writes answers of OpenAI's API, whole or as server-sent events, from the pieces of an answer.
+Pure.
+"""
 
 import json
 from collections.abc import Iterator
 from http import HTTPStatus
-from typing import Any, Literal
+from typing import Any
 
 from services.contracts.policy_calls import Failure, Piece
-from services.gateway.sessions.errors import SessionProblem
-
-Kind = Literal["chat", "completions"]
+from services.gateway.openai.bodies import Kind
+from services.gateway.openai.errors import SessionProblem
 
 
 class AnswerWriter:
-    """One answer; `model` names the version that began it."""
+    """Writes one answer. `model` names the run, or the version that began the answer."""
 
     def __init__(self, kind: Kind, id: str, created: int, model: str) -> None:
         self._chat = kind == "chat"
@@ -34,7 +35,7 @@ class AnswerWriter:
             yield self._event({"delta": {"role": "assistant", "content": ""}})
 
     def events(self, piece: Piece, with_usage: bool) -> Iterator[bytes]:
-        """The events of one piece."""
+        """Yield the events of one piece."""
         if piece.text:
             choice = {"delta": {"content": piece.text}} if self._chat else {"text": piece.text}
             yield self._event(choice)
@@ -50,7 +51,7 @@ class AnswerWriter:
             yield b"data: [DONE]\n\n"
 
     def failed(self, error: Exception) -> Iterator[bytes]:
-        """The event of an answer that breaks off; OpenAI's client raises it."""
+        """Yield the event of an answer that breaks off; OpenAI's client raises it."""
         away = SessionProblem(HTTPStatus.SERVICE_UNAVAILABLE, "Redis cannot be reached: ask again")
         yield _line({"error": (error if isinstance(error, SessionProblem) else away).error})
 
