@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Resolves pyproject.toml into deploy/locks/: cpu and gpu (everything, for `make setup`), and what the
-# images hold: base (gateway and reward service: no torch, no vLLM), train-cpu and train-gpu (rollout
-# worker and learner).
+# Resolves pyproject.toml into deploy/locks/: cpu.txt and gpu.txt have everything that `make setup` installs.
+# The images hold parts of it, which are marked behind each line: `base` (gateway and reward service: no torch,
+# no vLLM) and `train` (rollout worker and learner).
 #
 # `uv` is the resolver because it resolves for a platform it does not run on; it is installed into a
 # temporary environment, or taken from UV. Where pip finds the CPU build of torch through
@@ -24,28 +24,36 @@ places=()
 [ -n "${PIP_EXTRA_INDEX_URL:-}" ] &&
     places+=(--extra-index-url "$PIP_EXTRA_INDEX_URL" --index-strategy unsafe-best-match)
 
-# compile NAME HEADING FLAG...: writes deploy/locks/NAME.txt
+# compile NAME FLAG...: resolves into $scratch/NAME.txt
 compile() {
-    local name=$1 heading=$2
-    shift 2
+    local name=$1
+    shift
     "$uv" pip compile pyproject.toml --quiet --python-version 3.11 \
         --python-platform x86_64-manylinux_2_28 --no-annotate --no-header "$@" \
         --output-file "$scratch/$name.txt" >/dev/null
-    { echo "# $heading Made by \`make lock\`; install with --no-deps."; cat "$scratch/$name.txt"; } \
-        >"deploy/locks/$name.txt"
-    echo "deploy/locks/$name.txt: $(grep -c == "deploy/locks/$name.txt") packages"
 }
 
-compile cpu "Everything \`make setup\` installs on a machine without a GPU." \
-    "${places[@]}" --extra cpu --extra track --extra dev \
-    --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec
-compile gpu "Everything \`make setup\` installs on a machine with an NVIDIA GPU." \
-    --extra gpu --extra track --extra dev
-# The same versions as above, which the tests run against.
-compile base "The gateway and the reward service: no torch, no vLLM." \
-    "${places[@]}" --constraint deploy/locks/cpu.txt
-compile train-cpu "The image of rollout worker and learner on a machine without a GPU." \
-    "${places[@]}" --extra cpu --constraint deploy/locks/cpu.txt \
-    --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec
-compile train-gpu "The image of rollout worker and learner on a machine with NVIDIA GPUs." \
-    --extra gpu --constraint deploy/locks/gpu.txt
+# mark WORD NAME: prints standard input, with WORD behind each line that is in $scratch/NAME.txt too
+mark() {
+    awk -v word="$1" 'NR == FNR { part[$1]; next }
+        $1 in part { $0 = $0 (/ # / ? " " : "  # ") word } { print }' "$scratch/$2.txt" -
+}
+
+# publish NAME HEADING: standard input becomes deploy/locks/NAME.txt
+publish() {
+    { echo "# $2 Made by \`make lock\`; install with --no-deps."; cat; } >"deploy/locks/$1.txt"
+    echo "deploy/locks/$1.txt: $(grep -c == "deploy/locks/$1.txt") packages"
+}
+
+without=(--no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec)
+compile cpu "${places[@]}" --extra cpu --extra track --extra dev "${without[@]}"
+# A part has the versions of the whole, which the tests run against.
+compile base "${places[@]}" --constraint "$scratch/cpu.txt"
+compile train-cpu "${places[@]}" --extra cpu --constraint "$scratch/cpu.txt" "${without[@]}"
+compile gpu --extra gpu --extra track --extra dev
+compile train-gpu --extra gpu --constraint "$scratch/gpu.txt"
+
+mark base base <"$scratch/cpu.txt" | mark train train-cpu |
+    publish cpu "Everything \`make setup\` installs on a machine without a GPU."
+mark train train-gpu <"$scratch/gpu.txt" |
+    publish gpu "Everything \`make setup\` installs on a machine with an NVIDIA GPU."
