@@ -1,6 +1,7 @@
 """Recipes: one commented YAML file per known-good run, and the merging of overrides.
 
-A recipe holds keys of the run config (`services.contracts.config`), and begins with `# when: …`.
+A recipe begins with `# when: …` and holds the keys of the run config (`services.contracts.config`)
+that it decides. `grpo`, `sft` and `live`, with which one begins, also show usual keys.
 `chains/` has chains of runs: `steps`, each with a name, a recipe and its overrides.
 Nothing here validates: `parse_config` does, after merging.
 """

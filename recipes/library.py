@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import yaml
@@ -24,13 +25,25 @@ class Recipe:
 
     @property
     def when(self) -> str:
-        """When to use it, in a sentence."""
-        return _when(self.text)
+        """When to use it: the `# when:` line, with the comment lines that continue it."""
+        line = re.search(r"^# when:(.*(?:\n#   .*)*)", self.text, re.MULTILINE)
+        return " ".join(line[1].replace("\n#", " ").split()) if line else ""
 
     @cached_property
     def config(self) -> dict[str, Any]:
         """The config in it. Raises UnknownRecipe if the text is not a YAML mapping."""
-        return _parsed(self.name, self.text)
+        try:
+            config = load_yaml(self.text)
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+            reason = getattr(error, "problem", None) or "cannot be read"
+            raise UnknownRecipe(f"{self.name} is not YAML: {reason}{where}") from None
+        if not isinstance(config, dict):
+            raise UnknownRecipe(
+                f"{self.name} is not a run config: a recipe is a mapping of config keys"
+            )
+        return config
 
     def as_json(self) -> dict[str, Any]:
         """Return the recipe as JSON, for programs."""
@@ -38,34 +51,32 @@ class Recipe:
 
 
 def list_recipes() -> list[Recipe]:
-    """All recipes that come with Headrace, by name."""
-    folder = files("recipes")
-    names = (entry.name for entry in folder.iterdir() if entry.name.endswith(".yaml"))
-    return [find_recipe(name.removesuffix(".yaml")) for name in sorted(names)]
+    """Return all recipes that come with Headrace, by name."""
+    return _read_all(files("recipes"))
 
 
 def find_recipe(name: str) -> Recipe:
-    """The recipe `name`. Raises UnknownRecipe naming the nearest one."""
-    folder = files("recipes")
-    names = sorted(
-        f.name.removesuffix(".yaml") for f in folder.iterdir() if f.name.endswith(".yaml")
-    )
-    if name not in names:
-        hint = did_you_mean(name, names)
-        raise UnknownRecipe(f"there is no recipe {name!r}{hint}; there is: {', '.join(names)}")
-    return Recipe(name, (folder / f"{name}.yaml").read_text())
+    """Return the recipe `name`. Raises UnknownRecipe naming the nearest one."""
+    recipes = {recipe.name: recipe for recipe in list_recipes()}
+    if name not in recipes:
+        hint = did_you_mean(name, recipes)
+        raise UnknownRecipe(f"there is no recipe {name!r}{hint}; there is: {', '.join(recipes)}")
+    return recipes[name]
 
 
 def list_chains() -> list[Recipe]:
-    """All chains of runs that come with Headrace, by name: their config has `steps`."""
-    folder = files("recipes") / "chains"
-    names = sorted(f.name for f in folder.iterdir() if f.name.endswith(".yaml"))
-    return [Recipe(name.removesuffix(".yaml"), (folder / name).read_text()) for name in names]
+    """Return all chains of runs that come with Headrace, by name: their config has `steps`."""
+    return _read_all(files("recipes") / "chains")
 
 
 def find_chain(name: str) -> Recipe | None:
     """Return the chain `name`, or None if it is unknown."""
     return next((chain for chain in list_chains() if chain.name == name), None)
+
+
+def _read_all(folder: Traversable) -> list[Recipe]:
+    texts = {f.name: f.read_text() for f in folder.iterdir() if f.name.endswith(".yaml")}
+    return [Recipe(name.removesuffix(".yaml"), text) for name, text in sorted(texts.items())]
 
 
 class _Loader(yaml.SafeLoader):
@@ -84,31 +95,13 @@ class _Loader(yaml.SafeLoader):
 
 
 def load_yaml(text: str) -> Any:
-    """The value of a YAML text. Raises yaml.YAMLError, also for a key that is there twice."""
+    """Return the value of a YAML text. Raises yaml.YAMLError, also for a key that is there
+    twice."""
     return yaml.load(text, _Loader)
 
 
 def read_recipe(name: str, text: str) -> Recipe:
-    """A recipe from its text. Raises UnknownRecipe if it is not a YAML mapping."""
+    """Return a recipe with this text. Raises UnknownRecipe if it is not a YAML mapping."""
     recipe = Recipe(name, text)
     _ = recipe.config
     return recipe
-
-
-def _parsed(name: str, text: str) -> dict[str, Any]:
-    try:
-        config = load_yaml(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        reason = getattr(error, "problem", None) or "cannot be read"
-        raise UnknownRecipe(f"{name} is not YAML: {reason}{where}") from None
-    if not isinstance(config, dict):
-        raise UnknownRecipe(f"{name} is not a run config: a recipe is a mapping of config keys")
-    return config
-
-
-def _when(text: str) -> str:
-    """The `# when:` line, with the comment lines that continue it."""
-    found = re.search(r"^# when:(.*(?:\n#   .*)*)", text, re.MULTILINE)
-    return " ".join(found[1].replace("\n#", " ").split()) if found else ""

@@ -91,7 +91,7 @@ def _with_held_out(
     if isinstance(more := evaluation.get("more"), list):
         # The keys filled into `evaluation` belong to its dataset, so `more` takes the run's.
         run = {
-            "template": raw["data"].get("template") or PromptOptions().template,
+            "template": (raw.get("data") or {}).get("template") or PromptOptions().template,
             "rewards": raw.get("rewards"),
         }
         others = [

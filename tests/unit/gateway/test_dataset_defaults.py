@@ -134,7 +134,9 @@ NEEDED: dict[str, Any] = {
 }
 ALSO = {"distillation": ["algorithm"], "nanochat_grpo": ["evaluation"]}
 """Keys that a recipe asks for besides model and data."""
-FAMILIES = [one.name for one in list_recipes() if one.config["data"].get("source") != "sessions"]
+FAMILIES = [
+    one.name for one in list_recipes() if one.config.get("data", {}).get("source") != "sessions"
+]
 
 
 @pytest.mark.parametrize("mapping", KNOWN_FILES)
@@ -146,7 +148,7 @@ def test_each_recipe_asks_and_scores_each_known_dataset_in_the_dataset_s_way(
     submission = RunSubmission(recipe=recipe)
     kind = merged_config(submission, None)[0]
     given = {key: NEEDED[key] for key in ("model", "data", *ALSO.get(recipe, []))}
-    if kind["model"].get("source") == "scratch":
+    if kind.get("model", {}).get("source") == "scratch":
         del given["model"]
     submission = RunSubmission(recipe=recipe, config=given)
     raw, _ = merged_config(submission, None)
@@ -156,7 +158,9 @@ def test_each_recipe_asks_and_scores_each_known_dataset_in_the_dataset_s_way(
 
     config = parse_config(raw)
     assert config.data.template == template(mapping)
-    expected = {"data.template"} if template(mapping) != kind["data"].get("template") else set()
+    expected = (
+        {"data.template"} if template(mapping) != kind.get("data", {}).get("template") else set()
+    )
     if isinstance(config, RLConfig):
         own = KNOWN_FILES[mapping].defaults.rewards
         assert [one.verifier for one in config.rewards] == [one.verifier for one in own]

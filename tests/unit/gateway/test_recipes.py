@@ -27,12 +27,17 @@ def test_a_recipe_is_valid_and_says_when_to_use_it(recipe: Recipe) -> None:
         given["algorithm"] = {"teacher": {"path": "org/teacher"}}
     if recipe.name == "nanochat_grpo":
         given["evaluation"] = {"dataset": "held-out"}
-    if recipe.config["model"].get("source") != "scratch":
+    if recipe.config.get("model", {}).get("source") != "scratch":
         given["model"] = {"path": "org/model"}
 
     parse_config(merged(recipe.config, given))
 
     assert len(recipe.when) > 20
+
+
+def test_a_recipe_without_its_model_and_dataset_is_refused_with_the_keys_to_set() -> None:
+    with pytest.raises(ConfigError, match=r"model\.path.*--set model\.path.*dataset is required"):
+        parse_config(find_recipe("dr_grpo").config)
 
 
 @pytest.mark.parametrize("chain", list_chains(), ids=lambda chain: chain.name)

@@ -56,8 +56,10 @@ def parse_config(raw: Any) -> RLConfig | SFTConfig:
     root: type[RLConfig | SFTConfig] = RLConfig
     if raw.get("type") == "sft":
         root, raw = SFTConfig, with_default_optimizer(raw)
+    # Empty sections, so that an error names the keys that are missing in them.
+    whole = {"type": "rl", "model": {}, "data": {}, **raw}
     try:
-        return _ADAPTER.validate_python(with_default_tags(root, {"type": "rl", **raw}))
+        return _ADAPTER.validate_python(with_default_tags(root, whole))
     except ValidationError as error:
         details = error.errors(include_url=False)
         problems = [p for detail in details[:MOST] for p in _problems(detail)]
