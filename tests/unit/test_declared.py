@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-# The gateway and the reward service run without torch and vLLM; see the mark `base` in deploy/locks/cpu.txt.
+# The gateway and the reward service run without torch and vLLM: `base` in deploy/locks/cpu.txt.
 BASE = ("services", "reward", "recipes")
 ALL = (*BASE, "rollout", "learner", "bench", "deploy", "tests")
 # A reward model's process, an agent, libraries of environments: they run where more is installed.
