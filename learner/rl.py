@@ -17,7 +17,7 @@ import msgspec
 
 from learner.assembly import prepare
 from learner.batch.minibatches import cut
-from learner.batch.samples import TrainingSample, group_reward, group_samples
+from learner.batch.samples import TrainingSample, group_reward, group_samples, token_staleness
 from learner.batch.staleness import Ancestry
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
@@ -28,6 +28,7 @@ from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.errors import UnreadableGroups
 from learner.gpu_turns import TrainingGPU, training_gpu
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.value_model import TrainedCritic
 from learner.objective.baselines import Baselines, GroupReward
 from learner.objective.compose import Objective
@@ -169,47 +170,56 @@ def fetch(
     command: Command, config: RLConfig, ranks: Ranks, store: RunStore, progress: TrainingProgress
 ) -> RankBatch:
     """Fetch this rank's samples of each minibatch of each pass, from the groups that `command`
-    names. Advantages come from whole groups. One rank counts a group in the metrics. Raises as
-    `read_groups` does."""
+    names. Raises as `read_groups` does."""
     algorithm, advantage = config.algorithm, config.algorithm.advantage
     minibatches = read_groups(command, config, ranks, store)
     fetched = list(chain.from_iterable(minibatches))
     rewards = batch_rewards(fetched, algorithm, ranks)
     baselines = progress.baselines.begun(rewards)
-    trained: dict[int, list[TrainingSample]] = {}
-    logged: list[TrainingSample] = []
-    for index, each in enumerate(fetched):
-        samples = group_samples(
+    ancestry, version = Ancestry(tuple(progress.lineages)), command.step - 1
+    # The log shows any sample of a group, on whatever rank it trains.
+    samples = {
+        each.share.position: group_samples(
             each.group,
             algorithm,
             each.max_tokens,
-            Ancestry(tuple(progress.lineages)),
-            command.step - 1,
-            index,
+            token_staleness(each.group, ancestry, version),
             {*each.share.samples},
             baselines.of(each.group.header.prompt_key),
         )
+        for each in fetched
+    }
+    trained = {}
+    for each in fetched:
         # The samples have their own copies.
         each.group.keep_experts(())
-        # The log shows any sample of the group, on whatever rank it trains.
-        logged += samples
-        trained[each.share.position] = [s for s in samples if s.number in each.share.samples]
+        position, numbers = each.share.position, {*each.share.samples}
+        trained[position] = [sample for sample in samples[position] if sample.number in numbers]
     passes = [
         [sample for each in part for sample in trained[each.share.position]] for part in minibatches
     ]
     for number in range(1, algorithm.epochs_per_batch):
         passes += later_pass(command, trained, config, number)
+    everything = [*chain.from_iterable(samples.values())]
+    count = PER_STEP if ranks.first else 0
+    picked = pick([each.group for each in fetched], everything, command.step, count)
+    outcomes = ranks.sum_named(batch_sums(fetched, trained, algorithm))
+    if not isinstance(advantage, RunningMean):
+        return RankBatch(passes, outcomes, picked, progress.baselines, {})
+    after = baselines.after(rewards, advantage.decay)
+    return RankBatch(passes, outcomes, picked, after, baselines.metrics(rewards))
+
+
+def batch_sums(
+    fetched: Sequence[FetchedGroup], trained: dict[int, list[TrainingSample]], algorithm: Algorithm
+) -> dict[str, float]:
+    """Return this rank's sums over the batch. One rank counts a group."""
     counted = [each.group for each in fetched if each.share.counts]
     sums = outcome_sums(counted, algorithm.samples_per_prompt)
     lengths = [len(sample.tokens) for part in trained.values() for sample in part if sample.trains]
     sums["row_tokens"] = float(sum(lengths))
     sums["row_tokens_squared"] = float(sum(length * length for length in lengths))
-    groups = [each.group for each in fetched]
-    picked = pick(groups, logged, command.step, PER_STEP if ranks.first else 0)
-    updated, compared = progress.baselines, {}
-    if isinstance(advantage, RunningMean):
-        updated, compared = baselines.after(rewards, advantage.decay), baselines.metrics(rewards)
-    return RankBatch(passes, ranks.sum_named(sums), picked, updated, compared)
+    return sums
 
 
 def batch_rewards(
@@ -232,8 +242,7 @@ def later_pass(
     command: Command, trained: dict[int, list[TrainingSample]], config: RLConfig, number: int
 ) -> list[list[TrainingSample]]:
     """Return this rank's samples of each minibatch of pass `number`: the samples of the first pass
-    (`trained`, by
-    task), in newly cut minibatches."""
+    (`trained`, by task), in newly cut minibatches."""
     positions = {share.position for part in command.minibatches for r in part for share in r}
     parts = len(command.minibatches)
     return [
@@ -252,8 +261,7 @@ def train(
         state,
         batch.minibatches,
         objective_of(config, state.progress),
-        config.training.tokens_per_microbatch,
-        ranks,
+        MicroBatches(ranks, config.training.tokens_per_microbatch),
         lambda update: lr_share(config.schedule, step, max_steps, update, updates),
     )
     progress = advanced(state.progress, config, metrics, state.critic)

@@ -11,7 +11,7 @@ itself, and padding costs nothing.
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -26,10 +26,9 @@ from learner.coordinate.follower import RankFollower
 from learner.coordinate.ranks import share_gradients, take_over
 from learner.coordinate.run_rank import RunRank
 from learner.coordinate.sft_coordinator import SFTCoordinator
-from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.model.passes.mfu import Work, sequence_cost, supervised_work
-from learner.model.passes.microbatches import backward_rows, forward_rows
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.passes.moe_balance import RouterTally, balance, routing_of
 from learner.model.placement.offload import present
 from learner.optim.schedules import lr_share
@@ -59,20 +58,20 @@ def train_sft(config: SFTConfig, environment: RunEnvironment, crash_limit: Crash
     if rows is None:
         return ranks.from_first(lambda: environment.early_end.encode()).decode()
     crash_limit.busy(record.committed_step + 1)
+    batches = MicroBatches(ranks, config.training.tokens_per_microbatch)
     # For pairs of answers, the reference model makes one extra pass.
-    passes = int(state.copies.reference is not None)
-    cost = sequence_cost(state.loaded.model)
-    work = supervised_work(state.loaded.model, ranks, passes)
+    work = supervised_work(state.loaded.model, ranks, int(state.copies.reference is not None))
+    run = SupervisedRun(config, rows, batches, sequence_cost(state.loaded.model), work)
     rank: RunRank
     if ranks.first:
         rank = SFTCoordinator(config, rows.max_steps, environment, state, work)
     else:
         rank = RankFollower(config, environment, state)
-    ahead = ReadAhead(rows, lambda uses: dealt(uses, cost, ranks))
+    ahead = ReadAhead(rows, run.dealt)
     try:
         rank.begin()
         if rows.validation and not state.progress.step:
-            rank.report(validate(state, rows, config, ranks, cost))
+            rank.report(validate(run, state))
         while True:
             command = rank.await_command(crash_limit)
             if command.kind != "train":
@@ -80,59 +79,63 @@ def train_sft(config: SFTConfig, environment: RunEnvironment, crash_limit: Crash
             laps = Laps()
             step, examples = ahead.next(is_last=state.progress.step + 1 >= rows.max_steps)
             laps.lap("rows")
-            metrics = train(state, step, examples, rows, config, ranks, work)
+            metrics = train(run, state, step, examples)
             laps.lap("training")
-            if rows.validation and validates(config, state.progress, rows.max_steps):
+            if rows.validation and run.validates(state.progress):
                 ahead.wait()
-                metrics |= validate(state, rows, config, ranks, cost)
+                metrics |= validate(run, state)
                 laps.lap("validation")
             rank.checkpoint()
             laps.lap("checkpointing")
-            tokens = sum(use.tokens for use in step.uses)
-            rank.report(metrics | laps.metrics(), len(step.uses), tokens)
+            rank.report(metrics | laps.metrics(), len(step.uses), step.tokens)
         return rank.end(command, crash_limit)
     finally:
         ahead.close()
         rank.close()
 
 
-def dealt(uses: Sequence[StepRow], cost: SequenceCost, ranks: Ranks) -> list[StepRow]:
-    """Return this rank's part of the rows of a step."""
-    lengths = [GroupLengths(1, (max(use.tokens - 1, 1),)) for use in uses]
-    return [uses[i] for i in deal(lengths, ranks.parts, cost)[ranks.part]]
+@dataclass(frozen=True)
+class SupervisedRun:
+    """What all steps of a run have in common on this rank."""
 
+    config: SFTConfig
+    rows: SupervisedRows
+    batches: MicroBatches
+    cost: SequenceCost
+    work: Work | None
+    """None: the model's config does not name its sizes."""
 
-def validates(config: SFTConfig, progress: TrainingProgress, max_steps: int) -> bool:
-    """Whether a validation follows the last trained step."""
-    return progress.step % config.validation.every == 0 or progress.step == max_steps
+    def dealt(self, uses: Sequence[StepRow]) -> list[StepRow]:
+        """Return this rank's part of the rows of a step."""
+        ranks = self.batches.ranks
+        lengths = [GroupLengths(1, (max(use.tokens - 1, 1),)) for use in uses]
+        return [uses[i] for i in deal(lengths, ranks.parts, self.cost)[ranks.part]]
+
+    def validates(self, progress: TrainingProgress) -> bool:
+        """Whether a validation follows the last trained step."""
+        every, last = self.config.validation.every, self.rows.max_steps
+        return progress.step % every == 0 or progress.step == last
 
 
 def train(
-    state: TrainingState,
-    step: SFTStep,
-    examples: list[Example],
-    rows: SupervisedRows,
-    config: SFTConfig,
-    ranks: Ranks,
-    work: Work | None,
+    run: SupervisedRun, state: TrainingState, step: SFTStep, examples: list[Example]
 ) -> dict[str, float]:
     """Do one optimizer step on `examples`, this rank's part of `step`, and advance `state` by one
     step. Returns metrics, which are the same on every rank."""
+    config, rows, batches = run.config, run.rows, run.batches
     before, names = state.progress.step, rows.names[: len(config.data.components)]
-    loss = loss_of(config, state, examples, len(names), ranks)
+    loss = loss_of(config, state, examples, len(names), batches)
     routing = routing_of(state.policy)
     routers = RouterTally(routing) if routing else None
-    budget = config.training.tokens_per_microbatch
     rate = state.optimizers.set_lr(lr_share(config.schedule, before, rows.max_steps))
     state.optimizers.set_momentum(before)
-    given, computed = ranks.sum(backward(state.policy, loss, budget, ranks, routers))
+    given, computed = batches.ranks.sum(backward(state.policy, loss, batches, routers))
     shared = 1 - computed / max(given, 1.0)
     with present(state.offloads, changed=True):
         norm = state.optimizers.step()
-    metrics = loss.metrics(names, ranks)
-    state.progress = advanced(
-        state.progress, step, metrics["train/loss"], work, 1 - shared, loss.together
-    )
+    metrics = loss.metrics(names, batches.ranks)
+    flops = flops_of(run.work, step, 1 - shared, loss.together) if run.work else 0.0
+    state.progress = advanced(state.progress, step, metrics["train/loss"], flops)
     supervised = state.progress.supervised
     assert supervised is not None
     metrics |= {
@@ -143,37 +146,35 @@ def train(
         "train/tokens": float(supervised.tokens),
         "train/shared_tokens": shared,
         "data/skipped_rows": float(step.skipped),
-        "data/cropped": step.lost / max(step.lost + sum(u.tokens for u in step.uses), 1),
+        "data/cropped": step.lost / max(step.lost + step.tokens, 1),
     }
     if config.packing:
         metrics["data/padded"] = step.padded / config.packing.tokens_per_step
-    if work:
+    if run.work:
         metrics["train/flops"] = supervised.flops
-    if routers and (router_metrics := routers.metrics(ranks)):
+    if routers and (router_metrics := routers.metrics(batches.ranks)):
         metrics |= router_metrics
         metrics["train/total_loss"] = metrics["train/loss"] + router_metrics["router/loss"]
     return metrics
 
 
-def advanced(
-    progress: TrainingProgress,
-    step: SFTStep,
-    loss: float,
-    work: Work | None,
-    computed: float,
-    sequences: int,
-) -> TrainingProgress:
-    """Return the progress after one more step with this `loss`. `computed`: share of the rows'
-    tokens that the passes computed; `sequences`: sequences in a row, about equally long."""
-    assert progress.supervised is not None
-    tokens = sum(use.tokens for use in step.uses)
+def flops_of(work: Work, step: SFTStep, computed: float, sequences: int) -> float:
+    """Return the FLOPs of training `step`. `computed`: share of the rows' tokens that the passes
+    computed; `sequences`: sequences in a row, about equally long."""
     squares = sum(use.tokens * use.tokens for use in step.uses) * computed / sequences
-    flops = work.flops(tokens * computed, squares, 1) if work else 0.0
+    return work.flops(step.tokens * computed, squares, 1)
+
+
+def advanced(
+    progress: TrainingProgress, step: SFTStep, loss: float, flops: float
+) -> TrainingProgress:
+    """Return the progress after one more step with this `loss`."""
+    assert progress.supervised is not None
     supervised = replace(
         progress.supervised,
         position=step.position,
         waiting=step.waiting,
-        tokens=progress.supervised.tokens + tokens,
+        tokens=progress.supervised.tokens + step.tokens,
         flops=progress.supervised.flops + flops,
         smoothed=smoothed(progress.supervised.smoothed, loss, progress.step),
     )
@@ -184,22 +185,14 @@ def advanced(
 def backward(
     policy: nn.Module,
     loss: SupervisedLoss,
-    budget: int,
-    ranks: Ranks,
+    batches: MicroBatches,
     routers: RouterTally | None = None,
 ) -> tuple[int, int]:
     """Compute the gradients of `loss` and of the routers' terms. Returns the tokens of this rank's
     rows, and the tokens that each pass computed: rows that share a prefix compute it once."""
     rows_tokens = computed = 0
-    balanced = balance(
-        policy,
-        loss.tokens,
-        ranks,
-        lambda _: None,
-        forward_rows(policy, loss.rows, budget, ranks),
-    )
-    rows = backward_rows(policy, loss.rows, budget, ranks, together=loss.together)
-    for chosen, row in rows:
+    balanced = balance(policy, loss.rows, loss.tokens, batches)
+    for chosen, row in batches.backward(policy, loss.rows, together=loss.together):
         logprobs, _ = policy(row)
         value = loss.of(logprobs, chosen) if chosen else logprobs.sum() * 0.0
         if chosen:
@@ -210,17 +203,11 @@ def backward(
                 value = value + terms
                 if routers:
                     routers.add(balanced.routed, terms)
-        (value * ranks.size).backward()
+        (value * batches.ranks.size).backward()
     return rows_tokens, computed
 
 
-def validate(
-    state: TrainingState,
-    rows: SupervisedRows,
-    config: SFTConfig,
-    ranks: Ranks,
-    cost: SequenceCost,
-) -> dict[str, float]:
+def validate(run: SupervisedRun, state: TrainingState) -> dict[str, float]:
     """Return the loss per token in nats and the bits per byte of the rows' text. For pairs of
     answers, return the metrics of training. Records in `state` whether this is the best validation
     so far.
@@ -228,21 +215,19 @@ def validate(
     Tokens that spell no text (end of sequence, special tokens, the chat template's) count in the
     loss only: bits per byte leave out their nats, as in nanochat.
     """
+    config, names = run.config, run.rows.names
     sums: torch.Tensor | float = 0.0
-    for block in rows.validation_blocks():
-        examples = rows.examples(dealt(block, cost, ranks))
-        sums = sums + validation_sums(config, state, examples, len(rows.names), ranks)
+    for block in run.rows.validation_blocks():
+        examples = run.rows.examples(run.dealt(block))
+        sums = sums + validation_sums(config, state, examples, len(names), run.batches)
     assert isinstance(sums, torch.Tensor)
-    metrics = validation_metrics(config, rows.names, sums, ranks)
+    metrics = validation_metrics(config, names, sums, run.batches.ranks)
     best = config.validation.best
     state.progress = judged(state.progress, metrics[f"validation/{best}"])
     supervised = state.progress.supervised
     assert supervised is not None
     if supervised.best_loss is not None and supervised.best_step is not None:
-        if best == "loss":
-            metrics["validation/best_loss"] = supervised.best_loss
-        else:
-            metrics["validation/best_bits_per_byte"] = supervised.best_loss
+        metrics[f"validation/best_{best}"] = supervised.best_loss
         metrics["validation/best_step"] = float(supervised.best_step)
     return metrics
 

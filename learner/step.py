@@ -6,6 +6,7 @@ the gradient depends neither on the number of ranks nor on how the batch was cut
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -16,13 +17,14 @@ from learner.batch.token_advantages import gathered, set_returns
 from learner.distributed import Ranks
 from learner.model.attention.row_calls import sent
 from learner.model.passes.families import unwrapped
-from learner.model.passes.microbatches import backward_rows, forward_rows
-from learner.model.passes.moe_balance import balance, recorded_counts, routing_of
+from learner.model.passes.microbatches import MicroBatches
+from learner.model.passes.moe_balance import balance, routing_of
 from learner.model.placement.offload import present
 from learner.model.value_model import set_values, train_critic
 from learner.objective.aggregation import Counts, averaged_together, local_counts, sequence_weights
-from learner.objective.compose import Objective, composed_loss
+from learner.objective.compose import Composed, Objective, composed_loss
 from learner.objective.kl import kl_estimate
+from learner.objective.losses import Tokens
 from learner.objective.value_loss import Scale
 from learner.optim.optimizers import Optimizers
 from learner.report.loss_metrics import Tally
@@ -38,52 +40,48 @@ def train_batch(
     state: TrainingState,
     minibatches: list[list[TrainingSample]],
     objective: Objective,
-    budget: int,
-    ranks: Ranks,
+    batches: MicroBatches,
     lr_share: Callable[[int], float],
 ) -> dict[str, float]:
     """Train on `minibatches` (this rank's samples of each), pass by pass: `epochs_per_batch` passes
     over the batch. Returns the step's metrics, which are the same on every rank. Ratios and
     mismatch are measured in the first pass over each minibatch.
 
-    `budget`: tokens of a micro-batch; `lr_share`: share of the peak learning rate, by the number of
-    the update within the batch. If the policy exceeds `early_stop_ratio` or `early_stop_kl` on a
-    minibatch, that minibatch is not trained and the policy's updates for this batch end. While the
-    critic warms up, the policy is only measured.
+    `lr_share`: share of the peak learning rate, by the number of the update within the batch. If
+    the policy exceeds `early_stop_ratio` or `early_stop_kl` on a minibatch, that minibatch is not
+    trained and the policy's updates for this batch end. While the critic warms up, the policy is
+    only measured.
     """
     policy, optimizers, critic, copies = state.policy, state.optimizers, state.critic, state.copies
     critic_only = critic is not None and state.progress.step < critic.config.warmup_steps
-    algorithm, temperature = objective.algorithm, objective.temperature
+    algorithm, ranks = objective.algorithm, batches.ranks
     parts = len(minibatches) // algorithm.epochs_per_batch
     everything = [sample for part in minibatches[:parts] for sample in part if sample.trains]
+    score = partial(set_logprobs, everything, objective.temperature, batches)
     if isinstance(algorithm.proximal, RecomputeProximal):
-        for sample, values in _forward(policy, everything, temperature, budget, ranks):
-            sample.proximal_logprobs = values
-    if copies.lagged:
-        with copies.lagged.present() as lagged:
-            for sample, values in _forward(lagged, everything, temperature, budget, ranks):
-                sample.proximal_logprobs = values
-    if copies.reference:
-        with copies.reference.present() as reference:
-            for sample, values in _forward(reference, everything, temperature, budget, ranks):
-                sample.reference_logprobs = values
-    if copies.teacher:
-        with copies.teacher.present() as teacher:
-            for sample, values in _forward(teacher, everything, temperature, budget, ranks):
-                sample.teacher_logprobs = values
+        score(policy, "proximal_logprobs")
+    scorers = (copies.lagged, copies.reference, copies.teacher)
+    for copy, name in zip(scorers, ("proximal", "reference", "teacher"), strict=True):
+        if copy:
+            with copy.present() as model:
+                score(model, f"{name}_logprobs")
     if critic is not None:
-        set_values(critic, everything, budget, ranks)
+        set_values(critic, everything, batches)
     set_returns(everything, objective, ranks.sum_named, critic.scale if critic else Scale())
     routing = routing_of(policy)
     tally, norms, rate = Tally(routing), [], 0.0
-    steps = None if critic_only else optimizers
     for each in (optimizers, *([critic.optimizers] if critic else [])):
         each.set_momentum(state.progress.step)
     for number, part in enumerate(minibatches[:parts] if critic_only else minibatches):
-        seen = Tally(routing) if number < parts or stops_early(algorithm) else None
-        with torch.set_grad_enabled(not critic_only):
-            rate = optimizers.set_lr(lr_share(number))
-            accumulate_gradients(policy, part, objective, budget, ranks, seen, number == 0, steps)
+        seen = None
+        if number < parts or stops_early(algorithm):
+            seen = Tally(routing, unchanged=number == 0)
+        rate = optimizers.set_lr(lr_share(number))
+        if critic_only:
+            with torch.no_grad():
+                accumulate_gradients(policy, part, objective, batches, seen)
+        else:
+            accumulate_gradients(policy, part, objective, batches, seen, optimizers)
         if seen and number < parts:
             tally.include(seen)
         if critic_only:
@@ -107,7 +105,7 @@ def train_batch(
     if isinstance(algorithm.advantage, ReverseKL):
         metrics |= teacher_metrics(everything, ranks)
     if critic is not None:
-        metrics |= train_critic(critic, minibatches, algorithm, budget, ranks, lr_share)
+        metrics |= train_critic(critic, minibatches, algorithm, batches, lr_share)
     return metrics
 
 
@@ -144,24 +142,20 @@ def went_too_far(tally: Tally, algorithm: Algorithm, ranks: Ranks) -> bool:
     return bool(too_far)
 
 
-def accumulate_gradients(
-    policy: nn.Module,
-    samples: list[TrainingSample],
-    objective: Objective,
-    budget: int,
-    ranks: Ranks,
-    tally: Tally | None = None,
-    unchanged: bool = False,
-    optimizers: Optimizers | None = None,
-) -> None:
-    """Run the backward passes over one minibatch. The sum of gradients over ranks ends in `.grad`,
-    or in the weights if `optimizers` step during the backward pass.
+@dataclass(frozen=True)
+class SampleWeights:
+    """The weights of a minibatch's samples in the loss."""
 
-    With gradients disabled, the policy is only measured. `unchanged`: the policy is still the
-    version at which the batch is trained, so log-probabilities of tokens sampled under it must
-    equal the sampler's.
-    """
-    samples = [sample for sample in samples if sample.trains]
+    tokens: torch.Tensor
+    """[n] weight of each token of each sample."""
+    counts: Counts
+    """Over all ranks."""
+
+
+def sample_weights(
+    samples: list[TrainingSample], objective: Objective, ranks: Ranks
+) -> SampleWeights:
+    """Weigh this rank's `samples` of a minibatch, by counts over all ranks."""
     lengths = torch.tensor([len(s.sampler_logprobs) for s in samples], dtype=torch.int64)
     aggregation = objective.algorithm.aggregation
     together = [averaged_together(aggregation, s.number, s.group_lengths) for s in samples]
@@ -169,17 +163,37 @@ def accumulate_gradients(
     counts = Counts(*(int(n) for n in ranks.sum([local.tokens, local.sequences, local.prompts])))
     whole = torch.tensor([s.group_lengths[s.number] for s in samples], dtype=torch.int64)
     weights = sequence_weights(aggregation, whole, together, counts, objective.max_tokens)
-    rows = forward_rows(policy, samples, budget, ranks)
-    recorded = partial(recorded_counts, samples)
-    balanced = balance(policy, counts.tokens, ranks, recorded, rows)
-    for indices, row in backward_rows(policy, samples, budget, ranks, optimizers):
+    return SampleWeights(weights, counts)
+
+
+def accumulate_gradients(
+    policy: nn.Module,
+    samples: list[TrainingSample],
+    objective: Objective,
+    batches: MicroBatches,
+    tally: Tally | None = None,
+    optimizers: Optimizers | None = None,
+) -> None:
+    """Run the backward passes over one minibatch. The sum of gradients over ranks ends in `.grad`,
+    or in the weights if `optimizers` step during the backward pass. With gradients disabled, the
+    policy is only measured."""
+    samples = [sample for sample in samples if sample.trains]
+    weights = sample_weights(samples, objective, batches.ranks)
+    balanced = balance(policy, samples, weights.counts.tokens, batches)
+    for indices, row in batches.backward(policy, samples, optimizers):
         logprobs, entropy = policy(row, objective.temperature)
         loss = logprobs.sum() * 0.0
         if indices:
             chosen = [samples[i] for i in indices]
-            counted = weights[indices], counts.sequences
-            loss = _loss(logprobs, entropy, chosen, *counted, objective, tally, unchanged)
+            tokens = gathered(chosen, logprobs, objective.algorithm)
+            composed = composed_loss(objective.algorithm, objective.beta, tokens, entropy)
+            of_samples = sent(weights.tokens[indices].to(logprobs.dtype), logprobs.device)
+            loss = (composed.loss * of_samples[tokens.sequence]).sum()
+            if composed.sample_kl is not None:
+                loss = loss + composed.sample_kl.sum() / weights.counts.sequences
             if tally:
+                measure(tally, chosen, tokens, composed, entropy)
+                tally.add({"loss": loss})
                 tally.count(row)
             if balanced:
                 terms = balanced.loss()
@@ -188,78 +202,69 @@ def accumulate_gradients(
                     tally.routers.add(balanced.routed, terms)
         if loss.requires_grad:
             # The ranks average gradients, but the weights already divide by counts over all ranks.
-            (loss * ranks.size).backward()
+            (loss * batches.ranks.size).backward()
 
 
-def _loss(
-    logprobs: torch.Tensor,
-    entropy: torch.Tensor,
+def measure(
+    tally: Tally,
     samples: list[TrainingSample],
-    weights: torch.Tensor,
-    sequences: int,
-    objective: Objective,
-    tally: Tally | None,
-    unchanged: bool,
-) -> torch.Tensor:
-    """Return the loss of `samples`. `weights` [n]: weight of each sample's tokens; `sequences`:
-    sequences of the minibatch on all ranks."""
-    tokens = gathered(samples, logprobs, objective.algorithm)
-    composed = composed_loss(objective.algorithm, objective.beta, tokens, entropy)
-    policy, corrected = composed.policy, composed.corrected
-    weights = sent(weights.to(logprobs.dtype), logprobs.device)
-    loss = (composed.loss * weights[tokens.sequence]).sum()
-    if composed.sample_kl is not None:
-        loss = loss + composed.sample_kl.sum() / sequences
-    if tally is not None:
-        # If an agent's session branches, its first conversation counts the session.
-        first = torch.tensor([sample.first for sample in samples])
-        tally.add(
-            {
-                "tokens": torch.ones_like(entropy),
-                "sequences": sent(first, logprobs.device),
-                "loss": loss,
-                "kl": composed.kl,
-                "entropy": entropy,
-                "ratio": policy.ratio,
-                "ratio_squared": policy.ratio.square(),
-                # The tokens were drawn from π_prox, or nearly.
-                "proximal_kl": kl_estimate("k3", tokens.proximal, logprobs.detach()),
-                "clip_low": policy.clipped_low,
-                "clip_high": policy.clipped_high,
-                "masked_low": corrected.low,
-                "masked_high": corrected.high,
-            }
-        )
-        tally.peak("ratio", policy.ratio)
-        if unchanged:
-            # Only completely fresh answers: after a weight update, a token still attends to keys
-            # and values of the older weights, so no single version gives its log-probability.
-            whole = torch.tensor([not s.staleness.any() for s in samples])
-            fresh = sent(whole, logprobs.device)[tokens.sequence]
-            # k3 of KL(μ ‖ π): the samples come from μ.
-            sampler_kl = kl_estimate("k3", tokens.sampler, logprobs.detach())
-            gap = (logprobs.detach() - tokens.sampler).abs()
-            tally.add({"fresh_tokens": fresh, "mismatch_kl": sampler_kl * fresh})
-            tally.add({"before_tokens": torch.ones_like(sampler_kl), "sampler_kl": sampler_kl})
-            tally.peak("sampler_gap", gap)
-            tally.peak("logprob_gap", gap * fresh)
-    return loss
+    tokens: Tokens,
+    composed: Composed,
+    entropy: torch.Tensor,
+) -> None:
+    """Add the tokens of a micro-batch of `samples` to `tally`."""
+    policy, corrected, logprobs = composed.policy, composed.corrected, tokens.logprobs.detach()
+    # If an agent's session branches, its first conversation counts the session.
+    first = torch.tensor([sample.first for sample in samples])
+    tally.add(
+        {
+            "tokens": torch.ones_like(entropy),
+            "sequences": sent(first, logprobs.device),
+            "kl": composed.kl,
+            "entropy": entropy,
+            "ratio": policy.ratio,
+            "ratio_squared": policy.ratio.square(),
+            # The tokens were drawn from π_prox, or nearly.
+            "proximal_kl": kl_estimate("k3", tokens.proximal, logprobs),
+            "clip_low": policy.clipped_low,
+            "clip_high": policy.clipped_high,
+            "masked_low": corrected.low,
+            "masked_high": corrected.high,
+        }
+    )
+    tally.peak("ratio", policy.ratio)
+    if tally.unchanged:
+        # Only completely fresh answers: after a weight update, a token still attends to keys and
+        # values of the older weights, so no single version gives its log-probability.
+        whole = torch.tensor([not s.staleness.any() for s in samples])
+        fresh = sent(whole, logprobs.device)[tokens.sequence]
+        # k3 of KL(μ ‖ π): the samples come from μ.
+        sampler_kl = kl_estimate("k3", tokens.sampler, logprobs)
+        gap = (logprobs - tokens.sampler).abs()
+        tally.add({"fresh_tokens": fresh, "mismatch_kl": sampler_kl * fresh})
+        tally.add({"before_tokens": torch.ones_like(sampler_kl), "sampler_kl": sampler_kl})
+        tally.peak("sampler_gap", gap)
+        tally.peak("logprob_gap", gap * fresh)
 
 
 @torch.no_grad()
-def _forward(
-    policy: nn.Module, samples: list[TrainingSample], temperature: float, budget: int, ranks: Ranks
-) -> list[tuple[TrainingSample, torch.Tensor]]:
-    """Return each sample with its log-probabilities [k] under `policy`."""
+def set_logprobs(
+    samples: list[TrainingSample],
+    temperature: float,
+    batches: MicroBatches,
+    model: nn.Module,
+    name: str,
+) -> None:
+    """Set the attribute `name` of each sample: its log-probabilities [k] under `model`."""
     order: list[TrainingSample] = []
     computed: list[torch.Tensor] = []
-    for chosen, row in forward_rows(policy, samples, budget, ranks):
-        logprobs, _ = unwrapped(policy)(row, temperature)
+    for chosen, row in batches.forward(model, samples):
+        logprobs, _ = unwrapped(model)(row, temperature)
         if chosen:
             order += chosen
             computed.append(logprobs)
-    if not computed:
-        return []
-    # Copied to the host once, after all passes.
-    pieces = torch.cat(computed).cpu().split([len(sample.sampler_logprobs) for sample in order])
-    return list(zip(order, pieces, strict=True))
+    if computed:
+        # Copied to the host once, after all passes.
+        pieces = torch.cat(computed).cpu().split([len(s.sampler_logprobs) for s in order])
+        for sample, values in zip(order, pieces, strict=True):
+            setattr(sample, name, values)

@@ -14,7 +14,7 @@ from learner.batch.sft_rows import Example
 from learner.distributed import Ranks
 from learner.model.attention.row_calls import sent
 from learner.model.passes.families import unwrapped
-from learner.model.passes.microbatches import forward_rows
+from learner.model.passes.microbatches import MicroBatches
 from learner.objective.dpo import compare
 from learner.report.sft_metrics import comparisons, losses, validation_losses
 from learner.state import TrainingState
@@ -43,13 +43,17 @@ class SupervisedLoss(Protocol):
 
 
 def loss_of(
-    config: SFTConfig, state: TrainingState, rows: list[Example], components: int, ranks: Ranks
+    config: SFTConfig,
+    state: TrainingState,
+    rows: list[Example],
+    components: int,
+    batches: MicroBatches,
 ) -> SupervisedLoss:
     """Return the loss of a step with this rank's `rows`, from `components` datasets."""
     if isinstance(config.objective, DPO):
-        reference = reference_logprobs(state, rows, config, ranks)
-        return DPOLoss(config.objective, rows, reference, components, ranks)
-    return LikelihoodLoss(rows, components, ranks)
+        reference = reference_logprobs(state, rows, batches)
+        return DPOLoss(config.objective, rows, reference, components, batches.ranks)
+    return LikelihoodLoss(rows, components, batches.ranks)
 
 
 class LikelihoodLoss:
@@ -157,21 +161,21 @@ def answer_sums(logprobs: torch.Tensor, rows: Sequence[Example]) -> torch.Tensor
 
 
 def reference_logprobs(
-    state: TrainingState, rows: list[Example], config: SFTConfig, ranks: Ranks
+    state: TrainingState, rows: list[Example], batches: MicroBatches
 ) -> torch.Tensor:
     """[rows] float64 log-probabilities of the answers under the run's reference."""
     assert state.copies.reference is not None
     with state.copies.reference.present() as model:
-        return logprobs_of(model, rows, config.training.tokens_per_microbatch, ranks)
+        return logprobs_of(model, rows, batches)
 
 
 @torch.no_grad()
-def logprobs_of(model: nn.Module, rows: list[Example], budget: int, ranks: Ranks) -> torch.Tensor:
+def logprobs_of(model: nn.Module, rows: list[Example], batches: MicroBatches) -> torch.Tensor:
     """[rows] float64 on the host: summed log-probabilities of the answers under `model`."""
     place = {id(row): at for at, row in enumerate(rows)}
     order: list[int] = []
     computed: list[torch.Tensor] = []
-    for chosen, row in forward_rows(model, rows, budget, ranks):
+    for chosen, row in batches.forward(model, rows):
         logprobs, _ = unwrapped(model)(row)
         if chosen:
             order += [place[id(each)] for each in chosen]
@@ -192,14 +196,17 @@ def datasets_of(rows: Sequence[Example], device: torch.device) -> torch.Tensor:
 
 @torch.no_grad()
 def validation_sums(
-    config: SFTConfig, state: TrainingState, rows: list[Example], components: int, ranks: Ranks
+    config: SFTConfig,
+    state: TrainingState,
+    rows: list[Example],
+    components: int,
+    batches: MicroBatches,
 ) -> torch.Tensor:
     """[components, …] float64 sums over this rank's `rows`, for `validation_metrics`."""
-    budget = config.training.tokens_per_microbatch
     if not isinstance(config.objective, DPO):
-        return text_sums(state.policy, rows, budget, ranks, components)
-    reference = reference_logprobs(state, rows, config, ranks)
-    policy = logprobs_of(state.policy, rows, budget, ranks)
+        return text_sums(state.policy, rows, components, batches)
+    reference = reference_logprobs(state, rows, batches)
+    policy = logprobs_of(state.policy, rows, batches)
     _, measured = compared(config.objective, policy.view(-1, 2).T, reference.view(-1, 2).T)
     which = torch.tensor([row.component for row in rows[::2]], dtype=torch.int64)
     sums = torch.zeros(components, len(COMPARED), dtype=torch.float64)
@@ -217,12 +224,12 @@ def validation_metrics(
 
 
 def text_sums(
-    policy: nn.Module, rows: list[Example], budget: int, ranks: Ranks, components: int
+    policy: nn.Module, rows: list[Example], components: int, batches: MicroBatches
 ) -> torch.Tensor:
     """[components, 4] float64: nats, tokens, nats of tokens that spell text, and bytes of that
     text."""
     sums = torch.zeros(components, 4, dtype=torch.float64)
-    for chosen, row in forward_rows(policy, rows, budget, ranks):
+    for chosen, row in batches.forward(policy, rows):
         logprobs = unwrapped(policy)(row)[0]
         if not chosen:
             continue

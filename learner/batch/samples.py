@@ -40,10 +40,8 @@ class TrainingSample:
     """[k] versions between the token's sampler and the version being trained."""
     advantage: float
     """Advantage of each of its tokens. With `global_whiten`, a critic or a teacher: the reward."""
-    group: int
-    """Index of its group among this rank's groups of the batch."""
     task: int
-    """The group's task, which is the same on all ranks."""
+    """The group's task."""
     number: int
     """Number of its sample within the group."""
     group_lengths: tuple[int, ...]
@@ -86,16 +84,14 @@ def group_samples(
     group: TrajectoryGroup,
     algorithm: Algorithm,
     max_tokens: int,
-    ancestry: Ancestry,
-    version: int,
-    index: int,
+    staleness: torch.Tensor,
     dealt: Collection[int] | None = None,
     baseline: float = 0.0,
 ) -> list[TrainingSample]:
-    """Make the samples of `group`, trained at `version`: one for each completion, or one for each
-    conversation of a completion with branches. `max_tokens`: the longest completion allowed;
-    `index`: the group's index on this rank; `dealt`: the samples that this rank trains, or None for
-    all (the others get no recorded routing here); `baseline`: see `group_advantages`.
+    """Make the samples of `group`: one for each completion, or one for each conversation of a
+    completion with branches. `max_tokens`: the longest completion allowed; `staleness`: see
+    `token_staleness`; `dealt`: the samples that this rank trains, or None for all (the others get
+    no recorded routing here); `baseline`: see `group_advantages`.
 
     `shaping.mask_truncated` removes truncated samples from the loss but keeps them in the group's
     statistics. A null reward removes a sample from both.
@@ -106,7 +102,6 @@ def group_samples(
     scores = group_scores(group, algorithm, max_tokens)
     advantages = group_advantages(algorithm.advantage, scores, baseline)
     unreplaced = ~replaced(algorithm.shaping, ~truncated, longest)
-    staleness = token_staleness(group, ancestry, version)
     prompt = torch.from_numpy(group.prompt_tokens)
     sampling_mask = (
         None if group.sampling_mask is None else torch.from_numpy(group.sampling_mask.table())
@@ -144,7 +139,6 @@ def group_samples(
                     sampler_logprobs=torch.from_numpy(group.logprobs[piece])[chosen],
                     staleness=staleness[piece][chosen],
                     advantage=float(advantages[i]),
-                    group=index,
                     task=group.header.task,
                     number=i,
                     group_lengths=group_lengths,

@@ -50,6 +50,11 @@ class SFTStep:
     """Earlier positions whose rows still wait to be packed."""
 
     @property
+    def tokens(self) -> int:
+        """Tokens of its rows that are trained."""
+        return sum(use.tokens for use in self.uses)
+
+    @property
     def done(self) -> int:
         """Rows of the order that are trained or skipped by now."""
         return self.position - len(self.waiting)

@@ -19,7 +19,7 @@ from learner.distributed import Ranks
 from learner.model.attention.row_calls import sent
 from learner.model.passes.families import device_of, unwrapped
 from learner.model.passes.logprobs import PackedRow, hidden_states
-from learner.model.passes.microbatches import backward_rows, forward_rows
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.placement.offload import Offload, present
 from learner.objective.value_loss import Moments, Scale, value_loss
 from learner.optim.optimizers import Optimizers
@@ -90,13 +90,11 @@ class TrainedCritic:
 
 
 @torch.no_grad()
-def set_values(
-    critic: TrainedCritic, samples: list[TrainingSample], budget: int, ranks: Ranks
-) -> None:
+def set_values(critic: TrainedCritic, samples: list[TrainingSample], batches: MicroBatches) -> None:
     """Set the critic's values of each sample, at all places that an estimator uses."""
     with present(critic.offloaded_weights, changed=False):
         results: list[tuple[list[TrainingSample], torch.Tensor]] = []
-        for chosen, row in forward_rows(critic.values, samples, budget, ranks):
+        for chosen, row in batches.forward(critic.values, samples):
             places = torch.cat([row.predictors, row.ends])
             values = unwrapped(critic.values)(row, places)
             if chosen:
@@ -111,8 +109,7 @@ def train_critic(
     critic: TrainedCritic,
     minibatches: list[list[TrainingSample]],
     algorithm: Algorithm,
-    budget: int,
-    ranks: Ranks,
+    batches: MicroBatches,
     lr_share: Callable[[int], float],
 ) -> dict[str, float]:
     """Regress on the samples' returns, in as many updates as the policy makes at most.
@@ -123,16 +120,16 @@ def train_critic(
     """
     parts = len(minibatches) // algorithm.epochs_per_batch
     everything = [sample for part in minibatches[:parts] for sample in part if sample.trains]
-    metrics = learn_scale(critic, everything, algorithm, ranks)
+    metrics = learn_scale(critic, everything, algorithm, batches.ranks)
     seen, norms, rate = torch.zeros(len(SUMS), dtype=torch.float64), [], 0.0
     with present(critic.offloads, changed=True):
         for number, part in enumerate(minibatches):
             rate = critic.optimizers.set_lr(lr_share(number))
-            sums = accumulate_value_gradients(critic, part, algorithm, budget, ranks)
+            sums = accumulate_value_gradients(critic, part, algorithm, batches)
             if number < parts:
                 seen += sums
             norms.append(critic.optimizers.step())
-    loss, clipped, count = ranks.sum(seen.tolist())
+    loss, clipped, count = batches.ranks.sum(seen.tolist())
     metrics["critic/loss"] = loss / parts
     metrics["critic/clipped"] = clipped / max(count, 1.0)
     metrics["critic/grad_norm"] = sum(norms) / len(norms)
@@ -144,15 +141,14 @@ def accumulate_value_gradients(
     critic: TrainedCritic,
     samples: list[TrainingSample],
     algorithm: Algorithm,
-    budget: int,
-    ranks: Ranks,
+    batches: MicroBatches,
 ) -> torch.Tensor:
     """Run the backward passes over one minibatch. Returns this rank's SUMS over it."""
     samples = [sample for sample in samples if sample.trains]
     config, scale = critic.config, critic.scale
-    (count,) = ranks.sum([float(sum(len(known(s.returns)) for s in samples))])
+    (count,) = batches.ranks.sum([float(sum(len(known(s.returns)) for s in samples))])
     seen = torch.zeros(len(SUMS), dtype=torch.float64, device=device_of(critic.values))
-    for indices, row in backward_rows(critic.values, samples, budget, ranks, critic.optimizers):
+    for indices, row in batches.backward(critic.values, samples, critic.optimizers):
         values = critic.values(row, torch.cat([row.predictors, row.ends]))
         loss = values.sum() * 0.0
         if indices:
@@ -171,7 +167,7 @@ def accumulate_value_gradients(
             seen[:2] += torch.stack([loss.detach().double(), clipped.sum().double()])
             seen[2:] += len(values)
         # The ranks average gradients, but the loss already divides by the count over all of them.
-        (loss * ranks.size).backward()
+        (loss * batches.ranks.size).backward()
     return seen.cpu()
 
 

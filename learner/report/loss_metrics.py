@@ -34,8 +34,11 @@ class Tally:
     """Sums and maxima over the tokens of a step, reduced over ranks once at the step's end. Until
     then they stay on the tokens' device, so the host never waits."""
 
-    def __init__(self, routing: Routing | None = None) -> None:
-        """`routing`: the policy's routing if it has experts."""
+    def __init__(self, routing: Routing | None = None, unchanged: bool = False) -> None:
+        """`routing`: the policy's routing if it has experts; `unchanged`: the policy is still the
+        version at which the batch is trained, so log-probabilities of tokens sampled under it must
+        equal the sampler's."""
+        self.unchanged = unchanged
         self.routers = RouterTally(routing) if routing else None
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64)
         self.maxima = torch.zeros(len(MAXIMA), dtype=torch.float64)

@@ -37,15 +37,13 @@ def pick(
 ) -> list[Picked]:
     """Pick up to `count` completions of `groups`, whose samples are `samples`. If a completion has
     branches, its last conversation is logged."""
-    last = {(sample.group, sample.number): sample for sample in samples}
+    last = {(sample.task, sample.number): sample for sample in samples}
+    chosen = choose([group.header.rewards for group in groups], step, count)
     return [
         Picked(
-            groups[g].header,
-            last[g, i],
-            len(groups[g].prompt_tokens),
-            versions(groups[g], i),
+            group.header, last[group.header.task, i], len(group.prompt_tokens), versions(group, i)
         )
-        for g, i in choose([group.header.rewards for group in groups], step, count)
+        for group, i in ((groups[g], i) for g, i in chosen)
     ]
 
 

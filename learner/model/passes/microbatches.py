@@ -7,6 +7,7 @@ before the first backward pass.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -42,58 +43,57 @@ CPU_TOKENS = 4096
 S = TypeVar("S", TrainingSample, Example)
 
 
-def backward_rows(
-    model: nn.Module,
-    samples: Sequence[S],
-    budget: int,
-    ranks: Ranks,
-    optimizers: Optimizers | None = None,
-    together: int = 1,
-) -> Iterator[tuple[list[int], PackedRow]]:
-    """Yield micro-batches of `samples`: indices of the samples, and their row. Each is for one
-    forward and one backward pass of `model`. The last backward pass sums gradients over ranks, and
-    is announced to `optimizers`. Each `together` consecutive samples are in one micro-batch.
+@dataclass(frozen=True)
+class MicroBatches:
+    """Cuts samples into packed micro-batches, each for one pass of a model on all `ranks`."""
 
-    A rank with fewer micro-batches than the others gets rows without samples, for a loss of 0:
-    DDP's all-reduce needs the backward pass.
-    """
-    device = device_of(model)
-    budget = micro_batch_tokens(budget, device) * row_ranks(ranks)
-    families = _families(model, samples, budget, together)
-    passes = int(ranks.max([max(micro_batches_needed(sizes_of(families), budget), 1)])[0])
-    for taken, chosen in enumerate(cut(families, budget, passes), 1):
-        if optimizers and taken == passes:
-            optimizers.last_pass()
-        with synchronised(model, taken == passes):
-            row = row_of(chosen, samples, device, ranks.context)
-            yield [i for family in chosen for i in family.members], row
+    ranks: Ranks
+    budget: int
+    """Most tokens of a micro-batch on each rank (`training.tokens_per_microbatch`)."""
 
+    def backward(
+        self,
+        model: nn.Module,
+        samples: Sequence[S],
+        optimizers: Optimizers | None = None,
+        together: int = 1,
+    ) -> Iterator[tuple[list[int], PackedRow]]:
+        """Yield micro-batches of `samples`, each for one forward and one backward pass of `model`:
+        indices of the samples, and their row. The last backward pass sums gradients over ranks, and
+        is announced to `optimizers`. Each `together` consecutive samples are in one micro-batch.
 
-def forward_rows(
-    model: nn.Module, samples: Sequence[S], budget: int, ranks: Ranks
-) -> Iterator[tuple[list[S], PackedRow]]:
-    """Yield micro-batches of `samples` and their rows, for forward passes of `model`. Without
-    samples there are no micro-batches, except for a sharded `model`: then every rank gets equally
-    many, some of them without samples."""
-    device = device_of(model)
-    budget = micro_batch_tokens(budget, device) * row_ranks(ranks)
-    families = _families(model, samples, budget)
-    passes = None
-    if is_sharded(model):
-        passes = int(ranks.max([micro_batches_needed(sizes_of(families), budget)])[0])
-    for chosen in cut(families, budget, passes):
-        row = row_of(chosen, samples, device, ranks.context)
-        yield [samples[i] for family in chosen for i in family.members], row
+        A rank with fewer micro-batches than the others gets rows without samples, for a loss of 0:
+        DDP's all-reduce needs the backward pass.
+        """
+        budget = self._row_budget(model)
+        families = _families(model, samples, budget, together)
+        count = int(self.ranks.max([max(micro_batches_needed(sizes_of(families), budget), 1)])[0])
+        for number, chosen in enumerate(cut(families, budget, count), 1):
+            if optimizers and number == count:
+                optimizers.last_pass()
+            with synchronised(model, number == count):
+                row = row_of(chosen, samples, device_of(model), self.ranks.context)
+                yield [i for family in chosen for i in family.members], row
 
+    def forward(
+        self, model: nn.Module, samples: Sequence[S]
+    ) -> Iterator[tuple[list[S], PackedRow]]:
+        """Yield micro-batches of `samples` and their rows, for forward passes of `model`. Without
+        samples there are no micro-batches, except for a sharded `model`: then every rank gets
+        equally many, some of them without samples."""
+        budget, count = self._row_budget(model), None
+        families = _families(model, samples, budget)
+        if is_sharded(model):
+            count = int(self.ranks.max([micro_batches_needed(sizes_of(families), budget)])[0])
+        for chosen in cut(families, budget, count):
+            row = row_of(chosen, samples, device_of(model), self.ranks.context)
+            yield [samples[i] for family in chosen for i in family.members], row
 
-def micro_batch_tokens(budget: int, device: torch.device) -> int:
-    """Return the configured limit, or a lower limit that is faster."""
-    return min(budget, CPU_TOKENS) if device.type == "cpu" else budget
-
-
-def row_ranks(ranks: Ranks) -> int:
-    """Return the number of ranks that share a row. Each rank may have `budget` tokens."""
-    return ranks.context.size if ranks.context else 1
+    def _row_budget(self, model: nn.Module) -> int:
+        """Return the most tokens of a row, which several ranks may share."""
+        sharing = self.ranks.context.size if self.ranks.context else 1
+        on_cpu = device_of(model).type == "cpu"
+        return sharing * (min(self.budget, CPU_TOKENS) if on_cpu else self.budget)
 
 
 def check_sharing(model: PreTrainedModel, ranks: Ranks) -> None:

@@ -14,17 +14,18 @@ all ranks before the first backward pass, and the gradient does not depend on ho
 cut.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from learner.batch.samples import ROUTER_CHOICE, TrainingSample
+from learner.batch.samples import ROUTER_CHOICE
 from learner.distributed import Ranks
 from learner.model.moe.routing import Routed, Routing
 from learner.model.passes.families import device_of, unwrapped
 from learner.model.passes.logprobs import PackedRow
+from learner.model.passes.microbatches import MicroBatches, S
 
 
 def routing_of(policy: nn.Module) -> Routing | None:
@@ -64,34 +65,30 @@ class RouterLoss:
 
 
 def balance(
-    policy: nn.Module,
-    tokens: int,
-    ranks: Ranks,
-    recorded: Callable[[Routing], torch.Tensor | None],
-    rows: Iterable[tuple[Sequence[object], PackedRow]],
+    policy: nn.Module, samples: Sequence[S], tokens: int, batches: MicroBatches
 ) -> RouterLoss | None:
     """Return the router terms of a minibatch with `tokens` tokens in the loss on all ranks, or None
-    for a dense model. `rows`: this rank's micro-batches (`forward_rows`).
+    for a dense model. `samples`: this rank's samples.
 
-    If the auxiliary loss has a weight, `recorded` counts [E] this rank's tokens by expert, over all
-    routers. If it returns None, counting takes a forward pass over `rows`.
+    If the auxiliary loss has a weight and a token's experts were not recorded, counting takes a
+    forward pass.
     """
-    routing = routing_of(policy)
+    routing, ranks = routing_of(policy), batches.ranks
     if routing is None:
         return None
     counts = torch.zeros(routing.experts, dtype=torch.int64)
     if routing.aux_weight and torch.is_grad_enabled():
-        counted = recorded(routing)
+        counted = recorded_counts(samples, routing)
         # All ranks count in the same way, because they make the passes of a sharded model together.
         (unknown,) = ranks.max([counted is None])
+        if unknown or counted is None:
+            counted = computed_counts(policy, routing, batches.forward(policy, samples))
         # Recorded counts cover whole samples. A pass counts only this rank's part of the rows.
-        separate = bool(unknown) or counted is None
-        counts = computed_counts(policy, routing, rows) if unknown or counted is None else counted
-        counts = torch.tensor(ranks.sum(counts.tolist(), separate), dtype=torch.float64)
+        counts = torch.tensor(ranks.sum(counted.tolist(), bool(unknown)), dtype=torch.float64)
     return RouterLoss(routing, tokens, counts)
 
 
-def recorded_counts(samples: list[TrainingSample], routing: Routing) -> torch.Tensor | None:
+def recorded_counts(samples: Sequence[S], routing: Routing) -> torch.Tensor | None:
     """[E] tokens in the loss that went to each expert when they were sampled, over all routers.
     Return None if a token's experts were not recorded."""
     counts = torch.zeros(routing.experts, dtype=torch.int64)

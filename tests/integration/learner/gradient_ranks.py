@@ -18,6 +18,7 @@ from learner.distributed import Ranks, start_ranks, stop_ranks
 from learner.model.loading.lora import BaseLogprobs, adapter_tensors, add_adapters
 from learner.model.moe.routing import Routing
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.placement.offload import Offload, present
 from learner.model.value_model import TokenValues, TrainedCritic, accumulate_value_gradients
 from learner.objective.compose import Objective
@@ -70,17 +71,17 @@ def main() -> None:
         12,
     )
     policy = shared(TokenLogprobs(model), ranks)
-    accumulate_gradients(policy, share_of_rank, objective, budget, ranks)
+    accumulate_gradients(policy, share_of_rank, objective, MicroBatches(ranks, budget))
     thin = adapted_model()
     inner = TokenLogprobs(thin)
     policy = shared(inner, ranks)
     # Offloaded between two steps. Storage that ranks share must outlive it.
     BaseLogprobs(inner)(packed_row([samples[0].tokens], [samples[0].loss_mask]))
-    accumulate_gradients(policy, share_of_rank, objective, budget, ranks)
+    accumulate_gradients(policy, share_of_rank, objective, MicroBatches(ranks, budget))
     mixture = tiny_mixture()
     routing = Routing(mixture, aux_weight=0.5, z_weight=0.05)
     routed = shared(TokenLogprobs(mixture, routing=routing), ranks)
-    accumulate_gradients(routed, share_of_rank, objective, budget, ranks)
+    accumulate_gradients(routed, share_of_rank, objective, MicroBatches(ranks, budget))
     valued = tiny_critic()
     optimizers = Optimizers(valued, AdamW())
     # Its storage goes and comes under DDP, as if it were on the host between its passes.
@@ -93,7 +94,7 @@ def main() -> None:
         sample.values, sample.returns = torch.zeros(k + 1), torch.linspace(0, 1, k)
     algorithm = Algorithm.model_validate({"advantage": {"type": "gae"}, "critic": {}})
     with present(offloads, changed=True):
-        accumulate_value_gradients(critic, share_of_rank, algorithm, budget, ranks)
+        accumulate_value_gradients(critic, share_of_rank, algorithm, MicroBatches(ranks, budget))
     if ranks.first:
         found = {name: p.grad for name, p in model.named_parameters()}
         found |= {f"thin {name}": p.grad for name, p in thin.named_parameters() if p.requires_grad}

@@ -33,7 +33,7 @@ from learner.model.loading.saving import as_in_a_folder, on_host, save_descripti
 from learner.model.moe.routing import Routing
 from learner.model.passes import families
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
-from learner.model.passes.microbatches import check_sharing
+from learner.model.passes.microbatches import MicroBatches, check_sharing
 from learner.model.placement.offload import Offload
 from learner.model.placement.parallel import gathered, replicate, shard
 from learner.model.references import Copies, Following, PolicyCopy
@@ -98,7 +98,7 @@ def gradients(policy: TokenLogprobs, ranks: Ranks) -> Found:
 
 
 def gradients_of(policy: TokenLogprobs, mine: list[TrainingSample], ranks: Ranks) -> Found:
-    accumulate_gradients(policy, mine, objective(), BUDGET, ranks)
+    accumulate_gradients(policy, mine, objective(), MicroBatches(ranks, BUDGET))
     named = policy.model.named_parameters()
     return {name: whole(p.grad) for name, p in named if p.grad is not None}
 
@@ -154,7 +154,7 @@ def of_long_rows(ranks: Ranks) -> Found:
         sample.tokens[:prompt] = torch.arange(4, 4 + prompt)
     policy = replicate(TokenLogprobs(model), ranks)
     with patch.multiple(families, CPU_MERGE=0, CPU_LEAST=1):
-        accumulate_gradients(policy, mine, objective(), BUDGET, ranks)
+        accumulate_gradients(policy, mine, objective(), MicroBatches(ranks, BUDGET))
     return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -230,8 +230,7 @@ def trained(
             state,
             parts,
             objective(**algorithm),
-            BUDGET_WHOLE if config.in_backward else BUDGET,
-            ranks,
+            MicroBatches(ranks, BUDGET_WHOLE if config.in_backward else BUDGET),
             lambda _: 1.0,
         )
         state.progress = replace(state.progress, step=state.progress.step + 1)

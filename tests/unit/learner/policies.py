@@ -99,7 +99,6 @@ def random_samples(groups: int, per_group: int, seed: int = 0) -> list[TrainingS
                     sampler_logprobs=-3.0 + 0.2 * torch.randn(k, generator=generator),
                     staleness=torch.randint(0, 2, (k,), generator=generator),
                     advantage=float(torch.randn(1, generator=generator)),
-                    group=group,
                     task=group,
                     number=number,
                     group_lengths=(*lengths[:-1], 0),

@@ -21,6 +21,7 @@ from learner.checkpoints.retention import clear, retain
 from learner.distributed import Ranks
 from learner.model.loading.models import LoadedModel, load_critic, load_model
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.value_model import TokenValues, TrainedCritic, train_critic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
@@ -45,8 +46,7 @@ def step(loaded: LoadedModel, optimizers: Optimizers, seed: int) -> None:
         state_of(TokenLogprobs(loaded.model), optimizers),
         [random_samples(groups=2, per_group=3, seed=seed)],
         Objective(Algorithm(), 1.0, 12),
-        1000,
-        Ranks(0, 1, torch.device("cpu")),
+        MicroBatches(Ranks(0, 1, torch.device("cpu")), 1000),
         lambda _: 1.0,
     )
 
@@ -110,7 +110,13 @@ def critic_step(critic: TrainedCritic, seed: int) -> None:
     for sample in samples:
         sample.values = torch.zeros(len(sample.sampler_logprobs) + 1)
         sample.returns = torch.linspace(0, 1, len(sample.sampler_logprobs), dtype=torch.float64)
-    train_critic(critic, [samples], VALUED, 1000, Ranks(0, 1, torch.device("cpu")), lambda _: 1.0)
+    train_critic(
+        critic,
+        [samples],
+        VALUED,
+        MicroBatches(Ranks(0, 1, torch.device("cpu")), 1000),
+        lambda _: 1.0,
+    )
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda c: c.type)

@@ -8,6 +8,7 @@ import torch
 
 from learner.batch.samples import TrainingSample
 from learner.batch.token_advantages import penalties
+from learner.model.passes.microbatches import MicroBatches
 from learner.objective.compose import Objective, composed_loss
 from learner.objective.losses import Tokens
 from learner.optim.optimizers import Optimizers
@@ -145,7 +146,9 @@ def metrics(goal: Objective, minibatches: list[list[TrainingSample]]) -> dict[st
     optimizers = Optimizers(tiny_model().model, AdamW(lr=1.0))
     policy = Unigrams().float()
     passes = minibatches * goal.algorithm.epochs_per_batch
-    return train_batch(state_of(policy, optimizers), passes, goal, 100, ALONE, lambda _: 1.0)
+    return train_batch(
+        state_of(policy, optimizers), passes, goal, MicroBatches(ALONE, 100), lambda _: 1.0
+    )
 
 
 def parts(goal: Objective) -> list[list[TrainingSample]]:
@@ -198,7 +201,9 @@ def test_all_ranks_stop_together_though_only_one_has_gone_too_far() -> None:
                 sample.sampler_logprobs -= math.log(4)
         policy = Unigrams().float()
         optimizers = Optimizers(tiny_model().model, AdamW(lr=1.0))
-        return train_batch(state_of(policy, optimizers), [part], goal, 100, ranks, lambda _: 1.0)
+        return train_batch(
+            state_of(policy, optimizers), [part], goal, MicroBatches(ranks, 100), lambda _: 1.0
+        )
 
     first, second = on_ranks(2, one)
     assert first == second

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from learner.batch.samples import group_samples
+from learner.batch.samples import group_samples, token_staleness
 from learner.batch.staleness import Ancestry
 from learner.batch.token_advantages import known, set_returns
 from learner.errors import UnusableModel
 from learner.model.loading.models import load_model
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.references import CopiedPolicy, Copies, PolicyCopy, Scorers, load_copies
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
@@ -90,7 +91,11 @@ def test_a_step_goes_towards_the_teacher_and_says_how_far_it_is() -> None:
     optimizers = Optimizers(student.model, AdamW(lr=1e-3))
 
     metrics = train_batch(
-        state_of(student, optimizers, copies), [samples], goal(), 1000, ALONE, lambda _: 1.0
+        state_of(student, optimizers, copies),
+        [samples],
+        goal(),
+        MicroBatches(ALONE, 1000),
+        lambda _: 1.0,
     )
 
     apart = torch.cat(said["student"]) - torch.cat(said["teacher"])
@@ -108,14 +113,14 @@ def test_a_servers_scores_of_the_tokens_in_the_loss_are_the_teachers() -> None:
     group.teacher_logprobs = -np.arange(len(group.tokens), dtype=np.float32)
     group = decode(encode(group))
     ancestry = Ancestry((("a", 1),))
-    samples = group_samples(group, served.algorithm, 12, ancestry, 2, 0)
+    samples = group_samples(group, served.algorithm, 12, token_staleness(group, ancestry, 2))
     # Answers of two and of three tokens. The second token of each was not sampled.
     assert [known(one.teacher_logprobs).tolist() for one in samples] == [[0.0], [-2.0, -4.0]]
 
     student = tiny_model(0)
     optimizers = Optimizers(student.model, AdamW(lr=1e-3))
     state = state_of(student, optimizers, Copies())
-    metrics = train_batch(state, [samples], served, 1000, ALONE, lambda _: 1.0)
+    metrics = train_batch(state, [samples], served, MicroBatches(ALONE, 1000), lambda _: 1.0)
 
     ours = torch.cat([one.sampler_logprobs for one in samples])
     apart = ours - torch.tensor([0.0, -2.0, -4.0])

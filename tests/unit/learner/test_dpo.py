@@ -15,6 +15,7 @@ from learner.distributed import Ranks
 from learner.model.attention.packed import use_packed_attention
 from learner.model.passes import families
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.objective.dpo import compare
 from learner.sft import backward
 from learner.supervised import COMPARED, DPOLoss, compared, logprobs_of
@@ -100,9 +101,9 @@ def packed(
 ) -> tuple[dict[str, float], Gradients]:
     """Metrics and gradient of the learner."""
     policy, reference = (use_packed(model(seed, dtype)) for seed in (0, 1))
-    frozen = logprobs_of(TokenLogprobs(reference), rows, budget, ALONE)
+    frozen = logprobs_of(TokenLogprobs(reference), rows, MicroBatches(ALONE, budget))
     loss = DPOLoss(CONFIG, rows, frozen, 2, ALONE)
-    backward(TokenLogprobs(policy), loss, budget, ALONE)
+    backward(TokenLogprobs(policy), loss, MicroBatches(ALONE, budget))
     return loss.metrics(["a", "b"], ALONE), grads(policy)
 
 
@@ -164,7 +165,7 @@ def test_a_rank_without_pairs_takes_part_in_the_sums() -> None:
     both = Ranks(0, 1, torch.device("cpu"))
     policy = TokenLogprobs(use_packed(model(0, torch.float32)))
     loss = DPOLoss(CONFIG, [], torch.zeros(0), 1, both)
-    assert backward(policy, loss, 100, both) == (0, 0)
+    assert backward(policy, loss, MicroBatches(both, 100)) == (0, 0)
     assert all(not grad.any() for grad in grads(policy.model).values())
 
 

@@ -98,8 +98,8 @@ def batches(
 
 
 def described(sample: TrainingSample) -> str:
-    """A sample without its group's index on a rank."""
-    return str(asdict(sample) | {"group": 0})
+
+    return str(asdict(sample))
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
@@ -177,7 +177,7 @@ def test_later_passes_have_the_same_samples_in_minibatches_that_are_cut_anew() -
     for one in passes:
         assert [len(part) for part in one] == [8, 8]
         assert {id(sample) for part in one for sample in part} == everything
-        groups.add(str([sorted({sample.group for sample in part}) for part in one]))
+        groups.add(str([sorted({sample.task for sample in part}) for part in one]))
     assert len(groups) > 1, "all passes have the same minibatches"
     assert alone.outcomes == batches(1)[0].outcomes
     for number in range(12):

@@ -14,6 +14,7 @@ from learner.batch.samples import TrainingSample
 from learner.batch.token_advantages import set_returns
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
 from learner.step import accumulate_gradients
@@ -111,7 +112,7 @@ def gradients(
         model.load_state_dict(MODEL.state_dict())
         mine = list(shares[ranks.rank])
         set_returns([sample for sample in mine if sample.trains], goal, ranks.sum_named, Scale())
-        accumulate_gradients(TokenLogprobs(model), mine, goal, budget, ranks)
+        accumulate_gradients(TokenLogprobs(model), mine, goal, MicroBatches(ranks, budget))
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
     return mean_gradients(len(shares), one)
@@ -174,7 +175,7 @@ def test_only_the_predictors_of_tokens_in_the_loss_have_a_gradient() -> None:
         seen.append(output.last_hidden_state)
 
     model.base_model.register_forward_hook(keep)
-    accumulate_gradients(TokenLogprobs(model), [sample], goal, 1000, ALONE)
+    accumulate_gradients(TokenLogprobs(model), [sample], goal, MicroBatches(ALONE, 1000))
     (hidden,) = seen
     assert hidden.grad is not None
     has_gradient = (hidden.grad[0] != 0).any(1)

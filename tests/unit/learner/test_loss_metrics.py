@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from learner.batch.samples import TrainingSample
+from learner.model.passes.microbatches import MicroBatches
 from learner.objective.compose import Objective, composed_loss
 from learner.objective.losses import Tokens
 from learner.optim.optimizers import Optimizers
@@ -46,7 +47,7 @@ def measured(goal: Objective, *minibatches: list[TrainingSample]) -> dict[str, f
     others = Optimizers(tiny_model().model, AdamW())
     passes = list(minibatches) * goal.algorithm.epochs_per_batch
     state = state_of(Unigrams().float(), others)
-    return train_batch(state, passes, goal, 100, ALONE, lambda _: 1.0)
+    return train_batch(state, passes, goal, MicroBatches(ALONE, 100), lambda _: 1.0)
 
 
 def test_ratios_and_what_clips_and_corrections_did_are_shares_of_the_tokens() -> None:

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, LlamaForSequenceClassifi
 from learner.distributed import Ranks
 from learner.model.head.output_head import CPU_VOCABULARY, head_logprobs
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.references import Copies, PolicyCopy
 from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.compose import Objective
@@ -87,8 +88,7 @@ def largest_of_a_step() -> tuple[int, int]:
                 temperature=0.8,
                 max_tokens=12,
             ),
-            10_000,  # One micro-batch: only the chunks keep tensors small.
-            ALONE,
+            MicroBatches(ALONE, 10_000),
             lambda _: 1.0,
         )
     return sum(len(sample.sampler_logprobs) for sample in samples), largest.elements

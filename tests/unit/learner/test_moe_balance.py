@@ -16,7 +16,7 @@ from learner.batch.sft_rows import Example
 from learner.distributed import Ranks
 from learner.model.moe.routing import Routed, Routing
 from learner.model.passes.logprobs import TokenLogprobs
-from learner.model.passes.microbatches import forward_rows
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.passes.moe_balance import (
     RouterLoss,
     RouterTally,
@@ -127,7 +127,9 @@ def gradients(
         routing = Routing(model, aux, z)
         tally = Tally(routing)
         policy = TokenLogprobs(model, routing=routing)
-        accumulate_gradients(policy, list(shares[ranks.rank]), PLAIN, budget, ranks, tally)
+        accumulate_gradients(
+            policy, list(shares[ranks.rank]), PLAIN, MicroBatches(ranks, budget), tally
+        )
         if tallies is not None:
             tallies.append(tally)
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
@@ -177,7 +179,7 @@ def supervised(shares: Sequence[Sequence[TrainingSample]], budget: int) -> dict[
         model.load_state_dict(MODEL.state_dict())
         policy = TokenLogprobs(model, routing=Routing(model, 0.5, 0.05))
         examples = [Example(s.tokens, s.loss_mask) for s in shares[ranks.rank]]
-        backward(policy, LikelihoodLoss(examples, 1, ranks), budget, ranks)
+        backward(policy, LikelihoodLoss(examples, 1, ranks), MicroBatches(ranks, budget))
         return {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
 
     return mean_gradients(len(shares), one)
@@ -191,7 +193,7 @@ def test_supervised_training_balances_routers_whatever_the_cut() -> None:
     model = tiny_mixture()
     plain = TokenLogprobs(model)
     examples = [Example(s.tokens, s.loss_mask) for s in samples]
-    backward(plain, LikelihoodLoss(examples, 1, ALONE), 10_000, ALONE)
+    backward(plain, LikelihoodLoss(examples, 1, ALONE), MicroBatches(ALONE, 10_000))
     expected, _ = expected_terms(samples, 0.5, 0.05)
     added = dict(expected.named_parameters())
     largest = max(float(grad.abs().max()) for grad in whole.values())
@@ -258,7 +260,7 @@ def test_the_total_loss_of_a_step_is_the_mean_over_minibatches_with_the_terms() 
     goal = replace(PLAIN, algorithm=Algorithm(minibatches=2))
     # Updates too small to change what the second minibatch computes.
     state = state_of(policy, Optimizers(model, AdamW(lr=1e-30)))
-    found = train_batch(state, [first, second], goal, 1000, ALONE, lambda _: 1.0)
+    found = train_batch(state, [first, second], goal, MicroBatches(ALONE, 1000), lambda _: 1.0)
     assert found["router/loss"] == pytest.approx(sum(wanted) / 2, rel=1e-5)
     assert found["train/total_loss"] == found["train/loss"] + found["router/loss"]
 
@@ -279,7 +281,7 @@ def test_recorded_experts_are_counted_without_a_pass_of_the_model() -> None:
         calls: list[Any] = []
         model.base_model.register_forward_pre_hook(lambda *_, calls=calls: calls.append(1))
         policy = TokenLogprobs(model, routing=Routing(model, aux_weight=0.1))
-        accumulate_gradients(policy, batch(replayed), PLAIN, 10_000, ALONE)
+        accumulate_gradients(policy, batch(replayed), PLAIN, MicroBatches(ALONE, 10_000))
         passes[replayed] = len(calls)
     assert passes == {False: 2, True: 1}
     # And to the same numbers.
@@ -288,7 +290,7 @@ def test_recorded_experts_are_counted_without_a_pass_of_the_model() -> None:
     assert routing is not None
     found = recorded_counts(samples, routing)
     assert found is not None
-    rows = list(forward_rows(policy, samples, 50, ALONE))
+    rows = list(MicroBatches(ALONE, 50).forward(policy, samples))
     assert found.tolist() == computed_counts(policy, routing, rows).tolist()
 
 

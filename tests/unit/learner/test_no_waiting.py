@@ -9,6 +9,7 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from learner.model.moe.routing import Routed, Routing
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.passes.moe_balance import RouterTally
 from learner.model.value_model import TokenValues, TrainedCritic, accumulate_value_gradients
 from learner.objective.compose import Objective
@@ -57,9 +58,9 @@ def test_backward_passes_and_their_measures_wait_for_nothing(kind: str) -> None:
         0.8,
         12,
     )
-    tally = Tally()
+    tally = Tally(unchanged=True)
 
-    accumulate_gradients(TokenLogprobs(model), samples, goal, 40, ALONE, tally, unchanged=True)
+    accumulate_gradients(TokenLogprobs(model), samples, goal, MicroBatches(ALONE, 40), tally)
 
     assert all(p.grad is not None for n, p in model.named_parameters() if "embed" not in n)
     assert tally.sums.device.type == tally.maxima.device.type == "meta"
@@ -93,6 +94,6 @@ def test_the_critics_backward_passes_wait_for_nothing() -> None:
 
     # The first value that is read is the sum of all passes.
     with pytest.raises(NotImplementedError, match="Cannot copy out of meta tensor"):
-        accumulate_value_gradients(critic, samples, algorithm, 40, ALONE)
+        accumulate_value_gradients(critic, samples, algorithm, MicroBatches(ALONE, 40))
 
     assert all(p.grad is not None for n, p in model.named_parameters() if "embed" not in n)

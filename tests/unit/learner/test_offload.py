@@ -14,6 +14,7 @@ from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.gpu_turns import TrainingGPU, changing, still, training_gpu
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.placement.offload import Offload, UnusableDevice, offloads, place, present
 from learner.model.references import Copies, Following, PolicyCopy
 from learner.model.value_model import TokenValues, TrainedCritic
@@ -204,8 +205,7 @@ class Everything:
                 self.state(),
                 [random_samples(groups=3, per_group=3, seed=step)] * 2,
                 Objective(algorithm, 0.8, 12),
-                60,
-                ALONE,
+                MicroBatches(ALONE, 60),
                 lambda _: 1.0,
             )
             self.copies.after_step(step, self.loaded.model)

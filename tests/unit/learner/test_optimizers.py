@@ -13,6 +13,7 @@ from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.value_model import TokenValues, TrainedCritic, train_critic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
@@ -147,8 +148,7 @@ def trained(config: Config, budget: int) -> tuple[dict[str, torch.Tensor], list[
             state_of(TokenLogprobs(model), optimizers),
             [random_samples(groups=3, per_group=3, seed=step + 10 * part) for part in (0, 1)],
             Objective(Algorithm(minibatches=2), 0.8, 12),
-            budget,
-            ALONE,
+            MicroBatches(ALONE, budget),
             lambda number: 1 / (number + 1),
         )
         for step in (0, 1)
@@ -182,8 +182,7 @@ def test_no_more_than_one_gradient_is_there_at_a_time() -> None:
         state_of(TokenLogprobs(model), optimizers),
         [random_samples(groups=3, per_group=3)],
         Objective(Algorithm(), 0.8, 12),
-        10_000,
-        ALONE,
+        MicroBatches(ALONE, 10_000),
         lambda _: 1.0,
     )
     assert seen == [1] * len(list(model.parameters()))
@@ -211,7 +210,7 @@ def test_a_critic_can_be_updated_in_its_backward_pass() -> None:
             k = len(sample.sampler_logprobs)
             sample.values, sample.returns = torch.zeros(k + 1), torch.linspace(0, 1, k)
         algorithm = Algorithm.model_validate({"advantage": {"type": "gae"}, "critic": {}})
-        train_critic(critic, [samples], algorithm, 40, ALONE, lambda _: 1.0)
+        train_critic(critic, [samples], algorithm, MicroBatches(ALONE, 40), lambda _: 1.0)
         return {name: p.detach() for name, p in model.named_parameters()}
 
     expected, found = after(False), after(True)
@@ -315,7 +314,7 @@ def test_with_bfloat16_weights_gradients_and_moments_are_float32() -> None:
     policy = TokenLogprobs(model, torch.bfloat16)
     goal = Objective(Algorithm(), 0.8, 12)
     batch = [random_samples(groups=3, per_group=3)]
-    train_batch(state_of(policy, optimizers), batch, goal, 1000, ALONE, lambda _: 1.0)
+    train_batch(state_of(policy, optimizers), batch, goal, MicroBatches(ALONE, 1000), lambda _: 1.0)
     assert {tensor.dtype for tensor in optimizers.state().values()} == {torch.float32}
     for name, parameter in model.named_parameters():
         assert parameter.dtype == torch.float32

@@ -13,6 +13,7 @@ from learner.batch.samples import TrainingSample
 from learner.batch.sft_rows import Example
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.objective.compose import Objective
 from learner.sft import backward
 from learner.step import accumulate_gradients
@@ -113,7 +114,7 @@ def masked_prompts(tokens: Tokens) -> torch.Tensor:
     out of bounds count in it, and are not trained."""
     each, masked = [], 0
     for group in range(GROUPS):
-        own_answers = [(s, own) for s, own, _ in tokens if s.group == group]
+        own_answers = [(s, own) for s, own, _ in tokens if s.task == group]
         length = sum(len(own) for _, own in own_answers)
         total = torch.zeros((), dtype=torch.float64)
         for s, own in own_answers:
@@ -215,7 +216,7 @@ def test_the_gradient_of_two_ranks_in_small_microbatches_is_that_of_the_formula(
         trained.zero_grad()
         # Answers of a group are on both ranks, and one of them has more.
         mine = [s for i, s in enumerate(given()) if (i % 3 == 0) == ranks.first]
-        accumulate_gradients(TokenLogprobs(trained), mine, goal, 30, ranks)
+        accumulate_gradients(TokenLogprobs(trained), mine, goal, MicroBatches(ranks, 30))
         return {name: p.grad for name, p in trained.named_parameters() if p.grad is not None}
 
     assert_same_gradients(expected, mean_gradients(2, one))
@@ -239,7 +240,7 @@ def test_the_gradient_of_supervised_ranks_is_that_of_the_mean_over_all_their_tok
         trained.zero_grad()
         mine = rows[:2] if ranks.first else rows[2:]
         of_step = LikelihoodLoss(mine, 1, ranks)
-        backward(TokenLogprobs(trained), of_step, 30, ranks)
+        backward(TokenLogprobs(trained), of_step, MicroBatches(ranks, 30))
         assert of_step.metrics(["d"], ranks)["train/loss"] == pytest.approx(
             float(loss.detach()), rel=1e-9
         )

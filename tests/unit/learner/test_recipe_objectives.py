@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from learner.batch.samples import TrainingSample
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.value_model import accumulate_value_gradients, learn_scale
 from learner.objective.compose import Objective
 from recipes import find_recipe, list_recipes, merged
@@ -302,8 +303,8 @@ FORMULAS: dict[str, Callable[[list[Answer]], torch.Tensor]] = {
 
 def groups() -> list[TrajectoryGroup]:
     made = []
-    for rewards, ends in zip(REWARDS, ENDS, strict=True):
-        group = trajectory_group(rewards, finish_reasons=ends)
+    for task, (rewards, ends) in enumerate(zip(REWARDS, ENDS, strict=True)):
+        group = trajectory_group(rewards, task=task, finish_reasons=ends)
         # Tokens of different answers differ, so that their gradients do.
         group.tokens = (group.tokens * 7 + 3) % VOCABULARY
         made.append(group)
@@ -330,7 +331,7 @@ def answers_of(samples: list[TrainingSample], policy: Unigrams, temperature: flo
     """The answers that have a reward, under `policy`."""
     answers = []
     for sample in samples:
-        rewards = REWARDS[sample.group]
+        rewards = REWARDS[sample.task]
         score = rewards[sample.number]
         if score is None:
             continue
@@ -346,7 +347,7 @@ def answers_of(samples: list[TrainingSample], policy: Unigrams, temperature: flo
                 score=score,
                 others=[r for i, r in enumerate(rewards) if i != sample.number and r is not None],
                 length=sample.number + 2,
-                group=sample.group,
+                group=sample.task,
                 number=sample.number,
                 values=unused if sample.values is None else sample.values,
                 tokens=sample.tokens.tolist(),
@@ -388,7 +389,9 @@ def test_what_the_critic_learns_is_the_formula(name: str) -> None:
     critic = table_critic(algorithm.critic)
 
     learn_scale(critic, [sample for sample in samples if sample.trains], algorithm, ALONE)
-    loss, _, _ = accumulate_value_gradients(critic, samples, algorithm, 30, ALONE).tolist()
+    loss, _, _ = accumulate_value_gradients(
+        critic, samples, algorithm, MicroBatches(ALONE, 30)
+    ).tolist()
 
     assert loss == pytest.approx(expected.item(), rel=1e-10)
     assert isinstance(critic.values, Table)

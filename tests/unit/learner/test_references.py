@@ -19,6 +19,7 @@ from learner.errors import UnusableModel
 from learner.model.loading.models import LoadedModel, load_model
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.references import (
     CopiedPolicy,
     Copies,
@@ -150,8 +151,7 @@ class Run:
             state_of(self.loaded, self.optimizers, self.copies),
             [random_samples(groups=3, per_group=3, seed=step)],
             Objective(self.config.algorithm, 0.8, 12),
-            1000,
-            ALONE,
+            MicroBatches(ALONE, 1000),
             lambda _: 1.0,
         )
         self.state = replace(self.state, step=step)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from learner.batch.samples import group_samples
+from learner.batch.samples import group_samples, token_staleness
 from learner.batch.staleness import Ancestry
 from learner.model.loading.scratch import UNKNOWN
 from learner.report.sample_log import choose, described, pick
@@ -64,7 +64,7 @@ def test_an_answer_is_logged_as_sampled_with_its_rewards() -> None:
         reasons=[{"math": "4 against 5"}, {"math": "5 against 5"}],
         reference="5",
     )
-    samples = group_samples(group, MEAN, 9, Ancestry((("a", 0),)), version=3, index=0)
+    samples = group_samples(group, MEAN, 9, token_staleness(group, Ancestry((("a", 0),)), 3))
 
     (best, worst) = described(pick([group], samples, 4, 2), 4, MEAN, tokenizer)
 
@@ -94,7 +94,7 @@ def test_special_tokens_are_kept_and_no_blank_is_tidied_away() -> None:
     tokenizer = tiny_model().tokenizer
     group = trajectory_group([1.0])
     group.tokens[:] = tokenizer.convert_tokens_to_ids([UNKNOWN, "<eos>"])
-    samples = group_samples(group, MEAN, 9, Ancestry((("a", 0),)), version=3, index=0)
+    samples = group_samples(group, MEAN, 9, token_staleness(group, Ancestry((("a", 0),)), 3))
 
     (only,) = described(pick([group], samples, 1, 4), 1, MEAN, tokenizer)
 
@@ -104,7 +104,7 @@ def test_special_tokens_are_kept_and_no_blank_is_tidied_away() -> None:
 def test_an_answer_without_an_advantage_of_its_own_says_so() -> None:
     tokenizer = tiny_model().tokenizer
     group = trajectory_group([1.0, None, 0.0])
-    samples = group_samples(group, MEAN, 9, Ancestry((("a", 0),)), version=3, index=0)
+    samples = group_samples(group, MEAN, 9, token_staleness(group, Ancestry((("a", 0),)), 3))
     picked = pick([group], samples, 1, 3)
 
     by_reward = {row["reward"]: row["advantage"] for row in described(picked, 1, MEAN, tokenizer)}

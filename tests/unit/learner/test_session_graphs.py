@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from learner.batch.samples import TrainingSample, group_samples
+from learner.batch.samples import TrainingSample, group_samples, token_staleness
 from learner.batch.staleness import Ancestry
 from learner.model.passes import families
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.objective.compose import Objective
 from learner.step import accumulate_gradients
 from services.contracts.config.objective.algorithm import Algorithm
@@ -38,12 +39,14 @@ def objective(aggregation: str) -> Objective:
 
 def gradient(goal: Objective, samples: list[TrainingSample], budget: int = 10_000) -> torch.Tensor:
     MODEL.zero_grad()
-    accumulate_gradients(TokenLogprobs(MODEL), samples, goal, budget, ALONE)
+    accumulate_gradients(TokenLogprobs(MODEL), samples, goal, MicroBatches(ALONE, budget))
     return torch.cat([p.grad.flatten() for p in MODEL.parameters() if p.grad is not None])
 
 
 def samples_of(goal: Objective, group: TrajectoryGroup) -> list[TrainingSample]:
-    return group_samples(group, goal.algorithm, LONGEST, Ancestry((("a", 0),)), 3, 0)
+    return group_samples(
+        group, goal.algorithm, LONGEST, token_staleness(group, Ancestry((("a", 0),)), 3)
+    )
 
 
 def alone(turns: list[Turn], number: int, advantage: float) -> TrainingSample:
@@ -57,7 +60,6 @@ def alone(turns: list[Turn], number: int, advantage: float) -> TrainingSample:
         sampler_logprobs=logprobs,
         staleness=torch.zeros(len(sampled), dtype=torch.int64),
         advantage=advantage,
-        group=0,
         task=0,
         number=0,
         group_lengths=(len(sampled),),

@@ -15,6 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from learner.batch.sft_rows import NO_BYTES, Example, RowTokenizer, UnusableRow, example, lacking
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import PackedRow, TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.report.sft_metrics import validation_losses
 from learner.sft import backward
 from learner.supervised import LikelihoodLoss, text_sums
@@ -401,7 +402,7 @@ SENTENCES = [Row(prompt="a b b"), Row(prompt="é"), Row(prompt="ab ab")]
 
 def measured(policy: nn.Module, tokens: Any) -> dict[str, float]:
     rows = [example(made(row, tokens, train_on="all")) for row in SENTENCES]
-    sums = text_sums(policy, rows, 1000, ALONE, 1)
+    sums = text_sums(policy, rows, 1, MicroBatches(ALONE, 1000))
     return validation_losses(["d"], sums.tolist())
 
 
@@ -456,7 +457,7 @@ def test_the_loss_of_packed_conversations_is_the_sum_of_each_alone() -> None:
 
     def nats(rows: list[Example]) -> torch.Tensor:
         loss = LikelihoodLoss(rows, 2, ALONE)
-        backward(policy, loss, 10_000, ALONE)
+        backward(policy, loss, MicroBatches(ALONE, 10_000))
         assert loss.nats is not None
         return loss.nats
 

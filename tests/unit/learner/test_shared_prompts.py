@@ -24,7 +24,7 @@ from learner.model.moe.routing import Routing
 from learner.model.passes import families
 from learner.model.passes.families import sharing_of
 from learner.model.passes.logprobs import TokenLogprobs
-from learner.model.passes.microbatches import backward_rows
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.references import Copies, PolicyCopy
 from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.compose import Objective
@@ -141,7 +141,7 @@ def test_gradients_of_shared_rows_are_those_of_separate_sequences(
         sharing(on)
         model.zero_grad()
         values: dict[int, torch.Tensor] = {}
-        for indices, row in backward_rows(policy, samples, 70, ALONE):
+        for indices, row in MicroBatches(ALONE, 70).backward(policy, samples):
             assert (len(row.tokens) < row.sequence_tokens) == on
             logprobs, entropy = policy(row, 0.8)
             (logprobs.square().sum() + entropy.sum()).backward()
@@ -178,7 +178,7 @@ def once(name: str, experts: bool) -> tuple[dict[str, float], dict[str, torch.Te
             kept = sample.tokens[sample.loss_mask][:, None] + among
             sample.sampling_mask = kept.remainder(20).int()
     if experts:
-        samples = [recorded(sample, sample.group) for sample in samples]
+        samples = [recorded(sample, sample.task) for sample in samples]
     critic = None
     if goal.algorithm.critic is not None:
         values = exact(tiny_critic())
@@ -190,7 +190,9 @@ def once(name: str, experts: bool) -> tuple[dict[str, float], dict[str, torch.Te
     # If the gradient is only rounding, a small epsilon would turn it into a step.
     optimizers = Optimizers(model, AdamW(lr=1e-3, eps=1e-3))
     state = state_of(policy, optimizers, copies, critic)
-    metrics = train_batch(state, [samples[:8], samples[8:]], goal, 90, ALONE, lambda _: 1.0)
+    metrics = train_batch(
+        state, [samples[:8], samples[8:]], goal, MicroBatches(ALONE, 90), lambda _: 1.0
+    )
     weights = {name: p.detach() for name, p in model.named_parameters()}
     if critic:
         weights |= {f"critic.{name}": p.detach() for name, p in critic.model.named_parameters()}
@@ -247,6 +249,6 @@ def test_a_supervised_step_says_how_many_tokens_its_rows_share(
     for on in (True, False):
         sharing(on)
         loss = LikelihoodLoss(rows, 1, ALONE)
-        counts.append(backward(TokenLogprobs(model), loss, 100, ALONE))
+        counts.append(backward(TokenLogprobs(model), loss, MicroBatches(ALONE, 100)))
     # The prompt's six tokens twice.
     assert counts == [(27, 15), (27, 27)]

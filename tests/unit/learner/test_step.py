@@ -8,11 +8,12 @@ import torch
 from learner.batch.samples import TrainingSample
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import TokenLogprobs
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.references import Copies, PolicyCopy
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
 from learner.report.loss_metrics import Tally
-from learner.step import accumulate_gradients, train_batch
+from learner.step import accumulate_gradients, set_logprobs, train_batch
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import (
     Aggregation,
@@ -42,7 +43,7 @@ def gradients(goal: Objective, budget: int, permute: bool = False) -> dict[str, 
     samples = random_samples(groups=5, per_group=4)
     if permute:
         samples = samples[::-1]
-    accumulate_gradients(TokenLogprobs(model), samples, goal, budget, ALONE)
+    accumulate_gradients(TokenLogprobs(model), samples, goal, MicroBatches(ALONE, budget))
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -89,7 +90,7 @@ def test_the_gradient_is_that_of_the_formula_in_float64() -> None:
 
     trained = tiny_model().model
     accumulate_gradients(
-        TokenLogprobs(trained), random_samples(groups=3, per_group=3), goal, 40, ALONE
+        TokenLogprobs(trained), random_samples(groups=3, per_group=3), goal, MicroBatches(ALONE, 40)
     )
     assert_same(expected, {name: p.grad for name, p in trained.named_parameters()})
 
@@ -122,34 +123,32 @@ def test_reinforce_is_weighed_by_the_truncated_policy_over_the_sampler(proximal:
     for sample in given:
         if proximal == "recompute":
             sample.proximal_logprobs = torch.full_like(sample.sampler_logprobs, -7.0)
-    accumulate_gradients(TokenLogprobs(trained), given, goal, 40, ALONE)
+    accumulate_gradients(TokenLogprobs(trained), given, goal, MicroBatches(ALONE, 40))
     assert_same(expected, {name: p.grad for name, p in trained.named_parameters()})
 
 
 def test_a_batch_without_anything_to_train_has_gradient_zero() -> None:
     model = tiny_model().model
     samples = random_samples(groups=2, per_group=1)  # The only sample of each group is masked.
-    accumulate_gradients(TokenLogprobs(model), samples, objective(), 100, ALONE)
+    accumulate_gradients(TokenLogprobs(model), samples, objective(), MicroBatches(ALONE, 100))
     assert all(float(p.grad.abs().max()) == 0 for p in model.parameters())
 
 
 def own_logprobs(temperature: float) -> list[TrainingSample]:
     """Samples whose sampler is the tiny model itself, at the trained version."""
-    from learner.step import _forward
-
     samples = [sample for sample in random_samples(groups=3, per_group=3) if sample.trains]
     policy = TokenLogprobs(tiny_model().model)
-    for sample, values in _forward(policy, samples, temperature, 1000, ALONE):
-        sample.sampler_logprobs = values
+    set_logprobs(samples, temperature, MicroBatches(ALONE, 1000), policy, "sampler_logprobs")
+    for sample in samples:
         sample.staleness.zero_()
     return samples
 
 
 def test_at_equal_versions_the_mismatch_is_zero_and_every_ratio_is_one() -> None:
     samples = own_logprobs(0.8)
-    tally = Tally()
+    tally = Tally(unchanged=True)
     policy = TokenLogprobs(tiny_model().model)
-    accumulate_gradients(policy, samples, objective(), 50, ALONE, tally, unchanged=True)
+    accumulate_gradients(policy, samples, objective(), MicroBatches(ALONE, 50), tally)
     metrics = tally.metrics(ALONE)
     assert metrics["mismatch/logprob_max"] == pytest.approx(0, abs=1e-5)
     assert metrics["mismatch/kl"] == pytest.approx(0, abs=1e-9)
@@ -165,9 +164,9 @@ def test_sampler_and_policy_are_compared_even_if_all_tokens_are_stale() -> None:
     for sample in samples:
         sample.staleness += 1
         sample.sampler_logprobs = sample.sampler_logprobs - math.log(2)
-    tally = Tally()
+    tally = Tally(unchanged=True)
     policy = TokenLogprobs(tiny_model().model)
-    accumulate_gradients(policy, samples, objective(), 50, ALONE, tally, unchanged=True)
+    accumulate_gradients(policy, samples, objective(), MicroBatches(ALONE, 50), tally)
     metrics = tally.metrics(ALONE)
     assert "mismatch/kl" not in metrics
     # d = log μ − log π = −log 2: e^(−d) + d − 1 = 2 − log 2 − 1.
@@ -181,9 +180,9 @@ def test_an_answer_interrupted_by_a_weight_update_does_not_count_in_the_mismatch
     interrupted.staleness = torch.ones_like(interrupted.staleness)
     interrupted.staleness[-1] = 0
     interrupted.sampler_logprobs = interrupted.sampler_logprobs - 0.1
-    tally = Tally()
+    tally = Tally(unchanged=True)
     policy = TokenLogprobs(tiny_model().model)
-    accumulate_gradients(policy, samples, objective(), 50, ALONE, tally, unchanged=True)
+    accumulate_gradients(policy, samples, objective(), MicroBatches(ALONE, 50), tally)
     metrics = tally.metrics(ALONE)
     assert metrics["mismatch/logprob_max"] == pytest.approx(0, abs=1e-5)
     assert metrics["mismatch/sampler_kl"] > 1e-5
@@ -197,8 +196,7 @@ def test_recomputed_proximal_makes_the_ratio_one_whatever_the_sampler() -> None:
         state_of(TokenLogprobs(model.model), Optimizers(model.model, AdamW(lr=1e-3))),
         [random_samples(groups=3, per_group=3)],
         goal,
-        60,
-        ALONE,
+        MicroBatches(ALONE, 60),
         lambda _: 1.0,
     )
     assert metrics["train/ratio_mean"] == pytest.approx(1, abs=1e-6)
@@ -218,8 +216,7 @@ def test_a_reference_adds_a_gradient_only_if_it_differs_from_the_policy() -> Non
             ),
             [random_samples(groups=3, per_group=3)],
             goal,
-            60,
-            ALONE,
+            MicroBatches(ALONE, 60),
             lambda _: 1.0,
         )
         kls.append(metrics["train/kl"])
@@ -240,8 +237,7 @@ def test_every_minibatch_of_every_epoch_is_one_optimizer_step() -> None:
         state_of(TokenLogprobs(model.model), Optimizers(model.model, AdamW(lr=1e-3))),
         [*parts, *parts],
         objective(minibatches=3, epochs_per_batch=2),
-        60,
-        ALONE,
+        MicroBatches(ALONE, 60),
         rate,
     )
     assert rates == [0, 1, 2, 3, 4, 5]
@@ -254,8 +250,7 @@ def test_a_batch_that_is_stopped_leaves_neither_an_update_nor_a_gradient() -> No
         state_of(TokenLogprobs(model.model), Optimizers(model.model, AdamW(lr=1.0))),
         [random_samples(groups=3, per_group=3)],
         objective(early_stop_kl=1e-6),
-        60,
-        ALONE,
+        MicroBatches(ALONE, 60),
         lambda _: 1.0,
     )
     assert metrics["train/updates"] == 0

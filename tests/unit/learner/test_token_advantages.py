@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from learner.batch.samples import TrainingSample, group_samples, rewards_in_loss
+from learner.batch.samples import TrainingSample, group_samples, rewards_in_loss, token_staleness
 from learner.batch.staleness import Ancestry
 from learner.batch.token_advantages import set_returns, token_rewards
 from learner.objective.advantages import discounted_returns
@@ -24,7 +24,7 @@ def dense_sample(**algorithm: Any) -> tuple[TrainingSample, Objective]:
     chosen = Algorithm.model_validate({**given, "critic": {}, **algorithm})
     group = trajectory_group([2.0, 0.0, 5.0], finish_reasons=["stop", "stop", "length"])
     group.token_rewards = np.array([0, 0, 0, 0, 0, 0.5, 1, 0, 0.25], np.float32)
-    samples = group_samples(group, chosen, 9, Ancestry((("a", 0),)), 3, 0)
+    samples = group_samples(group, chosen, 9, token_staleness(group, Ancestry((("a", 0),)), 3))
     return samples[2], Objective(chosen, 1.0, 9)
 
 

@@ -6,11 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from learner.batch.samples import TrainingSample, group_samples
+from learner.batch.samples import TrainingSample, group_samples, token_staleness
 from learner.batch.staleness import Ancestry
 from learner.model.head.output_head import head_logprobs
 from learner.model.head.topk_logprobs import padded, topk_logprobs
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.references import Copies, PolicyCopy
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
@@ -133,7 +134,9 @@ def test_a_sample_holds_the_sampling_mask_of_its_tokens_in_the_loss() -> None:
     kept = SamplingMask.of([[10, 3], [], [10], [], [12, 9, 14]])
     group = trajectory_group([1.0, 0.0])
     group.sampling_mask = kept
-    first, second = group_samples(group, Algorithm(), 9, Ancestry((("a", 0),)), 3, 0)
+    first, second = group_samples(
+        group, Algorithm(), 9, token_staleness(group, Ancestry((("a", 0),)), 3)
+    )
     assert first.sampling_mask is not None
     assert second.sampling_mask is not None
     assert first.sampling_mask.tolist() == [[3, 10, -1]]
@@ -170,8 +173,7 @@ def test_policy_proximal_and_reference_are_taken_over_the_sampling_mask() -> Non
         ),
         [samples],
         Objective(algorithm, temperature=0.8, max_tokens=12),
-        60,
-        ALONE,
+        MicroBatches(ALONE, 60),
         lambda _: 1.0,
     )
     assert metrics["mismatch/logprob_max"] < 1e-5

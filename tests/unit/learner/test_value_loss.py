@@ -62,7 +62,6 @@ def sample(**fields: object) -> TrainingSample:
             sampler_logprobs=torch.tensor([-1.0, -2.0]),
             staleness=torch.zeros(2, dtype=torch.int64),
             advantage=2.0,
-            group=0,
             task=0,
             number=0,
             group_lengths=(2,),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from learner.batch.samples import TrainingSample
 from learner.distributed import Ranks
+from learner.model.passes.microbatches import MicroBatches
 from learner.model.value_model import (
     TokenValues,
     TrainedCritic,
@@ -71,7 +72,7 @@ def gradients(
         mine = list(shares[ranks.rank])
         trained = critic({"normalisation": {"type": "exponential"}})
         learn_scale(trained, [sample for sample in mine if sample.trains], algorithm, ranks)
-        accumulate_value_gradients(trained, mine, algorithm, budget, ranks)
+        accumulate_value_gradients(trained, mine, algorithm, MicroBatches(ranks, budget))
         return {n: p.grad for n, p in trained.model.named_parameters() if p.grad is not None}
 
     return mean_gradients(len(shares), one)
@@ -123,7 +124,7 @@ def test_only_the_places_that_the_critic_values_have_a_gradient(
         seen.append(output.last_hidden_state)
 
     trained.model.base_model.register_forward_hook(keep)
-    accumulate_value_gradients(trained, [sample], algorithm, 1000, ALONE)
+    accumulate_value_gradients(trained, [sample], algorithm, MicroBatches(ALONE, 1000))
     (hidden,) = seen
     assert hidden.grad is not None
     has_gradient = (hidden.grad[0] != 0).any(1)
@@ -152,7 +153,7 @@ def test_a_masked_answer_has_no_gradient_whatever_is_in_it() -> None:
 def test_the_critic_values_each_token_in_the_loss_and_the_last_token() -> None:
     asked = critic()
     samples = [sample for sample in random_samples(GROUPS, per_group=4) if sample.trains]
-    set_values(asked, samples, 40, ALONE)
+    set_values(asked, samples, MicroBatches(ALONE, 40))
     for sample in samples:
         with torch.no_grad():
             hidden = asked.model.base_model(sample.tokens[None]).last_hidden_state[0]
@@ -171,7 +172,7 @@ def test_a_critic_with_the_score_at_the_end_learns_the_value_there_too() -> None
     ended, cut = two_answers()
     ended.returns, cut.returns = tensor(1.0, 2.0), tensor(3.0)
     table = table_critic({"loss": {"type": "mse", "clip_range": None}})
-    seen = accumulate_value_gradients(table, [ended, cut], at_end, 1000, ALONE)
+    seen = accumulate_value_gradients(table, [ended, cut], at_end, MicroBatches(ALONE, 1000))
     assert isinstance(table.values, Table)
     values = table.values.said.detach()
     said = [values[ended.tokens[2]], values[ended.tokens[-1]], values[cut.tokens[2]]]
@@ -233,8 +234,12 @@ def test_a_critic_learns_its_returns() -> None:
     explained = []
     for _ in range(30):
         samples = batch(algorithm)
-        set_values(learner, [sample for sample in samples if sample.trains], 1000, ALONE)
-        found = train_critic(learner, [samples], algorithm, 1000, ALONE, lambda _: 1.0)
+        set_values(
+            learner, [sample for sample in samples if sample.trains], MicroBatches(ALONE, 1000)
+        )
+        found = train_critic(
+            learner, [samples], algorithm, MicroBatches(ALONE, 1000), lambda _: 1.0
+        )
         explained.append(found["critic/explained_variance"])
     assert explained[0] < 0.2
     assert explained[-1] > 0.8
@@ -249,8 +254,8 @@ def test_a_critic_takes_a_step_for_each_minibatch_of_each_epoch_at_the_runs_sche
         return 0.5
 
     samples = batch(algorithm)
-    parts = [[s for s in samples if s.group < 2], [s for s in samples if s.group >= 2]]
-    found = train_critic(critic(lr=0.02), parts * 3, algorithm, 1000, ALONE, share)
+    parts = [[s for s in samples if s.task < 2], [s for s in samples if s.task >= 2]]
+    found = train_critic(critic(lr=0.02), parts * 3, algorithm, MicroBatches(ALONE, 1000), share)
     assert asked == [0, 1, 2, 3, 4, 5]
     assert found["critic/lr"] == pytest.approx(0.01)
 
@@ -268,8 +273,7 @@ def test_in_its_warm_up_only_the_critic_learns_and_the_policy_is_measured(
         state_of(policy, Optimizers(policy.model, AdamW(lr=1e-2)), critic=valued),
         [random_samples(groups=3, per_group=3)] * 2,
         Objective(algorithm, 0.8, 12),
-        60,
-        ALONE,
+        MicroBatches(ALONE, 60),
         lambda _: 1.0,
     )
     after = list(policy.model.parameters())

@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from learner.batch.samples import TrainingSample, group_samples
+from learner.batch.samples import TrainingSample, group_samples, token_staleness
 from learner.batch.staleness import Ancestry
 from learner.batch.token_advantages import set_returns
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import PackedRow
+from learner.model.passes.microbatches import MicroBatches
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
 from learner.report.loss_metrics import Tally
@@ -59,7 +60,7 @@ def prepared(
         group.logprobs = near(own, 10 + index).numpy().astype(np.float32)
         assert len(group.logprobs) == total
         samples += group_samples(
-            group, algorithm, objective.max_tokens, Ancestry((("a", 0),)), 3, index
+            group, algorithm, objective.max_tokens, token_staleness(group, Ancestry((("a", 0),)), 3)
         )
     for number, sample in enumerate(samples):
         own = every[sample.tokens[sample.loss_mask]]
@@ -80,6 +81,6 @@ def trained(
 ) -> tuple[float, torch.Tensor]:
     """The loss, and its gradient [VOCABULARY] in the logits, by the learner's step."""
     policy, tally = Unigrams(), Tally()
-    accumulate_gradients(policy, list(samples), objective, budget, ALONE, tally)
+    accumulate_gradients(policy, list(samples), objective, MicroBatches(ALONE, budget), tally)
     assert policy.logits.grad is not None
     return tally.metrics(ALONE)["train/loss"], policy.logits.grad
