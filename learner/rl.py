@@ -21,7 +21,6 @@ from learner.batch.samples import TrainingSample, group_reward, group_samples, t
 from learner.batch.staleness import Ancestry
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
-from learner.coordinate.follower import RankFollower
 from learner.coordinate.ranks import share_gradients, take_over
 from learner.coordinate.run_rank import RunRank
 from learner.distributed import Ranks
@@ -76,7 +75,7 @@ def train_on(
     if ranks.first:
         rank = Coordinator(config, max_steps, environment, state, gpu)
     else:
-        rank = RankFollower(config, environment, state)
+        rank = RunRank(config, environment, state)
     try:
         rank.begin()
         while True:

@@ -22,7 +22,6 @@ from learner.batch.dealing import deal
 from learner.batch.sft_rows import Example
 from learner.batch.sft_steps import SFTStep, StepRow
 from learner.coordinate.crash_limit import CrashLimit
-from learner.coordinate.follower import RankFollower
 from learner.coordinate.ranks import share_gradients, take_over
 from learner.coordinate.run_rank import RunRank
 from learner.coordinate.sft_coordinator import SFTCoordinator
@@ -66,7 +65,7 @@ def train_sft(config: SFTConfig, environment: RunEnvironment, crash_limit: Crash
     if ranks.first:
         rank = SFTCoordinator(config, rows.max_steps, environment, state, work)
     else:
-        rank = RankFollower(config, environment, state)
+        rank = RunRank(config, environment, state)
     ahead = ReadAhead(rows, run.dealt)
     try:
         rank.begin()
@@ -227,7 +226,10 @@ def validate(run: SupervisedRun, state: TrainingState) -> dict[str, float]:
     supervised = state.progress.supervised
     assert supervised is not None
     if supervised.best_loss is not None and supervised.best_step is not None:
-        metrics[f"validation/best_{best}"] = supervised.best_loss
+        if best == "loss":
+            metrics["validation/best_loss"] = supervised.best_loss
+        else:
+            metrics["validation/best_bits_per_byte"] = supervised.best_loss
         metrics["validation/best_step"] = float(supervised.best_step)
     return metrics
 

@@ -1,5 +1,5 @@
 """Rank 0's side of an RL run: it decides what happens next, publishes, and reports. `FirstRank` has
-the parts that are common to all runs. `RankFollower` is the counterpart on the other ranks."""
+the parts that are common to all runs."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -64,20 +64,13 @@ class Coordinator(FirstRank):
         )
         super().__init__(config, environment, state, schedule, training.keep_checkpoints)
         self._config, self._max_steps = config, max_steps
-        store, root, versions = self._store, environment.volume.root, self._versions
+        store, versions = self._store, self._versions
         assert versions is not None
         self._gpu = gpu or TrainingGPU()
         self._gpu.holds(lambda: [*changing(state), *versions.tensors], lambda: still(state))
+        lineages = [name for name, _ in state.progress.lineages]
         self._publisher = Publisher(
-            root,
-            store.run,
-            state.progress.lineage,
-            self._disk,
-            store.publish,
-            store.workers,
-            versions.deltas,
-            lambda: self._evaluations.files,
-            [name for name, _ in state.progress.lineages[:-1]],
+            store, lineages, self._disk, versions.compares, lambda: self._evaluations.files
         )
         self._newest: Version | None = None
         """The last version, if the model is sharded and published whole."""
@@ -85,13 +78,7 @@ class Coordinator(FirstRank):
         cost, shares = sequence_cost(state.loaded.model), sharing_of(state.policy) is not None
         self._planner = Planner(config, store, ancestry, cost, shares)
         self._evaluations = EvaluationSchedule(
-            config,
-            max_steps,
-            store,
-            self._file,
-            root,
-            self._disk,
-            self._publisher.manifest,
+            config, max_steps, store, self._file, self._disk, self._publisher.manifest
         )
         critic = state.critic.model if state.critic else None
         teacher = state.copies.teacher.logprobs.model if state.copies.teacher else None
@@ -308,7 +295,7 @@ class Coordinator(FirstRank):
         version = super()._taken()
         assert self._versions is not None
         # Kept for a retry, which must not need the other ranks.
-        self._newest = version if self._sharded and self._versions.deltas is None else None
+        self._newest = version if self._sharded and not self._versions.compares else None
         return version
 
     @on_rank_0

@@ -8,7 +8,6 @@ made once, even if another learner takes over the run.
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from learner.persist.disk_retry import Disk
@@ -51,16 +50,13 @@ class EvaluationSchedule:
         max_steps: int,
         store: RunStore,
         file: MetricsFile,
-        root: Path,
         disk: Disk,
         manifest: Callable[[str], WeightManifest | None],
     ) -> None:
-        """`root`: the data volume; `manifest`: returns a version's manifest after it is
-        published."""
+        """`manifest` returns a version's manifest after it is published."""
         self._run, self._config, self._max_steps = config, config.evaluation, max_steps
         self._store, self._file, self._manifest = store, file, manifest
-        self._files = EvaluationFiles(root, store, disk)
-        self._root = root
+        self._files = EvaluationFiles(disk.root, store, disk)
         self._open: dict[str, EvaluationRequest] = {}
         """Requested and unreported evaluations, oldest first."""
         self._due: list[_Due] = []
@@ -81,7 +77,7 @@ class EvaluationSchedule:
             return
         self._reported = reported
         self.take_up()
-        ended = list(results(self._root, self._store.run))
+        ended = list(results(self._files.root, self._store.run))
         self._known = {*self._open, *(each.id for each in ended)}
         settled = {*self._open, *reported}
         for record in ended:

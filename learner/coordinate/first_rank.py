@@ -4,7 +4,6 @@ The training loop only waits for copies; a thread writes to the disk. The thread
 the run, and an error on it ends the run. A run ends only after its newest state is committed.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
@@ -15,7 +14,7 @@ from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.run_rank import RunRank
 from learner.environment import RunEnvironment
-from learner.persist.disk_retry import CannotWrite, Disk
+from learner.persist.disk_retry import CannotWrite, DiskStatus
 from learner.persist.jsonl import MetricsFile, RowsFile
 from learner.state import TrainingState
 from learner.store.commands import Command
@@ -46,7 +45,7 @@ def on_rank_0(
     return guarded
 
 
-class FirstRank(RunRank, ABC):
+class FirstRank(RunRank):
     """Rank 0's side of a run of any kind."""
 
     _writer: CheckpointWriter
@@ -60,16 +59,9 @@ class FirstRank(RunRank, ABC):
         keep: int,
     ) -> None:
         """`schedule`: when checkpoints are due; `keep`: number of newest checkpoints to keep."""
+        self._keep_checkpoints = keep
         super().__init__(config, environment, state)
-        self._environment, self._store = environment, environment.store
-        root, run = environment.volume.root, environment.store.run
-        self._folder = environment.volume.path(f"runs/{run}")
-        self._disk = Disk(root, self._store, environment.stop)
-        self._file = MetricsFile(root, run, self._disk)
-        self._rows = [self._file, *self._more_rows(root)]
-        self._writer = CheckpointWriter(
-            root, keep, self._disk, self._store, self._rows, self._ranks
-        )
+        self._folder = environment.volume.path(f"runs/{self._store.run}")
         self._schedule = schedule
         self._captured: Captured | None = None
         """A checkpoint that waits for the rows of its step."""
@@ -77,13 +69,20 @@ class FirstRank(RunRank, ABC):
         """Set if the run ends here although its newest state cannot be written."""
         self._end_kind = ""
 
+    @property
+    def _disk_status(self) -> DiskStatus:
+        return self._store
+
+    def _open_writer(self, root: Path) -> CheckpointWriter:
+        self._file = MetricsFile(root, self._store.run, self._disk)
+        self._rows = [self._file, *self._more_rows(root)]
+        return CheckpointWriter(
+            root, self._keep_checkpoints, self._disk, self._store, self._rows, self._ranks
+        )
+
     def _more_rows(self, root: Path) -> Sequence[RowsFile]:
         """Files of rows, besides metrics, that must be durable with a step."""
         return ()
-
-    @abstractmethod
-    def next_command(self) -> Command:
-        """Return the next command for all ranks. May take long."""
 
     def end(self, command: Command, crash_limit: CrashLimit) -> str:
         """Commit the steps that are still uncommitted. Returns the kind of command that ends the

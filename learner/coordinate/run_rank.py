@@ -1,14 +1,14 @@
 """What all ranks of a run do together. Every rank calls each method at the same place of the
 training loop.
 
-Rank 0 (`FirstRank`) decides, and does the work that needs only one rank. The other ranks
-(`RankFollower`) take part if the state is sharded: they contribute their slices to published
-versions and write their parts of checkpoints. Otherwise rank 0 copies its own state, and the others
-do nothing.
+Rank 0 (`FirstRank`) decides, and does the work that needs only one rank. The other ranks take part
+if the state is sharded: they contribute their slices to published versions and write their parts of
+checkpoints. Otherwise rank 0 copies its own state, and the others do nothing.
 """
 
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,24 +20,27 @@ from learner.environment import RunEnvironment
 from learner.model.canary import CanaryPass
 from learner.model.loading.lora import base_on_host
 from learner.model.placement.parallel import is_sharded
-from learner.persist.disk_retry import Disk
+from learner.persist.disk_retry import CannotWrite, Disk, DiskStatus, OtherRank
 from learner.publishing.versions import Version, Versions
 from learner.slices import WHOLE
 from learner.state import TrainingState
 from learner.store.commands import Command, decode, encode
 from services.contracts.config import RLConfig, SFTConfig
+from services.runtime.logs import get_logger
+
+log = get_logger(__name__)
 
 
 class RunRank:
-    """One rank's side of a run."""
-
-    _disk: Disk
-    _writer: PartWriter
+    """One rank's side of a run. This class is a rank other than 0, which decides nothing."""
 
     def __init__(
         self, config: RLConfig | SFTConfig, environment: RunEnvironment, state: TrainingState
     ) -> None:
-        self._ranks, self._state = environment.ranks, state
+        self._environment, self._state = environment, state
+        self._ranks, self._store = environment.ranks, environment.store
+        self._disk = Disk(environment.volume.root, self._disk_status, environment.stop)
+        self._writer = self._open_writer(environment.volume.root)
         self._sharded = is_sharded(state.loaded.model)
         self._canary: CanaryPass | None = None
         self._versions: Versions | None = None
@@ -65,7 +68,7 @@ class RunRank:
         return command
 
     def next_command(self) -> Command:
-        """Decide what all ranks do next. Called on rank 0 only."""
+        """Return the next command for all ranks. May take long. Rank 0 only."""
         raise NotImplementedError
 
     def requeue(self, step: int, unreadable: Mapping[int, str]) -> None:
@@ -89,6 +92,12 @@ class RunRank:
         if self._agreed(self._is_uncovered):
             crash_limit.busy(self._state.progress.step)
             self._finish(self._copied())
+        if not self._ranks.first:
+            # Rank 0 has waited.
+            try:
+                self._writer.wait()
+            except CannotWrite as error:
+                log.error("the run ends before its newest state is written", reason=str(error))
         return command.kind
 
     def close(self) -> None:
@@ -123,7 +132,14 @@ class RunRank:
         with self._ranks.announcing():
             return decide()
 
-    # --- defined by rank 0 and by the others ----------------------------------------------------
+    # --- different on rank 0 --------------------------------------------------------------------
+
+    @property
+    def _disk_status(self) -> DiskStatus:
+        return OtherRank(self._store, self._ranks.rank)
+
+    def _open_writer(self, root: Path) -> PartWriter:
+        return PartWriter(root, self._disk, self._ranks)
 
     def _begin(self, base: dict[str, torch.Tensor] | None, start: Version | None) -> None: ...
 
@@ -137,8 +153,8 @@ class RunRank:
 
     def _keep(self, captured: Captured) -> None:
         """Have the copy written as a checkpoint during training."""
-        raise NotImplementedError
+        self._writer.submit(captured)
 
     def _finish(self, captured: Captured) -> None:
         """Write the last checkpoint."""
-        raise NotImplementedError
+        self._writer.submit(captured)

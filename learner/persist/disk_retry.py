@@ -87,7 +87,7 @@ class Disk:
 
     def __init__(self, root: Path, status: DiskStatus, stop: threading.Event) -> None:
         """`root`: the data volume; `stop`: set if this process should end."""
-        self._root, self._status, self._stop = root, status, stop
+        self.root, self._status, self._stop = root, status, stop
         self._abandoned = threading.Event()
         self._lock = threading.Lock()
         self._troubled: dict[str, str] = {}
@@ -104,7 +104,7 @@ class Disk:
         wait = FIRST_WAIT
         while True:
             try:
-                if shutil.disk_usage(self._root).free < size + DATA_RESERVE:
+                if shutil.disk_usage(self.root).free < size + DATA_RESERVE:
                     raise OSError(errno.ENOSPC, "")
                 result = write()
             except (OSError, SafetensorError) as error:
@@ -127,7 +127,7 @@ class Disk:
 
     def _sentence(self, name: str, number: int) -> str:
         return (
-            f"cannot write {name}: {os.strerror(number)}; {WAYS_OUT[number]} ({self._root}), and "
+            f"cannot write {name}: {os.strerror(number)}; {WAYS_OUT[number]} ({self.root}), and "
             "the run goes on by itself"
         )
 

@@ -36,11 +36,8 @@ class Slice:
     """int16: bits of bfloat16."""
 
 
-@dataclass(frozen=True)
-class Changes:
-    """Changes by the model's tensor names, on rank 0's device. Unchanged tensors are left out."""
-
-    tensors: dict[str, list[Slice]]
+Changes = dict[str, list[Slice]]
+"""Changes by the model's tensor names, on rank 0's device. Unchanged tensors are left out."""
 
 
 class PublishedWeights:
@@ -80,11 +77,11 @@ class PublishedWeights:
         counts = self._counts(tensors, local_changes)
         if sum(map(sum, counts)) > limit:
             return None
-        changed: dict[str, list[Slice]] = {}
+        changed: Changes = {}
         for name, of_ranks in zip(tensors, zip(*counts, strict=True), strict=True):
             if any(of_ranks):
                 changed[name] = self._collected(tensors[name], local_changes.get(name), of_ranks)
-        return Changes(changed)
+        return changed
 
     def _taken(self, tensors: dict[str, torch.Tensor], limit: int) -> dict[str, Slice]:
         """Return this rank's changes and record them as published. Stop once there are more than

@@ -72,7 +72,7 @@ def by_folder_names(
 ) -> Iterator[Change]:
     """Yield the changes on the host, by tensors of a model folder. `ready`: see
     `HostCopies.now`."""
-    for name, slices in changes.tensors.items():
+    for name, slices in changes.items():
         sides = [tensor for part in slices for tensor in (part.positions, part.values)]
         host = copies.copied(sides, ready)
         positions = np.concatenate(

@@ -7,7 +7,7 @@ or a delta, so a dying learner cannot leave half a version.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -16,11 +16,13 @@ import msgspec
 import torch
 from safetensors.torch import save_file
 
+from learner.model.loading.folder_names import Change
 from learner.persist.background import Background
 from learner.persist.disk_retry import Disk
 from learner.publishing.delta_chain import DeltaChain
-from learner.publishing.mirror import Mirror, by_folder_names
-from learner.publishing.versions import ChangedWeights, Deltas, HostWeights, Version, VersionHeader
+from learner.publishing.mirror import Mirror
+from learner.publishing.versions import Version
+from learner.store.run_store import RunStore
 from services.contracts.canary import CANARY
 from services.contracts.records import WorkerRecord
 from services.contracts.weights import DELTA, WeightFile, WeightManifest, version_tag
@@ -69,36 +71,30 @@ class Publisher(Background[Version | Again]):
 
     def __init__(
         self,
-        root: Path,
-        run: str,
-        lineage: str,
+        store: RunStore,
+        lineages: Sequence[str],
         disk: Disk,
-        register: Callable[[WeightManifest], None],
-        workers: Callable[[], Sequence[WorkerRecord]],
-        deltas: Deltas | None = None,
+        mirrors: bool = False,
         evaluated: Callable[[], frozenset[str]] = frozenset,
-        earlier: Collection[str] = (),
     ) -> None:
-        """`register` registers a manifest; `workers` returns the live workers; `evaluated` returns
-        the files of versions that evaluations still need. All are called from the thread. Without
-        `deltas` every version comes as HostWeights. `earlier`: lineages before `lineage`. Files of
-        all other lineages are a successor's and are not touched, because a learner that was
-        replaced while it slept may wake at any point here."""
+        """`lineages`: the run's lineages up to this learner's, the last. Files of all others are a
+        successor's and are not touched, because a learner that was replaced while it slept may wake
+        at any point here. `mirrors`: keep a copy of the newest weights, as changes to them require.
+        `evaluated` returns, on the thread, the files of versions that evaluations still need."""
         super().__init__("publisher", self._publish)
-        self._root, self._run, self._lineage = root, run, lineage
-        self._disk, self._register, self._workers = disk, register, workers
-        self._deltas, self._evaluated = deltas, evaluated
+        self._store, self._run, self._disk, self._root = store, store.run, disk, disk.root
+        self._lineage, self._deletes = lineages[-1], {*lineages}
+        self._mirrors, self._evaluated = mirrors, evaluated
         self._mirror: Mirror | None = None
         self._chain = DeltaChain()
         self._newest: WeightManifest | None = None
         self._checksums: dict[str, str] | None = None
-        """Checksums of the newest version's tensors, if it came as HostWeights."""
+        """Checksums of the newest version's tensors, if it came as a host copy."""
         self._kept: tuple[WeightManifest, ...] = ()
         """Manifests of the newest versions. Replaced, never changed, because another thread reads
         it."""
         self.pushed: Pushed | None = None
         """Sizes of the newest registered version."""
-        self._deletes = {lineage, *earlier}
         # Unfinished files of dead learners.
         for unfinished in self._own(".v*"):
             if unfinished.suffix != ".lock":
@@ -147,73 +143,65 @@ class Publisher(Background[Version | Again]):
 
     def _publish(self, item: Version | Again) -> None:
         changed: float | None = None
-        workers = self._workers()
-        if isinstance(item, HostWeights):
+        workers = self._store.workers()
+        if isinstance(item, Again):
+            newest, mirror = self._newest, self._mirror
+            assert newest is not None
+            assert mirror is not None
+            again = Version(newest.version, item.created, newest.canary, tensors=mirror.tensors)
+            manifest = self._whole(again)
+        elif item.changes is not None:
+            manifest, changed = self._changed(item, item.changes, workers)
+        else:
             # Free the old weights first: memory may not hold both.
             self._mirror = None
             computed = in_threads(_checksum, item.tensors.values())
             checksums = dict(zip(item.tensors, computed, strict=True))
-            header = self._proved_alike(item.header, checksums == self._checksums)
+            item = self._proved_alike(item, checksums == self._checksums)
             self._checksums = checksums
-            manifest = self._whole(header, item.tensors, item.kind)
-            if self._deltas is not None and item.kind == "full":
+            manifest = self._whole(item)
+            if self._mirrors:
                 self._mirror = Mirror(item.tensors)
-        elif isinstance(item, ChangedWeights):
-            manifest, changed = self._changed(item, workers)
-        else:
-            assert self._newest is not None
-            assert self._mirror is not None
-            header = VersionHeader(self._newest.version, item.created, self._newest.canary)
-            manifest = self._whole(header, self._mirror.tensors)
-        self._register(manifest)
+        self._store.publish(manifest)
         self._newest = manifest
         self._kept = (*self._kept, manifest)[-KEPT_VERSIONS:]
         self.pushed = Pushed(manifest.files[-1].bytes, self._chain.files[0].bytes, changed)
         self._delete_old()
 
     def _changed(
-        self, item: ChangedWeights, workers: Sequence[WorkerRecord]
+        self, version: Version, changes: Iterator[Change], workers: Sequence[WorkerRecord]
     ) -> tuple[WeightManifest, float]:
         """Return the manifest of a version given by its changes, and the share of changed
         weights."""
-        assert self._deltas is not None
-        assert self._mirror is not None
-        assert self._newest is not None
-        names, copies, mirror = self._deltas.names, self._deltas.copies, self._mirror
-        changes = by_folder_names(item.changes, names, copies, item.ready)
-        version = item.header.version
-        delta = mirror.change(changes, self._newest.tag, version_tag(self._lineage, version))
+        mirror, newest, number = self._mirror, self._newest, version.number
+        assert mirror is not None
+        assert newest is not None
+        delta = mirror.change(changes, newest.tag, version_tag(self._lineage, number))
         self._checksums = None
-        header = self._proved_alike(item.header, delta.changed == 0)
+        version = self._proved_alike(version, delta.changed == 0)
         share = delta.changed / max(1, mirror.weights)
-        if self.distrusted(workers) or not self._chain.takes(version, delta.bytes):
-            return self._whole(header, mirror.tensors), share
-        name = delta_name(self._run, version, self._lineage)
-        more = _metadata(header)
+        if self.distrusted(workers) or not self._chain.takes(number, delta.bytes):
+            return self._whole(replace(version, tensors=mirror.tensors)), share
+        name, more = delta_name(self._run, number, self._lineage), _metadata(version)
         file = self._written(name, delta.bytes, lambda path: delta.write(path, more))
-        self._chain.add(version, file)
-        return self._manifest(header, "delta", len(mirror.tensors)), share
+        self._chain.add(number, file)
+        return self._manifest(version, "delta", len(mirror.tensors)), share
 
-    def _proved_alike(self, header: VersionHeader, unchanged: bool) -> VersionHeader:
-        """Return `header` with the canary of the previous version, if both versions have the same
-        weights. Two passes over equal weights may differ by rounding (number of threads, kernel),
-        and workers would take the difference for weights that did not arrive."""
+    def _proved_alike(self, version: Version, unchanged: bool) -> Version:
+        """Return `version` with the canary of the previous version, if both have the same weights.
+        Two passes over equal weights may differ by rounding (number of threads, kernel), and
+        workers would take the difference for weights that did not arrive."""
         if not unchanged or self._newest is None:
-            return header
-        return replace(header, canary=self._newest.canary)
+            return version
+        return replace(version, canary=self._newest.canary)
 
-    def _whole(
-        self,
-        header: VersionHeader,
-        tensors: dict[str, torch.Tensor],
-        kind: Literal["full", "adapter"] = "full",
-    ) -> WeightManifest:
-        name = weights_name(self._run, header.version, self._lineage)
+    def _whole(self, version: Version) -> WeightManifest:
+        name, tensors = weights_name(self._run, version.number, self._lineage), version.tensors
         size = sum(tensor.nbytes for tensor in tensors.values())
-        metadata = {"format": "pt", **_metadata(header)}
+        metadata = {"format": "pt", **_metadata(version)}
         file = self._written(name, size, lambda path: save_file(tensors, path, metadata=metadata))
-        self._chain.begin(header.version, file)
-        return self._manifest(header, kind, len(tensors))
+        self._chain.begin(version.number, file)
+        return self._manifest(version, version.kind, len(tensors))
 
     def _written(self, name: str, size: int, write: Callable[[Path], None]) -> WeightFile:
         """Write the file `name`, of about `size` bytes, with `write`."""
@@ -226,24 +214,24 @@ class Publisher(Background[Version | Again]):
         return self._disk.retry(name, written, size)
 
     def _manifest(
-        self, header: VersionHeader, kind: Literal["full", "delta", "adapter"], tensors: int
+        self, version: Version, kind: Literal["full", "delta", "adapter"], tensors: int
     ) -> WeightManifest:
         return WeightManifest(
             run=self._run,
-            version=header.version,
+            version=version.number,
             lineage=self._lineage,
             kind=kind,
             files=self._chain.files,
             tensors=tensors,
             model=f"runs/{self._run}/model",
-            created=header.created,
-            canary=header.canary,
+            created=version.created,
+            canary=version.canary,
         )
 
     def _delete_old(self) -> None:
         """Delete files of old versions that no worker uses and no evaluation needs."""
         names = [file.name for manifest in self._kept for file in manifest.files]
-        names += [name for worker in self._workers() for name in worker.files]
+        names += [name for worker in self._store.workers() for name in worker.files]
         kept = {Path(name).name for name in (*names, *self._evaluated())}
         for path in self._own("v*.safetensors"):
             if path.name not in kept:
@@ -254,9 +242,9 @@ def _checksum(tensor: torch.Tensor) -> str:
     return tensor_checksum(tensor.reshape(-1).view(torch.uint8).numpy())
 
 
-def _metadata(header: VersionHeader) -> dict[str, str]:
+def _metadata(version: Version) -> dict[str, str]:
     """Metadata for programs that read the file without its manifest."""
-    return {CANARY: msgspec.json.encode(header.canary).decode()} if header.canary else {}
+    return {CANARY: msgspec.json.encode(version.canary).decode()} if version.canary else {}
 
 
 def weights_name(run: str, version: int, lineage: str) -> str:

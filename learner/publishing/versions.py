@@ -4,61 +4,39 @@ changes since the previous version.
 For sharded weights all ranks take a version together, and only rank 0 gets data to publish.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 
 from learner.distributed import Ranks
-from learner.model.loading.folder_names import FolderNames
+from learner.model.loading.folder_names import Change, FolderNames
 from learner.model.loading.lora import trained_on_host
 from learner.model.loading.models import LoadedModel
 from learner.model.placement.parallel import is_sharded
 from learner.persist.host_copies import HostCopies
-from learner.publishing.changed_weights import Changes, PublishedWeights
+from learner.publishing.changed_weights import PublishedWeights
+from learner.publishing.mirror import by_folder_names
 from learner.slices import WHOLE, RankPart
 from services.contracts.canary import Canary
 from services.contracts.config.rollout import PublishedAs
 
 
 @dataclass(frozen=True)
-class VersionHeader:
-    """The fields of a version's manifest, except its files."""
+class Version:
+    """A version to publish."""
 
-    version: int
+    number: int
     created: float
     """Unix seconds when the optimizer step ended."""
-    canary: Canary | None = None
-
-
-@dataclass(frozen=True)
-class HostWeights:
-    """A host copy of a version's weights."""
-
-    header: VersionHeader
-    tensors: dict[str, torch.Tensor]
+    canary: Canary | None
     kind: Literal["full", "adapter"] = "full"
-
-
-@dataclass(frozen=True)
-class ChangedWeights:
-    """The changes from the previous version to this version, still on the device."""
-
-    header: VersionHeader
-    changes: Changes
-    ready: "torch.cuda.Event | None" = None
-    """See `HostCopies.now`."""
-
-
-Version = HostWeights | ChangedWeights
-
-
-@dataclass(frozen=True)
-class Deltas:
-    """The tools with which a publisher makes deltas of `ChangedWeights`."""
-
-    names: FolderNames
-    copies: HostCopies
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    """Host copy of the weights, by their names in a model folder."""
+    changes: Iterator[Change] | None = None
+    """Instead of `tensors`: the changes from the previous version. They are on the device until
+    they are read."""
 
 
 def host_weights(
@@ -67,12 +45,11 @@ def host_weights(
     created: float,
     part: RankPart | None = WHOLE,
     canary: Canary | None = None,
-) -> HostWeights:
+) -> Version:
     """Copy the trained weights to the host in the published type. For a sharded model all ranks
     call this together; a rank with `part` None copies nothing."""
     tensors = trained_on_host(loaded, loaded.publish_dtype, part)
-    kind: Literal["full", "adapter"] = "adapter" if loaded.lora else "full"
-    return HostWeights(VersionHeader(version, created, canary), tensors, kind)
+    return Version(version, created, canary, "adapter" if loaded.lora else "full", tensors)
 
 
 class Versions:
@@ -81,14 +58,16 @@ class Versions:
     def __init__(self, loaded: LoadedModel, ranks: Ranks, weights: PublishedAs) -> None:
         self._loaded, self._first = loaded, ranks.first
         self._before: PublishedWeights | None = None
-        self.deltas: Deltas | None = None
-        """None: every version is taken as HostWeights."""
         # Weights of other types change everywhere, and adapters are small.
         if weights == "auto" and loaded.publish_dtype == torch.bfloat16 and not loaded.lora:
-            names = FolderNames(loaded.model)
-            if names.divisible:
-                self.deltas = Deltas(names, HostCopies(ranks.device))
+            self._names, self._copies = FolderNames(loaded.model), HostCopies(ranks.device)
+            if self._names.divisible:
                 self._before = PublishedWeights(loaded, ranks, is_sharded(loaded.model))
+
+    @property
+    def compares(self) -> bool:
+        """Whether a version may be taken as changes since the previous version."""
+        return self._before is not None
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -98,11 +77,9 @@ class Versions:
     def take(self, version: int, created: float, canary: Canary | None = None) -> Version:
         """Take the current weights as `version`. The result is meaningless on ranks other than
         0."""
-        if self._before is not None and self.deltas is not None:
-            changes = self._before.changes()
-            if changes is not None:
-                header = VersionHeader(version, created, canary)
-                return ChangedWeights(header, changes, self.deltas.copies.now())
+        if self._before is not None and (changes := self._before.changes()) is not None:
+            named = by_folder_names(changes, self._names, self._copies, self._copies.now())
+            return Version(version, created, canary, changes=named)
         part = WHOLE if self._first else None
         weights = host_weights(self._loaded, version, created, part, canary)
         if self._before is not None:

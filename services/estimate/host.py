@@ -13,7 +13,7 @@ from services.contracts.config.model import lora_of
 from services.contracts.config.objective.copies import FrozenReference
 from services.contracts.config.objective.terms import NoKL
 from services.contracts.devices import LearnerDevices
-from services.estimate import sampling, training
+from services.estimate import training
 from services.estimate.answer import HostNeed, ProcessNeed
 from services.estimate.inputs import Config, Model, Worker, available, gigabytes
 from services.estimate.learner import (
@@ -24,6 +24,7 @@ from services.estimate.learner import (
     shared_in_words,
     trained_weights,
 )
+from services.estimate.rollout import served_number, served_weights
 from services.estimate.shape import ModelShape
 from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass
 
@@ -113,11 +114,9 @@ def asleep_bytes(config: Config, model: Model) -> int:
     """Bytes of vLLM's weights if it sleeps on this host while the learner trains, else 0."""
     if not isinstance(config, RLConfig) or not config.rollout.vllm.sleeps:
         return 0
-    options = config.rollout.vllm
-    dtype = config.model.dtype if options.computes_in == "auto" else options.computes_in
-    half = dtype == "bfloat16" or (dtype == "auto" and model.half)
-    server = sampling.Server(1, 0, 1, 1, half, options.quantization is not None)
-    return int(sampling.weights(model.shape, server) * rounding(model.shape))
+    quantised = config.rollout.vllm.quantization is not None
+    weights = served_weights(model.shape, served_number(config, model), quantised)
+    return int(weights * rounding(model.shape))
 
 
 def checkpoint_bytes(config: Config, model: Model) -> int:

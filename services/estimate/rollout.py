@@ -2,22 +2,74 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from services.contracts.config import RLConfig
 from services.contracts.devices import LearnerDevices
-from services.estimate import sampling
 from services.estimate.answer import ProcessNeed
 from services.estimate.inputs import PROMPT, Model, Worker, available, smallest
+from services.estimate.shape import ModelShape
 
 ALONE, SHARED = 0.9, 0.4
 """vLLM's share of a GPU if the config names none: alone, and with the learner on the same GPU."""
-ASLEEP = sampling.GRAPHS
-"""Bytes that a vLLM keeps while it sleeps: CUDA's own, and graphs."""
+ASLEEP = 2 << 30
+"""Bytes that a vLLM keeps while it sleeps: CUDA's own, graphs, and what a pass over prompts takes.
+"""
+LOGITS = 8
+"""Bytes per sequence and token of the vocabulary: logits in float32, and their softmax."""
 CPU_RUNTIME, CPU_CACHE = 2 << 30, 2 << 30
 """On CPUs: what a worker and its vLLM take besides weights, and their cache if
 HEADRACE_VLLM_KV_CACHE_GIB names no other size."""
 LARGE, MANY, FEW = 70 << 30, 1024, 256
 """vLLM runs MANY sequences at once on GPUs of LARGE memory or more, FEW on others (0.32)."""
+
+
+@dataclass(frozen=True)
+class Server:
+    """The vLLM server of a worker. Its GPUs divide weights and heads equally."""
+
+    shape: ModelShape
+    gpus: int
+    budget: int
+    """Bytes of each GPU that it may take. 0 on CPUs."""
+    sequences: int
+    """Most sequences that are generated at once."""
+    longest: int
+    """Tokens of the longest sequence that it must serve."""
+    number: int
+    """Bytes of a number."""
+    quantised: bool
+
+    @property
+    def weights(self) -> int:
+        """Bytes on each GPU."""
+        return -(-served_weights(self.shape, self.number, self.quantised) // self.gpus)
+
+    @property
+    def overhead(self) -> int:
+        """Bytes on each GPU besides weights and cache."""
+        return ASLEEP + self.sequences * self.shape.vocabulary * LOGITS // self.gpus
+
+    @property
+    def token_bytes(self) -> int:
+        """Bytes of keys and values of one token on each GPU."""
+        return -(-2 * self.number * self.shape.layers * self.shape.key_value // self.gpus)
+
+
+def served_weights(shape: ModelShape, number: int, quantised: bool) -> int:
+    """Return the bytes of all weights in vLLM, with `number` bytes each. If `quantised`, blocks
+    take 8 bits a weight, and only the embedding and the output head `number` bytes."""
+    outside = shape.embedding + shape.head
+    if quantised:
+        return shape.parameters - outside + outside * number
+    return shape.parameters * number
+
+
+def served_number(config: RLConfig, model: Model) -> int:
+    """Return the bytes of a number that vLLM computes with."""
+    options = config.rollout.vllm
+    dtype = config.model.dtype if options.computes_in == "auto" else options.computes_in
+    return 2 if dtype == "bfloat16" or (dtype == "auto" and model.half) else 4
 
 
 def vllm_share(config: RLConfig, workers: Sequence[Worker], shared: bool) -> float:
@@ -32,24 +84,20 @@ def vllm_share(config: RLConfig, workers: Sequence[Worker], shared: bool) -> flo
 
 def server_of(
     config: RLConfig, model: Model, learner: LearnerDevices | None, worker: Worker
-) -> sampling.Server:
-    """The vLLM server of `worker`; without GPUs, of no budget."""
+) -> Server:
+    """Return the vLLM server of `worker`."""
     options, gpus = config.rollout.vllm, worker.gpus
     trains = {gpu.uuid for gpu in learner.gpus} if learner else set()
     shared = any(gpu.uuid in trains for gpu in gpus)
     memory = min((gpu.memory for gpu in gpus), default=0)
-    budget = int(memory * vllm_share(config, [worker], shared))
-    longest = options.max_model_len or model.shape.positions
-    dtype = config.model.dtype if options.computes_in == "auto" else options.computes_in
-    half = dtype == "bfloat16" or (dtype == "auto" and model.half)
-    wanted = config.max_tokens + PROMPT
-    sequences = options.max_num_seqs or (MANY if memory >= LARGE else FEW)
-    return sampling.Server(
+    longest = options.max_model_len or model.shape.positions or config.max_tokens + PROMPT
+    return Server(
+        model.shape,
         options.tensor_parallel_size,
-        budget,
-        sequences,
-        longest or wanted,
-        half,
+        int(memory * vllm_share(config, [worker], shared)),
+        options.max_num_seqs or (MANY if memory >= LARGE else FEW),
+        longest,
+        served_number(config, model),
         options.quantization is not None,
     )
 
@@ -59,26 +107,20 @@ def rollout_need(
 ) -> ProcessNeed:
     """Estimate each GPU of the worker with least memory: weights, and keys and values of one
     sequence of the longest length. vLLM does not start with less."""
-    worker = weakest(workers)
-    gpus = worker.gpus
-    server, shape = server_of(config, model, learner, worker), model.shape
-    least = sampling.token_bytes(shape, server) * server.longest
-    parts = {
-        "weights": sampling.weights(shape, server),
-        "runtime": sampling.overhead(shape, server),
-        "cache": max(least, sampling.cache(shape, server)) if gpus else least,
-    }
-    needed = parts["weights"] + parts["runtime"] + least
-    share = int(parts["cache"] / max(sampling.token_bytes(shape, server), 1))
+    worker = min(workers, key=lambda one: smallest(one.gpus).memory, default=Worker(()))
+    gpus, server = worker.gpus, server_of(config, model, learner, worker)
+    least = server.token_bytes * server.longest
+    fixed = server.weights + server.overhead
+    cache = max(least, server.budget - fixed) if gpus else least
     return ProcessNeed(
         gpu=smallest(gpus).name if gpus else None,
         count=server.gpus,
         memory=server.budget or None,
         most=server.budget or None,
-        needed=needed,
-        parts=parts,
-        fits=None if not gpus else needed <= server.budget,
-        how=f"vLLM on {server.gpus} of them, a cache of {share:,} tokens",
+        needed=fixed + least,
+        parts={"weights": server.weights, "runtime": server.overhead, "cache": cache},
+        fits=None if not gpus else fixed + least <= server.budget,
+        how=f"vLLM on {server.gpus} of them, a cache of {cache // server.token_bytes:,} tokens",
     )
 
 
@@ -87,18 +129,14 @@ def cpu_rollout_need(
 ) -> ProcessNeed:
     """Estimate a worker that samples on CPUs, in its host's memory. Several workers on one host
     share it equally."""
-    server, shape = server_of(config, model, learner, workers[0]), model.shape
-    tokens = sampling.token_bytes(shape, server)
-    parts = {
-        "weights": sampling.weights(shape, server),
-        "process": CPU_RUNTIME,
-        "cache": max(tokens * server.longest, CPU_CACHE),
-    }
+    server = server_of(config, model, learner, workers[0])
+    cache = max(server.token_bytes * server.longest, CPU_CACHE)
+    parts = {"weights": server.weights, "process": CPU_RUNTIME, "cache": cache}
     needed = sum(parts.values())
-    on_host = Counter(one.host for one in workers)
+    on_host = Counter(worker.host for worker in workers)
     has = {host: available(host, learner, workers) for host in on_host}
     free = [size // on_host[host] for host, size in has.items() if size is not None]
-    total = [one.total // on_host[one.host] for one in workers if one.total]
+    total = [worker.total // on_host[worker.host] for worker in workers if worker.total]
     return ProcessNeed(
         gpu=None,
         on_cpu=True,
@@ -108,7 +146,7 @@ def cpu_rollout_need(
         needed=needed,
         parts=parts,
         fits=None if not free else needed <= min(free),
-        how=f"vLLM on CPUs, a cache of {parts['cache'] // max(tokens, 1):,} tokens",
+        how=f"vLLM on CPUs, a cache of {cache // server.token_bytes:,} tokens",
     )
 
 
@@ -131,8 +169,3 @@ def rollout_advice(config: RLConfig, need: ProcessNeed) -> Iterator[str]:
         f"{config.rollout.vllm.tensor_parallel_size}), and give each worker as many GPUs "
         "(HEADRACE_GPUS_PER_WORKER); or take workers with larger GPUs, or a smaller model"
     )
-
-
-def weakest(workers: Sequence[Worker]) -> Worker:
-    """The worker whose GPUs have least memory; without workers, one without GPUs."""
-    return min(workers, key=lambda worker: smallest(worker.gpus).memory, default=Worker(()))

@@ -51,11 +51,6 @@ class ModelShape:
     """Layers that attend only to the last `window` tokens."""
     window: int = 0
 
-    @property
-    def matrices(self) -> int:
-        """Weights that a token is multiplied with, the output head included."""
-        return self.parameters - self.idle - (self.embedding if self.head else 0)
-
 
 def shape_of(
     config: Mapping[str, Any], tensors: Mapping[str, tuple[int, ...]] | None = None

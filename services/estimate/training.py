@@ -1,4 +1,4 @@
-"""Memory of one rank of the learner, in bytes, and FLOPs of a pass.
+"""Memory of one rank of the learner, in bytes.
 
 Widths of what autograd keeps were counted on transformers' Llama and Qwen3 blocks with packed
 attention (tests/unit/estimate/test_training.py counts them again); what FSDP holds follows
@@ -182,8 +182,3 @@ def parallel_on(parallel: str, needed: float, memory: float | None, ranks: int) 
 def added(one: Memory, other: Memory) -> Memory:
     """Add two memories that are held at the same time."""
     return Memory(**{name: value + getattr(other, name) for name, value in vars(one).items()})
-
-
-def pass_flops(shape: ModelShape, tokens: int, length: int) -> int:
-    """FLOPs of a forward pass over `tokens` in sequences of `length`."""
-    return tokens * (2 * shape.matrices + 2 * shape.layers * shape.query * length)

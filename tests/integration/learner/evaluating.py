@@ -81,4 +81,4 @@ def evaluations_of(scene: Scene, **fields: Any) -> EvaluationSchedule:
     given = {"dataset": "sums", "name": "test", "rows": 2, "every": 2, "at_start": False}
     config = parse_config(rl(evaluation=given | fields))
     assert isinstance(config, RLConfig)
-    return EvaluationSchedule(config, 20, scene.run, file, scene.data, disk, manifest)
+    return EvaluationSchedule(config, 20, scene.run, file, disk, manifest)

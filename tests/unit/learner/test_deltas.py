@@ -27,7 +27,7 @@ from services.contracts.weights import WeightManifest
 from services.weights import DeltaReader
 from tests.unit.learner.experts import tiny_mixture
 from tests.unit.learner.policies import random_samples, tiny_model
-from tests.unit.learner.test_loading import whole_disk
+from tests.unit.learner.test_loading import publishing_run, whole_disk
 from tests.unit.weights.files import read_version
 
 ALONE = Ranks(0, 1, torch.device("cpu"))
@@ -56,16 +56,10 @@ class Run:
 
     def __post_init__(self) -> None:
         self.versions = Versions(self.loaded, ALONE, self.weights)
-        self.publisher = Publisher(
-            self.root,
-            "r1",
-            self.lineage,
-            whole_disk(self.root),
-            self.registered.append,
-            lambda: self.workers,
-            self.versions.deltas,
-            earlier=[] if self.lineage == "a" else ["a"],
-        )
+        run = publishing_run(self.registered.append, lambda: self.workers)
+        lineages = sorted({"a", self.lineage})
+        disk = whole_disk(self.root)
+        self.publisher = Publisher(run, lineages, disk, self.versions.compares)
 
     def publish(self) -> WeightManifest:
         self.version += 1

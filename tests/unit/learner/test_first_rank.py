@@ -16,7 +16,6 @@ from learner.coordinate import run_rank
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.first_rank import FirstRank, on_rank_0
-from learner.coordinate.follower import RankFollower
 from learner.coordinate.run_rank import RunRank
 from learner.coordinate.sft_coordinator import SFTCoordinator
 from learner.distributed import Ranks
@@ -105,7 +104,7 @@ def test_the_other_ranks_do_not_wait_for_a_checkpoint_that_rank_0_leaves_out(
             schedule = CheckpointSchedule(every=1, last_step=9, budget=1)
             one = First(config, *of_rank(ranks, tmp_path), schedule, 2)
         else:
-            one = RankFollower(config, *of_rank(ranks, tmp_path))
+            one = RunRank(config, *of_rank(ranks, tmp_path))
         try:
             while (command := one.await_command(limit)).kind == "train":
                 one.checkpoint()

@@ -3,7 +3,10 @@
 import json
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -239,6 +242,13 @@ def whole_disk(root: Path) -> Disk:
     return Disk(root, Status(), threading.Event())
 
 
+def publishing_run(
+    register: Callable[[WeightManifest], None], workers: Callable[[], list[WorkerRecord]]
+) -> Any:
+    """Run r1 of a store that only registers versions and lists workers."""
+    return SimpleNamespace(run="r1", publish=register, workers=workers)
+
+
 def test_a_version_is_on_disk_before_it_is_registered(tmp_path: Path) -> None:
     loaded = tiny_model()
     registered: list[WeightManifest] = []
@@ -248,7 +258,7 @@ def test_a_version_is_on_disk_before_it_is_registered(tmp_path: Path) -> None:
         assert checksum(tmp_path / file.name) == file.xxh3
         registered.append(manifest)
 
-    publisher = Publisher(tmp_path, "r1", "9f3a1c", whole_disk(tmp_path), register, list)
+    publisher = Publisher(publishing_run(register, list), ["9f3a1c"], whole_disk(tmp_path))
     before = {name: t.clone() for name, t in loaded.model.state_dict().items()}
     publisher.submit(host_weights(loaded, 7, 123.0))
     with torch.no_grad():
@@ -268,7 +278,7 @@ def test_an_error_while_publishing_reaches_the_training_loop(tmp_path: Path) -> 
     def refuse(_: WeightManifest) -> None:
         raise RuntimeError("fenced")
 
-    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), refuse, list)
+    publisher = Publisher(publishing_run(refuse, list), ["a"], whole_disk(tmp_path))
     publisher.submit(host_weights(tiny_model(), 1, 0.0))
     with pytest.raises(RuntimeError, match="fenced"):
         publisher.wait()
@@ -280,7 +290,7 @@ def test_a_version_file_goes_only_when_no_worker_needs_it_and_newer_ones_are_the
 ) -> None:
     worker = WorkerRecord(id="w", pool="p", host="h", pid=1, state="idle")
     publisher = Publisher(
-        tmp_path, "r1", "a", whole_disk(tmp_path), lambda _: None, lambda: [worker]
+        publishing_run(lambda _: None, lambda: [worker]), ["a"], whole_disk(tmp_path)
     )
 
     def published(*versions: int) -> list[str]:
@@ -306,7 +316,7 @@ def test_a_file_that_a_worker_names_while_a_version_is_written_stays(tmp_path: P
             worker.files = ["runs/r1/weights/v000000-a.safetensors"]
 
     publisher = Publisher(
-        tmp_path, "r1", "a", whole_disk(tmp_path), register, lambda: [worker.model_copy()]
+        publishing_run(register, lambda: [worker.model_copy()]), ["a"], whole_disk(tmp_path)
     )
     for version in range(4):
         publisher.submit(host_weights(tiny_model(), version, 0.0))
@@ -329,9 +339,7 @@ def test_a_learner_that_was_replaced_while_it_slept_deletes_nothing_of_its_succe
     }
     for name in earlier | successors:
         (folder / name).touch()
-    publisher = Publisher(
-        tmp_path, "r1", "b", whole_disk(tmp_path), lambda _: None, list, earlier=("a",)
-    )
+    publisher = Publisher(publishing_run(lambda _: None, list), ["a", "b"], whole_disk(tmp_path))
     publisher.submit(host_weights(tiny_model(), 4, 0.0))
     publisher.wait()
     publisher.close()
@@ -342,7 +350,7 @@ def test_a_version_whose_file_is_damaged_is_made_whole_by_publishing_it_again(
     tmp_path: Path,
 ) -> None:
     registered: list[WeightManifest] = []
-    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), registered.append, list)
+    publisher = Publisher(publishing_run(registered.append, list), ["a"], whole_disk(tmp_path))
     loaded = tiny_model()
     assert publisher.damage() == ""
     for created in (1.0, 2.0):
@@ -358,7 +366,7 @@ def test_a_version_whose_file_is_damaged_is_made_whole_by_publishing_it_again(
 
 
 def test_the_newest_version_stays_if_the_clock_goes_back(tmp_path: Path) -> None:
-    publisher = Publisher(tmp_path, "r1", "a", whole_disk(tmp_path), lambda _: None, list)
+    publisher = Publisher(publishing_run(lambda _: None, list), ["a"], whole_disk(tmp_path))
     folder = tmp_path / "runs/r1/weights"
     folder.mkdir(parents=True)
     for version in (1, 2, 3):
@@ -378,7 +386,7 @@ def test_unfinished_files_of_a_dead_learner_are_deleted(tmp_path: Path) -> None:
     for name in (".v000003-a.safetensors.x7k2", *kept):
         (folder / name).touch()
     disk = whole_disk(tmp_path)
-    Publisher(tmp_path, "r1", "b", disk, lambda _: None, list, earlier=("a",)).close()
+    Publisher(publishing_run(lambda _: None, list), ["a", "b"], disk).close()
     assert {path.name for path in folder.iterdir()} == kept
 
 
