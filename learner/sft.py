@@ -31,7 +31,8 @@ from learner.model.passes.microbatches import MicroBatches
 from learner.model.passes.moe_balance import RouterTally, balance, routing_of
 from learner.model.placement.offload import present
 from learner.optim.schedules import lr_share
-from learner.report.sft_metrics import Laps, smoothed, unbiased
+from learner.report.sft_metrics import smoothed, time_metrics, unbiased
+from learner.report.step_metrics import Stopwatch
 from learner.sft_data.read_ahead import ReadAhead
 from learner.sft_data.supervised_rows import SupervisedRows, open_rows
 from learner.state import TrainingProgress, TrainingState
@@ -75,18 +76,18 @@ def train_sft(config: SFTConfig, environment: RunEnvironment, crash_limit: Crash
             command = rank.await_command(crash_limit)
             if command.kind != "train":
                 break
-            laps = Laps()
+            watch = Stopwatch("rows", "training", "validation", "checkpointing")
             step, examples = ahead.next(is_last=state.progress.step + 1 >= rows.max_steps)
-            laps.lap("rows")
+            watch.lap("rows")
             metrics = train(run, state, step, examples)
-            laps.lap("training")
+            watch.lap("training")
             if rows.validation and run.validates(state.progress):
                 ahead.wait()
                 metrics |= validate(run, state)
-                laps.lap("validation")
+                watch.lap("validation")
             rank.checkpoint()
-            laps.lap("checkpointing")
-            rank.report(metrics | laps.metrics(), len(step.uses), step.tokens)
+            watch.lap("checkpointing")
+            rank.report(metrics | time_metrics(watch.seconds), len(step.uses), step.tokens)
         return rank.end(command, crash_limit)
     finally:
         ahead.close()

@@ -27,9 +27,9 @@ from learner.publishing.publisher import Again, Publisher
 from learner.publishing.versions import Version
 from learner.report.mismatch import mismatch_problem
 from learner.report.sample_log import Picked, described
-from learner.report.step_metrics import StepTime
+from learner.report.step_metrics import Stopwatch, staleness_metrics
 from learner.state import TrainingState
-from learner.store.commands import Command, TrainingPlan
+from learner.store.commands import Command
 from services.contracts.config import RLConfig
 from services.contracts.why import ALL_ZERO
 from services.runtime.logs import get_logger
@@ -91,10 +91,9 @@ class Coordinator(FirstRank):
             self._step_report.filtered,
             self._publish_again,
         )
-        self._time = StepTime()
-        self._plan = TrainingPlan([], [], [], [])
-        self._in_files = 0
-        """Bytes of the batch's payloads outside of Redis."""
+        self._time = Stopwatch()
+        self._in_stream = self._in_files = 0
+        """Bytes of the batch's groups in the stream, and of their payloads outside of Redis."""
         self._shares: bool | None = None
         """Whether the samples of the last batch shared prefixes."""
         self._all_zero = False
@@ -132,7 +131,7 @@ class Coordinator(FirstRank):
 
     def next_command(self) -> Command:
         """Return the next command for all ranks. Waits for groups without a limit."""
-        self._time = StepTime()
+        self._time = Stopwatch("waiting", "training", "publishing", "checkpointing")
         try:
             return self._ending or self._next_command()
         except CannotWrite as error:
@@ -145,7 +144,7 @@ class Coordinator(FirstRank):
         for reason in unreadable.values():
             self._store.warn(f"{reason}; its task is sampled again")
         self._planner.requeue(step, unreadable)
-        self._schedule.trained(-sum(self._plan.bytes), -self._in_files)
+        self._schedule.trained(-self._in_stream, -self._in_files)
 
     def publish(self) -> None:
         self._time.lap("training")
@@ -164,14 +163,11 @@ class Coordinator(FirstRank):
         """Report a trained batch and the completions `picked` for the log, and request an
         evaluation if one is due. `outcomes`: sums over ranks."""
         step = self._state.progress.step
+        pushed = self._publisher.pushed
+        metrics |= staleness_metrics(self._planner.staleness) | (pushed.metrics() if pushed else {})
+        size = self._in_stream + self._in_files
         row = self._step_report.row(
-            self._state.progress,
-            metrics,
-            outcomes,
-            self._time,
-            self._planner.staleness,
-            self._publisher.pushed,
-            sum(self._plan.bytes) + self._in_files,
+            self._state.progress, metrics, outcomes, self._time.seconds, size
         )
         # The fenced call comes first: a replaced learner that was asleep must not write rows.
         self._store.step_done(step, row)
@@ -214,16 +210,17 @@ class Coordinator(FirstRank):
         progress = self._state.progress
         if progress.step >= self._max_steps:
             return Command("finish")
-        plan = self._planner.next(progress, self._interrupted())
+        groups = self._planner.next(progress, self._interrupted())
         if ending := self._take_gpu():
             return ending
-        if plan is None:
+        if groups is None:
             return Command("yield" if self._environment.stop.is_set() else "cancel")
-        self._plan, self._in_files = plan, self._store.payload_bytes(plan)
-        self._schedule.trained(sum(plan.bytes), self._in_files)
+        sizes = {group.position: group.bytes for group in groups}
+        self._in_stream, self._in_files = sum(sizes.values()), self._store.payload_bytes(sizes)
+        self._schedule.trained(self._in_stream, self._in_files)
         self._time.lap("waiting")
         step = progress.step + 1
-        return Command("train", step, self._planner.shares(plan, step, self._ranks.parts))
+        return Command("train", step, self._planner.shares(groups, step, self._ranks.parts))
 
     def _take_gpu(self) -> Command | None:
         """Take the GPU. If vLLM does not release it, return the command that ends the run here.

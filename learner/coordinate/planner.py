@@ -14,11 +14,10 @@ from learner.batch.staleness import Ancestry, UnknownLineage
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
 from learner.errors import RunCannotGoOn
 from learner.state import TrainingProgress
-from learner.store.commands import GroupShare, TrainingPlan
+from learner.store.commands import GroupShare
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.groups.group_lengths import GroupLengths
-from services.contracts.rows.task import TaskPosition
 from services.contracts.weights import parse_version_tag, version_tag
 from services.runtime.logs import get_logger
 from services.store import Fenced
@@ -82,9 +81,10 @@ class Planner:
 
     def next(
         self, progress: TrainingProgress, interrupted: Callable[[], bool]
-    ) -> TrainingPlan | None:
-        """Return the plan of the batch after `progress`. Waits for groups. Return None once
-        `interrupted`, which is called about once a second, returns True."""
+    ) -> list[WaitingGroup] | None:
+        """Return the groups of the batch after `progress`, once their plan is recorded. Waits for
+        groups. Return None once `interrupted`, which is called about once a second, returns
+        True."""
         step = progress.step + 1
         if recorded := self._recorded.pop(step, None):
             log.info("replaying a recorded batch", step=step)
@@ -92,7 +92,7 @@ class Planner:
             # Counted as when the batch was planned: the sampling lineage was current then.
             tags = [group.oldest for group in recorded]
             self.staleness = [max(progress.version - parse_version_tag(t)[1], 0) for t in tags]
-            return plan_of(recorded)
+            return recorded
         try:
             groups = self._collect(progress, interrupted)
         except UnknownLineage as error:
@@ -101,11 +101,11 @@ class Planner:
             raise Fenced(self._store.run) from error
         if groups is None:
             return None
-        plan, self._newest = plan_of(groups), groups
+        self._newest = groups
         self.staleness = [self._ancestry.staleness(g.oldest, progress.version) for g in groups]
-        pairs = list(zip(plan.entries, plan.tasks, strict=True))
+        pairs = [(group.entry, group.task) for group in groups]
         self._store.fenced(self._store.trajectories.plan, step, pairs)
-        return plan
+        return groups
 
     def requeue(self, step: int, unreadable: Mapping[int, str]) -> None:
         """Have groups of the newest plan, the plan of `step`, sampled again. `unreadable`: the
@@ -124,12 +124,14 @@ class Planner:
         self._selection.unplanned(self._newest, {group.entry for group in bad})
         self._store.sweep_payloads()
 
-    def shares(self, plan: TrainingPlan, step: int, ranks: int) -> list[list[list[GroupShare]]]:
+    def shares(
+        self, groups: Sequence[WaitingGroup], step: int, ranks: int
+    ) -> list[list[list[GroupShare]]]:
         """Return each rank's samples in the first pass over the batch of `step`, by minibatch and
         rank. Minibatches are cut before the samples are dealt to ranks, so the number of ranks does
         not change them."""
-        positions = [TaskPosition.parse(task).position for task in plan.tasks]
-        lengths = dict(zip(positions, plan.lengths, strict=True))
+        positions = [group.position for group in groups]
+        lengths = {group.position: group.lengths for group in groups}
         return [
             shares_of(part, [lengths[p] for p in part], ranks, self._cost, self._shared)
             for part in cut(positions, self._minibatches, self._seed, step, 0)
@@ -176,15 +178,6 @@ class Planner:
             WaitingGroup(g.entry, g.task, version_tag(g.lineage, g.min_version), g.bytes, g.lengths)
             for g in groups
         ]
-
-
-def plan_of(groups: Sequence[WaitingGroup]) -> TrainingPlan:
-    return TrainingPlan(
-        [group.entry for group in groups],
-        [group.task for group in groups],
-        [group.bytes for group in groups],
-        [group.lengths for group in groups],
-    )
 
 
 def shares_of(

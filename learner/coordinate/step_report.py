@@ -1,19 +1,21 @@
 """The row of metrics of each step, from the training loop, the workers, and the store's counts."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from learner.model.passes.mfu import Work
-from learner.publishing.publisher import Pushed
-from learner.report.reward_metrics import dataset_metrics, outcome_metrics, selection_metrics
+from learner.report.reward_metrics import (
+    FILTERED,
+    dataset_metrics,
+    outcome_metrics,
+    selection_metrics,
+)
 from learner.report.step_metrics import (
-    StepTime,
     admission_wait,
     bottleneck,
     canary_metrics,
     peak_memory,
-    staleness_metrics,
     time_metrics,
 )
 from learner.state import TrainingProgress
@@ -30,110 +32,97 @@ class StepReport:
         self._config, self._store, self._work = config, store, work
         self._waits: dict[str, float] = {}
         """Seconds that each worker had waited for admission until the last step."""
-        self._filtered = (0, 0.0)
-        """Groups without reward variance until the last step, and the sum of their mean rewards."""
+        self._before: dict[str, float] = {}
+        """The store's totals until the last step (`_totals`)."""
         self._dataset_names = [name for name in config.datasets if name]
         """Dataset names of a mixture."""
-        self._filtered_of: dict[str, int] = {}
-        """Groups without reward variance until the last step, for each dataset of a mixture."""
-        self._skipped = 0
-        """Tasks that the curriculum has skipped until the last step."""
-        self._discarded = 0
-        """Live sessions that were discarded until the last step."""
         teaching = isinstance(config.algorithm.advantage, ReverseKL)
         self._rewarded = bool(config.rewards) or not teaching
         """Whether the run has rewards at all."""
 
     def begin(self) -> None:
         """Start counting now."""
-        self._filtered = self._store.call(self._store.trajectories.filtered)
-        self._filtered_of = self._filtered_by_dataset()
-        self._skipped = self._store.call(self._store.trajectories.skipped)
-        if self._config.data.live:
-            self._discarded = self._store.call(self._store.live_sessions.counts).discarded
+        self._before = self._totals()
         _, self._waits = admission_wait({}, self._store.workers())
 
     def filtered(self) -> int:
         """Groups that were filtered since the last row."""
         total, _ = self._store.call(self._store.trajectories.filtered)
-        return total - self._filtered[0]
+        return total - int(self._before.get("filtered", total))
 
     def row(
         self,
         progress: TrainingProgress,
         metrics: dict[str, float],
         sums: dict[str, float],
-        spent: StepTime,
-        staleness: Sequence[int],
-        pushed: Pushed | None,
+        spent: Mapping[str, float],
         bytes: int,
     ) -> dict[str, Any]:
         """Return the row of the step that led to `progress`. `metrics`: metrics of the training
-        step; `sums`: outcomes summed over ranks (`outcome_sums`); `staleness`: staleness of each
-        group; `bytes`: size of the groups' payloads."""
+        step; `sums`: outcomes summed over ranks (`outcome_sums`); `spent`: seconds of the
+        step by activity; `bytes`: size of the groups' payloads."""
         workers = self._store.workers()
         wait, self._waits = admission_wait(self._waits, workers)
         samples, tokens = int(sums["samples"]), int(sums["completion_tokens"])
+        totals = self._totals()
+        grown = {name: total - self._before.get(name, 0) for name, total in totals.items()}
+        self._before = totals
         return {
             "step": progress.step,
             "version": progress.version,
             "time": time.time(),
             **metrics,
             **outcome_metrics(sums, self._config.algorithm.samples_per_prompt, self._rewarded),
-            **self._selection(sums),
-            **self._datasets(sums),
-            **self._curriculum(sums),
-            **self._live(),
+            **self._selection(sums, grown),
+            **dataset_metrics(sums, self._dataset_names, grown),
+            **self._live(grown),
             **canary_metrics(workers),
-            **staleness_metrics(staleness),
             **time_metrics(spent, samples, tokens, int(sums["prompt_tokens"])),
-            **self._utilisation(sums, metrics, spent.training),
-            **(pushed.metrics() if pushed else {}),
+            **self._utilisation(sums, metrics, spent["training"]),
             "time/workers_waiting_for_admission": wait,
             "workers": len(workers),
             "memory/peak_bytes": peak_memory(),
             "wire/bytes_per_token": bytes / max(tokens, 1),
-            "bottleneck": bottleneck(spent.total, spent.waiting, wait),
+            "bottleneck": bottleneck(sum(spent.values()), spent["waiting"], wait),
         }
 
-    def _selection(self, sums: dict[str, float]) -> dict[str, float]:
-        algorithm = self._config.algorithm
-        if algorithm.dynamic_sampling is None and algorithm.best_of is None:
-            return {}
-        groups, reward = self._filtered
-        self._filtered = self._store.call(self._store.trajectories.filtered)
-        return selection_metrics(sums, self._filtered[0] - groups, self._filtered[1] - reward)
+    def _totals(self) -> dict[str, float]:
+        """Return what the store has counted since the run began, as far as the run's config makes
+        it count: filtered groups, the sum of their mean rewards, filtered groups by dataset name,
+        skipped tasks, discarded sessions."""
+        call, trajectories = self._store.call, self._store.trajectories
+        algorithm, data = self._config.algorithm, self._config.data
+        totals: dict[str, float] = {}
+        if algorithm.dynamic_sampling or algorithm.best_of:
+            totals["filtered"], totals["filtered reward"] = call(trajectories.filtered)
+        if algorithm.dynamic_sampling:
+            by_dataset = call(trajectories.filtered_by_dataset, self._dataset_names)
+            totals |= {f"{FILTERED}{name}": count for name, count in by_dataset.items()}
+        if data.curriculum:
+            totals["skipped"] = call(trajectories.skipped)
+        if data.live:
+            totals["discarded"] = call(self._store.live_sessions.counts).discarded
+        return totals
 
-    def _curriculum(self, sums: dict[str, float]) -> dict[str, float]:
-        if self._config.data.curriculum is None:
-            return {}
-        before, self._skipped = self._skipped, self._store.call(self._store.trajectories.skipped)
-        skipped = self._skipped - before
-        return {"curriculum/skipped": skipped / max(skipped + sums["groups"], 1.0)}
+    def _selection(self, sums: dict[str, float], grown: dict[str, float]) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        if "filtered" in grown:
+            metrics = selection_metrics(sums, grown["filtered"], grown["filtered reward"])
+        if "skipped" in grown:
+            skipped = grown["skipped"]
+            metrics["curriculum/skipped"] = skipped / max(skipped + sums["groups"], 1.0)
+        return metrics
 
-    def _live(self) -> dict[str, float]:
+    def _live(self, grown: dict[str, float]) -> dict[str, float]:
         if not self._config.data.live:
             return {}
         now = self._store.call(self._store.live_sessions.counts)
-        before, self._discarded = self._discarded, now.discarded
         return {
             "session/open": now.open,
             "session/waiting": now.waiting,
             "session/ready": now.ready,
-            "session/discarded": now.discarded - before,
+            "session/discarded": grown["discarded"],
         }
-
-    def _datasets(self, sums: dict[str, float]) -> dict[str, float]:
-        names = self._dataset_names
-        if self._config.algorithm.dynamic_sampling is None:
-            return dataset_metrics(sums, names, {})
-        before, self._filtered_of = self._filtered_of, self._filtered_by_dataset()
-        filtered = {name: count - before[name] for name, count in self._filtered_of.items()}
-        return dataset_metrics(sums, names, filtered)
-
-    def _filtered_by_dataset(self) -> dict[str, int]:
-        count = self._store.trajectories.filtered_by_dataset
-        return self._store.call(count, self._dataset_names)
 
     def _utilisation(
         self, sums: dict[str, float], metrics: dict[str, float], seconds: float

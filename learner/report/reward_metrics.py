@@ -23,6 +23,8 @@ SUM, COUNT = "sum ", "count "
 """Prefixes of a component's name."""
 DATASET = "dataset "
 """Prefix of the sums of a dataset, which are named `dataset KEY NAME`."""
+FILTERED = "filtered "
+"""Prefix of a dataset's name in the store's totals."""
 
 
 def outcome_sums(groups: Sequence[TrajectoryGroup], samples: int) -> dict[str, float]:
@@ -100,10 +102,10 @@ def _dataset_sums(group: TrajectoryGroup, rewards: Sequence[float]) -> dict[str,
 
 
 def dataset_metrics(
-    sums: dict[str, float], names: Sequence[str], filtered: Mapping[str, int]
+    sums: dict[str, float], names: Sequence[str], grown: Mapping[str, float]
 ) -> dict[str, float]:
-    """Return metrics of each dataset of a mixture, from sums over all ranks. `filtered`: groups of
-    each dataset that were filtered since the last step; empty without dynamic sampling."""
+    """Return metrics of each dataset of a mixture, from sums over all ranks. `grown`: with dynamic
+    sampling, groups that were filtered since the last step, by `FILTERED` and the dataset."""
     metrics: dict[str, float] = {}
     for name in names:
 
@@ -118,9 +120,9 @@ def dataset_metrics(
         if of("samples"):
             metrics[f"dataset/tokens/{name}"] = of("tokens") / of("samples")
             metrics[f"dataset/truncated/{name}"] = of("truncated") / of("samples")
-        if name in filtered:
-            groups = of("groups") + filtered[name]
-            metrics[f"dataset/filtered/{name}"] = filtered[name] / max(groups, 1.0)
+        if (filtered := grown.get(FILTERED + name)) is not None:
+            groups = of("groups") + filtered
+            metrics[f"dataset/filtered/{name}"] = filtered / max(groups, 1.0)
     return metrics
 
 
@@ -166,7 +168,7 @@ def outcome_metrics(
     return metrics
 
 
-def selection_metrics(sums: dict[str, float], filtered: int, reward: float) -> dict[str, float]:
+def selection_metrics(sums: dict[str, float], filtered: float, reward: float) -> dict[str, float]:
     """Return metrics of the sampled groups, if only some of them are trained. `filtered`: groups
     that were filtered since the last step; `reward`: sum of their mean rewards."""
     groups = sums["groups"] + filtered

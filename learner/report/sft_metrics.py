@@ -2,8 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 SMOOTHING = 0.9
 """Decay of the moving averages of the loss and of the step time: a new step counts a tenth."""
@@ -70,25 +69,14 @@ def comparisons(
     return metrics
 
 
-class Laps:
-    """A stopwatch: seconds of a step's wall time, by activity."""
-
-    def __init__(self) -> None:
-        self._last = time.monotonic()
-        self._spent = dict.fromkeys(("rows", "training", "validation", "checkpointing"), 0.0)
-
-    def lap(self, name: Literal["rows", "training", "validation", "checkpointing"]) -> None:
-        now = time.monotonic()
-        self._spent[name] += now - self._last
-        self._last = now
-
-    def metrics(self) -> dict[str, float]:
-        return {
-            "time/rows": self._spent["rows"],
-            "time/training": self._spent["training"],
-            "time/validation": self._spent["validation"],
-            "time/checkpointing": self._spent["checkpointing"],
-        }
+def time_metrics(spent: Mapping[str, float]) -> dict[str, float]:
+    """Return the times of a step, from its seconds by activity."""
+    return {
+        "time/rows": spent["rows"],
+        "time/training": spent["training"],
+        "time/validation": spent["validation"],
+        "time/checkpointing": spent["checkpointing"],
+    }
 
 
 class Speed:

@@ -4,55 +4,44 @@ import math
 import resource
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
 from services.contracts.records import WorkerRecord
 
 
-@dataclass
-class StepTime:
-    """A stopwatch: seconds of one step's wall time on rank 0, by activity."""
+class Stopwatch:
+    """Seconds of a step's wall time on this rank, by activity."""
 
-    waiting: float = 0.0
-    """Waiting for groups."""
-    training: float = 0.0
-    publishing: float = 0.0
-    """Copying the weights, and waiting until an earlier version is written."""
-    checkpointing: float = 0.0
+    def __init__(self, *activities: str) -> None:
+        self.seconds = dict.fromkeys(activities, 0.0)
+        self._last = time.monotonic()
 
-    def __post_init__(self) -> None:
-        self._lap = time.monotonic()
-
-    def lap(self, name: Literal["waiting", "training", "publishing", "checkpointing"]) -> None:
+    def lap(self, activity: str) -> None:
+        """Count the time since the last lap as `activity`."""
         now = time.monotonic()
-        setattr(self, name, now - self._lap)
-        self._lap = now
-
-    @property
-    def total(self) -> float:
-        """Seconds of the step so far."""
-        return self.waiting + self.training + self.publishing + self.checkpointing
+        self.seconds[activity] += now - self._last
+        self._last = now
 
 
 def time_metrics(
-    spent: StepTime, samples: int, tokens: int, prompt_tokens: int
+    spent: Mapping[str, float], samples: int, tokens: int, prompt_tokens: int
 ) -> dict[str, float]:
-    """Return the step's times and its throughput. `tokens` are completion tokens."""
-    total = max(spent.total, 1e-9)
+    """Return the step's times and its throughput. `spent`: seconds by activity; `tokens`:
+    completion tokens."""
+    total = max(sum(spent.values()), 1e-9)
     return {
-        "time/step": spent.total,
-        "time/waiting_for_groups": spent.waiting,
-        "time/training": spent.training,
-        "time/publishing": spent.publishing,
-        "time/checkpointing": spent.checkpointing,
+        "time/step": sum(spent.values()),
+        "time/waiting_for_groups": spent["waiting"],
+        "time/training": spent["training"],
+        "time/publishing": spent["publishing"],
+        "time/checkpointing": spent["checkpointing"],
         "throughput/samples_per_second": samples / total,
         "throughput/tokens_per_second": tokens / total,
         "throughput/learner_tokens_per_second": (tokens + prompt_tokens)
-        / max(spent.training, 1e-9),
+        / max(spent["training"], 1e-9),
     }
 
 

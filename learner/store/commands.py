@@ -1,11 +1,8 @@
-"""Rank 0's commands to the other ranks between batches, and the plan of a batch. Types and
-bytes."""
+"""Rank 0's commands to the other ranks between batches."""
 
 from typing import Literal
 
 import msgspec
-
-from services.contracts.groups.group_lengths import GroupLengths
 
 
 class GroupShare(msgspec.Struct, frozen=True, array_like=True):
@@ -33,15 +30,6 @@ class Command(msgspec.Struct, frozen=True):
     """The batch's number, from 1. It is trained at version `step − 1`."""
     minibatches: list[list[list[GroupShare]]] = []
     """Shares by minibatch and rank."""
-
-
-class TrainingPlan(msgspec.Struct, frozen=True):
-    """Groups of one batch: stream entries, tasks, sizes and lengths, in order."""
-
-    entries: list[str]
-    tasks: list[str]
-    bytes: list[int]
-    lengths: list[GroupLengths]
 
 
 def encode(command: Command) -> bytes:

@@ -6,19 +6,17 @@ Fenced once another learner has the run.
 """
 
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from learner.errors import RunCannotGoOn
 from learner.report.step_metrics import finite
-from learner.store.commands import TrainingPlan
 from learner.store.thread import StoreThread
 from services.contracts.events import EventKind
 from services.contracts.groups.payload import REFERENCE, bytes_outside
 from services.contracts.records import DatasetRecord, RunRecord, WorkerRecord
-from services.contracts.rows.task import TaskPosition
 from services.contracts.weights import WeightManifest
 from services.datasets import DatasetReader
 from services.models.path import checkpoint_of, run_named, run_with_step, step_named
@@ -182,11 +180,11 @@ class RunStore:
         reference to it. Raises ValueError if the payload is damaged or missing, and GatewayAway."""
         return self._thread.call(lambda: self._payloads.read(stored))
 
-    def payload_bytes(self, plan: TrainingPlan) -> int:
-        """Return the bytes of a batch's payloads outside of Redis. Only payloads that may be
-        outside cost a request, of 150 bytes each."""
-        sizes = zip(plan.tasks, plan.bytes, strict=True)
-        small = [TaskPosition.parse(task).position for task, size in sizes if size <= REFERENCE]
+    def payload_bytes(self, sizes: Mapping[int, int]) -> int:
+        """Return the bytes of a batch's payloads outside of Redis, given the bytes of each group in
+        the stream, by task position. Only payloads that may be outside cost a request, of 150 bytes
+        each."""
+        small = [position for position, size in sizes.items() if size <= REFERENCE]
         if not small:
             return 0
         stored = self.call(self.trajectories.payloads, small)

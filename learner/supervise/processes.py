@@ -1,4 +1,4 @@
-"""The rank processes of one start on one host, and the server that starts them."""
+"""The rank processes on one host, and the server that starts them."""
 
 import asyncio
 import contextlib
@@ -45,11 +45,10 @@ def _allocation() -> dict[str, str]:
     return {} if any(name in os.environ for name in ALLOCATOR) else EXPANDABLE
 
 
-class RankServer:
-    """The process that starts ranks (`learner.supervise.rank_server`). It is replaced when it dies.
-
-    It ends when the supervisor ends, in any way, and all ranks end with it.
-    """
+class RankProcesses:
+    """The ranks on this host, and the process that starts them (`learner.supervise.rank_server`),
+    which is replaced when it dies. It ends when the supervisor ends, in any way, and all ranks end
+    with it."""
 
     def __init__(self, module: Sequence[str]) -> None:
         """Each rank runs `python -m MODULE`. The module must have a `main()`."""
@@ -59,11 +58,68 @@ class RankServer:
         self._ready = self._ending = False
         self._ranks: dict[int, asyncio.Future[int]] = {}
 
-    async def start(self) -> None:
-        """Start the server unless it runs. It imports for seconds, and accepts requests
-        meanwhile."""
+    async def spawn(self, start: RankStart, starts: int) -> None:
+        """Start the ranks of `start`. `starts`: number of earlier starts."""
+        if self._process is None:
+            await self._start_server()
+        where = start.rendezvous
+        for local in range(start.here):
+            environment = {
+                **start.environment,
+                "RANK": str(start.first + local),
+                "WORLD_SIZE": str(start.size),
+                "LOCAL_RANK": str(local),
+                "LOCAL_WORLD_SIZE": str(start.here),
+                STARTS: str(starts),
+            }
+            files = [where] if isinstance(where, int) else []
+            if isinstance(where, str):
+                environment[RENDEZVOUS] = where
+            self._ranks[local] = asyncio.get_running_loop().create_future()
+            self._send(SpawnRank(local, environment), files)
+
+    @property
+    def running(self) -> list[asyncio.Future[int]]:
+        """A future for each running rank. It is done when the rank has ended."""
+        return [rank for rank in self._ranks.values() if not rank.done()]
+
+    @property
+    def codes(self) -> list[int]:
+        """Exit codes of the ranks that have ended: minus the signal's number if a signal ended the
+        rank."""
+        return [rank.result() for rank in self._ranks.values() if rank.done()]
+
+    def terminate(self) -> None:
+        """Send SIGTERM to all ranks, or to the server if it is still importing."""
+        if self._ready:
+            self._send(Terminate())
+        elif self._process is not None:
+            # Once ready, the server ignores the signal, so the request is repeated when it reports
+            # ready.
+            self._ending = True
+            signal_child(self._process, signal.SIGTERM)
+
+    async def end(self) -> None:
+        """Send SIGTERM to all ranks, and after GRACE_SECONDS SIGKILL to them and their descendants,
+        but not to the server."""
+        if self.running:
+            self.terminate()
+            await asyncio.wait(self.running, timeout=GRACE_SECONDS)
+        spared = [self._process.pid] if self._process is not None else []
+        _, alive = await asyncio.to_thread(kill_marked, self._marker, spared=spared)
+        if alive:
+            log.error("processes survived SIGKILL", pids=alive)
+        if self.running:
+            await asyncio.wait(self.running, timeout=GRACE_SECONDS)
+
+    async def close(self) -> None:
+        """End the server. Call it after all ranks have ended."""
         if self._process is not None:
-            return
+            signal_child(self._process, signal.SIGKILL)
+            await self._watch
+
+    async def _start_server(self) -> None:
+        """Start the server. It imports for seconds, and accepts requests meanwhile."""
         self._control, control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._control.setblocking(False)
         with control:
@@ -78,40 +134,6 @@ class RankServer:
             )
         self._ready = self._ending = False
         self._watch = asyncio.create_task(self._listen(self._process))
-
-    def spawn(self, local: int, environment: dict[str, str], files: Sequence[int]) -> None:
-        """Start the rank with number `local` on this host."""
-        self._ranks[local] = asyncio.get_running_loop().create_future()
-        self._send(SpawnRank(local, environment), files)
-
-    @property
-    def ranks(self) -> list[asyncio.Future[int]]:
-        """The exit code of each rank once it has ended: minus the signal's number if a signal ended
-        it."""
-        return list(self._ranks.values())
-
-    def terminate(self) -> None:
-        """Send SIGTERM to all ranks, or to the server if it is still importing."""
-        if self._ready:
-            self._send(Terminate())
-        elif self._process is not None:
-            # Once ready, the server ignores the signal, so the request is repeated when it reports
-            # ready.
-            self._ending = True
-            signal_child(self._process, signal.SIGTERM)
-
-    async def kill_ranks(self) -> None:
-        """Send SIGKILL to all ranks and their descendants, but not to this server."""
-        spared = [self._process.pid] if self._process is not None else []
-        _, alive = await asyncio.to_thread(kill_marked, self._marker, spared=spared)
-        if alive:
-            log.error("processes survived SIGKILL", pids=alive)
-
-    async def close(self) -> None:
-        """End the server. Call it after all ranks have ended."""
-        if self._process is not None:
-            signal_child(self._process, signal.SIGKILL)
-            await self._watch
 
     def _send(self, request: Request, files: Sequence[int] = ()) -> None:
         # If the server has died, `_listen` notices.
@@ -135,57 +157,3 @@ class RankServer:
         for rank in self._ranks.values():
             if not rank.done():
                 rank.set_result(code)
-
-
-class RankProcesses:
-    """The ranks of one start on this host."""
-
-    def __init__(self, start: RankStart, server: RankServer) -> None:
-        self.start = start
-        self._server = server
-
-    async def spawn(self, starts: int) -> None:
-        """Start the ranks. `starts`: number of earlier starts."""
-        await self._server.start()
-        where = self.start.rendezvous
-        for local in range(self.start.here):
-            environment = self._environment(local, starts)
-            if isinstance(where, str):
-                self._server.spawn(local, environment | {RENDEZVOUS: where}, [])
-            else:
-                self._server.spawn(local, environment, [where])
-
-    def _environment(self, local: int, starts: int) -> dict[str, str]:
-        return {
-            **self.start.environment,
-            "RANK": str(self.start.first + local),
-            "WORLD_SIZE": str(self.start.size),
-            "LOCAL_RANK": str(local),
-            "LOCAL_WORLD_SIZE": str(self.start.here),
-            STARTS: str(starts),
-        }
-
-    @property
-    def running(self) -> list[asyncio.Future[int]]:
-        """A future for each running rank. It is done when the rank has ended."""
-        return [rank for rank in self._server.ranks if not rank.done()]
-
-    @property
-    def codes(self) -> list[int]:
-        """Exit codes of the ranks that have ended: minus the signal's number if a signal ended the
-        rank."""
-        return [rank.result() for rank in self._server.ranks if rank.done()]
-
-    def terminate(self) -> None:
-        """Send SIGTERM to all ranks."""
-        self._server.terminate()
-
-    async def end(self) -> None:
-        """Send SIGTERM to all ranks, and after GRACE_SECONDS SIGKILL to them and their
-        descendants."""
-        if self.running:
-            self.terminate()
-            await asyncio.wait(self.running, timeout=GRACE_SECONDS)
-        await self._server.kill_ranks()
-        if self.running:
-            await asyncio.wait(self.running, timeout=GRACE_SECONDS)

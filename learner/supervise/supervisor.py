@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, LearnerSettings
-from learner.supervise.nodes import Nodes, OneNode
-from learner.supervise.processes import RankProcesses, RankServer
+from learner.supervise.nodes import Nodes, OneNode, RankStart
+from learner.supervise.processes import RankProcesses
 from services.runtime.logs import get_logger
 from services.settings import EXIT_SETTINGS
 
@@ -60,9 +60,10 @@ class RankSupervisor:
     def __init__(self, nodes: Nodes, module: Sequence[str], stop: asyncio.Event) -> None:
         """`stop` is set to end everything in order."""
         self._nodes = nodes
-        self._server = RankServer(module)
+        self._ranks = RankProcesses(module)
         self._stop = stop
-        self._ranks: RankProcesses | None = None
+        self._start: RankStart | None = None
+        """The start whose ranks run now."""
         self._ended = ""
         self._starts = 0
         self._young_deaths = 0
@@ -74,49 +75,47 @@ class RankSupervisor:
         told = False
         try:
             while True:
-                if self._stop.is_set() and self._ranks is None:
+                if self._stop.is_set() and self._start is None:
                     return 0
                 await self._follow()
-                if self._ranks is not None and self._stop.is_set() and not told:
+                if self._start is not None and self._stop.is_set() and not told:
                     self._ranks.terminate()
                     told = True
                 await self._wait(told)
                 if (code := await self._look()) is not None:
                     return code
         finally:
-            if self._ranks is not None:
+            if self._start is not None:
                 await self._ranks.end()
-            await self._server.close()
+            await self._ranks.close()
             await self._nodes.leave()
 
     async def _follow(self) -> None:
         """Run exactly the start that the nodes agree on."""
-        running = self._ranks.start if self._ranks else None
-        start = await self._nodes.agree(running, self._ended)
-        if self._ranks is not None and (start is None or start.id != self._ranks.start.id):
+        start = await self._nodes.agree(self._start, self._ended)
+        if self._start is not None and (start is None or start.id != self._start.id):
             log.warning("the ranks of another node have ended: those of this node start again")
             await self._end_ranks()
             return
         ready = time.monotonic() >= self._not_before and not self._stop.is_set()
-        if self._ranks is None and start is not None and ready:
-            self._ranks, self._began = RankProcesses(start, self._server), time.monotonic()
-            await self._ranks.spawn(self._starts)
+        if self._start is None and start is not None and ready:
+            self._start, self._began = start, time.monotonic()
+            await self._ranks.spawn(start, self._starts)
             self._starts += 1
 
     async def _wait(self, told: bool) -> None:
         """Wait until a rank ends or a stop is requested, for EVERY_SECONDS at most."""
         stop = asyncio.create_task(self._stop.wait())
-        ranks = self._ranks.running if self._ranks else []
-        events: list[asyncio.Future[Any]] = [*ranks, *([] if told else [stop])]
+        events: list[asyncio.Future[Any]] = [*self._ranks.running, *([] if told else [stop])]
         if events:
             await asyncio.wait(events, timeout=EVERY_SECONDS, return_when="FIRST_COMPLETED")
         stop.cancel()
 
     async def _look(self) -> int | None:
         """Handle ranks that have ended. Return an exit code if the supervisor should exit."""
-        if self._ranks is None or not self._ranks.codes:
-            return None
         codes = self._ranks.codes
+        if self._start is None or not codes:
+            return None
         if not any(codes) and self._ranks.running:
             # Ranks that were asked to end do so together.
             return None
@@ -134,9 +133,9 @@ class RankSupervisor:
         return None
 
     async def _end_ranks(self) -> None:
-        assert self._ranks is not None
-        self._ended = self._ranks.start.id
+        assert self._start is not None
+        self._ended = self._start.id
         # Meanwhile other nodes end their ranks.
-        await self._nodes.agree(self._ranks.start, self._ended)
+        await self._nodes.agree(self._start, self._ended)
         await self._ranks.end()
-        self._ranks = None
+        self._start = None

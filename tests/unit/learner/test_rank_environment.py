@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from learner.supervise.nodes import RankStart
-from learner.supervise.processes import RankProcesses, RankServer
+from learner.supervise.processes import RankProcesses
 
 TELLS = """
 import os
@@ -37,13 +37,12 @@ def test_threads_soon_sleep_and_segments_expand_unless_the_user_says_otherwise(
     (tmp_path / "telling_rank.py").write_text(TELLS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     told = {"TELL": str(tmp_path / "told")}
-    server = RankServer(["telling_rank"])
-    ranks = RankProcesses(RankStart("id", 3, 1, 4, "nowhere", told), server)
+    ranks = RankProcesses(["telling_rank"])
 
     async def run() -> None:
-        await ranks.spawn(0)
+        await ranks.spawn(RankStart("id", 3, 1, 4, "nowhere", told), 0)
         await asyncio.wait(ranks.running)
-        await server.close()
+        await ranks.close()
 
     asyncio.run(run())
     assert ranks.codes == [0]

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from learner.supervise.nodes import OneNode, RankStart
-from learner.supervise.processes import RankProcesses, RankServer
+from learner.supervise.processes import RankProcesses
 from learner.supervise.requests import MAX_BYTES, RankEnded, Ready, Report, SpawnRank, Terminate
 from services.runtime.process import die_with
 from tests.integration.launch.conditions import eventually
@@ -114,55 +114,52 @@ def test_a_rank_has_its_own_session_the_meeting_file_and_default_signals(
 
 
 @pytest.fixture
-def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], RankProcesses]:
+def ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RankProcesses:
     """Two ranks under one server, started again and again."""
     (tmp_path / "small_rank.py").write_text(RANK)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setenv("TELL", str(tmp_path / "told"))
     monkeypatch.setenv("END", "")
-    server = RankServer(["small_rank"])
-    (tmp_path / "meeting").touch()
-    start = RankStart("id", 0, 2, 2, str(tmp_path / "meeting"), OneNode.LOOPBACK)
-    return lambda: RankProcesses(start, server)
+    return RankProcesses(["small_rank"])
+
+
+def start(folder: Path) -> RankStart:
+    (folder / "meeting").touch()
+    return RankStart("id", 0, 2, 2, str(folder / "meeting"), OneNode.LOOPBACK)
 
 
 async def test_ranks_end_with_their_server_and_start_again_under_a_new_one(
-    ranks: Callable[[], RankProcesses], tmp_path: Path
+    ranks: RankProcesses, tmp_path: Path
 ) -> None:
     for death in ("parent", "pid"):
-        one = ranks()
-        await one.spawn(0)
+        await ranks.spawn(start(tmp_path), 0)
         os.kill((await asyncio.to_thread(told, tmp_path / "told0"))[death], signal.SIGKILL)
-        await asyncio.wait(one.running, timeout=60, return_when="FIRST_COMPLETED")
-        await one.end()
-        assert set(one.codes) <= {-signal.SIGKILL, -signal.SIGTERM}
-        assert not one.running
+        await asyncio.wait(ranks.running, timeout=60, return_when="FIRST_COMPLETED")
+        await ranks.end()
+        assert set(ranks.codes) <= {-signal.SIGKILL, -signal.SIGTERM}
+        assert not ranks.running
         (tmp_path / "told0").unlink()
-    await one._server.close()
+    await ranks.close()
 
 
-async def test_a_cancelled_start_is_not_waited_for(
-    ranks: Callable[[], RankProcesses], tmp_path: Path
-) -> None:
+async def test_a_cancelled_start_is_not_waited_for(ranks: RankProcesses, tmp_path: Path) -> None:
     """Asked to end while the server imports."""
     (tmp_path / "small_rank.py").write_text("import signal\nsignal.pause()")
-    one = ranks()
-    await one.spawn(0)
-    one.terminate()
-    await asyncio.wait(one.running, timeout=60)
-    assert one.codes == [-signal.SIGTERM] * 2
-    await one.end()
+    await ranks.spawn(start(tmp_path), 0)
+    ranks.terminate()
+    await asyncio.wait(ranks.running, timeout=60)
+    assert ranks.codes == [-signal.SIGTERM] * 2
+    await ranks.end()
 
 
 async def test_ranks_are_asked_to_end_as_soon_as_the_server_is_ready(
-    ranks: Callable[[], RankProcesses],
+    ranks: RankProcesses, tmp_path: Path
 ) -> None:
     """The server has just imported everything, and the supervisor does not know it yet."""
-    one = ranks()
-    await one.spawn(0)
-    select.select([one._server._control], [], [])
-    one.terminate()
-    await asyncio.wait(one.running, timeout=60)
-    assert one.codes == [-signal.SIGTERM] * 2
-    await one.end()
-    await one._server.close()
+    await ranks.spawn(start(tmp_path), 0)
+    select.select([ranks._control], [], [])
+    ranks.terminate()
+    await asyncio.wait(ranks.running, timeout=60)
+    assert ranks.codes == [-signal.SIGTERM] * 2
+    await ranks.end()
+    await ranks.close()

@@ -116,7 +116,9 @@ def test_each_dataset_of_a_mixture_has_its_own_means() -> None:
     for group, name in zip(groups, ("sums", "essays", "sums"), strict=True):
         group.header.dataset = name
 
-    found = dataset_metrics(outcome_sums(groups, 2), ["sums", "essays", "none"], {"sums": 3})
+    found = dataset_metrics(
+        outcome_sums(groups, 2), ["sums", "essays", "none"], {"filtered sums": 3}
+    )
 
     assert found == pytest.approx(
         {

@@ -3,7 +3,6 @@
 import pytest
 
 from learner.report.step_metrics import (
-    StepTime,
     admission_wait,
     bottleneck,
     finite,
@@ -61,7 +60,7 @@ def test_the_bottleneck_is_what_the_other_side_waits_for(
 
 
 def test_throughput_counts_the_whole_step_and_the_learner_alone() -> None:
-    spent = StepTime(waiting=1.0, training=2.0, publishing=0.5, checkpointing=0.5)
+    spent = {"waiting": 1.0, "training": 2.0, "publishing": 0.5, "checkpointing": 0.5}
     metrics = time_metrics(spent, samples=8, tokens=100, prompt_tokens=60)
     assert metrics["throughput/samples_per_second"] == 2.0
     assert metrics["throughput/tokens_per_second"] == 25.0
