@@ -208,7 +208,7 @@ def next_run(thread: StoreThread, volume: Volume) -> RunRecord | None:
     record = thread.next_run()
     if record is None or record.state.ending:
         return record
-    problem = lost_commit(volume.root, record)
+    problem = lost_commit(volume.root, record, thread.redis_url)
     if problem is None:
         return record
     if record.reason != problem:

@@ -51,6 +51,7 @@ class StoreThread:
         """Connect. Raises UnsafeRedis, RedisError or OSError if that fails. `stop` is set when
         another learner takes over the pool."""
         self.pool = settings.pool
+        self.redis_url = settings.redis_url.get_secret_value()
         self._alive_file = settings.alive_file
         self.lost = False
         self._stop = stop

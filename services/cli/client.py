@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from services.cli.hints import pasted
 from services.cli.output import NO_GATEWAY, CliError
 from services.runtime.api_key import API_KEY, BadKeyFile, authorization, key_for
+from services.runtime.commands import pasted
 from services.settings import EXIT_SETTINGS, Settings, redacted
 from services.variables import named_by
 

@@ -49,6 +49,12 @@ class CliError(Exception):
         self.code = code
 
 
+def refusal(error: Exception, code: int = FAILED) -> CliError:
+    """`error`, whose first line becomes the sentence, and each other line stands below it."""
+    first, *below = str(error).splitlines() or [""]
+    return CliError(first, [("", line.removeprefix("  ")) for line in below], code)
+
+
 def escape(text: str) -> str:
     """`text` on one line, for use in rich's markup."""
     return markup.escape(one_line(text))

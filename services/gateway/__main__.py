@@ -79,7 +79,7 @@ async def _look_at_redis(settings: GatewaySettings) -> None:
         await require_durable(store, settings)
         if flaw := await store.lua_flaw():
             logs.get_logger(__name__).warning("Redis should be updated", reason=flaw)
-        await require_complete(store, settings.data)
+        await require_complete(store, settings.data, settings.redis_url.get_secret_value())
         for sentence in await revoke_again(store, settings.data):
             logs.get_logger(__name__).warning("Redis has lost a write", reason=sentence)
     finally:

@@ -84,15 +84,32 @@ class LogFile:
 
     def tail(self, lines: int = 40) -> str:
         """The last lines that the current process wrote, indented; at most 16 KiB of them."""
+        kept = self._lines()[-lines:]
+        return "\n".join(f"    {line}" for line in kept) or "    (it wrote nothing)"
+
+    def error(self) -> str:
+        """The error that the current process has written last: lines that begin with `error: `,
+        which is left out, and the indented lines below each. Empty if it wrote anything after."""
+        error: list[str] = []
+        for line in self._lines():
+            if line.startswith("error: "):
+                error.append(line.removeprefix("error: "))
+            elif error and line.startswith("  "):
+                error.append(line)
+            else:
+                error = []
+        return "\n".join(error)
+
+    def _lines(self) -> list[str]:
+        """The last 16 KiB that the current process wrote, without empty lines."""
         try:
             size = self.path.stat().st_size
             with self.path.open("rb") as file:
                 file.seek(max(self._mark if self._mark <= size else 0, size - (16 << 10)))
                 text = file.read().decode(errors="replace")
         except FileNotFoundError:
-            text = ""
-        kept = [line for line in text.splitlines() if line.strip()][-lines:]
-        return "\n".join(f"    {line}" for line in kept) or "    (it wrote nothing)"
+            return []
+        return [line for line in text.splitlines() if line.strip()]
 
     def rotate(self) -> None:
         """Move what is there to `<name>.1` if it has passed the limit."""

@@ -11,6 +11,7 @@ import importlib.util
 import os
 import platform
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -26,6 +27,7 @@ import redis.exceptions
 from services.contracts.redis_version import Version, lua_flaw
 from services.launch.options import LaunchError
 from services.launch.part import Loading
+from services.runtime.commands import program
 from services.runtime.logs import get_logger
 from services.volume import REDIS_ROOM
 
@@ -38,10 +40,6 @@ UNREADABLE = ("reading the append only file", "reading or opening the append", "
 """In the log of Redis 6.2 to 7, before it ends because of its files."""
 NEWER = "RDB format version"
 """In the log, too, if a newer server has written them."""
-WAY_OUT = (
-    "Put back the folder's files or a backup (`headrace restore`), or accept the loss: `headrace "
-    "recover` keeps what is whole and says what is lost"
-)
 FORBIDDEN = "-config +config|get -module -debug -replicaof -slaveof -acl"
 
 
@@ -214,14 +212,35 @@ def unreadable(said: str) -> bool:
     return NEWER not in said and any(words in said for words in UNREADABLE)
 
 
+class UnreadableRedis(LaunchError):
+    """Redis does not start on its files."""
+
+    def __init__(self, data: Path, log: str) -> None:
+        words = [line for line in log.splitlines() if any(words in line for words in UNREADABLE)]
+        recover = shlex.join([program(), "recover", "--data", str(data)])
+        # A line has the process, the time and a sign before its text. `recover` does what Redis
+        # advises after it.
+        texts = [line.partition("# ")[2] or line.strip() for line in words]
+        causes = dict.fromkeys(text.partition(": make a backup")[0] for text in texts)
+        lines = [
+            f"Redis cannot read its files in {data / 'redis'}",
+            *causes,
+            "Put back the folder's files or a backup (`headrace restore`).",
+            "Or accept the loss, and keep what is whole:",
+            f"  {recover}",
+            f"Its log: {data / 'logs' / 'redis.log'}",
+        ]
+        super().__init__("\n  ".join(lines))
+
+
 @contextmanager
-def explained() -> Iterator[None]:
-    """Name the way out if Redis does not start on its files."""
+def explained(data: Path) -> Iterator[None]:
+    """Name the way out if the Redis of the folder `data` does not start on its files."""
     try:
         yield
     except LaunchError as error:
         if unreadable(str(error)):
-            raise LaunchError(f"{error}\nRedis cannot read its files. {WAY_OUT}") from None
+            raise UnreadableRedis(data, str(error)) from None
         raise
 
 

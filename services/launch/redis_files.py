@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from services.launch.data_folder import AGREED, REDIS
-from services.launch.options import LaunchError, UpOptions
-from services.launch.redis import find_server, servers_here, unreadable
+from services.launch.options import UpOptions
+from services.launch.redis import UnreadableRedis, find_server, servers_here
 from services.launch.stack import Stack
 
 COPY = "redis.recovering"
@@ -100,10 +100,8 @@ def _start(stack: contextlib.ExitStack, data: Path) -> str:
     options = UpOptions(data=data, parts=frozenset({REDIS}), start_tries=1)
     try:
         return stack.enter_context(Stack(options)).redis_url
-    except LaunchError as error:
-        if not unreadable(str(error)):
-            raise
-    return ""
+    except UnreadableRedis:
+        return ""
 
 
 def _cut_at_damage(folder: Path) -> str:

@@ -72,7 +72,7 @@ async def live(
         prepared(running)
         stopped = asyncio.ensure_future(stop.wait())
         try:
-            with explained():
+            with explained(folder.path):
                 started = await _unless(stopped, supervisor.start())
             if started:
                 async with control(folder.instance, answer):
@@ -181,7 +181,8 @@ class Stack:
     def check(self) -> None:
         """Raise LaunchError if a part was given up, or whatever else ended the stack."""
         if self._running is not None and (failure := self._running.supervisor.failure):
-            raise LaunchError(failure)
+            with explained(self.data):
+                raise LaunchError(failure)
         if self._error is not None:
             raise self._error
 

@@ -113,6 +113,9 @@ class SupervisedPart:
         except GivenUp as error:
             # One that is not ready in time still runs.
             await asyncio.to_thread(kill_marked, self._marker)
+            if cause := self.file.error():
+                self._change(state="failed", pid=None, detail=cause.partition("\n")[0])
+                return f"{self.part.name} cannot start: {cause}\nIts log: {self.file.path}"
             self._change(state="failed", pid=None, detail=str(error))
             last = f"The last lines of {self.file.path}:\n{self.file.tail()}"
             return f"{self.part.name} {error}. {last}"
@@ -144,7 +147,7 @@ class SupervisedPart:
             deaths = 1 if lasted else deaths + 1
             self._was_ready |= lasted
             if not self._was_ready and code == EXIT_SETTINGS:
-                raise GivenUp(f"{ended}: it cannot start with these settings")
+                raise GivenUp(f"{ended}, which the next start would not change")
             if not self._was_ready and deaths >= self._rules.start_tries:
                 raise GivenUp(f"{ended} at each of its {deaths} starts")
             pause = pause_before_restart(deaths)

@@ -1,6 +1,7 @@
 """Compares Redis with the copies of its records on the data volume."""
 
 import math
+import shlex
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,13 +11,13 @@ import anyio.to_thread
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
 from services.recovery.copies import Commit, kept_datasets, kept_runs, newest_commit
 from services.recovery.key_copies import KeyCopy, lost_keys
+from services.runtime.commands import program
+from services.runtime.terminal import one_line
+from services.settings import redacted
 from services.store import LostWrites, Store
 
 SHOWN = 5
-WAY_OUT = (
-    "Stop everything, then put back Redis' files or a backup (`headrace restore`), or accept the "
-    "loss: `headrace recover` goes on from the newest checkpoints and says what is lost"
-)
+RESTORE = "Stop everything, then put back Redis' files or a backup (`headrace restore`)"
 
 
 @dataclass(frozen=True)
@@ -61,12 +62,26 @@ def late(run: RunSummary, commit: Commit) -> str:
     )
 
 
-def lost_commit(data: Path, run: RunSummary) -> str | None:
+def recover_command(data: Path, redis_url: str) -> str:
+    """Return the command that recovers this data folder and the Redis at `redis_url`, for a user to
+    copy. A password is masked in it."""
+    words = [program(), "recover", "--data", str(data.absolute())]
+    # `headrace recover` starts the data folder's own Redis by itself.
+    if not (data / "redis").is_dir():
+        words += ["--redis-url", redacted(redis_url)]
+    return shlex.join(words)
+
+
+def lost_commit(data: Path, run: RunSummary, redis_url: str) -> str | None:
     """Describe the loss if Redis has lost a commit of `run`; otherwise return None."""
     newest = _newest(data, run)
     if newest is None:
         return None
-    return f"Redis has lost acknowledged writes: {late(run, newest)}. {WAY_OUT}"
+    return (
+        f"Redis has lost acknowledged writes: {late(run, newest)}. {RESTORE}, or accept the loss: "
+        f"`{recover_command(data, redis_url)}` goes on from the newest checkpoints and says what "
+        "is lost"
+    )
 
 
 async def compare(store: Store, data: Path) -> Losses:
@@ -88,16 +103,23 @@ async def compare(store: Store, data: Path) -> Losses:
     return losses
 
 
-async def require_complete(store: Store, data: Path) -> None:
-    """Raise LostWrites, with both facts and the way out, if Redis has lost anything."""
+async def require_complete(store: Store, data: Path, redis_url: str) -> None:
+    """Raise LostWrites, with both facts and the way out, each on a line of its own, if Redis has
+    lost anything."""
     losses = await compare(store, data)
     if not losses:
         return
     sentences = losses.sentences()
-    more = f"; and {len(sentences) - SHOWN} more" if len(sentences) > SHOWN else ""
-    raise LostWrites(
-        f"Redis has lost acknowledged writes: {'; '.join(sentences[:SHOWN])}{more}. {WAY_OUT}"
-    )
+    more = [f"and {len(sentences) - SHOWN} more"] if len(sentences) > SHOWN else []
+    lines = [
+        "Redis has lost acknowledged writes",
+        *map(one_line, sentences[:SHOWN]),
+        *more,
+        f"{RESTORE}.",
+        "Or accept the loss and go on from the newest checkpoints:",
+        f"  {recover_command(data, redis_url)}",
+    ]
+    raise LostWrites("\n  ".join(lines))
 
 
 def _newest(data: Path, run: RunSummary) -> Commit | None:

@@ -2,7 +2,8 @@
 
 A run gets its newest whole checkpoint, and the ledger's rows up to it, from their copy. Its open
 tasks are leased again; some of them may have been finished or dropped after that checkpoint. A run
-whose record is gone comes back as cancelled, and can be resumed.
+whose record is gone comes back: as succeeded if it has the checkpoint of its last step, else as
+cancelled, and can be resumed.
 """
 
 import json
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 
+from services.contracts.counts import counted
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.contracts.rows.task import TaskPosition
 from services.recovery.copies import (
@@ -38,7 +40,7 @@ class CannotRecover(RuntimeError):
 
 
 class Recovered(NamedTuple):
-    """What `recover` has done."""
+    """The result of `recover`."""
 
     done: list[str]
     """In sentences."""
@@ -68,8 +70,10 @@ async def recover(store: Store, data: Path, losses: Losses) -> Recovered:
     runs = sorted(losses.runs, key=lambda run: run.created)
     done += [await _resubmit(store, data, run, steps) for run in runs]
     for run, newest in losses.behind:
-        steps[run.id], sentence = await _catch_up(store, data, run, late(run, newest))
-        done.append(sentence)
+        later, whole = await _lost_commits(data, run)
+        loss = late(run, newest)
+        steps[run.id] = await _catch_up(store, data, run, loss, later, whole)
+        done.append(with_step(run, steps[run.id], later))
     done += await revoke_again(store, data)
     return Recovered(done, steps)
 
@@ -112,45 +116,82 @@ async def _require_no_learner(store: Store, losses: Losses) -> None:
 
 
 async def _resubmit(store: Store, data: Path, run: RunRecord, steps: dict[str, int]) -> str:
-    """Write the record of a run that is gone, and note its step in `steps`."""
+    """Write the record of a run that is gone, and note its step in `steps`. A run that has the
+    checkpoint of its last step had succeeded."""
+    named = f"run {run.name} ({run.id})"
     try:
         if run.resume_from and (before := await store.runs.get(run.resume_from)):
             reason = f"run {run.id} continued it"
             await store.runs.set_state(before.id, RunState.CANCELLED, reason)
         await store.runs.submit(run)
     except Gone as error:
-        return (
-            f"run {run.name} ({run.id}) cannot be rebuilt: {error}; its checkpoints stay as files"
-        )
+        return f"{named} cannot be rebuilt: {error}; its checkpoints stay as files"
     await store.runs.free(run)
+    later, whole = await _lost_commits(data, run)
+    is_complete = whole is not None and whole.step == run.max_steps
     reason = "Redis had lost its record, which was rebuilt from its files"
-    await store.runs.set_state(run.id, RunState.CANCELLED, reason)
-    steps[run.id], how = await _catch_up(store, data, run, reason)
-    return f"{how}. It is cancelled: `headrace resume {run.id}` continues it"
+    state = RunState.SUCCEEDED if is_complete else RunState.CANCELLED
+    await store.runs.set_state(run.id, state, reason)
+    steps[run.id] = step = await _catch_up(store, data, run, reason, later, whole)
+    if is_complete:
+        return f"{named} is there again as succeeded, with all of its {counted(step, 'step')}"
+    if step == 0:
+        return f"{named} is there again as cancelled: `headrace resume {run.id}` begins it anew"
+    return (
+        f"{named} is there again as cancelled, up to step {step}: `headrace resume {run.id}` "
+        "continues it"
+    )
 
 
-async def _catch_up(store: Store, data: Path, run: RunSummary, loss: str) -> tuple[int, str]:
-    """Set a run to its newest whole checkpoint. Return its step, and what was done."""
+def with_step(run: RunSummary, step: int, later: list[Commit]) -> str:
+    """Describe a run that Redis knows, and that recovery has set to `step`. `later`: its commits
+    that Redis had lost."""
+    named = f"run {run.name} ({run.id})"
+    damaged = later[-1].step > step
+    if run.state.final:
+        more = f"; later ones, up to step {later[-1].step}, are damaged" if damaged else ""
+        return f"{named} stays {run.state}, with the checkpoint of step {step}{more}"
+    if step == run.max_steps:
+        return (
+            f"{named} has all of its {counted(step, 'step')}, and ends once a learner serves its "
+            "pool"
+        )
+    again = f"steps {step + 1} to {later[-1].step}" if damaged else "what was finished after it"
+    return f"{named} goes on from step {step}, and does {again} again"
+
+
+async def _lost_commits(data: Path, run: RunSummary) -> tuple[list[Commit], Commit | None]:
+    """Return the commits of a run that Redis has lost, and the newest of them whose checkpoint is
+    whole."""
     kept = await anyio.to_thread.run_sync(commits, data, run.id)
     later = [commit for commit in kept if commit.step > run.committed_step]
-    whole = [commit for commit in reversed(later) if damage(data / commit.checkpoint) is None][:1]
-    named = f"run {run.name} ({run.id})"
-    if not whole:
+    whole = (commit for commit in reversed(later) if damage(data / commit.checkpoint) is None)
+    return later, next(whole, None)
+
+
+async def _catch_up(
+    store: Store,
+    data: Path,
+    run: RunSummary,
+    loss: str,
+    later: list[Commit],
+    whole: Commit | None,
+) -> int:
+    """Set a run to its newest whole checkpoint. Return its step."""
+    if whole is None:
         again = (
             f"; steps {run.committed_step + 1} to {later[-1].step} are done again" if later else ""
         )
         await store.recovery.note_loss(run.id, f"{loss}{again}")
-        return run.committed_step, f"{named} goes on from step {run.committed_step}{again}"
-    (commit,) = whole
+        return run.committed_step
     recovered_at = datetime.now(UTC).isoformat(" ", "seconds")
     note = (
-        f"{loss}. It was recovered at {recovered_at} from the checkpoint of step {commit.step}: "
+        f"{loss}. It was recovered at {recovered_at} from the checkpoint of step {whole.step}: "
         "which tasks were finished or dropped after that step is not known, and they are sampled "
         "again"
     )
-    await _write(store, data, run, commit, [c for c in later if c.step <= commit.step], note)
-    done = f"{named} goes on from step {commit.step}; what was finished after it is sampled again"
-    return commit.step, done
+    await _write(store, data, run, whole, [c for c in later if c.step <= whole.step], note)
+    return whole.step
 
 
 async def _write(

@@ -34,7 +34,9 @@ async def require_durable(store: Store, settings: Settings) -> None:
 def cannot_use(settings: Settings, error: Exception) -> str:
     """Return the message of a process that does not start without its Redis."""
     url = redacted(settings.redis_url.get_secret_value())
-    if isinstance(error, UnsafeRedis | SchemaMismatch | LostWrites):
+    if isinstance(error, LostWrites):
+        return str(error).replace("Redis", f"Redis at {url}", 1)
+    if isinstance(error, UnsafeRedis | SchemaMismatch):
         return f"cannot use Redis at {url}: {error}"
     reason = str(error).rstrip(".")
     return (

@@ -139,23 +139,23 @@ async def test_a_cut_file_is_noticed_by_its_commits_and_the_run_goes_on_from_its
             await scene.store.prompts.drop(RUN, (await scene.leased(1))[0].attempt, "too_long", "é")
             copied = await commit(scene, data, 3, copied)
             copied = await commit(scene, data, 4, copied)
-            await require_complete(scene.store, data)
+            await require_complete(scene.store, data, one.url)
         one.kill()
         os.truncate(one.file, size + 20)
         one.start()
 
         async with one.scene() as scene:
             store = scene.store
-            with pytest.raises(LostWrites, match=r"step 4.*up to step 2.*headrace recover"):
-                await require_complete(store, data)
+            with pytest.raises(LostWrites, match=r"(?s)step 4.*up to step 2.*headrace recover"):
+                await require_complete(store, data, one.url)
             behind = await store.runs.get(RUN)
             assert behind is not None
-            assert "step 4" in str(lost_commit(data, behind))
+            assert "step 4" in str(lost_commit(data, behind, one.url))
 
             done = await recover_losses(store, data)
 
             assert "goes on from step 4" in done[0]
-            await require_complete(store, data)
+            await require_complete(store, data, one.url)
             found = await store.ledger.audit(RUN)
             assert (found.trained, found.dropped, found.lost, found.duplicated) == (
                 8,
@@ -183,7 +183,7 @@ async def test_a_redis_that_begins_empty_gets_runs_and_datasets_back_from_their_
             await trained(scene, data, 2)
             await scene.raw.flushall()
             with pytest.raises(LostWrites, match="dataset d"):
-                await require_complete(scene.store, data)
+                await require_complete(scene.store, data, one.url)
 
             done = await recover_losses(scene.store, data)
 
@@ -194,7 +194,7 @@ async def test_a_redis_that_begins_empty_gets_runs_and_datasets_back_from_their_
             found = await scene.store.ledger.audit(RUN)
             assert (found.trained, found.lost, found.duplicated) == (4, 0, 0)
             assert await scene.store.datasets.find("d") is not None
-            await require_complete(scene.store, data)
+            await require_complete(scene.store, data, one.url)
 
 
 def key_copy(id: str) -> KeyCopy:
@@ -210,13 +210,13 @@ async def test_a_lost_key_is_noticed_and_a_revoked_one_never_comes_back(tmp_path
                 await store.api_keys.add(copy.digest, copy.record)
                 keep_key(data, copy)
             mark_revoked(data, [revoked.digest])
-            await require_complete(store, data)
+            await require_complete(store, data, one.url)
             assert await store.api_keys.list() == [kept.record, revoked.record]
             assert await revoke_again(store, data) == ["API key alice (revoked) is revoked again"]
             assert await store.api_keys.list() == [kept.record]
             await scene.raw.flushall()
             with pytest.raises(LostWrites, match=r"API key alice \(kept\) has a copy"):
-                await require_complete(store, data)
+                await require_complete(store, data, one.url)
 
             done = await recover_losses(store, data)
 
@@ -231,10 +231,64 @@ async def test_after_a_restore_the_copies_of_keys_are_those_of_the_backup(tmp_pa
             keep_key(data, newer)
             await scene.store.api_keys.add(restored.digest, restored.record)
             await align(scene.store, data)
-            await require_complete(scene.store, data)
+            await require_complete(scene.store, data, one.url)
             await scene.raw.flushall()
             lost = await compare(scene.store, data)
             assert lost.keys == [restored]
+
+
+@pytest.mark.parametrize(
+    ("redis_knows", "is_over", "said"),
+    [
+        (None, True, "is there again as succeeded, with all of its 2 steps"),
+        (1, True, "stays succeeded, with the checkpoint of step 2"),
+        (1, False, "has all of its 2 steps, and ends once a learner serves its pool"),
+    ],
+)
+async def test_a_run_with_its_last_checkpoint_is_over_after_recover(
+    tmp_path: Path, redis_knows: int | None, is_over: bool, said: str
+) -> None:
+    data = tmp_path / "data"
+    with server(tmp_path / "redis") as one:
+        async with one.scene() as scene:
+            await trained(scene, data, 2)
+            key = f"headrace:{{{RUN}}}:run"
+            if redis_knows is None:
+                copy = await scene.store.runs.get(RUN)
+                assert copy is not None
+                at_first = {"max_steps": 2, "committed_step": 0, "checkpoint": None}
+                keep_run(data, copy.model_copy(update=at_first))
+                await scene.raw.flushall()
+            else:
+                await scene.raw.hset(key, mapping={"committed_step": redis_knows, "max_steps": 2})
+                if is_over:
+                    await scene.store.runs.set_state(RUN, "succeeded", "")
+
+            done = await recover_losses(scene.store, data)
+
+            assert f"run {RUN} ({RUN}) {said}" in done
+            run = await scene.store.runs.get(RUN)
+            assert run is not None
+            assert (run.state == "succeeded", run.committed_step) == (is_over, 2)
+
+
+async def test_lost_writes_are_told_in_lines_with_the_command_to_copy(tmp_path: Path) -> None:
+    data = tmp_path / "of Ann"
+    with server(tmp_path / "redis") as one:
+        async with one.scene() as scene:
+            await trained(scene, data, 2)
+            await scene.raw.hset(f"headrace:{{{RUN}}}:run", "committed_step", "1")
+            (data / "redis").mkdir()
+            with pytest.raises(LostWrites) as own:
+                await require_complete(scene.store, data, one.url)
+            (data / "redis").rmdir()
+            with pytest.raises(LostWrites) as other:
+                await require_complete(scene.store, data, "redis://:secret@far:6379")
+    first, fact, *_, command = str(own.value).splitlines()
+    assert first == "Redis has lost acknowledged writes"
+    assert "step 2" in fact
+    assert command.endswith(f" recover --data '{data}'")
+    assert str(other.value).endswith(f" --data '{data}' --redis-url 'redis://:***@far:6379'")
 
 
 async def test_a_damaged_checkpoint_is_not_recovered_from(tmp_path: Path) -> None:
@@ -248,7 +302,7 @@ async def test_a_damaged_checkpoint_is_not_recovered_from(tmp_path: Path) -> Non
             run = await scene.store.runs.get(RUN)
             assert run is not None
             assert run.committed_step == 1
-            await require_complete(scene.store, data)
+            await require_complete(scene.store, data, one.url)
 
 
 async def test_a_restored_backup_takes_no_newer_copy_for_a_loss(tmp_path: Path) -> None:
@@ -260,7 +314,7 @@ async def test_a_restored_backup_takes_no_newer_copy_for_a_loss(tmp_path: Path) 
             await scene.raw.hset(f"headrace:{{{RUN}}}:run", "committed_step", "1")
             await align(scene.store, data)
             assert [one.step for one in commits(data, RUN)] == [1]
-            await require_complete(scene.store, data)
+            await require_complete(scene.store, data, one.url)
 
 
 SERVERS = [path for path in servers_here() if path.exists()]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from services.cli.options import AsJson, Data, data_folder
-from services.cli.output import CliError, out, print_json, size
+from services.cli.output import CliError, out, print_json, refusal, size
 
 if TYPE_CHECKING:
     from services.backup.archive import Index
@@ -98,7 +98,7 @@ def _carry_out(
         with nullcontext(given) if given else redis_of(data) as url:
             index = asyncio.run(carried_out(url))
     except (BackupError, SchemaMismatch, NotEmpty, ForeignDump, LaunchError, ValueError) as error:
-        raise CliError(str(error)) from None
+        raise refusal(error) from None
     except RedisError as error:
         raise CliError(f"Redis does not answer: {error}; name it with --redis-url") from None
     except OSError as error:

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from services.cli.client import Gateway
-from services.cli.hints import pasted
 from services.cli.host import demo_agents
 from services.cli.interrupts import interruptible
-from services.cli.output import INTERRUPTED, CliError, err
+from services.cli.output import INTERRUPTED, CliError, err, refusal
 from services.cli.runs.chains import watch_chain
 from services.launch import LaunchError, Stack, UpOptions
+from services.runtime.commands import pasted
 from services.settings import Settings
 
 HELD_OUT = 200
@@ -110,7 +110,7 @@ def run(
         with interruptible():
             verdict = _in_a_stack(up, options)
     except LaunchError as error:
-        raise CliError(str(error)) from None
+        raise refusal(error) from None
     except KeyboardInterrupt:
         err.print("interrupted: everything that the demo had started has ended")
         return INTERRUPTED

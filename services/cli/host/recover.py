@@ -7,7 +7,7 @@ import typer
 
 from services.cli.host.backup import RedisURL
 from services.cli.options import AsJson, Data, data_folder
-from services.cli.output import CliError, out, print_json
+from services.cli.output import CliError, out, print_json, refusal
 
 if TYPE_CHECKING:
     from services.recovery.recover import Recovered
@@ -41,7 +41,7 @@ def recover(
             cut_ledgers(folder, recovered.steps)
             done = recovered.done
     except (LaunchError, CannotRecover, ValueError) as error:
-        raise CliError(str(error)) from None
+        raise refusal(error) from None
     except RedisError as error:
         raise CliError(f"Redis does not answer: {error}; name it with --redis-url") from None
     except OSError as error:

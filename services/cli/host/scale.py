@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from services.cli.options import AsJson, Data, data_folder
-from services.cli.output import CliError, out, print_json
+from services.cli.output import CliError, out, print_json, refusal
 
 SCALABLE = "rollout"
 
@@ -27,7 +27,7 @@ def scale(
     try:
         done = ask(data_folder(data).resolve(), {"scale": {SCALABLE: wanted}}, say)
     except LaunchError as error:
-        raise CliError(str(error)) from None
+        raise refusal(error) from None
     if as_json:
         print_json(done)
         return

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from services.cli.options import AsJson, Data, data_folder
-from services.cli.output import CliError, err
+from services.cli.output import err, refusal
 from services.variables import places
 
 FLAGS = {
@@ -89,7 +89,7 @@ def up(
         parts = parts_named(",".join(only)) if only else ALL_PARTS
         parts -= parts_named(",".join(without or []))
     except LaunchError as error:
-        raise CliError(str(error), code=EXIT_SETTINGS) from None
+        raise refusal(error, EXIT_SETTINGS) from None
     try:
         options = UpOptions(
             data=data_folder(data),
@@ -106,7 +106,7 @@ def up(
         )
         code = run(options)
     except LaunchError as error:
-        raise CliError(str(error)) from None
+        raise refusal(error) from None
     raise typer.Exit(code)
 
 

@@ -17,6 +17,8 @@ async def audit(deps: Deps, record: RunDep) -> Audit:
     stores, not from counters. `lost` and `duplicated` are always 0; `unknown` counts tasks whose
     entries Redis has lost."""
     account = await deps.store.ledger.audit(record.id)
-    if problem := await anyio.to_thread.run_sync(lost_commit, deps.volume.root, record):
+    if problem := await anyio.to_thread.run_sync(
+        lost_commit, deps.volume.root, record, deps.settings.redis_url.get_secret_value()
+    ):
         account.unknown.append(problem)
     return account

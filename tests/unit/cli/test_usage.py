@@ -11,7 +11,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from services.cli.main import root
-from services.cli.output import CliError
+from services.cli.output import CliError, refusal, show_error
 
 
 @pytest.mark.parametrize("flag", ["--only", "--without"])
@@ -64,3 +64,8 @@ def test_every_command_takes_json_except_those_that_the_readme_names() -> None:
         return [] if "--json" in options else [name.strip()]
 
     assert without(get_command(root), "") == ["up", "keys link", "keys revoke"]
+
+
+def test_an_error_of_several_lines_is_printed_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    show_error(refusal(ValueError("it is lost\n  run a\x1b\n    headrace recover")), as_json=False)
+    assert capsys.readouterr().err == ("error: it is lost\n  run a\\u001b\n    headrace recover\n")

@@ -31,6 +31,15 @@ def test_each_start_has_a_heading(tmp_path: Path) -> None:
     assert (tmp_path / "gateway.log").read_text().endswith(" python -m reward\n")
 
 
+def test_the_error_of_a_part_is_its_last_words_without_the_log_before(tmp_path: Path) -> None:
+    log = LogFile(tmp_path / "gateway.log")
+    writer = log.open(("one",))
+    os.write(writer, b"starting\nerror: Redis has lost\n  run a\n    headrace recover\n")
+    assert log.error() == "Redis has lost\n  run a\n    headrace recover"
+    os.write(writer, b"stopped\n")
+    assert log.error() == ""
+
+
 def test_a_full_log_moves_aside_while_its_writer_goes_on(tmp_path: Path) -> None:
     log = LogFile(tmp_path / "gateway.log", limit=100)
     writer = log.open(("one",))

@@ -10,6 +10,7 @@ from services.launch import LaunchError
 from services.launch.redis import (
     Listening,
     config,
+    explained,
     find_server,
     no_room,
     parse_version,
@@ -107,3 +108,22 @@ def test_redis_is_not_started_if_it_would_end_at_once(tmp_path: Path) -> None:
     assert no_room(tmp_path, 2 * free) == waits
     away = tmp_path / "away"
     assert no_room(away) == f"until the volume of {away} can be read: No such file or directory"
+
+
+def test_unreadable_files_of_redis_are_told_with_the_cause_first_and_the_command(
+    tmp_path: Path,
+) -> None:
+    log = (
+        "redis exited with code 1 at each of its 5 starts. The last lines of x:\n"
+        "    9:M 1 Nov 2026 05:55:08.918 * Server initialized\n"
+        "    9:M 1 Nov 2026 05:55:08.930 # Bad file format reading the append only file a.aof: "
+        "make a backup of your AOF file, then use ./valkey-check-aof --fix <filename>"
+    )
+    with pytest.raises(LaunchError) as raised, explained(tmp_path):
+        raise LaunchError(log)
+    lines = str(raised.value).splitlines()
+    assert lines[:2] == [
+        f"Redis cannot read its files in {tmp_path / 'redis'}",
+        "  Bad file format reading the append only file a.aof",
+    ]
+    assert lines[-2].endswith(f" recover --data {tmp_path}")
