@@ -15,9 +15,11 @@ from rich import markup
 from services.cli.options import AsJson, GatewayURL, connect
 from services.cli.output import CliError, ago, escape, out, print_json, size, table
 from services.cli.runs.overrides import set_value
+from services.contracts.wording import counted
 
 commands = typer.Typer(help="Upload, list, show and remove datasets.", no_args_is_help=True)
 
+FILES = "a .jsonl, .json, .csv, .parquet or .tar file"
 Name = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
 
 
@@ -104,7 +106,7 @@ def _paths(file: str) -> list[Path]:
         Path(name) for name in sorted(glob.glob(file), key=_by_numbers) if os.path.isfile(name)
     ]
     if not files:
-        raise CliError(f"{file} does not exist: name a .jsonl, .csv or .parquet file")
+        raise CliError(f"{file} does not exist: name {FILES}")
     return files
 
 
@@ -204,8 +206,10 @@ def _added(record: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(record)
         return
+    # An older gateway does not tell them apart.
+    done = "[green]added[/]" if record.get("added", True) else "there already:"
     out.print(
-        f"[green]added[/] [bold]{escape(record['name'])}[/] ({record['rows']:,} rows, "
+        f"{done} [bold]{escape(record['name'])}[/] ({counted(record['rows'], 'row')}, "
         f"id {record['id']})"
     )
     for line in (_mapping(record["mapping"]), *_left_over(record), *record["notes"]):
@@ -214,8 +218,9 @@ def _added(record: dict[str, Any], as_json: bool) -> None:
         out.print(f"[yellow]warning[/] {escape(warning)}")
     if record["duplicates"]:
         out.print(
-            f"[yellow]warning[/] {record['duplicates']:,} rows have the prompt and answer of an "
-            "earlier row: runs sample these prompts more often than the others"
+            "[yellow]warning[/] runs sample prompts more often that are there more than once: "
+            f"{counted(record['duplicates'], 'repetition')} of the prompt and answer of an earlier "
+            "row"
         )
 
 
@@ -284,8 +289,9 @@ def show(
         print_json({**record, "preview": preview})
         return
     out.print(
-        f"[bold]{escape(record['name'])}[/]  {record['rows']:,} rows in "
-        f"{len(record['segments'])} segment(s), id {record['id']}, from {escape(record['source'])}"
+        f"[bold]{escape(record['name'])}[/]  {counted(record['rows'], 'row')} in "
+        f"{counted(len(record['segments']), 'segment')}, "
+        f"id {record['id']}, from {escape(record['source'])}"
     )
     if record["defaults"]:
         verifiers = ", ".join(reward["verifier"] for reward in record["defaults"]["rewards"])

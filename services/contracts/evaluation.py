@@ -84,6 +84,9 @@ class EvaluationRecord(BaseModel):
     step: int = Field(description="The step after which it was due.")
     version: str = Field(description="The version that answers, as LINEAGE:NUMBER.")
     samples: int = Field(description="Completions per row.")
+    temperature: float | None = Field(
+        None, description="Their temperature. Null: from before it was noted."
+    )
     rows: int = Field(description="Rows to answer.")
     answered: int = Field(0, description="Rows that have their answers.")
     state: EvaluationState = Field(
@@ -112,6 +115,7 @@ def record_of(run: str, request: EvaluationRequest, state: EvaluationState) -> E
         step=request.step,
         version=request.version,
         samples=request.set.samples,
+        temperature=request.set.sampling.temperature,
         rows=request.rows,
         state=state,
         asked=request.asked,

@@ -47,6 +47,9 @@ class RunSummary(BaseModel):
     resume_from: str | None = Field(
         None, description="The run whose checkpoint this one continues."
     )
+    resume_step: int | None = Field(
+        None, description="The step of that checkpoint. Null: it continues no checkpoint."
+    )
     chain: str | None = Field(None, description="The chain that it is a step of.")
     created: float = Field(description="Unix seconds.")
     started: float | None = Field(None, description="When it first ran, in Unix seconds.")

@@ -57,8 +57,8 @@ def guess_format(filename: str, head: bytes) -> Format:
     if head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"["):
         return "jsonl"
     raise UnsupportedFormat(
-        f"cannot tell the format of {filename!r}: upload a .jsonl, .csv or .parquet file, or name "
-        "the format (jsonl, csv, parquet, tar)"
+        f"cannot tell the format of {filename!r}: upload a .jsonl, .json, .csv, .parquet or "
+        ".tar file, or name the format (jsonl, csv, parquet, tar)"
     )
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import xxhash
 
 from services.contracts.rows.dataset import Row
+from services.contracts.wording import counted
 from services.datasets.chats import KNOWN
 from services.datasets.columns import ColumnMapping, Source, value_of
 from services.datasets.row_checks import MAX_COLUMNS, names_in
@@ -95,13 +96,13 @@ class Findings:
         rows, said = len(self._prompts), [*self._of_columns()]
         if self.equal_pairs:
             said.append(
-                f"{self.equal_pairs:,} rows were left out: their chosen answer equals the rejected "
-                "one, so there is nothing to learn from them"
+                f"{counted(self.equal_pairs, 'row was', 'rows were')} left out: their chosen "
+                "answer equals the rejected one, so there is nothing to learn"
             )
         if repeated := _distinct(self._pairs) - _distinct(self._prompts):
             said.append(
-                f"{repeated:,} rows have the prompt of an earlier row, and another answer: check "
-                "that the prompt has all columns that the answer depends on"
+                f"{counted(repeated, 'row has', 'rows have')} the prompt of an earlier row, and "
+                "another answer: check that the prompt has all columns that the answer depends on"
             )
         if self._mapping is None or self._mapping.answer is None:
             return said
@@ -116,8 +117,9 @@ class Findings:
             )
         if self._whole and self._whole == self._floats:
             said.append(
-                f"{self._whole:,} answers are whole numbers written as {self._float}: as "
-                "text they differ from numbers without a point (verifier exact)"
+                f"{counted(self._whole, 'answer is a whole number', 'answers are whole numbers')} "
+                f"written as {self._float}: as text they differ from numbers without a point "
+                "(verifier exact)"
             )
         return said
 
@@ -177,18 +179,18 @@ class Findings:
             )
         for name, count in self._texts.items():
             said.append(
-                f"{count:,} rows have the text of a missing value, like 'None' or 'nan', in column "
-                f"{name!r}"
+                f"{counted(count, 'row has', 'rows have')} the text of a missing value, like "
+                f"'None' or 'nan', in column {name!r}"
             )
         if self._written:
             said.append(
-                f"the prompts of {self._written:,} rows are text that looks like a list of "
-                "messages: the policy would read the brackets; write them as JSON, not as text"
+                f"{counted(self._written, 'prompt is', 'prompts are')} text that looks like a list "
+                "of messages: the policy would read the brackets; write them as JSON, not as text"
             )
         for role, count in self._roles.items():
             said.append(
-                f"{count:,} chats have turns of {role[:60]!r}, which many chat templates leave "
-                f"out; known are {', '.join(KNOWN)}"
+                f"{counted(count, 'chat has', 'chats have')} turns of {role[:60]!r}, which many "
+                f"chat templates leave out; known are {', '.join(KNOWN)}"
             )
         return said
 

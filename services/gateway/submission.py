@@ -24,6 +24,7 @@ from services.contracts.config.episodes import (
 from services.contracts.config.model import lora_of
 from services.contracts.preview import Rendering
 from services.contracts.records import DatasetRecord, RunRecord, RunState
+from services.contracts.wording import counted
 from services.estimate.answer import Estimate
 from services.gateway.dataset_check import Datasets, check_categories, check_datasets
 from services.gateway.dataset_defaults import with_defaults
@@ -193,7 +194,9 @@ async def accept(
     max_steps = _length(config, datasets.get("data.dataset"), mixture.epoch_rows, problems)
     trained_by = previous if previous is not None and previous.max_steps != 0 else None
     if trained_by and max_steps is not None and max_steps <= trained_by.committed_step:
-        trained = f"the run that is resumed has trained {trained_by.committed_step} steps"
+        trained = (
+            f"the run that is resumed has trained {counted(trained_by.committed_step, 'step')}"
+        )
         problems.append(("training.max_steps", f"is {max_steps}, and {trained}: set it higher"))
     if problems:
         raise refusal(problems)
@@ -221,6 +224,7 @@ async def accept(
         from_datasets=from_datasets,
         preview=rendering.first,
         resume_from=previous.id if previous else None,
+        resume_step=previous.committed_step if previous and previous.checkpoint else None,
         created=time.time(),
         max_steps=max_steps,
         dataset_rows=mixture.rows,
@@ -361,10 +365,9 @@ def _repeated_rows(
     batch = config.algorithm.prompts_per_step
     if batch <= rows:
         return []
-    has = "1 row" if rows == 1 else f"{rows:,} rows"
     return [
-        f"algorithm.prompts_per_step: a step has {batch:,} prompts, and an epoch only {has}: each "
-        f"step takes each row about {batch / rows:.3g} times"
+        f"algorithm.prompts_per_step: a step has {counted(batch, 'prompt')}, and an epoch only "
+        f"{counted(rows, 'row')}: each step takes each row about {batch / rows:.3g} times"
     ]
 
 
@@ -390,7 +393,7 @@ def _length(
         problems.append(
             (
                 "training.epochs",
-                f"{epochs:g} epochs over {rows} rows make no step of {batch} prompts: "
+                f"{epochs:g} × {counted(rows, 'row')} make no step of {counted(batch, 'prompt')}: "
                 "lower algorithm.prompts_per_step, or set training.max_steps",
             )
         )

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from services.contracts.model_paths import CRITIC, MODEL_PATHS, POLICY, REFERENCE, path_at
-from services.contracts.records import RunRecord
+from services.contracts.records import RunRecord, RunSummary
 from services.contracts.weights import ADAPTER_CONFIG
+from services.contracts.wording import predicate
 from services.models.errors import UnusableFolder
 from services.models.folder import ModelFolder, check_folder
 
@@ -73,6 +74,11 @@ def _model_paths(config: dict[str, Any], goes_on: bool = False) -> list[str]:
     return [path for path in paths if path is not None]
 
 
+def begins_after(run: RunSummary, before: RunSummary) -> int:
+    """The last step that `run` has from `before`, the run that it resumes."""
+    return before.committed_step if run.resume_step is None else run.resume_step
+
+
 async def run_with_step(
     run: RunRecord, step: int | None, get: Callable[[str], Awaitable[RunRecord | None]]
 ) -> RunRecord:
@@ -80,7 +86,7 @@ async def run_with_step(
     finds a run by its id. Without a step, return `run`, which has the current checkpoint."""
     while step is not None and run.resume_from is not None:
         before = await get(run.resume_from)
-        if before is None or before.damage or step > before.committed_step:
+        if before is None or before.damage or step > begins_after(run, before):
             break
         run = before
     return run
@@ -90,7 +96,7 @@ def checkpoint_of(run: RunRecord, root: Path, step: int | None = None) -> str:
     """Return the run's current checkpoint, or that of `step`, relative to the data volume `root`.
     Raises ValueError if it is missing."""
     if run.checkpoint is None:
-        raise ValueError(f"run {run.name} ({run.id}) is {run.state} and has no checkpoint")
+        raise ValueError(f"run {run.name} ({run.id}) {predicate(run.state)} and has no checkpoint")
     if step is None or step == run.committed_step:
         return run.checkpoint
     folder = Path(run.checkpoint).parent

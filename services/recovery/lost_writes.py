@@ -9,6 +9,7 @@ from pathlib import Path
 import anyio.to_thread
 
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
+from services.contracts.wording import counted
 from services.recovery.copies import Commit, kept_datasets, kept_runs, newest_commit
 from services.recovery.key_copies import KeyCopy, lost_keys
 from services.runtime.commands import program
@@ -42,8 +43,8 @@ class Losses:
             *(late(run, commit) for run, commit in self.behind),
             *(f"run {run.name} ({run.id}) has files, and no record in Redis" for run in self.runs),
             *(
-                f"dataset {item.name} ({item.id}) has {item.rows} rows in files, and no record of "
-                "them in Redis"
+                f"dataset {item.name} ({item.id}) has {counted(item.rows, 'row')} in files, and "
+                "Redis has no record of all of them"
                 for item in self.datasets
             ),
             *(

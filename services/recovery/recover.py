@@ -16,9 +16,9 @@ from typing import NamedTuple
 import anyio
 import anyio.to_thread
 
-from services.contracts.counts import counted
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.contracts.rows.task import TaskPosition
+from services.contracts.wording import counted
 from services.recovery.copies import (
     Commit,
     commits,
@@ -63,7 +63,7 @@ async def recover(store: Store, data: Path, losses: Losses) -> Recovered:
     steps: dict[str, int] = {}
     for dataset in losses.datasets:
         await store.datasets.put(dataset)
-        done.append(f"dataset {dataset.name} is there again, with {dataset.rows} rows")
+        done.append(f"dataset {dataset.name} is there again, with {counted(dataset.rows, 'row')}")
     for key in losses.keys:
         await store.api_keys.add(key.digest, key.record)
         done.append(f"API key {key.record.name} ({key.record.id}) is accepted again")

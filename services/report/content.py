@@ -9,6 +9,7 @@ import yaml
 
 from services.contracts.pass_at import in_short
 from services.contracts.records import RunState
+from services.contracts.wording import counted
 from services.report.facts import (
     Difference,
     Facts,
@@ -95,9 +96,9 @@ def _result(facts: Facts, other: Facts | None) -> Iterator[Part]:
     before = _steps_before(facts)
     if before:
         yield Paragraph(f"It continues run {record['resume_from']} from step {before:,}.")
-    trained = f"{record['step']:,}{of} steps"
+    trained = f"{record['step']:,}{of} steps" if of else counted(record["step"], "step")
     if before:
-        trained = f"{record['step'] - before:,} steps, to step {record['step']:,}{of}"
+        trained = f"{counted(record['step'] - before, 'step')}, to step {record['step']:,}{of}"
     yield Paragraph(f"It trained {trained}{_lasted(facts)}.")
     if sentences := nothing_learned(facts):
         yield Paragraph(" ".join(sentences))
@@ -202,7 +203,7 @@ def _data(facts: Facts) -> Iterator[Part]:
     used = facts.record.get("dataset_rows") or ()
     for i, component in enumerate([data, *data["mix"]] if data.get("mix") else ()):
         # Only the learner knows the rows that a supervised run takes from each dataset.
-        taken = [f"{used[i]:,} rows"] if used else []
+        taken = [f"{counted(used[i], 'row')}"] if used else []
         taken += [
             f"{key} {component[key]:g}" for key in ("repeats", "weight") if component.get(key)
         ]
@@ -239,7 +240,7 @@ def _reward(reward: Row) -> str:
 
 def _about(dataset: Row) -> str:
     source = f", from {dataset['source']}" if dataset.get("source") else ""
-    return f"{dataset['name']} ({dataset['id']}): {dataset['rows']:,} rows{source}"
+    return f"{dataset['name']} ({dataset['id']}): {counted(dataset['rows'], 'row')}{source}"
 
 
 def _configuration(facts: Facts, other: Facts | None) -> Iterator[Part]:
@@ -317,7 +318,7 @@ def _answers(facts: Facts) -> Iterator[Part]:
                 reward = "none" if sample["reward"] is None else f"{sample['reward']:.3g}"
                 yield Paragraph(
                     f"In {when} (step {sample['step']}), {_place(sample)}: reward {reward}, "
-                    f"{sample['status']}, {sample['tokens']} tokens."
+                    f"{sample['status']}, {counted(sample['tokens'], 'token')}."
                 )
                 yield Code(_cut(sample["prompt"]))
                 yield Code(_cut(sample["completion"]))

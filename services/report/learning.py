@@ -18,7 +18,8 @@ def nothing_learned(facts: Facts) -> list[str]:
     rewards = sorted({float(row["reward/mean"]) for row in equal})
     value = f"{rewards[0]:.4g}" if len(rewards) == 1 else "the same number"
     if len(equal) == len(steps):
-        sentences = [f"It learned nothing: in all {len(steps):,} steps every reward was {value}."]
+        which = "its only step" if len(steps) == 1 else f"all {len(steps):,} steps"
+        sentences = [f"It learned nothing: in {which} every reward was {value}."]
     else:
         sentences = [
             f"In {len(equal):,} of {len(steps):,} steps every reward was {value}: those steps "

@@ -72,10 +72,16 @@ def earlier(folder: Path) -> Iterator[tuple[int, Path]]:
     """Yield step and folder of each checkpoint before `folder` of the same run, newest first.
     Checkpoints of dead lineages were deleted when `folder` was committed."""
     before = NAME.fullmatch(folder.name)
-    if before is None or not folder.parent.is_dir():
+    for step, path in others(folder):
+        if before is not None and step < int(before[1]):
+            yield step, path
+
+
+def others(folder: Path) -> Iterator[tuple[int, Path]]:
+    """Yield step and folder of each other checkpoint of the run that `folder` is one of, newest
+    first."""
+    if not folder.parent.is_dir():
         return
     named = ((NAME.fullmatch(path.name), path) for path in folder.parent.iterdir())
-    checkpoints = [(int(match[1]), path) for match, path in named if match]
-    for step, path in sorted(checkpoints, reverse=True):
-        if step < int(before[1]):
-            yield step, path
+    checkpoints = [(int(match[1]), path) for match, path in named if match and path != folder]
+    yield from sorted(checkpoints, reverse=True)

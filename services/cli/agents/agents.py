@@ -12,6 +12,7 @@ from services.cli.agents.players import Player, Players, patiently
 from services.cli.interrupts import interruptible
 from services.cli.options import AsJson, Data, GatewayURL, Run, connect, data_folder
 from services.cli.output import FINAL, CliError, out, print_json
+from services.contracts.wording import counted
 
 
 class RewardFrom(StrEnum):
@@ -106,6 +107,7 @@ def agents(
     if as_json:
         print_json({"run": ended, "sessions": played, "without_reward": failed})
     else:
-        out.print(f"{played} sessions, {failed} without a reward. {ended['name']} {ended['state']}")
+        sessions = f"{counted(played, 'session')}, {failed} without a reward"
+        out.print(f"{sessions}. {ended['name']} {ended['state']}")
     if ended["state"] != "succeeded":
         raise CliError(f"run {record['id']} {ended['state']}: {ended['reason']}")

@@ -10,6 +10,7 @@ import typer
 
 from services.cli.options import AsJson, Data, data_folder
 from services.cli.output import CliError, out, print_json, refusal, size
+from services.contracts.wording import counted
 
 if TYPE_CHECKING:
     from services.backup.archive import Index
@@ -107,6 +108,6 @@ def _carry_out(
         print_json(asdict(index))
         return
     out.print(
-        f"[green]done[/]: {index.runs} runs, {index.datasets} datasets, {size(index.bytes)} in "
-        f"{index.files:,} files"
+        f"[green]done[/]: {counted(index.runs, 'run')}, {counted(index.datasets, 'dataset')}, "
+        f"{size(index.bytes)} in {counted(index.files, 'file')}"
     )

@@ -18,6 +18,7 @@ from services.cli.host import demo_agents
 from services.cli.interrupts import interruptible
 from services.cli.output import INTERRUPTED, CliError, err, refusal
 from services.cli.runs.chains import watch_chain
+from services.contracts.wording import counted
 from services.launch import LaunchError, Stack, UpOptions
 from services.runtime.commands import pasted
 from services.settings import Settings
@@ -188,7 +189,7 @@ def _accuracy(api: Gateway, record: dict[str, Any], options: Options) -> dict[st
     if not options.as_json:
         print(
             f"\nHeld-out accuracy on sums that carry: {accuracies[0]:.3f} before, "
-            f"{accuracies[-1]:.3f} after {record['step']} steps.",
+            f"{accuracies[-1]:.3f} after {counted(record['step'], 'step')}.",
             flush=True,
         )
     return {"accuracy_before": accuracies[0], "accuracy_after": accuracies[-1]}

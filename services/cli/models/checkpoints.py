@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.cli.options import data_folder, folder_source
 from services.cli.output import FINAL, CliError
+from services.contracts.wording import predicate
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway
@@ -15,7 +16,8 @@ def run_with_step(api: "Gateway", record: dict[str, Any], step: int | None) -> d
     since."""
     while step is not None and record["resume_from"] is not None:
         before: dict[str, Any] = api.get(f"/v1/runs/{record['resume_from']}")
-        if step > before["committed_step"]:
+        began = record.get("resume_step")
+        if step > (before["committed_step"] if began is None else began):
             break
         record = before
     return record
@@ -28,7 +30,8 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
     if record["checkpoint"] is None:
         yet = "" if record["state"] in FINAL else " yet"
         raise CliError(
-            f"run {record['name']} ({record['id']}) is {record['state']} and has no checkpoint{yet}"
+            f"run {record['name']} ({record['id']}) {predicate(record['state'])} and has no "
+            f"checkpoint{yet}"
         )
     path = data / str(record["checkpoint"])
     if not path.is_dir():
@@ -37,7 +40,7 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
             "with --data or HEADRACE_DATA"
         )
     if step is None:
-        return _whole(path)
+        return _whole(path, record["id"])
     # A crash may have left one of the same step that was written earlier.
     checkpoints = sorted(
         path.parent.glob(f"step-{step:06d}-*"), key=lambda folder: folder.stat().st_mtime
@@ -48,13 +51,19 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
             f"run {record['name']} ({record['id']}) has no checkpoint of step {step}; it has those "
             f"of {', '.join(map(str, kept))}: raise training.keep_checkpoints to keep more"
         )
-    return _whole(checkpoints[-1])
+    return _whole(checkpoints[-1], record["id"])
 
 
-def _whole(checkpoint: Path) -> Path:
+def _whole(checkpoint: Path, run: str) -> Path:
+    """Return `checkpoint`. Raises CliError if it is damaged, with the newest whole one of the
+    run."""
     # It brings httpx, which other commands do not need.
-    from services.volume.checkpoint import damage
+    from services.volume.checkpoint import damage, others
 
-    if problem := damage(checkpoint):
-        raise CliError(f"{problem}: name an earlier step with RUN@STEP")
-    return checkpoint
+    problem = damage(checkpoint)
+    if problem is None:
+        return checkpoint
+    whole = next((step for step, path in others(checkpoint) if damage(path) is None), None)
+    if whole is None:
+        raise CliError(f"{problem}, and the run has no other checkpoint that is whole")
+    raise CliError(f"{problem}. The newest whole one is that of step {whole}: name {run}@{whole}")

@@ -18,6 +18,7 @@ from services.cli.output import (
     state,
 )
 from services.cli.runs.overrides import Set, overrides_from
+from services.contracts.wording import counted
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway
@@ -132,8 +133,8 @@ def compare(
     if as_json:
         print_json(comparison)
         return
-    out.print(f"[bold]{escape(id)}[/] of run {comparison['evaluation']['run']}")
-    _print_comparison(comparison)
+    out.print(_named(api, comparison["evaluation"]), soft_wrap=True)
+    _print_comparison(api, comparison)
 
 
 def _absolute(model: str) -> str:
@@ -221,7 +222,7 @@ def _progress(view: dict[str, Any]) -> str:
         return f"{run['name']} ({run['id']}) is {run['state']}{reason}"
     tenth = max(1, evaluation["rows"] // 10)
     answered = evaluation["answered"] // tenth * tenth
-    return f"{run['name']}: {answered} of {evaluation['rows']} rows answered{reason}"
+    return f"{run['name']}: {answered} of {counted(evaluation['rows'], 'row')} answered{reason}"
 
 
 def _shown(
@@ -237,7 +238,7 @@ def _shown(
         return
     _print_evaluation(api, mine)
     if comparison is not None:
-        _print_comparison(comparison)
+        _print_comparison(api, comparison)
 
 
 def _with_interval(metrics: dict[str, float], name: str) -> str:
@@ -262,13 +263,17 @@ def _print_evaluation(api: "Gateway", view: dict[str, Any]) -> None:
         for name, value in metrics.items()
         if name.startswith("pass_at_")
     ]
-    lines.append(("rows", f"{evaluation['rows']} × {evaluation['samples']} answers"))
-    if metrics.get("failed"):
-        lines.append(("not answered", f"{metrics['failed']:.0f} rows, which count as wrong"))
+    asked = f"{counted(evaluation['rows'], 'row')}, {counted(evaluation['samples'], 'answer')} each"
+    # An older gateway does not tell the temperature.
+    if (temperature := evaluation.get("temperature")) is not None:
+        asked += f", at temperature {temperature:g}"
+    lines.append(("rows", asked))
+    if failed := int(metrics.get("failed", 0)):
+        lines.append(("not answered", f"{counted(failed, 'row')}: an unanswered row is wrong"))
     if "tokens_mean" in metrics:
         cut = f", {metrics['truncated']:.1%} of the answers cut off"
-        length = f"{metrics['tokens_mean']:.0f} tokens, 95 % up to {metrics['tokens_p95']:.0f}"
-        lines.append(("length", length + cut))
+        length = f"{metrics['tokens_mean']:.0f} tokens on average, 95 % up to "
+        lines.append(("length", f"{length}{metrics['tokens_p95']:.0f}{cut}"))
     for name, value in lines:
         out.print(f"  {name:<14}{escape(value)}")
     for name, figures in evaluation["categories"].items():
@@ -279,16 +284,24 @@ def _print_evaluation(api: "Gateway", view: dict[str, Any]) -> None:
 
 def _of_category(figures: dict[str, float]) -> str:
     name = "accuracy" if "accuracy" in figures else "reward"
-    return f"{name} {figures[name]:.3f} on {figures['rows']:.0f} rows"
+    return f"{name} {figures[name]:.3f} on {counted(int(figures['rows']), 'row')}"
 
 
-def _print_comparison(view: dict[str, Any]) -> None:
-    comparison, other = view["comparison"], view["against"]
+def _named(api: "Gateway", evaluation: dict[str, Any]) -> str:
+    """An evaluation by its run and step, in rich's markup."""
+    run = api.get(f"/v1/runs/{evaluation['run']}")
+    # A run that only evaluates has no steps.
+    step = f" at step {evaluation['step']}" if run["max_steps"] != 0 else ""
+    return f"[bold]{escape(run['name'])}[/] ({run['id']}){step}"
+
+
+def _print_comparison(api: "Gateway", view: dict[str, Any]) -> None:
+    comparison = view["comparison"]
     tests = {"mcnemar": "McNemar's exact test", "sign_flip": "sign-flip permutation test"}
     out.print(
-        f"\nagainst [bold]{escape(other['id'])}[/] of run {other['run']}, "
-        f"on {comparison['rows']} rows: {comparison['metric']} "
-        f"{comparison['value']:.3f} against {comparison['other']:.3f}"
+        f"\nagainst {_named(api, view['against'])}, on {counted(comparison['rows'], 'row')}: "
+        f"{comparison['metric']} {comparison['value']:.3f} against {comparison['other']:.3f}",
+        soft_wrap=True,
     )
     out.print(
         f"  difference    {comparison['difference']:+.3f} "
@@ -304,4 +317,4 @@ def _print_comparison(view: dict[str, Any]) -> None:
         out.print(f"  [{colour}]row {row['row']}[/]  {row['other']:.2f} → {row['value']:.2f}")
     left = view["better"] + view["worse"] - len(comparison["changed"])
     if left > 0:
-        out.print(f"  [dim]and {left} more rows[/]")
+        out.print(f"  [dim]and {counted(left, 'more row')}[/]")

@@ -11,6 +11,7 @@ from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import CliError, out, print_below, print_json, table
 from services.cli.runs.samples import number, show_reasons
 from services.contracts.pass_at import in_short
+from services.contracts.wording import counted
 from services.runtime.terminal import one_line
 
 
@@ -79,7 +80,7 @@ def evaluations(
 
 def described(evaluation: dict[str, Any]) -> str:
     """An evaluation in one line."""
-    rows = f"{evaluation['answered']}/{evaluation['rows']} rows"
+    rows = f"{evaluation['answered']}/{counted(evaluation['rows'], 'row')}"
     text = f"{evaluation['id']}  step {evaluation['step']}  {rows}"
     figures = evaluation["metrics"]
     name = "accuracy" if "accuracy" in figures else "reward"
@@ -88,11 +89,13 @@ def described(evaluation: dict[str, Any]) -> str:
     text = f"{text}  {name} {figures[name]:.3f}"
     if f"{name}_low" in figures:
         text += f" [{figures[f'{name}_low']:.3f}, {figures[f'{name}_high']:.3f}]"
+    if (temperature := evaluation.get("temperature")) is not None:
+        text += f"  temperature {temperature:g}"
     passed = [f"{key.replace('pass_at_', 'pass@')} {figures[key]:.3f}"
               for key in in_short(figures) if key.startswith("pass_at_")]  # fmt: skip
     if "tokens_mean" in figures:
         passed.append(
-            f"{figures['tokens_mean']:.0f} tokens (p95 {figures['tokens_p95']:.0f}, "
+            f"{figures['tokens_mean']:.0f} tokens on average (p95 {figures['tokens_p95']:.0f}, "
             f"{figures['truncated']:.0%} truncated)"
         )
     return one_line("  ".join([text, *passed]))
@@ -126,7 +129,8 @@ def _show(row: dict[str, Any]) -> None:
     print_below(row["prompt"])
     for sample in row["samples"]:
         cut = ", truncated" if sample["truncated"] else ""
-        head = f"  reward {number(sample['reward'])} {sample['status']}, {sample['tokens']} tokens"
+        head = f"  reward {number(sample['reward'])} {sample['status']}, "
+        head += counted(sample["tokens"], "token")
         out.print(Text(one_line(head + cut), "dim"), soft_wrap=True)
         show_reasons(sample)
         print_below(sample["text"])

@@ -6,6 +6,7 @@ import typer
 
 from services.cli.output import FAILED, escape, out, print_json, table
 from services.cli.runs.rendered import show_checked
+from services.contracts.wording import counted
 from services.estimate.parts import WORDS
 
 UNKNOWN_GPU = "a GPU; none of this pool is known"
@@ -38,7 +39,7 @@ def _show(answer: dict[str, Any]) -> None:
     show_checked(answer)
     # An older gateway knows no mixtures.
     for share in answer.get("mixture") or ():
-        rows = f"{share['per_epoch']:,} of an epoch's rows, from {share['rows']:,} rows"
+        rows = f"{share['per_epoch']:,} of an epoch's rows, from {counted(share['rows'], 'row')}"
         out.print(f"[bold]dataset[/]  {escape(share['name'])}: {share['share']:.0%}, {rows}")
     estimate = answer["estimate"]
     if estimate is None:
@@ -56,7 +57,7 @@ def _show(answer: dict[str, Any]) -> None:
         named = host | {"gpu": "free for it"}
         table(("", "memory"), list(_rows(named, "a host that is not known")), "")
     if answer["max_steps"] is not None:
-        out.print(f"[bold]length[/]   {answer['max_steps']:,} steps")
+        out.print(f"[bold]length[/]   {counted(answer['max_steps'], 'step')}")
     out.print("[bold]disk[/]     of the data volume")
     disk = estimate["disk"] | {"gpu": "free"}
     table(("", "disk"), list(_rows(disk, "a volume that is not known")), "")

@@ -9,6 +9,7 @@ from services.cli.output import escape, out, print_json
 from services.cli.runs.overrides import Set
 from services.cli.runs.rendered import show_checked, show_rendering
 from services.cli.runs.submit import run_request
+from services.contracts.wording import counted
 
 
 def preview(
@@ -42,4 +43,5 @@ def preview(
     show_checked({**answer, "preview": None})
     show_rendering(answer)
     if not answer["rows"]:
-        out.print(f"[dim]{escape(dataset)} has {answer['total']:,} rows: none from {start} on[/]")
+        total = counted(answer["total"], "row")
+        out.print(f"[dim]{escape(dataset)} has {total}: none from {start} on[/]")

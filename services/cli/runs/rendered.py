@@ -7,6 +7,7 @@ from typing import Any
 from rich import markup
 
 from services.cli.output import escape, out
+from services.contracts.wording import counted
 from services.runtime import terminal
 
 TRAINED = "⟦", "⟧"
@@ -42,7 +43,7 @@ def show_rendering(rendering: dict[str, Any]) -> None:
 def show_row(row: dict[str, Any], form: str | None) -> None:
     """Print one row, its reference, and verdicts on that."""
     which = f", {row['answer']}" if row["answer"] else ""
-    counts = "" if row["tokens"] is None else f", {row['tokens']:,} tokens"
+    counts = "" if row["tokens"] is None else f", {counted(row['tokens'], 'token')}"
     if row["trained_tokens"] is not None:
         counts += f", {row['trained_tokens']:,} of them trained {TRAINED[0]}so{TRAINED[1]}"
     by = "" if row["problem"] else FORMS.get(form or "", ", as the chat template gets it")

@@ -1,12 +1,14 @@
 """`headrace runs`, `watch`, `cancel` and `rm`."""
 
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import (
+    FINAL,
     CliError,
     ago,
     err,
@@ -19,12 +21,16 @@ from services.cli.output import (
     table,
 )
 from services.cli.runs.chains import Found, find, follow_chain
+from services.contracts.wording import counted
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway
 
 PAGE = 1000
 """Runs asked for at once."""
+END_SECONDS = 30.0
+"""Time for a run to end after `cancel --now`. Its learner needs a second or two."""
+POLL_SECONDS = 0.3
 
 
 def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
@@ -90,29 +96,51 @@ def cancel(
     named = find(api, run)
     before = named.record
     record = api.post(f"{named.path}/cancel", params={"now": now})
+    again = before["state"] in ("cancelling", "cancelled")
+    over = before["state"] == "cancelled" or (again and not now)
+    if now and not over and named.kind == "run":
+        record = _ended(api, record)
     if as_json:
         print_json(record)
         return
-    again = before["state"] in ("cancelling", "cancelled")
     name = f"{escape(record['name'])} ({record['id']})"
-    over = before["state"] == "cancelled" or (again and not now)
     out.print(f"{state(record['state'])} {name}" + " already, nothing to do" * over)
     if now and not over and named.kind == "run":
-        out.print(escape(what_is_lost(before)), soft_wrap=True)
+        out.print(escape(what_is_lost(record)), soft_wrap=True)
+
+
+def _ended(api: "Gateway", record: dict[str, Any]) -> dict[str, Any]:
+    """Return the record of a run once it has ended, or as it is after END_SECONDS."""
+    deadline = time.monotonic() + END_SECONDS
+    while record["state"] not in FINAL and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+        record = api.get(f"/v1/runs/{record['id']}")
+    return record
 
 
 def what_is_lost(run: dict[str, Any]) -> str:
-    """Say what `cancel --now` ends of the work of `run`, a record from before it."""
+    """Say which work `cancel --now` has lost of a run, by its record from after the call."""
     if run["started"] is None:
         return "It had not started: nothing is lost."
-    kept = run["committed_step"]
+    kept, trained = run["committed_step"], run["step"]
+    if run["state"] not in FINAL:
+        return (
+            "It has not ended yet: it ends once its learner notices. The steps after its newest "
+            f"checkpoint, now that of step {kept}, will be lost."
+        )
+    resume = f"`headrace resume {run['id']}`"
     if run["checkpoint"] is None:
-        return f"It had no checkpoint: its {run['step']} steps and the groups in flight are lost."
-    after = f" Steps {kept + 1} to {run['step']} are lost, unless they were still saved."
-    lost = after if run["step"] > kept else ""
+        lost = f"its {counted(trained, 'step')} and " if trained else ""
+        return (
+            f"It has no checkpoint: {lost}the groups in flight are lost. {resume} begins it anew."
+        )
+    lost = "No step is lost."
+    if trained > kept:
+        steps = f"Step {trained}" if trained == kept + 1 else f"Steps {kept + 1} to {trained}"
+        lost = f"{steps} {'is' if trained == kept + 1 else 'are'} lost."
     return (
-        f"Its checkpoint of step {kept} stays.{lost} Groups in flight are dropped. "
-        f"`headrace resume {run['id']}` goes on after the checkpoint, and samples them again."
+        f"It keeps its checkpoint of step {kept}. {lost} Groups in flight are dropped. "
+        f"{resume} goes on after the checkpoint, and samples them again."
     )
 
 
@@ -159,7 +187,7 @@ def _confirm(ordered: list[Found]) -> None:
         record = target.record
         size = f"step {steps_done(record) or 0}" if target.kind == "run" else ""
         if target.kind == "chain":
-            size = f"{sum(len(step['runs']) for step in record['steps'])} runs"
+            size = f"{counted(sum(len(step['runs']) for step in record['steps']), 'run')}"
         name = f"[bold]{escape(record['name'])}[/]"
         # Not where --json goes.
         err.print(f"{record['id']}  {name}  {state(record['state'])}  {size}")

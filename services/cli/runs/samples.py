@@ -7,6 +7,7 @@ from rich.text import Text
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import out, print_below, print_json
+from services.contracts.wording import counted
 from services.runtime.terminal import one_line
 
 
@@ -40,7 +41,7 @@ def show(sample: dict[str, Any]) -> None:
     """Print one answer."""
     facts = [
         f"advantage {number(sample['advantage'])}",
-        f"{sample['tokens']} tokens, {sample['finish_reason']}",
+        f"{counted(sample['tokens'], 'token')}, {sample['finish_reason']}",
         f"{origin(sample)}, task {sample['task']}",
         f"version {', '.join(map(str, sample['versions'])) or '–'}",
     ]

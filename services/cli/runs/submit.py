@@ -233,6 +233,8 @@ def _submit(
     record = api.post("/v1/runs", json=given)
     if not as_json:
         show_checked(record)
+        if (step := record.get("resume_step")) is not None:
+            out.print(f"it continues run {record['resume_from']} from step {step}")
     if not follow:
         if as_json:
             print_json(record)

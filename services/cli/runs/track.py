@@ -13,6 +13,7 @@ import typer
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import INTERRUPTED, CliError, err, escape, out, print_json
+from services.contracts.wording import counted
 
 
 def track(
@@ -64,4 +65,4 @@ def track(
     if as_json:
         print_json({"run": record["id"], "state": state, "rows": rows, **places})
     else:
-        out.print(f"[green]tracked[/] {rows:,} rows; the run is over: {state}")
+        out.print(f"[green]tracked[/] {counted(rows, 'row')}; the run is over: {state}")

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from services.contracts.events import Event
+from services.contracts.wording import counted
 from services.runtime.terminal import one_line
 
 REWARD = "reward/mean"
@@ -97,7 +98,7 @@ def line_of(event: Event, max_steps: int | None) -> str:
         of = f" of {data['name']}" if "name" in data else ""
         low, high = data.get(f"{name}_low"), data.get(f"{name}_high")
         interval = "" if low is None or high is None else f" [{low:.3f}, {high:.3f}]"
-        rows = f"{data['rows']:.0f} rows{of}"
+        rows = f"{counted(int(data['rows']), 'row')}{of}"
         return f"evaluation at step {data['step']}: {name} {value:.3f}{interval} on {rows}"
     if event.kind == "checkpoint":
         return f"checkpoint at step {data.get('step')}: {data.get('directory')}"

@@ -5,6 +5,7 @@ from typing import Any
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import duration, escape, out, print_json, state, table, worker_state
 from services.cli.runs.chains import find, present_run, show_chain
+from services.contracts.wording import counted
 
 FINE = ("none", "over")
 
@@ -79,7 +80,7 @@ def _tasks(diagnosis: dict[str, Any]) -> None:
         out.print(
             escape(
                 f"evaluation of step {evaluation['step']} on {evaluation['name']}: "
-                f"{evaluation['answered']} of {evaluation['rows']} rows answered, "
+                f"{evaluation['answered']} of {counted(evaluation['rows'], 'row')} answered, "
                 f"{evaluation['held']} being worked on by {by}{waiting}"
             ),
             soft_wrap=True,

@@ -6,6 +6,7 @@ from http import HTTPStatus
 import msgspec
 
 from services.contracts.records import RunRecord, RunState, WorkerRecord
+from services.contracts.wording import predicate
 from services.gateway.openai.errors import SessionProblem
 
 LATEST = "latest"
@@ -83,10 +84,12 @@ def _nobody(run: RunRecord) -> SessionProblem:
             "folder for vLLM"
         )
     if run.state.ending:
+        succeeded = run.state is RunState.SUCCEEDED
+        more = " --set training.max_steps=N" if succeeded and run.max_steps else ""
         return not_found(
-            f"{name} is {run.state} and no worker serves it any more: `headrace chat {run.id}` "
-            f"loads its newest checkpoint, `headrace export {run.id} FOLDER` makes a folder for "
-            f"vLLM, and `headrace resume {run.id}` trains on"
+            f"{name} {predicate(run.state)}, and no worker serves it any more: `headrace chat "
+            f"{run.id}` loads its newest checkpoint, `headrace export {run.id} FOLDER` makes a "
+            f"folder for vLLM, and `headrace resume {run.id}{more}` continues its training"
         )
     waits = (
         "its workers are starting, or it has none: `headrace workers` lists them"

@@ -18,6 +18,7 @@ from services.contracts.chains import (
     viewed,
 )
 from services.contracts.config import ConfigError
+from services.contracts.wording import predicate
 from services.gateway.chains.advance import advance, run_of
 from services.gateway.chains.deletion import delete_chain
 from services.gateway.chains.submission import (
@@ -192,8 +193,8 @@ async def resume(deps: Deps, chain: ChainDep, resumption: Resumption) -> ChainVi
     if planned is chain or after.step.run != run:
         raise Problem(
             HTTPStatus.CONFLICT,
-            f"chain {chain.name} ({chain.id}) is {chain.state}: only one that has failed or was "
-            "cancelled can be resumed",
+            f"chain {chain.name} ({chain.id}) {predicate(chain.state)}: only one that has "
+            "failed or was cancelled can be resumed",
         )
     log.info("chain resumed", chain=chain.id, step=step.name, run=run)
     await advance(deps, chain.id)

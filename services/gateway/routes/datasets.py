@@ -80,6 +80,7 @@ class Uploaded(DatasetRecord):
         description="Columns that are in neither prompt nor answer. Rows keep them for verifiers."
     )
     duplicates: int = Field(description="Rows with the prompt and answer of an earlier row.")
+    added: bool = Field(description="False: a dataset of this name had these rows already.")
     notes: list[str] = Field(description="Guesses about how the files were read.")
     warnings: list[str] = Field(description="Probable mistakes, each with a count.")
 
@@ -184,6 +185,7 @@ async def upload(
         mapping=imported.mapping,
         left_over=imported.left_over,
         duplicates=imported.duplicates,
+        added=kept.created == record.created,
         notes=imported.notes,
         warnings=imported.warnings + unread,
     )

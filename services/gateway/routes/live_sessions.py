@@ -10,6 +10,7 @@ from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.episodes import Sessions
 from services.contracts.records import RunRecord
 from services.contracts.sessions import live_id, session_id
+from services.contracts.wording import predicate
 from services.gateway.dependencies import Deps, RunDep
 from services.gateway.routes.session_groups import LeasedSession
 from services.gateway.sessions.admission import most_bytes, most_session_bytes, serving_versions
@@ -114,5 +115,6 @@ async def open_session(deps: Deps, run: RunDep, request: Request, new: NewSessio
 def _over(run: RunRecord) -> Problem:
     return Problem(
         HTTPStatus.CONFLICT,
-        f"run {run.id} is {run.state} and opens no sessions any more: {run.reason or 'it is done'}",
+        f"run {run.id} {predicate(run.state)} and opens no sessions any more: "
+        f"{run.reason or 'it is done'}",
     )

@@ -107,7 +107,9 @@ async def _queued(deps: Dependencies, accepted: Accepted) -> RunRecord:
     await keep_record(deps, record.id)
     deps.references.tell(record.id, accepted.unfinished)
     log.info("run queued", run=record.id, name=record.name, kind=record.kind, pool=record.pool)
-    return (await detailed(deps, [record]))[0]
+    # The store has added the checkpoint and the step of a run that is resumed.
+    queued = await deps.store.runs.get(record.id) or record
+    return (await detailed(deps, [queued]))[0]
 
 
 @router.get(

@@ -14,6 +14,7 @@ from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose
 from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import session_id
+from services.contracts.wording import predicate
 from services.datasets.row_checks import DatasetError, check_prompt
 from services.gateway.dependencies import Deps, RunDep
 from services.gateway.sessions.admission import (
@@ -178,7 +179,9 @@ async def _leased(
 ) -> LeasedGroup:
     config, episode = _agents_config(run, client_row)
     if run.state.ending:
-        raise Problem(HTTPStatus.CONFLICT, f"run {run.id} is {run.state}: {run.reason or OVER}")
+        raise Problem(
+            HTTPStatus.CONFLICT, f"run {run.id} {predicate(run.state)}: {run.reason or OVER}"
+        )
     group, lost = None, ""
     if client_row is not None and name:
         group, lost = await _again(deps, run, client_row, name)

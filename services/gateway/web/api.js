@@ -16,12 +16,17 @@ export const remove = (path) => ask(path, { method: "DELETE" });
 export const post = (path, body) =>
   ask(path, { method: "POST", headers: { "content-type": "application/json" }, body: body && JSON.stringify(body) });
 
+const USED_LINK =
+  "This login link was used already, or is older than an hour. `headrace keys link` prints another.";
+
 // A login link brings a token after the #, which no server and no other page gets to see.
 if (location.hash.startsWith("#login=")) {
   const key = location.hash.slice("#login=".length);
   history.replaceState(null, "", location.pathname);
-  // A link that was used already does no harm to the session that it began.
-  await post("v1/session", { key }).catch(() => {});
+  await post("v1/session", { key }).catch((error) => {
+    // Only shown with the form: a used link does no harm to the session that it began.
+    if (error.status === 401) $("key-problem").textContent = USED_LINK;
+  });
 }
 
 addEventListener("hashchange", () => location.hash.startsWith("#login=") && location.reload());

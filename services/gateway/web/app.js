@@ -211,9 +211,9 @@ addEventListener("hashchange", () => {
 });
 
 $("curl").textContent =
-  `KEY="Authorization: Bearer \$HEADRACE_API_KEY"\n` +
-  `curl -H "$KEY" -F name=mine \\\n  -F file=@train.jsonl \\\n  ${location.origin}/v1/datasets\n` +
-  `curl -H "$KEY" \\\n  ${location.origin}/v1/runs \\\n  -H 'content-type: application/json' \\\n` +
+  `echo "Authorization: Bearer KEY" >header\n` +
+  `curl -H @header -F name=mine \\\n  -F file=@train.jsonl \\\n  ${location.origin}/v1/datasets\n` +
+  `curl -H @header \\\n  ${location.origin}/v1/runs \\\n  -H 'content-type: application/json' \\\n` +
   `  -d '{"recipe": "grpo", "config": {\n` +
   `  "model": {"path": "PATH"},\n  "data": {"dataset": "mine"}}}'`;
 showRecipes().catch(() => setTimeout(showRecipes, 5000));

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 from redis.exceptions import ResponseError
 
+from services.contracts.wording import counted
 from services.store.keys import (
     API_KEYS,
     CHAINS,
@@ -105,7 +106,11 @@ class Dumps(StorePart):
         runs = await self._redis.zcard(RUNS)
         datasets = await self._redis.hlen(DATASET_NAMES)
         if runs or datasets or claimed:
-            held = f"{runs} runs and {datasets} datasets" if runs or datasets else "half a backup"
+            held = (
+                f"{counted(runs, 'run')} and {counted(datasets, 'dataset')}"
+                if runs or datasets
+                else "half a backup"
+            )
             raise NotEmpty(f"this Redis holds {held}; a backup goes into an empty one")
         await self._redis.set(RESTORING, backup)
 

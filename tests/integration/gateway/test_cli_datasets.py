@@ -13,11 +13,13 @@ def test_a_dataset_from_add_to_rm(headrace: Headrace, tmp_path: Path) -> None:
     file.write_text("q,a\nhow many?,3\n")
 
     added = headrace("datasets", "add", str(file), "--prompt", "q", "--answer", "a")
+    again = headrace("datasets", "add", str(file), "--prompt", "q", "--answer", "a")
     shown = headrace("datasets", "show", "few")
     listed = json.loads(headrace("datasets", "list", "--json").stdout)
     removed = headrace("datasets", "rm", "few")
 
-    assert "added few (1 rows" in added.stdout, added.stderr
+    assert "added few (1 row, id" in added.stdout, added.stderr
+    assert again.stdout.startswith("there already: few (1 row, id")
     assert "prompts are column 'q', answers are column 'a'" in added.stdout
     assert "prompt: how many?" in shown.stdout
     assert "few" in [record["name"] for record in listed]
@@ -63,7 +65,7 @@ def test_files_of_a_pattern_are_added_together_with_what_was_read_of_them(
     assert lines[3].startswith("warning the files alpaca-…-of-00003 are 3, and 1 of them")
     assert [row["prompt"] for row in parts] == ["2", "10"]
     assert missing.stderr.endswith(
-        "no-*.csv does not exist: name a .jsonl, .csv or .parquet file\n"
+        "no-*.csv does not exist: name a .jsonl, .json, .csv, .parquet or .tar file\n"
     )
 
 

@@ -94,7 +94,11 @@ def write_checkpoint(folder: Path) -> Path:
 
 
 def test_a_run_is_resumed_from_a_step_and_from_the_newest_checkpoint_that_is_whole(
-    api: httpx.Client, submit: Any, in_store: InStore, gateway: GatewayProcess
+    api: httpx.Client,
+    submit: Any,
+    in_store: InStore,
+    gateway: GatewayProcess,
+    headrace: Headrace,
 ) -> None:
     run = submit().json()["id"]
     names = [f"runs/{run}/checkpoints/step-{step:06d}-9f3a1c" for step in (1, 3, 5)]
@@ -108,6 +112,8 @@ def test_a_run_is_resumed_from_a_step_and_from_the_newest_checkpoint_that_is_who
         response = api.post("/v1/runs", json={"resume_from": reference})
         assert response.status_code == 201, response.text
         record = api.get(f"/v1/runs/{response.json()['id']}").json()
+        at = ("checkpoint", "committed_step", "resume_from", "resume_step")
+        assert [response.json()[key] for key in at] == [record[key] for key in at]
         api.post(f"/v1/runs/{record['id']}/cancel")
         return record, [said for said in record["warnings"] if "checkpoint" in said]
 
@@ -117,7 +123,10 @@ def test_a_run_is_resumed_from_a_step_and_from_the_newest_checkpoint_that_is_who
     assert (last["checkpoint"], last["committed_step"], nothing) == (names[2], 5, [])
     named, nothing = resumed(f"{run}@3")
     assert (named["checkpoint"], named["committed_step"], nothing) == (names[1], 3, [])
-    assert (named["step"], named["resume_from"]) == (3, run)
+    assert (named["step"], named["resume_from"], named["resume_step"]) == (3, run, 3)
+    said = headrace("resume", f"{run}@3")
+    assert f"it continues run {run} from step 3" in said.stdout
+    api.post(f"/v1/runs/{said.stdout.split(' as ')[1].split()[0]}/cancel")
     gone = api.post("/v1/runs", json={"resume_from": f"{run}@4"})
     assert (gone.status_code, "it has those of 1, 3, 5" in gone.json()["detail"]) == (409, True)
 

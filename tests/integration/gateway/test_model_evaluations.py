@@ -207,7 +207,7 @@ def test_only_finished_evaluations_of_equal_rows_are_compared(
     place = f"/v1/runs/{mine}/evaluations/000000-sums/comparison"
 
     response = api.get(place, params={"against": failed})
-    assert (response.status_code, "is failed with 0 of 1 rows" in response.text) == (409, True)
+    assert (response.status_code, "is failed with 0 of 1 row: " in response.text) == (409, True)
     response = api.get(place, params={"against": f"{elsewhere}/000000-sums"})
     assert (response.status_code, "on dataset sums" in response.text) == (422, True)
     response = api.get(place, params={"against": f"{elsewhere}/000009-x"})
@@ -244,7 +244,8 @@ def test_the_command_queues_both_sides_and_compares_what_is_there(
         api.post(f"/v1/runs/{run}/cancel")
 
     assert shown.returncode == 0, shown.stderr
-    assert "accuracy 0.667 against 0.333" in shown.stdout
+    assert shown.stdout.startswith(f"mine ({mine})\n")
+    assert f" on sums ({other}), on 3 rows: accuracy 0.667 against 0.333" in shown.stdout
     assert "McNemar's exact test" in shown.stdout
     assert "rows that are better: 1, that are worse: 0" in shown.stdout
     # It waits for the end, which has come.

@@ -153,7 +153,7 @@ def test_every_problem_is_named_by_its_key_at_once(submit: Any) -> None:
         (
             {"training": {"max_steps": None}, "algorithm": {"prompts_per_step": 64}},
             "training.epochs",
-            "1 epochs over 40 rows make no step of 64 prompts",
+            "1 × 40 rows make no step of 64 prompts",
         ),
     ],
 )

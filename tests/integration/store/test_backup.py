@@ -184,7 +184,7 @@ async def test_a_restore_overwrites_no_data(
 ) -> None:
     await scene.start()
     await back_up(store, data, tmp_path / "all.tar", quiet)
-    with pytest.raises(NotEmpty, match="this Redis holds 1 runs"):
+    with pytest.raises(NotEmpty, match="this Redis holds 1 run "):
         await restore(store, tmp_path / "there", tmp_path / "all.tar", quiet)
     await raw.flushall()
     before = files(data)

@@ -111,7 +111,7 @@ async def test_a_pool_forgets_a_run_that_is_missing(scene: Scene, store: Store, 
 
 async def test_a_backup_is_restored_only_into_an_empty_store(scene: Scene, store: Store) -> None:
     await scene.start()
-    with pytest.raises(NotEmpty, match="this Redis holds 1 runs and 1 datasets"):
+    with pytest.raises(NotEmpty, match="this Redis holds 1 run and 1 dataset"):
         await store.dumps.begin("b")
 
 
@@ -124,7 +124,7 @@ async def test_an_interrupted_restore_goes_on_and_another_backup_is_refused(
     await raw.flushall()
     await store.dumps.begin("b")
     await store.dumps.write(next(part for part in parts if part.of == "run"))
-    with pytest.raises(NotEmpty, match="holds 1 runs and 0 datasets"):
+    with pytest.raises(NotEmpty, match="holds 1 run and 0 datasets"):
         await store.dumps.begin("another")
     await put_back(store, parts)
     assert await everything(raw) == before

@@ -138,11 +138,20 @@ def test_the_home_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) ->
     assert request["config"]["algorithm"]["teacher"]["path"] == "/home/ann/y"
 
 
-def test_every_command_refuses_a_damaged_checkpoint(tmp_path: Path) -> None:
+def test_every_command_refuses_a_damaged_checkpoint_and_names_the_newest_whole_one(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "step-000002-a1").mkdir()
     record = {"checkpoint": "step-000002-a1", "name": "r", "id": "a", "state": "succeeded"}
     for step in (None, 2):
-        with pytest.raises(CliError, match=r"step-000002-a1 lacks manifest\.json: name an earlier"):
+        with pytest.raises(CliError, match=r"step-000002-a1 lacks manifest\.json, and the run has"):
+            checkpoint_of(record, tmp_path, step)
+    for whole in ("000000", "000001", "000003"):
+        (tmp_path / f"step-{whole}-a1").mkdir()
+        (tmp_path / f"step-{whole}-a1" / "manifest.json").write_text('{"files": {}}')
+    (tmp_path / "step-000003-a1" / "manifest.json").write_text("")
+    for step in (None, 2):
+        with pytest.raises(CliError, match=r"newest whole one is that of step 1: name a@1$"):
             checkpoint_of(record, tmp_path, step)
 
 

@@ -17,13 +17,13 @@ CHAT = '"[{""role"": ""user"", ""content"": ""x""}]"'
 @pytest.mark.parametrize(
     ("content", "finding"),
     [
-        ("a,1\na,2\n", "1 rows have the prompt of an earlier row, and another answer"),
+        ("a,1\na,2\n", "1 row has the prompt of an earlier row, and another answer"),
         ("a,\nb,2\nc, \n", "2 of 3 rows have an empty answer"),
         ("a,1\nb,1\nc,1\n", 'all rows have the same answer, "1"'),
         ("a,nan\nb,1\nc,None\n", "2 rows have the text of a missing value"),
         ("3+4?;7,7\n5+6?;11,11\nx,2\n", "the prompts of 2 of 3 rows end with their answers"),
         ("a,72.0\nb, -3.00\nc,x\n", "2 answers are whole numbers written as"),
-        (f"{CHAT},2\n", "1 rows are text that looks like a list of messages"),
+        (f"{CHAT},2\n", "1 prompt is text that looks like a list of messages"),
     ],
 )
 def test_probable_mistakes_are_counted(tmp_path: Path, content: str, finding: str) -> None:
@@ -37,14 +37,14 @@ def test_probable_mistakes_are_counted(tmp_path: Path, content: str, finding: st
     [
         (
             {"messages": [{"role": "critic", "content": "x"}], "answer": "1"},
-            "1 chats have turns of 'critic', which many chat templates leave out",
+            "1 chat has turns of 'critic', which many chat templates leave out",
         ),
         (
             {"messages": [{"role": "user", "content": "x"}], "answer": "1", "system": "Be brief."},
             "nothing of column 'system': if the question needs it, delete the dataset and write it "
             "into the chats",
         ),
-        ({"prompt": "x", "answer": 72.0}, "1 answers are whole numbers written as 72.0"),
+        ({"prompt": "x", "answer": 72.0}, "1 answer is a whole number written as 72.0"),
     ],
 )
 def test_probable_mistakes_of_chats_and_numbers_are_counted(

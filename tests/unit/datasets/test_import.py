@@ -168,7 +168,7 @@ def test_a_row_without_the_answer_that_others_have_is_named(imported: Import) ->
 @pytest.mark.parametrize("filename", ["rows.txt", "rows", "rows.zip"])
 def test_an_unknown_format_is_refused_with_the_known_ones(imported: Import, filename: str) -> None:
     content = b"PK" if filename.endswith(".zip") else b"hello"
-    with pytest.raises(UnsupportedFormat, match=r"jsonl, \.csv or \.parquet|unpack it"):
+    with pytest.raises(UnsupportedFormat, match=r"\.json, \.csv, \.parquet or \.tar|unpack it"):
         imported(content, filename)
 
 

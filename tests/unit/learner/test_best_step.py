@@ -73,6 +73,16 @@ async def test_a_step_from_before_a_run_was_resumed_is_found_in_the_run_that_tra
     assert (await run_with_step(runs["b"], 3, get)).id == "b"
 
 
+async def test_a_run_that_resumed_an_earlier_step_has_the_later_ones_itself() -> None:
+    before = record("a", 40)
+    run = record("b", 45, "a").model_copy(update={"resume_step": 20})
+
+    async def get(id: str) -> RunRecord | None:
+        return before
+
+    assert [(await run_with_step(run, step, get)).id for step in (20, 30, 40)] == ["a", "b", "b"]
+
+
 @pytest.mark.parametrize("broken", [math.nan, math.inf])
 def test_a_nan_loss_is_never_the_best(broken: float) -> None:
     def after(*losses: float) -> SupervisedProgress:

@@ -137,7 +137,7 @@ def test_a_report_has_results_curves_time_answers_and_how_to_repeat_it() -> None
     assert "| optimizer.lr | 1e-06 | 1e-05 |" in said
     assert "| publishing weights | 0.0 s | 0.0% |" in said
     assert "| training | 10 s | 50.0% |" in said
-    assert "In the first step (step 1), row 7: reward 1, correct, 1 tokens." in said
+    assert "In the first step (step 1), row 7: reward 1, correct, 1 token." in said
     assert "In the last step (step 2)" in said
     assert "headrace submit ./config.yaml" in said
     pictures = [part for section in found for part in section.parts if isinstance(part, Picture)]
