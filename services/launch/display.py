@@ -19,6 +19,7 @@ from services.runtime.console import EscapingConsole
 
 COLOURS = {
     "ready": "green",
+    "running": "green",
     "starting": "yellow",
     "restarting": "red",
     "failed": "bold red",

@@ -12,7 +12,10 @@ import httpx
 
 from services.runtime.terminal import one_line
 
-State = Literal["waiting", "starting", "ready", "restarting", "stopping", "stopped", "failed"]
+State = Literal[
+    "waiting", "starting", "running", "ready", "restarting", "stopping", "stopped", "failed"
+]
+"""`running`: of a part that has no readiness check."""
 
 NotReady = Callable[[], Awaitable[str | None]]
 """Why a part cannot serve yet, in words that follow its name; None once it can."""

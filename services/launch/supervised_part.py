@@ -178,7 +178,7 @@ class SupervisedPart:
             await _at_most(PROBE_EVERY, asyncio.shield(ended))
             reason = await not_ready() if not_ready else None
         if reason is None and process.returncode is None and not self.leaving.is_set():
-            self._change(state="ready", detail="")
+            self._change(state="ready" if not_ready else "running", detail="")
             self.ready.set()
             self._was_ready |= not_ready is not None
         return await ended

@@ -1,6 +1,8 @@
 """The page shows the words of users, datasets, policies and workers as text, never as markup."""
 
 import asyncio
+import html
+import json
 import re
 import shutil
 import subprocess
@@ -45,6 +47,43 @@ async def hostile_run(store: Store) -> None:
     await store.close()
 
 
+def browsed(url: str, folder: Path) -> str:
+    """The page as a browser shows it, whose cookies are in `folder`."""
+    return subprocess.run(
+        [
+            *(str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
+            *(f"--user-data-dir={folder}", "--virtual-time-budget=12000"),
+            url,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+def test_a_used_login_link_says_so_and_the_curl_commands_of_the_page_work(
+    gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    with httpx.Client(base_url=gateway.url, headers=gateway.headers) as api:
+        link = f"{gateway.url}/#login={api.post('/v1/login').json()['token']}"
+    used = "This login link was used already"
+    first = browsed(link, tmp_path / "first")
+    assert used not in first
+    assert used in browsed(link, tmp_path / "second")
+
+    commands = html.unescape(first.partition('<code id="curl">')[2].partition("</code>")[0])
+    (tmp_path / "train.jsonl").write_text('{"prompt": "1+1", "answer": "2"}\n')
+    key = gateway.headers["Authorization"].removeprefix("Bearer ")
+    pasted = commands.replace("Bearer KEY", f"Bearer {key}")
+    done = subprocess.run(["bash", "-c", pasted], cwd=tmp_path, capture_output=True, check=True)
+    uploaded, submitted = done.stdout.decode().replace("}{", "}\n{").splitlines()
+    assert json.loads(uploaded)["rows"] == 1
+    # PATH is no model of this gateway.
+    assert json.loads(submitted)["problems"][0]["path"] == "model.path"
+
+
 @pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
 def test_a_browser_shows_hostile_names_events_and_answers_as_they_are_written(
     redis_server: RedisServer, gateway: GatewayProcess, tmp_path: Path
@@ -56,17 +95,7 @@ def test_a_browser_shows_hostile_names_events_and_answers_as_they_are_written(
     with httpx.Client(base_url=gateway.url, headers=gateway.headers) as api:
         token = api.post("/v1/login").json()["token"]
 
-    shown = subprocess.run(
-        [
-            *(str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"),
-            *(f"--user-data-dir={tmp_path}", "--virtual-time-budget=12000"),
-            f"{gateway.url}/#login={token}",
-        ],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    ).stdout
+    shown = browsed(f"{gateway.url}/#login={token}", tmp_path)
 
     assert "<title>Headrace</title>" in shown
     assert "<img" not in shown

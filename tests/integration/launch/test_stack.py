@@ -169,7 +169,7 @@ def test_the_lock_of_a_killed_learner_does_not_count_as_a_learner(tmp_path: Path
         options = UpOptions(data=tmp_path / "second", redis_url=first.redis_url)
         part = script("learner", OBEDIENT)
         with Stack(options, planner=lambda o, d: Plan((part,), "", "", "")) as second:
-            assert second.status("learner").state == "ready"
+            assert second.status("learner").state == "running"
 
 
 def test_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_stack_waits_until_its_parts_are_ready(tmp_path: Path) -> None:
     first = Part(name="redis", argv=server, stage=0, not_ready=not_ready)
     stack = stack_of(tmp_path, first, script("learner", OBEDIENT))
     with stack:
-        assert stack.status("learner").state == "ready"
+        assert stack.status("learner").state == "running"
     assert "is not ready: 503 warming up" in seen
 
 
