@@ -13,30 +13,37 @@ from services.datasets.row_checks import MAX_ROW_BYTES, DatasetError, too_large
 
 PATH = "path"
 """The column of the member's path, unless the row has one of this name."""
-LONG_HEADERS = (
-    tarfile.XHDTYPE,
-    tarfile.XGLTYPE,
-    tarfile.SOLARIS_XHDTYPE,
-    tarfile.GNUTYPE_LONGNAME,
-    tarfile.GNUTYPE_LONGLINK,
-)
-MAX_HEADER = 8192
-"""Bytes of such a header; Python reads it in quadratic time. A path has at most 4,096."""
+PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+LONG_NAMES = (tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+MAX_PAX = 2048
+"""Bytes of a PAX header, and of all global ones together. Python reads a PAX header in quadratic
+time, a second for a MiB of such headers, and applies the global ones to each member."""
+MAX_LONG_NAME = 8192
+"""A path has at most 4,096 bytes."""
 
 
-class _Member(tarfile.TarInfo):
-    """A member whose header is bounded."""
+def _bounded_members() -> type[tarfile.TarInfo]:
+    """Return the class for the members of one tar. Its headers are bounded."""
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "_Member":
-        """See TarInfo.frombuf. Raises DatasetError."""
-        found = super().frombuf(buf, encoding, errors)
-        if found.type in LONG_HEADERS and found.size > MAX_HEADER:
-            raise DatasetError(
-                f"a header in the tar has {found.size:,} bytes, and {MAX_HEADER:,} is the most: "
-                "pack the files without extended attributes (tar --format=ustar)"
-            )
-        return found
+    class Member(tarfile.TarInfo):
+        global_bytes = 0
+
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "Member":
+            """See TarInfo.frombuf. Raises DatasetError."""
+            member = super().frombuf(buf, encoding, errors)
+            if member.type == tarfile.XGLTYPE:
+                Member.global_bytes += member.size
+            size = max(member.size, Member.global_bytes)
+            limit = MAX_LONG_NAME if member.type in LONG_NAMES else MAX_PAX
+            if member.type in (*PAX, *LONG_NAMES) and size > limit:
+                raise DatasetError(
+                    f"the headers in the tar have {size:,} bytes, and {limit:,} is the most: pack "
+                    "the files without extended attributes (tar --format=gnu)"
+                )
+            return member
+
+    return Member
 
 
 def tar_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, Any]]:
@@ -45,7 +52,7 @@ def tar_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, Any]]:
     number, left_out, example = 0, 0, ""
     try:
         # Not `r|*`: what else could be packed inside is not counted.
-        with tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as source:
+        with tarfile.open(fileobj=file, mode="r|", tarinfo=_bounded_members()) as source:
             for member in source:
                 rows = _rows(source, member)
                 if rows is None:

@@ -36,8 +36,17 @@ log = get_logger(__name__)
 OLDEST = (6, 2)
 """The oldest version that Headrace supports and is tested with. Debian 11 still ships 6.0."""
 SOCKET = "redis.sock"
-UNREADABLE = ("reading the append only file", "reading or opening the append", "loading DB", "CRC")
-"""In the log of Redis 6.2 to 7, before it ends because of its files."""
+UNREADABLE = (
+    "reading the append only file",
+    "reading or opening the append",
+    "Unable to obtain the AOF file",
+    "AOF MANIFEST FILE ERROR",
+    "loading DB",
+    "Wrong RDB checksum",
+    "Internal error in RDB reading",
+    "RDB ERROR DETECTED",
+)
+"""In the log of Redis 6.2 to 8 and Valkey 8 to 9, before they end because of their files."""
 NEWER = "RDB format version"
 """In the log, too, if a newer server has written them."""
 FORBIDDEN = "-config +config|get -module -debug -replicaof -slaveof -acl"

@@ -16,6 +16,7 @@ from services.launch.redis import (
     parse_version,
     servers_here,
     socket_in,
+    unreadable,
     write_config,
 )
 
@@ -127,3 +128,23 @@ def test_unreadable_files_of_redis_are_told_with_the_cause_first_and_the_command
         "  Bad file format reading the append only file a.aof",
     ]
     assert lines[-2].endswith(f" recover --data {tmp_path}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "# Bad file format reading the append only file: make a backup of your AOF file",
+        "# Wrong RDB checksum expected: (725d0f8d1377459c) but got (1ac1082df6f8c79)",
+        "# Internal error in RDB reading offset 0, function at rdb.c:2845 -> Unknown RDB encoding",
+        "# Short read or OOM loading DB. Unrecoverable error, aborting now.",
+        "# Unable to obtain the AOF file appendonly.aof.2.base.rdb length. stat: No such file",
+        "*** FATAL AOF MANIFEST FILE ERROR ***",
+    ],
+)
+def test_every_message_of_redis_about_damaged_files_is_understood(line: str) -> None:
+    assert unreadable(f"redis exited with code 1\n    12:M 28 Nov 2026 {line}\n    the last line")
+
+
+def test_files_of_a_newer_server_are_not_called_damaged() -> None:
+    newer = "# Can't handle RDB format version 80\n# Internal error in RDB reading offset 0"
+    assert not unreadable(newer)
