@@ -74,8 +74,9 @@ chaos: setup ## each kind of kill once, with a scripted generator (part of make 
 	@$(BIN)/python -m pytest tests/chaos
 
 .PHONY: test-chaos
-test-chaos: setup ## each kind of kill once, against a real vLLM
+test-chaos: setup ## each kind of kill once and 6 power cuts, against a real vLLM
 	@HEADRACE_CHAOS_VLLM=real $(BIN)/python -m pytest tests/chaos
+	@HEADRACE_CHAOS_VLLM=real $(BIN)/python -m tests.chaos.power_cuts 6
 
 .PHONY: test-compose
 test-compose: setup ## the CPU profile of docker-compose.yml in real containers, killed in turn: 15 minutes

@@ -7,6 +7,7 @@ the other user cannot read this checkout, perhaps.
 
 import json
 import os
+import signal
 import socket
 import sys
 
@@ -37,9 +38,18 @@ def listed(path: str) -> str:
         return type(error).__name__
 
 
+def killed(pid: int) -> str:
+    """Send SIGTERM. Return the name of the error."""
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except OSError as error:
+        return type(error).__name__
+    return ""
+
+
 def answered(question: list[str]) -> str:
-    """["tcp", HOST, PORT, REQUEST], ["unix", PATH, REQUEST] (@ for an abstract name) or ["read",
-    PATH]."""
+    """["tcp", HOST, PORT, REQUEST], ["unix", PATH, REQUEST] (@ for an abstract name), ["read",
+    PATH] or ["kill", PID]."""
     match question:
         case ["tcp", host, port, request]:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -49,6 +59,8 @@ def answered(question: list[str]) -> str:
             return said(name, socket.AF_UNIX, request)
         case ["read", path]:
             return listed(path)
+        case ["kill", pid]:
+            return killed(int(pid))
     raise ValueError(question)
 
 

@@ -1,13 +1,15 @@
 """Another user of the machine gets nowhere: every port asks for a key, no file can be read.
 
-With root the other user is `nobody`. Without it the same questions are asked by this user, and the
-modes of files and folders show that others are kept out.
+With root the installation is `daemon`'s, and the other user is `nobody`. Without it the same
+questions are asked by this user, and the modes of files and folders show that others are kept out.
 """
 
+import contextlib
 import json
 import os
 import re
 import signal
+import site
 import stat
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -31,6 +34,8 @@ from tests.integration.launch.conditions import eventually
 from tests.security.listening import abstract_sockets, listening_ports, unix_sockets
 
 NOBODY = 65534 if os.geteuid() == 0 else 0
+DAEMON = 1
+ROOT = Path(__file__).parents[2]
 SECRETS = ("api-key", "reward-key")
 
 
@@ -72,20 +77,43 @@ def folder() -> Iterator[Path]:
         yield Path(made)
 
 
+def as_ordinary_user(folder: Path) -> tuple[str, dict[str, str], dict[str, Any]]:
+    """Return the interpreter, the environment and the options of `Popen` for an installation of an
+    ordinary user in `folder`. It stays this user's if `daemon` can use no interpreter or not read
+    this checkout."""
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
+    if not NOBODY:
+        return sys.executable, environment, {}
+    paths = os.pathsep.join([str(ROOT), *site.getsitepackages()])
+    theirs = environment | {"PYTHONPATH": paths, "HOME": str(folder)}
+    user = {"user": DAEMON, "group": DAEMON, "extra_groups": []}
+    system = f"/usr/bin/python3.{sys.version_info.minor}"
+    for python in (sys.executable, system):
+        with contextlib.suppress(OSError, subprocess.CalledProcessError):
+            imports = [python, "-c", "import services.cli.main, uvicorn"]
+            subprocess.run(imports, check=True, cwd=folder, env=theirs, **user)
+            for path in (folder, *folder.iterdir()):
+                os.chown(path, DAEMON, DAEMON)
+            return python, theirs, user
+    return sys.executable, environment, {}
+
+
 @pytest.fixture(scope="module")
 def up(folder: Path) -> Iterator[Up]:
     """All parts that listen for others, as the command starts them."""
     data, output = folder / "data", folder / "output.txt"
     # Made by an earlier version, or by hand: it has to be closed.
     data.mkdir(mode=0o755)
+    python, environment, user = as_ordinary_user(folder)
     arguments = ("up", "--data", str(data), "--port", "0", "--reward-port", "0")
     with output.open("w") as said:
         process = subprocess.Popen(
-            [sys.executable, "-m", "services.cli", *arguments, "--only", "redis,gateway,reward"],
+            [python, "-m", "services.cli", *arguments, "--only", "redis,gateway,reward"],
             stdout=said,
             stderr=subprocess.STDOUT,
             preexec_fn=die_with(os.getpid()),
-            env={k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")},
+            env=environment,
+            **user,
         )
     try:
         eventually(lambda: "Ctrl-C stops" in output.read_text() or process.poll() is not None)
@@ -187,10 +215,16 @@ def test_no_secret_stands_in_a_list_of_processes(up: Up) -> None:
     for pid in up.pids:
         command = Path(f"/proc/{pid}/cmdline").read_text()
         assert not any(secret in command for secret in secrets), command
-    if NOBODY:
-        assert set(asked([["read", f"/proc/{pid}/environ"] for pid in up.pids])) == {
-            "PermissionError"
-        }
+
+
+def test_no_process_can_be_read_or_ended_by_another_user(up: Up) -> None:
+    if not NOBODY:
+        pytest.skip("one user alone")
+    files = ("environ", "mem", "maps", "fd", "cwd/.")
+    questions = [["read", f"/proc/{pid}/{file}"] for pid in up.pids for file in files]
+    questions += [["kill", str(pid)] for pid in up.pids]
+    assert set(asked(questions)) == {"PermissionError"}
+    assert len(marked({INSTANCE: json.loads((up.data / "up.json").read_text())["instance"]})) > 3
 
 
 def test_no_secret_is_logged(up: Up) -> None:
