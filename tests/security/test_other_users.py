@@ -86,7 +86,7 @@ def as_ordinary_user(folder: Path) -> tuple[str, dict[str, str], dict[str, Any]]
         return sys.executable, environment, {}
     paths = os.pathsep.join([str(ROOT), *site.getsitepackages()])
     theirs = environment | {"PYTHONPATH": paths, "HOME": str(folder)}
-    user = {"user": DAEMON, "group": DAEMON, "extra_groups": []}
+    user: dict[str, Any] = {"user": DAEMON, "group": DAEMON, "extra_groups": []}
     system = f"/usr/bin/python3.{sys.version_info.minor}"
     for python in (sys.executable, system):
         with contextlib.suppress(OSError, subprocess.CalledProcessError):
