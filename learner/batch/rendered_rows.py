@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
+from learner.batch.row_counts import counted
 from learner.batch.sft_rows import RowTokenizer, TokenRow, UnusableRow
 from services.contracts.config import RLConfig, SFTConfig, parse_config
 from services.contracts.config.episodes import Tools
@@ -49,7 +50,13 @@ def rendered(job: PreviewJob, tokenizer: Any) -> Rendering:
     ]
     looked = job.rows[:1] if form == "chat_template" else []
     idle = [name for asked in looked for name in _idle(asked, config, tokenizer, unread)]
-    return Rendering(form=form, rows=rows, unread_variables=unread, idle_variables=idle)
+    return Rendering(
+        form=form,
+        rows=rows,
+        unread_variables=unread,
+        idle_variables=idle,
+        counts=counted(job, config, tokenizer),
+    )
 
 
 def _idle(

@@ -171,7 +171,7 @@ class RowTokenizer:
         return int(self._tokenizer.eos_token_id)
 
     def _check_known(self, tokens: npt.NDArray[np.int64], text: str) -> None:
-        unknown = self._tokenizer.unk_token_id
+        unknown = unknown_id(self._tokenizer)
         if unknown is None or not (tokens == unknown).any():
             return
         raise ValueError(
@@ -293,12 +293,20 @@ def _token_row(
     return TokenRow(tokens, kept_spans, sizes.astype(np.int16))
 
 
+def unknown_id(tokenizer: Any) -> int | None:
+    """Return the id that stands for text without a token of its own. Return None if there is none,
+    as in GPT-2's vocabulary, which names its end of text so."""
+    ids = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    return None if tokenizer.unk_token_id in ids else tokenizer.unk_token_id
+
+
 def lacking(text: str, tokenizer: Any) -> list[str]:
     """Return the characters of `text` that the tokenizer has no token for, sorted."""
+    unknown = unknown_id(tokenizer)
 
     def known(character: str) -> bool:
         ids = tokenizer(character, add_special_tokens=False)["input_ids"]
         # Some tokenizers drop blanks by design and encode them with the next word.
-        return tokenizer.unk_token_id not in ids and (bool(ids) or character.isspace())
+        return (unknown is None or unknown not in ids) and (bool(ids) or character.isspace())
 
     return sorted(character for character in set(text) if not known(character))

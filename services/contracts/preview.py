@@ -17,6 +17,19 @@ class AskedRow(BaseModel):
     columns: dict[str, Any] = {}
 
 
+class CountedRows(BaseModel):
+    """Rows of one dataset to count, with how its prompts are asked."""
+
+    template: str
+    system: str | None
+    rows: list[AskedRow]
+    most: int | None
+    """Tokens of the longest usable row. None: nobody knows."""
+    roomy: int | None
+    """Tokens of the longest prompt that leaves an answer `sampling.max_tokens`. None: nobody knows,
+    or the rows are not prompts."""
+
+
 class PreviewJob(BaseModel):
     """A request to the child process."""
 
@@ -27,6 +40,8 @@ class PreviewJob(BaseModel):
     rows: list[AskedRow]
     characters: int
     """Most that is shown of a row."""
+    counted: dict[str, CountedRows] = {}
+    """By the keys that name the datasets."""
 
 
 class RenderedPiece(BaseModel):
@@ -72,6 +87,32 @@ class RenderedRow(BaseModel):
     problem: str | None = Field(None, description="Why it cannot be rendered.")
 
 
+class RowCounts(BaseModel):
+    """Counts over all rows of a dataset, or over evenly chosen rows of a large one."""
+
+    rows: int = Field(0, description="Rows that were rendered.")
+    fewest_tokens: int = Field(0, description="Of the shortest row.")
+    most_tokens: int = Field(0, description="Of the longest row.")
+    too_long: int = Field(0, description="Rows that have more tokens than a row may have.")
+    crowded: int = Field(
+        0, description="Prompts that leave an answer fewer tokens than `sampling.max_tokens`."
+    )
+    unusable: int = Field(0, description="Rows that cannot be rendered. `rows` leaves them out.")
+    first_unusable: tuple[int, str] | None = Field(
+        None, description="The first such row, and why it cannot be rendered."
+    )
+    unknown: int = Field(
+        0, description="Prompts with characters that the tokenizer has no token for."
+    )
+    unknown_characters: list[str] = Field(
+        default_factory=list, description="Some of these characters."
+    )
+    left_out: dict[str, int] = Field(
+        default_factory=dict,
+        description="Prompts with `tool_calls` or results of tools that the model would not read.",
+    )
+
+
 class Rendering(BaseModel):
     """Rows, and what rendered them."""
 
@@ -89,6 +130,9 @@ class Rendering(BaseModel):
         default_factory=list,
         description="Names of texts in `data.chat_template_kwargs` that the chat template "
         "mentions, and without which the first row is the same.",
+    )
+    counts: dict[str, RowCounts] = Field(
+        default_factory=dict, description="By the keys that name the datasets: `data.dataset`, …"
     )
     note: str | None = Field(
         None, description="Why there is no row, or what rows lack that the model will read."

@@ -281,7 +281,7 @@ def check_trust(deps: Dependencies, config: RLConfig | SFTConfig) -> Problems:
 def check_context(folder: ModelFolder, config: RLConfig | SFTConfig) -> Problems:
     """A problem for sequences longer than the model's positions, and for packed rows as long as
     these that do not make up a step."""
-    positions = _positions(folder.config)
+    positions = positions_of(folder)
     if isinstance(config, SFTConfig):
         try:
             config.longest_row(positions)
@@ -316,8 +316,9 @@ def check_experts(folder: ModelFolder, config: RLConfig) -> Problems:
     ]
 
 
-def _positions(config: dict[str, Any]) -> int | None:
-    """Longest sequence by a model's config; None if the config leaves it open."""
+def positions_of(folder: ModelFolder | None) -> int | None:
+    """Longest sequence of a model by its config; None if the config leaves it open."""
+    config = folder.config if folder is not None else {}
     # Scaled rotary positions go further than the number says.
     scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
     plain = scaling.get("rope_type", scaling.get("type", "default")) == "default"

@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections import OrderedDict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +23,7 @@ from services.contracts.config.episodes import Sessions, Tools
 from services.contracts.config.model import ScratchModel
 from services.contracts.preview import (
     AskedRow,
+    CountedRows,
     PreviewJob,
     RenderedPiece,
     RenderedRow,
@@ -80,9 +82,10 @@ class Previews:
         dataset: DatasetRecord | None,
         tokenizer: Path | None,
         shown: Shown,
+        counted: Mapping[str, CountedRows] | None = None,
     ) -> Rendering:
         """Rows of `dataset`, the first one of the config. `tokenizer`: its folder; None: it is not
-        here."""
+        here. `counted`: rows to count, which takes a tokenizer."""
         if dataset is None:
             return Rendering(note=NO_ROWS)
         reader = DatasetReader(self._volume, dataset)
@@ -94,7 +97,18 @@ class Previews:
         elif isinstance(config, RLConfig) and isinstance(config.rollout.episode, Sessions):
             lacking = AGENTS
         elif tokenizer is not None:
-            rendering = await self._rendered(config, tokenizer, by_index, shown.characters)
+            asked = [
+                AskedRow(index=at, prompt=row.prompt, answer=row.answer, columns=row.columns)
+                for at, row in by_index.items()
+            ]
+            job = PreviewJob(
+                config=config.model_dump(mode="json"),
+                folder=str(tokenizer),
+                rows=asked,
+                characters=shown.characters,
+                counted=dict(counted or {}),
+            )
+            rendering = await self._rendered(job)
             lacking = rendering.note or ""
         if rendering is None or not rendering.rows:
             plain = [
@@ -109,25 +123,12 @@ class Previews:
         ]
         return rendering.model_copy(update={"rows": referred})
 
-    async def _rendered(
-        self,
-        config: RLConfig | SFTConfig,
-        folder: Path,
-        rows: dict[int, Row],
-        characters: int,
-    ) -> Rendering:
-        asked = [
-            AskedRow(index=at, prompt=row.prompt, answer=row.answer, columns=row.columns)
-            for at, row in rows.items()
-        ]
-        whole = config.model_dump(mode="json")
-        job = PreviewJob(
-            config=whole, folder=str(folder), rows=asked, characters=characters
-        ).model_dump_json()
+    async def _rendered(self, asked: PreviewJob) -> Rendering:
+        job = asked.model_dump_json()
         sections = {"type", "model", "data", "objective"}
-        read = [whole.get(key) for key in sorted(sections)]
-        files = await anyio.to_thread.run_sync(_contents, folder)
-        state = [read, files, characters, [request.model_dump() for request in asked]]
+        read = [asked.config.get(key) for key in sorted(sections)]
+        files = await anyio.to_thread.run_sync(_contents, Path(asked.folder))
+        state = [read, files, asked.model_dump(exclude={"config", "folder"})]
         key = xxhash.xxh3_128_hexdigest(json.dumps(state).encode())
         if (kept := self._kept.get(key)) is not None:
             return kept

@@ -1,10 +1,7 @@
-"""Problems and warnings from the rows of a submission: rows that cannot be rendered, a template or
-a system message that chats do not get, variables that the chat template does not read."""
+"""Warnings from the rows of a submission: a template or a system message that chats do not get,
+variables that the chat template does not read."""
 
 from collections.abc import Mapping
-
-import numpy as np
-from numpy.typing import NDArray
 
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.base import keys_of
@@ -12,70 +9,12 @@ from services.contracts.config.data import PromptOptions, placeholders
 from services.contracts.preview import Rendering
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.rendering import SYSTEM
-from services.datasets import DatasetReader, rows_with_parts
-from services.gateway.model_check import Problems
-from services.gateway.previews import Shown
+from services.datasets import DatasetReader
 from services.volume import Volume
 
-LOOKED_AT = 5
-"""Rows of a submission that are rendered, evenly spaced. The first one is shown."""
 MOST_COUNTED = 1000
 """Rows of a dataset that are read to count chats."""
 PLAIN = PromptOptions().template
-
-
-Parts = Mapping[str, NDArray[np.int64]]
-"""The rows with each part of a chat that a template may leave out, by the part's name."""
-
-
-def first_rows(dataset: DatasetRecord | None, parts: Parts) -> Shown:
-    """Choose the rows of a submission that are rendered: some of all rows, and some with each of
-    `parts`. Row 0 is the first."""
-    every = range(dataset.rows if dataset else 1)
-    return Shown(sorted({*_spaced(every), *part_rows(parts).indices}))
-
-
-def part_rows(parts: Parts) -> Shown:
-    """Choose among the rows with `parts` alone."""
-    return Shown(sorted({row for rows in parts.values() for row in _spaced(rows)}))
-
-
-def _spaced(rows: range | NDArray[np.int64]) -> list[int]:
-    last = len(rows) - 1
-    return [int(rows[last * step // (LOOKED_AT - 1)]) for step in range(LOOKED_AT)]
-
-
-def parts_of(config: RLConfig | SFTConfig, dataset: DatasetRecord | None, volume: Volume) -> Parts:
-    """The rows of `dataset` with parts that a supervised run learns, and a template may leave
-    out."""
-    if dataset is None or not isinstance(config, SFTConfig):
-        return {}
-    return rows_with_parts(DatasetReader(volume, dataset))
-
-
-def unusable_rows(
-    rendering: Rendering,
-    config: RLConfig | SFTConfig,
-    key: str,
-    dataset: DatasetRecord,
-    parts: Parts,
-) -> tuple[Problems, list[str]]:
-    """Problems and warnings for rows that cannot be rendered of the dataset that `key` names. A
-    supervised run would fail at any of them, a run of RL leaves it out."""
-    wrong = [row for row in rendering.rows if row.problem]
-    if not wrong:
-        return [], []
-    first = wrong[0]
-    # The learner's reason begins with the row, too.
-    reason = str(first.problem).removeprefix(f"dataset row {first.index}").removeprefix(":").strip()
-    it = "it " if reason.startswith(("has ", "is ", "holds ")) else ""
-    message = f"row {first.index} of {dataset.name} cannot be used: {it}{reason}"
-    for name, rows in parts.items():
-        if f"`{name}`" in str(first.problem):
-            message += f"; {len(rows):,} of its {dataset.rows:,} rows have `{name}`"
-    if isinstance(config, SFTConfig) or len(wrong) == len(rendering.rows):
-        return [(key, message)], []
-    return [], [f"{key}: {message}; the run will leave such rows out"]
 
 
 def template_warnings(rendering: Rendering, config: RLConfig | SFTConfig) -> list[str]:
@@ -105,7 +44,7 @@ def template_use(
     that chats do not get. `datasets`: by the keys that name them."""
     return [
         warning
-        for key, (template, system) in _asked(config).items()
+        for key, (template, system) in asked_of(config).items()
         if (record := datasets.get(f"{key}.dataset")) is not None
         for reader in (DatasetReader(volume, record),)
         for warning in _unreplaced(key, template, system, reader)
@@ -113,7 +52,7 @@ def template_use(
     ]
 
 
-def _asked(config: RLConfig | SFTConfig) -> dict[str, tuple[str, str | None]]:
+def asked_of(config: RLConfig | SFTConfig) -> dict[str, tuple[str, str | None]]:
     """The template and the system message of each dataset, by the section that names it."""
     data = config.data
     asked: dict[str, tuple[str, str | None]] = {"data": (data.template, data.system)}

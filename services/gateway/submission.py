@@ -42,19 +42,13 @@ from services.gateway.model_check import (
     check_models,
     check_tokenizer,
     check_trust,
+    positions_of,
 )
 from services.gateway.previews import Shown
 from services.gateway.references import ReferenceCheck
 from services.gateway.resuming import begins_anew, changed_by_resume, resumable
-from services.gateway.row_check import (
-    Parts,
-    first_rows,
-    part_rows,
-    parts_of,
-    template_use,
-    template_warnings,
-    unusable_rows,
-)
+from services.gateway.row_check import template_use, template_warnings
+from services.gateway.row_counts import count_problems, rows_to_count
 from services.gateway.verifier_check import check_verifiers
 from services.http import Problem
 from services.http.problems import MAX_LISTED
@@ -141,7 +135,8 @@ async def accept(
     rows: range | None = None,
 ) -> Accepted:
     """The record to queue. `steps`: what earlier steps of a chain will have made. `rows`: those
-    that are to be shown; then neither they nor their references are checked. Raises Problem (404
+    that are to be shown; then no reference is checked, and what would refuse the run is a warning
+    if the rows can be shown all the same. Raises Problem (404
     for an unknown recipe or run, 409 for a run that is not over, 422 listing everything that is
     wrong with the config)."""
     resumed = await resumable(deps, submission.resume_from)
@@ -173,6 +168,7 @@ async def accept(
     except ConfigError as error:
         problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
         raise refusal(problems, error.more) from None
+    named = bool(problems)
     problems += check_trust(deps, config)
     problems += await anyio.to_thread.run_sync(check_tokenizer, models)
     if model is not None:
@@ -198,10 +194,13 @@ async def accept(
             f"the run that is resumed has trained {counted(trained_by.committed_step, 'step')}"
         )
         problems.append(("training.max_steps", f"is {max_steps}, and {trained}: set it higher"))
-    if problems:
+    if problems and (named or not rows):
         raise refusal(problems)
-    rendering, row_warnings = await _rendered(deps, config, datasets, models, rows)
-    warnings += row_warnings
+    rendering, unusable, row_warnings = await _rendered(deps, config, datasets, models, rows)
+    problems += unusable
+    if problems and not rows:
+        raise refusal(problems)
+    warnings += _would_refuse(problems) + row_warnings
     pool = submission.pool or (source.pool if source else "default")
     warnings += _repeated_rows(config, datasets.get("data.dataset"), mixture.epoch_rows, max_steps)
     # An evaluation alone trains on nothing.
@@ -241,34 +240,25 @@ async def _rendered(
     datasets: Datasets,
     models: Models,
     rows: range | None,
-) -> tuple[Rendering, list[str]]:
-    """`rows` of the run's dataset, or those that a submission looks at, rendered; and warnings.
-    Raises Problem 422 for a submission whose rows cannot be rendered."""
+) -> tuple[Rendering, Problems, list[str]]:
+    """`rows` of the run's dataset, or the first one, rendered; and problems and warnings of all
+    rows."""
     first = datasets.get("data.dataset")
-    parts: dict[str, Parts] = {}
-    for key, record in datasets.items() if not rows else ():
-        parts[key] = await anyio.to_thread.run_sync(parts_of, config, record, deps.volume)
-    shown = first_rows(first, parts.get("data.dataset", {}))
-    if rows and first:
-        shown = Shown([i for i in rows if i < first.rows])
-    rendering = await deps.previews.of(config, first, models.tokenizer, shown)
-    warnings = template_warnings(rendering, config)
-    warnings += await anyio.to_thread.run_sync(template_use, config, datasets, deps.volume)
-    if rows or first is None:
-        return rendering, warnings
-    unusable, row_warnings = unusable_rows(
-        rendering, config, "data.dataset", first, parts["data.dataset"]
+    shown = Shown([i for i in rows or (0,) if first is None or i < first.rows])
+    positions = positions_of(models.policy)
+    counted = await anyio.to_thread.run_sync(
+        rows_to_count, config, datasets, deps.volume, positions
     )
-    for key, differing in parts.items():
-        # For further datasets, check only the rows with parts that a template may leave out.
-        if differing and key != "data.dataset":
-            other = await deps.previews.of(
-                config, datasets[key], models.tokenizer, part_rows(differing)
-            )
-            unusable += unusable_rows(other, config, key, datasets[key], differing)[0]
-    if unusable:
-        raise refusal(unusable)
-    return rendering, row_warnings + warnings
+    rendering = await deps.previews.of(config, first, models.tokenizer, shown, counted)
+    problems, warnings = count_problems(config, datasets, rendering.counts, positions)
+    warnings += template_warnings(rendering, config)
+    warnings += await anyio.to_thread.run_sync(template_use, config, datasets, deps.volume)
+    return rendering, problems, warnings
+
+
+def _would_refuse(problems: Problems) -> list[str]:
+    """Warnings of a preview, which shows rows of a run that a submission would refuse."""
+    return [f"{key}: a run would be refused: {text}" for key, text in problems]
 
 
 async def keep_record(deps: Dependencies, run: str) -> None:

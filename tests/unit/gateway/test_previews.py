@@ -4,29 +4,27 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
+from learner.batch.row_counts import counted
 from services.contracts.config import RLConfig, SFTConfig, parse_config
-from services.contracts.preview import RenderedRow, Rendering, shortened
+from services.contracts.preview import PreviewJob, Rendering, RowCounts, shortened
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
-from services.gateway import previews, row_check
+from services.gateway import previews, row_check, row_counts
 from services.gateway.previews import Previews, Shown
-from services.gateway.row_check import (
-    Parts,
-    first_rows,
-    part_rows,
-    parts_of,
-    template_use,
-    template_warnings,
-    unusable_rows,
-)
+from services.gateway.row_check import template_use, template_warnings
+from services.gateway.row_counts import count_problems, rows_to_count
 from services.volume import Volume
 from tests.unit.rollout.chat_templates import CALLS, CHATML, tokenizer_of
 
 USER = {"role": "user", "content": "2+2"}
+POSITIONS = 4096
+CONTENT = "m.content if m.role != 'tool' else '' }}"
 GREEDY = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
 
 
@@ -55,7 +53,9 @@ async def test_a_child_process_renders_a_row_once(
     volume = Volume(tmp_path)
     record = dataset(volume, Row(prompt="2+2", answer={"tests": ["4"]}), Row(prompt="1+1"))
     shows = Previews(volume)
-    found = await shows.of(config(), record, model, Shown([0, 1]))
+    counts = rows_to_count(config(), {"data.dataset": record}, volume, POSITIONS)
+    found = await shows.of(config(), record, model, Shown([0, 1]), counts)
+    assert found.counts["data.dataset"].rows == 2
     texts = ["".join(piece.text for piece in row.pieces) for row in found.rows]
     asked = "<|im_start|>user\n{}<|im_end|>\n<|im_start|>assistant\n"
     assert texts == [asked.format("2+2"), asked.format("1+1")]
@@ -70,7 +70,7 @@ async def test_a_child_process_renders_a_row_once(
         raise AssertionError(job)
 
     monkeypatch.setattr(previews, "_child", never)
-    assert await shows.of(config(), record, model, Shown([0, 1])) == found
+    assert await shows.of(config(), record, model, Shown([0, 1]), counts) == found
 
 
 async def test_the_child_process_gets_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +106,7 @@ async def test_rows_without_a_tokenizer_are_shown_as_the_chat_template_gets_them
     made = await shows.of(scratch, record, None, Shown([0]))
     assert made.note is not None
     assert made.note.startswith("the model is made when the run begins")
-    none = await shows.of(config(), None, None, first_rows(None, {}))
+    none = await shows.of(config(), None, None, Shown([0]))
     assert (none.rows, none.note) == ([], "applications bring the prompts: there is no dataset")
 
 
@@ -123,47 +123,140 @@ async def test_rows_are_shown_even_if_the_tokenizer_does_not_load(
     assert found.note.startswith("its tokenizer does not load here: ")
 
 
-def test_rows_from_the_whole_dataset_are_checked() -> None:
-    record = DatasetRecord(id="d", name="d", rows=41, created=0.0, segments=[])
-    assert first_rows(record, {}).indices == [0, 10, 20, 30, 40]
-    assert first_rows(record.model_copy(update={"rows": 1}), {}).indices == [0]
-    parts = {"tools": np.array([3, 40]), "tool_calls": np.arange(11, 20)}
-    assert part_rows(parts).indices == [3, 11, 13, 15, 17, 19, 40]
-    assert first_rows(record, parts).indices == [0, 3, 10, 11, 13, 15, 17, 19, 20, 30, 40]
+def counts_of(
+    checked: RLConfig | SFTConfig, volume: Volume, record: DatasetRecord, tokenizer: Any = None
+) -> dict[str, RowCounts]:
+    rows = rows_to_count(checked, {"data.dataset": record}, volume, POSITIONS)
+    whole = checked.model_dump(mode="json")
+    job = PreviewJob(config=whole, folder="", rows=[], characters=0, counted=rows)
+    return counted(job, checked, tokenizer or tokenizer_of(CHATML))
+
+
+def said_of(
+    checked: RLConfig | SFTConfig, volume: Volume, record: DatasetRecord, tokenizer: Any = None
+) -> tuple[list[tuple[str, str]], list[str]]:
+    counts = counts_of(checked, volume, record, tokenizer)
+    return count_problems(checked, {"data.dataset": record}, counts, POSITIONS)
+
+
+def test_prompts_longer_than_the_context_are_counted_and_refused_if_none_fits(
+    tmp_path: Path,
+) -> None:
+    """A row has 19 tokens of the template, and a token for each character."""
+    volume = Volume(tmp_path)
+    record = dataset(volume, *[Row(prompt="2+2" * times) for times in (1, 9, 9, 9)])
+
+    def said(context: int, **data: Any) -> tuple[list[tuple[str, str]], list[str]]:
+        rollout = {"vllm": {"max_model_len": context}}
+        sampling = {"max_tokens": context // 2}
+        checked = config(rollout=rollout, sampling=sampling, data={"dataset": "d", **data})
+        return said_of(checked, volume, record)
+
+    assert said(92) == ([], [])
+    assert said(80) == (
+        [],
+        [
+            "data.dataset: the prompts of 3 of the 4 rows of sums leave their answers fewer tokens "
+            "than sampling.max_tokens: they have 22 to 46 tokens (rollout.vllm.max_model_len 80, "
+            "which prompt and answer share)"
+        ],
+    )
+    problems, (warning,) = said(46)
+    assert problems == []
+    assert "3 of the 4 rows of sums are too long, and the run will leave such rows out" in warning
+    assert "a prompt may have 45 (rollout.vllm.max_model_len 46" in warning
+    ((key, refused),), warnings = said(22)
+    assert (key, warnings) == ("data.dataset", [])
+    assert refused.startswith("none of the 4 rows of sums fits: they have 22 to 46 tokens, and a")
+    _, (warning,) = said(22, long_prompts="cut")
+    assert warning.endswith("have more than 11 tokens: they will be cut (data.long_prompts)")
+    ((_, refused),), _ = said(3000 + 10**6, template="{prompt}" + "!" * 5000)
+    assert "(the model's positions 4,096" in refused
+
+
+def test_supervised_rows_longer_than_a_row_may_be_are_refused(tmp_path: Path) -> None:
+    volume = Volume(tmp_path)
+    record = dataset(volume, *[Row(prompt="2+2" * times, answer="4") for times in (1, 9)])
+
+    def said(**data: Any) -> tuple[list[tuple[str, str]], list[str]]:
+        data = {"dataset": "d", "max_seq_len": 45, **data}
+        return said_of(config("sft", data=data), volume, record)
+
+    ((_, refused),), _ = said()
+    assert refused.startswith(
+        "1 of the 2 rows of sums are longer than the 45 tokens that a row may have (data.max_"
+    )
+    problems, (warning,) = said(overlong="skip")
+    assert (problems, warning) == ([], f"data.dataset: {refused}")
+    assert said(overlong="crop") == ([], [])
+
+
+def test_unknown_characters_and_dropped_tool_turns_of_prompts_are_counted(tmp_path: Path) -> None:
+    volume = Volume(tmp_path)
+    call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+    result = {"role": "tool", "content": "4"}
+    used = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, result, USER]
+    record = dataset(volume, Row(prompt=used), Row(prompt="2+2"), Row(prompt="a + b"))
+    assert said_of(config(), volume, record) == ([], [])
+    deaf = tokenizer_of(CHATML.replace(CALLS, "").replace("m.content }}", CONTENT))
+    problems, warnings = said_of(config(), volume, record, deaf)
+    assert problems == []
+    assert [text.partition(" that ")[0] for text in warnings] == [
+        "data.dataset: 1 of the 3 rows of sums have calls of tools (`tool_calls`)",
+        "data.dataset: 1 of the 3 rows of sums have results of tools (turns of the role `tool`)",
+    ]
+    plain = config(data={"dataset": "d", "chat_template": "none"})
+    assert counts_of(plain, volume, record)["data.dataset"].left_out == {"tool_calls": 1}
+    texts = dataset(volume, Row(prompt="1+1"), Row(prompt="2+2"), Row(prompt="a + b"))
+    _, (warning,) = said_of(config(), volume, texts, knows_sums())
+    assert warning.startswith(
+        "data.dataset: 1 of the 3 rows of sums hold characters that the model's tokenizer does not "
+        "know ('a', 'b'): the model reads an unknown token instead"
+    )
+
+
+def knows_sums() -> Any:
+    """A token for each character of a sum."""
+    known = {character: id for id, character in enumerate("0123456789+= \n?")}
+    made = Tokenizer(BPE(vocab={**known, "<unk>": len(known)}, merges=[], unk_token="<unk>"))
+    return PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>")
 
 
 def test_rows_that_cannot_be_rendered_refuse_a_run_that_would_fail() -> None:
     record = DatasetRecord(id="d", name="sums", rows=9, created=0.0, segments=[])
-    wrong, right = RenderedRow(index=4, problem="no"), RenderedRow(index=0)
-    some, none = Rendering(rows=[right, wrong]), Rendering(rows=[wrong])
+    some = RowCounts(rows=8, unusable=1, first_unusable=(4, "no"))
     said = "row 4 of sums cannot be used: no"
     warned = [f"data.dataset: {said}; the run will leave such rows out"]
-    of: tuple[str, DatasetRecord, Parts] = ("data.dataset", record, {})
-    assert unusable_rows(some, config(), *of) == ([], warned)
-    assert unusable_rows(some, config("sft"), *of) == ([("data.dataset", said)], [])
-    assert unusable_rows(none, config(), *of) == ([("data.dataset", said)], [])
-    assert unusable_rows(Rendering(rows=[right]), config("sft"), *of) == ([], [])
+
+    def problems(kind: str, counts: RowCounts) -> tuple[list[tuple[str, str]], list[str]]:
+        key = "data.dataset"
+        return count_problems(config(kind), {key: record}, {key: counts}, None)
+
+    assert problems("rl", some) == ([], warned)
+    assert problems("sft", some) == ([("data.dataset", said)], [])
+    every = some.model_copy(update={"rows": 0, "unusable": 9})
+    assert problems("rl", every) == (
+        [("data.dataset", f"{said}; so it is with 9 of the 9 rows of sums")],
+        [],
+    )
 
 
-async def test_rare_rows_with_calls_that_a_template_drops_refuse_a_supervised_run(
-    tmp_path: Path,
+def test_rare_rows_with_calls_that_a_template_drops_refuse_a_supervised_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenizer_of(CHATML.replace(CALLS, "")).save_pretrained(model := tmp_path / "model")
+    deaf = tokenizer_of(CHATML.replace(CALLS, ""))
+    monkeypatch.setattr(row_counts, "MOST_ROWS", 10)
     call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
     plain = Row(prompt=[USER], answer="4")
     calls = Row(prompt=[USER], answer={"role": "assistant", "content": None, "tool_calls": [call]})
     volume = Volume(tmp_path)
     record = dataset(volume, *[plain] * 6, calls, *[plain] * 50, calls, *[plain] * 42)
-    parts = parts_of(config("sft"), record, volume)
-    found = await Previews(volume).of(config("sft"), record, model, first_rows(record, parts))
-    (problem,), _ = unusable_rows(found, config("sft"), "data.dataset", record, parts)
+    (problem,), _ = said_of(config("sft"), volume, record, deaf)
     assert problem[1].startswith(
         "row 6 of sums cannot be used: it has `tool_calls` (turn 2) that the model's "
         "chat template leaves out, so that a turn without it would be learned: take a model"
     )
-    assert problem[1].endswith("; 2 of its 100 rows have `tool_calls`")
-    assert found.rows[0].index == 0, "which is the row that is shown"
-    assert parts_of(config(), record, volume) == {}
+    assert problem[1].endswith("; so it is with 2 of the 10 rows of sums that were counted")
 
 
 def test_a_model_without_a_template_and_variables_for_nobody_are_warned_of() -> None:
