@@ -195,7 +195,12 @@ def test_unknown_characters_and_dropped_tool_turns_of_prompts_are_counted(tmp_pa
     volume = Volume(tmp_path)
     call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
     result = {"role": "tool", "content": "4"}
-    used = [USER, {"role": "assistant", "content": None, "tool_calls": [call]}, result, USER]
+    used: list[dict[str, Any]] = [
+        USER,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        result,
+        USER,
+    ]
     record = dataset(volume, Row(prompt=used), Row(prompt="2+2"), Row(prompt="a + b"))
     assert said_of(config(), volume, record) == ([], [])
     deaf = tokenizer_of(CHATML.replace(CALLS, "").replace("m.content }}", CONTENT))
