@@ -123,14 +123,15 @@ class EvaluationSchedule:
         return bool(self._open)
 
     def cancel(self) -> None:
-        """Record that the open evaluations stay unfinished because the run was cancelled."""
+        """Record that the open evaluations stay unfinished because the run ends first: it was
+        cancelled, or a worker has failed it."""
         standing = {each.id: each for each in self._standing()}
         for id, request in list(self._open.items()):
             parts = self._files.move(standing[id], whole=True) if id in standing else 0
-            record = self._files.end(request, "cancelled", "the run was cancelled", parts)
+            record = self._files.end(request, "cancelled", "the run ended first", parts)
             self._store.warn(
                 f"the evaluation of step {record.step} on {record.name} ends with "
-                f"{record.answered} of {record.rows} rows answered: the run was cancelled"
+                f"{record.answered} of {record.rows} rows answered: the run ended first"
             )
             self._close(id)
 

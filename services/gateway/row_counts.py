@@ -30,7 +30,7 @@ LEFT_OUT = {
 }
 
 
-class Limits(NamedTuple):
+class RowLimits(NamedTuple):
     """Tokens that a row may have. None: nobody knows."""
 
     most: int | None
@@ -63,18 +63,18 @@ def rows_to_count(
     }
 
 
-def limits_of(config: RLConfig | SFTConfig, key: str, positions: int | None) -> Limits:
+def limits_of(config: RLConfig | SFTConfig, key: str, positions: int | None) -> RowLimits:
     """The limits for the dataset of the section `key`."""
     if isinstance(config, SFTConfig):
         longest, name = _lower("data.max_seq_len", config.data.max_seq_len, positions)
-        return Limits(longest, None, f"{name}, which prompt and answer share")
+        return RowLimits(longest, None, f"{name}, which prompt and answer share")
     wanted = config.rollout.vllm.max_model_len
     context, name = _lower("rollout.vllm.max_model_len", wanted, positions)
     if context is None:
-        return Limits(None, None, "")
+        return RowLimits(None, None, "")
     words = f"{name} {context:,}, which prompt and answer share"
     cuts = config.data.long_prompts == "cut"
-    return Limits(None if cuts else context - 1, context - _max_tokens(config, key), words)
+    return RowLimits(None if cuts else context - 1, context - _max_tokens(config, key), words)
 
 
 def _lower(key: str, wanted: int | None, positions: int | None) -> tuple[int | None, str]:
@@ -128,7 +128,7 @@ def _unusable(
 
 
 def _too_long(
-    config: RLConfig | SFTConfig, count: RowCounts, of: str, limits: Limits
+    config: RLConfig | SFTConfig, count: RowCounts, of: str, limits: RowLimits
 ) -> tuple[bool, str]:
     """Whether the run cannot use the dataset, and a sentence about long rows; '' for none."""
     tokens = f"they have {count.fewest_tokens:,} to {count.most_tokens:,} tokens"
