@@ -105,12 +105,27 @@ def checkpoint_of(run: RunRecord, root: Path, step: int | None = None) -> str:
         (root / folder).glob(f"step-{step:06d}-*"), key=lambda path: path.stat().st_mtime
     )
     if not checkpoints:
-        kept = sorted({int(path.name.split("-")[1]) for path in (root / folder).glob("step-*")})
+        kept = kept_in_words(root, root / folder, run.resume_from, run.resume_step)
         raise ValueError(
             f"run {run.name} ({run.id}) has no checkpoint of step {step}; it has those of "
-            f"{', '.join(map(str, kept)) or 'none'}: raise training.keep_checkpoints to keep more"
+            f"{kept}: raise training.keep_checkpoints to keep more"
         )
     return str(folder / checkpoints[-1].name)
+
+
+def kept_in_words(root: Path, folder: Path, resumed: str | None, resume_step: int | None) -> str:
+    """List the steps whose checkpoints are in the `folder` of a run, and those of the run that it
+    resumed, up to that step. `root`: the data volume."""
+    own = ", ".join(map(str, _steps(folder))) or "none"
+    before = _steps(root / "runs" / resumed / "checkpoints") if resumed else []
+    taken = [str(step) for step in before if resume_step is None or step <= resume_step]
+    if not taken:
+        return own
+    return f"{own}, and run {resumed}, which it continues, those of {', '.join(taken)}"
+
+
+def _steps(folder: Path) -> list[int]:
+    return sorted({int(path.name.split("-")[1]) for path in folder.glob("step-*-*")})
 
 
 class CheckedModel(NamedTuple):

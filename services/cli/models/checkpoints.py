@@ -46,10 +46,13 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
         path.parent.glob(f"step-{step:06d}-*"), key=lambda folder: folder.stat().st_mtime
     )
     if not checkpoints:
-        kept = sorted({int(folder.name.split("-")[1]) for folder in path.parent.glob("step-*-*")})
+        from services.models.path import kept_in_words
+
+        resumed = record.get("resume_from"), record.get("resume_step")
         raise CliError(
             f"run {record['name']} ({record['id']}) has no checkpoint of step {step}; it has those "
-            f"of {', '.join(map(str, kept))}: raise training.keep_checkpoints to keep more"
+            f"of {kept_in_words(data, path.parent, *resumed)}: raise training.keep_checkpoints to "
+            "keep more"
         )
     return _whole(checkpoints[-1], record["id"])
 

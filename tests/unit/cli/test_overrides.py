@@ -155,6 +155,19 @@ def test_every_command_refuses_a_damaged_checkpoint_and_names_the_newest_whole_o
             checkpoint_of(record, tmp_path, step)
 
 
+def test_a_step_without_a_checkpoint_is_answered_with_the_steps_of_all_runs(
+    tmp_path: Path,
+) -> None:
+    for name in ("b/checkpoints/step-000030-b1", "a/checkpoints/step-000010-a1"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    (tmp_path / "runs/a/checkpoints/step-000040-a1").mkdir()
+    record = {"checkpoint": "runs/b/checkpoints/step-000030-b1", "name": "r", "id": "b"}
+    resumed = record | {"state": "succeeded", "resume_from": "a", "resume_step": 20}
+    said = "it has those of 30, and run a, which it continues, those of 10: raise"
+    with pytest.raises(CliError, match=f"no checkpoint of step 25; {said}"):
+        checkpoint_of(resumed, tmp_path, 25)
+
+
 def test_the_file_of_a_chat_template_is_read_on_the_submitting_machine(tmp_path: Path) -> None:
     file = tmp_path / "my.jinja"
     file.write_text("{{ messages[0].content }}\n")
