@@ -18,7 +18,7 @@ from services.cli.output import (
     state,
 )
 from services.cli.runs.overrides import Set, overrides_from
-from services.contracts.wording import counted
+from services.contracts.wording import counted, predicate
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway
@@ -159,8 +159,8 @@ def _other(
             evaluation: dict[str, Any] = api.get(f"/v1/evaluations/{quote(against, safe='')}")
             if evaluation["run"]["state"] in ("failed", "cancelled"):
                 raise CliError(
-                    f"--against {against}: that evaluation {evaluation['run']['state']}: "
-                    "take another, or name its model"
+                    f"--against {against}: it {predicate(evaluation['run']['state'])}: take "
+                    "another, or name its model"
                 )
         except NotFound:
             evaluation = api.post("/v1/evaluations", json=asked)
@@ -209,7 +209,7 @@ def _followed(api: "Gateway", id: str, as_json: bool) -> dict[str, Any]:
         raise typer.Exit(INTERRUPTED) from None
     if run["state"] != "succeeded":
         raise CliError(
-            f"evaluation {run['name']} ({id}) {run['state']}: {run['reason']}; "
+            f"evaluation {run['name']} ({id}) {predicate(run['state'])}: {run['reason']}; "
             f"`{api.command('resume', id)}` goes on with the rows that are not answered"
         )
     return evaluation

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 
 from services.contracts.evaluation import EvaluationRecord
 from services.contracts.records import RunRecord, RunSummary
-from services.contracts.wording import counted
+from services.contracts.wording import counted, predicate
 from services.evaluations import folder_of, measured, results
 from services.evaluations.comparison import Comparison, compare
 from services.gateway.dependencies import (
@@ -233,8 +233,8 @@ def _done(evaluation: EvaluationRecord) -> None:
     if evaluation.state != "done":
         raise Problem(
             HTTPStatus.CONFLICT,
-            f"evaluation {evaluation.id} of run {evaluation.run} is {evaluation.state} with "
-            f"{evaluation.answered} of {counted(evaluation.rows, 'row')}: compare it once it "
+            f"evaluation {evaluation.id} of run {evaluation.run} {predicate(evaluation.state)} "
+            f"with {evaluation.answered} of {counted(evaluation.rows, 'row')}: compare it once it "
             "is done",
         )
 

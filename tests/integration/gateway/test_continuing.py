@@ -339,4 +339,4 @@ def test_a_run_without_a_checkpoint_cannot_be_the_model(api: httpx.Client, submi
 
     refused = problems(submit({"model": {"path": f"run:{run}"}}))
 
-    assert refused["model.path"] == f"run grpo ({run}) is cancelled and has no checkpoint"
+    assert refused["model.path"] == f"run grpo ({run}) was cancelled and has no checkpoint"

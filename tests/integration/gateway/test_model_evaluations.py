@@ -207,7 +207,7 @@ def test_only_finished_evaluations_of_equal_rows_are_compared(
     place = f"/v1/runs/{mine}/evaluations/000000-sums/comparison"
 
     response = api.get(place, params={"against": failed})
-    assert (response.status_code, "is failed with 0 of 1 row: " in response.text) == (409, True)
+    assert (response.status_code, "has failed with 0 of 1 row: " in response.text) == (409, True)
     response = api.get(place, params={"against": f"{elsewhere}/000000-sums"})
     assert (response.status_code, "on dataset sums" in response.text) == (422, True)
     response = api.get(place, params={"against": f"{elsewhere}/000009-x"})
@@ -249,7 +249,7 @@ def test_the_command_queues_both_sides_and_compares_what_is_there(
     assert "McNemar's exact test" in shown.stdout
     assert "rows that are better: 1, that are worse: 0" in shown.stdout
     # It waits for the end, which has come.
-    for against, said in (("nobody", "there is no run 'nobody'"), (mine, "evaluation cancelled")):
+    for against, said in (("nobody", "there is no run 'nobody'"), (mine, "it was cancelled")):
         again = headrace("eval", str(model), "sums", "--verifier", "math", "--against", against)
         assert (again.returncode, said in again.stderr) == (1, True), again.stderr
         newest = api.get("/v1/evaluations").json()["evaluations"][0]["run"]
