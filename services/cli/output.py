@@ -23,6 +23,9 @@ INTERRUPTED = 130
 out = EscapingConsole(highlight=False, width=None if sys.stdout.isatty() else 200)
 err = EscapingConsole(stderr=True, highlight=False)
 
+FOLDED = 20
+"""The least width of a table's last column on a terminal."""
+
 FINAL = ("succeeded", "failed", "cancelled")
 """States of a run, or a chain, that is over."""
 STATE_STYLES = {
@@ -86,7 +89,8 @@ def print_json(value: Any) -> None:
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
     """Print a plain table whose cells are rich markup, or `empty` if there are no rows."""
     cells = [list(row) for row in rows]
-    if cells and not out.is_terminal:
+    # A terminal that is too narrow would cut ids and names.
+    if cells and (not out.is_terminal or _least_width([columns, *cells]) > out.width):
         _plain_table([list(columns), *cells])
         return
     grid = Table(box=None, pad_edge=False, header_style="bold dim")
@@ -99,8 +103,20 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> 
     out.print(grid if cells else f"[dim]{escape(empty)}[/]")
 
 
+def _least_width(rows: Sequence[Sequence[str]]) -> int:
+    """The width of a table whose last column is folded to the width of FOLDED."""
+    widths = [max(map(_cell_width, column)) for column in zip(*rows, strict=True)]
+    return sum(width + 2 for width in widths[:-1]) + min(widths[-1], FOLDED)
+
+
+def _cell_width(cell: str) -> int:
+    """The terminal columns of a cell, which is rich markup."""
+    return Text.from_markup(cell).cell_len
+
+
 def _plain_table(rows: list[list[str]]) -> None:
-    """A table for grep and the like: a row is one line, with nothing behind its last cell."""
+    """A table for grep and narrow terminals: a row is one line, with nothing behind its last
+    cell."""
     texts = [[Text.from_markup(cell).plain for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     for row in texts:

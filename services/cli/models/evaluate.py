@@ -98,12 +98,25 @@ def evaluate(
     }
     mine = api.post("/v1/evaluations", json={**request, "model": _absolute(model)})
     other = _other(api, against, request, mine) if against else None
+    if not as_json:
+        config = api.get(f"/v1/runs/{mine['run']['id']}")["config"]["evaluation"]
+        err.print(f"[dim]{how_sampled(config, temperature is None)}[/]", soft_wrap=True)
     if not wait:
         _queued(api, mine, other, as_json)
         return
     ids = [evaluation["run"]["id"] for evaluation in (mine, other) if evaluation is not None]
     mine, *rest = [_followed(api, id, as_json) for id in ids]
     _shown(api, mine, rest[0] if rest else None, as_json)
+
+
+def how_sampled(config: dict[str, Any], is_default: bool) -> str:
+    """Describe how an evaluation with this config samples. `is_default`: its temperature was not
+    given."""
+    by_default = ", which --temperature changes" if is_default else ""
+    temperature = config["temperature"] or 0
+    return (
+        f"{counted(config['samples'], 'answer')} a row at temperature {temperature:g}{by_default}"
+    )
 
 
 def compare(

@@ -1,5 +1,6 @@
 """Wrong usage ends a command with code 2 before anything is started."""
 
+import io
 import os
 import subprocess
 import sys
@@ -10,8 +11,10 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from services.cli import output
 from services.cli.main import root
-from services.cli.output import CliError, refusal, show_error
+from services.cli.output import CliError, refusal, show_error, table
+from services.runtime.console import EscapingConsole
 
 
 @pytest.mark.parametrize("flag", ["--only", "--without"])
@@ -69,3 +72,17 @@ def test_every_command_takes_json_except_those_that_the_readme_names() -> None:
 def test_an_error_of_several_lines_is_printed_in_lines(capsys: pytest.CaptureFixture[str]) -> None:
     show_error(refusal(ValueError("it is lost\n  run a\x1b\n    headrace recover")), as_json=False)
     assert capsys.readouterr().err == ("error: it is lost\n  run a\\u001b\n    headrace recover\n")
+
+
+@pytest.mark.parametrize("width", [20, 40, 80, 200])
+def test_a_table_on_a_terminal_of_any_width_cuts_no_id(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = io.StringIO()
+    console = EscapingConsole(file=shown, width=width, force_terminal=True, no_color=True)
+    monkeypatch.setattr(output, "out", console)
+    row = ("36495edf", "[bold]demo-6b0a6bb7-rl on demo-test[/]", "succeeded", "because " * 9)
+    table(("ID", "NAME", "STATE", "REASON"), [row], "")
+    assert "36495edf" in shown.getvalue()
+    assert "demo-6b0a6bb7-rl on demo-test" in shown.getvalue()
+    assert shown.getvalue().count("because") == 9
