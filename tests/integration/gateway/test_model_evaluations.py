@@ -242,9 +242,9 @@ def test_the_command_queues_both_sides_and_compares_what_is_there(
         (("--samples", "2"), "2 answers a row at temperature 1, which --temperature changes"),
         (("--samples", "2", "--temperature", "0.5"), "2 answers a row at temperature 0.5\n"),
     ):
-        said = headrace(*asked, *options)
-        assert how in said.stderr
-        api.post(f"/v1/runs/{said.stdout.split(' as ')[1].split()[0]}/cancel")
+        sampled = headrace(*asked, *options)
+        assert how in sampled.stderr
+        api.post(f"/v1/runs/{sampled.stdout.split(' as ')[1].split()[0]}/cancel")
 
     write_evaluation(gateway.data, mine, ["correct", "correct", "wrong"])
     write_evaluation(gateway.data, other, ["wrong", "correct", "wrong"])
