@@ -56,12 +56,18 @@ _TAKEN_BACK = re.compile(
     r"|\u4e0d\u662f|\u4e0d\u4e3a|\u4e0d\u7b49",
     re.IGNORECASE,
 )
+# Words after a value that take the value back.
+_DENIED_AFTER = (
+    r"[\s*$)%]{0,3}(?:(?:is|was|are|were|can|could|must|does|do|would|cannot)(?:n't|\s*not|\s+(?:be\s+)?"
+    r"(?:wrong|incorrect|false|impossible|invalid))\b|不是|不对|不正确|错|değil"
+    # "Is not", in Japanese, Korean and Hindi.
+    r"|.{0,4}(?:では(?:ない|な[くい]|ありません)|じゃない|아니|아닙|नहीं))"
+)
 _BOUNDED = re.compile(
     rf"\W*(?:(?:an?|no|not)\s+)?(?:{_BOUND})\b\W*\d|[^\w\n]*\d[\d,./]*(?<!,)%?(?:\s+[A-Za-z]+)?"
     rf"(?:\s+(?:or|and)\s+(?:{_COMPARED}|above|below|over|under|up)\b"
     r"|\s+at\s+(?:the\s+)?(?:least|most)\b|\+\s*(?:$|[A-Za-z]{3})"
-    # "Is not", in Japanese, Korean and Hindi.
-    r"|.{0,4}(?:では(?:ない|な[くい]|ありません)|じゃない|아니|아닙|नहीं))",
+    rf"|{_DENIED_AFTER})",
     re.IGNORECASE,
 )
 _GIVEN_INSTEAD = re.compile(
@@ -125,7 +131,9 @@ _OPERATIONS = (
     (re.compile(r"(?<=\d)\s+to(?: the)?" + _NUMBER_AHEAD, re.IGNORECASE), " : "),
 )
 _WHOLE_WITH_REMARK = re.compile(rf"\W{{0,3}}[\d.,]+%?\s+[(\[{{]{_WORKING}[)\]}}]\W*")
-_ARROW = re.compile(r"\s*(?:\u2192|\u21d2|[-=]>|\\(?:to|rightarrow|Rightarrow|implies)\b)")
+_ARROW = re.compile(
+    r",?\s+(?:i\.e|e\.g|viz)\b|\s*(?:\u2192|\u21d2|[-=]>|\\(?:to|rightarrow|Rightarrow|implies)\b)"
+)
 _CUTS = (re.compile(r"[.;:!?](?:\s|$)|\s[-\u2014]+\s"), re.compile(r",(?:\s|$)"))
 _LIST = re.compile(r",\s|;|(?<=\S):\s")
 _HANGING = re.compile(r"\s(?:[AaI]|and|or|[-+*=])$|\s?/$")
@@ -138,8 +146,15 @@ _RUN = re.compile(
     r"(?:[\d.,:^!%)\]$\u20ac\u00a3+*/=\u00d7\u00f7\u00b7-]"
     r"|[ \t]+(?=[\d+*/=\u00d7\u00f7\u00b7^(%-])|\((?=\d|-))*"
 )
+_LAST_REMARK = re.compile(
+    r"(?:(?<=\d)\s?%?(?:\s[A-Za-z]{1,20})?\s\(|\s\((?=(?:see|cf|by|from|using|since|because|as)\b))[^()]{0,200}[A-Za-z]{2}[^()]{0,200}\)\W{0,3}$"
+)
 _LONGEST_LEAD = 200
-_DENIED = re.compile(rf"(?:{_TAKEN_BACK.pattern})(?: be)?\.?\s*$", re.IGNORECASE)
+_DENIED_LATER = re.compile(_DENIED_AFTER, re.IGNORECASE)
+_DENIED = re.compile(
+    rf"(?:{_TAKEN_BACK.pattern})(?: (?:be|equal(?: to)?|равен|равна|равно|gleich|igual a))?\.?\s*$",
+    re.IGNORECASE,
+)
 
 
 def is_compound(text: str) -> bool:
@@ -155,10 +170,11 @@ def is_sum(text: str) -> bool:
     )
 
 
-def is_denied(text: str, position: int) -> bool:
-    """Tell whether a negation, or a bound such as "at least", stands before `position` in
-    `text`."""
-    return _DENIED.search(text, max(position - 30, 0), position) is not None
+def is_denied(text: str, start: int, end: int) -> bool:
+    """Tell whether a negation, or a bound such as "at least", stands before `start` in `text`, or a
+    negation after `end`."""
+    before = _DENIED.search(text, max(start - 40, 0), start)
+    return before is not None or _DENIED_LATER.match(text, end) is not None
 
 
 def is_bound(text: str) -> bool:
@@ -299,6 +315,10 @@ def endings(text: str) -> Iterator[str]:
     """Return the pieces of `text`, which marks no answer, that may be its value: the last formula
     or number, in its longest form first."""
     line = text.rstrip().rpartition("\n")[2].strip()
+    remark = _LAST_REMARK.search(line) if len(line) <= MOST else None
+    if remark:
+        # `The total is 6 (2 dogs and 4 cats).`
+        text = line = line[: remark.start()]
     if len(line) <= MOST:
         line = words_as_digits(line)
         last = 0
@@ -306,7 +326,7 @@ def endings(text: str) -> Iterator[str]:
             if word[0].lower() not in FUNCTIONS:
                 last = word.end()
         tail = line[last:].strip(" \t,;:")
-        if re.search(r"[\d\\]", tail) and not is_denied(line, last):
+        if re.search(r"[\d\\]", tail) and not is_denied(line, last, len(line)):
             yield tail
     tail = text[-MOST:]
     value = ""
@@ -314,7 +334,7 @@ def endings(text: str) -> Iterator[str]:
     for formula in FORMULA.finditer(tail):
         value, position = formula[0], formula.end()
     for run in _RUN.finditer(tail, max(position, 0)):
-        if not is_denied(tail, run.start()):
+        if not is_denied(tail, run.start(), run.end()):
             value = run[0]
     if value:
         yield value

@@ -45,22 +45,23 @@ _NOUNS = (
     "|yanıt|jawaban|jawabannya|đáp.án|đáp.số|ответ|відповідь|απάντηση|الجواب|الإجابة|התשובה|پاسخ|उत्तर"
 )
 _VERBS = (
-    "is|are|was|es|est|ist|lautet|è|é|este|to|brzmi|je|är|adalah|là|это|равен|равна|είναι"
+    "is|are|was|er|es|est|ist|lautet|è|é|este|to|brzmi|je|är|adalah|là|это|равен|равна|είναι"
     "|هو|هي|היא|है"
 )
 _PHRASE = re.compile(
     rf"""(?<!wrong\ )(?<!incorrect\ )(?<!false\ )\b(?:{_NOUNS})\b
-    (?:\s+(?:to|in|for|of)\s+[^.\n:]{{1,60}}?|\s+(?:final|finale|correcta?|correcte|richtige))?\**\s*
+    (?:\s+(?:to|in|for|of)\s+[^.\n:]{{1,60}}?|\s+(?:final|finale|correcta?|correcte|correta|corretta|richtige|đúng|الصحيحة|النهائية))?\**\s*
     (?:[:=]|\b(?:(?:should|must|would|will|could|can|ca(?=n't)|wo(?=n't))(?=\ ?n[o']t\b|\s)
             (?:\s+be\b)?
         |(?:{_VERBS})(?=n't|\b)))\**:?
     | (?:答案|答え|解答|正解|정답|답|คำตอบ)\**\s*
-      (?:应该是|應該是|应为|應為|等于|等於|就是|是|为|為|は|が|은|는|คือ|:|(?=不))\**:?""",
+      (?:应该是|應該是|应为|應為|等于|等於|就是|是|为|為|は|が|은|는|คือ|:|[】\]]
+        |(?=【|不|\ is\ not\b))\**:?""",
     re.IGNORECASE | re.VERBOSE,
 )
 _MOST_PHRASES = 50
 # A sentence ends at a full stop before white space, unless digits stand on both sides.
-_SENTENCE = re.compile(r"\n|(?<!\d)\.\s|\.\s+(?=[A-Z])|\.\s*$")
+_SENTENCE = re.compile(r"\n|(?<!\d)\.\s|\.\s+(?=[A-Z])|(?<=!)\s+(?=[A-Z][a-z])|\.\s*$")
 
 
 class FinalAnswer(NamedTuple):
@@ -164,7 +165,7 @@ def _sentence(text: str) -> str:
         if text.startswith(opening) and closing in text[2:]:
             return text[: text.index(closing, 2) + 2]
     end = _SENTENCE.search(text)
-    return (text[: end.start()] if end else text).strip().strip("*").strip()
+    return (text[: end.start()] if end else text).strip().strip("*【】").strip()
 
 
 def _boxed(text: str) -> tuple[str, int] | None:

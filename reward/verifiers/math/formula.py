@@ -7,7 +7,7 @@ a part of a formula then stands for the whole. Linear time, except for nested fr
 
 import re
 
-from reward.verifiers.math.math_text import COLOR, SIZES, STYLES, is_date
+from reward.verifiers.math.math_text import COLOR, CROSS, SIZES, STYLES, is_date
 from reward.verifiers.math.number_words import SCALES
 from reward.verifiers.math.signs import plain_signs
 
@@ -95,6 +95,7 @@ _MOST_EQUATIONS = 12
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 # The parser reads these and drops them.
 _WORDS_IN_TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textit)\s*\{[^{}]*[A-Za-z]{2}[^{}]*\}"
+_SEVERAL_POINTS = re.compile(r"\d\.\d+\.\d")
 _DROPPED = re.compile(
     r"\d\s*_|\^\s*(?:\{[^{}]*\}|\w)\s*_|'|\\phantom|\\[vh]space|\\vrule"
     r"|\\(?:arc)?(?:sin|cos|tan|sec|csc|cot)h?\s*_|\\(?:ln|exp|det|gcd|lcm|max|min)\s*_"
@@ -103,7 +104,20 @@ _DROPPED = re.compile(
     # Derivatives of letters are 0.
     r"|\\frac\s*\{\s*(?:d|\\partial)[^{}]*\}\s*\{\s*(?:d\s*[a-zA-Z]|\\partial)"
 )
-_TRANSPOSED = re.compile(r"\^\s*\{?\s*(?:T|\\top)(?![A-Za-z])")
+_TRANSPOSED = re.compile(
+    r"\^\s*\{?\s*(?:\\(?:mathsf|mathrm|mathbf|mathit|text|rm)\s*\{?\s*)?"
+    r"(?:T|\\top|\\intercal)(?![A-Za-z])\s*\}{0,2}"
+)
+# A vector is a row and a column.
+_VECTOR = re.compile(r"\s*[(\[]([^()\[\]]*,[^()\[\]]*)[)\]]\s*$")
+# `]3, 5[`, as in France, is (3, 5).
+_OUTWARD = re.compile(r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])")
+_MEMBER = re.compile(r"^\s*[A-Za-z]\s*\\in(?![A-Za-z])\s*(?=[\[(\\])")
+# `[1; 2]` is [1, 2] where a comma is a decimal point, and a column for programs.
+_SEMICOLON = re.compile(r"(\s*[\[(][^\[\]();,]*);([^\[\]();,]*[\])]\s*)")
+_ROW = r"\[([^\[\]();]*)\]"
+_ROWS = re.compile(rf"\s*\[\s*{_ROW}(?:\s*,\s*{_ROW})+\s*\]\s*")
+_CODE_ROWS = re.compile(r"\s*\[([^\[\]();]+(?:;[^\[\]();]+)+)\]\s*")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|doteq)(?![A-Za-z])|\u2248|~=")
 _NAME = re.compile(r"\s*[A-Za-z](?:_\{?\w+\}?)?\s*")
 _ARGUMENTS = re.compile(r"\\(frac|binom|sqrt)(?![A-Za-z])\s*")
@@ -119,7 +133,7 @@ def readings(text: str) -> list[str]:
     """Return `text` as LaTeX for the parser, once for each way to understand it.
 
     Empty if the parser would drop a part."""
-    if is_date(text) or text.count("=") > _MOST_EQUATIONS:
+    if is_date(text) or _SEVERAL_POINTS.search(text) or text.count("=") > _MOST_EQUATIONS:
         return []
     text = _SPACE.sub(" ", plain_signs(text).translate(_SIGNS))
     text = SIZES.sub(" ", COLOR.sub("", text))
@@ -132,15 +146,42 @@ def readings(text: str) -> list[str]:
             before = f"{before}={after}" if before.strip() else after
         text = before
     text = _SCALE.sub(lambda match: rf" \cdot {SCALES[match[1].lower()]} ", text)
+    if text.lstrip().startswith("]") or text.rstrip().endswith("["):
+        text = _OUTWARD.sub(_inward, text)
+    transposed = _TRANSPOSED.search(text)
+    if transposed and (vector := _VECTOR.match(text[: transposed.start()])):
+        text = f"({vector[1]}){text[transposed.end() :]}"
+    text = _MEMBER.sub("", text)
     union = _UNION.search(text)
-    spellings = []
+    spellings: list[str | None] = [*_matrix(text)]
     if _DEGREES.search(text):
         # An angle in degrees is a number of radians, too.
         spellings.append(_latex(rf"\frac{{\pi}}{{180}}\cdot({_DEGREES.sub('', text)})"))
     if union and (not union["both"] or "[" in text or "infty" in text):
         spellings.append(_latex(_UNION.sub(r"\\cup ", text)))
+    if pair := _SEMICOLON.fullmatch(text):
+        spellings.append(_latex(f"{pair[1]},{pair[2]}"))
     spellings.append(_latex(_AND_OR.sub(", ", text)))
     return [latex for latex in spellings if latex is not None]
+
+
+def _inward(match: re.Match[str]) -> str:
+    """Return an interval with parentheses for brackets that face outward."""
+    return f"{'(' if match[1] == ']' else '['}{match[2]}{')' if match[3] == '[' else ']'}"
+
+
+def _matrix(text: str) -> list[str]:
+    """Return a matrix as programs write it (`[[1, 2], [3, 4]]`, `[1 2; 3 4]`) as LaTeX."""
+    if _ROWS.fullmatch(text):
+        rows = [row.split(",") for row in re.findall(_ROW, text)]
+    elif code := _CODE_ROWS.fullmatch(text):
+        rows = [re.split(r"\s*,\s*|\s+", row.strip()) for row in code[1].split(";")]
+    else:
+        return []
+    if len({len(row) for row in rows}) > 1 or len(rows[0]) < 2:
+        return []
+    content = r" \\ ".join(" & ".join(row) for row in rows)
+    return [_with_braces(rf"\begin{{pmatrix}}{content}\end{{pmatrix}}")]
 
 
 def _latex(text: str) -> str | None:
@@ -151,7 +192,11 @@ def _latex(text: str) -> str | None:
     for pattern, written in _WRITTEN:
         text = pattern.sub(written, text)
     text = re.sub("\u221a\\s*", r"\\sqrt ", text)
-    if _DROPPED.search(text) or (_TRANSPOSED.search(text) and "matrix" not in text):
+    if (
+        _DROPPED.search(text)
+        or CROSS.search(text)
+        or (_TRANSPOSED.search(text) and "matrix" not in text)
+    ):
         return None
     return _with_braces(text)
 

@@ -10,13 +10,21 @@ from typing import NamedTuple
 from reward.verifiers.base import BadReferenceError, shown
 from reward.verifiers.math.answer_value import COMMAND, beginnings, is_bound, is_compound
 from reward.verifiers.math.final_answer import find_answer
-from reward.verifiers.math.math_text import is_expression, is_label, is_words, single_backslashes
+from reward.verifiers.math.math_text import (
+    SIZES,
+    is_expression,
+    is_label,
+    is_words,
+    single_backslashes,
+)
 from reward.verifiers.math.plain_number import PlainNumber, read_number, unwrapped
 from reward.verifiers.math.signs import plain_signs
 from services.contracts.thoughts import answer_of
 
 # These are answers to "which sign?".
 _SIGN = re.compile(r"[-+=<>/*\u00d7\u00f7\u00b1\u2260\u2264\u2265]|[<>]=")
+
+_EMPTY = re.compile(r"\(\s*\)|\[\s*\]|\\\{\s*\\\}")
 
 _DIGIT = re.compile(r"[-+(]?\s*\d")
 
@@ -66,6 +74,7 @@ def read_reference(text: str) -> Reference:
         or is_bound(answer)
         or is_compound(answer)
         or _SIGN.fullmatch(answer)
+        or _EMPTY.fullmatch(SIZES.sub("", answer).strip())
         or (without_commands != answer and is_words(without_commands))
     ):
         return Reference(answer, Kind.TEXT)

@@ -8,7 +8,8 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from reward.verifiers.math.answer_value import COMMAND, FUNCTIONS, MOST, PROSE
+from reward.verifiers.math.answer_value import COMMAND, FUNCTIONS, MOST, PROSE, is_compound
+from reward.verifiers.math.number_words import words_as_digits
 from reward.verifiers.math.plain_number import PUNCTUATION, unwrapped
 from reward.verifiers.math.signs import plain_signs
 
@@ -16,17 +17,18 @@ _LONGEST_WORDS = 200
 _MOST_WORDS = 8
 STYLES = (
     r"\\(?:text|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal|mbox|textbf|textit|textrm|textsf|texttt|textsc"
-    r"|textnormal|operatorname\*?|boldsymbol|bm|emph|underline|mathcal|mathscr|mathfrak|mathbb)"
+    r"|textnormal|boxed|fbox|operatorname\*?|boldsymbol|bm|emph|underline|mathcal|mathscr|mathfrak|mathbb)"
 )
 _STYLED = re.compile(STYLES + r"\s*\{([^{}]*)\}")
+_TWICE = re.compile(r"\{\{([^{}]*)\}\}")
 _STYLED_LETTER = re.compile(STYLES + r"\s+([A-Za-z0-9])")
 COLOR = re.compile(
     r"\\textcolor\s*(?:\[\w*\])?\s*\{[^{}]*\}|\\(?:color|colorbox)\s*(?:\[\w*\])?\s*\{[^{}]*\}"
 )
 SIZES = re.compile(
-    r"\\(?:left|right|middle|mleft|mright|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|rm|bf"
-    r"|it|tiny|small|large|Large|LARGE|huge|Huge|!|,|;|:|>|quad|qquad|enspace|thinspace|medspace"
-    r"|thickspace)(?![A-Za-z])\s?\.?(?![\d])"
+    r"\\(?:[!,;:>]|(?:left|right|middle|mleft|mright|[bB]igg?[lrm]?|displaystyle|textstyle|limits|nolimits|rm|bf"
+    r"|it|tiny|small|large|Large|LARGE|huge|Huge|quad|qquad|enspace|thinspace|medspace"
+    r"|thickspace)(?![A-Za-z]))\s?\.?(?![\d])"
 )
 _SPELLINGS = {
     r"\dfrac": r"\frac", r"\tfrac": r"\frac", r"\cfrac": r"\frac", r"\leq": r"\le", r"\geq": r"\ge",
@@ -39,6 +41,14 @@ _SPELLINGS = {
     r"\land": r"\wedge", r"\lor": r"\vee", r"\iff": r"\Leftrightarrow", r"\infin": r"\infty",
     r"\And": "&", r"\div": "/", r"\lt": "<", r"\gt": ">", r"\dotsm": "...",
 }  # fmt: skip
+# The product of two vectors, which is not their scalar product.
+CROSS = re.compile(
+    r"(\\(?:(?:vec|overrightarrow|mathbf|boldsymbol|bm|hat)(?:\s*\{\s*\\?[A-Za-z]+\s*\}|\s+[A-Za-z])|nabla))\s*"
+    r"\\times(?![A-Za-z])"
+)
+_SET = re.compile(r"\\\{[^()\[\]]*,[^()\[\]]*\\\}")
+_TUPLE = re.compile(r"\([^()\[\]]*,[^()\[\]]*\)")
+_BASE = re.compile(r"(?<=\d)_\{?([a-z]+)\}?$")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _SPACE = re.compile(r"(?<!\\)\\ |~")
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]")
@@ -59,7 +69,7 @@ _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
 _LABEL_WORD = re.compile(r"[A-Z][\w.']*|\d[\w:.]*|of|the|at|[ap]\.?m\.?|o'clock|and|")
 _BETWEEN_WORDS = re.compile(r"[\s,&/()-]")
 _TIME_OR_DATE = re.compile(
-    r"(?:[01]?\d|2[0-4])(?:(?::[0-5]\d){1,2}\s*(?:[ap]\.?m\.?)?|\s*[ap]\.?m\.?)"
+    r"(?:[01]?\d|2[0-4])(?:(?::[0-5]\d){1,2}\s*(?:[ap]\.?m\.?|midnight)?|\s*[ap]\.?m\.?)"
     r"|\d{4}([/.-])\d{1,2}\1\d{1,2}|\d{1,2}([/.-])\d{1,2}\2\d{4}",
     re.IGNORECASE,
 )
@@ -68,6 +78,7 @@ _NOON = re.compile(r"noon|12(?::00)?\s*(?:noon|p\.?m\.?)", re.IGNORECASE)
 _ALL_NUMBERS = re.compile(
     r"(?:(?:all|any|every|the set of(?: all)?) )?real numbers?", re.IGNORECASE
 )
+_ALL_REALS = (r"(-\infty,\infty)", r"(-\infty,+\infty)")
 _NO_SOLUTION = re.compile(
     r"(?:there (?:is|are) )?no (?:(?:real|integer|such|valid) )?(?:solutions?|roots?)(?: exists?)?"
     r"|(?:the )?(?:empty|null) set|\\\{\s*\\\}",
@@ -101,13 +112,17 @@ def same_text(left: str, right: str) -> bool:
 def plain_text(text: str) -> str:
     """Return one spelling of `text`: equal results mean the same formula, or the same words."""
     text = PUNCTUATION.sub("", unwrapped(plain_signs(text))).replace("$", "")
+    if is_compound(text):
+        text = text.replace(" and ", " ").replace(",", "")
     if "\\" in text:
+        text = CROSS.sub(r"\1\\crossed ", text)
         text = text.replace("{,}", ",").replace("\\%", "%")
         text = without_styles(_DELIMITERS.sub("", text))
     text = _MODULUS.sub(lambda match: " mod " + (match[1] or match[2] or ""), text)
     text = _COMMANDS.sub(lambda match: _SPELLINGS.get(match[0], match[0]), text)
     for _ in range(3):
         text = _SINGLE.sub(r"\1", text)
+    text = _BASE.sub(lambda match: f"_{words_as_digits(match[1])}", text)
     if _NO_SOLUTION.fullmatch(text):
         return r"\emptyset"
     if _ALL_NUMBERS.fullmatch(text):
@@ -121,7 +136,8 @@ def plain_text(text: str) -> str:
         if _MONTHS.search(text) and any(sign.isdigit() for sign in text):
             text = " ".join(sorted(_DATE.findall(_MONTHS.sub(r"\1", text))))
         text = _PERIOD.sub("", text).replace(",", "")
-    return _BLANKS.sub("", text.replace("**", "^"))
+    text = _BLANKS.sub("", text.replace("**", "^"))
+    return "R" if text in _ALL_REALS else text
 
 
 def without_styles(text: str) -> str:
@@ -129,10 +145,19 @@ def without_styles(text: str) -> str:
     12`."""
     if "\\" not in text:
         return text
-    text = COLOR.sub("", _SPACE.sub(" ", text))
+    text = SIZES.sub(" ", COLOR.sub("", _SPACE.sub(" ", text)))
     for _ in range(2):
-        text = _STYLED.sub(r"\1", text)
+        text = _STYLED.sub(r"\1", _TWICE.sub(r"{\1}", text))
     return SIZES.sub(" ", _STYLED_LETTER.sub(r"\1", text))
+
+
+def are_set_and_tuple(left: str, right: str) -> bool:
+    """Tell whether one text is a set in braces and the other a tuple in parentheses."""
+    left, right = (SIZES.sub("", text).strip() for text in (left, right))
+    return any(
+        _SET.fullmatch(first) and _TUPLE.fullmatch(second)
+        for first, second in ((left, right), (right, left))
+    )
 
 
 def same_words(wanted: str, given: str) -> bool:
@@ -208,6 +233,6 @@ def read_ratio(text: str) -> tuple[Fraction, ...]:
 
 def _said(text: str) -> str:
     text = unwrapped(plain_signs(text))
-    text = _POLITE.sub("", _STYLED.sub(r"\1", text).strip(" *_\"'."))
+    text = _POLITE.sub("", _STYLED.sub(r"\1", text).strip(" *_\"'.")).strip("\"'")
     opening = _OPENING.match(text[0].lower() + text[1:]) if text else None
     return text[opening.end() :].strip() if opening else text

@@ -31,6 +31,7 @@ from reward.verifiers.math.answer_value import (
     is_sum,
     other_readings,
 )
+from reward.verifiers.math.contrasts import plain_contrasts
 from reward.verifiers.math.final_answer import (
     CUT_OFF,
     MAX_CHARS,
@@ -42,6 +43,7 @@ from reward.verifiers.math.final_answer import (
 )
 from reward.verifiers.math.math_reference import Kind, Reference, read_reference
 from reward.verifiers.math.math_text import (
+    are_set_and_tuple,
     is_expression,
     is_time_or_date,
     is_words,
@@ -150,7 +152,7 @@ class MathVerifier(Verifier[MathParams]):
         if params.strictness == "math_verify":
             return _math_verify(item, params)
         golds = [read_reference(text) for text in references(item.answer)]
-        answer = _find(plain_signs(without_special_tokens(item.said)), params)
+        answer = _find(plain_contrasts(plain_signs(without_special_tokens(item.said))), params)
         if answer is not None and answer.form == UNMARKED and item.truncated:
             return failed(ScoreStatus.NO_ANSWER, CUT_OFF)
         if answer is None or not answer.text:
@@ -168,7 +170,7 @@ class MathVerifier(Verifier[MathParams]):
 UNMARKED = "unmarked"
 _OR = re.compile(r"\s*,?\s+or\s+")
 _SEVERAL = re.compile(r",\s|;|\b(?:and|or)\b")
-_UNIT_LETTER = re.compile(r"(?<=\d)(?=[mgshlLNJWVK]\.?$)")
+_UNIT_LETTER = re.compile(r"(?<=\d)[mgshlLJWVA]\.?$")
 
 
 def _find(completion: str, params: MathParams) -> FinalAnswer | None:
@@ -191,7 +193,7 @@ def _compare(gold: Reference, answer: FinalAnswer, params: MathParams) -> ScoreS
     whole = answer.text if answer.form != UNMARKED else last_line(answer.text)
     if len(whole) <= MAX_CHARS:
         same = same_words if gold.kind is Kind.WORDS else same_text
-        if same(gold.text, whole):
+        if same(gold.text, whole) or (whole == "12:00" and same_text(gold.text, "noon")):
             return ScoreStatus.CORRECT
         others = other_readings(whole) if answer.form != "\\boxed" or "!" not in whole else []
         for other in others:
@@ -271,7 +273,7 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
         # `12 + 34 = 46`: the last member of a chain of equalities counts. `5m`: the reference has
         # no letter, so this letter is a unit.
         last = piece.rpartition("=")[2]
-        number = read_number(last) or read_number(_UNIT_LETTER.sub(" ", last))
+        number = read_number(last) or read_number(_UNIT_LETTER.sub("", last))
     if gold.number is not None and number is not None:
         return _status(same_number(gold.number, number, params.float_rounding))
     if gold.kind is Kind.WORDS and is_words(piece):
@@ -281,6 +283,8 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
         return ScoreStatus.UNPARSABLE
     if gold.kind in (Kind.WORDS, Kind.TEXT):
         return _status(same_text(gold.text, piece))
+    if params.strict and are_set_and_tuple(gold.text, piece):
+        return ScoreStatus.WRONG
     if params.worked_out and gold.number is not None and not _is_number(given):
         return ScoreStatus.WRONG
     return _status(_same_expression(gold, given, params))

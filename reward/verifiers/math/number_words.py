@@ -52,6 +52,7 @@ _HAN = re.compile(
     rf"^[{''.join([*_HAN_VALUES, *_HAN_SCALES])}]{{1,20}}"
     r"(?=(?:[个個只隻本元块塊天年人岁歳歲次条張张つ]|です)?\W*$)"
 )
+_HAN_FRACTION = re.compile(r"^(\w{1,10})分之(\w{1,10})(?=\W*$)")
 _DOZEN = re.compile(r"\b(half\s+)?an?\s+dozen\b", re.IGNORECASE)
 _SCALED = re.compile(
     rf"(?<![\w.,/^])(\d{{1,15}}(?:,\d{{3}})*(?:\.\d{{1,9}})?)[\s-]+({'|'.join(SCALES)})\b",
@@ -62,6 +63,9 @@ _SCALED = re.compile(
 def words_as_digits(text: str) -> str:
     """Return `text` with digits for its number words."""
     text = _HAN.sub(_han_digits, _RUN.sub(_digits, text))
+    if parts := _HAN_FRACTION.match(text):
+        bottom, top = (_HAN.sub(_han_digits, part) for part in parts.groups())
+        text = f"{top}/{bottom}"
     text = _HALF.sub("1/2", text)
     text = _DOZEN.sub(lambda match: "6" if match[1] else "12", text)
     text = _SCALED.sub(_scaled, text)

@@ -67,11 +67,18 @@ UNIT = re.compile(
 )
 _END = re.compile(r"\s*\.?\s*")
 # `0,5` and `1000,99`; not `1,234`, which is more likely to group digits.
-_DECIMAL_COMMA = re.compile(r"[-+]?(?:0|\d+(?!,\d{3}(?!\d))),\d+(?![\d.,])", re.ASCII)
-_COMMA = re.compile(r"(?<=\d),(?=\d)")
+# `1.234,5` and `1.234.567` group digits by dots.
+_DECIMAL_COMMA = re.compile(
+    r"[-+]?(?:\d{1,3}(?:([ .'])\d{3})(?:\1\d{3})*,(?!\d{3}(?!\d))\d+"
+    r"|\d{1,3}(?:\.\d{3}){2,}(?:,\d+)?|(?:0|\d+(?!,\d{3}(?!\d))),\d+)(?![\d.,])",
+    re.ASCII,
+)
+_GROUPS = re.compile(r"(?<=\d)[ .'](?=\d{3})")
 # At the end of a formula; three of them are an ellipsis.
 PUNCTUATION = re.compile(r"(?<![.,;])\s*[.,;]$")
 _TEXT = re.compile(r"\\(?:text|mbox)(?:bf|it|rm)?\{([^{}]*)\}\.?")
+# A thin space stands before a unit: `300\\,K`. `300K` may be 300,000.
+_THIN_UNIT = re.compile(r"(?<=[\d}])\s*\\[,; ]\s*([KN])(?=\$?$)")
 _NO_SPACE = re.compile(r"\\!\s*")
 _SPACE = re.compile(r"(?:\\[,;: ]|~)\s*")
 _MEASURE = re.compile(r"(?:[kMGm]\s*\}?\s*)?\\Omega|\\[A-Za-z]+\s*|[{}^\d-]+")
@@ -180,7 +187,9 @@ def read_decimal_comma(text: str) -> PlainNumber | None:
         return None
     text = unwrapped(_tidy(text))
     match = _DECIMAL_COMMA.match(text)
-    return read_number(_COMMA.sub(".", match[0]) + text[match.end() :]) if match else None
+    if match is None:
+        return None
+    return read_number(_GROUPS.sub("", match[0]).replace(",", ".") + text[match.end() :])
 
 
 def unwrapped(text: str) -> str:
@@ -197,6 +206,7 @@ def unwrapped(text: str) -> str:
 def _tidy(text: str) -> str:
     text = plain_signs(text)
     if "\\" in text or "{" in text or "~" in text:
+        text = _THIN_UNIT.sub(r"\\text{\1}", text)
         text = _NO_SPACE.sub("", text.replace("{,}", ",").replace("\\$", "$"))
         text = _SPACE.sub(" ", text)
     return text

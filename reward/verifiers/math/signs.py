@@ -43,12 +43,20 @@ _SUBSCRIPTS = re.compile("[\u2080-\u2089]+")
 _SUBSCRIPT = {0x2080 + digit: str(digit) for digit in range(10)}
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _DIGIT = re.compile(r"(?![0-9])\d")
+# Enclosed letters and digits, and the letters of mathematical fonts.
+_COMPATIBLE = re.compile("[\u2460-\u24ff\U0001d400-\U0001d7ff]")
+_GROUPED = re.compile("(?<=\\d)\uff0c(?=\\d{3}(?!\\d))")
+_HAN_MINUS = re.compile("[\u8d1f\u8ca0](?=\\s*\\d)")
+_HAN_PERCENT = re.compile("\u767e\u5206\u4e4b\\s*(\\d+(?:\\.\\d+)?)")
 
 
 def plain_signs(text: str) -> str:
     """Return `text` with one spelling of each sign."""
     if text.isascii():
         return text
+    text = _COMPATIBLE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
+    text = _HAN_MINUS.sub("-", text)
+    text = _HAN_PERCENT.sub(r"\1%", _GROUPED.sub(",", text))
     text = _SUPERSCRIPTS.sub(lambda match: f"^{{{match[0].translate(_SUPERSCRIPT)}}}", text)
     text = _SUBSCRIPTS.sub(lambda match: f"_{{{match[0].translate(_SUBSCRIPT)}}}", text)
     text = _VULGAR.sub(_fraction, text.translate(_FOLDED))

@@ -1,13 +1,16 @@
 """Compares a program's output with the expected output. Pure, linear time.
 
-White space at the ends of lines does not count. Text and whole numbers must be the same. Expected
-numbers with a decimal point or an exponent have a tolerance of 1e-6, absolute or relative, as in
-the datasets' own judges.
+White space at the ends of lines and before the first word does not count. Text must be the same,
+and so must two whole numbers. If a number has a decimal point or an exponent, both are equal within
+1e-6, as in the datasets' own judges: absolute, or relative to an expected decimal. A whole
+number of any size differs from its neighbour.
 """
 
 import re
 
 TOLERANCE = 1e-6
+_EXACT = 2.0**53
+"""Floats tell whole numbers below this bound apart."""
 _NUMBER = re.compile(
     r"(?<![\w.])([+-]?(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][+-]?\d++)?+)(?![\w.])", re.ASCII
 )
@@ -26,9 +29,9 @@ def difference(given: str, wanted: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines, without white space at their ends and without empty lines at the end."""
+    """Return the lines, without white space at their ends and without empty lines around them."""
     # splitlines() would end a line at a form feed too.
-    return [line.rstrip() for line in re.split(r"\r\n?|\n", text.rstrip())]
+    return [line.rstrip() for line in re.split(r"\r\n?|\n", text.strip())]
 
 
 def _same_but_rounding(line: str, expected: str) -> bool:
@@ -42,7 +45,11 @@ def _same_but_rounding(line: str, expected: str) -> bool:
 
 
 def _close(given: str, wanted: str) -> bool:
-    if not any(mark in wanted for mark in ".eE"):
+    decimal = any(mark in wanted for mark in ".eE")
+    if not decimal and not any(mark in given for mark in ".eE"):
         return False
     number, target = float(given), float(wanted)
-    return number == target or abs(number - target) <= TOLERANCE * max(1.0, abs(target))
+    if not decimal and abs(target) >= _EXACT:
+        return False
+    scale = max(1.0, abs(target)) if decimal else 1.0
+    return number == target or abs(number - target) <= TOLERANCE * scale

@@ -22,6 +22,7 @@ from reward.verifiers.base import (
     shown,
 )
 from reward.verifiers.math.answer_value import takes_back
+from reward.verifiers.math.contrasts import plain_contrasts
 from reward.verifiers.math.final_answer import (
     CUT_OFF,
     FinalAnswer,
@@ -33,9 +34,11 @@ from reward.verifiers.math.plain_number import unwrapped
 from reward.verifiers.math.signs import plain_signs
 from services.contracts.scores import ScoreStatus
 
-_NAMES = "option|choice|answer|letter|opción|opcion|opção|вариант|选项|選項|选择|選擇|選択肢|选|選"
+_NAMES = (
+    "option|choice|answer|letter|opción|opcion|opção|вариант|उत्तर|选项|選項|选择|選擇|選択肢|选|選"
+)
 _INTRODUCTION = re.compile(
-    r"(?:(?:but|rather|so|thus|hence|therefore|it(?:'s|\s+is|\s+must\s+be)|must\s+be|es|а|definitely"
+    r"(?:(?:but|is|rather|so|thus|hence|therefore|it(?:'s|\s+is|\s+must\s+be)|must\s+be|es|а|definitely"
     r"|clearly|simply|likely|probably|most likely|indeed),?\s+)*"
     r"(?:(?:the|la|el|le|die)\s+|l')?(?:(?:correct|right|best|final)\s+)?"
     rf"(?:(?:{_NAMES})s?(?:\s+is)?\s*:?\s*)?",
@@ -45,6 +48,7 @@ _LIST = re.compile(
     r"\(?([A-Z])\)?(?:\s*(?:,|/|&|\band\b|\bor\b|[和与或及])\s*)+\(?([A-Z])\)?(?![A-Za-z])"
 )
 _BLANKS = re.compile(r"[ \t]+")
+_BRACES = re.compile(r"[{}$`\"]|''")
 # "I" is a pronoun.
 _CHOICE = r"(?:(?i:option|choice|answer) )?\(?(?!I )[A-Z]\)?(?![A-Za-z'])"
 _CHOICES = rf"{_CHOICE}(?:(?: ?[,/] ?|,? (?:and|or|nor) )(?:(?:and|or|nor) )?{_CHOICE}){{0,8}}+"
@@ -63,6 +67,9 @@ _REFUSED = re.compile(
     rf"|{_CHOICES}(?i: (?:also )?(?:cannot|fails|contradicts|[a-z]{{2,6}}n't)\b"
     r"| (?:is|was|are|were|can|could|must|should|would|does|do|seems?) (?:be |also ){0,2}"
     rf"(?:not|{_WRONG})\b| ?[:?\u2013-]{{1,3}} ?(?:no|{_WRONG})\b)"
+    rf"|{_CHOICES}"
+    r"(?i: (?:seems?|looks?|appears?|sounds?|might|may|could|is tempting)\b[^.;\n]{0,40}?"
+    r"(?=,? (?:but|yet|however)\b))"
 )
 _LETTER = re.compile(
     r"""[(\[{]\s*(?P<enclosed>[A-Za-z])\s*[)\]}]
@@ -72,13 +79,16 @@ _LETTER = re.compile(
     re.VERBOSE,
 )
 _IN_PROSE = re.compile(
-    rf"(?<![A-Za-z])(?i:{_NAMES})\s*(?:(?:[:是为は]|is\b)\s*)?\(?([A-Z])(?![A-Za-z])"
+    rf"(?<![A-Za-z])(?i:{_NAMES})(?:\s+(?:correcta|correta|corretta))?\s*"
+    r"(?:(?:[:是为は\u2014-]|(?:is|es|est|é|è|ist)\b)\s*)?\(?([A-Z])(?![A-Za-z])"
     r"|\(([A-Z])\)"
-    r"|\b(?i:choose|pick|select|go with|it's|it is|must be"
-    r"|leaves(?: us)?(?: with)?|left with|only|but)\s+\(?([A-Z])\b(?!\s+(?!remains\b)[a-z])"
+    r"|\b(?i:choose|pick|select|prefer|go with|it's|it is|must be"
+    r"|leaves(?: us)?(?: with)?|left with|only|but)\s+"
+    r"\(?([A-Z])(?![A-Za-z])(?!\s+(?!remains\b)[a-z])"
     r"|\b(?i:so|thus|hence|therefore|is|be|say|final|answer)(?:[,:]| -)?\s+([B-HJ-Z])\.?\s*$"
     r"|而是\s*\(?([A-Z])(?![A-Za-z])"
-    r"|\b([A-Z])\s+is\s+(?:the\s+)?(?:correct|right|answer)\b"
+    r"|\b([A-Z])\s+is\s+(?:(?:the|a)\s+)?(?:correct|right|answer|better|best|more\s)"
+    r"|\b([B-HJ-Z])\s+is[.!]?\s*$"
 )
 # Characters. An answer is short; longer text is prose, whose beginning decides.
 _MAX_CHARS = 200
@@ -115,7 +125,7 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
 
     def score(self, item: Item, params: ChoiceParams) -> Verdict:
         wanted = _letters(item.answer, params)
-        text = plain_signs(item.said)
+        text = plain_contrasts(plain_signs(item.said))
         answer = find_answer(text)
         if answer is None and item.truncated:
             return failed(ScoreStatus.NO_ANSWER, CUT_OFF)
@@ -140,10 +150,8 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
 def read_choices(text: str) -> set[str]:
     """Return the letters that `text`, an answer, names. With several letters the answer is
     undecided."""
-    text = unwrapped(without_styles(plain_signs(text[: 2 * _MAX_CHARS])).replace("$", ""))[
-        :_MAX_CHARS
-    ]
-    text = _BLANKS.sub(" ", text)
+    text = without_styles(plain_signs(text[: 2 * _MAX_CHARS]))
+    text = _BLANKS.sub(" ", unwrapped(_BRACES.sub("", text))[:_MAX_CHARS])
     chosen = _REFUSED.sub(" ", text)
     letters = _leading(chosen.lstrip(" ,;.:"))
     return letters if letters or chosen == text else {*_named(chosen)[-1:]}

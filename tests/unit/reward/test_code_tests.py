@@ -149,6 +149,13 @@ def test_reading_tests_leaves_the_limit_of_integers_as_it_was() -> None:
         ("[0.30000000000000004, 1]", "[0.3, 1]"),
         ("x = .5, y: 1.0000001", "x = 0.5, y: 1.0"),
         ("123456789012.3456", "123456789012.0"),
+        ("3.0", "3"),
+        ("1e-9", "0"),
+        ("-0.0", "0"),
+        ("1e3", "1000"),
+        ("2.9999999999 4", "3 4"),
+        (" 5", "5"),
+        ("\n5", "5"),
     ],
 )
 def test_printed_numbers_with_decimals_are_equal_within_a_millionth(
@@ -162,9 +169,11 @@ def test_printed_numbers_with_decimals_are_equal_within_a_millionth(
     [
         ("0.4", "0.333333333333", "printed '0.4' in line 1, not '0.333333333333'"),
         ("1000001", "1000000", "printed '1000001' in line 1, not '1000000'"),
-        ("3.0", "3", "printed '3.0' in line 1, not '3'"),
-        (" 5", "5", "printed ' 5' in line 1, not '5'"),
-        ("\n5", "5", "printed '' in line 1, not '5'"),
+        ("3.001", "3", "printed '3.001' in line 1, not '3'"),
+        ("1\n 5", "1\n5", "printed ' 5' in line 2, not '5'"),
+        ("1000000008.0", "1000000007", "printed '1000000008.0' in line 1, not '1000000007'"),
+        ("1e999", f"1{'0' * 999}", f"printed '1e999' in line 1, not '1{'0' * 79}'"),
+        ("1e20", "100000000000000000001", "printed '1e20' in line 1, not '100000000000000000001'"),
         ("1000000.5", "1000000", "printed '1000000.5' in line 1, not '1000000'"),
         ("007", "7", "printed '007' in line 1, not '7'"),
         ("1.2.3.40", "1.2.3.4", "printed '1.2.3.40' in line 1, not '1.2.3.4'"),
