@@ -132,8 +132,8 @@ def new_run_id() -> str:
 def referred(path: Any) -> tuple[str, str] | None:
     """(step, which) of `step:NAME` (which: "last"), `step:NAME@best` or `step:NAME@20`; None for a
     model that no step makes."""
-    found = REFERENCE.fullmatch(path) if isinstance(path, str) else None
-    return (found["step"], found["which"] or "last") if found else None
+    match = REFERENCE.fullmatch(path) if isinstance(path, str) else None
+    return (match["step"], match["which"] or "last") if match else None
 
 
 def references(config: dict[str, Any]) -> dict[str, str]:
@@ -170,8 +170,8 @@ def advanced(chain: ChainRecord, run: RunSummary | None, now: float) -> ChainRec
 
 def ended(chain: ChainRecord, state: ChainState, reason: str, now: float) -> ChainRecord:
     """The chain after its end, with the reason that its present step gives."""
-    said = "" if state is ChainState.SUCCEEDED else f"step {chain.step.name}: {reason or state}"
-    return chain.model_copy(update={"state": state, "reason": said, "finished": now})
+    words = "" if state is ChainState.SUCCEEDED else f"step {chain.step.name}: {reason or state}"
+    return chain.model_copy(update={"state": state, "reason": words, "finished": now})
 
 
 def cancelling(chain: ChainRecord) -> ChainRecord:
@@ -195,32 +195,22 @@ def resumed(chain: ChainRecord, config: dict[str, Any], run: str) -> ChainRecord
 
 def viewed(chain: ChainRecord, runs: dict[str, RunSummary]) -> ChainView:
     """The chain with what its steps' runs say, by id."""
-    own = ChainView.model_fields.keys() & ChainRecord.model_fields.keys() - {"steps"}
-    fields = chain.model_dump(include=own)
-    return ChainView(**fields, steps=[_step(step, runs.get(step.run)) for step in chain.steps])
+    steps = [_step(step, runs.get(step.run)) for step in chain.steps]
+    return ChainView(**chain.model_dump(exclude={"steps"}), steps=steps)
 
 
 def _step(step: ChainStep, run: RunSummary | None) -> StepView:
-    kind = str(step.config.get("type", "rl"))
+    view = StepView(
+        name=step.name,
+        kind=str(step.config.get("type", "rl")),
+        run=None,
+        runs=step.runs[:-1],
+        state="waiting",
+        models=references(step.config),
+    )
     if run is None:
         steps = (step.config.get("training") or {}).get("max_steps")
-        known = steps if isinstance(steps, int) else None
-        return StepView(
-            name=step.name,
-            kind=kind,
-            run=None,
-            runs=step.runs[:-1],
-            state="waiting",
-            max_steps=known,
-            models=references(step.config),
-        )
-    said = {"state": run.state, "reason": run.reason, "step": run.step, "max_steps": run.max_steps}
-    return StepView(
-        name=step.name,
-        kind=kind,
-        run=run.id,
-        runs=step.runs,
-        checkpoint=run.checkpoint,
-        models=references(step.config),
-        **said,
-    )
+        return view.model_copy(update={"max_steps": steps if isinstance(steps, int) else None})
+    fields = ("state", "reason", "step", "max_steps", "checkpoint")
+    of_run = {field: getattr(run, field) for field in fields}
+    return view.model_copy(update={"run": run.id, "runs": step.runs, **of_run})

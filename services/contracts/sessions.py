@@ -1,8 +1,7 @@
-"""Sessions of agents: what gateway and rollout workers exchange of them through Redis.
+"""Sessions of agents, as gateway and rollout workers exchange them through Redis. Pure.
 
-A group's sessions belong to one attempt. A session is a graph of turns: each continues an earlier
-one or begins a conversation, and has the tokens that came before the answer and the answer's own.
-Pure.
+A group's sessions belong to one attempt. A session is a graph of turns: a turn continues an earlier
+turn or begins a conversation.
 """
 
 import hashlib
@@ -10,6 +9,7 @@ import json
 import re
 import secrets
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -169,20 +169,20 @@ def tokens_of(path: Iterable[Turn]) -> list[int]:
 def normalized(message: dict[str, Any]) -> dict[str, Any]:
     """Return the part of a message by which conversations are compared. Clients drop empty fields
     or add their own fields when they send an answer back."""
-    found: dict[str, Any] = {"role": message.get("role"), "content": text_of(message)}
-    if found["role"] == "assistant" and len(parts := _REASONING.split(found["content"])) > 1:
+    compared: dict[str, Any] = {"role": message.get("role"), "content": text_of(message)}
+    if compared["role"] == "assistant" and len(parts := _REASONING.split(compared["content"])) > 1:
         # Pydantic AI takes reasoning out of an answer, and puts it back between other blanks.
-        found["content"] = "".join(part.strip() for part in parts)
+        compared["content"] = "".join(part.strip() for part in parts)
     if calls := message.get("tool_calls"):
-        found["tool_calls"] = [
+        compared["tool_calls"] = [
             [call.get("id"), call["function"]["name"], _read(call["function"]["arguments"])]
             for call in calls
         ]
     for name in ("name", "tool_call_id"):
         # Many frameworks send an answer back with the name of the agent that asked for it.
-        if message.get(name) is not None and (name, found["role"]) != ("name", "assistant"):
-            found[name] = message[name]
-    return found
+        if message.get(name) is not None and (name, compared["role"]) != ("name", "assistant"):
+            compared[name] = message[name]
+    return compared
 
 
 def _read(arguments: str) -> Any:
@@ -191,25 +191,25 @@ def _read(arguments: str) -> Any:
     list. Return the text itself if it is invalid JSON, or nested so deeply that parsers differ on
     it."""
     try:
-        found = json.loads(arguments or "{}", parse_float=_number)
+        value = json.loads(arguments or "{}", parse_float=_number)
     except (ValueError, RecursionError):
         return arguments
-    level = [found]
+    level = [value]
     for _ in range(MOST_NESTED):
         level = [
             inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
         ]
         if not level:
-            return [{} if found is None else found]
+            return [{} if value is None else value]
     return arguments
 
 
 def _number(text: str) -> float:
-    found = float(text)
-    return int(found) if found.is_integer() else found
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def text_of(message: dict[str, Any]) -> str:
@@ -222,27 +222,24 @@ def text_of(message: dict[str, Any]) -> str:
 
 
 def chat_histories(tools: list[dict[str, Any]], messages: list[dict[str, Any]]) -> list[str]:
-    """A digest of the first message, of the first two, and so on, and of `tools`. Equal for two
-    conversations as far as they are the same."""
-    digest, found = digest_of(tools), []
+    """A digest of `tools` and the first message, of `tools` and the first two, and so on. Two
+    conversations with the same beginning have the same digests of it."""
+    digests = [digest_of(tools)]
     for message in messages:
-        digest = digest_of([digest, normalized(message)])
-        found.append(digest)
-    return found
+        digests.append(digest_of([digests[-1], normalized(message)]))
+    return digests[1:]
 
 
 def text_histories(prompt: str | list[int], lengths: Sequence[int]) -> list[str]:
-    """A digest of the beginning of `prompt` of each of `lengths`, which rise."""
-    text = isinstance(prompt, str)
-    hashed, done, found = hashlib.sha256(b"text" if text else b"ids"), 0, []
-    for length in lengths:
-        part = prompt[done:length]
-        # A lone surrogate, which JSON can say, has no encoding of its own.
+    """A digest of the beginning of `prompt`, for each of the rising `lengths`."""
+    hashed, digests = hashlib.sha256(b"text" if isinstance(prompt, str) else b"ids"), []
+    for start, end in pairwise([0, *lengths]):
+        part = prompt[start:end]
+        # JSON may hold a lone surrogate, which UTF-8 cannot encode.
         encoded = part.encode("utf-8", "surrogatepass") if isinstance(part, str) else packed(part)
         hashed.update(encoded)
-        done = length
-        found.append(hashed.copy().hexdigest()[:32])
-    return found
+        digests.append(hashed.hexdigest()[:32])
+    return digests
 
 
 def digest_of(value: Any) -> str:

@@ -90,15 +90,6 @@ class WeightManifest(msgspec.Struct, frozen=True):
         """The version string that vLLM reports for every token."""
         return version_tag(self.lineage, self.version)
 
-    def files_after(self, tag: str | None) -> list[WeightFile]:
-        """Return the deltas that lead here from version `tag`, or all files if no deltas do."""
-        if tag is not None and self.kind == "delta":
-            lineage, version = parse_version_tag(tag)
-            behind = self.version - version
-            if lineage == self.lineage and 0 <= behind < len(self.files):
-                return self.files[len(self.files) - behind :]
-        return self.files
-
 
 def encode_manifest(manifest: WeightManifest) -> bytes:
     """A manifest as JSON."""

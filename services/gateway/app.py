@@ -1,6 +1,8 @@
-"""The application: routers, limits, problem documents, and its lifespan."""
+"""The application: the routers of `routes/`, limits, problem documents, and its lifespan."""
 
 import asyncio
+import importlib
+import pkgutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -12,7 +14,7 @@ from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.types import Scope
 
-from services.gateway import problems
+from services.gateway import problems, routes
 from services.gateway.authentication import Authentication, Keyring
 from services.gateway.chains.advance import keep_advancing
 from services.gateway.deletion import remove_deleted
@@ -25,31 +27,6 @@ from services.gateway.previews import Previews
 from services.gateway.references import ReferenceChecks
 from services.gateway.reports import Reports
 from services.gateway.retention import Sizes, keep_pruning
-from services.gateway.routes import (
-    audit,
-    chains,
-    datasets,
-    evaluations,
-    events,
-    files,
-    health,
-    keys,
-    live_sessions,
-    metrics,
-    model_evaluations,
-    page,
-    policy,
-    previews,
-    prompts,
-    recipes,
-    reports,
-    runs,
-    samples,
-    session_groups,
-    sessions,
-    why,
-    workers,
-)
 from services.gateway.sessions.dataset_rows import DatasetRows
 from services.gateway.sessions.turns import Turns
 from services.gateway.settings import GatewaySettings
@@ -155,6 +132,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 await end(tasks)
                 await app.state.deps.references.close()
                 await turns.close()
+                await app.state.deps.followers.close()
                 await store.close()
 
     app = FastAPIOffline(
@@ -206,30 +184,6 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     app.add_middleware(SingleHeaders)
     app.add_middleware(BrowserHeaders)
     app.add_middleware(OpenAIErrors)
-    for module in (
-        datasets,
-        evaluations,
-        previews,
-        prompts,
-        runs,
-        chains,
-        samples,
-        model_evaluations,
-        session_groups,
-        sessions,
-        live_sessions,
-        policy,
-        reports,
-        audit,
-        why,
-        events,
-        recipes,
-        workers,
-        files,
-        keys,
-        health,
-        metrics,
-        page,
-    ):
-        app.include_router(module.router)
+    for module in pkgutil.iter_modules(routes.__path__, f"{routes.__name__}."):
+        app.include_router(importlib.import_module(module.name).router)
     return app

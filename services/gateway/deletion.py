@@ -51,10 +51,10 @@ async def delete_run(deps: Dependencies, record: RunRecord) -> None:
 
 
 async def _wait_until_unneeded(deps: Dependencies, record: RunRecord, named: str) -> None:
-    needs = "continues it: delete that one first"
+    way_out = "continues it: delete that one first"
     needed_by = [run for run in await deps.store.runs.all() if run.resume_from == record.id]
     if not needed_by:
-        needs = "starts from what it made: cancel that one, or let it end"
+        way_out = "starts from what it made: cancel that one, or let it end"
         live = await deps.store.runs.live()
         needed_by = [run for run in live if record.id in starts_from(run.config)]
     for chain in await open_chains(deps):
@@ -65,10 +65,11 @@ async def _wait_until_unneeded(deps: Dependencies, record: RunRecord, named: str
                 f"{named} is needed by the chain {chain.name} ({chain.id}, {chain.state}): cancel "
                 "that, or let it end",
             )
-    for other in needed_by:
+    if needed_by:
+        other = needed_by[0]
         raise Problem(
             HTTPStatus.CONFLICT,
-            f"{named} is needed by {other.name} ({other.id}, {other.state}), which {needs}",
+            f"{named} is needed by {other.name} ({other.id}, {other.state}), which {way_out}",
         )
     deadline = time.monotonic() + _PATIENCE
     while not await deps.store.runs.free(record):
@@ -91,7 +92,7 @@ def remove_deleted(data: Path) -> None:
     """Remove the files of deleted runs. The next deletion, or start, tries again to remove what
     cannot be removed now."""
     for folder in data.glob(f"runs/{_DELETED}*"):
-        # One that somebody has moved to another volume has a link in its place.
+        # The folder may be a link: somebody has moved it to another volume.
         shutil.rmtree(folder.resolve(), ignore_errors=True)
         if folder.is_symlink() and not folder.exists():
             folder.unlink(missing_ok=True)

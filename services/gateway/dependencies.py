@@ -4,14 +4,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import httpx
 from fastapi import Depends, Path, Request
 
 from services.contracts.chains import ChainRecord
 from services.contracts.nearest import nearest
-from services.contracts.records import DatasetRecord, RunRecord
+from services.contracts.records import DatasetRecord, RunRecord, RunSummary
 from services.gateway.authentication import Keyring
 from services.gateway.followers import Followers
 from services.gateway.policy.limits import OpenCalls
@@ -77,24 +77,13 @@ async def find_chain(deps: Dependencies, reference: str) -> ChainRecord:
     return await _meant("chain", reference, deps.store.chains.get, deps.store.chains.all)
 
 
-class _Named(Protocol):
-    @property
-    def id(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def created(self) -> float: ...
-
-
 async def _meant(
     kind: str,
     reference: str,
     get: Callable[[str], Awaitable[T | None]],
-    every: Callable[[], Awaitable[Sequence[_Named]]],
+    every: Callable[[], Awaitable[Sequence[RunSummary | ChainRecord]]],
 ) -> T:
-    """The record that `reference` means, of the `kind` that an error names ("run")."""
+    """The record that `reference` means. `kind` is the word for it in an error: `run`, `chain`."""
     record = await get(reference)
     if record is None:
         record = await get(_meant_id(kind, reference, await every()))
@@ -103,9 +92,9 @@ async def _meant(
     return record
 
 
-def _meant_id(kind: str, reference: str, records: Sequence[_Named]) -> str:
-    """The id of the record that `reference` means: the only one of its name, or the only one whose
-    id begins so. `records` are the newest first, of the kind that an error names ("run")."""
+def _meant_id(kind: str, reference: str, records: Sequence[RunSummary | ChainRecord]) -> str:
+    """The id of the only one of `records`, newest first, that has this name, or else whose id
+    begins so."""
     named = [record for record in records if record.name == reference]
     begins = [record for record in records if reference and record.id.startswith(reference)]
     # Only runs have `resume_from`. A resumed run keeps the name, and answers to it.
@@ -124,7 +113,7 @@ def _meant_id(kind: str, reference: str, records: Sequence[_Named]) -> str:
     raise Problem(HTTPStatus.NOT_FOUND, f"there is no {kind} {reference!r}; {hint}")
 
 
-def _listed(records: Sequence[_Named]) -> str:
+def _listed(records: Sequence[RunSummary | ChainRecord]) -> str:
     """The first few records, with what tells them apart."""
     first = records[:LISTED]
     times = [
@@ -164,21 +153,16 @@ def missing_dataset(reference: str, records: list[DatasetRecord]) -> str:
     return f"there is no dataset {reference!r}; {listed}"
 
 
-async def _run(
-    deps: Deps,
-    run: Annotated[
-        str, Path(description="Its id, the beginning of its id, or a name that no other has.")
-    ],
-) -> RunRecord:
+Reference = Annotated[
+    str, Path(description="Its id, the beginning of its id, or a name that no other has.")
+]
+
+
+async def _run(deps: Deps, run: Reference) -> RunRecord:
     return await find_run(deps, run)
 
 
-async def _chain(
-    deps: Deps,
-    chain: Annotated[
-        str, Path(description="Its id, the beginning of its id, or a name that no other has.")
-    ],
-) -> ChainRecord:
+async def _chain(deps: Deps, chain: Reference) -> ChainRecord:
     return await find_chain(deps, chain)
 
 
@@ -195,7 +179,6 @@ RUN_PROBLEMS: dict[int | str, str] = {
 DATASET_PROBLEMS: dict[int | str, str] = {
     404: "There is no such dataset; `detail` names the nearest"
 }
-
 CHAIN_PROBLEMS: dict[int | str, str] = {
     404: "There is no such chain; `detail` names the nearest",
     409: "Several chains have this name, or an id that begins so; `detail` lists them",

@@ -22,6 +22,7 @@ from services.models.path import PREFIX, run_named
 
 PROMPT = ("system", "template", "chat_template", "chat_template_kwargs")
 SAMPLING = ("top_p", "top_k", "max_tokens", "stop_token_ids")
+HELD_OUT = ("temperature", "max_tokens", "system", "template", "rewards")
 ROLLOUT = ("vllm", "episode", "canary_limit", "lease_seconds")
 
 
@@ -161,25 +162,18 @@ def differing(
     against: EvaluationRecord,
 ) -> list[str]:
     """The options, besides the model, in which the evaluations of two runs differ."""
-    pairs = [
-        *((f"data.{key}", _at(config, "data", key), _at(other, "data", key)) for key in PROMPT),
-        *(
-            (f"sampling.{key}", _at(config, "sampling", key), _at(other, "sampling", key))
-            for key in SAMPLING
-        ),
-        *(
-            (f"evaluation.{key}", _at(config, "evaluation", key), _at(other, "evaluation", key))
-            for key in ("temperature", "max_tokens", "system", "template", "rewards")
-        ),
-        ("rewards", config.get("rewards"), other.get("rewards")),
-        ("samples", evaluation.samples, against.samples),
-        ("rows", evaluation.rows, against.rows),
+    sections = {"data": PROMPT, "sampling": SAMPLING, "evaluation": HELD_OUT}
+    options = [
+        f"{section}.{key}"
+        for section, keys in sections.items()
+        for key in keys
+        if (config.get(section) or {}).get(key) != (other.get(section) or {}).get(key)
     ]
-    return [key for key, value, other_value in pairs if value != other_value]
-
-
-def _at(config: dict[str, Any], section: str, key: str) -> Any:
-    return (config.get(section) or {}).get(key)
+    if config.get("rewards") != other.get("rewards"):
+        options.append("rewards")
+    return options + [
+        key for key in ("samples", "rows") if getattr(evaluation, key) != getattr(against, key)
+    ]
 
 
 def _inherited(

@@ -20,7 +20,6 @@ from redis.exceptions import RedisError
 
 from services.contracts.chains import ChainRecord, references, referred
 from services.contracts.records import RunSummary
-from services.contracts.weights import DELTA
 from services.datasets.segments import UNPUBLISHED
 from services.gateway.settings import GatewaySettings
 from services.models.path import named_steps
@@ -73,15 +72,11 @@ def unneeded(
     needed: Collection[str],
     steps: Collection[int] = (),
 ) -> list[Path]:
-    """Weight versions and checkpoints that a finished run need not keep, without those that
-    `needed` names (relative to `root`), and the checkpoints of `steps`."""
+    """Weight versions and checkpoints that a finished run need not keep, but not the files that
+    `needed` names (relative to `root`) and the checkpoints of `steps`."""
     folder = root / "runs" / run.id
-    weights = sorted((folder / "weights").glob("*.safetensors"), key=_modified)
-    first = max(0, len(weights) - settings.keep_finished_weights)
-    while 0 < first < len(weights) and weights[first].name.endswith(DELTA):
-        # It changes what the file before it is, and is of no use without it.
-        first -= 1
-    gone = [path for path in weights[:first] if str(path.relative_to(root)) not in needed]
+    weights = folder.glob("weights/*.safetensors")
+    gone = [path for path in weights if str(path.relative_to(root)) not in needed]
     if (keep := settings.keep_finished_checkpoints) is not None:
         named = ((path, CHECKPOINT.fullmatch(path.name)) for path in folder.glob("checkpoints/*"))
         checkpoints = sorted((int(match[1]), path) for path, match in named if match)
@@ -106,12 +101,8 @@ def prune(paths: Iterable[Path]) -> int:
     return freed
 
 
-def _modified(path: Path) -> int:
-    return path.stat().st_mtime_ns
-
-
 def remove_unfinished(data: Path) -> None:
-    """Delete what uploads were writing whose gateway died: nothing was written to it for long."""
+    """Delete the files of uploads that a gateway was writing when it died."""
     for path in data.glob(f"datasets/{UNPUBLISHED}*"):
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - UNFINISHED_SECONDS:

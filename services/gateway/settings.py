@@ -48,12 +48,6 @@ class GatewaySettings(Settings):
     policy_max_tokens: int = Field(
         4096, ge=1, description="Most tokens that the answer to one of these calls may have."
     )
-    keep_finished_weights: int = Field(
-        0,
-        ge=0,
-        description="Weight versions that a finished run keeps on the data volume, the newest. "
-        "Nothing reads them: resuming, exporting and chatting take checkpoints.",
-    )
     keep_finished_checkpoints: int | None = Field(
         None,
         ge=1,

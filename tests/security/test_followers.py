@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from services.gateway.followers import KEPT
+from services.gateway.followers import PIECE
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 from tests.integration.store.scene import record
@@ -80,15 +80,15 @@ async def test_a_follower_begins_after_the_event_it_names_however_long_ago(
 ) -> None:
     store = Store.from_url(redis_server.url)
     await queued(store, "long")
-    for _ in range(KEPT // 10):
+    for _ in range(PIECE // 5):
         adding = (store.events.add("long", "warning", {"message": "m"}) for _ in range(20))
         await asyncio.gather(*adding)
-    events = await store.events.read("long", "0", count=3 * KEPT)
+    events = await store.events.read("long", "0", count=5 * PIECE)
     first = await Follower(gateway, "long").connect()
-    # While another is live already, and its reader keeps newer events only.
+    # While another is live already.
     await first.until(f'"id":"{events[-1].id}"')
     try:
-        for start in (3, KEPT, len(events) - 2):
+        for start in (3, PIECE, len(events) - 2):
             one = await Follower(gateway, "long", events[start].id).connect()
             text = await one.until(f'"id":"{events[-1].id}"')
             ids = [line[4:] for line in text.splitlines() if line.startswith("id: ")]

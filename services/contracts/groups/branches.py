@@ -40,13 +40,11 @@ class Conversation:
 def conversations(prompt: int, length: int, branches: Sequence[Branch]) -> list[Conversation]:
     """The conversations of a completion of `length` tokens after a prompt of `prompt`, which
     together have each of its tokens. Raises ValueError if `branches` do not fit."""
-    starts, ends = [0], []
-    for branch in branches:
-        if not (starts[-1] < branch.start < length and 0 <= branch.after <= prompt + branch.start):
+    starts = [0, *(branch.start for branch in branches)]
+    ends = [*starts[1:], length]
+    for previous, branch in zip(starts, branches, strict=False):
+        if not (previous < branch.start < length and 0 <= branch.after <= prompt + branch.start):
             raise ValueError(f"{branch} does not fit a prompt of {prompt} and {length} tokens")
-        ends.append(branch.start)
-        starts.append(branch.start)
-    ends.append(length)
     afters = [prompt, *(branch.after for branch in branches)]
     paths: list[tuple[int, npt.NDArray[np.int64]]] = []
     for start, end, after in zip(starts, ends, afters, strict=True):
@@ -56,12 +54,12 @@ def conversations(prompt: int, length: int, branches: Sequence[Branch]) -> list[
             begins, whole = paths[of]
             before = whole[: len(whole) - (ends[of] - (after - prompt))]
         paths.append((begins, np.concatenate([before, np.arange(start, end)])))
-    # A stretch that another one continues from its end is part of that one's conversation.
+    # A branch that another branch continues from its end is part of that branch's conversation.
     continued = {after - prompt for after in afters[1:] if after > prompt}
     seen = np.zeros(length, np.bool_)
-    found = []
+    whole_conversations = []
     for (begins, places), end in zip(paths, ends, strict=True):
         if end not in continued:
-            found.append(Conversation(begins, places, ~seen[places]))
+            whole_conversations.append(Conversation(begins, places, ~seen[places]))
             seen[places] = True
-    return found
+    return whole_conversations

@@ -15,10 +15,10 @@ class GroupLengths(NamedTuple):
     def parse(cls, text: str) -> "GroupLengths":
         """The inverse of `str`. Raises ValueError."""
         prompt, _, completions = text.partition(":")
-        found = cls(int(prompt), tuple(int(length) for length in completions.split(",")))
-        if min(found.prompt, *found.completions) < 0:
+        lengths = cls(int(prompt), tuple(int(length) for length in completions.split(",")))
+        if min(lengths.prompt, *lengths.completions) < 0:
             raise ValueError(f"lengths of a group are negative: {text}")
-        return found
+        return lengths
 
     def __str__(self) -> str:
         return f"{self.prompt}:{','.join(map(str, self.completions))}"

@@ -34,8 +34,8 @@ class PayloadFile(msgspec.Struct, frozen=True):
     @property
     def xxh3(self) -> str:
         """The checksum, which is part of the name."""
-        found = _NAME.fullmatch(self.name)
-        return found[4] if found else ""
+        match = _NAME.fullmatch(self.name)
+        return match[4] if match else ""
 
 
 class Owner(NamedTuple):
@@ -55,8 +55,8 @@ def payload_name(owner: Owner, xxh3: str) -> str:
 
 def owner_of(name: str) -> Owner | None:
     """Return the owner of the file `name`, or None if the name is not a payload's."""
-    found = _NAME.fullmatch(name)
-    return Owner(found[1], int(found[2]), found[3]) if found else None
+    match = _NAME.fullmatch(name)
+    return Owner(match[1], int(match[2]), match[3]) if match else None
 
 
 def reference(file: PayloadFile) -> bytes:

@@ -56,9 +56,9 @@ class SamplingMask:
     def has(self, tokens: IntArray) -> npt.NDArray[np.bool_]:
         """[tokens] whether each of `tokens` is among its candidates."""
         token = np.repeat(np.arange(len(self.counts)), self.counts)
-        found = np.zeros(len(self.counts), dtype=np.bool_)
-        found[token[self.ids == tokens[token]]] = True
-        return found
+        among = np.zeros(len(self.counts), dtype=np.bool_)
+        among[token[self.ids == tokens[token]]] = True
+        return among
 
     def table(self) -> npt.NDArray[np.int32]:
         """[tokens, largest count]: the candidates of each token, filled up with −1."""

@@ -37,8 +37,8 @@ log = get_logger(__name__)
 
 LOOK_SECONDS = 1.0
 _locks: dict[str, asyncio.Lock] = {}
-_said_of: dict[str, str] = {}
-"""By chain, why its files could not be used when it was last tried."""
+_logged: dict[str, str] = {}
+"""By chain, the logged reason why its files cannot be used."""
 
 
 async def keep_advancing(deps: Dependencies) -> None:
@@ -53,20 +53,20 @@ async def keep_advancing(deps: Dependencies) -> None:
 
 
 async def _advance_or_log(deps: Dependencies, id: str) -> None:
-    """One chain that cannot be advanced stops no other one."""
+    """Advance a chain. A chain that cannot be advanced stops no other."""
     try:
         await advance(deps, id)
     except RedisError:
         raise
     except OSError as error:
-        # A full disk, or a file of its own that is gone: it is tried again, and said once.
-        if _said_of.get(id) != str(error):
-            _said_of[id] = str(error)
+        # A full disk, or a missing file of the chain: retried each time, logged once.
+        if _logged.get(id) != str(error):
+            _logged[id] = str(error)
             log.warning("a chain waits for its files", chain=id, reason=str(error))
     except Exception as error:
         log.exception("a chain cannot be advanced", chain=id, reason=repr(error))
     else:
-        _said_of.pop(id, None)
+        _logged.pop(id, None)
 
 
 async def advance(deps: Dependencies, id: str) -> None:
@@ -118,7 +118,7 @@ async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
         record, unfinished = await run_of(deps, chain)
         await deps.store.runs.submit(record, needed_runs(record))
     except (Problem, Gone, Unreadable) as error:
-        reason = _said(error)
+        reason = _reason(error)
 
         def end(now: ChainRecord) -> ChainRecord:
             if not _same(now, chain):
@@ -132,8 +132,8 @@ async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
     deps.references.tell(record.id, unfinished)
     log.info("run queued", run=record.id, chain=chain.id, step=chain.step.name, kind=record.kind)
     now = await deps.store.chains.get(chain.id)
-    wanted = now is not None and now.state is ChainState.RUNNING
-    if now is None or not wanted or all([record.id] != step.runs[-1:] for step in now.steps):
+    is_running = now is not None and now.state is ChainState.RUNNING
+    if now is None or not is_running or record.id not in [step.run for step in now.steps]:
         # Another gateway has cancelled the chain meanwhile, and saw no run.
         await deps.store.runs.cancel(record.id)
     return False
@@ -238,7 +238,7 @@ async def _best_step(deps: Dependencies, run: RunRecord, named: str) -> int:
     return int(best)
 
 
-def _said(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     """The reason in words, with each problem's key."""
     if isinstance(error, Problem):
         listed = "; ".join(f"{problem.path}: {problem.message}" for problem in error.problems)

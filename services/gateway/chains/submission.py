@@ -1,4 +1,4 @@
-"""From a submission to a chain's record, and from a step to its run.
+"""Checks a submitted chain, and makes its record.
 
 Every step is checked when the chain is submitted, as far as the model of an earlier step is known
 by its config; and again when its run is queued, then with the real checkpoint.
@@ -145,45 +145,37 @@ async def accept_chain(
     problems: Problems = []
     warnings: list[str] = []
     steps: list[ChainStep] = []
-    every: list[Accepted] = []
     made: dict[str, ModelFolder | None] = {}
     made_by: dict[str, Accepted] = {}
-    for given in submission.steps:
-        before = next(reversed(made), None)
-        model = None
+    for submitted in submission.steps:
+        name, before, model = submitted.name, next(reversed(made), None), None
+        for_run = RunSubmission(
+            recipe=submitted.recipe,
+            config=submitted.config,
+            pool=submission.pool,
+            priority=submission.priority,
+        )
         try:
-            raw, _ = merged_config(RunSubmission(recipe=given.recipe, config=given.config), None)
-            config = given.config
+            raw, _ = merged_config(for_run, None)
             if _starts_from_step(raw, before):
-                start = {**(config.get("model") or {}), "path": f"{STEP}{before}"}
-                config = {**config, "model": start}
-                raw, _ = merged_config(RunSubmission(recipe=given.recipe, config=config), None)
-            for_run = RunSubmission(
-                recipe=given.recipe,
-                config=config,
-                pool=submission.pool,
-                priority=submission.priority,
-            )
+                start = {**(for_run.config.get("model") or {}), "path": f"{STEP}{before}"}
+                for_run.config = {**for_run.config, "model": start}
+                raw, _ = merged_config(for_run, None)
             accepted = await accept(deps, for_run, made)
             too_large = refusals(accepted.estimate) if fitting else []
-            wrong = [*too_large, *_without_best(raw, made_by), *_not_kept(raw, made_by)]
-            if wrong:
+            if wrong := [*too_large, *_missing_checkpoints(raw, made_by)]:
                 raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, "", wrong)
         except Problem as error:
-            listed = [(problem.path, problem.message) for problem in error.problems] or [
-                ("", error.detail)
-            ]
-            problems += [(_place(given.name, path), text) for path, text in listed]
+            listed = [(problem.path, problem.message) for problem in error.problems]
+            for path, text in listed or [("", error.detail)]:
+                problems.append((_place(name, path), text))
         else:
-            model, config = _makes(given.name, accepted), accepted.record.config
-            step = ChainStep(
-                name=given.name, recipe=given.recipe, config=config, runs=[new_run_id()]
-            )
-            steps.append(step)
-            every.append(accepted)
-            warnings += [_place(given.name, text) for text in accepted.record.warnings]
-            made_by[given.name] = accepted
-        made[given.name] = model
+            model, config = _makes(name, accepted), accepted.record.config
+            runs = [new_run_id()]
+            steps.append(ChainStep(name=name, recipe=for_run.recipe, config=config, runs=runs))
+            warnings += [_place(name, text) for text in accepted.record.warnings]
+            made_by[name] = accepted
+        made[name] = model
     if problems:
         raise _refusal(problems)
     record = ChainRecord(
@@ -195,7 +187,7 @@ async def accept_chain(
         created=time.time(),
         steps=steps,
     )
-    return AcceptedChain(record, warnings, every)
+    return AcceptedChain(record, warnings, list(made_by.values()))
 
 
 def _starts_from_step(raw: dict[str, Any], before: str | None) -> bool:
@@ -223,25 +215,23 @@ def _validates(accepted: Accepted) -> bool:
     return bool(config.validation.datasets or config.validation.share)
 
 
-def _without_best(
+def _missing_checkpoints(
     raw: dict[str, Any], made_by: Mapping[str, Accepted]
 ) -> Iterable[tuple[str, str]]:
-    """A problem for each best checkpoint of a step that validates nothing."""
+    """A problem for each checkpoint of an earlier step, the best or one by its number, that will
+    not be there when that step ends."""
     for key, path in references(raw).items():
         step, which = referred(path) or ("", "")
-        if which == "best" and step in made_by and not _validates(made_by[step]):
+        accepted = made_by.get(step)
+        if accepted is None:
+            continue
+        if which == "best" and not _validates(accepted):
             yield (
                 key,
                 f"{path}: step {step} has no validation that would say which checkpoint is best: "
                 f"set validation there, or use {STEP}{step}",
             )
-
-
-def _not_kept(raw: dict[str, Any], made_by: Mapping[str, Accepted]) -> Iterable[tuple[str, str]]:
-    """A problem for each checkpoint of a step's number that will not be there when it ends."""
-    for key, path in references(raw).items():
-        step, which = referred(path) or ("", "")
-        if which.isdigit() and step in made_by and (why := lacks(made_by[step], int(which))):
+        elif which.isdigit() and (why := lacks(accepted, int(which))):
             yield key, f"{path}: step {step} {why}, or use {STEP}{step}"
 
 

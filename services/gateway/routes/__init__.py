@@ -1,1 +1,1 @@
-"""The routers: each parses, calls one function, returns a model. No logic lives here."""
+"""The routes of the API. The application takes the `router` of each module."""

@@ -88,7 +88,7 @@ async def submit(
     log.info("chain queued", chain=record.id, name=record.name, pool=record.pool)
     await advance(deps, record.id)
     view = await shown(deps, await deps.store.chains.get(record.id) or record)
-    runs = {step.name: one.record for step, one in zip(record.steps, accepted, strict=True)}
+    runs = {step.name: run.record for step, run in zip(record.steps, accepted, strict=True)}
     checked = {
         "warnings": warnings,
         "from_datasets": {name: run.from_datasets for name, run in runs.items()},
@@ -114,9 +114,9 @@ async def list_all(
     runs has."""
     chains = await deps.store.chains.all()
     if before is not None:
-        # Also of a chain that is deleted by now.
+        # The chain that `before` names may be deleted by now.
         created, _, last = before.partition("-")
-        chains = [one for one in chains if (one.created, one.id) < (float(created), last)]
+        chains = [chain for chain in chains if (chain.created, chain.id) < (float(created), last)]
     page = chains[:limit]
     views = [await shown(deps, chain) for chain in page]
     following = f"{page[-1].created!r}-{page[-1].id}" if len(chains) > limit else None

@@ -43,7 +43,7 @@ class Answers(BaseModel):
 async def evaluations(deps: Deps, record: RunDep) -> RunEvaluations:
     """All evaluations of a run: those that have ended with their figures, the open one with its
     progress, and those that wait."""
-    # First those of Redis: one that ends meanwhile has its result before it leaves Redis.
+    # Redis first: an evaluation that ends meanwhile has its result before it leaves Redis.
     unfinished = await _unfinished(deps, record.id)
     ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, record.id)))
     known = {result.id for result in ended}
@@ -66,16 +66,11 @@ async def _one(
     result = await _result(deps, record.id, evaluation)
     if result is not None:
         return result
-    unfinished = await _unfinished(deps, record.id)
-    for candidate in unfinished:
+    listed = (await evaluations(deps, record)).evaluations
+    for candidate in listed:
         if candidate.id == evaluation:
             return candidate
-    ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, record.id)))
-    # It may have ended since it was looked for.
-    for candidate in ended:
-        if candidate.id == evaluation:
-            return candidate
-    known = ", ".join(candidate.id for candidate in [*ended, *unfinished][-10:]) or "none yet"
+    known = ", ".join(candidate.id for candidate in listed[:10]) or "none yet"
     raise Problem(
         HTTPStatus.NOT_FOUND, f"run {record.id} has no evaluation {evaluation!r}; it has {known}"
     )
@@ -149,7 +144,7 @@ async def _result(deps: Deps, run: str, evaluation: str) -> EvaluationRecord | N
 
 
 async def _unfinished(deps: Deps, run: str) -> list[EvaluationRecord]:
-    """Those that have no result yet, as Redis has them."""
+    """The evaluations without a result yet, as Redis has them."""
     with reading(f"the evaluations of run {run}"):
         standing = {entry.id: entry for entry in await deps.store.evaluations.standing(run)}
         requests = await deps.store.evaluations.requests(run)

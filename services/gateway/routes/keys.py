@@ -63,11 +63,11 @@ class Login(BaseModel):
 
 
 @router.post("/v1/keys", status_code=HTTPStatus.CREATED, summary="Make an API key")
-async def make(deps: Deps, wanted: NewKey) -> MadeKey:
+async def make(deps: Deps, new: NewKey) -> MadeKey:
     """A key for one person or machine, which can be revoked alone. Any key may do everything,
     making keys included."""
     key = new_key()
-    record = ApiKeyRecord(id=secrets.token_hex(4), name=wanted.name, created=time.time())
+    record = ApiKeyRecord(id=secrets.token_hex(4), name=new.name, created=time.time())
     await deps.store.api_keys.add(digest(key), record)
     await keep_copy(keep_key, deps.volume.root, KeyCopy(digest=digest(key), record=record))
     log.info("API key made", id=record.id, name=record.name)

@@ -6,7 +6,8 @@ asked for: the gateway counts nothing itself.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from fastapi import APIRouter
@@ -69,74 +70,62 @@ class Scrape(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """The metric families."""
-        yield GaugeMetricFamily(
-            "headrace_redis_up", "1 where Redis answers", value=float(self.reachable)
-        )
+        yield _family("redis_up", "1 where Redis answers", [], [([], self.reachable)])
         if self.reachable:
             yield from self._runs()
             yield from self._workers()
             yield from self._pools()
 
     def _runs(self) -> Iterator[Metric]:
-        states = GaugeMetricFamily("headrace_runs", "Runs by state", labels=["state"])
-        for state in RunState:
-            states.add_metric([state], sum(run.state is state for run in self.runs))
-        yield states
-        step = GaugeMetricFamily("headrace_run_step", "Batches trained", labels=["run", "name"])
-        for run in self.live:
-            # One that waits its turn does not stand still.
-            if run.state is not RunState.QUEUED:
-                step.add_metric([run.id, run.name], run.step)
-        yield step
-        yield from (_named(self.live, *metric) for metric in NAMED)
+        states = Counter(run.state for run in self.runs)
+        of_state = [([state], states[state]) for state in RunState]
+        yield _family("runs", "Runs by state", ["state"], of_state)
+        # A queued run does not stand still: it waits for its turn.
+        steps = [([run.id, run.name], run.step) for run in self.live if run.state != "queued"]
+        yield _family("run_step", "Batches trained", ["run", "name"], steps)
+        for beginning, label, family in NAMED:
+            of_name = [
+                ([run.id, run.name, name.removeprefix(beginning)], value)
+                for run in self.live
+                for name, value in run.metrics.items()
+                if name.startswith(beginning)
+            ]
+            text = f"{beginning}NAME at the newest step, by {label}"
+            yield _family(family, text, ["run", "name", label], of_name)
         labelled = tuple(beginning for beginning, _, _ in NAMED)
         names = {name for run in self.live for name in run.metrics if not name.startswith(labelled)}
         for name in sorted(names):
-            family = GaugeMetricFamily(
-                "headrace_" + re.sub(r"[^a-zA-Z0-9_]", "_", name),
-                f"{name} at the newest step",
-                labels=["run", "name"],
-            )
-            for run in self.live:
-                if name in run.metrics:
-                    family.add_metric([run.id, run.name], run.metrics[name])
-            yield family
+            values = [
+                ([run.id, run.name], run.metrics[name]) for run in self.live if name in run.metrics
+            ]
+            family = re.sub(r"[^a-zA-Z0-9_]", "_", name)
+            yield _family(family, f"{name} at the newest step", ["run", "name"], values)
 
     def _workers(self) -> Iterator[Metric]:
-        counts = GaugeMetricFamily(
-            "headrace_workers", "Rollout workers by state", labels=["pool", "state"]
-        )
-        kinds = [(worker.pool, worker.state) for worker in self.workers]
-        for pool, state in sorted(set(kinds)):
-            counts.add_metric([pool, state], kinds.count((pool, state)))
-        yield counts
+        counts = Counter((worker.pool, worker.state) for worker in self.workers)
+        of_state = [(kind, count) for kind, count in sorted(counts.items())]
+        yield _family("workers", "Rollout workers by state", ["pool", "state"], of_state)
         for field, text in WORKER_GAUGES.items():
-            family = GaugeMetricFamily(
-                f"headrace_worker_{field}", text, labels=["worker", "pool", "host"]
-            )
-            for worker in self.workers:
-                if (value := getattr(worker, field)) is not None:
-                    family.add_metric([worker.id, worker.pool, worker.host], value)
-            yield family
+            values = [
+                ([worker.id, worker.pool, worker.host], value)
+                for worker in self.workers
+                if (value := getattr(worker, field)) is not None
+            ]
+            yield _family(f"worker_{field}", text, ["worker", "pool", "host"], values)
 
     def _pools(self) -> Iterator[Metric]:
         for field, text in POOL_GAUGES.items():
-            family = GaugeMetricFamily(f"headrace_pool_{field}", text, labels=["pool"])
-            for pool in self.pools:
-                family.add_metric([pool.pool], getattr(pool, field))
-            yield family
+            values = [([pool.pool], getattr(pool, field)) for pool in self.pools]
+            yield _family(f"pool_{field}", text, ["pool"], values)
 
 
-def _named(live: list[RunRecord], beginning: str, label: str, called: str) -> Metric:
-    family = GaugeMetricFamily(
-        f"headrace_{called}",
-        f"{beginning}NAME at the newest step, by {label}",
-        labels=["run", "name", label],
-    )
-    for run in live:
-        for name, value in run.metrics.items():
-            if name.startswith(beginning):
-                family.add_metric([run.id, run.name, name.removeprefix(beginning)], value)
+def _family(
+    name: str, text: str, labels: list[str], values: Iterable[tuple[Sequence[str], float]]
+) -> Metric:
+    """One metric family, with the values of the labels and the number of each sample."""
+    family = GaugeMetricFamily(f"headrace_{name}", text, labels=labels)
+    for labelled, value in values:
+        family.add_metric(labelled, value)
     return family
 
 

@@ -91,12 +91,10 @@ async def evaluate(deps: Deps, asked: EvaluationSubmission) -> ModelEvaluation:
     """Queue the evaluation of a model on a dataset by the workers of a pool. It waits for its turn
     as a run does. Whatever process dies meanwhile, each row is answered once."""
     dataset = await find_dataset(deps, asked.dataset)
-    like = await _evaluation_run(deps, asked.like) if asked.like else None
+    like = _checked(await find_run(deps, asked.like)) if asked.like else None
     path, made_by = await resolve_model(deps, asked.model)
     record = await queue(deps, evaluation_run(asked, path, dataset, made_by, like))
-    return ModelEvaluation(
-        run=_summary(record), model=record.config["model"]["path"], evaluation=None
-    )
+    return ModelEvaluation(run=record, model=record.config["model"]["path"], evaluation=None)
 
 
 @router.get("/v1/evaluations", summary="List evaluations of models")
@@ -117,8 +115,7 @@ async def list_all(
 async def show(deps: Deps, record: RunDep) -> ModelEvaluation:
     """One of them: its state, its progress, its figures. Its answers are those of its run
     (`GET /v1/runs/RUN/evaluations/ID/answers`)."""
-    _check(record)
-    return await _view(deps, record)
+    return await _view(deps, _checked(record))
 
 
 @router.get(
@@ -179,15 +176,13 @@ async def comparison(
         result = await anyio.to_thread.run_sync(compared)
     except ValueError as error:
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, str(error)) from None
-    differ = differing(record.config, other_run.config, evaluation, other)
-    better, worse = result.better, result.worse
     return EvaluationComparison(
         evaluation=evaluation,
         against=other,
         comparison=result.first(limit),
-        better=better,
-        worse=worse,
-        differ=differ,
+        better=result.better,
+        worse=result.worse,
+        differ=differing(record.config, other_run.config, evaluation, other),
     )
 
 
@@ -197,27 +192,22 @@ async def _other(
     """The evaluation to compare with. Raises Problem (404, 409)."""
     ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, run.id)))
     if id:
-        wanted = [candidate for candidate in ended if candidate.id == id]
+        matching = [candidate for candidate in ended if candidate.id == id]
     else:
         named = [candidate for candidate in ended if candidate.dataset == evaluation.dataset]
         # An evaluation on another dataset of this name is compared only to report the difference.
-        wanted = [candidate for candidate in named if _of_same_rows(candidate, evaluation)] or named
-    if not wanted:
-        unfinished = (await evaluations(deps, run)).evaluations
-        listed = (
-            ", ".join(f"{candidate.id} ({candidate.state})" for candidate in unfinished) or "none"
-        )
-        what = (
-            f"no evaluation {id!r}"
-            if id
-            else f"no evaluation on dataset {evaluation.dataset} that is over"
-        )
+        same = [candidate for candidate in named if _of_same_rows(candidate, evaluation)]
+        matching = same or named
+    if not matching:
+        known = (await evaluations(deps, run)).evaluations
+        listed = ", ".join(f"{candidate.id} ({candidate.state})" for candidate in known) or "none"
+        what = repr(id) if id else f"on dataset {evaluation.dataset} that is over"
         raise Problem(
-            HTTPStatus.NOT_FOUND, f"run {run.name} ({run.id}) has {what}; it has {listed}"
+            HTTPStatus.NOT_FOUND,
+            f"run {run.name} ({run.id}) has no evaluation {what}; it has {listed}",
         )
-    newest = wanted[-1]
-    _done(newest)
-    return newest
+    _done(matching[-1])
+    return matching[-1]
 
 
 def _of_same_rows(evaluation: EvaluationRecord, other: EvaluationRecord) -> bool:
@@ -239,30 +229,21 @@ def _done(evaluation: EvaluationRecord) -> None:
         )
 
 
-async def _evaluation_run(deps: Dependencies, reference: str) -> RunRecord:
-    record = await find_run(deps, reference)
-    _check(record)
-    return record
-
-
-def _check(record: RunRecord) -> None:
+def _checked(record: RunRecord) -> RunRecord:
     if not is_evaluation(record):
         raise Problem(
             HTTPStatus.NOT_FOUND,
             f"run {record.name} ({record.id}) trains: its evaluations are at "
             f"/v1/runs/{record.id}/evaluations",
         )
+    return record
 
 
 async def _view(deps: Dependencies, record: RunRecord) -> ModelEvaluation:
     await detailed(deps, [record])
     listed = (await evaluations(deps, record)).evaluations
     return ModelEvaluation(
-        run=_summary(record),
+        run=record,
         model=(record.config.get("model") or {}).get("path", ""),
         evaluation=listed[0] if listed else None,
     )
-
-
-def _summary(record: RunRecord) -> RunSummary:
-    return RunSummary.model_validate(record.model_dump(include=set(RunSummary.model_fields)))

@@ -8,10 +8,8 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from services.contracts.config import RLConfig
-from services.contracts.config.rewards import RewardComponent
 from services.contracts.preview import ReferenceVerdict, Rendering
 from services.contracts.records import DatasetRecord
-from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose
 from services.contracts.scores import ScoreItem, ScoreRequest, ScoreResponse
 from services.datasets import DatasetReader
@@ -57,13 +55,13 @@ class RunPreview(Rendering):
         }
     ),
 )
-async def preview(deps: Deps, asked: PreviewRequest) -> RunPreview:
+async def preview(deps: Deps, request: PreviewRequest) -> RunPreview:
     """Render rows of the dataset of a submission, with the chat template and the tokenizer of its
     model; nothing is queued. For a supervised run each row says which parts are trained. For other
     runs each row says what the verifiers make of the reference, given as an answer."""
-    wanted = range(asked.start, asked.start + asked.rows)
+    rows = range(request.start, request.start + request.rows)
     try:
-        accepted = await accept(deps, asked, rows=wanted)
+        accepted = await accept(deps, request, rows=rows)
     except Problem as error:
         detail = error.detail.replace("the run was not queued", "there is nothing to show")
         raise Problem(error.status, detail, error.problems, error.headers) from None
@@ -84,40 +82,34 @@ async def preview(deps: Deps, asked: PreviewRequest) -> RunPreview:
 async def _with_verdicts(
     deps: Dependencies, accepted: Accepted, dataset: DatasetRecord
 ) -> Rendering:
-    """The rows, each with what the run's verifiers say of its reference."""
+    """The rows, each with the verdicts of the run's verifiers on its reference."""
     rendering, config = accepted.rendering, accepted.config
     assert isinstance(config, RLConfig)
-    indices = [one.index for one in rendering.rows]
+    indices = [row.index for row in rendering.rows]
     rows = await anyio.to_thread.run_sync(DatasetReader(deps.volume, dataset).rows, indices)
-    asked: list[tuple[int, str, ScoreItem]] = []
-    for index, row in zip(indices, rows, strict=True):
-        if not isinstance(row.answer, str | int | float) or isinstance(row.answer, bool):
-            continue
-        asked += [
-            (index, name, _item(index, name, reward, row, config))
-            for name, reward in config.components.items()
-        ]
-    results = await _scores(deps, [item for _, _, item in asked])
+    items = [
+        ScoreItem(
+            id=f"{index}/{name}",
+            verifier=reward.verifier,
+            prompt=compose(row, config.data),
+            completion=str(row.answer),
+            answer=row.answer,
+            params=reward.params,
+            columns=row.columns,
+            row=index,
+        )
+        for index, row in zip(indices, rows, strict=True)
+        if isinstance(row.answer, str | int | float) and not isinstance(row.answer, bool)
+        for name, reward in config.components.items()
+    ]
     verdicts = {index: list[ReferenceVerdict]() for index in indices}
-    for (index, name, _), (number, status, detail) in zip(asked, results, strict=True):
-        verdicts[index].append(
+    for item, (number, status, detail) in zip(items, await _scores(deps, items), strict=True):
+        index, _, name = item.id.partition("/")
+        verdicts[int(index)].append(
             ReferenceVerdict(verifier=name, reward=number, status=status, detail=detail)
         )
-    scored = [one.model_copy(update={"verdicts": verdicts[one.index]}) for one in rendering.rows]
+    scored = [row.model_copy(update={"verdicts": verdicts[row.index]}) for row in rendering.rows]
     return rendering.model_copy(update={"rows": scored})
-
-
-def _item(index: int, name: str, reward: RewardComponent, row: Row, config: RLConfig) -> ScoreItem:
-    return ScoreItem(
-        id=f"{index}/{name}",
-        verifier=reward.verifier,
-        prompt=compose(row, config.data),
-        completion=str(row.answer),
-        answer=row.answer,
-        params=reward.params,
-        columns=row.columns,
-        row=index,
-    )
 
 
 async def _scores(

@@ -19,17 +19,19 @@ from services.gateway.openai.answers import AnswerWriter
 from services.gateway.openai.bodies import Kind
 from services.gateway.openai.errors import SessionProblem, over
 from services.gateway.openai.requests import VARIABLES, call_of, with_usage
+from services.gateway.run_readers import Batches, RunReaders
 from services.gateway.sessions.histories import (
     beginnings,
     continued,
     is_side_call,
     request_digest,
 )
-from services.gateway.sessions.waiting import Waiting
 from services.http import CLIENT_GONE
 from services.store import Store
 from services.store.agents.sessions import AT_ONCE
 
+WAIT_SECONDS = 5.0
+"""Seconds of one read of a run's log of calls."""
 LOOK_SECONDS = 5.0
 """Seconds between two checks for a client that has left, or for an answer whose news was lost."""
 MOST_RUNS = 256
@@ -41,12 +43,9 @@ class Turns:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting = Waiting(store)
+        self._readers = RunReaders(self._ended_calls)
         self._configs: dict[str, RLConfig] = {}
-
-    async def close(self) -> None:
-        """Wait no longer."""
-        await self._waiting.close()
+        self.close = self._readers.close
 
     async def answer(
         self,
@@ -97,9 +96,8 @@ class Turns:
             if known.over:
                 raise over(known.over)
             call = continued(call, histories, known.turns, known.parents)
-        async with self._waiting.answer(
-            session.run, call_id(session.attempt, session.number, asked)
-        ) as news:
+        name = call_id(session.attempt, session.number, asked)
+        async with self._readers.waiting(session.run, name) as (_, news):
             match await self._ask(session, call, asked):
                 case "answered":
                     news.set()
@@ -125,6 +123,14 @@ class Turns:
                         answer.get("param"),
                         answer.get("code"),
                     )
+
+    async def _ended_calls(self, run: str) -> Batches:
+        calls = self._store.agent_calls
+        after = await calls.newest("ended", run)
+        yield ()
+        while True:
+            after, ended = await calls.news("ended", run, after, WAIT_SECONDS)
+            yield [call for call, _ in ended]
 
     async def _ask(self, session: SessionName, call: Call, asked: str) -> str:
         """Have a worker take `call`. Returns `waiting`, `answered` or `spent`."""

@@ -11,7 +11,6 @@ import pytest
 
 from services.contracts.chains import ChainRecord, ChainStep
 from services.contracts.records import RunRecord, RunState, RunSummary, WorkerRecord
-from services.contracts.weights import DELTA
 from services.gateway.retention import prune, prune_finished, unneeded
 from services.gateway.settings import GatewaySettings
 from services.store import Store
@@ -65,31 +64,15 @@ def test_a_finished_run_loses_its_weight_versions_and_keeps_its_checkpoints(
     assert prune(unneeded(tmp_path, ended(), GatewaySettings(), set())) == 0
 
 
-def test_more_weight_versions_may_be_kept_than_there_are(tmp_path: Path) -> None:
-    fill(tmp_path, "r")
-
-    assert unneeded(tmp_path, ended(), GatewaySettings(keep_finished_weights=4), set()) == []
-
-
-def test_a_delta_is_kept_with_its_base_files(tmp_path: Path) -> None:
-    folder = fill(tmp_path, "r") / "weights"
-    for number in (2, 3):
-        name = f"v{number:06d}-9f3a1c"
-        (folder / f"{name}.safetensors").rename(folder / f"{name}{DELTA}")
-    kept = GatewaySettings(keep_finished_weights=1)
-    assert unneeded(tmp_path, ended(), kept, set()) == []
-    assert len(unneeded(tmp_path, ended(), GatewaySettings(), set())) == 3
-
-
 def test_what_a_killed_process_left_unfinished_is_deleted(tmp_path: Path) -> None:
     folder = fill(tmp_path, "r")
     (folder / "checkpoints/.step-000004-9f3a1c").mkdir()
     (folder / "weights/.v000004-9f3a1c.safetensors.x").write_bytes(b"w")
 
-    prune(unneeded(tmp_path, ended(), GatewaySettings(keep_finished_weights=3), set()))
+    prune(unneeded(tmp_path, ended(), GatewaySettings(), set()))
 
     left = names(folder / "weights") + names(folder / "checkpoints")
-    assert len(left) == 6
+    assert len(left) == 3
     assert not [name for name in left if name.startswith(".")]
 
 
@@ -112,13 +95,12 @@ def test_the_current_checkpoint_and_the_newest_stay(
     tmp_path: Path, keep: int, current: int, left: list[int]
 ) -> None:
     folder = fill(tmp_path, "r")
-    settings = GatewaySettings(keep_finished_weights=1, keep_finished_checkpoints=keep)
+    settings = GatewaySettings(keep_finished_checkpoints=keep)
 
     freed = prune(unneeded(tmp_path, ended(checkpoint=current), settings, set()))
 
     assert names(folder / "checkpoints") == [f"step-{number:06d}-9f3a1c" for number in left]
-    assert names(folder / "weights") == ["v000003-9f3a1c.safetensors"]
-    assert freed == 20 + 100 * (3 - keep)
+    assert freed == 30 + 100 * (3 - keep)
 
 
 def test_sizes_are_shown_and_the_gateway_deletes_what_is_not_needed(
@@ -204,5 +186,5 @@ def test_the_best_checkpoint_and_those_that_others_start_from_stay(
             await store.runs.delete(run)
 
     in_store(end)
-    left = [[int(name.split("-")[1]) for name in names(one / "checkpoints")] for one in folders]
+    left = [[int(name.split("-")[1]) for name in names(run / "checkpoints")] for run in folders]
     assert left == [[1, 3], [2, 3], [1, 3]]

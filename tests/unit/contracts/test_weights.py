@@ -52,24 +52,3 @@ def delta(version: int, files: int, kind: str = "delta") -> WeightManifest:
 def test_a_manifest_with_too_few_or_too_many_files_is_refused(kind: str, files: int) -> None:
     with pytest.raises(ValueError, match=f"version 9f3a1c:7 of kind {kind} has {files} files"):
         decode_manifest(json.encode(delta(7, files, kind)))
-
-
-@pytest.mark.parametrize(
-    ("tag", "needed"),
-    [
-        (None, "f0 f1 f2 f3"),
-        ("9f3a1c:3", "f0 f1 f2 f3"),
-        ("9f3a1c:4", "f1 f2 f3"),
-        ("9f3a1c:6", "f3"),
-        ("9f3a1c:7", ""),
-        ("9f3a1c:8", "f0 f1 f2 f3"),
-        ("other:6", "f0 f1 f2 f3"),
-    ],
-)
-def test_a_version_is_reached_by_its_deltas_or_by_all_files(tag: str | None, needed: str) -> None:
-    # Version 4 whole, then 5, 6 and 7.
-    assert [file.name for file in delta(7, 4).files_after(tag)] == needed.split()
-
-
-def test_a_whole_version_needs_its_file_whatever_is_there() -> None:
-    assert MANIFEST.files_after("9f3a1c:6") == MANIFEST.files
