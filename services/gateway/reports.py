@@ -10,11 +10,10 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable
 from importlib.metadata import version
 from math import inf
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio.to_thread
 import msgspec
@@ -34,8 +33,6 @@ from services.volume import Volume
 from services.volume.run_files import METRICS
 
 log = get_logger(__name__)
-
-R = TypeVar("R", bound=RunRecord | ChainRecord)
 
 LOOK_SECONDS = 15.0
 NEWEST = 86_400.0
@@ -103,10 +100,8 @@ class Reports:
     async def _try(self, ended: RunSummary | ChainRecord) -> None:
         """Write the report of `ended`. A failure is one warning."""
         try:
-            if isinstance(ended, ChainRecord):
-                await self.of_chain(ended)
-            elif (record := await self._store.runs.get(ended.id)) is not None:
-                await self.of_run(record)
+            if (record := await self._now(ended)) is not None:
+                await self.page_of(record)
         except RedisError:
             raise
         except Exception as error:
@@ -119,44 +114,54 @@ class Reports:
                     if not is_damage(wrong):
                         raise
 
-    async def of_run(self, record: RunRecord) -> Path | None:
-        """Return the page of a run's report. Write it if it is missing or old. Return None if the
-        run has no metrics. Raise ReportFailed."""
-        folder = self._volume.path(f"runs/{record.id}")
-        if record.damage or not (folder / METRICS).is_file():
+    async def page_of(self, record: RunRecord | ChainRecord) -> Path | None:
+        """Return the page of the report of a run or a chain. Write it if it is missing or old.
+        Return None if nothing has been trained. Raise ReportFailed."""
+        kind = "chains" if isinstance(record, ChainRecord) else "runs"
+        folder = self._volume.path(f"{kind}/{record.id}")
+        if not await self._runs_of(record):
             return None
         async with self._one:
             page = folder / FOLDER / PAGE
             if not _stands(page, record.finished):
-
-                async def job(of: RunRecord) -> Job:
-                    return _job(folder / FOLDER, [await self._run(of, "")])
-
-                await _drawn(record, self._store.runs.get, job, folder)
+                await self._write(record, folder)
             return page
 
-    async def of_chain(self, chain: ChainRecord) -> Path | None:
-        """Return the page of a chain's report, as `of_run` does."""
-        folder = self._volume.path(f"chains/{chain.id}")
-        if not await self._runs_of(chain):
-            return None
-        async with self._one:
-            page = folder / FOLDER / PAGE
-            if not _stands(page, chain.finished):
-                folder.mkdir(parents=True, exist_ok=True)
+    async def _write(self, record: RunRecord | ChainRecord, folder: Path) -> None:
+        """Write a report. Write it again if `record` ended meanwhile, since the page would be newer
+        than the end. Remove it if `record` was deleted."""
+        while True:
+            folder.mkdir(parents=True, exist_ok=True)
+            await _draw(await self._job(record, folder / FOLDER))
+            now = await self._now(record)
+            if now is None:
+                await anyio.to_thread.run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
+                return
+            if now.finished == record.finished or not await self._runs_of(now):
+                return
+            record = now
 
-                async def job(of: ChainRecord) -> Job:
-                    runs = await self._runs_of(of)
-                    jobs = [await self._run(run, name) for name, run in runs.items()]
-                    view = viewed(of, {run.id: run for run in runs.values()})
-                    return _job(folder / FOLDER, jobs, view.model_dump(mode="json"))
+    async def _now(self, ended: RunSummary | ChainRecord) -> RunRecord | ChainRecord | None:
+        store = self._store
+        of_chain = isinstance(ended, ChainRecord)
+        return await (store.chains.get(ended.id) if of_chain else store.runs.get(ended.id))
 
-                await _drawn(chain, self._store.chains.get, job, folder)
-            return page
+    async def _job(self, record: RunRecord | ChainRecord, folder: Path) -> Job:
+        runs, chain = await self._runs_of(record), None
+        if isinstance(record, ChainRecord):
+            view = viewed(record, {run.id: run for run in runs.values()})
+            chain = view.model_dump(mode="json")
+        jobs = [await self._run(run, step) for step, run in runs.items()]
+        return Job(str(folder), jobs, version("headrace"), time.time(), chain)
 
-    async def _runs_of(self, chain: ChainRecord) -> dict[str, RunRecord]:
-        """The readable runs of its steps, by the steps' names."""
-        runs = [(step.name, await self._store.runs.get(step.run)) for step in chain.steps]
+    async def _runs_of(self, record: RunRecord | ChainRecord) -> dict[str, RunRecord]:
+        """The readable runs of a chain, by the names of its steps; or the run itself, if it has
+        metrics."""
+        runs: list[tuple[str, RunRecord | None]] = []
+        if isinstance(record, ChainRecord):
+            runs = [(step.name, await self._store.runs.get(step.run)) for step in record.steps]
+        elif self._volume.path(f"runs/{record.id}/{METRICS}").is_file():
+            runs = [("", record)]
         return {name: run for name, run in runs if run is not None and not run.damage}
 
     async def _run(self, record: RunRecord, step: str) -> JobRun:
@@ -185,10 +190,6 @@ def _recipe(name: str) -> dict[str, Any] | None:
         return None
 
 
-def _job(folder: Path, runs: list[JobRun], chain: dict[str, Any] | None = None) -> Job:
-    return Job(str(folder), runs, version("headrace"), time.time(), chain)
-
-
 def _stands(page: Path, finished: float | None) -> bool:
     """Whether the page exists and is newer than the end, or fresh if the run goes on."""
     try:
@@ -198,31 +199,7 @@ def _stands(page: Path, finished: float | None) -> bool:
     return written >= (finished if finished is not None else time.time() - FRESH_SECONDS)
 
 
-def _remove(folder: Path) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-async def _drawn(
-    ended: R,
-    get: Callable[[str], Awaitable[R | None]],
-    job: Callable[[R], Awaitable[Job]],
-    folder: Path,
-) -> None:
-    """Write the report of `ended`, a run or a chain. Write it again if that ended meanwhile, since
-    the page would be newer than the end. Remove it if that was deleted."""
-    while True:
-        await _write(await job(ended))
-        now = await get(ended.id)
-        if now is None:
-            await anyio.to_thread.run_sync(_remove, folder)
-            return
-        damaged = isinstance(now, RunRecord) and now.damage
-        if damaged or now.finished == ended.finished:
-            return
-        ended = now
-
-
-async def _write(job: Job) -> None:
+async def _draw(job: Job) -> None:
     """Write a report in a child process. Raise ReportFailed."""
     child = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -232,8 +209,9 @@ async def _write(job: Job) -> None:
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        given = msgspec.json.encode(job)
-        _, output = await asyncio.wait_for(child.communicate(given), MOST_SECONDS)
+        _, output = await asyncio.wait_for(
+            child.communicate(msgspec.json.encode(job)), MOST_SECONDS
+        )
     except TimeoutError:
         raise ReportFailed(f"drawing took more than {MOST_SECONDS:.0f} s") from None
     finally:

@@ -1,14 +1,20 @@
 """`/v1/runs/{run}/report` and `/v1/chains/{chain}/report`: a report as a page."""
 
-from collections.abc import Awaitable
 from http import HTTPStatus
-from pathlib import Path
 from typing import Any
 
 from fastapi import APIRouter
 from fastapi.responses import FileResponse
 
-from services.gateway.dependencies import CHAIN_PROBLEMS, RUN_PROBLEMS, ChainDep, Deps, RunDep
+from services.contracts.chains import ChainRecord
+from services.contracts.records import RunRecord
+from services.gateway.dependencies import (
+    CHAIN_PROBLEMS,
+    RUN_PROBLEMS,
+    ChainDep,
+    Deps,
+    RunDep,
+)
 from services.gateway.reports import ReportFailed
 from services.http import Problem, responses
 
@@ -37,7 +43,7 @@ NOTHING: dict[int | str, str] = {
 async def of_run(deps: Deps, record: RunDep) -> FileResponse:
     """A page that needs no other file: results, curves, where the time went, answers, and how to
     repeat the run. An unfinished run has a report of its state now."""
-    return await _page(deps.reports.of_run(record), f"run {record.name} ({record.id})")
+    return await _page(deps, record)
 
 
 @router.get(
@@ -48,14 +54,17 @@ async def of_run(deps: Deps, record: RunDep) -> FileResponse:
 )
 async def of_chain(deps: Deps, chain: ChainDep) -> FileResponse:
     """One page with all steps of the chain."""
-    return await _page(deps.reports.of_chain(chain), f"chain {chain.name} ({chain.id})")
+    return await _page(deps, chain)
 
 
-async def _page(written: Awaitable[Path | None], named: str) -> FileResponse:
+async def _page(deps: Deps, record: RunRecord | ChainRecord) -> FileResponse:
     try:
-        page = await written
+        page = await deps.reports.page_of(record)
     except (ReportFailed, OSError) as error:
         raise Problem(HTTPStatus.CONFLICT, f"the report was not written: {error}") from None
     if page is None:
-        raise Problem(HTTPStatus.CONFLICT, f"{named} has trained nothing that could be reported")
+        raise Problem(
+            HTTPStatus.CONFLICT,
+            f"{record.name} ({record.id}) has trained nothing that could be reported",
+        )
     return FileResponse(page, media_type="text/html; charset=utf-8", headers=HEADERS)

@@ -9,31 +9,31 @@ export function showAnswers(list, samples) {
 }
 
 // Where its prompt came from.
-function origin(one) {
-  if (one.own != null) return `a client's prompt${one.own ? ` “${one.own}”` : ""}`;
-  return `${one.dataset ? `${one.dataset}, ` : ""}row ${one.row}`;
+function origin({ own, dataset, row }) {
+  if (own != null) return `a client's prompt${own ? ` “${own}”` : ""}`;
+  return `${dataset ? `${dataset}, ` : ""}row ${row}`;
 }
 
 // What each verifier says of an answer.
-export function reasons(one) {
-  return Object.entries(one.reasons).map(([name, reason]) => element("p", `${name}: ${reason}`));
+export function reasons(sample) {
+  return Object.entries(sample.reasons).map(([name, reason]) => element("p", `${name}: ${reason}`));
 }
 
-function answer(one) {
+function answer(sample) {
   const item = element("li");
   const head = element("p");
   head.append(
-    element("b", `reward ${number(one.reward, 3) ?? "–"}`),
-    element("span", one.status),
-    element("span", one.step ? `step ${one.step}` : "judged, not trained"),
-    ...(one.step ? [element("span", `advantage ${number(one.advantage, 3) ?? "–"}`)] : []),
-    element("span", `${one.tokens} tokens, ${one.finish_reason}`),
-    element("span", `${origin(one)}, task ${one.task}`),
+    element("b", `reward ${number(sample.reward, 3) ?? "–"}`),
+    element("span", sample.status),
+    element("span", sample.step ? `step ${sample.step}` : "judged, not trained"),
+    ...(sample.step ? [element("span", `advantage ${number(sample.advantage, 3) ?? "–"}`)] : []),
+    element("span", `${sample.tokens} tokens, ${sample.finish_reason}`),
+    element("span", `${origin(sample)}, task ${sample.task}`),
   );
-  const parts = Object.entries(one.components);
+  const parts = Object.entries(sample.components);
   if (parts.length > 1)
     head.append(element("span", parts.map(([name, value]) => `${name} ${number(value, 3) ?? "–"}`).join(", ")));
-  item.append(head, element("pre", one.prompt, { class: "quiet" }), element("pre", one.completion), ...reasons(one));
-  if (one.reference) item.append(element("p", "reference"), element("pre", one.reference, { class: "quiet" }));
+  item.append(head, element("pre", sample.prompt, { class: "quiet" }), element("pre", sample.completion), ...reasons(sample));
+  if (sample.reference) item.append(element("p", "reference"), element("pre", sample.reference, { class: "quiet" }));
   return item;
 }

@@ -1,6 +1,6 @@
 // Requests to the gateway. An answer that has not changed costs 304 and no body: the browser keeps it.
 
-const $ = (id) => document.getElementById(id);
+import { $ } from "./dom.js";
 
 async function ask(path, options) {
   const response = await fetch(path, options);

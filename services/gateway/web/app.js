@@ -3,14 +3,13 @@
 
 import { askForKey, get, post, remove, runPath } from "./api.js";
 import { chain, chainPath, showChain, showChains } from "./chains.js";
-import { ago, element, number } from "./dom.js";
+import { $, OVER, ago, badge, element, number, tableRow } from "./dom.js";
 import { refreshEvaluations } from "./evaluations.js";
 import * as shown from "./run.js";
 
 const LIST = "v1/runs?limit=30";
 const CHAINS = "v1/chains?limit=30";
 const SLOW = 4; // workers and answers are asked for at every fourth look
-const $ = (id) => document.getElementById(id);
 
 let listed = null; // the newest page of runs
 let chains = []; // the newest page of chains
@@ -76,9 +75,9 @@ async function show(named) {
 
 async function follow() {
   if (!shown.run) return;
-  const fresh = listed.runs.find((one) => one.id === shown.run.id);
+  const fresh = listed.runs.find(({ id }) => id === shown.run.id);
   if (fresh) return shown.update(fresh);
-  if (shown.over(shown.run) && looks % SLOW) return;
+  if (OVER.has(shown.run.state) && looks % SLOW) return;
   try {
     shown.update(await get(runPath(shown.run.id)));
   } catch (error) {
@@ -99,7 +98,7 @@ const open = (run) => show(run).catch(() => {});
 function showRuns() {
   showChains(chains, shown.run?.id, open);
   showChain(chains, shown.run, open);
-  const inChains = new Set(chains.map((one) => one.id));
+  const inChains = new Set(chains.map(({ id }) => id));
   const runs = [...listed.runs, ...older.flatMap((page) => page.runs)];
   const ids = new Set();
   const unique = runs.filter(({ id, chain }) => !inChains.has(chain) && !ids.has(id) && ids.add(id));
@@ -109,15 +108,12 @@ function showRuns() {
   $("runs").replaceChildren(...unique.map(entry));
 }
 
-function entry(one) {
-  const button = element("button", null, { "aria-current": one.id === shown.run?.id });
-  const step = one.state === "queued" || one.max_steps === 0 ? "" : ` · step ${one.step}${one.max_steps ? ` of ${one.max_steps}` : ""}`;
-  button.append(
-    element("b", one.name),
-    element("span", one.state, { class: `badge ${one.state}` }),
-    element("small", `${one.id} · ${ago(one.created)}${step}`, { title: new Date(one.created * 1000).toLocaleString() }),
-  );
-  button.addEventListener("click", () => open(one.id));
+function entry({ id, name, state, created, step, max_steps: last }) {
+  const button = element("button", null, { "aria-current": id === shown.run?.id });
+  const progress = state === "queued" || last === 0 ? "" : ` · step ${step}${last ? ` of ${last}` : ""}`;
+  const line = element("small", `${id} · ${ago(created)}${progress}`, { title: new Date(created * 1000).toLocaleString() });
+  button.append(element("b", name), badge(state), line);
+  button.addEventListener("click", () => open(id));
   const item = element("li");
   item.append(button);
   return item;
@@ -126,20 +122,18 @@ function entry(one) {
 function showWorkers(workers) {
   $("workers-box").hidden = workers.length === 0;
   $("workers").replaceChildren(
-    ...workers.map((w) => {
-      const row = element("tr");
-      row.append(
-        element("td", w.id),
-        element("td", w.state, { class: ["unhealthy", "drained", "silent"].includes(w.state) ? "failed" : "" }),
-        element("td", w.run ?? ""),
-        element("td", w.version ?? "", { class: "n" }),
-        element("td", w.groups_in_flight, { class: "n" }),
-        element("td", number(w.tokens_per_second, 0), { class: "n" }),
-        element("td", ago(w.heartbeat), { class: "n" }),
-        element("td", w.error),
-      );
-      return row;
-    }),
+    ...workers.map((w) =>
+      tableRow(
+        w.id,
+        [w.state, ["unhealthy", "drained", "silent"].includes(w.state) ? "failed" : ""],
+        w.run ?? "",
+        [w.version ?? "", "n"],
+        [w.groups_in_flight, "n"],
+        [number(w.tokens_per_second, 0), "n"],
+        [ago(w.heartbeat), "n"],
+        w.error,
+      ),
+    ),
   );
 }
 
@@ -147,9 +141,9 @@ async function showRecipes() {
   const { recipes } = await get("v1/recipes");
   $("recipes").replaceChildren(
     ...recipes.map((recipe) => {
-      const one = element("details");
-      one.append(element("summary", recipe.name), element("p", recipe.when));
-      return one;
+      const details = element("details");
+      details.append(element("summary", recipe.name), element("p", recipe.when));
+      return details;
     }),
   );
 }

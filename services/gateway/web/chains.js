@@ -1,33 +1,30 @@
 // Chains: entries of the list, with their steps, and the chain that the shown run is a step of.
 
-import { ago, element } from "./dom.js";
+import { $, OVER, ago, badge, element } from "./dom.js";
 
-const $ = (id) => document.getElementById(id);
-
-export let chain = null; // the one whose step is shown
-const OVER = new Set(["succeeded", "failed", "cancelled"]);
+export let chain = null; // the chain whose step is shown
 
 export const chainPath = (id, rest = "") => `v1/chains/${encodeURIComponent(id)}${rest}`;
 
 // The newest chains, each as one entry with a button for each step.
 export function showChains(chains, shownRun, open) {
-  $("chains").replaceChildren(...chains.map((one) => entry(one, shownRun, open)));
+  $("chains").replaceChildren(...chains.map((listed) => entry(listed, shownRun, open)));
 }
 
-function entry(one, shownRun, open) {
+function entry(listed, shownRun, open) {
   const item = element("li", null, { class: "chain" });
-  const title = element("div", null, { title: one.reason });
-  title.append(element("b", one.name), element("span", one.state, { class: `badge ${one.state}` }));
-  item.append(title, element("small", `${one.id} · ${ago(one.created)}`), steps(one, shownRun, open));
+  const title = element("div", null, { title: listed.reason });
+  title.append(element("b", listed.name), badge(listed.state));
+  item.append(title, element("small", `${listed.id} · ${ago(listed.created)}`), steps(listed, shownRun, open));
   return item;
 }
 
-function steps(one, shownRun, open) {
+function steps({ steps }, shownRun, open) {
   const list = element("ol");
-  for (const step of one.steps) {
+  for (const step of steps) {
     const button = element("button", null, { "aria-current": step.run !== null && step.run === shownRun });
     const done = step.run && step.state !== "queued" && step.max_steps !== 0 ? ` ${step.step}${step.max_steps ? `/${step.max_steps}` : ""}` : "";
-    button.append(element("b", step.name), element("span", step.state, { class: `badge ${step.state}` }), element("small", done));
+    button.append(element("b", step.name), badge(step.state), element("small", done));
     button.disabled = step.run === null;
     button.addEventListener("click", () => open(step.run));
     const item = element("li");
@@ -37,9 +34,9 @@ function steps(one, shownRun, open) {
   return list;
 }
 
-// The chain that the run is a step of, above the run; nothing for a run of none.
+// Show the chain that the run is a step of, above the run.
 export function showChain(chains, run, open) {
-  chain = chains.find((one) => one.id === run?.chain) ?? null;
+  chain = chains.find(({ id }) => id === run?.chain) ?? null;
   $("chain").hidden = chain === null;
   if (chain === null) return;
   $("chain-name").textContent = chain.name;

@@ -1,10 +1,27 @@
 // Nodes and numbers. Text only ever becomes textContent, never markup.
 
+export const $ = (id) => document.getElementById(id);
+
+// A run or a chain in one of these states is over.
+export const OVER = new Set(["succeeded", "failed", "cancelled"]);
+
 export function element(tag, text, attributes = {}) {
   const node = document.createElement(tag);
   if (text !== undefined && text !== null) node.textContent = text;
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   return node;
+}
+
+// A row of a table. A cell is its text, or its text and its class.
+export function tableRow(...cells) {
+  const row = element("tr");
+  row.append(...cells.map((cell) => (Array.isArray(cell) ? element("td", cell[0], { class: cell[1] }) : element("td", cell))));
+  return row;
+}
+
+// An entry's or a title's state, as a badge.
+export function badge(state) {
+  return element("span", state, { class: `badge ${state}` });
 }
 
 export function number(value, digits) {

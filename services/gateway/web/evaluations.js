@@ -3,10 +3,9 @@
 
 import { reasons } from "./answers.js";
 import { get, runPath } from "./api.js";
-import { element, number } from "./dom.js";
+import { $, element, number, tableRow } from "./dom.js";
 
 const ROWS = 10; // answered rows a page
-const $ = (id) => document.getElementById(id);
 
 let run = null;
 let known = ""; // what the table shows
@@ -40,23 +39,23 @@ function close() {
   $("evaluation-rows").replaceChildren();
 }
 
-function line(one) {
-  const row = element("tr", null, one.id === chosen ? { "aria-current": "true" } : {});
-  const open = element("button", String(one.step), { title: `Answers of ${one.id}` });
-  open.disabled = one.answered === 0;
-  open.addEventListener("click", () => choose(one.id));
-  const step = element("td", null, { class: "n" });
-  step.append(open);
-  const at = Math.max(0, ...Object.keys(one.metrics).map((name) => Number(name.match(/^pass_at_(\d+)$/)?.[1] ?? 0)));
-  row.append(
-    step,
-    element("td", one.name),
-    element("td", one.state === "open" ? `${one.answered} of ${one.rows} rows` : one.reason ? `${one.state}: ${one.reason}` : one.state),
-    element("td", interval(one.metrics, "accuracy"), { class: "n" }),
-    element("td", at ? `${number(one.metrics[`pass_at_${at}`], 3)} (k = ${at})` : "–", { class: "n" }),
-    element("td", interval(one.metrics, "reward"), { class: "n" }),
-    element("td", number(one.metrics.tokens_mean, 1) ?? "–", { class: "n" }),
+function line(evaluation) {
+  const { id, step, name, state, reason, metrics, answered, rows } = evaluation;
+  const open = element("button", String(step), { title: `Answers of ${id}` });
+  open.disabled = answered === 0;
+  open.addEventListener("click", () => choose(id));
+  const at = Math.max(0, ...Object.keys(metrics).map((metric) => Number(metric.match(/^pass_at_(\d+)$/)?.[1] ?? 0)));
+  const row = tableRow(
+    ["", "n"],
+    name,
+    state === "open" ? `${answered} of ${rows} rows` : reason ? `${state}: ${reason}` : state,
+    [interval(metrics, "accuracy"), "n"],
+    [at ? `${number(metrics[`pass_at_${at}`], 3)} (k = ${at})` : "–", "n"],
+    [interval(metrics, "reward"), "n"],
+    [number(metrics.tokens_mean, 1) ?? "–", "n"],
   );
+  row.firstChild.append(open);
+  if (id === chosen) row.setAttribute("aria-current", "true");
   return row;
 }
 
@@ -110,13 +109,13 @@ function answered(row) {
   if (row.reference !== null) head.append(element("span", `reference ${reference}`.slice(0, 300)));
   item.append(head, element("pre", row.prompt, { class: "quiet" }));
   for (const sample of row.samples) {
-    const said = element("p");
-    said.append(
+    const verdict = element("p");
+    verdict.append(
       element("b", `reward ${number(sample.reward, 3) ?? "–"}`),
       element("span", sample.status),
       element("span", `${sample.tokens} tokens${sample.truncated ? ", truncated" : ""}`),
     );
-    item.append(said, element("pre", sample.text), ...reasons(sample));
+    item.append(verdict, element("pre", sample.text), ...reasons(sample));
   }
   return item;
 }

@@ -4,7 +4,7 @@
 import { showAnswers } from "./answers.js";
 import { get, pages, runPath } from "./api.js";
 import { draw, fit } from "./chart.js";
-import { element, number, size } from "./dom.js";
+import { $, OVER, element, number, size, tableRow } from "./dom.js";
 
 const REWARD = "reward/mean";
 const EVENTS = 200; // newest events that are shown
@@ -20,10 +20,7 @@ const TILES = [
 ];
 const SHARE = "dataset/share/";
 const OF_DATASET = [["share", 2], ["reward", 3], ["pass_rate", 3], ["tokens", 1], ["truncated", 3], ["filtered", 3]];
-const FINAL = new Set(["succeeded", "failed", "cancelled"]);
-const $ = (id) => document.getElementById(id);
-
-export const over = (run) => FINAL.has(run.state);
+const over = (run) => OVER.has(run.state);
 export let run = null; // the shown run's record, kept up to date by events
 
 let source = null; // its EventSource
@@ -191,17 +188,14 @@ function showRun() {
   );
 }
 
-// Of a mixture. What a dataset has no number of in the newest step, it has from an earlier one.
+// The datasets of a mixture. A number that the newest step lacks is that of an earlier step.
 function showDatasets() {
   const names = Object.keys(latest).filter((name) => name.startsWith(SHARE)).map((name) => name.slice(SHARE.length));
   $("datasets-box").hidden = !names.length;
   $("datasets").replaceChildren(
-    ...names.sort().map((name) => {
-      const row = element("tr");
-      row.append(element("td", name));
-      for (const [key, digits] of OF_DATASET) row.append(element("td", number(latest[`dataset/${key}/${name}`], digits) ?? "–", { class: "n" }));
-      return row;
-    }),
+    ...names.sort().map((name) =>
+      tableRow(name, ...OF_DATASET.map(([key, digits]) => [number(latest[`dataset/${key}/${name}`], digits) ?? "–", "n"])),
+    ),
   );
 }
 

@@ -31,10 +31,10 @@ def reports(error: Exception) -> Reports:
     store: Any = SimpleNamespace(runs=SimpleNamespace(get=get), events=SimpleNamespace(add=add))
     made = Reports(store, SimpleNamespace())  # type: ignore[arg-type]
 
-    async def of_run(_: object) -> None:
+    async def page_of(_: object) -> None:
         raise ReportFailed("no font")
 
-    made.of_run = of_run  # type: ignore[method-assign, assignment]
+    made.page_of = page_of  # type: ignore[method-assign, assignment]
     return made
 
 
@@ -89,7 +89,7 @@ async def test_a_report_is_drawn_again_if_the_run_ended_while_it_was_drawn(
     async def job_run(record: RunRecord, step: str) -> Any:
         return SimpleNamespace(record=record.model_dump(mode="json"))
 
-    monkeypatch.setattr(module, "_write", write)
+    monkeypatch.setattr(module, "_draw", write)
     store: Any = SimpleNamespace(
         runs=SimpleNamespace(get=get_run), chains=SimpleNamespace(get=get_chain)
     )
@@ -98,7 +98,7 @@ async def test_a_report_is_drawn_again_if_the_run_ended_while_it_was_drawn(
     (tmp_path / "runs" / "r").mkdir(parents=True)
     (tmp_path / "runs" / "r" / METRICS).write_text("")
     for _ in range(2):
-        page = await (written.of_run(run) if kind == "run" else written.of_chain(chain))
+        page = await written.page_of(run if kind == "run" else chain)
     assert page is not None
     assert page.read_text() == "succeeded"
     assert told == ["running", "succeeded"]
