@@ -3,7 +3,7 @@
 import asyncio
 import importlib
 import pkgutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Any
@@ -97,43 +97,38 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         store = Store.from_url(settings.redis_url.get_secret_value())
+        volume = Volume(settings.data)
         async with httpx.AsyncClient() as http:
-            keyring = Keyring(first_key, store)
-            payloads = Payloads(store, place_of(settings))
-            sizes = Sizes(settings.data)
-            turns = Turns(store)
-            app.state.deps = Dependencies(
+            deps = app.state.deps = Dependencies(
                 settings,
                 store,
-                Volume(settings.data),
+                volume,
                 http,
-                keyring,
-                sizes,
+                Keyring(first_key, store),
+                Sizes(settings.data),
                 Followers(store),
                 Bandwidth.of(settings.file_bandwidth_mbit),
-                Reports(store, Volume(settings.data)),
-                turns,
-                payloads,
+                Reports(store, volume),
+                Turns(store),
+                Payloads(store, place_of(settings)),
                 OpenCalls(settings),
-                DatasetRows(Volume(settings.data)),
+                DatasetRows(volume),
                 ReferenceChecks(settings, http, store),
-                Previews(Volume(settings.data)),
+                Previews(volume),
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
             tasks = [
-                asyncio.create_task(keep_pruning(store, settings, payloads)),
-                asyncio.create_task(keep_advancing(app.state.deps)),
+                asyncio.create_task(keep_pruning(store, settings, deps.payloads)),
+                asyncio.create_task(keep_advancing(deps)),
             ]
             if settings.reports:
-                tasks.append(asyncio.create_task(app.state.deps.reports.keep_writing()))
+                tasks.append(asyncio.create_task(deps.reports.keep_writing()))
             try:
                 yield
             finally:
                 await end(tasks)
-                await app.state.deps.references.close()
-                await turns.close()
-                await app.state.deps.followers.close()
-                await store.close()
+                for part in (deps.references, deps.turns, deps.followers, store):
+                    await part.close()
 
     app = FastAPIOffline(
         title="Headrace",
@@ -147,34 +142,9 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     problems.install(app)
     app.openapi = lambda: with_key(described(FastAPI.openapi(app)))  # type: ignore[method-assign]
 
-    bodies, uploads = InFlight(2 * settings.body_limit), InFlight(4 * settings.upload_limit)
-    # Turns have a larger limit: a turn's body is held until the turn has been sampled.
-    turns = InFlight(8 * settings.body_limit)
-
-    def limit_of(scope: Scope) -> Limit:
-        if scope["path"].rstrip("/") == "/v1/datasets":
-            return Limit(
-                settings.upload_limit,
-                "upload a part of it and append the rest with POST /v1/prompts, or raise the "
-                "gateway's HEADRACE_UPLOAD_LIMIT",
-                uploads,
-            )
-        if scope["method"] == "PUT" and scope["path"].startswith("/v1/files/"):
-            way_out = "raise the gateway's HEADRACE_UPLOAD_LIMIT"
-            return Limit(settings.upload_limit, way_out, uploads)
-        if scope["path"].startswith(SESSIONS):
-            way_out = "begin a new session, or raise the gateway's HEADRACE_BODY_LIMIT"
-            return Limit(settings.body_limit, way_out, turns)
-        if scope["path"].rstrip("/") == "/v1/prompts":
-            way_out = "split it, or raise the gateway's HEADRACE_BODY_LIMIT"
-            return Limit(settings.body_limit, way_out, bodies)
-        if scope["path"].startswith(POLICY):
-            return Limit(SMALL_BODY, "leave the oldest messages out", bodies)
-        return Limit(SMALL_BODY, "no request but those with a dataset's rows needs as much", bodies)
-
     # The innermost: a body that is refused for its size, or for want of a key, is not read for it.
     app.add_middleware(StrictBodies)
-    app.add_middleware(BodyLimit, limit_of=limit_of)
+    app.add_middleware(BodyLimit, limit_of=_limits(settings))
     app.add_middleware(
         Authentication,
         keyring_of=lambda: app.state.deps.keyring,
@@ -187,3 +157,33 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     for module in pkgutil.iter_modules(routes.__path__, f"{routes.__name__}."):
         app.include_router(importlib.import_module(module.name).router)
     return app
+
+
+def _limits(settings: GatewaySettings) -> Callable[[Scope], Limit]:
+    """The limit of a request's body, by its path."""
+    bodies, uploads = InFlight(2 * settings.body_limit), InFlight(4 * settings.upload_limit)
+    # Turns have a larger limit: a turn's body is held until the turn has been sampled.
+    turns = InFlight(8 * settings.body_limit)
+
+    def limit_of(scope: Scope) -> Limit:
+        path = scope["path"].rstrip("/")
+        if path == "/v1/datasets":
+            way_out = (
+                "upload a part of it and append the rest with POST /v1/prompts, or raise the "
+                "gateway's HEADRACE_UPLOAD_LIMIT"
+            )
+            return Limit(settings.upload_limit, way_out, uploads)
+        if scope["method"] == "PUT" and path.startswith("/v1/files/"):
+            way_out = "raise the gateway's HEADRACE_UPLOAD_LIMIT"
+            return Limit(settings.upload_limit, way_out, uploads)
+        if path.startswith(SESSIONS):
+            way_out = "begin a new session, or raise the gateway's HEADRACE_BODY_LIMIT"
+            return Limit(settings.body_limit, way_out, turns)
+        if path == "/v1/prompts":
+            way_out = "split it, or raise the gateway's HEADRACE_BODY_LIMIT"
+            return Limit(settings.body_limit, way_out, bodies)
+        if path.startswith(POLICY):
+            return Limit(SMALL_BODY, "leave the oldest messages out", bodies)
+        return Limit(SMALL_BODY, "no request but those with a dataset's rows needs as much", bodies)
+
+    return limit_of

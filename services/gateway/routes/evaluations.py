@@ -28,6 +28,20 @@ class RunEvaluations(BaseModel):
     )
 
 
+class AnswerFilter(BaseModel):
+    """Which answered rows of an evaluation are asked for."""
+
+    offset: int = Field(0, ge=0, description="Matching rows to leave out.")
+    limit: int = Field(20, ge=1, le=200, description="At most so many rows.")
+    verdict: Verdict | None = Field(
+        None,
+        description="Only rows whose answers are all `correct`, none of them (`wrong`), or some "
+        "(`mixed`); or of which none could be scored (`unscored`).",
+    )
+    category: str | None = Field(None, description="Only of this category.")
+    row: int | None = Field(None, ge=0, description="Only this row of the dataset.")
+
+
 class Answers(BaseModel):
     """Answered rows of an evaluation, in the dataset's order."""
 
@@ -98,17 +112,7 @@ async def answers(
     deps: Deps,
     record: RunDep,
     evaluation: EvaluationDep,
-    offset: Annotated[int, Query(ge=0, description="Matching rows to leave out.")] = 0,
-    limit: Annotated[int, Query(ge=1, le=200, description="At most so many rows.")] = 20,
-    verdict: Annotated[
-        Verdict | None,
-        Query(
-            description="Only rows whose answers are all `correct`, none of them (`wrong`), or "
-            "some (`mixed`); or of which none could be scored (`unscored`)."
-        ),
-    ] = None,
-    category: Annotated[str | None, Query(description="Only of this category.")] = None,
-    row: Annotated[int | None, Query(ge=0, description="Only this row of the dataset.")] = None,
+    wanted: Annotated[AnswerFilter, Query()],
 ) -> Answers:
     """Every answer with its prompt, reference answer, reward and verdict, page by page."""
     parts = None
@@ -119,16 +123,7 @@ async def answers(
         if parts is None and await _result(deps, record.id, evaluation.id) is None:
             parts = 0
     folder = folder_of(deps.volume.root, record.id, evaluation.id)
-    read = partial(
-        page,
-        folder,
-        offset=offset,
-        limit=limit,
-        verdict=verdict,
-        category=category,
-        row=row,
-        parts=parts,
-    )
+    read = partial(page, folder, parts=parts, **dict(wanted))
     try:
         shown = await anyio.to_thread.run_sync(read)
     except DamagedAnswers as error:

@@ -37,6 +37,28 @@ UNCHANGED: dict[int | str, dict[str, Any]] = {
 log = get_logger(__name__)
 
 
+class RunFilter(BaseModel):
+    """Which runs a list has."""
+
+    state: list[RunState] | None = Field(None, description="Only these states.")
+    pool: str | None = Field(None, description="Only this pool's.")
+    name: str | None = Field(None, description="Only those of this name.")
+    limit: int = Field(50, ge=1, le=1000, description="At most so many.")
+    before: str | None = Field(
+        None,
+        pattern=r"^[0-9]+(\.[0-9]+)?-[^-]+$",
+        description="Only older ones: `next` of the answer before.",
+    )
+
+    def has(self, run: RunSummary) -> bool:
+        """Whether the list has `run`."""
+        return (
+            (not self.state or run.state in self.state)
+            and self.pool in (None, run.pool)
+            and self.name in (None, run.name)
+        )
+
+
 class RunList(BaseModel):
     """A page of runs, newest first."""
 
@@ -118,32 +140,10 @@ async def _queued(deps: Dependencies, accepted: Accepted) -> RunRecord:
     response_model=RunList,
     responses=UNCHANGED,
 )
-async def list_all(
-    deps: Deps,
-    request: Request,
-    state: Annotated[list[RunState] | None, Query(description="Only these states.")] = None,
-    pool: Annotated[str | None, Query(description="Only this pool's.")] = None,
-    name: Annotated[str | None, Query(description="Only those of this name.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 50,
-    before: Annotated[
-        str | None,
-        Query(
-            pattern=r"^[0-9]+(\.[0-9]+)?-[^-]+$",
-            description="Only older ones: `next` of the answer before.",
-        ),
-    ] = None,
-) -> Response:
+async def list_all(deps: Deps, request: Request, wanted: Annotated[RunFilter, Query()]) -> Response:
     """Runs without their configs, newest first, page by page. The answer has an `ETag`: asked again
     with `If-None-Match`, an unchanged page is a 304 without a body."""
-
-    def wanted(run: RunSummary) -> bool:
-        return (
-            (not state or run.state in state)
-            and pool in (None, run.pool)
-            and name in (None, run.name)
-        )
-
-    runs, following = await deps.store.runs.page(limit, before, wanted)
+    runs, following = await deps.store.runs.page(wanted.limit, wanted.before, wanted.has)
     return unless_unchanged(request, RunList(runs=await detailed(deps, runs), next=following))
 
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator
 from inspect import iscoroutinefunction
-from typing import NamedTuple
 
 import pytest
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 
+from services.contracts.records import RunState, RunSummary
 from services.gateway.app import create_app
 from services.gateway.dependencies import _meant_id, missing_dataset
 from services.gateway.settings import GatewaySettings
@@ -16,8 +16,8 @@ from services.http import Problem
 
 def called(dependant: Dependant) -> Iterator[object]:
     yield dependant.call
-    for one in dependant.dependencies:
-        yield from called(one)
+    for dependency in dependant.dependencies:
+        yield from called(dependency)
 
 
 def test_no_request_waits_for_a_thread_to_call_what_does_not_block() -> None:
@@ -28,16 +28,15 @@ def test_no_request_waits_for_a_thread_to_call_what_does_not_block() -> None:
     assert {call for call in calls if not iscoroutinefunction(call)} == set()
 
 
-class Named(NamedTuple):
-    id: str
-    name: str
-    state: str = "failed"
-    created: float = 0.0
-    resume_from: str | None = None
+def run(id: str, name: str, state: str = "failed", resume_from: str | None = None) -> RunSummary:
+    return RunSummary(
+        id=id, name=name, pool="p", kind="rl", state=RunState(state), created=0.0,
+        resume_from=resume_from,
+    )  # fmt: skip
 
 
 def test_a_name_means_the_only_run_that_has_it() -> None:
-    runs = [Named("b1", "grpo", "queued"), Named("a1", "grpo"), Named("a2", "mine")]
+    runs = [run("b1", "grpo", "queued"), run("a1", "grpo"), run("a2", "mine")]
     assert _meant_id("run", "mine", runs) == "a2"
     assert _meant_id("run", "b", runs) == "b1"
     time = "1970-01-01 00:00:00 UTC"
@@ -47,9 +46,6 @@ def test_a_name_means_the_only_run_that_has_it() -> None:
     ):
         with pytest.raises(Problem) as raised:
             _meant_id("run", reference, runs)
-        listed = (
-            f"b1 (queued, {time}), a1 (failed" if what == "are called" else f"a1 (failed, {time})"
-        )
         assert raised.value.status == 409
         assert raised.value.detail.startswith(
             f"2 runs {what} {reference!r}: name one by its id: {listed}"
@@ -57,14 +53,14 @@ def test_a_name_means_the_only_run_that_has_it() -> None:
 
 
 def test_a_resumed_run_answers_to_the_name_of_the_run_that_it_continues() -> None:
-    runs = [Named("c", "grpo", resume_from="b"), Named("b", "grpo", resume_from="a")]
-    assert _meant_id("run", "grpo", [*runs, Named("a", "grpo")]) == "c"
+    runs = [run("c", "grpo", resume_from="b"), run("b", "grpo", resume_from="a")]
+    assert _meant_id("run", "grpo", [*runs, run("a", "grpo")]) == "c"
     # Two runs that continue the same one are two again.
     with pytest.raises(Problem, match="2 runs are called"):
-        _meant_id("run", "grpo", [Named("d", "grpo", resume_from="b"), *runs])
+        _meant_id("run", "grpo", [run("d", "grpo", resume_from="b"), *runs])
 
 
 def test_the_file_of_a_dataset_is_uploaded_first() -> None:
     for file in ("/data/train.jsonl", "train.csv", "org/set"):
-        said = missing_dataset(file, [])
-        assert said.endswith(f"{file!r}: upload a file first (`headrace datasets add FILE`)")
+        sentence = missing_dataset(file, [])
+        assert sentence.endswith(f"{file!r}: upload a file first (`headrace datasets add FILE`)")

@@ -1,5 +1,4 @@
-"""An evaluation that ends while somebody asks for it is there all the same; one
-whose file is damaged says so."""
+"""An evaluation that ends during a request is found. A damaged file of answers is named."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,8 +22,8 @@ class Ending:
 
     def __init__(self, root: Path, after: int) -> None:
         manifest = WeightManifest("r", 20, "9f3a1c", "full", [], 0, "model")
-        self.asked: EvaluationRequest = request(manifest)
-        self.id = self.asked.id
+        self.request: EvaluationRequest = request(manifest)
+        self.id = self.request.id
         self.deps: Any = SimpleNamespace(
             volume=Volume(root), store=SimpleNamespace(evaluations=self)
         )
@@ -36,50 +35,46 @@ class Ending:
     def folder(self) -> Path:
         return folder_of(self._root, RUN.id, self.id)
 
-    def _look(self, found: list[Any]) -> list[Any]:
+    def _look(self, entries: list[Any]) -> list[Any]:
         self._left -= 1
         if self._left == 0:
-            ended = record_of(RUN.id, self.asked, "done").model_copy(update={"finished": 2.0})
+            ended = record_of(RUN.id, self.request, "done").model_copy(update={"finished": 2.0})
             # The result comes before the request leaves Redis.
             write_result(self._root, ended)
-        return found if self._left > 0 else []
+        return entries if self._left > 0 else []
 
     async def standing(self, _: str) -> list[Any]:
         return self._look([SimpleNamespace(id=self.id, answered=1, parts=1)])
 
     async def requests(self, _: str) -> list[EvaluationRequest]:
-        return self._look([self.asked])
+        return self._look([self.request])
 
 
-async def test_the_list_never_lacks_one_that_ends_meanwhile(tmp_path: Path) -> None:
+async def test_the_list_has_an_evaluation_that_ends_meanwhile(tmp_path: Path) -> None:
     for after in (1, 2, 3):
         root = tmp_path / str(after)
         listed = await routes.evaluations(Ending(root, after).deps, RUN)
         assert len(listed.evaluations) == 1
 
 
-async def test_one_that_ends_meanwhile_is_found(tmp_path: Path) -> None:
+async def test_an_evaluation_that_ends_meanwhile_is_found(tmp_path: Path) -> None:
     for after in (1, 2, 3):
         ending = Ending(tmp_path / str(after), after)
         assert (await routes._one(ending.deps, RUN, ending.id)).id == ending.id
 
 
-async def test_the_answers_of_one_that_ends_meanwhile_are_all_there(tmp_path: Path) -> None:
+async def test_all_answers_of_an_evaluation_that_ends_meanwhile_are_shown(tmp_path: Path) -> None:
     for after, rows in ((1, 2), (2, 1)):
         ending = Ending(tmp_path / str(after), after)
-        found = record_of(RUN.id, ending.asked, "open")
-        shown = await routes.answers(
-            ending.deps, RUN, found, offset=0, limit=20, verdict=None, category=None, row=None
-        )
+        open = record_of(RUN.id, ending.request, "open")
+        shown = await routes.answers(ending.deps, RUN, open, routes.AnswerFilter())
         assert shown.total == rows
 
 
 async def test_a_damaged_file_of_answers_is_named(tmp_path: Path) -> None:
     ending = Ending(tmp_path, 9)
     part_path(ending.folder, 1).write_bytes(b"PAR1 and then nothing")
-    found = record_of(RUN.id, ending.asked, "open")
+    open = record_of(RUN.id, ending.request, "open")
     with pytest.raises(Problem, match=r"part-00001.parquet is damaged") as refused:
-        await routes.answers(
-            ending.deps, RUN, found, offset=0, limit=20, verdict=None, category=None, row=None
-        )
+        await routes.answers(ending.deps, RUN, open, routes.AnswerFilter())
     assert refused.value.status == 409
