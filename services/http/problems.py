@@ -18,6 +18,8 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from services.contracts.config.parsing.tags import fields_of, models_of
+from services.contracts.nearest import nearest
 from services.contracts.wrong_values import wrong_value
 from services.runtime.logs import get_logger
 
@@ -203,12 +205,29 @@ async def _validation(request: Request, error: Exception) -> Response:
         if item["type"] == "missing" and tuple(item["loc"]) == ("body",):
             detail = "the request has no body: send JSON"
             return answer(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail)
-        message = wrong_value(item)
         where = [str(part) for part in item["loc"]]
+        message = wrong_value(item)
+        if item["type"] == "extra_forbidden" and (names := _known_beside(request, where)):
+            near = nearest(where[-1], names)
+            meant = f"did you mean {near!r}?" if near else f"known here: {', '.join(names)}"
+            message = f"unknown key; {meant}"
         path = ".".join(where[1:] if where[:1] == ["body"] else where)
         problems.append(ProblemItem(path=path, message=message))
     detail = f"the request cannot be used: {summary(problems, len(details))}"
     return answer(request, HTTPStatus.UNPROCESSABLE_ENTITY, detail, problems)
+
+
+def _known_beside(request: Request, where: list[str]) -> list[str]:
+    """The keys that the place of an unknown key may have, by the models of the request's body;
+    empty for a place that is not known."""
+    dependant = getattr(request.scope.get("route"), "dependant", None)
+    bodies = [parameter.field_info for parameter in getattr(dependant, "body_params", [])]
+    models = [model for body in bodies for model in models_of(body.annotation)]
+    for part in where[1:-1]:
+        fields = [fields_of(model)[part] for model in models if part in fields_of(model)]
+        inside = [model for field in fields for model in models_of(field.annotation)]
+        models = inside if fields else models
+    return sorted({name for model in models for name in fields_of(model)})
 
 
 async def unexpected(request: Request, error: Exception) -> Response:

@@ -1,5 +1,6 @@
 """Names and values of other systems: each hint leads to a config that is accepted."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -147,7 +148,11 @@ def test_the_settings_that_a_value_stands_for_are_accepted(
         ),
         ({"kl_loss_type": "low_var_kl"}, "kl_loss_type", "is algorithm.kl.type: k3 here"),
         ({"kl_loss_type": "abs"}, "kl_loss_type", "'abs' has no counterpart here"),
-        ({"use_kl_loss": True}, "use_kl_loss", "'True' is algorithm.kl.type: k3 here"),
+        (
+            {"use_kl_loss": True},
+            "use_kl_loss",
+            "true is algorithm.kl.type: k3 here; algorithm.kl.beta is your kl_loss_coef",
+        ),
         (
             {"vllm_importance_sampling_correction": True},
             "vllm_importance_sampling_correction",
@@ -234,10 +239,49 @@ def test_keys_of_the_run_itself_and_of_the_chat_template_are_led_to_their_place(
 def test_a_name_leads_a_supervised_run_to_its_own_keys() -> None:
     said = refusal(SFT | {"max_seq_length": 512, "num_generations": 8})
     assert said["max_seq_length"].startswith("unknown key; did you mean 'data.max_seq_len'?")
-    assert "samples_per_prompt" not in said["num_generations"]
+    assert said["num_generations"] == (
+        "unknown key; 'algorithm.samples_per_prompt' is a key of runs of type rl alone: leave it "
+        "out"
+    )
     # A value of an RL run may have no meaning in a supervised run.
     truncated = refusal(SFT | {"truncation": "left"})["truncation"]
     assert truncated == "unknown key; did you mean 'data.overlong'?"
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "disable_dropout cast_lm_head_to_fp32 model_init_kwargs log_completions tools packing "
+        "generation_kwargs dataset_kwargs padding_free label_smoothing completion_only_loss tf32",
+        "lora_task_type lora_bias use_dora use_rslora modules_to_save bnb_4bit_quant_type",
+        "actor.checkpoint.save_contents rollout.multi_turn.enable rollout.engine_kwargs "
+        "rollout.multi_turn.tool_config_path data.return_raw_chat actor.loss_scale_factor "
+        "actor.fsdp_config.forward_prefetch rollout.agent.num_workers data.custom_cls.path",
+        "deepspeed_enable_sleep zpg save_value_network use_ds_universal_ckpt wandb_org perf",
+        "trainer_gpu_ids orchestrator.buffer.easy_threshold zero_truncated_completions",
+        "actor.reward_bias actor.eps_clip_higher saver.freq_steps cluster.n_nodes gconfig.stop",
+        "finetune.gradient_clipping_threshold max_lag world.replicas eval_every_n_versions",
+        "random_state fast_inference float8_kv_cache sequence_len val_set_size xformers_attention",
+    ],
+    ids=["TRL", "peft", "verl", "OpenRLHF", "prime-rl", "AReaL", "PipelineRL", "unsloth, axolotl"],
+)
+def test_the_keys_of_a_system_have_hints(keys: str) -> None:
+    for key in keys.split():
+        said = one_key(key)
+        assert "known here" not in said, key
+        assert "unknown section" not in said, key
+
+
+def one_key(key: str) -> str:
+    """What a run of RL says to a key."""
+    raw: dict[str, Any] = copy.deepcopy(RL)
+    section = raw
+    *above, name = key.split(".")
+    for part in above:
+        section = section.setdefault(part, {})
+    section[name] = True
+    (said,) = refusal(raw).values()
+    return said
 
 
 def test_a_value_of_any_size_is_quoted_in_part() -> None:

@@ -78,7 +78,8 @@ def _problems(detail: ErrorDetails) -> list[Problem]:
             key = f"{'.'.join(path[:-1])}.{tag_name(others[0])}"
             message = f"is a key of {', '.join(owners)}, and {key} is {location[-2]}: set that, too"
             return [(".".join(path), f"{message}, or leave this out")]
-        return unknown_key(root, path, models, detail["input"])
+        other = RLConfig if root is SFTConfig else SFTConfig
+        return unknown_key(root, other, path, models, detail["input"])
     return [_problem(detail, ".".join(path), models, _may_be_null(root, path[:-1]))]
 
 

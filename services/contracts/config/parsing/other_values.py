@@ -160,10 +160,11 @@ def meant_by(values: Values, value: Any) -> str:
     if not isinstance(value, str | bool) or name not in values:
         return ""
     settings = values[name]
+    shown = name if isinstance(value, bool) else repr(value[:100])
     if settings is None:
-        return f"{str(value)[:100]!r} has no counterpart here"
+        return f"{shown} has no counterpart here"
     note = f"; {settings[NOTE]}" if NOTE in settings else ""
-    return f"{str(value)[:100]!r} is {in_words(settings)} here{note}"
+    return f"{shown} is {in_words(settings)} here{note}"
 
 
 def value_name(value: Any) -> str:

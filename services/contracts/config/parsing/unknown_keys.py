@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from services.contracts.config.parsing.other_names import OTHER_NAMES, OtherNames
 from services.contracts.config.parsing.other_values import meant_by, value_name
-from services.contracts.config.parsing.tags import TAGS, Models, fields_of, key_paths
+from services.contracts.config.parsing.tags import TAGS, Models, fields_of, key_paths, tags_of
 from services.contracts.nearest import nearest
 
 Problem = tuple[str, str]
@@ -24,9 +24,10 @@ ANYWHERE = (*TAGS, "name", "path")
 
 
 def unknown_key(
-    root: type[BaseModel], path: list[str], models: Models, value: Any
+    root: type[BaseModel], other: type[BaseModel], path: list[str], models: Models, value: Any
 ) -> list[Problem]:
-    """A problem for the unknown key `path`, or, for a section of another system, for each key in
+    """A problem for the unknown key `path` of a run whose config is a `root` (runs of the other
+    type have an `other`), or, for a section of another system, for each key in
     it that has a name here, and one for all its other keys."""
     here = ".".join(path)
     section = here.removesuffix(path[-1])
@@ -43,9 +44,25 @@ def unknown_key(
     if not hint and typed:
         hint = _meant([section + typed])
     hint = hint or _elsewhere(root, path, value)
+    hint = hint or _of_other_type(other, path)
     if not hint:
         hint = _meant([section + near]) if near else f"known here: {', '.join(names)}"
     return [(here, f"unknown key; {hint}")]
+
+
+def _of_other_type(other: type[BaseModel], path: list[str]) -> str:
+    """The hint for a key that only runs of the other type have, by its name here or in another
+    system; '' for any other key."""
+    known = set(key_paths(other))
+    row = _row(path)
+    keys = [key for key in row.keys.split() if key in known] if row else []
+    if not keys and path[-1] not in ANYWHERE:
+        named = [key for key in known if key.rpartition(".")[2] == path[-1]]
+        keys = sorted(named, key=lambda key: (key.count("."), key))[:1]
+    if not keys:
+        return ""
+    (kind,) = tags_of(other)
+    return f"{' and '.join(map(repr, keys))} is a key of runs of type {kind} alone: leave it out"
 
 
 def _leaves(value: dict[str, Any], path: str) -> Iterator[tuple[str, Any]]:
