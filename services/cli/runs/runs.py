@@ -1,14 +1,12 @@
 """`headrace runs`, `watch`, `cancel` and `rm`."""
 
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import (
-    FINAL,
     CliError,
     ago,
     err,
@@ -28,9 +26,6 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 """Runs asked for at once."""
-END_SECONDS = 30.0
-"""Time for a run to end after `cancel --now`. Its learner needs a second or two."""
-POLL_SECONDS = 0.3
 
 
 def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
@@ -98,8 +93,6 @@ def cancel(
     record = api.post(f"{named.path}/cancel", params={"now": now})
     again = before["state"] in ("cancelling", "cancelled")
     over = before["state"] == "cancelled" or (again and not now)
-    if now and not over and named.kind == "run":
-        record = _ended(api, record)
     if as_json:
         print_json(record)
         return
@@ -109,24 +102,17 @@ def cancel(
         out.print(escape(what_is_lost(record)), soft_wrap=True)
 
 
-def _ended(api: "Gateway", record: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a run once it has ended, or as it is after END_SECONDS."""
-    deadline = time.monotonic() + END_SECONDS
-    while record["state"] not in FINAL and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
-        record = api.get(f"/v1/runs/{record['id']}")
-    return record
-
-
 def what_is_lost(run: dict[str, Any]) -> str:
-    """Say which work `cancel --now` has lost of a run, by its record from after the call."""
+    """Say which work `cancel --now` has lost of a run, by the gateway's answer."""
     if run["started"] is None:
         return "It had not started: nothing is lost."
     kept, trained = run["committed_step"], run["step"]
-    if run["state"] not in FINAL:
+    # An older gateway does not tell.
+    if not run.get("is_released", False):
         return (
-            "It has not ended yet: it ends once its learner notices. The steps after its newest "
-            f"checkpoint, now that of step {kept}, will be lost."
+            "Its learner works on it still, and may write a checkpoint of its present step: "
+            f"`headrace runs` shows it. Until then its newest one is that of step "
+            f"{kept}. Groups in flight are dropped."
         )
     resume = f"`headrace resume {run['id']}`"
     if run["checkpoint"] is None:

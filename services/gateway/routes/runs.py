@@ -1,5 +1,7 @@
 """`/v1/runs`: submit, list, show, cancel, delete, metrics."""
 
+import asyncio
+import time
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
@@ -30,6 +32,9 @@ from services.volume.run_files import METRICS, read_metrics
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 R = TypeVar("R", bound=RunSummary)
+RELEASE_SECONDS = 10.0
+"""Time for a learner to release a cancelled run. A learner looks between its passes."""
+POLL_SECONDS = 0.2
 UNCHANGED: dict[int | str, dict[str, Any]] = {
     304: {"description": "The same as the answer whose `ETag` is sent as `If-None-Match`"}
 }
@@ -65,6 +70,15 @@ class RunList(BaseModel):
     runs: list[RunSummary] = Field(description="Without their configs; `GET /v1/runs/RUN` has one.")
     next: str | None = Field(
         description="Where older ones begin: `before` of the next request. Null: there are none."
+    )
+
+
+class CancelledRun(RunRecord):
+    """A run after the request to cancel it."""
+
+    is_released: bool = Field(
+        description="Whether no learner works on it any more. Until then its learner may still "
+        "train a step, and write a checkpoint."
     )
 
 
@@ -182,12 +196,12 @@ async def cancel(
     now: Annotated[
         bool,
         Query(
-            description="End it without waiting for its step and without another checkpoint: the "
-            "steps since its newest checkpoint are lost, and groups in flight are dropped. A run "
-            "that resumes it trains and samples them again."
+            description="End it at once. Steps since its newest checkpoint may be lost, and groups "
+            "in flight are dropped: a run that resumes it trains and samples them again. The "
+            "answer waits up to 10 s for its learner, which may still save its present step."
         ),
     ] = False,
-) -> RunRecord:
+) -> CancelledRun:
     """Ask a run to end. A queued run ends at once; a run that trains is `cancelling` until it has
     written a checkpoint. Cancelling twice is fine; a run that has succeeded or failed cannot be
     cancelled (409)."""
@@ -195,11 +209,24 @@ async def cancel(
         raise Problem(
             HTTPStatus.CONFLICT, f"run {record.name} ({record.id}) is over: it {record.state}"
         )
-    if record.state is RunState.CANCELLED:
-        return record
-    await deps.store.runs.cancel(record.id, now=now)
-    log.info("run cancelled", run=record.id, name=record.name, now=now)
-    return await deps.store.runs.get(record.id) or record
+    if record.state is not RunState.CANCELLED:
+        await deps.store.runs.cancel(record.id, now=now)
+        log.info("run cancelled", run=record.id, name=record.name, now=now)
+    is_released = await _is_released(deps, record, RELEASE_SECONDS if now else 0.0)
+    after = await deps.store.runs.get(record.id) or record
+    return CancelledRun(**after.model_dump(), is_released=is_released)
+
+
+async def _is_released(deps: Dependencies, run: RunSummary, seconds: float) -> bool:
+    """Wait up to `seconds` until no learner works on a run. Return whether none does."""
+    deadline = time.monotonic() + seconds
+    while not await deps.store.runs.free(run):
+        if await deps.store.pools.lock_seconds(run.pool) <= 0:
+            return True
+        if time.monotonic() >= deadline:
+            return False
+        await asyncio.sleep(POLL_SECONDS)
+    return True
 
 
 @router.delete(

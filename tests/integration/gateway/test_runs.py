@@ -1,6 +1,7 @@
 """Runs that exist: found, listed and cancelled."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -89,14 +90,40 @@ def test_a_run_that_is_asked_to_end_is_shown_as_cancelling_until_it_has(
         await store.runs.set_state(run, "running", "")
 
     in_store(train)
+    in_store(lambda store: store.pools.lock("slow", "learner", 60))
     asked = api.post(f"/v1/runs/{run}/cancel").json()
     listed = api.get("/v1/runs?state=cancelling").json()["runs"]
     in_store(lambda store: store.runs.finish(run, "slow", "cancelled", "on request"))
 
     assert (asked["state"], asked["reason"]) == ("cancelling", "it ends after its present step")
+    assert asked["is_released"] is False
     assert [one["id"] for one in listed] == [run]
     states = [event["data"]["state"] for _, event in events_of(api, run)]
     assert states == ["running", "cancelling", "cancelled"]
+
+
+def test_a_run_that_ends_at_once_is_answered_as_its_learner_leaves_it(
+    api: httpx.Client, submit: Any, in_store: InStore
+) -> None:
+    run = submit(pool="busy").json()["id"]
+
+    async def train(store: Store) -> None:
+        await store.pools.lock("busy", "learner", 60)
+        await store.runs.take("busy")
+        await store.runs.set_state(run, "running", "")
+
+    async def save_and_leave(store: Store) -> None:
+        token = await store.runs.acquire(run, "9f3a1c")
+        await store.runs.update(run, token, {"step": 16, "committed_step": 16})
+        await store.runs.finish(run, "busy", "cancelled", "on request")
+
+    in_store(train)
+    with ThreadPoolExecutor() as threads:
+        asked = threads.submit(api.post, f"/v1/runs/{run}/cancel?now=true")
+        in_store(save_and_leave)
+        answer = asked.result().json()
+    assert (answer["state"], answer["is_released"]) == ("cancelled", True)
+    assert answer["committed_step"] == 16
 
 
 def test_a_queued_run_is_cancelled_at_once_and_twice_is_fine(

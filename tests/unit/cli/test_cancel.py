@@ -7,7 +7,7 @@ from services.cli.runs.runs import what_is_lost
 
 def run(**fields: Any) -> dict[str, Any]:
     given = {"id": "aa11", "started": 1.0, "step": 14, "committed_step": 12, "checkpoint": "c"}
-    return given | {"state": "cancelled"} | fields
+    return given | {"is_released": True} | fields
 
 
 def test_cancel_now_says_which_steps_are_lost_and_which_checkpoint_stays() -> None:
@@ -24,7 +24,7 @@ def test_cancel_now_says_which_steps_are_lost_and_which_checkpoint_stays() -> No
     assert what_is_lost(run(started=None)) == "It had not started: nothing is lost."
 
 
-def test_cancel_now_names_no_lost_steps_of_a_run_that_has_not_ended() -> None:
-    said = what_is_lost(run(state="cancelling"))
-    assert said.startswith("It has not ended yet")
+def test_cancel_now_names_no_lost_steps_while_a_learner_works_on_the_run() -> None:
+    said = what_is_lost(run(is_released=False))
+    assert said.startswith("Its learner works on it still")
     assert "14" not in said
