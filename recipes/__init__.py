@@ -17,16 +17,3 @@ from recipes.library import (
     read_recipe,
 )
 from recipes.merging import merged, place_in
-
-__all__ = [
-    "Recipe",
-    "UnknownRecipe",
-    "find_chain",
-    "find_recipe",
-    "list_chains",
-    "list_recipes",
-    "load_yaml",
-    "merged",
-    "place_in",
-    "read_recipe",
-]

@@ -285,7 +285,7 @@ def main() -> int:
 
 
 async def _until_told(settings: RolloutSettings, key: str, listener: socket.socket) -> int:
-    files = FileServer(settings.data.absolute(), Bandwidth.of(settings.file_bandwidth_mbit))
+    files = FileServer(settings.data.absolute(), Bandwidth(settings.file_bandwidth_mbit))
     serving = asyncio.create_task(serve(files, key, listener))
     log.info("files are served to other hosts", address=settings.peer_url)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -65,7 +65,6 @@ class RedisStore(Store):
                 raise dist.DistStoreError(f"waiting for other ranks ({', '.join(keys)}): {why}")
 
     def delete_key(self, key: str) -> bool:
-        """Delete a value. Return False if there was no value."""
         return self._thread.call(lambda: self._meetings.delete(self._thread.pool, self._name(key)))
 
     def multi_get(self, keys: list[str]) -> list[bytes]:

@@ -256,7 +256,6 @@ class RunStore:
         return str(folder)
 
     def record_of_dataset(self, name: str) -> DatasetRecord | None:
-        """Return the record of the dataset with this name or id, if it exists."""
         return self._thread.call(lambda: self._thread.store.datasets.find(name))
 
     def dataset(self, name: str, volume: Volume) -> DatasetReader:

@@ -10,29 +10,10 @@ Imports neither Redis nor HTTP: callers pass records in and get records back.
 from services.datasets.columns import ColumnMapping
 from services.datasets.conversion import SourceFile
 from services.datasets.converter import import_apart
-from services.datasets.file_formats import Format, UnsupportedFormat, guess_format
+from services.datasets.file_formats import Format, UnsupportedFormat
 from services.datasets.known_files import KNOWN_FILES, KnownFile, known_file
 from services.datasets.row_checks import DatasetError
 from services.datasets.row_overlap import shared_rows
 from services.datasets.row_parts import rows_with_parts
 from services.datasets.stored_rows import DatasetReader
 from services.datasets.upload import Imported, append_rows, import_files
-
-__all__ = [
-    "KNOWN_FILES",
-    "ColumnMapping",
-    "DatasetError",
-    "DatasetReader",
-    "Format",
-    "Imported",
-    "KnownFile",
-    "SourceFile",
-    "UnsupportedFormat",
-    "append_rows",
-    "guess_format",
-    "import_apart",
-    "import_files",
-    "known_file",
-    "rows_with_parts",
-    "shared_rows",
-]

@@ -63,12 +63,10 @@ class ColumnMapping:
 
     @property
     def prompts(self) -> tuple[str, ...]:
-        """The columns of the prompt."""
         return _tuple(self.prompt)
 
     @property
     def used(self) -> tuple[str, ...]:
-        """The columns of the prompt and of the answer."""
         return (*self.prompts, *_tuple(self.answer))
 
     def resolved(self, first: Source, place: str | None = None) -> "ColumnMapping":

@@ -71,7 +71,6 @@ class Findings:
         self._count_prompt(row)
 
     def __len__(self) -> int:
-        """Rows."""
         return len(self._prompts)
 
     @property

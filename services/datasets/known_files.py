@@ -163,7 +163,6 @@ KNOWN_FILES = {
 
 
 def known_file(name: str) -> KnownFile:
-    """The mapping `name`. Raises DatasetError."""
     found = KNOWN_FILES.get(name)
     if found is None:
         raise DatasetError(

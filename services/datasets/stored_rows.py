@@ -26,7 +26,6 @@ class DatasetReader:
         self.extend(record)
 
     def __len__(self) -> int:
-        """Rows."""
         return self._ends[-1] if self._ends else 0
 
     def extend(self, record: DatasetRecord) -> None:

@@ -28,7 +28,6 @@ MORE_AGENTS = (
 
 
 def diagnose(now: Situation) -> Why:
-    """Return the diagnosis."""
     cause, words = _verdict(now)
     run, step = now.run, now.last("step", "progress")
     return Why(

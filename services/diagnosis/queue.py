@@ -6,7 +6,6 @@ from services.diagnosis.verdict import Verdict
 
 
 def queued(now: Situation) -> Verdict:
-    """Return `queued_verdict` for this situation."""
     waiting = [*now.ahead, now.run.id] if now.queued else now.ahead
     return queued_verdict(now.run, Queue(now.active, waiting, now.learner is not None))
 

@@ -32,12 +32,10 @@ class OpenEnvEnvironment:
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Hold the connections of all episodes."""
         async with http_client() as self._http:
             yield
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
-        """Play one episode, as `Environment.play`."""
         from openenv import GenericEnvClient
 
         schema = (await answer_of(self._http, "GET", f"{self._url}/schema", None))["action"]

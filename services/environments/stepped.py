@@ -27,12 +27,10 @@ class SteppedEnvironment:
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Hold the connections of all episodes."""
         async with http_client() as self._http:
             yield
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
-        """Play one episode, as `Environment.play`."""
         game = _SteppedGame(self._http, self._url, group, session["id"])
         try:
             policy = Policy(self._http, session)

@@ -68,12 +68,10 @@ class VerifiersEnvironment:
 
     @contextlib.asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
-        """Hold what all episodes share."""
         async with self._environment.serving():
             yield
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
-        """Play one episode, as `Environment.play`."""
         import verifiers.v1 as vf
 
         data = group["columns"].get(COLUMN)

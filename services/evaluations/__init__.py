@@ -6,10 +6,8 @@ runs/RUN/evaluations/ID/result.json          an EvaluationRecord, once it has en
 """
 
 from services.evaluations.answers import (
-    COLUMNS,
     DamagedAnswers,
     Measured,
-    Page,
     Verdict,
     copy_parts,
     measured,
@@ -17,25 +15,5 @@ from services.evaluations.answers import (
     part_path,
     write_part,
 )
-from services.evaluations.outcome import EvaluationFigures, outcome
-from services.evaluations.results import folder_of, folders_of, read_result, results, write_result
-
-__all__ = [
-    "COLUMNS",
-    "DamagedAnswers",
-    "EvaluationFigures",
-    "Measured",
-    "Page",
-    "Verdict",
-    "copy_parts",
-    "folder_of",
-    "folders_of",
-    "measured",
-    "outcome",
-    "page",
-    "part_path",
-    "read_result",
-    "results",
-    "write_part",
-    "write_result",
-]
+from services.evaluations.outcome import outcome
+from services.evaluations.results import folder_of, read_result, results, write_result

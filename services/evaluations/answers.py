@@ -65,7 +65,6 @@ class Measured:
 
     @property
     def correct(self) -> int:
-        """Number of correct samples."""
         return self.statuses.count(ScoreStatus.CORRECT)
 
     @property

@@ -45,7 +45,6 @@ class Changed:
 
     @property
     def difference(self) -> float:
-        """`value` minus `other`."""
         return self.value - self.other
 
 

@@ -107,7 +107,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 Keyring(first_key, store),
                 Sizes(settings.data),
                 Followers(store),
-                Bandwidth.of(settings.file_bandwidth_mbit),
+                Bandwidth(settings.file_bandwidth_mbit),
                 Reports(store, volume),
                 Turns(store),
                 Payloads(store, place_of(settings)),

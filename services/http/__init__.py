@@ -13,9 +13,7 @@ from services.http.etag import unless_unchanged
 from services.http.keys import KeyRequired, has_key
 from services.http.problems import (
     CLIENT_GONE,
-    MEDIA_TYPE,
     Problem,
-    ProblemDocument,
     ProblemItem,
     answer,
     install,
@@ -26,35 +24,3 @@ from services.http.problems import (
 from services.http.sendfile import Bandwidth, OpenFile, byte_range
 from services.http.single_headers import SingleHeaders
 from services.http.strict_bodies import StrictBodies
-
-__all__ = [
-    "CLIENT_GONE",
-    "MEDIA_TYPE",
-    "Bandwidth",
-    "BodyLimit",
-    "BrowserHeaders",
-    "InFlight",
-    "KeyRequired",
-    "Limit",
-    "OpenFile",
-    "Problem",
-    "ProblemDocument",
-    "ProblemItem",
-    "SingleHeaders",
-    "StrictBodies",
-    "answer",
-    "byte_range",
-    "discard",
-    "foreign",
-    "has_key",
-    "host_of",
-    "host_problem",
-    "install",
-    "responses",
-    "server_config",
-    "summary",
-    "trust",
-    "unexpected",
-    "unless_unchanged",
-    "while_connected",
-]

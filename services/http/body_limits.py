@@ -52,7 +52,6 @@ class BodyLimit:
         self.limit_of = limit_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request; other scopes pass through."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return

@@ -82,7 +82,6 @@ class Connections:
             self.end(next(waiting, connection), "too many connections")
 
     def remove(self, connection: "HttpConnection") -> None:
-        """Remove a connection that has ended."""
         self._all.pop(connection, None)
 
     def end(self, connection: "HttpConnection", why: str, status: int = 0) -> None:

@@ -31,11 +31,11 @@ class KeyRequired:
         self._way_out = way_out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request; other scopes pass through."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        shown = self._shown(scope)
+        key = bearer(Headers(scope=scope).get("authorization", "")) or ""
+        shown = hmac.compare_digest(digest(key), self._digest)
         scope.setdefault("state", {})["has_key"] = shown
         if shown:
             trust(scope)
@@ -46,10 +46,6 @@ class KeyRequired:
         problem = Problem(
             HTTPStatus.UNAUTHORIZED,
             self._way_out,
-            headers={"WWW-Authenticate": 'Bearer realm="headrace"', "HttpConnection": "close"},
+            headers={"WWW-Authenticate": 'Bearer realm="headrace"', "Connection": "close"},
         )
         await problem.response(scope["path"])(scope, receive, send)
-
-    def _shown(self, scope: Scope) -> bool:
-        shown = bearer(Headers(scope=scope).get("authorization", ""))
-        return hmac.compare_digest(digest(shown or ""), self._digest)

@@ -27,16 +27,12 @@ OCTETS = "application/octet-stream"
 
 
 class Bandwidth:
-    """A limit for all files that a process sends, in bytes/s; None: no limit."""
+    """A limit for all files that a process sends, in Mbit/s; None: no limit."""
 
-    def __init__(self, rate: float | None) -> None:
-        self._rate = rate
+    def __init__(self, mbit: float | None) -> None:
+        self._rate = None if mbit is None else mbit * 1e6 / 8
+        """Bytes/s."""
         self._free_at = 0.0
-
-    @classmethod
-    def of(cls, mbit: float | None) -> "Bandwidth":
-        """Convert from Mbit/s."""
-        return cls(None if mbit is None else mbit * 1e6 / 8)
 
     @property
     def slice(self) -> int:

@@ -26,8 +26,11 @@ class SingleHeaders:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request; other scopes pass through."""
-        names = [name for name, _ in scope["headers"] if name in ONCE] if _is_http(scope) else []
+        names = (
+            [name for name, _ in scope["headers"] if name in ONCE]
+            if scope["type"] == "http"
+            else []
+        )
         if len(names) == len(set(names)):
             await self.app(scope, receive, send)
             return
@@ -39,7 +42,3 @@ class SingleHeaders:
         )
         await discard(scope, receive)
         await problem.response(scope["path"])(scope, receive, send)
-
-
-def _is_http(scope: Scope) -> bool:
-    return bool(scope["type"] == "http")

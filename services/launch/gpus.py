@@ -15,8 +15,8 @@ from services.launch.cores import has_accelerator
 from services.launch.options import LaunchError
 from services.runtime.gpus import (
     ALONE_MEMORY,
+    DRIVER,
     GPU,
-    LIST,
     SHARED_MEMORY,
     GPUSettings,
     GPUsUnknown,
@@ -171,7 +171,7 @@ def _chosen(visible: Sequence[GPU], variable: str, names: str) -> list[GPU]:
 def gpus_here(environment: Mapping[str, str]) -> list[GPU]:
     """The GPUs that a process with this environment sees; none if the installed vLLM is the build
     for CPUs, or if no nvidia-smi can list them."""
-    if installed_device() == "cpu" or not has_accelerator() or shutil.which(LIST[0]) is None:
+    if installed_device() == "cpu" or not has_accelerator() or shutil.which(DRIVER) is None:
         return []
     try:
         return visible_gpus(listed_gpus(), environment)

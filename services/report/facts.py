@@ -62,12 +62,10 @@ class Facts:
 
     @property
     def title(self) -> str:
-        """The run's name and id."""
         return f"{self.record['name']} ({self.record['id']})"
 
     @property
     def recipe_name(self) -> str:
-        """The name of its recipe."""
         return str(self.record.get("recipe") or self.record["name"])
 
     @property

@@ -27,7 +27,6 @@ class Escaped(str):
 
 
 def as_html(title: str, sections: Sequence[ReportSection]) -> str:
-    """Return the page."""
     return _template("report.html.jinja").render(title=title, sections=sections)
 
 

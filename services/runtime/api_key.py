@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 import httpx
+from pydantic import SecretStr
 
 from services.settings import SHORTEST_KEY, Settings
 
@@ -80,16 +81,12 @@ def kept_key(path: Path) -> str:
 def first_key(settings: Settings) -> str:
     """Return the key that the gateway accepts from its first start on. Raises BadKeyFile,
     OSError."""
-    if settings.api_key is not None:
-        return settings.api_key.get_secret_value()
-    return kept_key(settings.data.absolute() / API_KEY)
+    return _named(settings.api_key) or kept_key(settings.data.absolute() / API_KEY)
 
 
 def reward_service_key(settings: Settings) -> str:
     """Return the key that the reward service requires. Raises BadKeyFile, OSError."""
-    if settings.reward_key is not None:
-        return settings.reward_key.get_secret_value()
-    return kept_key(settings.data.absolute() / REWARD_KEY)
+    return _named(settings.reward_key) or kept_key(settings.data.absolute() / REWARD_KEY)
 
 
 def key_for(settings: Settings, gateway_url: str | None = None) -> str | None:
@@ -98,8 +95,8 @@ def key_for(settings: Settings, gateway_url: str | None = None) -> str | None:
     The data folder's key is shown only to that installation's gateway and on this host: a
     `--gateway` elsewhere gets only the key in HEADRACE_API_KEY (or HEADRACE_API_KEY_FILE).
     """
-    if settings.api_key is not None:
-        return settings.api_key.get_secret_value()
+    if (key := _named(settings.api_key)) is not None:
+        return key
     gateway = (gateway_url or settings.gateway_url).rstrip("/")
     is_ours = gateway == settings.gateway_url.rstrip("/") or is_loopback(httpx.URL(gateway).host)
     return read_key(settings.data.absolute() / API_KEY) if is_ours else None
@@ -107,9 +104,11 @@ def key_for(settings: Settings, gateway_url: str | None = None) -> str | None:
 
 def key_for_rewards(settings: Settings) -> str | None:
     """Return the key to show the settings' reward service, or None. Raises BadKeyFile."""
-    if settings.reward_key is not None:
-        return settings.reward_key.get_secret_value()
-    return read_key(settings.data.absolute() / REWARD_KEY)
+    return _named(settings.reward_key) or read_key(settings.data.absolute() / REWARD_KEY)
+
+
+def _named(key: SecretStr | None) -> str | None:
+    return None if key is None else key.get_secret_value()
 
 
 def key_for_peers(api_key: str | None) -> str | None:

@@ -20,12 +20,7 @@ from services.settings import Settings
 
 Device = Literal["cpu", "cuda"]
 
-LIST = ("nvidia-smi", "--query-gpu=index,uuid", "--format=csv,noheader")
-DESCRIBE = (
-    "nvidia-smi",
-    "--query-gpu=index,uuid,name,memory.total",
-    "--format=csv,noheader,nounits",
-)
+DRIVER = "nvidia-smi"
 ALONE_MEMORY = 0.9
 """Share of its GPU's memory that vLLM takes if nothing else computes on it."""
 SHARED_MEMORY = 0.4
@@ -99,33 +94,38 @@ def shown(gpus: Sequence[GPU]) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": indexes, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def listed_gpus() -> list[GPU]:
-    """Return all GPUs that the driver shows to this process. Raises GPUsUnknown without a
-    driver."""
-    if shutil.which(LIST[0]) is None:
+def _asked(fields: str) -> list[list[str]]:
+    """Return these fields of each GPU that the driver shows. Raises GPUsUnknown."""
+    if shutil.which(DRIVER) is None:
         raise GPUsUnknown(
             "there is no nvidia-smi, so no GPU can be taken: on a machine without GPUs use "
             "`docker compose --profile cpu up`, or leave out --gpu-locks (HEADRACE_GPU_LOCKS)"
         )
-    result = subprocess.run(LIST, capture_output=True, text=True, check=False)
+    command = (DRIVER, f"--query-gpu={fields}", "--format=csv,noheader,nounits")
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode:
         raise GPUsUnknown(f"nvidia-smi failed: {(result.stderr or result.stdout).strip()}")
-    pairs = (line.split(",") for line in result.stdout.splitlines() if line.strip())
-    return [GPU(index.strip(), uuid.strip()) for index, uuid in pairs]
+    lines = [line for line in result.stdout.splitlines() if line.strip()]
+    return [[cell.strip() for cell in line.split(",")] for line in lines]
+
+
+def listed_gpus() -> list[GPU]:
+    """Return all GPUs that the driver shows to this process. Raises GPUsUnknown without a
+    driver."""
+    return [GPU(index, uuid) for index, uuid in _asked("index,uuid")]
 
 
 def described_gpus() -> list[GPUDevice]:
     """Return the GPUs that this process sees, with the driver's description. Empty if the driver
     cannot be asked, or vLLM's CPU build is installed."""
-    if installed_device() == "cpu" or shutil.which(DESCRIBE[0]) is None:
-        return []
-    result = subprocess.run(DESCRIBE, capture_output=True, text=True, check=False)
-    lines = [line.split(", ") for line in result.stdout.splitlines() if line.count(", ") == 3]
-    devices = {
-        GPU(index, uuid): GPUDevice(uuid=uuid, name=name, memory=int(mib) << 20)
-        for index, uuid, name, mib in lines
-        if mib.isdigit()
-    }
+    devices = {}
+    with suppress(GPUsUnknown):
+        gpus = [] if installed_device() == "cpu" else _asked("index,uuid,name,memory.total")
+        devices = {
+            GPU(index, uuid): GPUDevice(uuid=uuid, name=", ".join(name), memory=int(mib) << 20)
+            for index, uuid, *name, mib in gpus
+            if mib.isdigit()
+        }
     return [devices[gpu] for gpu in visible_gpus(list(devices), os.environ)]
 
 

@@ -18,8 +18,7 @@ CGROUPS = (
 def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the bytes that processes here can still allocate: on the machine, or within this
     container's limit if that is less. The page cache counts as free."""
-    meminfo = (proc / "meminfo").read_text()
-    free = int(re.findall(r"MemAvailable: +(\d+)", meminfo)[0]) * 1024
+    free = _meminfo(proc, "MemAvailable")
     for limit, used in CGROUPS:
         try:
             allowed = int((cgroup / limit).read_text()) - int((cgroup / used).read_text())
@@ -34,8 +33,7 @@ def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup"
 
 def total_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
     """Return the bytes of memory of this machine, or of this container's limit if that is less."""
-    meminfo = (proc / "meminfo").read_text()
-    total = int(re.findall(r"MemTotal: +(\d+)", meminfo)[0]) * 1024
+    total = _meminfo(proc, "MemTotal")
     for limit, _ in CGROUPS:
         try:
             total = min(total, int((cgroup / limit).read_text()))
@@ -43,6 +41,11 @@ def total_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup
             # No such file, or `max`: no limit.
             continue
     return total
+
+
+def _meminfo(proc: Path, name: str) -> int:
+    text = (proc / "meminfo").read_text()
+    return int(re.findall(rf"{name}: +(\d+)", text)[0]) * 1024
 
 
 def memory_of(pid: int) -> int:
@@ -59,7 +62,6 @@ def memory_of(pid: int) -> int:
 
 
 def tree(pid: int) -> Iterator[int]:
-    """Yield `pid` and its descendants."""
     yield pid
     try:
         threads = list(Path(f"/proc/{pid}/task").iterdir())

@@ -23,17 +23,3 @@ from services.store.errors import (
 )
 from services.store.runs.audit import Audit
 from services.store.server.durability import UnsafeRedis
-
-__all__ = [
-    "Audit",
-    "Fenced",
-    "Gone",
-    "LostWrites",
-    "PlanStands",
-    "RedisFull",
-    "StillRunning",
-    "Store",
-    "Unplanned",
-    "Unreadable",
-    "UnsafeRedis",
-]

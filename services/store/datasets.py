@@ -40,7 +40,6 @@ class Datasets(StorePart):
         return [read_dataset(as_text(id), text) for id, text in records.items()]
 
     async def delete(self, id: str) -> None:
-        """Delete a dataset's record."""
         text = await self._redis.hget(DATASETS, id)
         if text is not None:
             name = read_dataset(id, text).name

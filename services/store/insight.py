@@ -31,6 +31,7 @@ from services.store.runs.events import parsed_event
 from services.store.runs.pools import LOCK_SECONDS
 from services.store.runs.runs import Runs
 from services.store.unreadable import as_text, reading, report
+from services.store.work.trajectories import parsed_plans
 from services.store.work.workers import Workers
 
 JUMP_SECONDS = 5.0
@@ -201,11 +202,7 @@ class Insight:
             pipe.hget(run_key(run.id, "order"), "filtered")
             replies: list[Any] = await pipe.execute()
         returned, attempts, held, groups, plans, filtered = replies
-        planned = {
-            entry: int(step)
-            for step, plan in plans.items()
-            for entry, _ in json.loads(plan)["pairs"]
-        }
+        planned = {entry: step for step, pairs in parsed_plans(plans).items() for entry, _ in pairs}
         steps = [planned.get(entry.decode()) for entry, _ in groups]
         ahead = sorted({step for step in planned.values() if step > run.step})
         flow = Flow(

@@ -15,7 +15,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from services.store.errors import Unreadable
+from services.store.errors import Fenced, Unreadable
 from services.store.keys import PATTERNS
 from services.store.unreadable import is_damage
 
@@ -103,3 +103,10 @@ class StorePart:
     def __init__(self, redis: Any, scripts: Scripts) -> None:
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._scripts = scripts
+
+    async def _run_fenced(self, name: str, run: str, arguments: Sequence[Any]) -> Any:
+        """Run the script `name` of a learner. Raises Fenced if it replies -1."""
+        reply = await self._scripts.run(name, arguments, run=run)
+        if reply == -1:
+            raise Fenced(run)
+        return reply

@@ -116,10 +116,8 @@ def read_run(model: type[R], id: str, fields: Mapping[str, bytes | None] | Excep
     required = [name for name, field in model.model_fields.items() if field.is_required()]
     missing = {name: "is missing" for name in required if fields.get(name) is None}
     if damage := {**missing, **wrong, **damage}:
-        listed = "; ".join(f"{name}: {problem}" for name, problem in damage.items())
-        record.damage = f"the record of run {id} cannot be read ({listed[:500]})"
+        record.damage = _described(f"run {id}", damage)
         record.reason = f"{record.damage}: it cannot be trained. Cancel it and delete it by its id"
-        report(f"run {id}", record.damage)
     return record
 
 
@@ -143,11 +141,17 @@ def read_dataset(id: str, text: bytes) -> DatasetRecord:
     missing = {name: "is missing" for name in stand_ins if name not in values}
     record, wrong = _salvaged(DatasetRecord, stand_ins, {**values, "id": id})
     if damage := damage or {**missing, **wrong}:
-        listed = "; ".join(f"{name}: {problem}" for name, problem in damage.items())
-        record.damage = f"the record of dataset {id} cannot be read ({listed[:500]})"
+        record.damage = _described(f"dataset {id}", damage)
         record.rows, record.segments = 0, []
-        report(f"dataset {id}", record.damage)
     return record
+
+
+def _described(what: str, damage: Mapping[str, str]) -> str:
+    """Describe the problems of a record's fields, and log them once."""
+    listed = "; ".join(f"{name}: {problem}" for name, problem in damage.items())
+    sentence = f"the record of {what} cannot be read ({listed[:500]})"
+    report(what, sentence)
+    return sentence
 
 
 def _salvaged(

@@ -35,26 +35,6 @@ from services.volume.files import (
 from services.volume.partial import partial_path, parts_path
 from services.volume.transfer import ANY_OF, FETCHING, FileSource
 
-__all__ = [
-    "ANY_OF",
-    "DATA_RESERVE",
-    "FETCHING",
-    "REDIS_ROOM",
-    "DamagedFile",
-    "GatewayAway",
-    "KeyRefused",
-    "Peers",
-    "Volume",
-    "check_file",
-    "checksum",
-    "fsync",
-    "opened_by_umask",
-    "partial_path",
-    "parts_path",
-    "weight_file",
-    "written_beside",
-]
-
 log = get_logger(__name__)
 
 

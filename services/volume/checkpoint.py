@@ -30,7 +30,6 @@ class ListedFile(NamedTuple):
 
     @property
     def needed(self) -> bool:
-        """Whether training needs the file."""
         return not any(fnmatchcase(self.name, pattern) for pattern in NOT_NEEDED)
 
 

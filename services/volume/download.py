@@ -84,7 +84,6 @@ class Peers:
         return sorted(url for url in urls if self._shunned.get(url, 0.0) < now)
 
     def source(self, url: str) -> FileSource:
-        """Return a host as a source of files."""
         return FileSource(url, authorization(self.key), "host")
 
     def shun(self, url: str, error: Exception) -> None:
@@ -290,7 +289,6 @@ class _Parts:
 
 
 def refused(gateway: FileSource) -> KeyRefused:
-    """Return the error for a gateway that refuses the key."""
     return KeyRefused(
         f"the gateway {redacted(gateway.url)} wants an API key, or another one: set "
         "HEADRACE_API_KEY on this host"
@@ -298,5 +296,4 @@ def refused(gateway: FileSource) -> KeyRefused:
 
 
 def pause(failures: int) -> float:
-    """Return the seconds until the next retry."""
     return random.uniform(0, min(10.0, 0.2 * 2**failures))

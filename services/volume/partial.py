@@ -17,7 +17,6 @@ from services.volume.files import CHUNK, opened_by_umask
 
 
 def partial_path(path: Path) -> Path:
-    """Return the path of an unfinished file."""
     return path.with_name(f".{path.name}.part")
 
 

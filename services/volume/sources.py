@@ -106,7 +106,6 @@ class FetchPlan:
 
     @property
     def finished(self) -> bool:
-        """Whether every part is there."""
         return not self._wanted
 
     def next(self) -> Ask | None:

@@ -20,6 +20,12 @@ app.kubernetes.io/managed-by: {{ $top.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" $top.Chart.Name $top.Chart.Version }}
 {{- end }}
 
+{{/* Name and labels of an object: call with (list . "gateway"). */}}
+{{- define "headrace.metadata" -}}
+name: {{ include "headrace.name" (index . 0) }}-{{ index . 1 }}
+labels: {{- include "headrace.labels" . | nindent 2 }}
+{{- end }}
+
 {{/* Call with (list . "rollout" "-cpu"): the third is put behind the tag. */}}
 {{- define "headrace.image" -}}
 {{- $top := index . 0 -}}

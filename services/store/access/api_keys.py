@@ -17,7 +17,6 @@ class ApiKeys(StorePart):
         await self._redis.hset(API_KEYS, digest, record.model_dump_json())
 
     async def find(self, digest: str) -> ApiKeyRecord | None:
-        """Return the record of a key, or None."""
         text = await self._redis.hget(API_KEYS, digest)
         return read_json(ApiKeyRecord, "an API key", text) if text else None
 
@@ -35,6 +34,5 @@ class ApiKeys(StorePart):
         return {as_text(d): read_json(ApiKeyRecord, "an API key", r) for d, r in records.items()}
 
     async def remove(self, digests: Sequence[str]) -> None:
-        """Stop accepting these keys."""
         if digests:
             await self._redis.hdel(API_KEYS, *digests)

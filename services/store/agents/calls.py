@@ -43,7 +43,6 @@ class Claimed:
 
     @property
     def attempt(self) -> str:
-        """The attempt that the session belongs to."""
         return self.id.split("/")[0]
 
     @property
@@ -53,7 +52,6 @@ class Claimed:
 
     @property
     def digest(self) -> str:
-        """The digest of the request."""
         return self.id.split("/")[2]
 
 

@@ -132,7 +132,6 @@ class AgentSessions(StorePart):
         return key.decode() if key else None
 
     async def turn_count(self, run: str, attempt: str, index: int) -> int:
-        """Return the number of a session's turns."""
         count = await self._redis.hget(sessions_key(run, attempt), f"turns:{index}")
         with reading(f"session {index} of attempt {attempt}"):
             return int(count or 0)

@@ -2,6 +2,7 @@
 changed. This module only reads and audits it."""
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import anyio.to_thread
@@ -12,6 +13,7 @@ from services.store.keys import run_key
 from services.store.runs.audit import Audit, Generation, TaskEnding, audit, trained
 from services.store.scripts import StorePart
 from services.store.unreadable import reading
+from services.store.work.trajectories import parsed_plans
 
 PAGE = 1000
 """Rows per read: a row is one batch or one dropped task."""
@@ -63,62 +65,48 @@ class Ledger(StorePart):
             pipe.lrange(run_key(run, "lineages"), 0, -1)
             pipe.xrevrange(run_key(run, "ledger"), count=1)
             replies: list[Any] = await pipe.execute()
-        (
-            (there, staleness, lost),
-            order,
-            returned,
-            held,
-            groups,
-            payloads,
-            plans,
-            lineages,
-            newest,
-        ) = replies
+        (there, staleness, lost), (position, base_step), *replies = replies
+        returned, held, groups, payloads, plans, lineages, newest = replies
         if not there:
             raise Gone(f"there is no run {run}")
         return Generation(
             run=run,
-            base_step=int(order[1] or 0),
-            position=int(order[0] or 0),
+            base_step=int(base_step or 0),
+            position=int(position or 0),
             endings=await self._endings(run, newest[0][0].decode()) if newest else [],
             lineages=[parse_version_tag(text.decode()) for text in lineages],
             returned=[task.decode() for task in returned],
             held=[record.decode().partition(" ")[0] for record in held],
             groups=[(entry.decode(), fields[b"task"].decode()) for entry, fields in groups],
             payloads=frozenset(name.decode() for name in payloads),
-            plans={
-                int(step): [(entry, task) for entry, task in json.loads(plan)["pairs"]]
-                for step, plan in plans.items()
-            },
+            plans=parsed_plans(plans),
             max_staleness=None if staleness is None else int(staleness),
             lost_writes=lost.decode() if lost else "",
         )
 
     async def rows_after(self, run: str, entry: str) -> list[tuple[str, dict[str, str]]]:
         """Return (entry id, fields) of the rows after the row `entry`; "" for all rows."""
-        rows: list[tuple[str, dict[str, str]]] = []
-        start = f"({entry}" if entry else "-"
-        while True:
-            page: Any = await self._redis.xrange(run_key(run, "ledger"), min=start, count=PAGE)
+        return [
+            (id, {name.decode(): v.decode(errors="replace") for name, v in fields.items()})
+            async for id, fields in self._rows(run, f"({entry}" if entry else "-", "+")
+        ]
+
+    async def _rows(
+        self, run: str, start: str, end: str
+    ) -> AsyncIterator[tuple[str, dict[bytes, bytes]]]:
+        """Yield (entry id, fields) of the rows in a range of the stream, read page by page."""
+        page: Any = None
+        while page is None or len(page) == PAGE:
+            page = await self._redis.xrange(run_key(run, "ledger"), start, end, count=PAGE)
             for id, fields in page:
-                text = {key.decode(): v.decode(errors="replace") for key, v in fields.items()}
-                rows.append((id.decode(), text))
-            if len(page) < PAGE:
-                return rows
-            start = f"({rows[-1][0]}"
+                yield id.decode(), fields
+                start = f"({id.decode()}"
 
     async def _endings(self, run: str, newest: str) -> list[TaskEnding]:
         endings: list[TaskEnding] = []
-        start = "-"
-        while True:
-            rows: Any = await self._redis.xrange(
-                run_key(run, "ledger"), min=start, max=newest, count=PAGE
-            )
-            for _, fields in rows:
-                endings = _with_row(endings, fields)
-            if len(rows) < PAGE:
-                return endings
-            start = f"({rows[-1][0].decode()}"
+        async for _, fields in self._rows(run, "-", newest):
+            endings = _with_row(endings, fields)
+        return endings
 
 
 def _with_row(endings: list[TaskEnding], fields: dict[bytes, bytes]) -> list[TaskEnding]:

@@ -60,5 +60,4 @@ class Pools(StorePart):
         return bool(await self._scripts.run("prolong_lock", arguments, pool=pool))
 
     async def unlock(self, pool: str, token: str) -> None:
-        """Release the lock."""
         await self._scripts.run("compare_delete", [token], more=[pool_key(pool, "learner")])

@@ -75,7 +75,6 @@ class RankMeetings(StorePart):
         return int(await self._scripts.run("add_number", arguments, pool=pool))
 
     async def get(self, pool: str, fields: list[str]) -> list[bytes | None]:
-        """Return the value under each field, or None."""
         values: list[bytes | None] = await self._redis.hmget(pool_key(pool, "ranks"), fields)
         return values
 

@@ -19,7 +19,6 @@ class RunRecords(StorePart):
     scripts read."""
 
     async def get(self, run: str) -> RunRecord | None:
-        """Return a run by id, or None."""
         try:
             fields = await self._redis.hgetall(run_key(run, "run"))
         except ResponseError as error:
@@ -38,7 +37,6 @@ class RunRecords(StorePart):
             return state is None or RunState(state.decode()).ending, int(token or 0)
 
     async def is_cancelled(self, run: str) -> bool:
-        """Return whether the state of a run is `cancelled`."""
         state = await self._redis.hget(run_key(run, "run"), "state")
         return state is not None and state.decode() == RunState.CANCELLED
 

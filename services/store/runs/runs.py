@@ -10,7 +10,7 @@ from services.contracts.records import DatasetRecord, RunRecord, RunState, RunSu
 from services.contracts.strict_json import decode
 from services.contracts.weights import parse_version_tag
 from services.store.datasets import Datasets
-from services.store.errors import Fenced, Gone, StillRunning, Unreadable
+from services.store.errors import Gone, StillRunning, Unreadable
 from services.store.keys import (
     EMPTIED_PARTS,
     IN_FLIGHT_PARTS,
@@ -201,10 +201,7 @@ class Runs(RunRecords):
         final = int(RunState(state).final)
         conditions = [leaving or "", final, "" if fencing_token is None else fencing_token]
         arguments = [str(RunState(state)), reason, time.time(), *conditions]
-        changed = await self._scripts.run("set_state", arguments, run=run)
-        if changed == -1:
-            raise Fenced(run)
-        return bool(changed)
+        return bool(await self._run_fenced("set_state", run, arguments))
 
     async def fail(self, run: str, reason: str) -> bool:
         """End a run as failed. Its learner notices and goes on to the next run."""
@@ -252,8 +249,7 @@ class Runs(RunRecords):
         again. Raises Fenced."""
         tasks = await self._ledger.trained_after(run, step)
         arguments = [fencing_token, lineage, step, checkpoint, json.dumps(tasks)]
-        if await self._scripts.run("go_back", arguments, run=run) == -1:
-            raise Fenced(run)
+        await self._run_fenced("go_back", run, arguments)
 
     async def acquire(self, run: str, lineage: str) -> int:
         """Take over a run under a new lineage. Returns the fencing token that shuts out all other
@@ -273,8 +269,7 @@ class Runs(RunRecords):
     async def update(self, run: str, fencing_token: int, fields: dict[str, Any]) -> None:
         """Set fields of the record. Raises Fenced."""
         arguments = [part for name, value in fields.items() for part in (name, text_of(value))]
-        if await self._scripts.run("update_run", [fencing_token, *arguments], run=run) == -1:
-            raise Fenced(run)
+        await self._run_fenced("update_run", run, [fencing_token, *arguments])
 
     async def finish(
         self, run: str, pool: str, state: str, reason: str, *, fencing_token: int | None = None

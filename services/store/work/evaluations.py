@@ -5,10 +5,9 @@ import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from services.contracts.evaluation import AnsweredRow, EvaluationRequest
-from services.store.errors import Fenced
 from services.store.keys import run_key
 from services.store.scripts import StorePart
 from services.store.unreadable import as_text, reading
@@ -49,12 +48,12 @@ class StoredEvaluations(StorePart):
         """Request an evaluation, unless it is requested already. `parts` is the number of files
         with the answers to rows that are not in the request's `left`. Raises Fenced."""
         arguments = [fencing_token, request.id, request.model_dump_json(), parts]
-        self._refuse(run, await self._scripts.run("evaluation_ask", arguments, run=run))
+        await self._run_fenced("evaluation_ask", run, arguments)
 
     async def let(self, run: str, fencing_token: int, workers: int) -> None:
         """Let at most `workers` workers answer at once; 0 lets all. Raises Fenced."""
         arguments = [fencing_token, "evaluation_workers", workers]
-        self._refuse(run, await self._scripts.run("update_run", arguments, run=run))
+        await self._run_fenced("update_run", run, arguments)
 
     async def lease(
         self,
@@ -152,17 +151,11 @@ class StoredEvaluations(StorePart):
     ) -> None:
         """Delete answers that are durable in part `part` (counted from 1). Raises Fenced."""
         arguments = [fencing_token, id, part, *rows]
-        self._refuse(run, await self._scripts.run("evaluation_stored", arguments, run=run))
+        await self._run_fenced("evaluation_stored", run, arguments)
 
     async def close(
         self, run: str, fencing_token: int, id: str, unstored: Sequence[int] = ()
     ) -> None:
         """Forget an evaluation. `unstored` lists the rows whose answers may still be in Redis.
         Raises Fenced."""
-        arguments = [fencing_token, id, *unstored]
-        self._refuse(run, await self._scripts.run("evaluation_close", arguments, run=run))
-
-    @staticmethod
-    def _refuse(run: str, reply: Any) -> None:
-        if reply == -1:
-            raise Fenced(run)
+        await self._run_fenced("evaluation_close", run, [fencing_token, id, *unstored])

@@ -38,7 +38,6 @@ class Lease:
 
     @property
     def task(self) -> int:
-        """The position that names the task."""
         return self.position.position
 
 
@@ -197,7 +196,6 @@ class Prompts(StorePart):
         return bool(await self._scripts.run("filter_prompt", arguments, run=run))
 
     async def prompt_filtered(self, run: str, row: str) -> bool:
-        """Return whether the run's prompt filter has filtered a row."""
         note = await self._redis.hget(run_key(run, "prompt_filter"), row)
         return note is not None and note.endswith(b":1")
 

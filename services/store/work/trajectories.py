@@ -5,13 +5,13 @@ without reading them, and only the ranks that train a group's samples read its p
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.rows.task import TaskPosition
-from services.store.errors import Fenced, PlanStands, Unplanned, Unreadable
+from services.store.errors import PlanStands, Unplanned, Unreadable
 from services.store.keys import run_key
 from services.store.scripts import StorePart
 from services.store.unreadable import reading, report
@@ -30,6 +30,14 @@ class StreamGroup:
     lineage: str
     bytes: int
     lengths: GroupLengths
+
+
+def parsed_plans(plans: Mapping[bytes, bytes]) -> dict[int, list[tuple[str, str]]]:
+    """Parse the hash of plans (plan.lua): (entry, task) of each batch, by step."""
+    return {
+        int(step): [(entry, task) for entry, task in json.loads(plan)["pairs"]]
+        for step, plan in plans.items()
+    }
 
 
 class Trajectories(StorePart):
@@ -109,20 +117,13 @@ class Trajectories(StorePart):
         """Record batch `step` as (entry, task) pairs. Raises Fenced, and PlanStands if the step has
         another plan or is covered by a checkpoint."""
         arguments = [fencing_token, step, json.dumps(pairs)]
-        recorded = await self._scripts.run("plan", arguments, run=run)
-        if recorded == -1:
-            raise Fenced(run)
-        if recorded == 0:
+        if await self._run_fenced("plan", run, arguments) == 0:
             raise PlanStands(run, step)
 
     async def plans(self, run: str) -> dict[int, list[tuple[str, str]]]:
         """Return the plans that no commit covers, by step."""
         with reading(f"the plans of run {run}"):
-            plans = await self._redis.hgetall(run_key(run, "plans"))
-            return {
-                int(step): [(entry, task) for entry, task in json.loads(plan)["pairs"]]
-                for step, plan in plans.items()
-            }
+            return parsed_plans(await self._redis.hgetall(run_key(run, "plans")))
 
     async def payloads(self, run: str, positions: list[int]) -> list[bytes | None]:
         """Return the payloads of these tasks as Redis keeps them (`services.payloads` reads them);
@@ -157,10 +158,7 @@ class Trajectories(StorePart):
         the number of dropped tasks. Raises Fenced."""
         reason = "too_slow" if cause == "stale" else cause
         arguments = [fencing_token, limit, cause, reason, detail or f"{cause} {limit} times", step]
-        dropped = await self._scripts.run("requeue", [*arguments, *entries], run=run)
-        if dropped == -1:
-            raise Fenced(run)
-        return int(dropped)
+        return int(await self._run_fenced("requeue", run, [*arguments, *entries]))
 
     async def commit(
         self, run: str, fencing_token: int, lineage: str, step: int, directory: str
@@ -169,9 +167,7 @@ class Trajectories(StorePart):
         groups. A checkpoint older than the current one changes nothing. Raises Fenced, and
         Unplanned if the checkpoint covers a step that has no plan."""
         arguments = [fencing_token, lineage, step, directory]
-        acknowledged = await self._scripts.run("commit", arguments, run=run)
-        if acknowledged == -1:
-            raise Fenced(run)
+        acknowledged = int(await self._run_fenced("commit", run, arguments))
         if acknowledged < -1:
             raise Unplanned(run, -1 - acknowledged)
-        return int(acknowledged)
+        return acknowledged

@@ -3,7 +3,7 @@
 from typing import Any
 
 from services.contracts.weights import WeightManifest, decode_manifest, encode_manifest
-from services.store.errors import Fenced, Unreadable
+from services.store.errors import Unreadable
 from services.store.keys import run_key
 from services.store.scripts import StorePart
 from services.store.unreadable import as_text, reading, report
@@ -21,11 +21,9 @@ class Weights(StorePart):
         Fenced."""
         text = encode_manifest(manifest)
         arguments = [fencing_token, manifest.version, manifest.lineage, text, keep]
-        if not await self._scripts.run("publish", arguments, run=manifest.run):
-            raise Fenced(manifest.run)
+        await self._run_fenced("publish", manifest.run, arguments)
 
     async def newest(self, run: str) -> WeightManifest | None:
-        """Return the newest version, or None."""
         newest = await self._newest(run)
         return newest[1] if newest else None
 

@@ -27,7 +27,7 @@ async def sending(
     path: Path, mbit: float | None = None, limits: ConnectionLimits | None = None
 ) -> AsyncIterator[tuple[int, uvicorn.Server]]:
     """A server of this file: its port, and itself."""
-    bandwidth = Bandwidth.of(mbit)
+    bandwidth = Bandwidth(mbit)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await OpenFile(path.open("rb"), bandwidth)(scope, receive, send)
