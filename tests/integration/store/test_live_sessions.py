@@ -3,13 +3,11 @@
 import time
 
 from services.contracts.groups.payload import Owner, owner_of, payload_name
-from services.contracts.rows.task import TaskPosition
 from services.contracts.sessions import Call, Reward, live_id, session_of
 from services.store.agents.calls import Claimed
 from services.store.agents.live import LiveCounts, LiveSession
 from services.store.keys import run_key, sessions_key
 from services.store.runs.audit import audit
-from services.store.work.prompts import Lease
 from tests.integration.store.scene import RUN, Scene, record
 from tests.integration.store.test_agent_sessions import turn
 
@@ -142,33 +140,6 @@ async def test_a_session_is_completed_once_although_workers_die(scene: Scene) ->
     run = await scene.store.runs.get(RUN)
     assert run is not None
     assert not run.state.final
-
-
-async def leased_by_an_earlier_version(scene: Scene, id: str) -> Lease:
-    """Return an attempt of a worker of an earlier version, which names it after its session."""
-    await scene.raw.zadd(run_key(RUN, "attempts"), {id: 1000 * (time.time() + 60)})
-    await scene.raw.hset(run_key(RUN, "held"), id, "7:0:1:0 old 0 aaa:0")
-    return Lease(id, TaskPosition.parse("7:0:1:0"))
-
-
-async def test_a_session_that_two_versions_complete_is_trained_once(
-    scene: Scene,
-) -> None:
-    await start(scene)
-    await played(scene, "la", "lb", reward=GOOD)
-    new, other = await scene.leased(2)
-    old = await leased_by_an_earlier_version(scene, "la")
-    assert await scene.complete(new)
-    # The earlier version's script accepts any held attempt.
-    assert not await scene.complete(old)
-    assert await scene.raw.zrange(run_key(RUN, "returned"), 0, -1) == [b"7:0:1:0"]
-    await scene.raw.delete(run_key(RUN, "returned"))
-
-    old = await leased_by_an_earlier_version(scene, "lb")
-    assert await scene.complete(old)
-    assert not await scene.complete(other)
-    assert await scene.raw.zcard(run_key(RUN, "attempts")) == 0
-    assert await scene.raw.zrange(run_key(RUN, "returned"), 0, -1) == [str(other.position).encode()]
 
 
 async def test_admission_limits_leases_of_ready_sessions(scene: Scene) -> None:

@@ -3,8 +3,6 @@
 -- group is discarded. A group is never refused for its size: if the stream is full, the attempt keeps its lease,
 -- whose record then says that the group waits, and for which version (in_flight.lua). The sessions of an attempt
 -- end at the moment at which their group is accepted.
--- A worker of an earlier version leases a live session as `SESSION`, and does not see leases as `SESSION.TOKEN`.
--- The first of two such attempts to complete is accepted. The task of the other one is returned.
 --
 -- Fields of `order`:
 --   group_bytes, group_steps  means over recent groups, each with weight 1/32: the size, and the versions that were
@@ -22,12 +20,6 @@ if tonumber(deadline) <= now_ms() then
   return_task(returned, end_attempt(attempts, held, attempt))
   return 0
 end
-local session = session_of(attempt)
-local live = session ~= attempt
-if live and not redis.call('ZSCORE', sessions_ready, session) then
-  return_task(returned, end_attempt(attempts, held, attempt))
-  return 0
-end
 if not stream_takes(run, groups, bytes, plans, #blob, tonumber(min_version), lineage) then
   local lease = string.match(redis.call('HGET', held, attempt) or '', '^(%S+ %S+ %S+)')
   if lease then
@@ -38,7 +30,6 @@ end
 local granted, version, waits = string.match(redis.call('HGET', held, attempt) or '', '(%S+):(%d+)( ?%a*)$')
 local task = end_attempt(attempts, held, attempt)
 end_sessions(sessions_ready, sessions, attempt, 'completed')
-if live then return_task(returned, end_attempt(attempts, held, session)) end
 redis.call('HSET', blobs, position_of(task), blob)
 redis.call('INCRBY', bytes, #blob)
 redis.call('XADD', groups, '*', 'task', task, 'min_version', min_version, 'lineage', lineage, 'bytes', #blob,

@@ -42,7 +42,8 @@ async def test_files_are_served_only_to_clients_with_the_hosts_key(
     async with Host(gateway.root).listening() as host, httpx.AsyncClient(base_url=host.url) as api:
         at = f"/v1/files/{NAME}"
         for headers in ({}, authorization(KEY), authorization("hr-wrong")):
-            assert (await api.get(at, headers=headers)).status_code == 401
+            refused = await api.get(at, headers=headers)
+            assert (refused.status_code, refused.headers["connection"]) == (401, "close")
         api.headers.update(authorization(PEER_KEY))
         assert (await api.get(at)).content == CONTENT
         for path in ("api-key", "runs/r/weights/../../../api-key", "runs/r/weights/.hidden"):
