@@ -1,9 +1,10 @@
-"""Lua scripts by file name, and the keys that each script declares.
+"""Lua scripts by file name, and the keys and arguments that each script declares.
 
 A script's header has a line `-- KEYS run groups`: names in `keys.PATTERNS`. The script uses these
 names as variables, and callers pass no keys. A `...` at the end of the line stands for further keys
-that the caller passes as `more`. redis-py sends a script's digest, and loads a script again that
-Redis has forgotten (restart, failover), so a call is one round trip.
+that the caller passes as `more`. The names of a line `-- ARGV worker ids...` are variables too; a
+last name with `...` is the list of all further arguments. redis-py sends a script's digest, and
+loads a script again that Redis has forgotten (restart, failover), so a call is one round trip.
 """
 
 import re
@@ -22,7 +23,7 @@ from services.store.unreadable import is_damage
 FOLDER = files("services.store") / "lua"
 COMMON = ("basics", "tasks", "lapsed_leases", "groups", "calls", "sessions", "evaluations")
 """Files of `lua/common` that every script begins with. A file uses functions of earlier ones."""
-_DECLARED = re.compile(r"-- KEYS (.*)")
+_DECLARED = re.compile(r"-- (KEYS|ARGV) (.*)")
 
 
 @dataclass(frozen=True)
@@ -34,20 +35,36 @@ class Script:
     """Names in `keys.PATTERNS`, in the order of KEYS."""
     takes_more: bool
     """Whether the caller passes further keys."""
+    arguments: tuple[str, ...]
+    """Names of the arguments, in the order of ARGV."""
 
 
 def parsed_script(name: str, body: str, common: str) -> Script:
-    """Parse a script from its file. Raises ValueError without a KEYS line, or for a key that
-    `keys.PATTERNS` lacks."""
-    lines = [match[1] for line in body.splitlines() if (match := _DECLARED.match(line))]
-    if not lines:
+    """Parse a script from its file. Raises ValueError without a KEYS line, for a key that
+    `keys.PATTERNS` lacks, and for two variables of one name."""
+    declared: dict[str, list[str]] = {"KEYS": [], "ARGV": []}
+    for line in body.splitlines():
+        if match := _DECLARED.match(line):
+            declared[match[1]] += match[2].split()
+    words, arguments = declared["KEYS"], declared["ARGV"]
+    if not words:
         raise ValueError(f"{name}.lua has no line `-- KEYS …`")
-    words = " ".join(lines).split()
     keys = tuple(word for word in words if word != "...")
     if unknown := [key for key in keys if key not in PATTERNS]:
         raise ValueError(f"{name}.lua names the key {unknown[0]}, which is not in keys.PATTERNS")
+    rest = [word.removesuffix("...") for word in arguments[-1:] if word.endswith("...")]
+    names = (*arguments[: len(arguments) - len(rest)], *rest)
+    if len({*keys, *names}) < len(keys) + len(names):
+        raise ValueError(f"{name}.lua has two variables of one name in {[*keys, *names]}")
     variables = f"local {', '.join(keys)} = unpack(KEYS)\n" if keys else ""
-    return Script(f"{common}\n{variables}{body}", keys, words[-1:] == ["..."])
+    if fixed := names[: len(names) - len(rest)]:
+        variables += f"local {', '.join(fixed)} = unpack(ARGV, 1, {len(fixed)})\n"
+    for table in rest:
+        # Lua's `unpack` takes a few thousand values.
+        begin = len(fixed)
+        variables += f"local {table} = {{}}\n"
+        variables += f"for i = 1, #ARGV - {begin} do {table}[i] = ARGV[i + {begin}] end\n"
+    return Script(f"{common}\n{variables}{body}", keys, words[-1:] == ["..."], names)
 
 
 def read_scripts(folder: Traversable = FOLDER) -> dict[str, Script]:

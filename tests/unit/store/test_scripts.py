@@ -67,7 +67,10 @@ def test_a_script_uses_exactly_its_declared_keys(name: str) -> None:
     (path,) = Path(str(FOLDER)).glob(f"*/{name}.lua")
     code = re.sub(r"--.*|'[^']*'", "", path.read_text())
     local = set(re.findall(r"\w+", " ".join(re.findall(r"(?:local|for) ([\w, ]+)", code))))
-    declared = set(read_scripts()[name].keys)
+    script = read_scripts()[name]
+    declared, local = set(script.keys), local | set(script.arguments)
+    assert not re.search("ARGV", code), "arguments have names"
+    assert set(script.arguments) <= set(re.findall(r"\w+", code)), "declared and not used"
     used = set(re.findall(r"(?<![.\w])[a-z_]+(?!\w)", code)) & PATTERNS.keys()
     assert declared - used == set(), "declared and not used"
     assert used - declared - local == set(), "used and not declared"
@@ -80,6 +83,20 @@ def test_the_names_of_a_keys_line_are_variables_with_these_keys(redis: Any) -> N
     keys = [PATTERNS[key].format(run="r1") for key in script.keys]
     found = redis.eval(script.text, len(keys), *keys)
     assert found == [run_key("r1", part).encode() for part in ("plans", "run", "groups")]
+
+
+def test_the_names_of_an_argv_line_are_variables_and_its_last_may_be_a_list(redis: Any) -> None:
+    script = parsed_script(
+        "x", "-- KEYS run\n-- ARGV first ids...\nreturn {first, #ids, ids[2]}", ""
+    )
+    assert script.arguments == ("first", "ids")
+    assert redis.eval(script.text, 1, "k", "a", "b", "c") == [b"a", 2, b"c"]
+    assert redis.eval(script.text, 1, "k", "a", *map(str, range(20_000)))[1] == 20_000
+
+
+def test_an_argument_with_the_name_of_a_key_is_refused_at_load() -> None:
+    with pytest.raises(ValueError, match=r"commit\.lua has two variables of one name"):
+        parsed_script("commit", "-- KEYS run plans\n-- ARGV token plans\nreturn 1\n", "")
 
 
 async def test_a_script_that_takes_no_further_keys_refuses_them(server: Server) -> None:

@@ -6,9 +6,9 @@
 local s = hash_fields(sessions, 'idle', 'state')
 if not s.idle then return 'gone' end
 if s.state then return '' end
-local idle_at = redis.call('ZSCORE', sessions_open, ARGV[1])
+local idle_at = redis.call('ZSCORE', sessions_open, id)
 if not idle_at then return 'lapsed' end
-end_busy_calls(sessions, calls, calls_due, calls_ended, ARGV[1], 0)
+end_busy_calls(sessions, calls, calls_due, calls_ended, id, 0)
 local ended = math.min(now_ms(), tonumber(idle_at))
-place_ended_session(sessions, sessions_open, sessions_waiting, sessions_ready, order, ARGV[1], ended)
+place_ended_session(sessions, sessions_open, sessions_waiting, sessions_ready, order, id, ended)
 return ''

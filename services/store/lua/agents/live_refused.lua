@@ -4,12 +4,12 @@
 -- ARGV id attempt
 -- Reply {times refused, 1 if any worker completed a group of the run since the first time, else 0}; {0, 0} if the
 -- attempt is not held
-if not redis.call('ZSCORE', attempts, ARGV[2]) or redis.call('HEXISTS', sessions, 'idle') == 0 then return {0, 0} end
-redis.call('ZADD', sessions_ready, 'XX', now_ms(), ARGV[1])
+if not redis.call('ZSCORE', attempts, attempt) or redis.call('HEXISTS', sessions, 'idle') == 0 then return {0, 0} end
+redis.call('ZADD', sessions_ready, 'XX', now_ms(), id)
 local accepted = tonumber(redis.call('HGET', order, 'accepted') or '0')
 redis.call('HSETNX', sessions, 'refused_at', accepted)
-if redis.call('HGET', sessions, 'refused_by') ~= ARGV[2] then
-  redis.call('HSET', sessions, 'refused_by', ARGV[2])
+if redis.call('HGET', sessions, 'refused_by') ~= attempt then
+  redis.call('HSET', sessions, 'refused_by', attempt)
   redis.call('HINCRBY', sessions, 'refused', 1)
 end
 local s = hash_fields(sessions, 'refused', 'refused_at')

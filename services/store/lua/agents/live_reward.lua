@@ -1,9 +1,9 @@
 -- Record the reward of a live session. A session that has ended can then be leased.
 -- Invariants: the first reward counts. No reward counts after the deadline. place_ended_session (common/sessions.lua).
 -- KEYS sessions sessions_open sessions_waiting sessions_ready order
--- ARGV id reward usable (1, or 0 if the reward is null, with a reason)
+-- ARGV id reward usable
+--   usable: 1, or 0 if the reward is null, with a reason
 -- Reply {'', the reward that counts}, or {why not}: 'gone', 'unrewarded', or 'lapsed' (its run has ended)
-local id, reward, usable = unpack(ARGV)
 local s = hash_fields(sessions, 'idle', 'state', 'reward:0', 'reward_ms', 'ended')
 if s['reward:0'] then return {'', s['reward:0']} end
 if not s.idle then return {'gone'} end

@@ -6,14 +6,14 @@
 -- that sampled first. `bytes:…` is the size of a session's turns.
 -- O(turns of the session).
 -- KEYS sessions deadlines calls calls_due calls_ended
--- ARGV attempt index digest worker blob history parent length version lineage call_id failure ('' for a turn)
+-- ARGV attempt index digest worker blob history parent length version lineage call_id failure
+--   failure: '' for a turn
 -- Reply {1, the turn's number} recorded, {1} recorded before or a failure, {0} not recorded
-local attempt, index, digest, worker, blob, history, parent, length, version, lineage, call, failure = unpack(ARGV)
 local s = hash_fields(sessions, 'oldest', 'lineage')
 local session = session_fields(sessions, index, 'busy', 'turns', 'lengths', 'parents')
 local busy = words(session.busy)
 local wanted = busy[digest] and sessions_go_on(sessions, deadlines, attempt, index) == ''
-end_call(calls, calls_due, calls_ended, call)
+end_call(calls, calls_due, calls_ended, call_id)
 if not wanted then
   -- The reply to the first call may have been lost.
   return {redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest)}

@@ -12,7 +12,6 @@
 -- Reply 'waiting' or 'answered', or why not: 'ended', 'busy' (`at_once` calls wait), 'spent', 'full' (also if too many
 -- calls failed or found the session spent), 'stale', or as sessions_go_on
 local FAILURES = 4 -- per turn, so a session's failed calls are bounded too
-local attempt, index, digest, at_once, call = unpack(ARGV)
 if redis.call('HEXISTS', sessions, 'asked:' .. index .. ':' .. digest) == 1 then return 'answered' end
 local refusal = sessions_go_on(sessions, deadlines, attempt, index)
 if refusal ~= '' then return refusal end

@@ -6,7 +6,6 @@
 -- KEYS attempts calls calls_due calls_ended calls_load sessions_open
 -- ARGV worker count claim_ms head_start_ms held at_once
 -- Reply {id, call, id, call, ...}
-local worker, count, claim, start = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local now, reply = now_ms(), {}
 local due = redis.call('ZRANGEBYSCORE', calls_due, '-inf', now, 'WITHSCORES', 'LIMIT', 0, 256)
 for i = 1, #due, 2 do
@@ -16,16 +15,16 @@ for i = 1, #due, 2 do
   local attempt = string.match(id, '^[^/]*')
   if not call or not (redis.call('ZSCORE', attempts, attempt) or redis.call('ZSCORE', sessions_open, attempt)) then
     end_call(calls, calls_due, calls_ended, id)
-  elseif holder == '' or holder == worker or now - since >= start then
+  elseif holder == '' or holder == worker or now - since >= tonumber(head_start_ms) then
     redis.call('HSET', calls, id .. ':worker', worker)
-    redis.call('ZADD', calls_due, now + claim, id)
+    redis.call('ZADD', calls_due, now + claim_ms, id)
     reply[#reply + 1] = id
     reply[#reply + 1] = call
   end
 end
-local held, known, _, at = tonumber(ARGV[5]) + #reply / 2, load_of(redis.call('HGET', calls_load, worker))
+local held, known, _, at = held + #reply / 2, load_of(redis.call('HGET', calls_load, worker))
 -- A worker asks four times a second: an unchanged load is written once a second.
 if known ~= held or now - tonumber(at) >= 1000 then
-  redis.call('HSET', calls_load, worker, held .. ' ' .. ARGV[6] .. ' ' .. now)
+  redis.call('HSET', calls_load, worker, held .. ' ' .. at_once .. ' ' .. now)
 end
 return reply

@@ -2,6 +2,6 @@
 -- KEYS sessions calls calls_due calls_ended
 -- ARGV finish_id state
 -- Reply 1
-end_call(calls, calls_due, calls_ended, ARGV[1])
-close_sessions(sessions, ARGV[2])
+end_call(calls, calls_due, calls_ended, finish_id)
+close_sessions(sessions, state)
 return 1

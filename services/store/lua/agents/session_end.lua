@@ -3,7 +3,6 @@
 -- KEYS sessions attempts calls calls_due calls_asked calls_ended
 -- ARGV attempt index finish_id finish_call
 -- Reply '' (also if it has ended before), or why not: as sessions_go_on
-local attempt, index = ARGV[1], ARGV[2]
 if redis.call('HEXISTS', sessions, 'ended:' .. index) == 1 then return '' end
 local refusal = sessions_go_on(sessions, attempts, attempt, index)
 if refusal ~= '' then return refusal end
@@ -11,6 +10,6 @@ redis.call('HSET', sessions, 'ended:' .. index, now_ms())
 end_busy_calls(sessions, calls, calls_due, calls_ended, attempt, index)
 if redis.call('HINCRBY', sessions, 'open', -1) <= 0 then
   redis.call('HSET', sessions, 'state', 'ended')
-  add_call(calls, calls_due, calls_asked, ARGV[3], ARGV[4], redis.call('HGET', sessions, 'worker:' .. index))
+  add_call(calls, calls_due, calls_asked, finish_id, finish_call, redis.call('HGET', sessions, 'worker:' .. index))
 end
 return ''

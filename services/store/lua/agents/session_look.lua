@@ -2,7 +2,6 @@
 -- KEYS sessions deadlines
 -- ARGV attempt index digest
 -- Reply {turn or '', failure or '', why the request gets no answer or ''}
-local attempt, index, digest = unpack(ARGV)
 local number = redis.call('HGET', sessions, 'asked:' .. index .. ':' .. digest)
 local turn = number and redis.call('HGET', sessions, 'turn:' .. index .. ':' .. number)
 if turn then return {turn, '', ''} end

@@ -3,14 +3,14 @@
 -- name, whose sessions are lost.
 -- KEYS sessions ...
 --   the key of the group's name, if it has a name
--- ARGV attempt before seconds_kept field value...
+-- ARGV attempt before seconds_kept fields...
 -- Reply the attempt that has the name now
 local named = KEYS[2]
 if named then
   local holder = redis.call('GET', named) or ''
-  if holder ~= ARGV[2] then return holder end
-  redis.call('SET', named, ARGV[1], 'EX', ARGV[3])
+  if holder ~= before then return holder end
+  redis.call('SET', named, attempt, 'EX', seconds_kept)
 end
-redis.call('HSET', sessions, unpack(ARGV, 4))
-redis.call('EXPIRE', sessions, ARGV[3])
-return ARGV[1]
+redis.call('HSET', sessions, unpack(fields))
+redis.call('EXPIRE', sessions, seconds_kept)
+return attempt

@@ -7,9 +7,9 @@ local s = hash_fields(sessions, 'samples', 'state', 'reward_ms')
 if not s.samples or s.reward_ms then return 0 end
 if s.state then return 1 end
 for index = 0, tonumber(s.samples) - 1 do
-  end_busy_calls(sessions, calls, calls_due, calls_ended, ARGV[1], index)
+  end_busy_calls(sessions, calls, calls_due, calls_ended, attempt, index)
 end
-local task = end_attempt(attempts, held, ARGV[1])
+local task = end_attempt(attempts, held, attempt)
 if task then return_task(returned, task) end
 close_sessions(sessions, 'released')
 return 1

@@ -3,9 +3,9 @@
 -- KEYS datasets dataset_names
 -- ARGV id name record
 -- Reply the record that has the name now
-local holder = redis.call('HGET', dataset_names, ARGV[2])
+local holder = redis.call('HGET', dataset_names, name)
 local present = holder and redis.call('HGET', datasets, holder)
 if present then return present end
-redis.call('HSET', dataset_names, ARGV[2], ARGV[1])
-redis.call('HSET', datasets, ARGV[1], ARGV[3])
-return ARGV[3]
+redis.call('HSET', dataset_names, name, id)
+redis.call('HSET', datasets, id, record)
+return record

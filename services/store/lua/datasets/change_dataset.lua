@@ -5,7 +5,7 @@
 -- ARGV id old new
 -- Reply 1 changed (now, or by this call before), 0 not
 if redis.call('EXISTS', dataset_change) == 1 then return 1 end
-if redis.call('HGET', datasets, ARGV[1]) ~= ARGV[2] then return 0 end
-redis.call('HSET', datasets, ARGV[1], ARGV[3])
+if redis.call('HGET', datasets, id) ~= old then return 0 end
+redis.call('HSET', datasets, id, new)
 redis.call('SET', dataset_change, 1, 'PX', 60000)
 return 1

@@ -3,5 +3,5 @@
 -- KEYS datasets dataset_names
 -- ARGV id name
 -- Reply 1 deleted, 0 there was no such dataset
-if redis.call('HGET', dataset_names, ARGV[2]) == ARGV[1] then redis.call('HDEL', dataset_names, ARGV[2]) end
-return redis.call('HDEL', datasets, ARGV[1])
+if redis.call('HGET', dataset_names, name) == id then redis.call('HDEL', dataset_names, name) end
+return redis.call('HDEL', datasets, id)

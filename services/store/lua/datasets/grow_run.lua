@@ -2,8 +2,8 @@
 -- Invariant: a dataset only grows, so the largest number that any caller has seen is right.
 -- KEYS order
 -- ARGV rows
-local rows = redis.call('HGET', order, 'dataset_rows')
-if rows and tonumber(rows) < tonumber(ARGV[1]) then
-  redis.call('HSET', order, 'dataset_rows', ARGV[1])
+local known = redis.call('HGET', order, 'dataset_rows')
+if known and tonumber(known) < tonumber(rows) then
+  redis.call('HSET', order, 'dataset_rows', rows)
 end
 return 0

@@ -10,9 +10,9 @@ local r = hash_fields(run, 'state', 'lineage', 'committed_step')
 if not r.state then return 0 end
 local token = redis.call('HINCRBY', run, 'fencing_token', 1)
 -- A call that is repeated because its reply was lost names the same lineage.
-if r.lineage ~= ARGV[1] then
-  redis.call('HSET', run, 'lineage', ARGV[1])
-  redis.call('RPUSH', lineages, ARGV[1] .. ':' .. (r.committed_step or '0'))
+if r.lineage ~= lineage then
+  redis.call('HSET', run, 'lineage', lineage)
+  redis.call('RPUSH', lineages, lineage .. ':' .. (r.committed_step or '0'))
 end
 if redis.call('EXISTS', groups) == 0 or #redis.call('XINFO', 'GROUPS', groups) == 0 then
   redis.call('XGROUP', 'CREATE', groups, 'learner', '0', 'MKSTREAM')

@@ -3,10 +3,10 @@
 -- KEYS ranks
 -- ARGV field amount call seconds_kept
 -- Reply the sum
-local done = 'added:' .. ARGV[3]
+local done = 'added:' .. call
 local sum = redis.call('HGET', ranks, done)
 if sum then return tonumber(sum) end
-sum = redis.call('HINCRBY', ranks, ARGV[1], ARGV[2])
+sum = redis.call('HINCRBY', ranks, field, amount)
 redis.call('HSET', ranks, done, sum)
-redis.call('EXPIRE', ranks, ARGV[4])
+redis.call('EXPIRE', ranks, seconds_kept)
 return sum

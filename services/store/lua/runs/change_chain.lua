@@ -2,9 +2,9 @@
 -- Invariants: a chain changes only if it still is what the caller has read. `open_chains` has exactly the chains
 -- that are not over. A call that is repeated because its reply was lost changes nothing, and replies 1.
 -- KEYS chains open_chains
--- ARGV id old ('' for a new chain) new ('' deletes the chain) open (1 or 0)
+-- ARGV id old new open
+--   old: '' for a new chain. new: '' deletes the chain. open: 1 or 0
 -- Reply 1 the chain is `new`, 0 another caller has changed it
-local id, old, new, open = unpack(ARGV)
 local present = redis.call('HGET', chains, id) or ''
 if present ~= old and present ~= new then return 0 end
 if new == '' then

@@ -2,5 +2,5 @@
 -- KEYS ...
 -- ARGV value
 -- Reply 1 deleted, 0 not
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+if redis.call('GET', KEYS[1]) == value then return redis.call('DEL', KEYS[1]) end
 return 0

@@ -3,10 +3,10 @@
 -- that its training is undone. No plan of a later step is left. The lineage of the present learner began at the
 -- step. A repeated call changes nothing. O(tasks undone).
 -- KEYS run order returned plans ledger lineages
--- ARGV fencing_token lineage step checkpoint json([task, ...])
+-- ARGV fencing_token lineage step checkpoint tasks
+--   tasks: json([task, ...])
 -- Reply 1, 0 the run is at this step or an earlier one, -1 fenced
-local token, lineage, step, checkpoint, tasks = unpack(ARGV)
-if fenced(run, token) then return -1 end
+if fenced(run, fencing_token) then return -1 end
 if tonumber(step) >= tonumber(redis.call('HGET', run, 'committed_step') or '0') then return 0 end
 also_when_full(run)
 redis.call('DEL', plans)

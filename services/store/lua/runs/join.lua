@@ -5,20 +5,19 @@
 -- another count of nodes, waits until the present nodes have left or lapsed.
 -- O(nodes).
 -- KEYS nodes ranks
--- ARGV count node token ranks running ended candidate lapse_ms
---   ranks: of this node; 0: it leaves. running, ended: the start whose ranks run on this node, and the last start
+-- ARGV count node token rank_count running ended candidate lapse_ms
+--   rank_count: of this node; 0: it leaves. running, ended: the start whose ranks run on this node, and the last start
 --   whose ranks have ended there; '' for none. candidate: id of the start that may begin now
 -- Reply {start that runs or '', token of the process to wait for or '', ranks of node 0, of node 1, …}
 --   ranks 0: the node has not called
-local count, node, token, rank_count, running, ended, candidate, lapse = unpack(ARGV)
 local now, present = now_ms(), {}
 local fields = redis.call('HGETALL', nodes)
 for i = 1, #fields, 2 do
   if fields[i] ~= 'start' and fields[i] ~= 'members' then
     local other = cjson.decode(fields[i + 1])
     -- Redis' clock was set back: no node counts as present for longer than `lapse_ms`.
-    if other.deadline > now + tonumber(lapse) then
-      other.deadline = now + tonumber(lapse)
+    if other.deadline > now + tonumber(lapse_ms) then
+      other.deadline = now + tonumber(lapse_ms)
       redis.call('HSET', nodes, fields[i], cjson.encode(other))
     end
     if other.deadline > now then
@@ -34,7 +33,7 @@ if rank_count == '0' then
   return {'', ''}
 end
 present[node] = {token = token, count = count, ranks = tonumber(rank_count), running = running,
-  deadline = now + tonumber(lapse)}
+  deadline = now + tonumber(lapse_ms)}
 redis.call('HSET', nodes, node, cjson.encode(present[node]))
 
 local tokens, reply, all, idle = {}, {'', ''}, true, true
@@ -53,7 +52,7 @@ if start == '' and all and idle then
   redis.call('DEL', ranks)
 end
 redis.call('HSET', nodes, 'start', start, 'members', members)
-redis.call('PEXPIRE', nodes, 6 * tonumber(lapse))
-redis.call('PEXPIRE', ranks, 6 * tonumber(lapse))
+redis.call('PEXPIRE', nodes, 6 * tonumber(lapse_ms))
+redis.call('PEXPIRE', ranks, 6 * tonumber(lapse_ms))
 reply[1] = start
 return reply

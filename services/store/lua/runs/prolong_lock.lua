@@ -3,5 +3,5 @@
 -- KEYS learner
 -- ARGV token ttl_ms
 -- Reply 1 prolonged, 0 not
-if redis.call('GET', learner) == ARGV[1] then return redis.call('PEXPIRE', learner, ARGV[2]) end
+if redis.call('GET', learner) == token then return redis.call('PEXPIRE', learner, ttl_ms) end
 return 0

@@ -2,5 +2,5 @@
 -- KEYS active queue
 -- ARGV run score
 -- Reply 1 queued, 0 it was queued or active
-if redis.call('GET', active) == ARGV[1] then return 0 end
-return redis.call('ZADD', queue, 'NX', ARGV[2], ARGV[1])
+if redis.call('GET', active) == run then return 0 end
+return redis.call('ZADD', queue, 'NX', score, run)

@@ -3,9 +3,9 @@
 -- Invariants: a final state never changes, and only a final state follows `cancelling`. With `from`, the state
 -- changes only from that one. With a fencing token (a learner's call), fenced.
 -- KEYS run events
--- ARGV state reason now from ('' for any) final (1 or 0) fencing_token ('' for other callers)
+-- ARGV new reason now from is_final token
+--   from: '' for any state. is_final: 1 or 0. token: of a learner; '' for other callers
 -- Reply 1 changed, 0 not, -1 fenced
-local new, reason, now, from, is_final, token = unpack(ARGV)
 local state = redis.pcall('HGET', run, 'state')
 if type(state) == 'table' then redis.call('DEL', run) end
 if not state and redis.call('EXISTS', run) == 0 then return 0 end

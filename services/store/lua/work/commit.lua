@@ -9,8 +9,8 @@
 -- KEYS run plans groups blobs bytes ledger tries pass_rates
 -- ARGV fencing_token lineage step directory
 -- Reply the number of groups acknowledged, -1 fenced, or -1 - s if step s was never planned
-if fenced(run, ARGV[1]) then return -1 end
-local step = tonumber(ARGV[3])
+if fenced(run, fencing_token) then return -1 end
+step = tonumber(step)
 local r = hash_fields(run, 'kind', 'committed_step')
 local committed = tonumber(r.committed_step or '0')
 if step < committed then return 0 end
@@ -37,10 +37,10 @@ for s = committed + 1, r.kind == 'rl' and step or committed do
     end
     redis.call('HDEL', tries, position_of(task))
   end
-  redis.call('XADD', ledger, '*', 'end', 'trained', 'step', s, 'lineage', ARGV[2],
+  redis.call('XADD', ledger, '*', 'end', 'trained', 'step', s, 'lineage', lineage,
     'planned', plan.lineage, 'tasks', cjson.encode(tasks), 'oldest', cjson.encode(oldest))
   redis.call('HDEL', plans, s)
   acknowledged = acknowledged + #tasks
 end
-redis.call('HSET', run, 'committed_step', step, 'checkpoint', ARGV[4])
+redis.call('HSET', run, 'committed_step', step, 'checkpoint', directory)
 return acknowledged

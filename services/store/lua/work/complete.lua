@@ -11,9 +11,9 @@
 --   finished, filtered        groups of the present batch that were completed, and filtered (filter_group.lua)
 --   accepted                  all groups of the run (live_refused.lua)
 -- KEYS attempts held groups blobs bytes returned order run plans sessions_ready sessions
--- ARGV attempt min_version lineage blob lengths [row passed]: `row` and `passed` with a curriculum
+-- ARGV attempt min_version lineage blob lengths row passed
+--   row, passed: with a curriculum; missing without one
 -- Reply 1 accepted, 0 discarded, 2 the stream is full
-local attempt, min_version, lineage, blob, lengths, row, passed = unpack(ARGV)
 local deadline = redis.call('ZSCORE', attempts, attempt)
 if not deadline then return 0 end
 if tonumber(deadline) <= now_ms() then

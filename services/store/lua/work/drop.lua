@@ -3,8 +3,8 @@
 -- KEYS attempts held ledger tries sessions_ready sessions
 -- ARGV attempt reason detail
 -- Reply 1 dropped, 0 not held
-local task = end_attempt(attempts, held, ARGV[1])
+local task = end_attempt(attempts, held, attempt)
 if not task then return 0 end
-end_sessions(sessions_ready, sessions, ARGV[1], 'failed')
-drop_task(ledger, tries, task, ARGV[2], ARGV[3])
+end_sessions(sessions_ready, sessions, attempt, 'failed')
+drop_task(ledger, tries, task, reason, detail)
 return 1

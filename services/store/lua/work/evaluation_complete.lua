@@ -3,9 +3,8 @@
 -- next one opens.
 -- KEYS evaluation evaluation_queue evaluation_requests evaluation_ended evaluation_returned
 -- KEYS evaluation_attempts evaluation_held evaluation_answers
--- ARGV id attempt json(answers)
+-- ARGV id attempt answers
 -- Reply 1 accepted, 0 discarded
-local id, attempt, answers = unpack(ARGV)
 local e = hash_fields(evaluation, 'id', 'rows')
 if e.id ~= id or not redis.call('ZSCORE', evaluation_attempts, attempt) then return 0 end
 -- A full Redis refuses this write, before anything has changed.

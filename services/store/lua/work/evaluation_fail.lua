@@ -6,7 +6,6 @@
 -- KEYS evaluation_attempts evaluation_held evaluation_seats
 -- ARGV id worker reason
 -- Reply 1 the evaluation ended, 0 it is not open, or goes on
-local id, worker, reason = unpack(ARGV)
 if redis.call('HGET', evaluation, 'id') ~= id then return 0 end
 redis.call('HSET', evaluation, 'cannot:' .. worker, 1)
 for _, seated in ipairs(redis.call('ZRANGEBYSCORE', evaluation_seats, '(' .. now_ms(), '+inf')) do

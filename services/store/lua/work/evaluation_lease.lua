@@ -8,10 +8,10 @@
 -- A run that ends, or is paused, leases nothing.
 -- O(rows leased and lapsed).
 -- KEYS evaluation evaluation_requests evaluation_seats evaluation_returned evaluation_attempts evaluation_held run
--- ARGV worker version 'idle'|'busy'|'reserved' count ttl_ms known_id attempt...
+-- ARGV worker version kind count ttl_ms known_id names...
+--   kind: 'idle', 'busy' or 'reserved'. names: of the attempts
 -- Reply {} or {id, json(request) or '' if known_id is id, attempt, row, ...}
-local worker, version, kind, count, _, known_id = unpack(ARGV, 1, 6)
-local now, ttl = now_ms(), tonumber(ARGV[5])
+local now, ttl = now_ms(), tonumber(ttl_ms)
 local e = hash_fields(evaluation, 'id', 'version', 'rows', 'next', 'opened')
 if not e.id and kind ~= 'reserved' then return {} end
 local r = hash_fields(run, 'state', 'evaluation_workers')
@@ -28,7 +28,7 @@ for _, row in ipairs(end_lapsed(evaluation_attempts, evaluation_held, now, ttl))
 end
 
 local reply = {e.id, e.id ~= known_id and redis.call('HGET', evaluation_requests, e.id) or ''}
-if append_granted(reply, evaluation_held, {unpack(ARGV, 7)}) then return reply end
+if append_granted(reply, evaluation_held, names) then return reply end
 
 local rows, next_row = tonumber(e.rows), tonumber(e.next)
 if next_row >= rows and redis.call('LLEN', evaluation_returned) == 0 then return {} end
@@ -47,8 +47,8 @@ for i = 1, tonumber(count) do
     row = tostring(next_row)
     next_row = next_row + 1
   end
-  grant(evaluation_attempts, evaluation_held, ARGV[6 + i], now + ttl, row)
-  reply[#reply + 1] = ARGV[6 + i]
+  grant(evaluation_attempts, evaluation_held, names[i], now + ttl, row)
+  reply[#reply + 1] = names[i]
   reply[#reply + 1] = row
 end
 redis.call('HSET', evaluation, 'next', next_row)

@@ -4,9 +4,9 @@
 -- complete.lua: the row may be useful later, so a run whose groups are all filtered ends as `filtered_group`, not
 -- as `exhausted`.
 -- KEYS attempts held ledger tries order pass_rates sessions_ready sessions
--- ARGV attempt detail reward dataset ('' without a mixture) row ('' without a curriculum) passed
+-- ARGV attempt detail reward dataset row passed
+--   dataset: '' without a mixture. row: '' without a curriculum
 -- Reply 1 filtered, 0 not held
-local attempt, detail, reward, dataset, row, passed = unpack(ARGV)
 local task = end_attempt(attempts, held, attempt)
 if not task then return 0 end
 drop_task(ledger, tries, task, 'filtered_group', detail)

@@ -4,12 +4,12 @@
 -- noted it, and not at all once a later task of the row was noted. At most `max_share` of the rows is filtered; a
 -- row whose newest task lies inside is not filtered. `filtered_prompts` in `order` counts the filtered rows.
 -- KEYS attempts held order prompt_filter
--- ARGV attempt row outside (1 or 0) passes max_share
+-- ARGV attempt row outside passes max_share
+--   outside: 1 or 0
 -- A row's note is 'passes before this task:position of the task:outside:filtered'.
 -- Reply 1 the row is filtered, 0 it is sampled, or the attempt has ended
-local row, outside, passes, max_share = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
-if not redis.call('ZSCORE', attempts, ARGV[1]) then return 0 end
-local position = tonumber(position_of(redis.call('HGET', held, ARGV[1])))
+if not redis.call('ZSCORE', attempts, attempt) then return 0 end
+local position = tonumber(position_of(redis.call('HGET', held, attempt)))
 local note = redis.call('HGET', prompt_filter, row) or '0:-1:0:0'
 local before, at, was_outside, was_filtered = string.match(note, '^(%d+):(-?%d+):(%d):(%d)$')
 before, at, was_filtered = tonumber(before), tonumber(at), tonumber(was_filtered)
@@ -21,7 +21,7 @@ local filtered = 0
 -- 0.29 times 100 rows is a little less than 29 as a double.
 -- An epoch of a mixture may have fewer or more tasks than rows: `mixed_rows` counts the rows of all its datasets.
 local limit = math.floor(max_share * tonumber(o.mixed_rows or o.dataset_rows) + 1e-6)
-if outside == '1' and before + 1 >= passes and others < limit then filtered = 1 end
+if outside == '1' and before + 1 >= tonumber(passes) and others < limit then filtered = 1 end
 redis.call('HSET', order, 'filtered_prompts', others + filtered)
 redis.call('HSET', prompt_filter, row, table.concat({before, position, outside, filtered}, ':'))
 return filtered

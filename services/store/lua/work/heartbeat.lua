@@ -4,6 +4,6 @@
 -- ARGV worker record
 -- Reply 1
 also_when_full(workers)
-redis.call('HSET', workers, ARGV[1], ARGV[2])
-redis.call('ZADD', heartbeats, now_ms(), ARGV[1])
+redis.call('HSET', workers, worker, record)
+redis.call('ZADD', heartbeats, now_ms(), worker)
 return 1

@@ -10,8 +10,8 @@ local last = tonumber(r.version or '0') - tonumber(r.max_staleness or '0')
 local now, counts, reply = now_ms(), {}, {}
 local records = redis.call('HGETALL', held)
 for i = 1, #records, 2 do
-  local lineage, version, waits = string.match(records[i + 1], '(%S+):(%d+)( ?%a*)$')
-  if lineage == ARGV[1] and (waits == '' or tonumber(version) <= last)
+  local leased, version, waits = string.match(records[i + 1], '(%S+):(%d+)( ?%a*)$')
+  if leased == lineage and (waits == '' or tonumber(version) <= last)
     and tonumber(redis.call('ZSCORE', attempts, records[i]) or '0') > now then
     counts[version] = (counts[version] or 0) + 1
   end

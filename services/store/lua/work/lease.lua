@@ -17,7 +17,7 @@
 --
 -- O(tasks leased + attempts lapsed since the last call), not O(in flight); for a live run O(in flight).
 -- KEYS run order returned attempts held groups bytes plans sessions_ready
--- ARGV worker lineage version count ttl_ms reserve_bytes attempt...
+-- ARGV worker lineage version count ttl_ms reserve_bytes names...
 -- Reply {refusal or '', attempt, task, attempt, task, ...}. A refusal is one of:
 --   state           the run is not running
 --   lineage         the worker serves another lineage
@@ -26,14 +26,12 @@
 --   filtered_group  more groups were filtered than the run allows for one batch
 --   exhausted       no task is open, and every row was leased twice and dropped since the last group was finished
 --   unready         a live run has no ready session
-local worker, lineage, version = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local count, ttl, reserve = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local now = now_ms()
+local now, ttl = now_ms(), tonumber(ttl_ms)
 
 for _, task in ipairs(end_lapsed(attempts, held, now, ttl)) do return_task(returned, task) end
 
 local reply = {''}
-if append_granted(reply, held, {unpack(ARGV, 7)}) then return reply end
+if append_granted(reply, held, names) then return reply end
 
 local r = hash_fields(run, 'state', 'lineage', 'batch', 'max_staleness', 'max_steps', 'committed_step', 'stream_bytes')
 if r.state ~= 'running' or not (r.batch and r.max_steps) then return {'state'} end
@@ -47,7 +45,8 @@ count = math.min(count, admitted - (committed * batch + waiting + in_flight))
 if count <= 0 then return {'admission'} end
 
 local usual = hash_fields(order, 'group_bytes', 'group_steps')
-local size, trained = tonumber(usual.group_bytes or reserve), math.floor(tonumber(usual.group_steps or '0') * batch)
+local size = tonumber(usual.group_bytes or reserve_bytes)
+local trained = math.floor(tonumber(usual.group_steps or '0') * batch)
 local fitting = math.floor((budget - tonumber(redis.call('GET', bytes) or '0')) / size)
 if unplanned(groups, plans, batch) >= batch then count = math.min(count, fitting + trained - in_flight) end
 if count <= 0 then return {'bytes'} end
@@ -57,13 +56,12 @@ local o = hash_fields(order, 'position', 'epoch', 'rows', 'index', 'dataset_rows
 local position, epoch, rows, index = tonumber(o.position), tonumber(o.epoch), tonumber(o.rows), tonumber(o.index)
 local dataset_rows, last_finished = tonumber(o.dataset_rows), tonumber(o.last_finished or '0')
 if o.filtered_limit and tonumber(o.filtered or '0') > tonumber(o.filtered_limit) then return {'filtered_group'} end
-local names = {unpack(ARGV, 7)}
 if o.live then
+  local tokens, leased = names, {}
   names = {}
-  local leased = {}
   for _, attempt in ipairs(redis.call('ZRANGE', attempts, 0, -1)) do leased[session_of(attempt)] = true end
   for _, session in ipairs(redis.call('ZRANGE', sessions_ready, 0, in_flight + count - 1)) do
-    local token = ARGV[7 + #names]
+    local token = tokens[1 + #names]
     if token and not leased[session] then names[#names + 1] = session .. '.' .. token end
   end
   count = math.min(count, #names)
@@ -85,7 +83,7 @@ for i = 1, count do
     task = position .. ':' .. epoch .. ':' .. rows .. ':' .. index
     position, index = position + 1, index + 1
   end
-  local record = task .. ' ' .. worker .. ' ' .. now .. ' ' .. lineage .. ':' .. ARGV[3]
+  local record = task .. ' ' .. worker .. ' ' .. now .. ' ' .. lineage .. ':' .. version
   grant(attempts, held, names[i], now + ttl, record)
   reply[#reply + 1] = names[i]
   reply[#reply + 1] = task

@@ -5,7 +5,7 @@
 -- ARGV silence_ms
 -- Reply {now_ms, record, heartbeat_ms, record, heartbeat_ms, ...}
 local now = now_ms()
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, '-inf', now - tonumber(ARGV[1]))) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', heartbeats, '-inf', now - tonumber(silence_ms))) do
   redis.call('HDEL', workers, id)
   redis.call('ZREM', heartbeats, id)
 end

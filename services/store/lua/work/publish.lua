@@ -4,8 +4,7 @@
 -- KEYS run weights
 -- ARGV fencing_token version lineage manifest keep
 -- Reply the entry's id, or -1 fenced
-local token, version, lineage, manifest, keep = unpack(ARGV)
-if fenced(run, token) or redis.call('HGET', run, 'lineage') ~= lineage then return -1 end
+if fenced(run, fencing_token) or redis.call('HGET', run, 'lineage') ~= lineage then return -1 end
 local newest = redis.call('XREVRANGE', weights, '+', '-', 'COUNT', 1)[1]
 if newest and entry_fields(newest).manifest == manifest then return newest[1] end
 redis.call('HSET', run, 'version', version)

@@ -3,5 +3,5 @@
 -- KEYS workers heartbeats
 -- ARGV worker
 -- Reply 1 it was listed, 0 it was not
-redis.call('ZREM', heartbeats, ARGV[1])
-return redis.call('HDEL', workers, ARGV[1])
+redis.call('ZREM', heartbeats, worker)
+return redis.call('HDEL', workers, worker)

@@ -4,16 +4,15 @@
 -- Invariants: fenced. A group leaves the stream together with its payload and its bytes, and its task is then in
 -- exactly one of {returned, ledger}. No plan names a group that is gone.
 -- KEYS run groups blobs bytes returned tries ledger plans
--- ARGV fencing_token limit cause reason detail step entry...
+-- ARGV fencing_token limit cause reason detail step entries...
 -- Reply -1 fenced, else the number of tasks that were dropped
-local token, limit, cause, reason, detail, step = unpack(ARGV, 1, 6)
-if fenced(run, token) then return -1 end
+if fenced(run, fencing_token) then return -1 end
 local dropped = 0
-for i = 7, #ARGV do
-  local entry = redis.call('XRANGE', groups, ARGV[i], ARGV[i])[1]
+for _, id in ipairs(entries) do
+  local entry = redis.call('XRANGE', groups, id, id)[1]
   if entry then
     local task = task_of(entry)
-    remove_group(groups, blobs, bytes, ARGV[i], task)
+    remove_group(groups, blobs, bytes, id, task)
     redis.call('HDEL', plans, step)
     if task then
       dropped = dropped + return_or_drop(returned, tries, ledger, task, cause, tonumber(limit), reason, detail)

@@ -4,9 +4,9 @@
 -- KEYS attempts held ledger tries order
 -- ARGV attempt detail
 -- Reply 1 skipped, 0 not held
-local task = end_attempt(attempts, held, ARGV[1])
+local task = end_attempt(attempts, held, attempt)
 if not task then return 0 end
-drop_task(ledger, tries, task, 'curriculum', ARGV[2])
+drop_task(ledger, tries, task, 'curriculum', detail)
 redis.call('HSET', order, 'last_finished', redis.call('HGET', order, 'position'))
 redis.call('HINCRBY', order, 'skipped_total', 1)
 return 1
