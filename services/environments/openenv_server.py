@@ -5,15 +5,14 @@ calls. An action with a single required field gets the answer's text in that fie
 is the JSON object of the answer.
 """
 
-import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from services.environments.game import GameStep, played, text_of, user_messages
 from services.environments.playing import EnvironmentFailed, Message, PlayedEpisode, require
 from services.environments.policy import Policy
-from services.environments.stepped import MOST_BYTES, answer_of, checked_url, http_client
+from services.environments.stepped import MOST_BYTES, ServerEnvironment, answer_of
 
 LONGEST_STEP = 3600.0
 """Seconds; the time limit of the session is shorter."""
@@ -22,18 +21,13 @@ TOOL_ACTIONS = ("Action", "CallToolAction", "ListToolsAction")
 """Titles of the schemas of servers that offer tools."""
 
 
-class OpenEnvEnvironment:
+class OpenEnvEnvironment(ServerEnvironment):
     """Plays all episodes of one server."""
 
     def __init__(self, url: str, turns: int) -> None:
         """Raises NoEnvironment if `url` is invalid, or the library is missing."""
         require("openenv")
-        self._url, self._turns = checked_url(url), turns
-
-    @contextlib.asynccontextmanager
-    async def serving(self) -> AsyncIterator[None]:
-        async with http_client() as self._http:
-            yield
+        super().__init__(url, turns)
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
         from openenv import GenericEnvClient

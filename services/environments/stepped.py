@@ -18,8 +18,8 @@ MOST_BYTES = 4 << 20
 CLOSE_SECONDS = 5.0
 
 
-class SteppedEnvironment:
-    """Plays all episodes of one server."""
+class ServerEnvironment:
+    """An environment behind a URL, whose episodes share their connections."""
 
     def __init__(self, url: str, turns: int) -> None:
         """Raises NoEnvironment if `url` is invalid."""
@@ -29,6 +29,10 @@ class SteppedEnvironment:
     async def serving(self) -> AsyncIterator[None]:
         async with http_client() as self._http:
             yield
+
+
+class SteppedEnvironment(ServerEnvironment):
+    """Plays all episodes of one server."""
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
         game = _SteppedGame(self._http, self._url, group, session["id"])

@@ -44,6 +44,14 @@ COLUMNS = pa.schema(
         ("error", pa.string()),
     ]
 )
+LISTS = {
+    "texts": "text",
+    "tokens": "tokens",
+    "truncated": "truncated",
+    "rewards": "reward",
+    "statuses": "status",
+}
+"""Columns with an entry for each sample, and the sample's field."""
 MEASURED = ["row", "category", "tokens", "truncated", "rewards", "statuses"]
 
 
@@ -200,11 +208,7 @@ def _columns_of(answer: AnsweredRow) -> dict[str, Any]:
         "category": answer.category,
         "prompt": answer.prompt,
         "reference": json.dumps(answer.reference),
-        "texts": [sample.text for sample in answer.samples],
-        "tokens": [sample.tokens for sample in answer.samples],
-        "truncated": [sample.truncated for sample in answer.samples],
-        "rewards": [sample.reward for sample in answer.samples],
-        "statuses": [sample.status for sample in answer.samples],
+        **{name: [getattr(s, field) for s in answer.samples] for name, field in LISTS.items()},
         "components": json.dumps([sample.components for sample in answer.samples]),
         "reasons": json.dumps([sample.reasons for sample in answer.samples]),
         "error": answer.error,
@@ -212,11 +216,9 @@ def _columns_of(answer: AnsweredRow) -> dict[str, Any]:
 
 
 def _row_of(cells: dict[str, Any]) -> AnsweredRow:
-    columns = ("texts", "tokens", "truncated", "rewards", "statuses")
-    components = json.loads(cells["components"])
-    reasons = json.loads(cells["reasons"]) if "reasons" in cells else [{} for _ in components]
-    lists = (*(cells[name] for name in columns), components, reasons)
-    fields = ("text", "tokens", "truncated", "reward", "status", "components", "reasons")
+    fields = {field: cells[name] for name, field in LISTS.items()}
+    fields["components"] = json.loads(cells["components"])
+    fields["reasons"] = json.loads(cells.get("reasons", "[]")) or [{} for _ in cells["texts"]]
     return AnsweredRow(
         row=cells["row"],
         category=cells["category"],
@@ -224,7 +226,7 @@ def _row_of(cells: dict[str, Any]) -> AnsweredRow:
         reference=json.loads(cells["reference"]),
         samples=[
             AnsweredSample(**dict(zip(fields, values, strict=True)))
-            for values in zip(*lists, strict=True)
+            for values in zip(*fields.values(), strict=True)
         ],
         error=cells["error"],
     )

@@ -16,9 +16,8 @@ import numpy as np
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 
-from services.contracts.scores import VERDICTS, ScoreStatus
 from services.evaluations.answers import Measured
-from services.evaluations.outcome import bootstrap, wilson
+from services.evaluations.outcome import bootstrap, only_rated, wilson
 
 Metric = Literal["accuracy", "reward"]
 EXACT_ROWS = 16
@@ -96,12 +95,12 @@ def compare(these: Sequence[Measured], others: Sequence[Measured]) -> Comparison
     common row."""
     our_rows, their_rows = ({row.row: row for row in rows} for rows in (these, others))
     common = sorted(our_rows.keys() & their_rows.keys())
-    metric: Metric = "reward" if _rated([*these, *others]) else "accuracy"
-    pairs = [
-        (row, _value(our_rows[row], metric), _value(their_rows[row], metric)) for row in common
-    ]
+    metric: Metric = "reward" if only_rated([*these, *others]) else "accuracy"
     values = [
-        (row, mine, other) for row, mine, other in pairs if mine is not None and other is not None
+        (row, mine, other)
+        for row in common
+        if (mine := _value(our_rows[row], metric)) is not None
+        and (other := _value(their_rows[row], metric)) is not None
     ]
     if not values:
         raise ValueError("the two evaluations have no answered row in common")
@@ -109,8 +108,8 @@ def compare(these: Sequence[Measured], others: Sequence[Measured]) -> Comparison
     single = all(len(row.statuses) <= 1 for row in (*these, *others))
     exact = metric == "accuracy" and single
     changed = [Changed(row, mine, other) for row, mine, other in values if mine != other]
-    pairs_of = [(mine, other) for _, mine, other in values]
-    low, high = newcombe(pairs_of) if exact else bootstrap(differences)
+    pairs = [(mine, other) for _, mine, other in values]
+    low, high = newcombe(pairs) if exact else bootstrap(differences)
     return Comparison(
         metric=metric,
         rows=len(values),
@@ -177,12 +176,6 @@ def sign_flip(differences: Sequence[float]) -> float:
         signs = 1 - 2 * random.integers(2, size=(draws, count), dtype=np.int8)
         as_far += int((np.abs(signs @ known) >= seen).sum())
     return (as_far + 1) / (FLIPS + 1)
-
-
-def _rated(rows: Sequence[Measured]) -> bool:
-    """Return whether verifiers only rate answers, without a verdict."""
-    statuses = {status for row in rows for status in row.statuses}
-    return ScoreStatus.SCORED in statuses and VERDICTS.isdisjoint(statuses)
 
 
 def _value(row: Measured, metric: Metric) -> float | None:

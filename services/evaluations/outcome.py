@@ -33,8 +33,7 @@ def outcome(rows: Sequence[Measured], samples: int) -> EvaluationFigures:
     """Return the figures of an evaluation with `samples` samples a row. A row that could not be
     answered counts as `samples` wrong answers. Beyond MOST_CATEGORIES, the smallest categories are
     counted as `other`."""
-    statuses = {status for row in rows for status in row.statuses}
-    rated = ScoreStatus.SCORED in statuses and VERDICTS.isdisjoint(statuses)
+    rated = only_rated(rows)
     by_category: dict[str, list[Measured]] = {}
     for row in rows:
         if row.category is not None:
@@ -48,6 +47,12 @@ def outcome(rows: Sequence[Measured], samples: int) -> EvaluationFigures:
         _figures(rows, samples, rated),
         {name: _figures(by_category[name], samples, rated) for name in sorted(by_category)},
     )
+
+
+def only_rated(rows: Sequence[Measured]) -> bool:
+    """Return whether verifiers only rate answers, without a verdict."""
+    statuses = {status for row in rows for status in row.statuses}
+    return ScoreStatus.SCORED in statuses and VERDICTS.isdisjoint(statuses)
 
 
 def _figures(rows: Sequence[Measured], samples: int, rated: bool) -> dict[str, float]:

@@ -284,7 +284,7 @@ def _curves(facts: Facts, other: Facts | None) -> Iterator[Part]:
     for file, title, unit, names, beginnings in PLOTS:
         runs = [(facts, "", False), *([(other, f", {other.title}", True)] if other else [])]
         curves = [
-            Curve(f"{name}{suffix}", *run.series(name), dashed)
+            Curve(one_line(f"{name}{suffix}"), *run.series(name), dashed)
             for run, suffix, dashed in runs
             for name in [
                 *names,
@@ -292,7 +292,6 @@ def _curves(facts: Facts, other: Facts | None) -> Iterator[Part]:
             ]
             if run.series(name)[0]
         ]
-        curves = [Curve(one_line(c.label), c.steps, c.values, c.dashed) for c in curves]
         if curves:
             yield Picture(
                 file, f"{title}: {', '.join(c.label for c in curves)}", draw(title, unit, curves)

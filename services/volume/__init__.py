@@ -102,7 +102,11 @@ class Volume:
                 damaged = error
                 log.warning("a damaged file is fetched again", file=name, reason=str(error))
             try:
-                await self._download(path, file, FileSource(self.gateway_url, self.headers))
+                gateway = FileSource(self.gateway_url, self.headers)
+                if isinstance(file, str) or len(file.parts) < 2:
+                    await download_whole(path, file, gateway)
+                else:
+                    await download_parts(path, file, gateway, self._peers)
             except (GatewayAway, FileNotFoundError):
                 if damaged is not None:
                     raise damaged from None
@@ -116,9 +120,3 @@ class Volume:
         if not isinstance(file, str):
             await checked(path, file.bytes, file.xxh3)
         return path
-
-    async def _download(self, path: Path, file: WeightFile | str, gateway: FileSource) -> None:
-        if isinstance(file, str) or len(file.parts) < 2:
-            await download_whole(path, file, gateway)
-        else:
-            await download_parts(path, file, gateway, self._peers)
