@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from services.report.facts import (
     Facts,
     Row,
     differences,
-    hardware,
     time_spent,
     whole_recipe,
 )
@@ -268,9 +268,8 @@ def _configuration(facts: Facts, other: Facts | None) -> Iterator[Part]:
 
 
 def _differing(differences: Sequence[Difference], ours: str, theirs: str) -> Table:
-    return Table(
-        ["key", ours, theirs], [[d.key, _value(d.run), _value(d.other)] for d in differences]
-    )
+    rows = [[key, _value(run), _value(other)] for key, run, other in differences]
+    return Table(["key", ours, theirs], rows)
 
 
 def _value(value: Any) -> str:
@@ -299,8 +298,9 @@ def _curves(facts: Facts, other: Facts | None) -> Iterator[Part]:
 
 
 def _time(facts: Facts) -> Iterator[Part]:
-    if shares := time_spent(facts):
-        rows = [[share.name, duration(share.seconds), f"{share.share:.1%}"] for share in shares]
+    if spent := time_spent(facts):
+        total = sum(spent.values())
+        rows = [[part, duration(s), f"{s / total:.1%}"] for part, s in spent.items()]
         yield Table(["part of the steps", "time", "share"], rows)
         if waits := facts.series("time/workers_waiting_for_admission")[1]:
             yield Paragraph(
@@ -345,16 +345,18 @@ def _tasks(facts: Facts) -> Iterator[Part]:
 
 
 def _machines(facts: Facts) -> Iterator[Part]:
-    machines = hardware(facts.workers)
-    gpus = [f"{count} × {name}" for name, count in machines.gpus.items()]
+    # A GPU that several workers share counts once.
+    devices = {gpu["uuid"]: gpu["name"] for w in facts.workers for gpu in w.get("devices") or ()}
+    gpus = [f"{count} × {name}" for name, count in sorted(Counter(devices.values()).items())]
     rows = [["Headrace", facts.version]]
     if facts.workers:
-        rows.append(["hosts of the pool's workers now", ", ".join(machines.hosts)])
+        hosts = sorted({str(worker["host"]) for worker in facts.workers})
+        rows.append(["hosts of the pool's workers now", ", ".join(hosts)])
         rows.append(["their GPUs", ", ".join(gpus) or "none: they compute on CPUs"])
-    if machines.vllm:
-        rows.append(["their vLLM", ", ".join(machines.vllm)])
-    if gpus and facts.seconds:
-        hours = facts.seconds / 3600 * sum(machines.gpus.values())
+    if versions := {worker.get("vllm_version") for worker in facts.workers} - {None, ""}:
+        rows.append(["their vLLM", ", ".join(sorted(versions))])
+    if devices and facts.seconds:
+        hours = facts.seconds / 3600 * len(devices)
         rows.append(["GPU-hours of the workers", f"{hours:.2f}"])
     how = facts.record.get("computation") or {}
     found_gpus = re.match(r"(\d+) × (?!rank)", how.get("device", ""))

@@ -1,7 +1,7 @@
 """The facts of a report: a run, its metrics and its answers, as the API returns them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from services.contracts.config import ConfigError, parse_config
@@ -108,15 +108,8 @@ class Facts:
         return sorted(named)
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A key that differs between two configs."""
-
-    key: str
-    run: Any
-    other: Any
-
-
+Difference = tuple[str, Any, Any]
+"""A key that differs between two configs, and both values."""
 MISSING = "(not set)"
 
 
@@ -127,7 +120,7 @@ def differences(run: Row, other: Row) -> list[Difference]:
     set_here, set_there = _set_keys(run), _set_keys(other)
     keys = ours.keys() & theirs.keys() | ours.keys() & set_here | theirs.keys() & set_there
     return [
-        Difference(key, ours.get(key, MISSING), theirs.get(key, MISSING))
+        (key, ours.get(key, MISSING), theirs.get(key, MISSING))
         for key in sorted(keys)
         if ours.get(key, MISSING) != theirs.get(key, MISSING)
     ]
@@ -165,15 +158,6 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield path, value
 
 
-@dataclass(frozen=True)
-class Share:
-    """One part of a run's time."""
-
-    name: str
-    seconds: float
-    share: float
-
-
 PARTS = {
     "time/waiting_for_groups": "the learner waits for groups",
     "time/rows": "reading rows",
@@ -184,36 +168,11 @@ PARTS = {
 }
 
 
-def time_spent(facts: Facts) -> list[Share]:
-    """Divide the time of the steps into PARTS and the rest. Empty if it was not measured."""
+def time_spent(facts: Facts) -> dict[str, float]:
+    """Divide the seconds of the steps into PARTS and the rest. Empty if they were not measured."""
     total = sum(facts.series("time/step")[1])
     measured = {label: facts.series(name)[1] for name, label in PARTS.items()}
     spent = {label: sum(seconds) for label, seconds in measured.items() if seconds}
     if total <= 0 or not any(spent.values()):
-        return []
-    spent["anything else"] = max(0.0, total - sum(spent.values()))
-    return [Share(name, seconds, seconds / total) for name, seconds in spent.items()]
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """Hosts, GPUs and vLLM of a pool's workers."""
-
-    hosts: list[str]
-    gpus: dict[str, int] = field(default_factory=dict)
-    """Number by name."""
-    vllm: list[str] = field(default_factory=list)
-    """Versions."""
-
-
-def hardware(workers: Sequence[Row]) -> Hardware:
-    """Read the heartbeats of workers. A GPU that several workers share counts once."""
-    seen: dict[str, str] = {}
-    for worker in workers:
-        for gpu in worker.get("devices") or ():
-            seen[gpu["uuid"]] = gpu["name"]
-    names = list(seen.values())
-    hosts = sorted({str(worker["host"]) for worker in workers})
-    versions = {worker["vllm_version"] for worker in workers if worker.get("vllm_version")}
-    counted = {name: names.count(name) for name in sorted(set(names))}
-    return Hardware(hosts, counted, sorted(versions))
+        return {}
+    return spent | {"anything else": max(0.0, total - sum(spent.values()))}
