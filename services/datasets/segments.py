@@ -37,45 +37,28 @@ SCHEMA = pa.schema(
 COLUMNS = tuple(SCHEMA.names)
 
 
-class UnpublishedSegment:
-    """A written segment without its final place. As a context manager it removes the file unless it
-    was published."""
-
-    def __init__(self, path: Path, rows: int) -> None:
-        self.path = path
-        self.rows = rows
-        self.bytes = path.stat().st_size
-        self.xxh3 = checksum(path)
-
-    def __enter__(self) -> "UnpublishedSegment":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.path.unlink(missing_ok=True)
-
-    def publish(self, root: Path, dataset: str) -> DatasetSegment:
-        """Move it to its place under the data volume's `root`, durably."""
-        name = f"datasets/{dataset}/segment-{self.xxh3}.arrow"
-        target = root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        opened_by_umask(self.path)
-        self.path.rename(target)
-        fsync(target.parent)
-        fsync(target.parent.parent)
-        return DatasetSegment(file=name, rows=self.rows, bytes=self.bytes, xxh3=self.xxh3)
-
-
-def write_segment(rows: Iterable[Row], root: Path) -> UnpublishedSegment:
-    """Write `rows` to a temporary file on the data volume, fsynced. May hold no rows at all.
-
-    Raises whatever `rows` raises, and then leaves no file.
-    """
+def write_segment(rows: Iterable[Row], root: Path, dataset: str) -> DatasetSegment:
+    """Write `rows` as a segment of `dataset` under the data volume's `root`, durably. Raises
+    whatever `rows` raises, and then leaves no file."""
     path = unpublished_file(root)
     try:
-        return UnpublishedSegment(path, write_rows(rows, path))
-    except BaseException:
+        count = write_rows(rows, path)
+        return publish(path, checksum(path), count, root, dataset)
+    finally:
         path.unlink(missing_ok=True)
-        raise
+
+
+def publish(path: Path, xxh3: str, rows: int, root: Path, dataset: str) -> DatasetSegment:
+    """Move the segment at `path`, with this checksum, to its place, durably."""
+    size = path.stat().st_size
+    name = f"datasets/{dataset}/segment-{xxh3}.arrow"
+    target = root / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    opened_by_umask(path)
+    path.rename(target)
+    fsync(target.parent)
+    fsync(target.parent.parent)
+    return DatasetSegment(file=name, rows=rows, bytes=size, xxh3=xxh3)
 
 
 def unpublished_file(root: Path) -> Path:

@@ -18,12 +18,13 @@ from services.datasets.file_formats import Format
 from services.datasets.known_files import KnownFile
 from services.datasets.row_checks import DatasetError, check_columns, check_prompt
 from services.datasets.segments import (
-    UnpublishedSegment,
+    publish,
     unpublished_file,
     write_rows,
     write_segment,
 )
 from services.datasets.shards import missing_shards
+from services.volume import checksum
 
 EXPANSION = 100
 """How many times its size a file may take as rows. Text compresses to a tenth."""
@@ -102,9 +103,9 @@ def import_files(
 
 def published(root: Path, name: str, path: Path, converted: Converted) -> Imported:
     """Move the rows at `path` to their place, durably."""
-    written = UnpublishedSegment(path, converted.rows)
-    dataset = dataset_id(name, written.xxh3)
-    segment = written.publish(root, dataset)
+    xxh3 = checksum(path)
+    dataset = dataset_id(name, xxh3)
+    segment = publish(path, xxh3, converted.rows, root, dataset)
     return Imported(**vars(converted), id=dataset, segment=segment)
 
 
@@ -124,15 +125,15 @@ def append_rows(root: Path, dataset: str, rows: Iterable[Row]) -> DatasetSegment
     rows."""
 
     def checked() -> Iterator[Row]:
+        number = 0
         for number, row in enumerate(rows, 1):
             check_prompt(f"prompt {number}", row.prompt)
             check_columns(f"prompt {number}", row.columns)
             yield row
-
-    with write_segment(checked(), root) as written:
-        if not written.rows:
+        if not number:
             raise DatasetError("no prompts were given")
-        return written.publish(root, dataset)
+
+    return write_segment(checked(), root, dataset)
 
 
 def dataset_id(name: str, xxh3: str) -> str:

@@ -353,7 +353,7 @@ def _machines(facts: Facts) -> Iterator[Part]:
         hosts = sorted({str(worker["host"]) for worker in facts.workers})
         rows.append(["hosts of the pool's workers now", ", ".join(hosts)])
         rows.append(["their GPUs", ", ".join(gpus) or "none: they compute on CPUs"])
-    if versions := {worker.get("vllm_version") for worker in facts.workers} - {None, ""}:
+    if versions := {v for worker in facts.workers if (v := worker.get("vllm_version"))}:
         rows.append(["their vLLM", ", ".join(sorted(versions))])
     if devices and facts.seconds:
         hours = facts.seconds / 3600 * len(devices)

@@ -125,8 +125,7 @@ async def _submit(
     store: Store, data: Path, prompts: list[str], sections: dict[str, Any], loaded: LoadedModel
 ) -> None:
     """Do the work of a gateway and a learner until a run can be sampled."""
-    with write_segment([Row(prompt=text, answer="1") for text in prompts], data) as written:
-        segment = written.publish(data, "d")
+    segment = write_segment([Row(prompt=text, answer="1") for text in prompts], data, "d")
     dataset = DatasetRecord(id="d", name="d", rows=len(prompts), created=1.0, segments=[segment])
     await store.datasets.add(dataset)
     raw: dict[str, Any] = {

@@ -258,8 +258,9 @@ def test_any_row_of_a_segment_is_found_at_its_index(
     rows = (Row(prompt=str(index), answer=index) for index in range(count))
     index = data.draw(st.integers(0, count - 1))
 
-    with write_segment(rows, tmp_path_factory.mktemp("volume")) as written:
-        assert Segment(written.path).row(index).answer == index
+    root = tmp_path_factory.mktemp("volume")
+    segment = write_segment(rows, root, "d")
+    assert Segment(root / segment.file).row(index).answer == index
 
 
 @pytest.mark.parametrize(

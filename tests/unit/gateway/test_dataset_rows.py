@@ -27,8 +27,7 @@ class Counting(Volume):
 
 
 def segment(root: Path, *prompts: str) -> DatasetSegment:
-    with write_segment([Row(prompt=prompt, answer="") for prompt in prompts], root) as written:
-        return written.publish(root, "d")
+    return write_segment([Row(prompt=prompt, answer="") for prompt in prompts], root, "d")
 
 
 def record(*segments: DatasetSegment, id: str = "d") -> DatasetRecord:

@@ -88,8 +88,7 @@ class Dataset:
 
     def add(self, *prompts: str) -> None:
         rows = [Row(prompt=prompt, answer="") for prompt in prompts]
-        with write_segment(rows, self._root) as written:
-            segment = written.publish(self._root, "d")
+        segment = write_segment(rows, self._root, "d")
         path = self._root / segment.file
         path.rename(path.with_suffix(".there"))
         segments = [*self.record.segments, segment]
