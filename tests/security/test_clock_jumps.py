@@ -1,5 +1,6 @@
 """Clocks jump: ages stay right, and nothing outlives its deadline by the jump."""
 
+import os
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -10,12 +11,15 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from services.contracts.events import Event
-from services.contracts.records import WorkerRecord
+from services.contracts.records import RunState, WorkerRecord
 from services.contracts.why import ClockJump, Situation, seconds_since
+from services.datasets.segments import UNPUBLISHED
+from services.gateway.retention import prune_finished
+from services.gateway.settings import GatewaySettings
 from services.settings import Settings
 from services.store import Store
 from services.store.insight import ClockJumps, lock_token
-from services.store.keys import pool_key, run_key
+from services.store.keys import pool_key, run_key, token_key
 from tests.integration.gateway.servers import RedisServer
 from tests.integration.store.scene import RUN, Scene, record
 
@@ -96,6 +100,53 @@ async def test_a_worker_that_died_before_the_clock_went_back_is_not_alive_for_an
     await scene.raw.zincrby(pool_key("default", "heartbeats"), HOUR * 1000, "w")
     (seen,) = await scene.store.workers.list("default")
     assert seen.heartbeat < time.time() + 1
+
+
+async def test_a_session_outlives_a_jump_of_an_hour_and_a_login_link_works_once_after_it(
+    scene: Scene,
+) -> None:
+    sessions = scene.store.page_sessions
+    for by in (-HOUR, HOUR):
+        await sessions.begin("session", "s", "key", int(24 * HOUR))
+        await sessions.begin("login", "l", "key", 600)
+        for kind in ("session", "login"):
+            name = token_key(kind, {"session": "s", "login": "l"}[kind])
+            # Redis keeps the time at which a token expires.
+            expires = await scene.raw.pexpiretime(name)
+            await scene.raw.pexpireat(name, int(expires + by * 1000))
+        assert await sessions.key_of("s") == "key"
+        # A jump forward may end a link early; no jump makes it work twice.
+        assert await sessions.use_login("l") == (None if by < 0 else "key")
+        assert await sessions.use_login("l") is None
+        await sessions.end("s")
+        assert await sessions.key_of("s") is None
+
+
+@pytest.mark.parametrize("by", [-HOUR, HOUR])
+async def test_the_newest_files_of_a_finished_run_outlive_a_clock_jump(
+    scene: Scene, tmp_path: Path, by: float
+) -> None:
+    await scene.start()
+    await scene.store.runs.set_state(RUN, RunState.SUCCEEDED, "")
+    finished = float(await scene.raw.hget(run_key(RUN, "run"), "finished"))
+    await scene.raw.hset(run_key(RUN, "run"), "finished", finished - by)
+    weights = tmp_path / "runs" / RUN / "weights"
+    weights.mkdir(parents=True)
+    files = [weights / f"v{number}.safetensors" for number in (1, 2)]
+    for number, file in enumerate(files):
+        file.touch()
+        os.utime(file, (time.time() - by + number,) * 2)
+    upload = tmp_path / "datasets" / f"{UNPUBLISHED}now"
+    upload.parent.mkdir()
+    upload.touch()
+    os.utime(upload, (time.time() - by,) * 2)
+    settings = GatewaySettings(data=tmp_path, keep_finished_weights=1)
+
+    await prune_finished(scene.store, settings)
+
+    # A jump forward deletes the older file earlier; after a jump back it stays an hour longer.
+    assert [file.exists() for file in files] == [by < 0, True]
+    assert upload.exists()
 
 
 async def test_all_leases_lapse_when_the_clock_goes_forward_and_no_task_is_twice(

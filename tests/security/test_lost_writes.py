@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -528,15 +529,39 @@ async def test_recover_that_cannot_swap_folders_has_changed_nothing(
     assert not list(rewritten.glob("redis.damaged-*"))
 
 
-async def test_a_swap_of_folders_that_was_killed_is_finished(rewritten: Path) -> None:
+def killed_before_rename(data: Path, number: int) -> None:
+    """Run `headrace recover` in a child that kills itself before a rename: 1 to 3 swap the folders,
+    4 replaces the ledger."""
+    renames = []
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "os.rename" and any(word in str(arguments) for word in ("redis.re", LEDGER)):
+            renames.append(arguments)
+            if len(renames) == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if not child:
+        sys.addaudithook(watch)
+        recovering(data, "--yes")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+async def test_recover_that_is_killed_loses_nothing_and_is_finished_by_the_next(
+    rewritten: Path, number: int
+) -> None:
+    cut(rewritten)
     before = contents(rewritten)
-    # As a kill leaves it between the two renames.
-    (rewritten / "redis.recovered").mkdir()
-    (rewritten / "redis").rename(rewritten / "redis.recovered" / "redis")
-    done = await asyncio.to_thread(recovering, rewritten)
-    assert "nothing is lost" in done.output
-    assert contents(rewritten) == before
-    assert not list(rewritten.glob("redis.*"))
+    await asyncio.to_thread(killed_before_rename, rewritten, number)
+    done = await asyncio.to_thread(recovering, rewritten, "--yes")
+    assert done.exit_code == 0, done.output
+    with recovered(rewritten) as client:
+        assert committed(client) == 2
+    assert [commit.step for commit in commits(rewritten, RUN)] == [1, 2]
+    (kept,) = rewritten.glob("redis.*")
+    assert {f"redis/{path.relative_to(kept)}" for path in kept.rglob("*.aof*")} <= before.keys()
 
 
 async def test_redis_cuts_off_a_half_written_last_command_without_a_loss(rewritten: Path) -> None:

@@ -5,12 +5,14 @@ import gzip
 import io
 import os
 import resource
+import socket
 import tarfile
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +27,9 @@ from services.datasets import (
     import_apart,
 )
 from services.datasets.row_checks import MAX_ROW_BYTES
+from tests.integration.gateway.servers import GatewayProcess
+from tests.integration.launch.conditions import eventually
+from tests.security.fuzz_target import multipart
 
 MIB = 1 << 20
 QUOTA = 1 << 30
@@ -218,7 +223,7 @@ async def test_a_conversion_ends_with_its_client(
 
     monkeypatch.setattr(asyncio, "create_subprocess_exec", starting)
     content = gzip.compress(b"\n" * (60 * MIB))
-    others = _children()
+    others = _children(os.getpid())
     with tempfile.TemporaryFile() as file:
         file.write(content)
         files = [SourceFile(file, "slow.jsonl.gz")]
@@ -226,18 +231,42 @@ async def test_a_conversion_ends_with_its_client(
             import_apart(tmp_path, files, "slow", None, ColumnMapping(), QUOTA)
         )
         await started.wait()
-        children = _children() - others
+        children = _children(os.getpid()) - others
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
 
     assert children
-    assert not children & _children()
+    assert not children & _children(os.getpid())
     assert list(tmp_path.glob("datasets/*")) == []
 
 
-def _children() -> set[str]:
-    return {*Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+def test_a_conversion_ends_when_its_client_hangs_up(gateway: GatewayProcess) -> None:
+    kind, body = multipart({"name": b"slow"}, gzip.compress(b"\n" * (60 * MIB)), b"a.jsonl.gz")
+    address = urlsplit(gateway.url)
+    head = (
+        f"POST /v1/datasets HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        f"Authorization: {gateway.headers['Authorization']}\r\n"
+        f"Content-Type: {kind.decode()}\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    others = _children(gateway.pid)
+    with socket.create_connection((str(address.hostname), address.port or 0)) as client:
+        client.sendall(head.encode() + body)
+        eventually(lambda: _children(gateway.pid) - others, what="no conversion began")
+        (child,) = _children(gateway.pid) - others
+    began = time.monotonic()
+    eventually(lambda: child not in _children(gateway.pid), what="the conversion goes on")
+
+    # The whole conversion takes 26 s of CPU time.
+    assert time.monotonic() - began < 10
+    assert list((gateway.data / "datasets").glob("*")) == []
+    with gateway.client() as api:
+        assert api.get("/v1/datasets").json() == {"datasets": []}
+
+
+def _children(pid: int) -> set[str]:
+    threads = Path(f"/proc/{pid}/task").iterdir()
+    return {child for thread in threads for child in (thread / "children").read_text().split()}
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])

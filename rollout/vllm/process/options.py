@@ -192,6 +192,11 @@ def environment(
         OWNED: "1",
         "TMPDIR": str(folder),
         "VLLM_RPC_BASE_PATH": str(folder),
+        # Several processes of one vLLM connect to each other, without a secret: on this host alone.
+        "VLLM_HOST_IP": "127.0.0.1",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "NCCL_SOCKET_IFNAME": "=lo",
+        "NCCL_RAS_ENABLE": "0",
         "PATH": os.pathsep.join(
             [str(Path(sys.executable).parent), inherited.get("PATH", os.defpath)]
         ),

@@ -123,6 +123,11 @@ class GatewayProcess:
         return self.data.with_suffix(".log").read_text()
 
     @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
     def cpu_seconds(self) -> float:
         """CPU time that it has used."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
+from services.cli.main import root
 from services.contracts.records import RunState
 from services.runtime.process import die_with
 from tests.integration.gateway.servers import (
@@ -154,6 +156,23 @@ def test_logs_are_listed_and_tailed(headrace: Headrace, gateway: GatewayProcess)
     assert "learner" in headrace("logs").stdout
     assert headrace("logs", "learner", "-n", "2").stdout == "line 98\nline 99\n"
     assert "there is no log of 'lerner'; there is learner" in headrace("logs", "lerner").stderr
+
+
+@pytest.mark.parametrize("command", ["chat x@1 hi", "export x out", "agents x -- true"])
+def test_the_folder_of_data_chooses_the_key(
+    gateway: GatewayProcess, tmp_path: Path, command: str
+) -> None:
+    """HEADRACE_DATA names another installation, with another key."""
+    words = command.replace("out", str(tmp_path / "out")).split()
+    other = {"HEADRACE_DATA": str(tmp_path), "HEADRACE_GATEWAY_URL": gateway.url}
+    (tmp_path / "api-key").write_text("hr-of-another-installation\n")
+    said = []
+    for data in (gateway.data, tmp_path):
+        options = [words[0], "--data", str(data), *words[1:]]
+        said.append(str(CliRunner().invoke(root, options, env=other).exception))
+
+    assert "there is no run 'x'" in said[0]
+    assert "API key" in said[1]
 
 
 def test_a_log_that_begins_anew_is_followed_into_its_new_file(tmp_path: Path) -> None:

@@ -233,6 +233,7 @@ def test_the_environment_keeps_what_the_operator_set_and_hides_redis():
         "HEADRACE_REDIS_URL": "redis://:secret@host",
         "VLLM_SERVER_DEV_MODE": "0",
         "TMPDIR": "/var/tmp",
+        "GLOO_SOCKET_IFNAME": "eth0",
     }
     folder = Path("/tmp/headrace-vllm-1")
     env = environment(own, "cpu", 1, folder)
@@ -242,6 +243,9 @@ def test_the_environment_keeps_what_the_operator_set_and_hides_redis():
     assert env["VLLM_SERVER_DEV_MODE"] == "1"
     assert "HEADRACE_REDIS_URL" not in env
     assert env["TMPDIR"] == env["VLLM_RPC_BASE_PATH"] == str(folder)
+    # The processes of one vLLM meet without a secret: on this host alone.
+    assert env["VLLM_HOST_IP"] == "127.0.0.1"
+    assert (env["GLOO_SOCKET_IFNAME"], env["NCCL_SOCKET_IFNAME"]) == ("lo", "=lo")
     assert environment({}, "cpu", 2, folder)["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert "VLLM_CPU_KVCACHE_SPACE" not in environment({}, "cuda", 2, folder)
 
