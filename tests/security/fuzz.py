@@ -46,6 +46,44 @@ def encoded(value: Any, at: tuple[str | int, ...], token: bytes) -> bytes:
     return json.dumps(copy).encode().replace(json.dumps(mark).encode(), token)
 
 
+def example(schema: dict[str, Any], document: dict[str, Any], depth: int = 0) -> Any:
+    """A value of a schema of the OpenAPI document, with all its properties."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return example(document["components"]["schemas"][name], document, depth)
+    for key in ("anyOf", "oneOf", "allOf"):
+        if key in schema:
+            return example(schema[key][0], document, depth)
+    for key in ("const", "default"):
+        if schema.get(key) is not None:
+            return schema[key]
+    if "enum" in schema:
+        return schema["enum"][0]
+    match schema.get("type"):
+        case "object" if depth < 6:
+            inner = schema.get("properties", {})
+            return {name: example(inner[name], document, depth + 1) for name in inner}
+        case "array" if depth < 6:
+            return [example(schema.get("items", {}), document, depth + 1)]
+        case "integer" | "number":
+            return schema.get("minimum", 1)
+    return {"object": {}, "array": [], "boolean": True, "null": None}.get(
+        schema.get("type", "string"), "x"
+    )
+
+
+def json_bodies(document: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    """(path, method) → an example of the route's JSON body."""
+    bodies = {}
+    for path, operations in document["paths"].items():
+        for method, described in operations.items():
+            content = described.get("requestBody", {}).get("content", {})
+            if "application/json" in content:
+                schema = content["application/json"]["schema"]
+                bodies[path, method.upper()] = example(schema, document)
+    return bodies
+
+
 class Fuzzer:
     """A seeded sequence of cases over one gateway."""
 
@@ -57,14 +95,16 @@ class Fuzzer:
             for path, operations in document["paths"].items()
             for method, described in operations.items()
         ]
-        self._bodies: dict[tuple[str, str], Any] = {
-            ("/v1/runs", "POST"): {
-                "config": target.config,
-                "name": "fuzz",
-                "pool": "fuzz",
-                "priority": 0,
-                "resume_from": None,
-            },
+        run = {
+            "config": target.config,
+            "name": "fuzz",
+            "pool": "fuzz",
+            "priority": 0,
+            "resume_from": None,
+        }
+        self._bodies: dict[tuple[str, str], Any] = json_bodies(document) | {
+            ("/v1/runs", "POST"): run,
+            ("/v1/preview", "POST"): run | {"start": 0, "rows": 3},
             ("/v1/prompts", "POST"): {
                 "dataset": target.dataset,
                 "prompts": [{"prompt": "1+1", "answer": "2", "columns": {"a": 1}}],
@@ -167,8 +207,9 @@ class Fuzzer:
             sent.body = self._token()
             sent.headers[b"Content-Type"] = b"application/json"
         elif kind < 0.8:
-            places = list(leaves({k: v for k, v in body.items() if k != "config"}))
-            config = [("config", *at) for at in self._config_keys] if "config" in body else []
+            whole = body.get("config") is self._target.config
+            places = list(leaves({k: v for k, v in body.items() if k != "config" or not whole}))
+            config = [("config", *at) for at in self._config_keys] if whole else []
             at = self._random.choice(config if config and kind < 0.65 else places)
             sent.body = encoded(body, at, self._token())
             sent.what += f" at {'.'.join(map(str, at))}"
