@@ -471,7 +471,10 @@ async def test_recover_keeps_what_lies_before_a_damage_and_changes_nothing_witho
     asked = await asyncio.to_thread(
         CliRunner().invoke, root, ["recover", "--data", str(rewritten)], input="n\n"
     )
-    assert asked.exit_code == 1
+    nobody = await asyncio.to_thread(recovering, rewritten)
+    for done in (asked, nobody):
+        assert done.exit_code == 1
+        assert str(done.exception).startswith("nothing was changed; --yes")
     assert lost in asked.output
     assert contents(rewritten) == before
     assert not list(rewritten.glob("redis.*"))

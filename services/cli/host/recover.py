@@ -111,5 +111,13 @@ def _require_consent(lost: list[str], yes: bool, as_json: bool) -> None:
         raise CliError(f"{'; '.join(lost)}. Nothing was changed: add --yes to accept the loss")
     for sentence in lost:
         out.print(f"lost: {sentence}", markup=False, soft_wrap=True)
-    if not yes and not typer.confirm("Go on without it?"):
-        raise CliError("nothing was changed")
+    if yes:
+        return
+    try:
+        agreed = typer.confirm("Go on without it?")
+    except typer.Abort:
+        # Nobody can be asked, or Ctrl-C.
+        out.print()
+        agreed = False
+    if not agreed:
+        raise CliError("nothing was changed; --yes accepts the loss without a question")
