@@ -79,8 +79,7 @@ def cancel(
         bool,
         typer.Option(
             "--now",
-            help="Wait neither for the step nor for a checkpoint: the steps since the newest "
-            "checkpoint are lost.",
+            help="End it at once. Steps since the newest checkpoint may be lost: it says which.",
         ),
     ] = False,
     as_json: AsJson = False,
