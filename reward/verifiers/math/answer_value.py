@@ -152,7 +152,8 @@ _LAST_REMARK = re.compile(
 _LONGEST_LEAD = 200
 _DENIED_LATER = re.compile(_DENIED_AFTER, re.IGNORECASE)
 _DENIED = re.compile(
-    rf"(?:{_TAKEN_BACK.pattern})(?: (?:be|equal(?: to)?|равен|равна|равно|gleich|igual a))?\.?\s*$",
+    rf"(?:{_TAKEN_BACK.pattern})"
+    r"(?: (?:be|é|è|es|est|ist|equal(?: to)?|равен|равна|равно|gleich|igual a))?\.?\s*$",
     re.IGNORECASE,
 )
 

@@ -133,7 +133,12 @@ def readings(text: str) -> list[str]:
     """Return `text` as LaTeX for the parser, once for each way to understand it.
 
     Empty if the parser would drop a part."""
-    if is_date(text) or _SEVERAL_POINTS.search(text) or text.count("=") > _MOST_EQUATIONS:
+    if (
+        is_date(text)
+        or _SEVERAL_POINTS.search(text)
+        or CROSS.search(text)
+        or text.count("=") > _MOST_EQUATIONS
+    ):
         return []
     text = _SPACE.sub(" ", plain_signs(text).translate(_SIGNS))
     text = SIZES.sub(" ", COLOR.sub("", text))
