@@ -17,9 +17,8 @@ from starlette.types import Scope
 from services.gateway import problems, routes
 from services.gateway.authentication import Authentication, Keyring
 from services.gateway.chains.advance import keep_advancing
-from services.gateway.deletion import remove_deleted
 from services.gateway.dependencies import Dependencies
-from services.gateway.followers import Followers
+from services.gateway.event_followers import Followers
 from services.gateway.openai.errors import BELOW as SESSIONS
 from services.gateway.openai.errors import POLICY, OpenAIErrors
 from services.gateway.policy.limits import OpenCalls
@@ -27,6 +26,7 @@ from services.gateway.previews import Previews
 from services.gateway.references import ReferenceChecks
 from services.gateway.reports import Reports
 from services.gateway.retention import Sizes, keep_pruning
+from services.gateway.run_deletion import remove_deleted
 from services.gateway.sessions.dataset_rows import DatasetRows
 from services.gateway.sessions.turns import Turns
 from services.gateway.settings import GatewaySettings

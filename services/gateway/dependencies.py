@@ -13,7 +13,7 @@ from services.contracts.chains import ChainRecord
 from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
 from services.gateway.authentication import Keyring
-from services.gateway.followers import Followers
+from services.gateway.event_followers import Followers
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.previews import Previews
 from services.gateway.references import ReferenceChecks

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 
-from services.gateway.followers import PIECE
+from services.gateway.event_followers import PIECE
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 from tests.integration.store.scene import record

@@ -6,8 +6,8 @@ from http import HTTPStatus
 import anyio.to_thread
 
 from services.contracts.chains import ChainRecord
-from services.gateway.deletion import delete_run
 from services.gateway.dependencies import Dependencies
+from services.gateway.run_deletion import delete_run
 from services.http import Problem
 
 

@@ -1,7 +1,7 @@
 """`/v1/evaluations`: evaluate any model on a dataset; and the comparison of two evaluations.
 
-Such an evaluation is a run of zero steps (`services/gateway/evaluating.py`): its id is a run's, and
-what a run has it has too: events, cancelling, deletion, answers.
+Such an evaluation is a run of zero steps (`services/gateway/evaluation_submission.py`). Its id is
+a run's, and it has events, cancelling, deletion and answers as a run has.
 """
 
 from http import HTTPStatus
@@ -25,14 +25,14 @@ from services.gateway.dependencies import (
     find_dataset,
     find_run,
 )
-from services.gateway.evaluating import (
+from services.gateway.evaluation_submission import (
     EvaluationSubmission,
     differing,
     evaluation_run,
     is_evaluation,
     resolve_model,
 )
-from services.gateway.routes.evaluations import EvaluationDep, evaluations
+from services.gateway.routes.run_evaluations import EvaluationDep, evaluations
 from services.gateway.routes.runs import detailed, queue
 from services.http import Problem, responses
 

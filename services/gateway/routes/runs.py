@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.diagnosis.queue import queued_verdict
-from services.gateway.deletion import delete_run
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
 from services.gateway.fitting import DryRun, refusals
+from services.gateway.run_deletion import delete_run
 from services.gateway.submission import (
     Accepted,
     RunSubmission,
