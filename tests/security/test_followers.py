@@ -54,7 +54,7 @@ async def test_many_followers_leave_the_api_free_and_get_every_event(
     await queued(store, "many")
     followers = [await Follower(gateway, "many").connect() for _ in range(FOLLOWERS)]
     try:
-        for text in await asyncio.gather(*(one.until("first") for one in followers)):
+        for text in await asyncio.gather(*(follower.until("first") for follower in followers)):
             assert text.startswith("HTTP/1.1 200")
         async with httpx.AsyncClient(
             base_url=gateway.url, headers=gateway.headers, timeout=30
@@ -63,15 +63,15 @@ async def test_many_followers_leave_the_api_free_and_get_every_event(
         assert {answer.status_code for answer in answers} == {200}
 
         await store.events.add("many", "warning", {"message": "second"})
-        await asyncio.gather(*(one.until("second") for one in followers))
-        assert all(one.text.count("event: warning") == 2 for one in followers)
+        await asyncio.gather(*(follower.until("second") for follower in followers))
+        assert all(follower.text.count("event: warning") == 2 for follower in followers)
 
         await store.runs.cancel("many")
-        for text in await asyncio.gather(*(one.until("0\r\n\r\n") for one in followers)):
+        for text in await asyncio.gather(*(follower.until("0\r\n\r\n") for follower in followers)):
             assert '"cancelled"' in text, "the last event comes before the end"
     finally:
-        for one in followers:
-            one.writer.close()
+        for follower in followers:
+            follower.writer.close()
         await store.close()
 
 
@@ -89,11 +89,11 @@ async def test_a_follower_begins_after_the_event_it_names_however_long_ago(
     await first.until(f'"id":"{events[-1].id}"')
     try:
         for start in (3, PIECE, len(events) - 2):
-            one = await Follower(gateway, "long", events[start].id).connect()
-            text = await one.until(f'"id":"{events[-1].id}"')
+            follower = await Follower(gateway, "long", events[start].id).connect()
+            text = await follower.until(f'"id":"{events[-1].id}"')
             ids = [line[4:] for line in text.splitlines() if line.startswith("id: ")]
             assert ids == [event.id for event in events[start + 1 :]]
-            one.writer.close()
+            follower.writer.close()
     finally:
         first.writer.close()
         await store.close()
@@ -108,17 +108,17 @@ async def test_many_runs_may_be_followed_at_once(
         await queued(store, run)
     followers = [await Follower(gateway, run).connect() for run in runs]
     try:
-        await asyncio.gather(*(one.until("first") for one in followers))
+        await asyncio.gather(*(follower.until("first") for follower in followers))
         async with httpx.AsyncClient(
             base_url=gateway.url, headers=gateway.headers, timeout=30
         ) as api:
             assert (await api.get("/v1/runs")).status_code == 200
         for run in runs:
             await store.runs.cancel(run)
-        await asyncio.gather(*(one.until('"cancelled"') for one in followers))
+        await asyncio.gather(*(follower.until('"cancelled"') for follower in followers))
     finally:
-        for one in followers:
-            one.writer.close()
+        for follower in followers:
+            follower.writer.close()
         await store.close()
 
 

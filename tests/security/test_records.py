@@ -189,7 +189,8 @@ def test_a_broken_dataset_is_listed_and_deleted_and_not_trained_on(
     raw.hset(DATASET_NAMES, "broken", "deadbeef")
 
     listed = {
-        one["id"]: one for one in api.get("/v1/datasets").raise_for_status().json()["datasets"]
+        dataset["id"]: dataset
+        for dataset in api.get("/v1/datasets").raise_for_status().json()["datasets"]
     }
     config = {"model": {"path": "org/model"}, "data": {"dataset": "broken"}}
     refused = api.post("/v1/runs", json={"recipe": "grpo", "config": config})

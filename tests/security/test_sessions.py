@@ -103,10 +103,10 @@ def test_scripts_other_sites_and_other_ports_never_get_the_cookie(
     secure = cookie(once("POST", f"{gateway.url}/v1/session", json={"key": key}, headers=headers))
     assert secure.startswith("__Host-headrace-443=")
     assert "secure" in secure.lower().split("; ")
-    for one in (plain, secure):
-        parts = one.lower().split("; ")
+    for header in (plain, secure):
+        parts = header.lower().split("; ")
         assert {"httponly", "samesite=strict", "path=/"} <= {*parts}
-        assert "domain" not in one.lower()
+        assert "domain" not in header.lower()
     token = secure.partition(";")[0]
     shown = {"Host": "train.example", "Cookie": token}
     assert once("GET", f"{gateway.url}/v1/runs", headers=shown).status_code == 200

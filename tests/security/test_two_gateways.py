@@ -63,9 +63,9 @@ def test_uploads_and_deletions_at_both_leave_no_dataset_without_its_rows(
 def test_a_key_that_one_gateway_revokes_opens_the_other_no_more(
     gateways: list[httpx.Client],
 ) -> None:
-    one, other = gateways
-    made = one.post("/v1/keys", json={"name": "mine"}).json()
+    first, second = gateways
+    made = first.post("/v1/keys", json={"name": "mine"}).json()
     shown = {"Authorization": f"Bearer {made['key']}"}
-    assert other.get("/v1/runs", headers=shown).status_code == 200
-    assert one.delete(f"/v1/keys/{made['id']}").status_code == 204
-    assert other.get("/v1/runs", headers=shown).status_code == 401
+    assert second.get("/v1/runs", headers=shown).status_code == 200
+    assert first.delete(f"/v1/keys/{made['id']}").status_code == 204
+    assert second.get("/v1/runs", headers=shown).status_code == 401

@@ -110,8 +110,8 @@ def test_each_step_starts_from_the_one_before_and_a_failed_one_is_resumed(
     ends("failed", "the verifier is broken")
     eventually(lambda: api.get(f"/v1/chains/{id}").json()["state"] == "failed")
     assert api.get(f"/v1/chains/{id}").json()["reason"] == "step rl: the verifier is broken"
-    said = headrace("why", id)
-    assert "step rl: the verifier is broken" in said.stdout
+    shown = headrace("why", id)
+    assert "step rl: the verifier is broken" in shown.stdout
 
     wrong = api.post(f"/v1/chains/{id}/resume", json={"config": {"training": {"max_stepz": 9}}})
     assert "training.max_stepz" in problems(wrong)
@@ -235,12 +235,12 @@ def test_a_refusal_names_step_and_key_and_queues_nothing(
     # The model of the first step has 64 positions.
     long = changed(RL, rollout={"vllm": {"max_model_len": 65}})
     mistyped = changed(SFT, training={"max_stepz": 3})
-    found = problems(chain(mistyped, long, {**RL, "name": "again", "recipe": "demo_grpoo"}))
-    assert set(found) == {"steps.sft.training.max_stepz", "steps.again"}
-    assert "demo_grpo" in found["steps.again"]
-    found = problems(chain(SFT, long))
-    assert list(found) == ["steps.rl.rollout.vllm.max_model_len"]
-    assert "64 positions" in found["steps.rl.rollout.vllm.max_model_len"]
+    refusals = problems(chain(mistyped, long, {**RL, "name": "again", "recipe": "demo_grpoo"}))
+    assert set(refusals) == {"steps.sft.training.max_stepz", "steps.again"}
+    assert "demo_grpo" in refusals["steps.again"]
+    refusals = problems(chain(SFT, long))
+    assert list(refusals) == ["steps.rl.rollout.vllm.max_model_len"]
+    assert "64 positions" in refusals["steps.rl.rollout.vllm.max_model_len"]
     later = changed(RL, model={"path": "step:rl"})
     assert (
         "names no earlier step; there is sft" in problems(chain(SFT, later))["steps.rl.model.path"]
@@ -255,10 +255,12 @@ def test_a_refusal_names_step_and_key_and_queues_nothing(
     assert "step sft trains 5 steps" in problems(chain(short, late))["steps.rl.model.path"]
     assert "two steps are called 'sft'" in chain(SFT, SFT).json()["detail"]
     assert chain(pool="Not a pool").status_code == 422
-    one = {"recipe": "demo_grpo", "config": {"model": {"path": "step:sft"}}}
-    assert "submit both in one chain" in problems(api.post("/v1/runs", json=one))["model.path"]
-    one["config"] = {"model": {"path": "run:none@best"}}
-    refused = problems(api.post("/v1/runs", json=one))["model.path"]
+    submission = {"recipe": "demo_grpo", "config": {"model": {"path": "step:sft"}}}
+    assert (
+        "submit both in one chain" in problems(api.post("/v1/runs", json=submission))["model.path"]
+    )
+    submission["config"] = {"model": {"path": "run:none@best"}}
+    refused = problems(api.post("/v1/runs", json=submission))["model.path"]
     assert "there is no run 'none@best'" in refused
     assert refused.endswith("after @ comes the number of a step: run:RUN@20")
     assert api.get("/v1/chains/chain-none").status_code == 404
@@ -283,10 +285,10 @@ def test_a_dry_run_of_a_chain_says_what_each_step_needs_and_queues_nothing(
 
     file = tmp_path / "sums.yaml"
     file.write_text(json.dumps({"steps": body["steps"]}))
-    said = headrace("submit", str(file), "--dry-run", "--set", "rl.training.max_steps=7")
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.index("step sft") < said.stdout.index("step rl")
-    assert "7 steps" in said.stdout
+    done = headrace("submit", str(file), "--dry-run", "--set", "rl.training.max_steps=7")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.index("step sft") < done.stdout.index("step rl")
+    assert "7 steps" in done.stdout
     assert (redis.zcard(RUNS), redis.hlen(CHAINS)) == before
 
 
@@ -298,9 +300,9 @@ def test_a_chain_ends_where_its_next_step_cannot_be_submitted(
     id = chain(SFT, rl).json()["id"]
 
     async def lose(store: Store) -> None:
-        found = await store.datasets.find("gone")
-        assert found is not None
-        await store.datasets.delete(found.id)
+        dataset = await store.datasets.find("gone")
+        assert dataset is not None
+        await store.datasets.delete(dataset.id)
 
     in_store(lose)
     ends("succeeded")
@@ -320,9 +322,9 @@ def test_a_step_without_improvement_reports_that_it_has_no_best_checkpoint(
     (folder / "metrics.jsonl").write_text('{"step": 5, "validation/best_step": 0.0}\n')
     ends("succeeded")
     eventually(lambda: api.get(f"/v1/chains/{made['id']}").json()["state"] == "failed")
-    said = api.get(f"/v1/chains/{made['id']}").json()["reason"]
-    assert "training has not improved the model" in said
-    assert "keep_checkpoints" not in said
+    reason = api.get(f"/v1/chains/{made['id']}").json()["reason"]
+    assert "training has not improved the model" in reason
+    assert "keep_checkpoints" not in reason
 
 
 # --- kills between steps --------------------------------------------------------------------------

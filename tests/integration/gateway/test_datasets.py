@@ -123,7 +123,7 @@ def test_the_same_rows_with_other_defaults_are_a_conflict_that_keeps_them(
 ) -> None:
     name = f"again-{mappings[0]}"
     row = b'{"question": "1+1", "answer": "#### 2"}'
-    first, other = ({"mapping": one} if one else {} for one in mappings)
+    first, other = ({"mapping": mapping} if mapping else {} for mapping in mappings)
     made = upload(api, name, row, **first)
     refused = upload(api, name, row, **other)
     again = upload(api, name, row, **first)
@@ -257,7 +257,7 @@ def test_prompts_that_cannot_be_used_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "sentence"),
     [
         (b'{"prompt": "a \\ud800 b"}', "prompts.1.prompt holds half of a surrogate pair"),
         (
@@ -273,7 +273,7 @@ def test_prompts_that_cannot_be_used_are_refused(
     ],
 )
 def test_prompts_with_surrogates_or_nan_are_refused(
-    api: httpx.Client, content: bytes, said: str
+    api: httpx.Client, content: bytes, sentence: str
 ) -> None:
     upload(api, "textual", ROWS)
     body = b'{"dataset": "textual", "prompts": [{"prompt": "1+1"}, %b]}' % content
@@ -281,7 +281,7 @@ def test_prompts_with_surrogates_or_nan_are_refused(
     response = api.post("/v1/prompts", content=body, headers={"content-type": "application/json"})
 
     assert response.status_code == 422, response.text
-    assert said in response.json()["detail"]
+    assert sentence in response.json()["detail"]
     assert api.get("/v1/datasets/textual").json()["rows"] == 2
 
 

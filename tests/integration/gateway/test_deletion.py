@@ -128,7 +128,7 @@ def test_no_run_is_submitted_that_needs_one_which_is_being_deleted(
     api: httpx.Client, ended: Any, submit: Any, redis: Redis, need: str
 ) -> None:
     run = ended()
-    before = {one["id"] for one in api.get("/v1/runs?limit=1000").json()["runs"]}
+    before = {run["id"] for run in api.get("/v1/runs?limit=1000").json()["runs"]}
     active = pool_key("default", "active")
 
     redis.set(active, run)
@@ -195,13 +195,13 @@ def test_in_a_terminal_runs_are_named_and_asked_about_before_they_go(
 
     unasked = headrace("rm", first)
     answers = {}
-    for said in ("n", "y"):
+    for answer in ("n", "y"):
         ours, theirs = pty.openpty()
-        os.write(ours, f"{said}\n".encode())
+        os.write(ours, f"{answer}\n".encode())
         done = subprocess.run(
             command, stdin=theirs, env=environment, capture_output=True, text=True, timeout=60
         )
-        answers[said] = (done.returncode, done.stdout, done.stderr)
+        answers[answer] = (done.returncode, done.stdout, done.stderr)
         os.close(ours)
         os.close(theirs)
 
@@ -230,15 +230,15 @@ def test_a_name_that_several_runs_have_deletes_none_of_them(
     api: httpx.Client, ended: Any, headrace: Headrace
 ) -> None:
     first, second = ended(name="namesakes"), ended(name="namesakes")
-    said = f"2 runs are called 'namesakes': name one by its id: {second} (cancelled, "
+    sentence = f"2 runs are called 'namesakes': name one by its id: {second} (cancelled, "
 
     asked = headrace("rm", "namesakes", "--yes")
     sent = api.delete("/v1/runs/namesakes")
 
     assert asked.returncode == 1
-    assert asked.stderr.startswith(f"error: {said}")
+    assert asked.stderr.startswith(f"error: {sentence}")
     assert sent.status_code == 409
-    assert sent.json()["detail"].startswith(said)
+    assert sent.json()["detail"].startswith(sentence)
     assert headrace("rm", first, "--yes").returncode == 0
     assert headrace("rm", "namesakes", "--yes").returncode == 0
     assert api.get(f"/v1/runs/{second}").status_code == 404

@@ -41,9 +41,9 @@ def test_one_metric_is_sent_without_the_others(
     rows = [{"step": 1, "a": 1, "b": 2}, {"evaluation/step": 1, "c": 3}, {"step": 2, "b": 4}]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
-    found = api.get(f"/v1/runs/{run}/metrics?name=a&name=c").json()["metrics"]
+    metrics = api.get(f"/v1/runs/{run}/metrics?name=a&name=c").json()["metrics"]
 
-    assert found == [{"step": 1, "a": 1}, {"evaluation/step": 1, "c": 3}]
+    assert metrics == [{"step": 1, "a": 1}, {"evaluation/step": 1, "c": 3}]
 
 
 def test_events_come_in_order_resume_after_the_last_one_and_end_with_the_run(

@@ -58,7 +58,7 @@ def write_evaluation(data: Path, run: str, statuses: list[str], **fields: Any) -
     ).model_copy(update=fields)
     folder = folder_of(data, run, record.id)
     folder.mkdir(parents=True)
-    write_part(part_path(folder, 1), [answered(row, one) for row, one in enumerate(statuses)])
+    write_part(part_path(folder, 1), [answered(row, status) for row, status in enumerate(statuses)])
     write_result(data, record)
 
 
@@ -104,15 +104,17 @@ def test_an_evaluation_like_another_has_its_options_and_its_own_model(
     other.mkdir()
     (other / "config.json").write_text("{}")
     (other / "tokenizer_config.json").write_text("{}")
-    one = config_of(api, first)
-    two = config_of(api, evaluate(model=str(other), like=first.json()["run"]["id"], verifier=None))
+    config = config_of(api, first)
+    repeated = config_of(
+        api, evaluate(model=str(other), like=first.json()["run"]["id"], verifier=None)
+    )
 
-    assert two["model"]["path"] == str(other)
-    assert two == one | {"model": two["model"]}
+    assert repeated["model"]["path"] == str(other)
+    assert repeated == config | {"model": repeated["model"]}
 
 
 @pytest.mark.parametrize(
-    ("request_", "status", "said"),
+    ("request_", "status", "sentence"),
     [
         ({"dataset": "sum"}, 404, "did you mean 'sums'?"),
         ({"model": "nobody"}, 404, "there is no run 'nobody'"),
@@ -139,14 +141,14 @@ def test_an_evaluation_like_another_has_its_options_and_its_own_model(
     ],
 )
 def test_what_cannot_be_evaluated_is_refused_and_nothing_is_queued(
-    api: httpx.Client, evaluate: Any, request_: dict[str, Any], status: int, said: str
+    api: httpx.Client, evaluate: Any, request_: dict[str, Any], status: int, sentence: str
 ) -> None:
     before = api.get("/v1/evaluations").json()
 
     response = evaluate(**request_)
 
     assert response.status_code == status, response.text
-    assert said in json.dumps(response.json(), ensure_ascii=False)
+    assert sentence in json.dumps(response.json(), ensure_ascii=False)
     assert api.get("/v1/evaluations").json() == before
 
 
@@ -179,10 +181,10 @@ def test_two_evaluations_are_compared_by_row(
     assert "no evaluation on dataset sums that is over" in missing.text
 
     write_evaluation(gateway.data, other, ["wrong"] * 6 + ["correct"] * 2)
-    found = api.get(place, params={"against": "compared-9", "limit": 2}).json()
+    compared = api.get(place, params={"against": "compared-9", "limit": 2}).json()
 
-    assert (found["better"], found["worse"]) == (6, 1)
-    comparison = found["comparison"]
+    assert (compared["better"], compared["worse"]) == (6, 1)
+    comparison = compared["comparison"]
     assert (comparison["metric"], comparison["test"], comparison["rows"]) == (
         "accuracy",
         "mcnemar",
@@ -190,7 +192,7 @@ def test_two_evaluations_are_compared_by_row(
     )
     assert comparison["p"] == pytest.approx(2 * (1 + 7) / 2**7)
     assert [one["row"] for one in comparison["changed"]] == [0, 1]
-    assert "sampling.max_tokens" in found["differ"]
+    assert "sampling.max_tokens" in compared["differ"]
     same = api.get(place, params={"against": f"{other}/000000-sums"}).json()
     assert same["comparison"]["p"] == comparison["p"]
 
@@ -258,9 +260,9 @@ def test_the_command_queues_both_sides_and_compares_what_is_there(
     assert "McNemar's exact test" in shown.stdout
     assert "rows that are better: 1, that are worse: 0" in shown.stdout
     # It waits for the end, which has come.
-    for against, said in (("nobody", "there is no run 'nobody'"), (mine, "it was cancelled")):
+    for against, sentence in (("nobody", "there is no run 'nobody'"), (mine, "it was cancelled")):
         again = headrace("eval", str(model), "sums", "--verifier", "math", "--against", against)
-        assert (again.returncode, said in again.stderr) == (1, True), again.stderr
+        assert (again.returncode, sentence in again.stderr) == (1, True), again.stderr
         newest = api.get("/v1/evaluations").json()["evaluations"][0]["run"]
         assert (newest["id"] not in (mine, other), newest["state"]) == (True, "cancelled")
     assert api.get("/v1/evaluations").json()["evaluations"][0]["run"]["state"] == "cancelled"

@@ -31,7 +31,7 @@ def test_a_submission_and_a_preview_show_rows_as_the_model_reads_them(
     record = submit(config).json()
     dry = api.post("/v1/runs?dry_run=true", json={"recipe": "grpo", "config": config}).json()
     asked = {"recipe": "grpo", "config": config, "start": 38, "rows": 5}
-    found = api.post("/v1/preview", json=asked).json()
+    preview = api.post("/v1/preview", json=asked).json()
     shown = headrace(
         *("preview", "sums", "--model", str(chat_model), "--rows", "1", "--start", "2"),
         *("--set", r"data.template=Q: {prompt}\n####"),
@@ -44,11 +44,11 @@ def test_a_submission_and_a_preview_show_rows_as_the_model_reads_them(
     assert row["tokens"] == len("user\n0+1=" + "\n" + "assistant\n") + 3
     assert api.get(f"/v1/runs/{record['id']}").json()["preview"] == dry["preview"]
     assert dry["preview"] == record["preview"]
-    assert (found["dataset"], found["total"], found["form"]) == ("sums", 40, "chat_template")
-    texts = [one["pieces"][0]["text"] for one in found["rows"]]
+    assert (preview["dataset"], preview["total"], preview["form"]) == ("sums", 40, "chat_template")
+    texts = [row["pieces"][0]["text"] for row in preview["rows"]]
     assert texts == [PROMPT.format("38+1="), PROMPT.format("39+1=")]
     # Nobody scores here.
-    (verdict,) = found["rows"][0]["verdicts"]
+    (verdict,) = preview["rows"][0]["verdicts"]
     assert (verdict["verifier"], verdict["status"]) == ("math", "error")
     assert shown.returncode == 0, shown.stderr
     assert shown.stdout.splitlines()[1:5] == [

@@ -50,9 +50,9 @@ def test_a_run_that_ended_has_a_report_once_and_a_failed_report_is_a_warning_of_
         summaries = store.runs.summaries
 
         async def counted(ids: Sequence[str]) -> Sequence[RunSummary | None]:
-            found = await summaries(ids)
-            read.extend(run.created for run in found if run is not None)
-            return found
+            listed = await summaries(ids)
+            read.extend(run.created for run in listed if run is not None)
+            return listed
 
         monkeypatch.setattr(store.runs, "summaries", counted)
         await reports._write_due()

@@ -98,7 +98,7 @@ def test_judged_answers_are_bounded_and_a_damaged_one_hides_no_other(
     async def add(store: Store) -> None:
         for task in range(40):
             await store.judged.add(run, [SampledAnswer(**answer(0, 1.0, task=task))])
-        assert [one.task for one in await store.judged.newest(run)] == list(range(39, 23, -1))
+        assert [sample.task for sample in await store.judged.newest(run)] == list(range(39, 23, -1))
         await store._redis.lpush(run_key(run, "judged"), b"{}")
         assert len(await store.judged.newest(run)) == 15
 
@@ -129,10 +129,10 @@ def test_in_a_terminal_the_newest_step_stands_last_and_no_answer_commands_it(
     hostile = answer(2, None, completion="\x1b[2J[red]3[/]\x9b1A<eos>", advantage=None)
     written(gateway, run, [answer(1, 1.0), hostile, answer(3, 1.0, own="mine\x1b[2J")])
 
-    said = headrace("samples", run)
+    shown = headrace("samples", run)
 
-    assert said.returncode == 0, said.stderr
-    assert said.stdout.split("\n\n")[0].splitlines() == [
+    assert shown.returncode == 0, shown.stderr
+    assert shown.stdout.split("\n\n")[0].splitlines() == [
         "step 1  reward 1.000 correct  advantage -0.250  2 tokens, stop  row 7, task 10  version 0",
         "  math 1.000  format 0.500",
         "  math: '3' (unmarked) against '3'",
@@ -143,10 +143,10 @@ def test_in_a_terminal_the_newest_step_stands_last_and_no_answer_commands_it(
         "  reference",
         "    3",
     ]
-    assert "step 2  reward – correct  advantage –" in said.stdout
-    assert "a client's prompt 'mine\\x1b[2J', task 30" in said.stdout
-    assert "\\u001b[2J[red]3[/]\\u009b1A<eos>" in said.stdout
-    assert "\x1b" not in said.stdout
+    assert "step 2  reward – correct  advantage –" in shown.stdout
+    assert "a client's prompt 'mine\\x1b[2J', task 30" in shown.stdout
+    assert "\\u001b[2J[red]3[/]\\u009b1A<eos>" in shown.stdout
+    assert "\x1b" not in shown.stdout
     newest = headrace("samples", run, "--json", "--step", "2").stdout
     assert json.loads(newest)["samples"] == [hostile]
     assert headrace("samples", run, "--step", "1").stdout.startswith("step 1  reward 1.000")
@@ -155,10 +155,10 @@ def test_in_a_terminal_the_newest_step_stands_last_and_no_answer_commands_it(
 def test_a_run_without_answers_yet_is_explained_in_words(
     headrace: Headrace, run: str, tmp_path: Path
 ) -> None:
-    said = headrace("samples", run, "--step", "3")
+    shown = headrace("samples", run, "--step", "3")
 
-    assert said.returncode == 0
-    assert said.stdout.startswith("no answers of step 3: they are kept when they are judged")
+    assert shown.returncode == 0
+    assert shown.stdout.startswith("no answers of step 3: they are kept when they are judged")
     assert headrace("samples", "nobody").returncode == 1
 
 
@@ -191,10 +191,10 @@ def test_answers_of_an_evaluation_are_browsed_by_page_verdict_and_category(
     told = evaluated.model_dump(mode="json")
     assert api.get(path).json() == {"run": run, "evaluations": [told]}
     assert api.get(f"{path}/000002-test").json() == told
-    found = api.get(f"{path}/000002-test/answers?limit=2").json()
-    assert (found["evaluation"], found["total"]) == (told, 3)
-    assert [row["row"] for row in found["rows"]] == [0, 1]
-    assert found["rows"][1]["samples"][1] | {"components": {}} == {
+    page = api.get(f"{path}/000002-test/answers?limit=2").json()
+    assert (page["evaluation"], page["total"]) == (told, 3)
+    assert [row["row"] for row in page["rows"]] == [0, 1]
+    assert page["rows"][1]["samples"][1] | {"components": {}} == {
         "text": "correct 1", "tokens": 11, "truncated": False, "reward": 1.0, "status": "correct",
         "components": {}, "reasons": {"exact": "compared with 1"},
     }  # fmt: skip

@@ -78,7 +78,7 @@ def test_a_link_out_of_the_volume_is_not_followed(
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "status", "said"),
+    ("method", "path", "status", "sentence"),
     [
         ("GET", "/v2/runs", 404, "there is nothing at /v2/runs"),
         ("PUT", "/v1/runs", 405, "it takes GET, POST"),
@@ -88,14 +88,14 @@ def test_a_link_out_of_the_volume_is_not_followed(
     ],
 )
 def test_every_error_is_a_problem_document(
-    api: httpx.Client, method: str, path: str, status: int, said: str
+    api: httpx.Client, method: str, path: str, status: int, sentence: str
 ) -> None:
     response = api.request(method, path)
 
     assert response.headers["content-type"] == "application/problem+json"
     body = response.json()
     assert (response.status_code, body["status"]) == (status, status)
-    assert said in body["detail"]
+    assert sentence in body["detail"]
     assert body["instance"] == path.partition("?")[0]
 
 
@@ -139,10 +139,10 @@ def test_the_page_brings_all_it_needs(api: httpx.Client) -> None:
     assert "http" not in page.text.replace("http-equiv", "")
     asked = re.findall(r'(?:src|href)="(web/[^"]+)"', page.text)
     for name in asked:
-        found = api.get(f"/{name}")
-        assert found.status_code == 200, name
-        imported = re.findall(r'from "./(.+)"', found.text) if name.endswith("s") else []
-        asked += [f"web/{one}" for one in imported if f"web/{one}" not in asked]
+        file = api.get(f"/{name}")
+        assert file.status_code == 200, name
+        imported = re.findall(r'from "./(.+)"', file.text) if name.endswith("s") else []
+        asked += [f"web/{script}" for script in imported if f"web/{script}" not in asked]
     scripts = {"answers", "api", "app", "chains", "chart", "dom", "evaluations", "run"}
     assert {f"web/{name}.js" for name in scripts} < {*asked}
     assert api.get("/web/../settings.py").status_code == 404
@@ -234,6 +234,6 @@ def test_the_api_page_needs_no_other_host(api: httpx.Client) -> None:
 def test_a_gateway_stops_with_exit_code_0(
     tmp_path: Path, redis_server: RedisServer, number: int
 ) -> None:
-    one = GatewayProcess(tmp_path / "data", redis_server.url)
-    assert one.stop(number) == 0
-    assert "Traceback" not in one.said
+    process = GatewayProcess(tmp_path / "data", redis_server.url)
+    assert process.stop(number) == 0
+    assert "Traceback" not in process.said

@@ -21,12 +21,12 @@ def test_why_is_words_first_and_everything_as_json(
 ) -> None:
     run = queued(headrace, "--set", f"model.path={model}", "--pool", POOL)
 
-    said = headrace("why", run)
+    shown = headrace("why", run)
 
-    assert said.returncode == 0, said.stderr
-    first, *_ = said.stdout.splitlines()
+    assert shown.returncode == 0, shown.stderr
+    first, *_ = shown.stdout.splitlines()
     assert first == f"no learner: it is queued, and no learner serves pool '{POOL}'"
-    assert "learner: none is alive" in said.stdout
+    assert "learner: none is alive" in shown.stdout
 
     given(in_store, lambda s: s.pools.lock(POOL, lock_token("box", 7, 0), 10))
     given(in_store, lambda s: s.runs.take(POOL))
@@ -37,17 +37,17 @@ def test_why_is_words_first_and_everything_as_json(
     computation = {"attention": "flash attention in blocks: the learner computes on a cpu"}
     given(in_store, lambda s: s.runs.update(run, 1, {"computation": computation}))
 
-    found = json.loads(headrace("why", run, "--json").stdout)
-    said = headrace("why", run)
+    why = json.loads(headrace("why", run, "--json").stdout)
+    shown = headrace("why", run)
 
-    assert found["run"] == run
-    assert found["workers"][0]["restarts"] == 2
-    assert found["remarks"][0]["text"] == "no room"
-    assert found["learner"]["host"] == "box"
-    assert "learner: on box (pid 7)" in said.stdout
-    assert "w: no room" in said.stdout
-    assert found["computation"] == computation
-    assert "attention: flash attention in blocks: the learner computes on a cpu" in said.stdout
+    assert why["run"] == run
+    assert why["workers"][0]["restarts"] == 2
+    assert why["remarks"][0]["text"] == "no room"
+    assert why["learner"]["host"] == "box"
+    assert "learner: on box (pid 7)" in shown.stdout
+    assert "w: no room" in shown.stdout
+    assert why["computation"] == computation
+    assert "attention: flash attention in blocks: the learner computes on a cpu" in shown.stdout
 
 
 def test_a_run_that_there_is_not_is_one_sentence(headrace: Headrace) -> None:

@@ -82,7 +82,7 @@ def test_only_a_chain_that_failed_or_was_cancelled_goes_on_with_the_same_step() 
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "meant"),
     [
         ("step:sft", ("sft", "last")),
         ("step:sft@best", ("sft", "best")),
@@ -93,9 +93,9 @@ def test_only_a_chain_that_failed_or_was_cancelled_goes_on_with_the_same_step() 
     ],
 )
 def test_a_model_may_be_what_an_earlier_step_makes(
-    path: object, found: tuple[str, str] | None
+    path: object, meant: tuple[str, str] | None
 ) -> None:
-    assert referred(path) == found
+    assert referred(path) == meant
 
 
 @pytest.mark.parametrize("other", ["critic", "teacher"])
@@ -104,9 +104,9 @@ def test_policy_and_critic_or_teacher_may_start_from_a_step(other: str) -> None:
         "model": {"path": "step:a", "dtype": "auto"},
         "algorithm": {other: {"path": "step:b"}, "loss": {}},
     }
-    found = references(config)
-    assert found == {"model.path": "step:a", f"algorithm.{other}.path": "step:b"}
-    resolved = with_paths(config, dict.fromkeys(found, "run:x@1"))
+    paths = references(config)
+    assert paths == {"model.path": "step:a", f"algorithm.{other}.path": "step:b"}
+    resolved = with_paths(config, dict.fromkeys(paths, "run:x@1"))
     assert resolved["model"] == {"path": "run:x@1", "dtype": "auto"}
     assert resolved["algorithm"] == {other: {"path": "run:x@1"}, "loss": {}}
     assert references({"model": {"source": "scratch"}}) == {}

@@ -19,8 +19,8 @@ IDS = st.sets(st.integers(0, 2**24 - 1), max_size=5)
 def test_a_sampling_mask_is_read_back_from_its_bytes(supports: list[set[int]]) -> None:
     kept = SamplingMask.of([list(support) for support in supports])
     back = SamplingMask.unpack(len(supports), kept.pack())
-    found = [back.cut(i, i + 1).ids.tolist() for i in range(len(supports))]
-    assert found == [sorted(support) for support in supports]
+    candidates = [back.cut(i, i + 1).ids.tolist() for i in range(len(supports))]
+    assert candidates == [sorted(support) for support in supports]
 
 
 def test_a_token_that_was_not_sampled_has_no_candidates() -> None:

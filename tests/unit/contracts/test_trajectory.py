@@ -92,10 +92,10 @@ def test_a_group_is_encoded_as_fixed_bytes() -> None:
 
 
 def test_fixed_bytes_are_decoded_as_the_group() -> None:
-    found = decode(GOLDEN)
-    assert found.header == decode_header(GOLDEN) == GROUP.header
+    decoded = decode(GOLDEN)
+    assert decoded.header == decode_header(GOLDEN) == GROUP.header
     for array in fields(TrajectoryGroup)[1:]:
-        np.testing.assert_array_equal(getattr(found, array.name), getattr(GROUP, array.name))
+        np.testing.assert_array_equal(getattr(decoded, array.name), getattr(GROUP, array.name))
 
 
 def routed_group(experts: int = 200, routed: tuple[int, ...] = (0, 1)) -> TrajectoryGroup:
@@ -111,11 +111,11 @@ def test_recorded_routing_costs_a_byte_or_two_for_each_layer_and_expert(
 ) -> None:
     group = routed_group(experts)
     blob = encode(group)
-    found = decode(blob)
-    assert found.experts is not None
-    assert found.experts.dtype.itemsize == width
-    np.testing.assert_array_equal(found.experts, group.experts)
-    np.testing.assert_array_equal(found.routed, [0, 1])
+    decoded = decode(blob)
+    assert decoded.experts is not None
+    assert decoded.experts.dtype.itemsize == width
+    np.testing.assert_array_equal(decoded.experts, group.experts)
+    np.testing.assert_array_equal(decoded.routed, [0, 1])
     plain = len(encode(replace(group, experts=None, routed=None)))
     # Two names in the index, and what they stand for.
     assert 18 * width + 8 < len(blob) - plain < 18 * width + 8 + 150
@@ -160,12 +160,14 @@ def test_a_mask_that_is_shorter_than_its_tokens_is_refused() -> None:
 
 
 def test_another_version_s_group_is_refused_by_name() -> None:
-    said = "group has schema 2, this process reads 1: run the same version of Headrace everywhere"
-    with pytest.raises(SchemaMismatch, match=said):
+    sentence = (
+        "group has schema 2, this process reads 1: run the same version of Headrace everywhere"
+    )
+    with pytest.raises(SchemaMismatch, match=sentence):
         decode(GOLDEN.replace(b"\xa6schema\x01", b"\xa6schema\x02"))
     # Whatever else that version's header holds.
     header = msgspec.msgpack.encode({"schema": 2, "tasks": [1, 2]})
-    with pytest.raises(SchemaMismatch, match=said):
+    with pytest.raises(SchemaMismatch, match=sentence):
         decode_header(struct.pack("<I", len(header)) + header)
 
 

@@ -17,7 +17,7 @@ SFT: dict[str, Any] = {"type": "sft", "model": {"path": "m"}, "data": {"dataset"
 TRAINING = {"checkpoint_every": 10, "keep_checkpoints": 2}
 
 
-def said(raw: dict[str, Any], step: int, last: int | None = 45) -> str:
+def lacking(raw: dict[str, Any], step: int, last: int | None = 45) -> str:
     config = parse_config(raw | {"training": TRAINING})
     record = SimpleNamespace(max_steps=last)
     return lacks(cast(Any, SimpleNamespace(config=config, record=record)), step) or ""
@@ -25,7 +25,7 @@ def said(raw: dict[str, Any], step: int, last: int | None = 45) -> str:
 
 @pytest.mark.parametrize("step", [40, 45])
 def test_a_checkpoint_that_is_kept_may_be_named(step: int) -> None:
-    assert said(RL, step) == ""
+    assert lacking(RL, step) == ""
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_a_checkpoint_that_is_kept_may_be_named(step: int) -> None:
     ],
 )
 def test_a_checkpoint_that_will_not_exist_is_refused_at_submission(step: int, reason: str) -> None:
-    assert reason in said(RL, step)
-    assert reason in said(SFT | {"validation": {"share": 0}}, step)
+    assert reason in lacking(RL, step)
+    assert reason in lacking(SFT | {"validation": {"share": 0}}, step)
 
 
 def test_a_checkpoint_that_may_be_kept_is_not_refused() -> None:
     # Steps that are validated may be the best; of epochs nobody knows the last step yet.
-    assert said(SFT | {"validation": {"every": 6}}, 12) == ""
-    assert "keeps 2 of all" in said(SFT | {"validation": {"every": 6}}, 10)
-    assert said(RL, 7, last=None) == ""
+    assert lacking(SFT | {"validation": {"every": 6}}, 12) == ""
+    assert "keeps 2 of all" in lacking(SFT | {"validation": {"every": 6}}, 10)
+    assert lacking(RL, 7, last=None) == ""

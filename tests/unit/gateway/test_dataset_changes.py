@@ -94,7 +94,7 @@ async def test_a_dataset_that_is_uploaded_while_another_gateway_deletes_it_has_i
     await uploads[0]
     (there,) = deps.store.datasets.records.values()
     assert deps.volume.path(there.segments[0].file).exists()
-    assert [one.id for one in kept_datasets(deps.volume.root)] == [there.id]
+    assert [record.id for record in kept_datasets(deps.volume.root)] == [there.id]
 
 
 @pytest.mark.parametrize("kind", ["upload", "prompts"])

@@ -31,7 +31,7 @@ def segment(root: Path, *prompts: str) -> DatasetSegment:
 
 
 def record(*segments: DatasetSegment, id: str = "d") -> DatasetRecord:
-    rows = sum(one.rows for one in segments)
+    rows = sum(segment.rows for segment in segments)
     return DatasetRecord(id=id, name=id, rows=rows, created=1.0, segments=list(segments))
 
 

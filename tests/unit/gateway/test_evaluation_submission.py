@@ -63,13 +63,13 @@ def test_a_runs_prompts_sampling_and_rewards_are_used_on_a_dataset_without_its_o
 
 
 def test_a_dataset_with_its_own_is_asked_the_same_of_every_model() -> None:
-    one, two, three = (config_of(KNOWN, run) for run in (RL, SFT, None))
+    of_rl, of_sft, of_folder = (config_of(KNOWN, run) for run in (RL, SFT, None))
 
-    for config in (one, two, three):
+    for config in (of_rl, of_sft, of_folder):
         assert "####" in config["data"]["template"]
         assert [reward["verifier"] for reward in config["rewards"]] == ["math"]
         assert config["evaluation"]["temperature"] == 0.0
-    assert two["data"]["system"] == "Be."
+    assert of_sft["data"]["system"] == "Be."
 
 
 def test_what_the_request_says_goes_first() -> None:

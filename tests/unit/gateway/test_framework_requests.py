@@ -58,7 +58,7 @@ FRAMEWORKS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict
         },
         ASKED,
         SAMPLED,
-        {**SAMPLED, "tool_calls": [{"type": "function", **one} for one in SAMPLED["tool_calls"]]},
+        {**SAMPLED, "tool_calls": [{"type": "function", **call} for call in SAMPLED["tool_calls"]]},
     ),
     "langchain, a call without arguments": (
         {"stream": False, "tools": [tool()]},
@@ -134,7 +134,7 @@ def test_what_a_framework_sends_back_continues_the_conversation(framework: str) 
     first = chat_call({"model": "policy", "messages": [question], **options}, SAMPLING)
     assert policy_call("chat", {"messages": [question], **options}, None, 1000).call == first
     history = chat_histories(first.tools, [*first.messages, answer])[-1]
-    results = [{**RESULT, "tool_call_id": one["id"]} for one in answer.get("tool_calls", [])]
+    results = [{**RESULT, "tool_call_id": call["id"]} for call in answer.get("tool_calls", [])]
     follows = results or [ASKED]
     body = {"model": "policy", "messages": [question, sent_back, *follows], **options}
     second = chat_call(body, SAMPLING)
@@ -147,9 +147,9 @@ def test_smolagents_writes_its_calls_as_text_and_so_begins_another_conversation(
     first = chat_call({"messages": [task], **options}, SAMPLING)
     history = chat_histories(first.tools, [*first.messages, CALLED])[-1]
     text = "Calling tools:\n[{'id': 'call-0', 'type': 'function', 'function': {'name': 'add', …}}]"
-    said = {"role": "assistant", "content": [{"type": "text", "text": text}]}
+    answer_in_parts = {"role": "assistant", "content": [{"type": "text", "text": text}]}
     seen = {"role": "user", "content": [{"type": "text", "text": "Observation:\n62"}]}
-    second = chat_call({"messages": [task, said, seen], **options}, SAMPLING)
+    second = chat_call({"messages": [task, answer_in_parts, seen], **options}, SAMPLING)
     ((items, other),) = beginnings(second, [])
     assert (items, other != history) == (2, True)
 
@@ -163,13 +163,13 @@ def test_smolagents_writes_its_calls_as_text_and_so_begins_another_conversation(
     ],
 )
 def test_an_answer_with_another_text_begins_another_conversation(sampled: str, sent: str) -> None:
-    one, other = ({"role": "assistant", "content": text} for text in (sampled, sent))
-    assert chat_histories([], [ASKED, one])[-1] != chat_histories([], [ASKED, other])[-1]
+    recorded, other = ({"role": "assistant", "content": text} for text in (sampled, sent))
+    assert chat_histories([], [ASKED, recorded])[-1] != chat_histories([], [ASKED, other])[-1]
 
 
 def test_the_name_of_one_who_asks_counts() -> None:
-    one, other = chat_histories([], [ASKED]), chat_histories([], [{**ASKED, "name": "me"}])
-    assert one != other
+    unnamed, named = chat_histories([], [ASKED]), chat_histories([], [{**ASKED, "name": "me"}])
+    assert unnamed != named
 
 
 def test_one_call_at_a_time_is_another_request() -> None:
@@ -181,7 +181,7 @@ def test_one_call_at_a_time_is_another_request() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "reason"),
     [
         ("reasoning_effort", "low", "the run renders its prompts with no reasoning_effort"),
         ("n", 2, "a request has one answer here"),
@@ -189,6 +189,6 @@ def test_one_call_at_a_time_is_another_request() -> None:
         ("frequency_penalty", 0.5, "training accounts for whole samples of the policy alone"),
     ],
 )
-def test_a_refused_option_says_why(option: str, value: Any, said: str) -> None:
-    with pytest.raises(SessionProblem, match=f"{option}: {said}"):
+def test_a_refused_option_says_why(option: str, value: Any, reason: str) -> None:
+    with pytest.raises(SessionProblem, match=f"{option}: {reason}"):
         chat_call({"messages": [ASKED], option: value}, SAMPLING)

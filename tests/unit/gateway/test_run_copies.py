@@ -31,4 +31,4 @@ async def test_a_run_deleted_while_its_copy_is_written_leaves_no_copy(
         volume=Volume(tmp_path), store=SimpleNamespace(runs=SimpleNamespace(get=get))
     )
     await keep_record(deps, RUN.id)
-    assert [one.id for one in kept_runs(tmp_path)] == ["r"] * (looks == 2)
+    assert [record.id for record in kept_runs(tmp_path)] == ["r"] * (looks == 2)

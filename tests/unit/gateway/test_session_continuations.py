@@ -91,7 +91,7 @@ def test_arguments_that_were_parsed_and_written_again_continue_the_conversation(
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("arguments", "other"),
     [
         ('{"a": 1}', '{"a": 2}'),
         ('"4"', "4"),
@@ -102,17 +102,21 @@ def test_arguments_that_were_parsed_and_written_again_continue_the_conversation(
         ("[" * 500 + "]" * 500, " " + "[" * 500 + "]" * 500),
     ],
 )
-def test_other_arguments_are_another_conversation(one: str, other: str) -> None:
-    assert chat_histories([], [called(one)]) != chat_histories([], [called(other)])
+def test_other_arguments_are_another_conversation(arguments: str, other: str) -> None:
+    assert chat_histories([], [called(arguments)]) != chat_histories([], [called(other)])
 
 
 def test_the_longest_conversation_is_continued_and_an_edit_forks_before_it() -> None:
-    said: list[Any] = [*ASKED, {"role": "assistant", "content": "4"}]
-    longer = [*said, {"role": "user", "content": "sure?"}, {"role": "assistant", "content": "yes"}]
-    known = {chat_histories([], said)[-1]: [0], chat_histories([], longer)[-1]: [0, 2]}
+    conversation: list[Any] = [*ASKED, {"role": "assistant", "content": "4"}]
+    longer = [
+        *conversation,
+        {"role": "user", "content": "sure?"},
+        {"role": "assistant", "content": "yes"},
+    ]
+    known = {chat_histories([], conversation)[-1]: [0], chat_histories([], longer)[-1]: [0, 2]}
     thanks = {"role": "user", "content": "thanks"}
     assert continues(chat(messages=[*longer, thanks]), known) == (4, [0, 2])
-    assert continues(chat(messages=[*said, thanks]), known) == (2, [0])
+    assert continues(chat(messages=[*conversation, thanks]), known) == (2, [0])
     edited = [*longer[:3], {"role": "assistant", "content": "no"}, thanks]
     assert continues(chat(messages=edited), known) == (2, [0])
 
