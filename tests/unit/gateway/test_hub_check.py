@@ -54,3 +54,21 @@ def test_without_the_hub_only_its_cache_has_models(tmp_path: Path) -> None:
 
     assert cached == ""
     assert requests + more == []
+
+
+def test_a_redirect_to_another_host_gets_no_token(tmp_path: Path) -> None:
+    requests = []
+
+    def hub(request: httpx.Request) -> httpx.Response:
+        requests.append(request)
+        elsewhere = {"Location": "http://elsewhere.example/"}
+        return httpx.Response(200 if len(requests) > 1 else 307, headers=elsewhere)
+
+    async def ask() -> str:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(hub)) as http:
+            return await why_not_on_hub(
+                http, "org/model", {"HF_HOME": str(tmp_path), "HF_TOKEN": "t"}
+            )
+
+    assert asyncio.run(ask()) == ""
+    assert [request.headers.get("Authorization") for request in requests] == ["Bearer t", None]
