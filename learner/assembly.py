@@ -21,7 +21,7 @@ from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.errors import UnusableModel
 from learner.model.compiling import compiles, make_trainable
-from learner.model.loading.lora import base_of, check_files, load_policy
+from learner.model.loading.lora import PolicyFolders, base_of, check_files, load_policy
 from learner.model.loading.models import (
     LoadedModel,
     load_critic,
@@ -77,7 +77,7 @@ def prepare(record: RunRecord, config: Config, environment: RunEnvironment) -> T
     if isinstance(model, ScratchModel) and start.folder is None:
         start = replace(start, merges=trained_merges(config, model, environment))
     plan = agreed_plan(
-        with_known_dtype(start),
+        start.config,
         ranks,
         lambda: described(start, environment),
         lambda: known_workers(environment.store.workers()),
@@ -113,16 +113,16 @@ class RunStart:
     """The model and the progress that a run starts or resumes from."""
 
     config: Config
-    base: str
-    """The model that the run's first step started from. It may be missing if there is a checkpoint.
-    Empty if the run makes a model from scratch."""
-    model_folder: Path
-    """The run's model folder, which may not exist yet."""
+    """The config, with the type that the run has already published, if any."""
+    folders: PolicyFolders
     progress: TrainingProgress
-    folder: Path | None
-    """The checkpoint, if there is one."""
     merges: str = ""
     """The tokenizer that the run has trained, if any."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The checkpoint, if there is one."""
+        return self.folders.checkpoint
 
 
 def find_start(
@@ -156,7 +156,11 @@ def find_start(
         base = found_again(progress.base_model, volume)
         progress = replace(progress, lineages=lineages, base_model=base)
         log.info("resuming", run=record.id, step=progress.step, checkpoint=folder.name)
-    return RunStart(config, base, volume.path(f"runs/{record.id}/model"), progress, folder)
+    folders = PolicyFolders(base, volume.path(f"runs/{record.id}/model"), folder)
+    if isinstance(config.model, PretrainedModel):
+        model = with_dtype(config.model, folders.run)
+        config = config.model_copy(update={"model": model})
+    return RunStart(config, folders, progress)
 
 
 def found_again(base: str, volume: Volume) -> str:
@@ -175,10 +179,7 @@ def check_base(start: RunStart, ranks: Ranks) -> None:
     model = start.config.model
     if not isinstance(model, PretrainedModel) or model.lora is None:
         return
-    base = base_of(
-        with_dtype(model, start.model_folder), start.base, start.model_folder, start.folder
-    )
-    check_files(Path(base), RankPart(ranks.rank, ranks.size))
+    check_files(Path(base_of(model, start.folders)), RankPart(ranks.rank, ranks.size))
 
 
 def gone_on(progress: TrainingProgress, run: str) -> TrainingProgress:
@@ -202,17 +203,9 @@ def trained_merges(config: Config, model: ScratchModel, environment: RunEnvironm
     return merges.decode()
 
 
-def with_known_dtype(start: RunStart) -> Config:
-    """Return the config with the type that the run has already published, if any."""
-    model = start.config.model
-    if isinstance(model, ScratchModel):
-        return start.config
-    return start.config.model_copy(update={"model": with_dtype(model, start.model_folder)})
-
-
 def described(start: RunStart, environment: RunEnvironment) -> Model | None:
     """Describe the models that training starts from, for the estimate."""
-    config = with_known_dtype(start)
+    config = start.config
     if isinstance(config.model, ScratchModel):
         return Model(scratch_shape(config.model), half=True)
     another = None
@@ -221,7 +214,7 @@ def described(start: RunStart, environment: RunEnvironment) -> Model | None:
     scorers = Scorers()
     if isinstance(config, RLConfig):
         scorers = find_scorers(config, environment)
-    path = str(start.folder or start.base)
+    path = str(start.folder or start.folders.start)
     return known_model(path, config.model, another, scorers.teacher, scorers.reference)
 
 
@@ -309,8 +302,8 @@ def load_trained(start: RunStart, ranks: Ranks, sharded: bool) -> LoadedModel:
         if folder is None:
             return make_model(model, config.training.seed, ranks.device, start.merges)
         model = PretrainedModel(path=str(folder), dtype=model.dtype)
-    known, seed = with_dtype(model, start.model_folder), config.training.seed
-    return load_policy(known, start.base, start.model_folder, folder, seed, ranks.device, sharing)
+        model = with_dtype(model, start.folders.run)
+    return load_policy(model, start.folders, config.training.seed, ranks.device, sharing)
 
 
 def add_models(

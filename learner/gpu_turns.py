@@ -171,26 +171,25 @@ def training_gpu(
 def still(state: TrainingState) -> Iterator[torch.Tensor]:
     """Yield the tensors of `state` on the policy's device that training does not change, each once,
     except those that `training.offload` keeps on the host."""
-    yield from (
-        parameter for parameter in state.loaded.model.parameters() if not parameter.requires_grad
-    )
+    yield from (p for p in state.loaded.model.parameters() if not p.requires_grad)
     yield from _of_copies(state, follow=False)
 
 
 def changing(state: TrainingState) -> Iterator[torch.Tensor]:
     """Yield the tensors of `state` on the policy's device that training changes, each once, except
     those that `training.offload` keeps on the host."""
-    yield from (
-        parameter for parameter in state.loaded.model.parameters() if parameter.requires_grad
-    )
+    yield from (p for p in state.loaded.model.parameters() if p.requires_grad)
     yield from _of_copies(state, follow=True)
+    critic, states = state.critic, []
+    if critic and not critic.offloaded_weights:
+        yield from critic.model.parameters()
     if not state.offloads:
-        yield from _on(state, state.optimizers.state().values())
-    if critic := state.critic:
-        if not critic.offloaded_weights:
-            yield from critic.model.parameters()
-        if not critic.offloaded_state:
-            yield from _on(state, critic.optimizers.state().values())
+        states.append(state.optimizers.state())
+    if critic and not critic.offloaded_state:
+        states.append(critic.optimizers.state())
+    # Some optimizers count their steps on the host.
+    device = state.loaded.model.device
+    yield from (t for each in states for t in each.values() if t.device == device)
 
 
 def _of_copies(state: TrainingState, follow: bool) -> Iterator[torch.Tensor]:
@@ -201,9 +200,3 @@ def _of_copies(state: TrainingState, follow: bool) -> Iterator[torch.Tensor]:
             continue
         if (copy.following is not None) == follow:
             yield from copy.logprobs.model.parameters()
-
-
-def _on(state: TrainingState, tensors: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield the tensors on the policy's device. Some optimizers count their steps on the host."""
-    device = state.loaded.model.device
-    return (tensor for tensor in tensors if tensor.device == device)

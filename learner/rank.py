@@ -132,7 +132,7 @@ def connect(settings: Settings, stop: threading.Event) -> StoreThread:
 def agree_on_start(ranks: Ranks, thread: StoreThread, settings: Settings) -> int:
     """Have rank 0 take the pool, and tell every rank whether it could. Returns an exit code."""
     code = 0
-    gpus = [gpu for message in ranks.gather(described_device(ranks)) for gpu in decoded(message)]
+    gpus = gathered_gpus(ranks)
 
     def devices() -> LearnerDevices:
         host = described_host(ranks.local_size)
@@ -161,16 +161,12 @@ def described_host(ranks: int) -> LearnerHost:
     )
 
 
-def described_device(ranks: Ranks) -> bytes:
-    """Return this rank's GPU as JSON, or nothing on a CPU."""
-    if ranks.device.type != "cuda":
-        return b""
-    return gpu_of(ranks.device).model_dump_json().encode()
-
-
-def decoded(message: bytes) -> list[GPUDevice]:
-    """Decode a message of `described_device`. Return an empty list for a rank on a CPU."""
-    return [GPUDevice.model_validate_json(message)] if message else []
+def gathered_gpus(ranks: Ranks) -> list[GPUDevice]:
+    """Return the GPUs of all ranks. A rank on a CPU has none."""
+    message = b""
+    if ranks.device.type == "cuda":
+        message = gpu_of(ranks.device).model_dump_json().encode()
+    return [GPUDevice.model_validate_json(each) for each in ranks.gather(message) if each]
 
 
 def serve(

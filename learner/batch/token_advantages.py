@@ -49,7 +49,8 @@ def set_returns(
         case SequenceValue():
             by_sample = [_over_value(sample, scale) for sample in samples]
         case ReverseKL():
-            by_sample = [_to_teacher(sample) for sample in samples]
+            # log π_teacher − log π_prox
+            by_sample = [(known(s.teacher_logprobs) - policy_logprobs(s)).double() for s in samples]
         case _:
             return
     for sample, advantages in zip(samples, by_sample, strict=True):
@@ -79,11 +80,6 @@ def _over_value(sample: TrainingSample, scale: Scale) -> torch.Tensor:
     sample.returns = torch.tensor([sample.advantage], dtype=torch.float64)
     advantage = sample.returns - scale.value(known(sample.values)[-1:])
     return advantage.expand(len(sample.sampler_logprobs))
-
-
-def _to_teacher(sample: TrainingSample) -> torch.Tensor:
-    """Return the advantages [k]: log π_teacher − log π_prox of each token."""
-    return (known(sample.teacher_logprobs) - policy_logprobs(sample)).double()
 
 
 def token_rewards(sample: TrainingSample, objective: Objective) -> torch.Tensor:

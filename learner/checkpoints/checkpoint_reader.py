@@ -1,11 +1,11 @@
 """Read checkpoints: verify them first, then load them on any number of ranks, each rank its
 rows."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
@@ -13,10 +13,9 @@ from torch.distributed.tensor import DTensor
 
 from learner.checkpoints.checkpoint_writer import COPY, OPTIMIZER, RANDOM, STATE
 from learner.errors import RunCannotGoOn
-from learner.objective.baselines import Baselines, Mean
 from learner.optim.optimizers import Optimizers
 from learner.slices import WHOLE, RankPart, as_slice, row_range, rows_of
-from learner.state import SCHEMA, SupervisedProgress, TrainingProgress
+from learner.state import SCHEMA, TrainingProgress
 from services.contracts.schema import require_schema
 from services.volume import DamagedFile, check_file
 from services.volume.checkpoint import listed_files
@@ -31,21 +30,13 @@ def verify(folder: Path, part: RankPart = WHOLE) -> TrainingProgress:
     UnusableCheckpoint, which names the problem, and SchemaMismatch."""
     check_listed(folder, part)
     try:
-        raw = json.loads((folder / STATE).read_text())
+        raw = msgspec.json.decode((folder / STATE).read_bytes())
+        require_schema(f"checkpoint {folder.name}", raw.get("schema"), SCHEMA)
+        return msgspec.convert(raw, TrainingProgress)
     except FileNotFoundError as error:
         raise UnusableCheckpoint(f"checkpoint {folder.name} lacks {STATE}") from error
-    except ValueError as error:
+    except (msgspec.MsgspecError, AttributeError, UnicodeDecodeError) as error:
         raise UnusableCheckpoint(f"checkpoint {folder.name} is damaged: {error}") from error
-    require_schema(f"checkpoint {folder.name}", raw.get("schema"), SCHEMA)
-    raw["lineages"] = [(str(name), int(began)) for name, began in raw["lineages"]]
-    if "critic_moments" in raw:
-        raw["critic_moments"] = tuple(raw["critic_moments"])
-    if "baselines" in raw:
-        keys = {key: Mean(*mean) for key, mean in raw["baselines"]["keys"].items()}
-        raw["baselines"] = Baselines(Mean(*raw["baselines"]["overall"]), keys)
-    if raw.get("supervised") is not None:
-        raw["supervised"] = SupervisedProgress(**raw["supervised"])
-    return TrainingProgress(**raw)
 
 
 def check_listed(folder: Path, part: RankPart = WHOLE) -> None:

@@ -33,7 +33,6 @@ from services.contracts.config.objective.copies import (
     RefreshReference,
 )
 from services.contracts.config.objective.terms import NoKL
-from services.contracts.config.training import Training
 from services.contracts.model_paths import REFERENCE, TEACHER
 from services.models.vocabulary import vocabulary_difference
 
@@ -139,31 +138,27 @@ def load_copies(
     A reference is the model at `base` unless `scorers` names another. A lagged copy is the policy
     at `start`. With adapters the reference is the policy without them. Raises UnusableModel,
     UnusableDevice."""
-    policy, ranks = copied.policy, copied.ranks
 
-    def loaded(path: str, follows: Following | None, name: Copied, key: str = "") -> PolicyCopy:
-        where = place(f"placement.{name}", getattr(config.placement, name), ranks)
-        # An earlier policy replays the recorded experts. Another model routes by itself.
-        replays = name == "lagged" and config.algorithm.router.replay
-        copy = make_copy(path, config.model, copied, where, follows, replays)
+    def loaded(path: str, name: Copied, follows: Following | None, key: str = "") -> PolicyCopy:
+        copy = make_copy(path, config, copied, name, follows)
         if key:
             check_tokens(key, path, copied.tokenizer, copy.tokenizer)
-            check_follows(key, path, copy, policy)
-        return offloaded(copy, name, config.training, ranks)
+            check_follows(key, path, copy, copied.policy)
+        return copy
 
     copies = Copies()
     kl = config.algorithm.kl
     if not isinstance(kl, NoKL) and config.model.lora is not None:
-        copies.reference = PolicyCopy(BaseLogprobs(policy))
+        copies.reference = PolicyCopy(BaseLogprobs(copied.policy))
     elif not isinstance(kl, NoKL):
         key = REFERENCE if scorers.reference else ""
         path = scorers.reference or base
-        copies.reference = loaded(path, following(kl.reference), "reference", key)
+        copies.reference = loaded(path, "reference", following(kl.reference), key)
     proximal = config.algorithm.proximal
     if isinstance(proximal, LaggedProximal):
-        copies.lagged = loaded(start, following(proximal), "lagged")
+        copies.lagged = loaded(start, "lagged", following(proximal))
     if scorers.teacher is not None:
-        copies.teacher = loaded(scorers.teacher, None, "teacher", TEACHER)
+        copies.teacher = loaded(scorers.teacher, "teacher", None, TEACHER)
     return copies
 
 
@@ -173,26 +168,29 @@ def load_reference(config: SFTConfig, copied: CopiedPolicy, base: str) -> Policy
     assert isinstance(config.model, PretrainedModel)
     if config.model.lora is not None:
         return PolicyCopy(BaseLogprobs(copied.policy))
-    copy = make_copy(base, config.model, copied, copied.ranks.device)
-    return offloaded(copy, "reference", config.training, copied.ranks)
+    return make_copy(base, config, copied, "reference")
 
 
 def make_copy(
     path: str,
-    model: PretrainedModel,
+    config: RLConfig | SFTConfig,
     copied: CopiedPolicy,
-    where: torch.device,
+    name: Copied,
     follows: Following | None = None,
-    replays: bool = False,
 ) -> PolicyCopy:
-    """Load the model at `path` as a copy, on the device `where`. Raises UnusableModel."""
-    ranks = copied.ranks
+    """Load the model at `path` as the copy `name`, where the config places it. Raises
+    UnusableModel, UnusableDevice."""
+    ranks, where, replays = copied.ranks, copied.ranks.device, False
+    if isinstance(config, RLConfig):
+        where = place(f"placement.{name}", getattr(config.placement, name), ranks)
+        # An earlier policy replays the recorded experts. Another model routes by itself.
+        replays = name == "lagged" and config.algorithm.router.replay
     # A copy on another device is whole.
     sharded = is_sharded(copied.policy) and where == ranks.device
+    assert isinstance(config.model, PretrainedModel)
     # A copy that follows stays in float32: steps smaller than a rounding step would be lost in
     # bfloat16.
-    never = follows is None
-    frozen = load_model(path, model, where, never, ranks if sharded else None)
+    frozen = load_model(path, config.model, where, follows is None, ranks if sharded else None)
     frozen.model.eval().requires_grad_(False)
     if copied.compiled:
         compile_blocks(frozen.model, copied.compiled)
@@ -200,7 +198,10 @@ def make_copy(
     logprobs = TokenLogprobs(frozen.model, None if sharded else frozen.autocast, routing)
     if sharded:
         shard(logprobs, frozen.model, frozen.autocast, ranks)
-    return PolicyCopy(logprobs, follows, tokenizer=frozen.tokenizer)
+    copy = PolicyCopy(logprobs, follows, tokenizer=frozen.tokenizer)
+    if offloads(name, config.training, ranks):
+        copy.offload = Offload(frozen.model.parameters)
+    return copy
 
 
 def check_tokens(key: str, path: str, policy: Any, other: Any) -> None:
@@ -234,13 +235,6 @@ def check_follows(key: str, path: str, copy: PolicyCopy, policy: TokenLogprobs) 
 
 def _shape(shape: torch.Size | None) -> str:
     return "missing" if shape is None else " × ".join(map(str, shape))
-
-
-def offloaded(copy: PolicyCopy, name: Copied, training: Training, ranks: Ranks) -> PolicyCopy:
-    """Return `copy`, with its weights on the host between passes if `training.offload` says so."""
-    if offloads(name, training, ranks):
-        copy.offload = Offload(copy.logprobs.model.parameters)
-    return copy
 
 
 def following(config: Reference | LaggedProximal) -> Following | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import cycle
 
 import numpy as np
+import numpy.typing as npt
 
 from learner.batch.sft_rows import Example, UnusableRow, example
 from learner.batch.sft_steps import Lengths, SFTSteps, StepRow, step_count
@@ -138,7 +139,10 @@ def _opened(
         lengths = _checked_lengths(config, state, datasets, longest)
         split = sources(components, supervised.rows[: len(components)], share)
         mixture = Mixture(split, config.training.seed)
-        _refuse_unusable(datasets, mixture, lengths, config, longest)
+        crops = config.data.overlong != "skip"
+        taken = [each.taken(slice(None), longest, crops) for each in lengths]
+        too_long = f"data.max_seq_len {longest} with data.overlong {config.data.overlong}: raise it"
+        _refuse_unusable(datasets, mixture, taken, too_long)
         steps = SFTSteps(config, mixture, lengths, longest, supervised.position, supervised.waiting)
         total = step_count(config, mixture, lengths, longest)
     except RunCannotGoOn:
@@ -151,22 +155,20 @@ def _opened(
             f"{config.training.epochs or 1:g} make {total:,}: raise training.epochs"
         )
     if not total:
-        raise RunCannotGoOn(
-            f"no row has room in data.max_seq_len {longest} with data.overlong "
-            f"{config.data.overlong}: raise it"
-        )
-    validation = _validation_rows(config, mixture, lengths, longest)
+        raise RunCannotGoOn(f"no row has room in {too_long}")
+    validation = _validation_rows(config, mixture, taken)
     if not validation and config.validation.patience is not None:
         raise RunCannotGoOn(
             f"validation.patience {config.validation.patience} counts validations, and there is no "
             f"row to validate on (validation.share {share:g} of {sum(supervised.rows):,} rows): "
             "raise validation.share, name validation.datasets, or leave patience out"
         )
-    by_name = {dataset.name: each for dataset, each in zip(datasets, lengths, strict=True)}
+    measured = zip(datasets, lengths, taken, strict=True)
+    by_name = {dataset.name: (each, used) for dataset, each, used in measured}
     warnings = [
         warning
-        for name, each in by_name.items()
-        for warning in _overlong(name, each, longest, config)
+        for name, (each, used) in by_name.items()
+        for warning in _overlong(name, each, used, longest, config)
     ]
     return SupervisedRows(datasets, steps, total, validation, mixture.epoch_rows, longest, warnings)
 
@@ -192,27 +194,29 @@ def _checked_lengths(
 
 
 def _validation_rows(
-    config: SFTConfig, mixture: Mixture, lengths: list[Lengths], longest: int | None
+    config: SFTConfig, mixture: Mixture, taken: list[npt.NDArray[np.int32]]
 ) -> list[StepRow]:
     """Return the validation rows: of the datasets to validate on, else those held out of each
-    training dataset."""
+    training dataset. `taken`: tokens of each dataset's rows in a step."""
     named, common = config.validation.datasets, config.validation.rows
     first = len(mixture.sources) if named else 0
     limits = [dataset.rows or common for dataset in named] or [common]
     sets = []
-    for number, limit in zip(range(first, len(lengths)), cycle(limits), strict=False):
-        rows = np.arange(len(lengths[number].tokens)) if named else mixture.held_out(number)
-        sets.append(list(_validated(number, _spread(rows, limit), lengths, config, longest)))
+    for number, limit in zip(range(first, len(taken)), cycle(limits), strict=False):
+        rows = np.arange(len(taken[number])) if named else mixture.held_out(number)
+        if limit is not None and len(rows) > limit:
+            # Evenly spaced.
+            rows = rows[np.arange(limit) * len(rows) // limit]
+        pairs = zip(rows.tolist(), taken[number][rows].tolist(), strict=True)
+        sets.append([StepRow(number, row, tokens) for row, tokens in pairs if tokens])
     return _within(sets, config.validation.tokens)
 
 
 def _refuse_overlong(name: str, lengths: Lengths, longest: int) -> None:
     over = np.flatnonzero((lengths.tokens if lengths.longer is None else lengths.longer) > longest)
     if len(over):
-        row, more = (
-            int(over[0]),
-            f", and {len(over) - 1} more are too long" if len(over) > 1 else "",
-        )
+        row, others = int(over[0]), len(over) - 1
+        more = f", and {others} more are too long" if others else ""
         raise UnusableRow(
             f"in {name}, dataset row {row} has {lengths.longest(row)} tokens, and the longest row "
             f"may have {longest} (data.max_seq_len, or the model's positions){more}: set "
@@ -220,25 +224,30 @@ def _refuse_overlong(name: str, lengths: Lengths, longest: int) -> None:
         )
 
 
-def _overlong(name: str, lengths: Lengths, longest: int | None, config: SFTConfig) -> list[str]:
+def _overlong(
+    name: str,
+    lengths: Lengths,
+    taken: npt.NDArray[np.int32],
+    longest: int | None,
+    config: SFTConfig,
+) -> list[str]:
     """Return warnings for the rows of a dataset that `data.overlong` skips or crops."""
     if longest is None:
         return []
-    taken = lengths.taken(slice(None), longest, config.data.overlong != "skip")
     left_out, cut = int((taken == 0).sum()), int(((taken > 0) & (taken < lengths.tokens)).sum())
-    limit = "the model's positions" if config.data.max_seq_len is None else "data.max_seq_len"
-    setting = f"data.overlong {config.data.overlong}"
+    key = "the model's positions" if config.data.max_seq_len is None else "data.max_seq_len"
+    setting, limit = f"data.overlong {config.data.overlong}", f"{longest:,} tokens ({key})"
     why = "are longer" if config.data.overlong == "skip" else "begin their answers later"
     warnings = []
     if left_out:
         warnings.append(
             f"{left_out:,} of {len(taken):,} rows of {name} are left out ({setting}): a row may "
-            f"have {longest:,} tokens ({limit}), and these {why}"
+            f"have {limit}, and these {why}"
         )
     if cut:
         warnings.append(
             f"{cut:,} of {len(taken):,} rows of {name} lose their end ({setting}): a row may have "
-            f"{longest:,} tokens ({limit})"
+            f"{limit}"
         )
     return warnings
 
@@ -246,34 +255,22 @@ def _overlong(name: str, lengths: Lengths, longest: int | None, config: SFTConfi
 def _refuse_unusable(
     datasets: list[DatasetTokens],
     mixture: Mixture,
-    lengths: list[Lengths],
-    config: SFTConfig,
-    longest: int | None,
+    taken: list[npt.NDArray[np.int32]],
+    too_long: str,
 ) -> None:
     """Raise RunCannotGoOn if no row of a dataset can be trained. With `max_steps` the order has no
     end, and a run without usable rows would search forever."""
     none = []
     for number in range(len(mixture.sources)):
-        crops = config.data.overlong != "skip"
-        usable = lengths[number].taken(slice(None), longest, crops) > 0
+        usable = taken[number] > 0
         usable[mixture.held_out(number)] = False
         if not usable.any():
             none.append(datasets[number].name)
     if none:
         raise RunCannotGoOn(
-            f"no row to train on of {', '.join(dict.fromkeys(none))} has room in data.max_seq_len "
-            f"{longest} with data.overlong {config.data.overlong}: raise it, or leave the dataset "
-            "out"
+            f"no row to train on of {', '.join(dict.fromkeys(none))} has room in {too_long}, or "
+            "leave the dataset out"
         )
-
-
-def _validated(
-    number: int, rows: np.ndarray, lengths: list[Lengths], config: SFTConfig, longest: int | None
-) -> Iterator[StepRow]:
-    taken = lengths[number].taken(rows, longest, config.data.overlong != "skip")
-    for row, tokens in zip(rows.tolist(), taken.tolist(), strict=True):
-        if tokens:
-            yield StepRow(number, row, tokens)
 
 
 def _within(sets: list[list[StepRow]], tokens: int | None) -> list[StepRow]:
@@ -287,13 +284,6 @@ def _within(sets: list[list[StepRow]], tokens: int | None) -> list[StepRow]:
         for uses, count in zip(sets, counts, strict=True)
         for at in range(count if uses else 0)
     ]
-
-
-def _spread(rows: np.ndarray, limit: int | None) -> np.ndarray:
-    """Return at most `limit` of `rows`, evenly spaced."""
-    if limit is None or len(rows) <= limit:
-        return rows
-    return rows[np.arange(limit) * len(rows) // limit]
 
 
 def _records(config: SFTConfig, store: RunStore, volume: Volume) -> list[DatasetRecord]:

@@ -7,6 +7,7 @@ runs have no adapters.
 """
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,24 +43,36 @@ NAME = ".default"
 """peft's name of a model's only adapter. It is in parameter names but not in files."""
 
 
+@dataclass(frozen=True)
+class PolicyFolders:
+    """The folders that a policy may be loaded from."""
+
+    start: str
+    """The model, a folder or a hub name, that the run's first step started from. It may be missing
+    if there is a checkpoint. Empty if the run makes a model from scratch."""
+    run: Path
+    """The run's model folder, which may not exist yet."""
+    checkpoint: Path | None = None
+    """The checkpoint that the run resumes from."""
+
+
 def load_policy(
     config: PretrainedModel,
-    start: str,
-    model_folder: Path,
-    checkpoint: Path | None,
+    folders: PolicyFolders,
     seed: int,
     device: torch.device | str = "cpu",
     sharing: Ranks | None = None,
 ) -> LoadedModel:
-    """Load the policy from the run's `checkpoint`, else from the model at `start`. With
-    `model.lora` the base is the checkpoint's base, else the base in the run's `model_folder`, if it
+    """Load the policy from the run's checkpoint, else from the model that it starts from. With
+    `model.lora` the base is the checkpoint's base, else the base in the run's model folder, if it
     exists. The caller must check the base (`check_files`). `sharing`: see `load_model`.
 
     Raises UnusableModel, and RunCannotGoOn for a checkpoint with other adapters.
     """
+    checkpoint = folders.checkpoint
     if config.lora is None:
-        return load_model(str(checkpoint or start), config, device, sharing=sharing)
-    base = base_of(config, start, model_folder, checkpoint)
+        return load_model(str(checkpoint or folders.start), config, device, sharing=sharing)
+    base = base_of(config, folders)
     loaded = load_model(base, config, device, frozen=True, sharing=sharing)
     add_adapters(loaded, config.lora, seed)
     if checkpoint is not None:
@@ -67,14 +80,12 @@ def load_policy(
     return loaded
 
 
-def base_of(
-    config: PretrainedModel, start: str, model_folder: Path, checkpoint: Path | None
-) -> str:
-    """Return the folder of the frozen base. See `load_policy` for the arguments."""
-    if checkpoint is None:
-        return str(model_folder) if model_folder.exists() else start
-    source = find_source(str(checkpoint), config.trust_remote_code)
-    return start if source.adapter is None else source.weights
+def base_of(config: PretrainedModel, folders: PolicyFolders) -> str:
+    """Return the folder of the frozen base. See `load_policy`."""
+    if folders.checkpoint is None:
+        return str(folders.run) if folders.run.exists() else folders.start
+    source = find_source(str(folders.checkpoint), config.trust_remote_code)
+    return folders.start if source.adapter is None else source.weights
 
 
 def check_files(folder: Path, part: RankPart = WHOLE) -> None:

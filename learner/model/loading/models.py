@@ -123,13 +123,7 @@ def load_model(
         stored = dtype if frozen and not merged else torch.float32
         check_size(path, numbers_of(AutoModelForCausalLM, source, **options), stored, readers)
         with loading_slices(readers):
-            model, report = AutoModelForCausalLM.from_pretrained(
-                source.weights,
-                dtype=stored,
-                use_safetensors=True,
-                output_loading_info=True,
-                **options,
-            )
+            model, report = _read(AutoModelForCausalLM, source, stored, **options)
         if report["missing_keys"]:
             missing = sorted(report["missing_keys"])[0]
             raise UnusableModel(f"model {path} lacks {missing}, which would be random")
@@ -195,13 +189,9 @@ def load_critic(
         numbers = numbers_of(AutoModelForSequenceClassification, source, **options)
         check_size(path, numbers, torch.float32, readers)
         with loading_slices(readers):
-            model, loading = AutoModelForSequenceClassification.from_pretrained(
-                source.weights,
-                dtype=torch.float32,
-                use_safetensors=True,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                **options,
+            kind = AutoModelForSequenceClassification
+            model, loading = _read(
+                kind, source, torch.float32, ignore_mismatched_sizes=True, **options
             )
         model = model if source.adapter is None else _merged(model, source)
     head = getattr(model, "score", None)
@@ -270,6 +260,13 @@ def endless(loaded: LoadedModel, sampling: Sampling) -> str | None:
     return (
         "neither tokenizer nor generation config of the model name an end of sequence: only "
         f"{ends} end completions; set eos_token_id in the model's generation_config.json"
+    )
+
+
+def _read(kind: Any, source: ModelSource, dtype: torch.dtype, **options: Any) -> Any:
+    """Return the model of a `kind` of transformers, and transformers' report on its weights."""
+    return kind.from_pretrained(
+        source.weights, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
     )
 
 

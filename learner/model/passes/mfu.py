@@ -73,20 +73,11 @@ def work(
 ) -> Work | None:
     """Return the work of an RL run, or None if a device's peak is unknown or the model's config
     does not name its sizes."""
-    if ranks.device.type != "cuda":
-        return None
-    peak, sizes = peak_flops(torch.cuda.get_device_name(ranks.device)), shape(model)
-    if peak is None or sizes is None:
-        return None
     forward = (algorithm.proximal.type in ("recompute", "lagged")) + (algorithm.kl.type != "none")
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    frozen = max(sizes[0] - trained, 0)
-    plain = Work(*sizes, forward, peak * ranks.size, frozen)
-    other = critic or teacher
-    if other is None:
-        return plain
-    of_other = shape(other)
-    if of_other is None:
+    plain, other = supervised_work(model, ranks, forward), critic or teacher
+    if plain is None or not plain.peak or other is None:
+        return plain if plain and plain.peak else None
+    if (of_other := shape(other)) is None:
         return None
     trained_passes = algorithm.epochs_per_batch if critic else 0
     return replace(plain, other=of_other, other_passes=trained_passes + 1 / 3)

@@ -18,6 +18,7 @@ from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn, UnusableModel
 from learner.model.loading.lora import (
     BaseLogprobs,
+    PolicyFolders,
     adapter_tensors,
     add_adapters,
     base_of,
@@ -182,8 +183,9 @@ def checkpoint(data: Path, loaded: LoadedModel, optimizers: Optimizers) -> Path:
 
 def policy_from(data: Path, start: str, folder: Path | None, lora: LoRA = RANK4) -> LoadedModel:
     config, own = PretrainedModel(path="any", lora=lora), data / "runs/r1/model"
-    check_files(Path(base_of(config, start, own, folder)))
-    return load_policy(config, start, own, folder, seed=5)
+    folders = PolicyFolders(start, own, folder)
+    check_files(Path(base_of(config, folders)))
+    return load_policy(config, folders, seed=5)
 
 
 def test_a_mixture_of_experts_takes_no_adapters() -> None:
@@ -309,7 +311,7 @@ def test_a_run_stays_on_the_base_that_it_began_with(tmp_path: Path) -> None:
         {"data": {"dataset": "d"}, "rewards": [{"verifier": "exact"}]}
         | {"model": {"path": other, "lora": {"rank": 4}}}
     )
-    begun = RunStart(config, other, path.parent, STATE, None)
+    begun = RunStart(config, PolicyFolders(other, path.parent), STATE)
     with pytest.raises(DamagedFile, match="has checksum"):
         check_base(begun, Ranks(0, 1, torch.device("cpu")))
     path.unlink()

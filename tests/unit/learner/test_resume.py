@@ -22,6 +22,7 @@ from learner.checkpoints.resume_point import read_checkpoint
 from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.errors import RunCannotGoOn
+from learner.model.loading.lora import PolicyFolders
 from learner.model.loading.saving import save_description, weight_tensors
 from learner.optim.optimizers import Optimizers
 from learner.rl import fetch, train
@@ -345,7 +346,8 @@ def test_a_run_goes_on_from_its_checkpoint_when_what_it_started_from_is_gone(
     state = begun(config, tmp_path, own, store)
     assert state.progress.step == 1
     # So does the plan of its memory on GPUs.
-    begins = RunStart(config, state.progress.base_model, tmp_path / "none", state.progress, own)
+    folders = PolicyFolders(state.progress.base_model, tmp_path / "none", own)
+    begins = RunStart(config, folders, state.progress)
     assert described(begins, environment(tmp_path, store)) is not None
 
 
