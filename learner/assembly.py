@@ -110,8 +110,6 @@ def check_sharded(state: TrainingState) -> None:
 
 @dataclass(frozen=True)
 class RunStart:
-    """The model and the progress that a run starts or resumes from."""
-
     config: Config
     """The config, with the type that the run has already published, if any."""
     folders: PolicyFolders

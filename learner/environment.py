@@ -10,8 +10,6 @@ from services.volume import Volume
 
 @dataclass(frozen=True)
 class RunEnvironment:
-    """The surroundings of one run on one rank."""
-
     ranks: Ranks
     store: RunStore
     volume: Volume
@@ -20,7 +18,6 @@ class RunEnvironment:
 
     @property
     def should_end(self) -> bool:
-        """Whether this process or the run should end. Raises Fenced."""
         return self.stop.is_set() or self.store.cancelled()
 
     @property

@@ -118,7 +118,6 @@ def teacher_metrics(samples: list[TrainingSample], ranks: Ranks) -> dict[str, fl
 
 
 def stops_early(algorithm: Algorithm) -> bool:
-    """Whether a bound can end a batch's updates early."""
     return algorithm.early_stop_ratio is not None or algorithm.early_stop_kl is not None
 
 
@@ -144,8 +143,6 @@ def went_too_far(tally: Tally, algorithm: Algorithm, ranks: Ranks) -> bool:
 
 @dataclass(frozen=True)
 class SampleWeights:
-    """The weights of a minibatch's samples in the loss."""
-
     tokens: torch.Tensor
     """[n] weight of each token of each sample."""
     counts: Counts

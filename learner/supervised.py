@@ -243,7 +243,6 @@ def text_sums(
 
 
 def _over(sums: torch.Tensor, ranks: Ranks) -> list[list[float]]:
-    """Return `sums` summed over all ranks."""
     flat = torch.tensor(ranks.sum(sums.flatten().tolist()), dtype=torch.float64)
     totals: list[list[float]] = flat.view_as(sums).tolist()
     return totals

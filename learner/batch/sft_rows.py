@@ -75,8 +75,6 @@ def example(row: TokenRow, length: int | None = None, component: int = 0) -> Exa
 
 
 class RowTokenizer:
-    """Tokenises the rows of one run."""
-
     def __init__(self, tokenizer: Any, data: SFTData, answer: Preferred | None = None) -> None:
         """`answer`: the answer of a pair that is tokenised, and the only part in the loss. None: a
         row has one answer."""

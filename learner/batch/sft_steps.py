@@ -24,8 +24,6 @@ ROWS_PER_STEP = 128
 
 
 class StepRow(NamedTuple):
-    """A row in a step."""
-
     component: int
     row: int
     tokens: int
@@ -35,8 +33,6 @@ class StepRow(NamedTuple):
 
 @dataclass(frozen=True)
 class SFTStep:
-    """The rows of one step."""
-
     uses: list[StepRow]
     lost: int
     """Tokens of its rows that were cut off."""
@@ -97,8 +93,6 @@ class _Places(NamedTuple):
 
 
 class SFTSteps:
-    """The steps of a run, in order."""
-
     def __init__(
         self,
         config: SFTConfig,
@@ -157,7 +151,6 @@ class SFTSteps:
         return -(-rows // self._rows)
 
     def next(self) -> SFTStep | None:
-        """Return the next step, or None if the run's epochs are over."""
         self._skipped = self._lost = 0
         placed: list[Placed] = []
         padded = 0

@@ -34,7 +34,6 @@ class Captured:
 
     @property
     def size(self) -> int:
-        """Bytes of all tensors."""
         parts = [self.weights, self.optimizer, self.random, *self.copies.values()]
         parts += [self.critic.weights, self.critic.optimizer] if self.critic else []
         return sum(tensor.nbytes for part in parts for tensor in part.values())

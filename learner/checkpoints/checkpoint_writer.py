@@ -52,8 +52,6 @@ UNFINISHED = re.compile(r"\.step-(\d+)-([^-.]+)(?:\.old)?")
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """A checkpoint file in the manifest."""
-
     bytes: int
     xxh3: str
 

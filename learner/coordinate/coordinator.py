@@ -44,8 +44,6 @@ IN_TURNS = (
 
 
 class Coordinator(FirstRank):
-    """Coordinates one RL run, starting at `state`."""
-
     def __init__(
         self,
         config: RLConfig,
@@ -130,7 +128,6 @@ class Coordinator(FirstRank):
         self._store.set_state("running")
 
     def next_command(self) -> Command:
-        """Return the next command for all ranks. Waits for groups without a limit."""
         self._time = Stopwatch("waiting", "training", "publishing", "checkpointing")
         try:
             return self._ending or self._next_command()
@@ -152,7 +149,6 @@ class Coordinator(FirstRank):
         self._time.lap("publishing")
 
     def checkpoint(self) -> None:
-        """Copy the training state to the host if a checkpoint is due."""
         super().checkpoint()
         self._time.lap("checkpointing")
 
@@ -190,7 +186,6 @@ class Coordinator(FirstRank):
         super().close()
 
     def _before_end(self, kind: str) -> str:
-        """Evaluate the last version."""
         self._publisher.wait()
         kind = self._final_evaluation() if kind == "finish" else kind
         # The last checkpoint needs the GPU.

@@ -46,8 +46,6 @@ def on_rank_0(
 
 
 class FirstRank(RunRank):
-    """Rank 0's side of a run of any kind."""
-
     _writer: CheckpointWriter
 
     def __init__(

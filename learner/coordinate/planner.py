@@ -37,8 +37,6 @@ REQUEUED = "stale groups are requeued"
 
 
 class Planner:
-    """Plans the batches of one run, in order."""
-
     def __init__(
         self,
         config: RLConfig,

@@ -22,8 +22,6 @@ PROGRESS_SECONDS = 1.0
 
 
 class SFTCoordinator(FirstRank):
-    """Coordinates one supervised run, starting at `state`."""
-
     def __init__(
         self,
         config: SFTConfig,

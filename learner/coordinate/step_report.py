@@ -25,8 +25,6 @@ from services.contracts.config.objective.terms import ReverseKL
 
 
 class StepReport:
-    """The rows of metrics of one run."""
-
     def __init__(self, config: RLConfig, store: RunStore, work: Work | None) -> None:
         """`work`: FLOPs of a step, None if the speed of the device is unknown."""
         self._config, self._store, self._work = config, store, work
@@ -41,12 +39,10 @@ class StepReport:
         """Whether the run has rewards at all."""
 
     def begin(self) -> None:
-        """Start counting now."""
         self._before = self._totals()
         _, self._waits = admission_wait({}, self._store.workers())
 
     def filtered(self) -> int:
-        """Groups that were filtered since the last row."""
         total, _ = self._store.call(self._store.trajectories.filtered)
         return total - int(self._before.get("filtered", total))
 

@@ -23,8 +23,6 @@ LOOK_SECONDS = 5.0
 
 
 class WaitWatcher:
-    """Watches the waits of one run."""
-
     def __init__(
         self,
         store: RunStore,
@@ -45,7 +43,6 @@ class WaitWatcher:
         takes long."""
 
     def begin(self) -> None:
-        """Start a wait."""
         self._began = self._warned = self._looked = time.monotonic()
 
     def look(self, what: str) -> None:

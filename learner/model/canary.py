@@ -15,8 +15,6 @@ from services.contracts.canary import SHORTEST, Canary, packed, sequences
 
 
 class CanaryPass:
-    """Makes the canary of each version of one run."""
-
     def __init__(self, loaded: LoadedModel, policy: nn.Module, context: int | None) -> None:
         """`policy`: see TrainingState; `context`: tokens of prompt and completion that vLLM
         accepts, None for the model's own limit."""

@@ -25,8 +25,6 @@ from services.contracts.config.rollout import PublishedAs
 
 @dataclass(frozen=True)
 class Version:
-    """A version to publish."""
-
     number: int
     created: float
     """Unix seconds when the optimizer step ended."""
@@ -53,8 +51,6 @@ def host_weights(
 
 
 class Versions:
-    """Takes the versions of one run, on each rank that holds weights."""
-
     def __init__(self, loaded: LoadedModel, ranks: Ranks, weights: PublishedAs) -> None:
         self._loaded, self._first = loaded, ranks.first
         self._before: PublishedWeights | None = None

@@ -44,7 +44,6 @@ class Tally:
         self.maxima = torch.zeros(len(MAXIMA), dtype=torch.float64)
 
     def add(self, values: dict[str, torch.Tensor]) -> None:
-        """Add the sum of each [k] tensor to its total."""
         for name, value in values.items():
             place = SUMS.index(name)
             self.sums = self.sums.to(value.device)

@@ -35,8 +35,6 @@ BLOCK_TOKENS = 1 << 18
 
 @dataclass(frozen=True)
 class SupervisedRows:
-    """All rows of a run."""
-
     datasets: list[DatasetTokens]
     """Training datasets, then validation datasets."""
     steps: SFTSteps

@@ -85,8 +85,6 @@ class TokenFile(NamedTuple):
 
 
 class TokenCache:
-    """The tokenised rows of one dataset."""
-
     def __init__(self, volume: Volume, record: DatasetRecord, key: str) -> None:
         self._volume, self._record = volume, record
         self._folder = volume.path(f"datasets/{record.id}/tokens/{key}")
@@ -234,8 +232,6 @@ class _FolderLock:
 
 
 class _Mapped:
-    """A token file, mapped into memory."""
-
     def __init__(self, path: Path) -> None:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         read = map(reader.get_batch_with_custom_metadata, range(reader.num_record_batches))
@@ -256,7 +252,6 @@ class _Mapped:
 
     @property
     def largest(self) -> int:
-        """The largest token id."""
         return max(self._largest)
 
     def row(self, index: int) -> TokenRow:

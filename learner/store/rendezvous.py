@@ -39,15 +39,12 @@ class RedisStore(Store):
         self._meetings: RankMeetings = thread.store.rank_meetings
 
     def set(self, key: str, value: bytes) -> None:  # type: ignore[override]
-        """Publish `value` to the other ranks."""
         self._thread.call(lambda: self._meetings.put(self._thread.pool, self._name(key), value))
 
     def get(self, key: str) -> bytes:
-        """Wait for the value and return it."""
         return self.multi_get([key])[0]
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a number, which starts at 0, and return the sum."""
         return self._thread.call(
             lambda: self._meetings.add(self._thread.pool, self._name(key), amount)
         )

@@ -166,7 +166,6 @@ class RunStore:
         self.committed_step = step
 
     def publish(self, manifest: WeightManifest) -> None:
-        """Register a version whose file is durable. Raises Fenced."""
         self._thread.call(
             lambda: self._thread.store.weights.publish(
                 self.fencing_token, manifest, keep=WEIGHTS_LISTED
@@ -206,7 +205,6 @@ class RunStore:
     # --- events ---------------------------------------------------------------------------------
 
     def event(self, kind: EventKind, data: dict[str, Any]) -> None:
-        """Add an event for everyone who follows the run."""
         self.call(self._thread.store.events.add, kind, data)
 
     def warn(self, message: str) -> None:

@@ -58,7 +58,6 @@ class RankSupervisor:
     """Supervises the ranks of one host over successive starts. Used once."""
 
     def __init__(self, nodes: Nodes, module: Sequence[str], stop: asyncio.Event) -> None:
-        """`stop` is set to end everything in order."""
         self._nodes = nodes
         self._ranks = RankProcesses(module)
         self._stop = stop

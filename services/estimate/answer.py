@@ -35,7 +35,6 @@ class HostNeed(Need):
 
     @property
     def most(self) -> int | None:
-        """As of ProcessNeed."""
         return self.memory
 
 

@@ -15,10 +15,8 @@ PUBLISHED = 3
 
 
 def disk_need(config: Config, model: Model, free: int | None) -> DiskNeed:
-    """Estimate the files of a run. A run that only evaluates keeps nothing that counts.
-
-    `free`: bytes of the data volume that are free for runs; None if unknown.
-    """
+    """Estimate the files of a run. A run that only evaluates keeps nothing that counts. `free`:
+    bytes of the data volume that are free for runs; None if unknown."""
     parts = {}
     if config.training.max_steps != 0:
         parts["checkpoints"] = _kept(config) * checkpoint_bytes(config, model)
@@ -42,11 +40,8 @@ def disk_need(config: Config, model: Model, free: int | None) -> DiskNeed:
 
 
 def _kept(config: Config) -> int:
-    """Return the most checkpoints that exist at a time.
-
-    A checkpoint that is being written comes on top of the kept ones. A supervised run also keeps
-    the checkpoint with the lowest loss. A short run makes fewer.
-    """
+    """Return the most checkpoints that exist at a time: the kept ones and one that is being
+    written. A supervised run also keeps the checkpoint with the lowest loss."""
     training = config.training
     kept = training.keep_checkpoints + (1 if isinstance(config, RLConfig) else 2)
     if training.max_steps is None:

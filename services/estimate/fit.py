@@ -52,10 +52,9 @@ def estimate_run(
         need.advice = [*learner_advice(config, need)]
     if rollout is not None and rollout.fits is False and isinstance(config, RLConfig):
         rollout.advice = [*rollout_advice(config, rollout)]
+    fits = [part.fits for part in (need, rollout) if part is not None]
     if host is not None and host.fits is False:
         host.advice = [*host_advice(config, host)]
-    fits = [one.fits for one in (need, rollout) if one is not None]
-    if host is not None and host.fits is False:
         fits.append(False)
     return Estimate(
         learner=need,
@@ -63,7 +62,7 @@ def estimate_run(
         host=host,
         disk=disk,
         fits=False if False in fits else None if None in fits else True,
-        notes=[*_notes(learner, workers, need, rollout, host, disk)],
+        notes=[*_unknown(learner, workers, need, rollout), *_close(need, rollout, host, disk)],
     )
 
 
@@ -75,14 +74,13 @@ def cannot_fit(need: ProcessNeed | HostNeed) -> bool:
     return need.most is not None and certain > CERTAIN * need.most
 
 
-def _notes(
+def _unknown(
     learner: LearnerDevices | None,
     workers: Sequence[Worker],
     need: ProcessNeed,
     rollout: ProcessNeed | None,
-    host: HostNeed | None,
-    disk: DiskNeed,
 ) -> Iterator[str]:
+    """Say which machines are not known."""
     if learner is None:
         yield "no learner of this pool has said what it computes on: one GPU is assumed"
     elif need.memory is None:
@@ -91,10 +89,16 @@ def _notes(
         yield "no rollout worker of this pool has said what it samples on"
     elif rollout is not None and rollout.on_cpu and rollout.memory is None:
         yield "the workers sample on CPUs, and have not said yet how much memory is free"
-    for one in (need, rollout, host):
-        if one and one.fits and one.memory and one.needed > TIGHT * one.memory:
+
+
+def _close(
+    need: ProcessNeed, rollout: ProcessNeed | None, host: HostNeed | None, disk: DiskNeed
+) -> Iterator[str]:
+    """Say what fits only just, and what the disk is for."""
+    for part in (need, rollout, host):
+        if part and part.fits and part.memory and part.needed > TIGHT * part.memory:
             yield (
-                f"{gigabytes(one.needed)} of {gigabytes(one.memory)} is tight: estimates are "
+                f"{gigabytes(part.needed)} of {gigabytes(part.memory)} is tight: estimates are "
                 "within 10 %"
             )
     if in_files := disk.parts.get("groups"):

@@ -26,12 +26,10 @@ from services.estimate.learner import (
 )
 from services.estimate.rollout import served_number, served_weights
 from services.estimate.shape import ModelShape
-from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass
+from services.estimate.training import BFLOAT16, FLOAT32, Pass
 
 CPU_RUNTIME = 1 << 30
 """Bytes that a rank on CPUs takes besides: Python's, torch's, and what its allocator keeps."""
-MOVED = ("weights", "optimizer", "copies", "published")
-"""Parts that the learner holds between two passes. Gradients are gone by then."""
 
 
 def host_need(config: Config, model: Model, learner: LearnerDevices | None, how: Pass) -> HostNeed:
@@ -76,7 +74,7 @@ def cpu_learner_need(
     else:
         parts["checkpoint"] = checkpoint_bytes(config, model)
     parts["process"] = ranks * CPU_RUNTIME
-    beside = [one for one in workers if host and one.host == host.name and not one.gpus]
+    beside = [each for each in workers if host and each.host == host.name and not each.gpus]
     # Workers count only if they fit themselves.
     if beside and rollout and rollout.on_cpu and rollout.fits:
         parts["workers"] = len(beside) * rollout.needed
@@ -98,16 +96,16 @@ def cpu_learner_need(
 
 def moved_bytes(config: Config, model: Model, how: Pass) -> int:
     """Bytes of one rank's state that are on the host while they are idle."""
+
+    def on_gpu(config: Config) -> int:
+        memory = held(config, model, how)
+        return memory.weights + memory.optimizer + memory.copies + memory.published
+
     section = config.training.model_copy(update={"offload": []})
-    on_gpu = held(config.model_copy(update={"training": section}), model, how)
-    moved = _moved(on_gpu)
+    moved = on_gpu(config.model_copy(update={"training": section}))
     if not (isinstance(config, RLConfig) and config.rollout.vllm.sleeps):
-        moved -= _moved(held(config, model, how))
+        moved -= on_gpu(config)
     return int(moved * rounding(model.shape, how.ranks if how.parallel == "fsdp" else 1))
-
-
-def _moved(memory: Memory) -> int:
-    return sum(getattr(memory, name) for name in MOVED)
 
 
 def asleep_bytes(config: Config, model: Model) -> int:

@@ -84,10 +84,8 @@ def of_half(config: Mapping[str, Any]) -> bool:
 
 
 def smallest(gpus: Sequence[GPUDevice]) -> GPUDevice:
-    """The one with least memory."""
     return min(gpus, key=lambda gpu: gpu.memory)
 
 
 def gigabytes(count: float) -> str:
-    """In words."""
     return f"{count / 1e9:,.0f} GB" if count >= 1e10 else f"{count / 1e9:,.1f} GB"

@@ -46,10 +46,8 @@ def learner_need(
 def pass_of(
     config: Config, model: Model, learner: LearnerDevices | None, budget: int | None
 ) -> Pass:
-    """Return how a rank of `learner` makes its passes, with every `auto` decided.
-
-    `budget`: bytes of its GPU that a rank may take; None if unknown.
-    """
+    """Return how a rank of `learner` makes its passes, with every `auto` decided. `budget`: as of
+    `learner_need`."""
     on_cpu = learner is not None and not learner.gpus
     ranks = learner.ranks if learner else 1
     dtype = config.model.dtype
@@ -69,8 +67,12 @@ def pass_of(
     # DDP's buckets are there between two passes, too.
     needed = held(config, model, plain).total + FLOAT32 * trained_weights(config, model.shape)
     parallel = training.parallel_on(config.training.parallel, needed, memory, ranks)
-    how = replace(plain, parallel=parallel)
-    return replace(how, checkpointing=_checkpoints(config, model, how, memory))
+    how, recomputes = replace(plain, parallel=parallel), config.training.activation_checkpointing
+    if recomputes == "auto":
+        # If all else and the activations exceed the memory, by an estimate that may be off by 10 %.
+        kept = rank_memory(config, model, how).total
+        recomputes = memory is not None and kept > TIGHT * memory
+    return replace(how, checkpointing=recomputes)
 
 
 def _longest(config: Config) -> int:
@@ -78,18 +80,6 @@ def _longest(config: Config) -> int:
     if not isinstance(config, RLConfig):
         return config.data.max_seq_len or 0
     return config.max_tokens + PROMPT
-
-
-def _checkpoints(config: Config, model: Model, how: Pass, memory: int | None) -> bool:
-    """Whether activations are computed again.
-
-    The config decides. With `auto`, they are if all else and they exceed `memory`, by an estimate
-    that may be off by 10 %.
-    """
-    configured = config.training.activation_checkpointing
-    if configured != "auto":
-        return configured
-    return memory is not None and rank_memory(config, model, how).total > TIGHT * memory
 
 
 def rank_memory(config: Config, model: Model, how: Pass) -> Memory:
@@ -103,41 +93,42 @@ def rank_memory(config: Config, model: Model, how: Pass) -> Memory:
 
 def held(config: Config, model: Model, how: Pass) -> Memory:
     """All that a rank holds between two passes."""
-    trained = trained_weights(config, model.shape)
-    frozen = BFLOAT16 if lora_of(config.model) and how.half else FLOAT32
+    trained, offload = trained_weights(config, model.shape), config.training.offload
+    pass_number = BFLOAT16 if how.half else FLOAT32
+    frozen = pass_number if lora_of(config.model) else FLOAT32
     own = training.resident(model.shape, config.optimizer, trained, how, frozen)
-    offload = config.training.offload
     if "optimizer" in offload:
         own = replace(own, optimizer=0)
     copies = 0
     for name in copied(config):
-        if name not in offload and _beside(config, name):
+        if name not in offload and _is_here(config, name):
             # A copy that follows the policy stays float32.
             still = name == "reference" and isinstance(_reference(config), FrozenReference)
-            number = BFLOAT16 if still and how.half else FLOAT32
             shape = model.shape if name == "lagged" else model.reference or model.shape
-            copies += training.resident(shape, None, 0, how, number).total
+            copies += _frozen(shape, how, pass_number if still else FLOAT32)
     if not isinstance(config, RLConfig):
         return replace(own, copies=copies)
-    if config.algorithm.critic and "critic" not in offload and config.placement.critic == "same":
+    critic = config.algorithm.critic
+    if critic and "critic" not in offload and _is_here(config, "critic"):
         shape = model.critic or model.shape
-        optimizer = config.algorithm.critic.optimizer
-        critic = training.resident(shape, optimizer, shape.parameters, how)
-        own = replace(own, gradients=own.gradients + critic.gradients)
-        copies += critic.weights + (0 if "optimizer" in offload else critic.optimizer)
-    taught = config.algorithm.loads_teacher
-    if taught and "teacher" not in offload and config.placement.teacher == "same":
-        number = BFLOAT16 if how.half else FLOAT32
-        shape = model.teacher or model.shape
-        copies += training.resident(shape, None, 0, how, number).total
+        of_critic = training.resident(shape, critic.optimizer, shape.parameters, how)
+        own = replace(own, gradients=own.gradients + of_critic.gradients)
+        copies += of_critic.weights + (0 if "optimizer" in offload else of_critic.optimizer)
+    if config.algorithm.loads_teacher and "teacher" not in offload and _is_here(config, "teacher"):
+        copies += _frozen(model.teacher or model.shape, how, pass_number)
     published = 0
     if config.rollout.weights == "auto" and how.half and not lora_of(config.model):
-        published = training.resident(model.shape, None, 0, how, BFLOAT16).total
+        published = _frozen(model.shape, how, BFLOAT16)
     return replace(own, copies=copies, published=published)
 
 
-def _beside(config: Config, name: Offloaded) -> bool:
-    """Whether a copy of the policy is on its device."""
+def _frozen(shape: ModelShape, how: Pass, number: int) -> int:
+    """Bytes of a frozen model with `number` bytes for each weight."""
+    return training.resident(shape, None, 0, how, number).total
+
+
+def _is_here(config: Config, name: Offloaded) -> bool:
+    """Whether the model `name` is on the policy's device."""
     return not isinstance(config, RLConfig) or getattr(config.placement, name) == "same"
 
 
@@ -157,17 +148,15 @@ def copied(config: Config) -> list[Offloaded]:
     is the reference."""
     if not isinstance(config, RLConfig):
         return ["reference"] if _compares(config) and lora_of(config.model) is None else []
-    algorithm = config.algorithm
     names: list[Offloaded] = []
-    if not isinstance(algorithm.kl, NoKL) and config.model.lora is None:
+    if not isinstance(config.algorithm.kl, NoKL) and config.model.lora is None:
         names.append("reference")
-    if isinstance(algorithm.proximal, LaggedProximal):
+    if isinstance(config.algorithm.proximal, LaggedProximal):
         names.append("lagged")
     return names
 
 
 def trained_weights(config: Config, shape: ModelShape) -> int:
-    """Weights that are trained."""
     lora = lora_of(config.model)
     if lora is None:
         return shape.parameters
@@ -199,7 +188,6 @@ def _taken(config: Config, gpu: GPUDevice, workers: Sequence[Worker]) -> float:
 
 
 def shared_in_words(how: Pass) -> str:
-    """How ranks share the work."""
     return f"{how.parallel} on {how.ranks} ranks" if how.ranks > 1 else "one rank"
 
 

@@ -38,11 +38,9 @@ class Division:
 def division(
     config: RLConfig, model: Model, learner: LearnerDevices | None, workers: Sequence[Worker]
 ) -> Division | None:
-    """Return the division of the GPU if it must differ from the usual one.
-
-    Return None if learner and worker do not share one GPU, if the config names vLLM's share, or if
-    the usual share leaves both enough.
-    """
+    """Return the division of the GPU if it must differ from the usual one. Return None if learner
+    and worker do not share one GPU, if the config names vLLM's share, or if the usual share leaves
+    both enough."""
     if config.rollout.vllm.gpu_memory_utilization is not None or learner is None:
         return None
     used = {gpu.uuid for worker in workers for gpu in worker.gpus}
@@ -84,11 +82,8 @@ def _turns(
     workers: Sequence[Worker],
     needs: str,
 ) -> Division | None:
-    """Let learner and vLLM take turns: each has the GPU while the other is on the host.
-
-    Return None if learner or vLLM does not fit even then. `needs`: in words, what both need side
-    by side.
-    """
+    """Let learner and vLLM take turns: each has the GPU while the other is on the host. Return None
+    if learner or vLLM does not fit even then. `needs`: in words, what both need side by side."""
     memory = learner.gpus[0].memory
     # The learner keeps what CUDA itself has, and vLLM never takes more than it takes alone.
     percent = math.floor(100 * min(ALONE, 1 - RUNTIME / memory))

@@ -85,7 +85,6 @@ def vllm_share(config: RLConfig, workers: Sequence[Worker], shared: bool) -> flo
 def server_of(
     config: RLConfig, model: Model, learner: LearnerDevices | None, worker: Worker
 ) -> Server:
-    """Return the vLLM server of `worker`."""
     options, gpus = config.rollout.vllm, worker.gpus
     trains = {gpu.uuid for gpu in learner.gpus} if learner else set()
     shared = any(gpu.uuid in trains for gpu in gpus)

@@ -25,8 +25,6 @@ Parallel = Literal["ddp", "fsdp"]
 
 @dataclass(frozen=True)
 class Pass:
-    """How one rank trains."""
-
     ranks: int
     parallel: Parallel
     half: bool

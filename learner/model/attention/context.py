@@ -37,12 +37,10 @@ class RowPart:
 
     @property
     def start(self) -> int:
-        """Index of the stretch's first token in the row."""
         return sum(self.sizes[: self.context.rank])
 
     @property
     def size(self) -> int:
-        """Tokens of the stretch."""
         return self.sizes[self.context.rank]
 
     def take(self, x: torch.Tensor) -> torch.Tensor:

@@ -107,12 +107,10 @@ class Block:
 
     @property
     def places(self) -> Places:
-        """Places of the queries."""
         return self.queries.places
 
     @property
     def key_places(self) -> Places:
-        """Places of the keys."""
         return self.keys.places
 
 

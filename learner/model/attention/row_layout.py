@@ -41,7 +41,6 @@ class PackedLayout:
 
     @cached_property
     def starts(self) -> list[int]:
-        """First token of each segment, then the total."""
         return [0, *accumulate(self.lengths)]
 
     @cached_property
@@ -54,7 +53,6 @@ class PackedLayout:
 
     @cached_property
     def depths(self) -> list[int]:
-        """Ancestors of each segment."""
         counts: list[int] = []
         for parent in self.parents:
             counts.append(0 if parent == ROOT else counts[parent] + 1)
@@ -71,7 +69,6 @@ class PackedLayout:
 
     @property
     def shares(self) -> bool:
-        """Whether any segment continues another."""
         return any(parent != ROOT for parent in self.parents)
 
     def before(self, segment: int, tokens: int) -> torch.Tensor:
