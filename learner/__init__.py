@@ -2,14 +2,14 @@
 
 `rank` is a process that trains. `__main__` and `supervise` start the ranks, and start them again
 when one dies. `rl` and `sft` are the two training scripts; read them top to bottom. `step` trains
-one batch of `rl`, `supervised` one of `sft`. `state` is everything that training changes. Imports
-go down this list, never up:
+one batch of `rl`, `supervised_loss` has the losses of `sft`. `state` is everything that training
+changes. Imports go down this list, never up:
 
     __main__, rank
     supervise, rl, sft
     coordinate, tools       rank 0 between batches; commands on checkpoints
     assembly                the models and optimizers that a run starts or resumes with
-    step, supervised        one batch
+    step, supervised_loss   one batch
     gpu_turns               the GPU that the learner shares with vLLM on this host
     checkpoints, publishing, sft_data
     persist                 writes to the data volume

@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -97,7 +98,7 @@ def serve_pool(settings: Settings, stop: threading.Event) -> int:
                 return code
             volume = Volume(settings.data, settings.gateway_url, key_for(settings))
             try:
-                serve(ranks, thread, volume, stop, settings.trust_remote_code)
+                PoolRank(ranks, thread, volume, stop, settings.trust_remote_code).serve()
             except SchemaMismatch as error:
                 sys.stderr.write(f"error: {error}\n")
                 return EXIT_SETTINGS
@@ -169,27 +170,6 @@ def gathered_gpus(ranks: Ranks) -> list[GPUDevice]:
     return [GPUDevice.model_validate_json(each) for each in ranks.gather(message) if each]
 
 
-def serve(
-    ranks: Ranks, thread: StoreThread, volume: Volume, stop: threading.Event, trusted: bool
-) -> None:
-    """Train runs, one at a time, until `stop`. `trusted`: whether the operator trusts the runs'
-    code."""
-    while True:
-        record = None
-        if ranks.first:
-            while record is None and not stop.is_set():
-                record = next_run(thread, volume)
-                if record is None:
-                    stop.wait(POLL_SECONDS)
-        message = record.model_dump_json().encode() if record else b""
-        body = ranks.broadcast(message if ranks.first else None)
-        if not body:
-            return
-        record = RunRecord.model_validate_json(body)
-        with bound_contextvars(run=record.id):
-            train_one(record, ranks, thread, volume, stop, trusted)
-
-
 def _check_template(note: Path) -> None:
     """Raise RunCannotGoOn if the chat template has ended the rank before."""
     try:
@@ -213,77 +193,98 @@ def next_run(thread: StoreThread, volume: Volume) -> RunRecord | None:
     return None
 
 
-def train_one(
-    record: RunRecord,
-    ranks: Ranks,
-    thread: StoreThread,
-    volume: Volume,
-    stop: threading.Event,
-    trusted: bool,
-) -> None:
-    """Train one run until the run ends or this process should end, and record the run's last state
-    with its reason."""
-    store = RunStore(thread, record)
-    if record.damage:
-        log.error("run failed", reason=record.damage)
-        if ranks.first:
-            store.finish("failed", record.damage)
-        return
-    file = volume.path(f"runs/{record.id}/crashes-{ranks.rank}.json")
-    crash_limit = CrashLimit(file, record.committed_step)
-    if record.state.ending:
-        if ranks.first:
-            began = "" if record.started else ", before it began"
-            store.finish("cancelled", f"on request{began}")
-        return
-    log.info("run starts", name=record.name, kind=record.kind)
-    note = file.with_name(f"template-{ranks.rank}.txt")
-    try:
-        ranks.together(lambda: _check_template(note))
-        ranks.together(crash_limit.check)
-        if ranks.first:
-            store.set_state("starting")
-        config = ranks.together(lambda: parse_trusted(record.config, trusted))
-        train = train_rl if isinstance(config, RLConfig) else train_sft
-        crash_limit.busy(record.committed_step + 1)
-        environment = RunEnvironment(ranks, store, volume, stop)
-        with panics_as(RunCannotGoOn), thread.training(record.id), noted(note):
-            ending = train(config, environment, crash_limit)  # type: ignore[arg-type]
-    except Fenced:
-        log.warning("another learner has taken this run over")
-        return
-    except USER_ERRORS as error:
-        # A run of days must not end because a disk or a hub is away for a minute.
-        if passes(error, is_new=record.committed_step == 0):
-            if not isinstance(error, PeerFailed):
-                crash_limit.record(error)
+@dataclass(frozen=True)
+class PoolRank:
+    """A rank that trains the runs of its pool."""
+
+    ranks: Ranks
+    thread: StoreThread
+    volume: Volume
+    stop: threading.Event
+    trusted: bool
+    """Whether the operator trusts the runs' code."""
+
+    def serve(self) -> None:
+        """Train runs, one at a time, until `stop`."""
+        while True:
+            record = None
+            if self.ranks.first:
+                while record is None and not self.stop.is_set():
+                    record = next_run(self.thread, self.volume)
+                    if record is None:
+                        self.stop.wait(POLL_SECONDS)
+            message = record.model_dump_json().encode() if record else b""
+            body = self.ranks.broadcast(message if self.ranks.first else None)
+            if not body:
+                return
+            record = RunRecord.model_validate_json(body)
+            with bound_contextvars(run=record.id):
+                self.train(record)
+
+    def train(self, record: RunRecord) -> None:
+        """Train one run until the run ends or this process should end, and record the run's last
+        state with its reason."""
+        store = RunStore(self.thread, record)
+        if record.damage:
+            log.error("run failed", reason=record.damage)
+            if self.ranks.first:
+                store.finish("failed", record.damage)
+            return
+        file = self.volume.path(f"runs/{record.id}/crashes-{self.ranks.rank}.json")
+        crash_limit = CrashLimit(file, record.committed_step)
+        if record.state.ending:
+            if self.ranks.first:
+                began = "" if record.started else ", before it began"
+                store.finish("cancelled", f"on request{began}")
+            return
+        log.info("run starts", name=record.name, kind=record.kind)
+        note = file.with_name(f"template-{self.ranks.rank}.txt")
+        try:
+            self.ranks.together(lambda: _check_template(note))
+            self.ranks.together(crash_limit.check)
+            if self.ranks.first:
+                store.set_state("starting")
+            config = self.ranks.together(lambda: parse_trusted(record.config, self.trusted))
+            script = train_rl if isinstance(config, RLConfig) else train_sft
+            crash_limit.busy(record.committed_step + 1)
+            environment = RunEnvironment(self.ranks, store, self.volume, self.stop)
+            with panics_as(RunCannotGoOn), self.thread.training(record.id), noted(note):
+                ending = script(config, environment, crash_limit)  # type: ignore[arg-type]
+        except Fenced:
+            log.warning("another learner has taken this run over")
+            return
+        except USER_ERRORS as error:
+            # A run of days must not end because a disk or a hub is away for a minute.
+            if passes(error, is_new=record.committed_step == 0):
+                if not isinstance(error, PeerFailed):
+                    crash_limit.record(error)
+                raise
+            log.error("run failed", reason=str(error))
+            if self.ranks.first:
+                store.finish("failed", str(error))
+            return
+        except SchemaMismatch as error:
+            # A checkpoint or a group of another software version, which can continue the run.
+            if self.ranks.first:
+                store.pause(str(error))
             raise
-        log.error("run failed", reason=str(error))
-        if ranks.first:
-            store.finish("failed", str(error))
-        return
-    except SchemaMismatch as error:
-        # A checkpoint or a group of another software version, which can continue the run.
-        if ranks.first:
-            store.pause(str(error))
-        raise
-    except (*REDIS_AWAY, GatewayAway):
-        # An outage, so it does not count as a crash of the run.
-        raise
-    except Exception as error:
-        crash_limit.record(error)
-        raise
-    finally:
-        crash_limit.idle()
-    if not ranks.first:
-        return
-    match ending:
-        case "finish":
-            store.finish("succeeded", "")
-        case "cancel":
-            store.finish("cancelled", "on request")
-        case _:
-            log.info("run goes on at the next start")
+        except (*REDIS_AWAY, GatewayAway):
+            # An outage, so it does not count as a crash of the run.
+            raise
+        except Exception as error:
+            crash_limit.record(error)
+            raise
+        finally:
+            crash_limit.idle()
+        if not self.ranks.first:
+            return
+        match ending:
+            case "finish":
+                store.finish("succeeded", "")
+            case "cancel":
+                store.finish("cancelled", "on request")
+            case _:
+                log.info("run goes on at the next start")
 
 
 if __name__ == "__main__":

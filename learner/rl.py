@@ -16,13 +16,12 @@ from itertools import chain
 import msgspec
 
 from learner.assembly import prepare
-from learner.batch.minibatches import cut
+from learner.batch.packing import minibatches
 from learner.batch.samples import TrainingSample, group_reward, group_samples, token_staleness
 from learner.batch.staleness import Ancestry
 from learner.coordinate.coordinator import Coordinator
 from learner.coordinate.crash_limit import CrashLimit
-from learner.coordinate.ranks import share_gradients, take_over
-from learner.coordinate.run_rank import RunRank
+from learner.coordinate.run_rank import RunRank, share_gradients, take_over
 from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.errors import UnreadableGroups
@@ -246,7 +245,9 @@ def later_pass(
     parts = len(command.minibatches)
     return [
         [sample for position in part for sample in trained.get(position, [])]
-        for part in cut(sorted(positions), parts, config.training.seed, command.step, number)
+        for part in minibatches(
+            sorted(positions), parts, config.training.seed, command.step, number
+        )
     ]
 
 

@@ -22,8 +22,7 @@ from learner.batch.dealing import deal
 from learner.batch.sft_rows import Example
 from learner.batch.sft_steps import SFTStep, StepRow
 from learner.coordinate.crash_limit import CrashLimit
-from learner.coordinate.ranks import share_gradients, take_over
-from learner.coordinate.run_rank import RunRank
+from learner.coordinate.run_rank import RunRank, share_gradients, take_over
 from learner.coordinate.sft_coordinator import SFTCoordinator
 from learner.environment import RunEnvironment
 from learner.model.passes.mfu import Work, sequence_cost, supervised_work
@@ -34,9 +33,9 @@ from learner.optim.schedules import lr_share
 from learner.report.sft_metrics import smoothed, time_metrics, unbiased
 from learner.report.step_metrics import Stopwatch
 from learner.sft_data.read_ahead import ReadAhead
-from learner.sft_data.supervised_rows import SupervisedRows, open_rows
+from learner.sft_data.run_rows import SupervisedRows, open_rows
 from learner.state import TrainingProgress, TrainingState
-from learner.supervised import SupervisedLoss, loss_of, validation_metrics, validation_sums
+from learner.supervised_loss import SupervisedLoss, loss_of, validation_metrics, validation_sums
 from services.contracts.config import SFTConfig
 from services.contracts.groups.group_lengths import GroupLengths
 

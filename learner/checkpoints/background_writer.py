@@ -39,9 +39,9 @@ TOLD_TO_END, FAILED = b"told to end", b"failed"
 class PartWriter(Background[Captured]):
     """Makes this rank's parts of a run's checkpoints durable."""
 
-    def __init__(self, root: Path, disk: Disk, ranks: Ranks) -> None:
+    def __init__(self, disk: Disk, ranks: Ranks) -> None:
         super().__init__("checkpoint writer", self._make)
-        self._root, self._disk, self._ranks = root, disk, ranks.of_threads()
+        self._disk, self._ranks = disk, ranks.of_threads()
 
     def _make(self, captured: Captured) -> None:
         self._parts(captured)
@@ -50,7 +50,7 @@ class PartWriter(Background[Captured]):
         """Return the files that all ranks have written. Raises CannotWrite if a rank was asked to
         end, and RuntimeError if a rank failed."""
         path = captured.progress.path
-        write = partial(write_part, (self._root / path).parent, captured)
+        write = partial(write_part, (self._disk.root / path).parent, captured)
         # The other ranks write parts of about the same size to the same disk at the same time.
         size = captured.size * captured.part.count
         message = FAILED
@@ -73,19 +73,13 @@ class CheckpointWriter(PartWriter):
     """Makes checkpoints of one run durable and current (rank 0)."""
 
     def __init__(
-        self,
-        root: Path,
-        keep: int,
-        disk: Disk,
-        store: RunStore,
-        rows: Sequence[RowsFile],
-        ranks: Ranks,
+        self, keep: int, disk: Disk, store: RunStore, rows: Sequence[RowsFile], ranks: Ranks
     ) -> None:
-        """`root`: the data volume; `keep`: number of newest checkpoints to keep; `rows`: files that
-        must be durable with a step."""
-        super().__init__(root, disk, ranks)
+        """`keep`: number of newest checkpoints to keep; `rows`: files that must be durable with a
+        step."""
+        super().__init__(disk, ranks)
         self._keep, self._store, self._rows = keep, store, rows
-        self._ledger = LedgerFile(root, store.run, disk)
+        self._ledger = LedgerFile(disk.root, store.run, disk)
         self.covers = store.committed_step
         """Step of the newest submitted checkpoint."""
         self._left_out = False
@@ -107,7 +101,7 @@ class CheckpointWriter(PartWriter):
             self._ranks.gather(TOLD_TO_END)
             return
         progress = captured.progress
-        folder = (self._root / progress.path).parent
+        folder = (self._disk.root / progress.path).parent
         write: Callable[[], Path] = partial(write_checkpoint, folder, captured, self._store.hold)
         size = captured.size
         if captured.part.count > 1:

@@ -3,7 +3,6 @@ the parts that are common to all runs."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -194,8 +193,8 @@ class Coordinator(FirstRank):
             self._evaluations.cancel()
         return kind
 
-    def _more_rows(self, root: Path) -> Sequence[RowsFile]:
-        self._samples = SamplesFile(root, self._store.run, self._disk)
+    def _more_rows(self) -> Sequence[RowsFile]:
+        self._samples = SamplesFile(self._disk.root, self._store.run, self._disk)
         return (self._samples,)
 
     # --- the next batch -------------------------------------------------------------------------

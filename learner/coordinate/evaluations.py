@@ -18,6 +18,7 @@ from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig
 from services.contracts.config.evaluation import HeldOut, resolved
 from services.contracts.evaluation import EvaluationRecord, EvaluationRequest
+from services.contracts.records import DatasetRecord
 from services.contracts.weights import WeightManifest, encode_manifest, parse_version_tag
 from services.evaluations import results
 from services.runtime.logs import get_logger
@@ -56,7 +57,7 @@ class EvaluationSchedule:
         """`manifest` returns a version's manifest after it is published."""
         self._run, self._config, self._max_steps = config, config.evaluation, max_steps
         self._store, self._file, self._manifest = store, file, manifest
-        self._files = EvaluationFiles(disk.root, store, disk)
+        self._files = EvaluationFiles(store, disk)
         self._open: dict[str, EvaluationRequest] = {}
         """Requested and unreported evaluations, oldest first."""
         self._due: list[_Due] = []
@@ -77,7 +78,7 @@ class EvaluationSchedule:
             return
         self._reported = reported
         self.take_up()
-        ended = list(results(self._files.root, self._store.run))
+        ended = list(results(self._files.disk.root, self._store.run))
         self._known = {*self._open, *(each.id for each in ended)}
         settled = {*self._open, *reported}
         for record in ended:
@@ -167,32 +168,35 @@ class EvaluationSchedule:
     def _ask_due(self) -> None:
         while self._due and (manifest := self._manifest(self._due[0].version)) is not None:
             due = self._due[0]
-            record = self._store.record_of_dataset(due.held_out.dataset)
-            if record is None:
+            if (dataset := self._store.record_of_dataset(due.held_out.dataset)) is None:
                 self._store.warn(
                     f"step {due.step} is not evaluated on {due.name}: there is no dataset "
                     f"{due.held_out.dataset!r} any more"
                 )
             else:
-                held_out = resolved(
-                    due.held_out,
-                    id=record.id,
-                    dataset_name=record.name,
-                    rows=record.rows,
-                    sampling=self._run.sampling,
-                    prompt=self._run.data,
-                    rewards=self._run.rewards,
-                )
-                request = EvaluationRequest(
-                    id=due.id,
-                    step=due.step,
-                    version=due.version,
-                    manifest=encode_manifest(manifest).decode(),
-                    set=held_out,
-                    asked=time.time(),
-                )
-                self._ask(request)
+                self._ask(self._request(due, dataset, manifest))
             del self._due[0]
+
+    def _request(
+        self, due: _Due, dataset: DatasetRecord, manifest: WeightManifest
+    ) -> EvaluationRequest:
+        held_out = resolved(
+            due.held_out,
+            id=dataset.id,
+            dataset_name=dataset.name,
+            rows=dataset.rows,
+            sampling=self._run.sampling,
+            prompt=self._run.data,
+            rewards=self._run.rewards,
+        )
+        return EvaluationRequest(
+            id=due.id,
+            step=due.step,
+            version=due.version,
+            manifest=encode_manifest(manifest).decode(),
+            set=held_out,
+            asked=time.time(),
+        )
 
     def _ask(self, request: EvaluationRequest) -> None:
         """Request answers to the rows. For an evaluation of a model without training, skip rows
@@ -269,11 +273,10 @@ class EvaluationSchedule:
 
 def _figures(record: EvaluationRecord) -> dict[str, Any]:
     """Return an evaluation's figures, named as in docs/metrics.md without `evaluation/`."""
-    _, version = parse_version_tag(record.version)
     figures: dict[str, Any] = {
         "id": record.id,
         "step": record.step,
-        "version": version,
+        "version": parse_version_tag(record.version)[1],
         "name": record.name,
     }
     figures |= record.metrics

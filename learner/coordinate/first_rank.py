@@ -5,7 +5,6 @@ the run, and an error on it ends the run. A run ends only after its newest state
 """
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from learner.checkpoints.background_writer import CheckpointWriter
@@ -71,14 +70,13 @@ class FirstRank(RunRank):
     def _disk_status(self) -> DiskStatus:
         return self._store
 
-    def _open_writer(self, root: Path) -> CheckpointWriter:
-        self._file = MetricsFile(root, self._store.run, self._disk)
-        self._rows = [self._file, *self._more_rows(root)]
-        return CheckpointWriter(
-            root, self._keep_checkpoints, self._disk, self._store, self._rows, self._ranks
-        )
+    def _open_writer(self) -> CheckpointWriter:
+        disk, store = self._disk, self._store
+        self._file = MetricsFile(disk.root, store.run, disk)
+        self._rows = [self._file, *self._more_rows()]
+        return CheckpointWriter(self._keep_checkpoints, disk, store, self._rows, self._ranks)
 
-    def _more_rows(self, root: Path) -> Sequence[RowsFile]:
+    def _more_rows(self) -> Sequence[RowsFile]:
         """Files of rows, besides metrics, that must be durable with a step."""
         return ()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from learner.batch.cost import SequenceCost
 from learner.batch.dealing import deal
-from learner.batch.minibatches import cut
+from learner.batch.packing import minibatches
 from learner.batch.staleness import Ancestry, UnknownLineage
 from learner.coordinate.batch_selection import BatchSelection, WaitingGroup
 from learner.errors import RunCannotGoOn
@@ -132,7 +132,7 @@ class Planner:
         lengths = {group.position: group.lengths for group in groups}
         return [
             shares_of(part, [lengths[p] for p in part], ranks, self._cost, self._shared)
-            for part in cut(positions, self._minibatches, self._seed, step, 0)
+            for part in minibatches(positions, self._minibatches, self._seed, step, 0)
         ]
 
     def _collect(

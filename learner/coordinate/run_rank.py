@@ -8,7 +8,6 @@ checkpoints. Otherwise rank 0 copies its own state, and the others do nothing.
 
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,16 +15,20 @@ import torch
 from learner.checkpoints.background_writer import PartWriter
 from learner.checkpoints.captured import Captured, capture, part_of
 from learner.coordinate.crash_limit import CrashLimit
+from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.model.canary import CanaryPass
 from learner.model.loading.lora import base_on_host
-from learner.model.placement.parallel import is_sharded
+from learner.model.placement.offload import present
+from learner.model.placement.parallel import is_sharded, replicate
 from learner.persist.disk_retry import CannotWrite, Disk, DiskStatus, OtherRank
 from learner.publishing.versions import Version, Versions
 from learner.slices import WHOLE
 from learner.state import TrainingState
 from learner.store.commands import Command, decode, encode
+from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, SFTConfig
+from services.contracts.records import RunRecord
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -40,7 +43,7 @@ class RunRank:
         self._environment, self._state = environment, state
         self._ranks, self._store = environment.ranks, environment.store
         self._disk = Disk(environment.volume.root, self._disk_status, environment.stop)
-        self._writer = self._open_writer(environment.volume.root)
+        self._writer = self._open_writer()
         self._sharded = is_sharded(state.loaded.model)
         self._canary: CanaryPass | None = None
         self._versions: Versions | None = None
@@ -138,8 +141,8 @@ class RunRank:
     def _disk_status(self) -> DiskStatus:
         return OtherRank(self._store, self._ranks.rank)
 
-    def _open_writer(self, root: Path) -> PartWriter:
-        return PartWriter(root, self._disk, self._ranks)
+    def _open_writer(self) -> PartWriter:
+        return PartWriter(self._disk, self._ranks)
 
     def _begin(self, base: dict[str, torch.Tensor] | None, start: Version | None) -> None: ...
 
@@ -158,3 +161,25 @@ class RunRank:
     def _finish(self, captured: Captured) -> None:
         """Write the last checkpoint."""
         self._writer.submit(captured)
+
+
+def take_over(ranks: Ranks, store: RunStore) -> RunRecord:
+    """Take over the run (rank 0), for all ranks. Returns on every rank the run's record at that
+    time. No earlier learner can change it after that."""
+
+    def acquired() -> bytes:
+        record = store.acquire()
+        started = store.fencing_token, store.lineage.encode()
+        return b"%d %b %b" % (*started, record.model_dump_json().encode())
+
+    token, lineage, record = ranks.from_first(acquired).split(b" ", 2)
+    store.fencing_token, store.lineage = int(token), lineage.decode()
+    return RunRecord.model_validate_json(record)
+
+
+def share_gradients(state: TrainingState, ranks: Ranks) -> None:
+    """Have the backward passes of several ranks sum the gradients of unsharded weights."""
+    state.policy = replicate(state.policy, ranks)
+    if critic := state.critic:
+        with present(critic.offloaded_weights, changed=False):
+            critic.values = replicate(critic.values, ranks)

@@ -8,7 +8,6 @@ row is in exactly one counted part.
 import time
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 
 from learner.persist.disk_retry import Disk
 from learner.store.run_store import RunStore
@@ -39,8 +38,6 @@ PART_SECONDS = 5.0
 class EvaluationFiles:
     """The evaluation files of one run."""
 
-    root: Path
-    """The data volume."""
     store: RunStore
     disk: Disk
     _moved: dict[str, tuple[float, int]] = field(default_factory=dict)
@@ -58,10 +55,10 @@ class EvaluationFiles:
             return parts
         while rows := self.store.call(self.store.evaluations.answers, id, PART_ROWS):
             parts += 1
-            path = part_path(folder_of(self.root, self.store.run, id), parts)
+            path = part_path(folder_of(self.disk.root, self.store.run, id), parts)
             # A successor may have stored these and other answers under this number.
             write = partial(write_part, path, rows, self.store.hold)
-            self.disk.retry(str(path.relative_to(self.root)), write)
+            self.disk.retry(str(path.relative_to(self.disk.root)), write)
             numbers = [row.row for row in rows]
             self.store.fenced(self.store.evaluations.stored, id, parts, numbers)
         self._moved[id] = time.monotonic(), standing.answered
@@ -70,10 +67,10 @@ class EvaluationFiles:
     def take_over(self, id: str) -> tuple[int, list[int]]:
         """Copy this evaluation's answers from a run that this run resumes. Returns the number of
         files, and the rows in them. Raises CannotWrite."""
-        folder = folder_of(self.root, self.store.run, id)
+        folder = folder_of(self.disk.root, self.store.run, id)
         for run in self.store.resumed():
-            copy = partial(copy_parts, folder_of(self.root, run, id), folder)
-            parts, rows = self.disk.retry(str(folder.relative_to(self.root)), copy)
+            copy = partial(copy_parts, folder_of(self.disk.root, run, id), folder)
+            parts, rows = self.disk.retry(str(folder.relative_to(self.disk.root)), copy)
             if parts:
                 return parts, rows
         return 0, []
@@ -84,7 +81,7 @@ class EvaluationFiles:
         """Write the record of an ended evaluation, with the figures of its first `parts` files.
         Raises CannotWrite."""
         run = self.store.run
-        rows = measured(folder_of(self.root, run, request.id), parts)
+        rows = measured(folder_of(self.disk.root, run, request.id), parts)
         record = record_of(run, request, state)
         if state == "done" and [row.row for row in rows] != list(range(request.rows)):
             state = "failed"
@@ -104,5 +101,5 @@ class EvaluationFiles:
             }
         )
         name = f"runs/{run}/evaluations/{request.id}/result.json"
-        self.disk.retry(name, lambda: write_result(self.root, record))
+        self.disk.retry(name, lambda: write_result(self.disk.root, record))
         return record

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from learner.batch.sft_rows import Example
 from learner.batch.sft_steps import SFTStep, StepRow
-from learner.sft_data.supervised_rows import SupervisedRows
+from learner.sft_data.run_rows import SupervisedRows
 
 Read = tuple[SFTStep, list[Example]]
 

@@ -85,8 +85,7 @@ class PackedLayout:
     def blocks(self, window: int | None) -> tuple[Block, ...]:
         """Return the calls of a kernel that takes rows of one length. Each token attends to the
         last `window` tokens of its sequence (None: to all)."""
-        if window is not None and window >= self.longest:
-            window = None
+        window = self._effective(window)
         if window not in self._blocks:
             pieces = self._pieces() if window is None else self._windowed(window)
             made = tuple(block_of(cut, self.bounds.device) for cut in cuts(pieces))
@@ -96,11 +95,13 @@ class PackedLayout:
     def varlen(self, window: int | None) -> tuple[VarlenCall, ...]:
         """Return the calls of a kernel that takes sequences of any length. `window`: see
         `blocks`."""
-        if window is not None and window >= self.longest:
-            window = None
+        window = self._effective(window)
         if window not in self._varlen:
             self._varlen[window] = self._varlen_calls(window)
         return self._varlen[window]
+
+    def _effective(self, window: int | None) -> int | None:
+        return None if window is not None and window >= self.longest else window
 
     @cached_property
     def longest(self) -> int:

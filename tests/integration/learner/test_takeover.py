@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from learner.coordinate.ranks import take_over
+from learner.coordinate.run_rank import take_over
 from learner.distributed import Ranks
 from learner.persist.disk_retry import OtherRank
 from learner.rank import described_host

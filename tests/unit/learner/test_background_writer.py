@@ -38,6 +38,7 @@ class Asked:
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
+        self.root = Path("/")
 
     def retry(self, name: str, write: Callable[[], Any], size: int = 0) -> WrittenPart:
         self.sizes.append(size)
@@ -46,7 +47,7 @@ class Asked:
 
 def test_each_rank_asks_for_the_room_that_all_of_them_take() -> None:
     disk = Asked()
-    writer = PartWriter(Path("/"), disk, Others())  # type: ignore[arg-type]
+    writer = PartWriter(disk, Others())  # type: ignore[arg-type]
     path = "runs/r/checkpoints/step-000001-a"
     captured: Any = SimpleNamespace(
         size=100, part=RankPart(1, 4), progress=SimpleNamespace(path=path)

@@ -18,7 +18,7 @@ from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
 from learner.objective.dpo import compare
 from learner.sft import backward
-from learner.supervised import COMPARED, DPOLoss, compared, logprobs_of
+from learner.supervised_loss import COMPARED, DPOLoss, compared, logprobs_of
 from services.contracts.config import ConfigError, SFTConfig, parse_config
 from services.contracts.config.data import SFTData
 from services.contracts.config.objective.supervised import DPO

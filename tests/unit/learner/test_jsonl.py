@@ -115,7 +115,6 @@ def test_rows_are_durable_before_the_commit_and_its_copy_after_it(
     rows = MetricsFile(tmp_path, "r", disk(tmp_path))
     samples = SamplesFile(tmp_path, "r", disk(tmp_path))
     writer = CheckpointWriter(
-        tmp_path,
         1,
         disk(tmp_path),
         Recorder(happened),  # type: ignore[arg-type]

@@ -28,7 +28,7 @@ from learner.optim.optimizers import Optimizers
 from learner.report.loss_metrics import Tally
 from learner.sft import backward
 from learner.step import accumulate_gradients, train_batch
-from learner.supervised import LikelihoodLoss
+from learner.supervised_loss import LikelihoodLoss
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.optimizer import AdamW
 from tests.unit.learner.experts import EXPERTS, LAYERS, USED, recorded, tiny_mixture

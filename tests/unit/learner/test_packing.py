@@ -1,11 +1,13 @@
-"""Micro-batches respect the budget, lose nothing, and come in the requested number."""
+"""Minibatches are cut anew for each pass. Micro-batches respect the budget, lose nothing, and come
+in the requested number. Every process makes the same cuts."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from learner.batch.packing import micro_batches, micro_batches_needed
+from learner.batch.packing import micro_batches, micro_batches_needed, minibatches
 
+POSITIONS = [40, 3, 17, 8, 21, 5, 30, 12, 9]
 lengths_strategy = st.lists(st.integers(1, 50), max_size=40)
 
 
@@ -40,3 +42,22 @@ def test_every_sequence_is_in_exactly_one_micro_batch_within_budget(
     assert len(cuts) == count
     assert sorted(i for cut in cuts for i in cut) == list(range(len(lengths)))
     assert all(sum(lengths[i] for i in cut) <= budget for cut in cuts)
+
+
+def test_each_pass_trains_every_group_once_in_minibatches_of_its_own() -> None:
+    passes = [minibatches(POSITIONS, 3, 0, 7, number) for number in range(4)]
+
+    for one in passes:
+        assert [len(part) for part in one] == [3, 3, 3]
+        assert sorted(position for part in one for position in part) == sorted(POSITIONS)
+    assert len({str([sorted(part) for part in one]) for one in passes}) == 4
+
+
+def test_the_cut_depends_on_seed_step_and_pass_and_not_on_the_order_of_the_groups() -> None:
+    assert minibatches(POSITIONS, 2, 0, 7, 1) == minibatches(sorted(POSITIONS), 2, 0, 7, 1)
+    found = [minibatches(POSITIONS, 2, *key) for key in ((0, 7, 1), (1, 7, 1), (0, 8, 1))]
+    assert found[0] not in found[1:]
+
+
+def test_a_single_minibatch_keeps_the_order_of_the_batch() -> None:
+    assert minibatches(POSITIONS, 1, 0, 7, 1) == [POSITIONS]

@@ -157,13 +157,13 @@ def test_a_run_whose_model_cannot_be_read_is_tried_three_times_and_then_fails_wi
         config=config | {"data": {"dataset": "d"}},
         created=0.0,
     )
-    connected = SimpleNamespace(training=lambda run: nullcontext())
-    given: Any = (record, ALONE, connected, Volume(tmp_path), threading.Event(), False)
+    connected: Any = SimpleNamespace(training=lambda run: nullcontext())
+    ours = rank.PoolRank(ALONE, connected, Volume(tmp_path), threading.Event(), False)
     for _ in range(3):
         with pytest.raises(UnusableModel):
-            rank.train_one(*given)
+            ours.train(record)
         assert not store.states
-    rank.train_one(*given)
+    ours.train(record)
 
     assert tries == 3
     ((state, reason),) = store.states

@@ -17,7 +17,7 @@ from learner.model.passes.microbatches import MicroBatches
 from learner.objective.compose import Objective
 from learner.sft import backward
 from learner.step import accumulate_gradients
-from learner.supervised import LikelihoodLoss
+from learner.supervised_loss import LikelihoodLoss
 from services.contracts.config.objective.algorithm import Algorithm
 from tests.unit.learner.policies import random_samples, tiny_model
 from tests.unit.learner.threads import assert_same_gradients, mean_gradients

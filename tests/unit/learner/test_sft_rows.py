@@ -18,7 +18,7 @@ from learner.model.passes.logprobs import PackedRow, TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
 from learner.report.sft_metrics import validation_losses
 from learner.sft import backward
-from learner.supervised import LikelihoodLoss, text_sums
+from learner.supervised_loss import LikelihoodLoss, text_sums
 from services.contracts.config.data import Data, SFTData
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose, render, use_template

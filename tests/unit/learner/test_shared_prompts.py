@@ -32,7 +32,7 @@ from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
 from learner.sft import backward
 from learner.step import train_batch
-from learner.supervised import LikelihoodLoss
+from learner.supervised_loss import LikelihoodLoss
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.optimizer import AdamW

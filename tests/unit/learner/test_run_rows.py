@@ -15,8 +15,8 @@ from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.errors import RunCannotGoOn
 from learner.persist.disk_retry import CannotWrite
-from learner.sft_data import supervised_rows
-from learner.sft_data.supervised_rows import SupervisedRows
+from learner.sft_data import run_rows
+from learner.sft_data.run_rows import SupervisedRows
 from learner.state import SupervisedProgress, TrainingProgress
 from services.contracts.config import SFTConfig, parse_config
 from services.contracts.records import DatasetRecord, DatasetSegment
@@ -59,7 +59,7 @@ def opened(
     datasets = [*datasets, *held_out]
     supervised = SupervisedProgress([len(one.lengths()[0].tokens) for one in datasets])
     state = cast(Any, SimpleNamespace(loaded=loaded, progress=SimpleNamespace(step=0)))
-    return supervised_rows._opened(config, state, supervised, cast(Any, datasets))
+    return run_rows._opened(config, state, supervised, cast(Any, datasets))
 
 
 @pytest.mark.parametrize("overlong", ["skip", "crop"])
@@ -118,8 +118,8 @@ def test_a_run_warns_of_rows_that_are_left_out_or_cut(
         )
         for name, rows in lengths.items()
     ]
-    monkeypatch.setattr(supervised_rows, "_records", lambda *_: records)
-    monkeypatch.setattr(supervised_rows, "DatasetTokens", tokens)
+    monkeypatch.setattr(run_rows, "_records", lambda *_: records)
+    monkeypatch.setattr(run_rows, "DatasetTokens", tokens)
     embeddings = SimpleNamespace(num_embeddings=10)
     model = SimpleNamespace(get_input_embeddings=lambda: embeddings)
     positions = data.get("max_seq_len", 8)
@@ -141,7 +141,7 @@ def test_a_run_warns_of_rows_that_are_left_out_or_cut(
     assert isinstance(config, SFTConfig)
     ranks, stop = Ranks(0, 1, torch.device("cpu")), threading.Event()
     environment = RunEnvironment(ranks, store, Volume(tmp_path), stop)
-    assert supervised_rows.open_rows(config, state, environment)
+    assert run_rows.open_rows(config, state, environment)
     assert said == warnings
 
 
@@ -189,8 +189,8 @@ def test_a_run_that_is_asked_to_end_while_the_disk_is_full_ends(
             raise CannotWrite("cannot write datasets/d/tokens/k: No space left on device")
 
     record = DatasetRecord(id="d", name="d", rows=0, created=0.0, segments=[])
-    monkeypatch.setattr(supervised_rows, "_records", lambda *_: [record])
-    monkeypatch.setattr(supervised_rows, "DatasetTokens", Unwritten)
+    monkeypatch.setattr(run_rows, "_records", lambda *_: [record])
+    monkeypatch.setattr(run_rows, "DatasetTokens", Unwritten)
     progress = TrainingProgress("r", 0, 0, [], "m", supervised=SupervisedProgress([0]))
     state: Any = SimpleNamespace(progress=progress, loaded=SimpleNamespace(tokenizer=None))
     ranks, stop = Ranks(0, 1, torch.device("cpu")), threading.Event()
@@ -198,4 +198,4 @@ def test_a_run_that_is_asked_to_end_while_the_disk_is_full_ends(
     assert isinstance(config, SFTConfig)
     store: Any = None
     environment = RunEnvironment(ranks, store, Volume(tmp_path), stop)
-    assert supervised_rows.open_rows(config, state, environment) is None
+    assert run_rows.open_rows(config, state, environment) is None
