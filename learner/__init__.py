@@ -15,7 +15,7 @@ changes. Imports go down this list, never up:
     persist                 writes to the data volume
     environment             what a run is trained with: ranks, store, volume
     state, store            what training changes; the run in the store
-    report                  metrics
+    metrics                 of steps, from plain values
     model                   models and their passes
     batch, optim            samples; updates
     objective               tensors in, tensors out

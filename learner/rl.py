@@ -26,14 +26,14 @@ from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.errors import UnreadableGroups
 from learner.gpu_turns import TrainingGPU, training_gpu
+from learner.metrics.reward_metrics import outcome_sums
+from learner.metrics.sample_log import PER_STEP, Picked, pick
 from learner.model.passes.microbatches import MicroBatches
 from learner.model.value_model import TrainedCritic
 from learner.objective.baselines import Baselines, GroupReward
 from learner.objective.compose import Objective
 from learner.objective.kl import adapted_beta
 from learner.optim.schedules import lr_share
-from learner.report.reward_metrics import outcome_sums
-from learner.report.sample_log import PER_STEP, Picked, pick
 from learner.state import TrainingProgress, TrainingState
 from learner.step import train_batch
 from learner.store.commands import Command, GroupShare

@@ -25,13 +25,13 @@ from learner.coordinate.crash_limit import CrashLimit
 from learner.coordinate.run_rank import RunRank, share_gradients, take_over
 from learner.coordinate.sft_coordinator import SFTCoordinator
 from learner.environment import RunEnvironment
+from learner.metrics.sft_metrics import smoothed, time_metrics, unbiased
+from learner.metrics.step_metrics import Stopwatch
 from learner.model.passes.mfu import Work, sequence_cost, supervised_work
 from learner.model.passes.microbatches import MicroBatches
 from learner.model.passes.moe_balance import RouterTally, balance, routing_of
 from learner.model.placement.offload import present
 from learner.optim.schedules import lr_share
-from learner.report.sft_metrics import smoothed, time_metrics, unbiased
-from learner.report.step_metrics import Stopwatch
 from learner.sft_data.read_ahead import ReadAhead
 from learner.sft_data.run_rows import SupervisedRows, open_rows
 from learner.state import TrainingProgress, TrainingState

@@ -15,6 +15,7 @@ from torch import nn
 from learner.batch.samples import TrainingSample
 from learner.batch.token_advantages import gathered, set_returns
 from learner.distributed import Ranks
+from learner.metrics.loss_metrics import Tally
 from learner.model.attention.row_calls import sent
 from learner.model.passes.families import unwrapped
 from learner.model.passes.microbatches import MicroBatches
@@ -27,7 +28,6 @@ from learner.objective.kl import kl_estimate
 from learner.objective.losses import Tokens
 from learner.objective.value_loss import Scale
 from learner.optim.optimizers import Optimizers
-from learner.report.loss_metrics import Tally
 from learner.state import TrainingState
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import RecomputeProximal, ReverseKL

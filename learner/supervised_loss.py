@@ -12,11 +12,11 @@ from torch import nn
 
 from learner.batch.sft_rows import Example
 from learner.distributed import Ranks
+from learner.metrics.sft_metrics import comparisons, losses, validation_losses
 from learner.model.attention.row_calls import sent
 from learner.model.passes.families import unwrapped
 from learner.model.passes.microbatches import MicroBatches
 from learner.objective.dpo import compare
-from learner.report.sft_metrics import comparisons, losses, validation_losses
 from learner.state import TrainingState
 from services.contracts.config import SFTConfig
 from services.contracts.config.objective.supervised import DPO

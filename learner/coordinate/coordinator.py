@@ -16,6 +16,9 @@ from learner.coordinate.step_report import StepReport
 from learner.coordinate.waiting import WaitWatcher
 from learner.environment import RunEnvironment
 from learner.gpu_turns import TrainingGPU, changing, still
+from learner.metrics.mismatch import mismatch_problem
+from learner.metrics.sample_log import Picked, described
+from learner.metrics.step_metrics import Stopwatch, staleness_metrics
 from learner.model.loading.models import endless
 from learner.model.passes.families import sharing_in_words, sharing_of
 from learner.model.passes.mfu import sequence_cost, work
@@ -24,9 +27,6 @@ from learner.persist.jsonl import RowsFile, SamplesFile
 from learner.publishing.model_folder import export_description
 from learner.publishing.publisher import Again, Publisher
 from learner.publishing.versions import Version
-from learner.report.mismatch import mismatch_problem
-from learner.report.sample_log import Picked, described
-from learner.report.step_metrics import Stopwatch, staleness_metrics
 from learner.state import TrainingState
 from learner.store.commands import Command
 from services.contracts.config import RLConfig
@@ -35,6 +35,8 @@ from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
+ACTIVITIES = ("waiting", "training", "publishing", "checkpointing")
+"""Activities of a step, as in `time_metrics`."""
 EVALUATION_POLL_SECONDS = 0.2
 IN_TURNS = (
     "taken in turns with vLLM, which sleeps while the learner trains; the learner's state is on "
@@ -88,7 +90,7 @@ class Coordinator(FirstRank):
             self._step_report.filtered,
             self._publish_again,
         )
-        self._time = Stopwatch()
+        self._time = Stopwatch(*ACTIVITIES)
         self._in_stream = self._in_files = 0
         """Bytes of the batch's groups in the stream, and of their payloads outside of Redis."""
         self._shares: bool | None = None
@@ -127,7 +129,7 @@ class Coordinator(FirstRank):
         self._store.set_state("running")
 
     def next_command(self) -> Command:
-        self._time = Stopwatch("waiting", "training", "publishing", "checkpointing")
+        self._time = Stopwatch(*ACTIVITIES)
         try:
             return self._ending or self._next_command()
         except CannotWrite as error:

@@ -7,12 +7,12 @@ import torch
 from learner.coordinate.checkpoint_schedule import CheckpointSchedule
 from learner.coordinate.first_rank import FirstRank, on_rank_0
 from learner.environment import RunEnvironment
+from learner.metrics.sft_metrics import Speed
+from learner.metrics.step_metrics import peak_memory
 from learner.model.passes.mfu import Work
 from learner.persist.disk_retry import CannotWrite
 from learner.publishing.model_folder import export_description
 from learner.publishing.versions import Version
-from learner.report.sft_metrics import Speed
-from learner.report.step_metrics import peak_memory
 from learner.state import SupervisedProgress, TrainingProgress, TrainingState
 from learner.store.commands import Command
 from services.contracts.config import SFTConfig

@@ -4,20 +4,20 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from learner.model.passes.mfu import Work
-from learner.report.reward_metrics import (
+from learner.metrics.reward_metrics import (
     FILTERED,
     dataset_metrics,
     outcome_metrics,
     selection_metrics,
 )
-from learner.report.step_metrics import (
+from learner.metrics.step_metrics import (
     admission_wait,
     bottleneck,
     canary_metrics,
     peak_memory,
     time_metrics,
 )
+from learner.model.passes.mfu import Work
 from learner.state import TrainingProgress
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig

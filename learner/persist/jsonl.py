@@ -13,8 +13,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Any, ClassVar
 
+from learner.metrics.step_metrics import finite
 from learner.persist.disk_retry import Disk, append, replaced
-from learner.report.step_metrics import finite
 from learner.store.run_store import RunStore
 from services.recovery.copies import LEDGER, commits
 from services.runtime.logs import get_logger

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from learner.errors import RunCannotGoOn
-from learner.report.step_metrics import finite
+from learner.metrics.step_metrics import finite
 from learner.store.thread import StoreThread
 from services.contracts.events import EventKind
 from services.contracts.groups.payload import REFERENCE, bytes_outside

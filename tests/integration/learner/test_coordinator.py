@@ -17,8 +17,8 @@ from learner.coordinate.waiting import WaitWatcher
 from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.errors import RunCannotGoOn
+from learner.metrics.reward_metrics import outcome_sums
 from learner.optim.optimizers import Optimizers
-from learner.report.reward_metrics import outcome_sums
 from learner.state import TrainingProgress, TrainingState
 from learner.store.run_store import RunStore
 from learner.store.thread import StoreThread

@@ -11,6 +11,7 @@ from learner.batch.samples import group_samples, token_staleness
 from learner.batch.staleness import Ancestry
 from learner.batch.token_advantages import known, set_returns
 from learner.errors import UnusableModel
+from learner.metrics.reward_metrics import outcome_metrics, outcome_sums
 from learner.model.loading.models import load_model
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
@@ -18,7 +19,6 @@ from learner.model.references import CopiedPolicy, Copies, PolicyCopy, Scorers, 
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
 from learner.optim.optimizers import Optimizers
-from learner.report.reward_metrics import outcome_metrics, outcome_sums
 from learner.step import train_batch
 from rollout.rewards.combine import combine
 from services.contracts.config import ConfigError, RLConfig, parse_config

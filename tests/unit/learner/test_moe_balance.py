@@ -14,6 +14,7 @@ from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss
 from learner.batch.samples import TrainingSample
 from learner.batch.sft_rows import Example
 from learner.distributed import Ranks
+from learner.metrics.loss_metrics import Tally
 from learner.model.moe.routing import Routed, Routing
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
@@ -25,7 +26,6 @@ from learner.model.passes.moe_balance import (
 )
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
-from learner.report.loss_metrics import Tally
 from learner.sft import backward
 from learner.step import accumulate_gradients, train_batch
 from learner.supervised_loss import LikelihoodLoss

@@ -7,6 +7,7 @@ import pytest
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
+from learner.metrics.loss_metrics import Tally
 from learner.model.moe.routing import Routed, Routing
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
@@ -15,7 +16,6 @@ from learner.model.value_model import TokenValues, TrainedCritic, accumulate_val
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
-from learner.report.loss_metrics import Tally
 from learner.step import accumulate_gradients
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.critic import Critic as CriticConfig

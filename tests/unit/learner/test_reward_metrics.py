@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from learner.report.reward_metrics import (
+from learner.metrics.reward_metrics import (
     dataset_metrics,
     outcome_metrics,
     outcome_sums,

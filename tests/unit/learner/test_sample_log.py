@@ -4,8 +4,8 @@ import pytest
 
 from learner.batch.samples import group_samples, token_staleness
 from learner.batch.staleness import Ancestry
+from learner.metrics.sample_log import choose, described, pick
 from learner.model.loading.scratch import UNKNOWN
-from learner.report.sample_log import choose, described, pick
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import (
     GAE,

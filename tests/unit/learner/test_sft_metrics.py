@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from learner.report.sft_metrics import smoothed, unbiased
+from learner.metrics.sft_metrics import smoothed, unbiased
 
 
 def averages(*losses: float) -> list[float]:

@@ -14,9 +14,9 @@ from transformers import PreTrainedTokenizerFast
 
 from learner.batch.sft_rows import NO_BYTES, Example, RowTokenizer, UnusableRow, example, lacking
 from learner.distributed import Ranks
+from learner.metrics.sft_metrics import validation_losses
 from learner.model.passes.logprobs import PackedRow, TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
-from learner.report.sft_metrics import validation_losses
 from learner.sft import backward
 from learner.supervised_loss import LikelihoodLoss, text_sums
 from services.contracts.config.data import Data, SFTData

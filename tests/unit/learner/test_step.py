@@ -7,12 +7,12 @@ import torch
 
 from learner.batch.samples import TrainingSample
 from learner.distributed import Ranks
+from learner.metrics.loss_metrics import Tally
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
 from learner.model.references import Copies, PolicyCopy
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
-from learner.report.loss_metrics import Tally
 from learner.step import accumulate_gradients, set_logprobs, train_batch
 from services.contracts.config.objective.algorithm import Algorithm
 from services.contracts.config.objective.terms import (

@@ -2,7 +2,7 @@
 
 import pytest
 
-from learner.report.step_metrics import (
+from learner.metrics.step_metrics import (
     admission_wait,
     bottleneck,
     finite,

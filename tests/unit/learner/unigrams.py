@@ -11,11 +11,11 @@ from learner.batch.samples import TrainingSample, group_samples, token_staleness
 from learner.batch.staleness import Ancestry
 from learner.batch.token_advantages import set_returns
 from learner.distributed import Ranks
+from learner.metrics.loss_metrics import Tally
 from learner.model.passes.logprobs import PackedRow
 from learner.model.passes.microbatches import MicroBatches
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
-from learner.report.loss_metrics import Tally
 from learner.step import accumulate_gradients
 from services.contracts.groups.trajectory import TrajectoryGroup
 
