@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
@@ -128,8 +129,11 @@ def headrace(
     def passes(batch: Batch, budget: int) -> Iterator[tuple[list[int], int, torch.Tensor]]:
         masks = [torch.arange(length) >= batch.prompt for length in batch.lengths]
         sharing = sharing_of(policy) if shared else None
-        unrecorded = [None] * len(masks)
-        families = families_of(batch.sequences, masks, unrecorded, budget, sharing, cost_of(policy))
+        samples: list[Any] = [
+            SimpleNamespace(tokens=tokens, loss_mask=mask, experts=None)
+            for tokens, mask in zip(batch.sequences, masks, strict=True)
+        ]
+        families = families_of(samples, budget, sharing, cost_of(policy))
         for chosen in cut(families, budget, None):
             members = [i for family in chosen for i in family.members]
             row = packed_row(

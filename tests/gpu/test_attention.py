@@ -5,6 +5,7 @@ Needs torch 2.11 or later, transformers and pytest alone:
     PYTHONPATH=. python -m pytest tests/gpu -c /dev/null --rootdir=. --confcutdir=tests/gpu
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -105,7 +106,11 @@ def rows(model: PreTrainedModel, shared: bool) -> list[PackedRow]:
     masks = [torch.arange(len(s)) >= 400 for s in sequences]
     policy = TokenLogprobs(model)
     sharing = sharing_of(policy) if shared else None
-    families = families_of(sequences, masks, [None] * 32, 16384, sharing, cost_of(policy))
+    samples: list[Any] = [
+        SimpleNamespace(tokens=tokens, loss_mask=mask, experts=None)
+        for tokens, mask in zip(sequences, masks, strict=True)
+    ]
+    families = families_of(samples, 16384, sharing, cost_of(policy))
     return [
         packed_row(
             [sequences[i] for one in chosen for i in one.members],

@@ -6,6 +6,7 @@ Needs only torch and transformers: the learner's benchmark makes the same cuts.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -17,6 +18,12 @@ from learner.batch.packing import micro_batches
 from learner.batch.prefixes import Sharing, common_prefixes
 from learner.model.attention.packed import NAME
 from learner.model.passes.mfu import sequence_cost
+
+if TYPE_CHECKING:  # the learner's benchmark has samples of its own
+    from learner.batch.samples import TrainingSample
+    from learner.batch.sft_rows import Example
+
+    Sample = TrainingSample | Example
 
 # `Sharing.merge` and `Sharing.least`. Merging reads and writes about ten float32 numbers for each
 # number of a query, at 5 GB/s and 50 GFLOP/s of one core, or 4 TB/s and 400 TFLOP/s of an H200.
@@ -39,23 +46,17 @@ class Family:
 
 
 def families_of(
-    sequences: Sequence[torch.Tensor],
-    loss_masks: Sequence[torch.Tensor],
-    experts: Sequence[torch.Tensor | None],
-    budget: int,
-    sharing: Sharing | None,
-    cost: SequenceCost,
+    samples: Sequence["Sample"], budget: int, sharing: Sharing | None, cost: SequenceCost
 ) -> list[Family]:
-    """Group sequences ([t] ids each) into families that share prefixes if sharing pays, of at most
-    `budget` tokens. `loss_masks` ([t] bool each), `experts` ([t, layers, experts per token] each):
-    as recorded."""
-    prefixes = common_prefixes(sequences, experts, sharing)
+    """Group samples into families that share prefixes if sharing pays, of at most `budget`
+    tokens."""
+    prefixes = common_prefixes([s.tokens for s in samples], [s.experts for s in samples], sharing)
     families = []
     for family in prefixes.families(budget):
         members, shared = [prefixes.order[i] for i in family], prefixes.within(family)
         tokens = flops = 0
         for i, start in zip(members, shared, strict=True):
-            end, predicted = len(sequences[i]), int(loss_masks[i].sum())
+            end, predicted = len(samples[i].tokens), int(samples[i].loss_mask.sum())
             tokens += end - start
             flops += cost.between(start, end, predicted)
         families.append(Family(members, shared, tokens, flops))
@@ -63,20 +64,14 @@ def families_of(
 
 
 def units_of(
-    sequences: Sequence[torch.Tensor],
-    loss_masks: Sequence[torch.Tensor],
-    experts: Sequence[torch.Tensor | None],
-    size: int,
-    sharing: Sharing | None,
-    cost: SequenceCost,
+    samples: Sequence["Sample"], size: int, sharing: Sharing | None, cost: SequenceCost
 ) -> list[Family]:
-    """Like `families_of`, but each `size` consecutive sequences are one family of any length, which
+    """Like `families_of`, but each `size` consecutive samples are one family of any length, which
     is never split."""
     units = []
-    for start in range(0, len(sequences), size):
-        part = slice(start, start + size)
-        budget = sum(len(family) for family in sequences[part])
-        inner = families_of(sequences[part], loss_masks[part], experts[part], budget, sharing, cost)
+    for start in range(0, len(samples), size):
+        part = samples[start : start + size]
+        inner = families_of(part, sum(len(sample.tokens) for sample in part), sharing, cost)
         units.append(
             Family(
                 [start + i for family in inner for i in family.members],

@@ -114,13 +114,10 @@ def synchronised(model: nn.Module, last: bool) -> AbstractContextManager[None]:
 def _families(
     model: nn.Module, samples: Sequence[S], budget: int, together: int = 1
 ) -> list[Family]:
-    tokens = [sample.tokens for sample in samples]
-    masks = [sample.loss_mask for sample in samples]
-    experts = [sample.experts for sample in samples]
     sharing, cost = sharing_of(model), cost_of(model)
     if together > 1:
-        return units_of(tokens, masks, experts, together, sharing, cost)
-    return families_of(tokens, masks, experts, budget, sharing, cost)
+        return units_of(samples, together, sharing, cost)
+    return families_of(samples, budget, sharing, cost)
 
 
 def row_of(
