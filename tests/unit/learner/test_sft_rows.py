@@ -1,7 +1,6 @@
 """Supervised runs teach what sampling asks for: prompts are rendered as rollout workers render
 them."""
 
-import math
 from typing import Any
 
 import pytest
@@ -9,16 +8,14 @@ import torch
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
-from torch import nn
 from transformers import PreTrainedTokenizerFast
 
 from learner.batch.sft_rows import NO_BYTES, Example, RowTokenizer, UnusableRow, example, lacking
 from learner.distributed import Ranks
-from learner.metrics.sft_metrics import validation_losses
-from learner.model.passes.logprobs import PackedRow, TokenLogprobs
+from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
 from learner.sft import backward
-from learner.supervised_loss import LikelihoodLoss, text_sums
+from learner.supervised_loss import LikelihoodLoss
 from services.contracts.config.data import Data, SFTData
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.rendering import compose, render, use_template
@@ -160,20 +157,18 @@ def test_a_row_is_written_with_the_variables_of_its_run(answer: str) -> None:
 
 @pytest.mark.parametrize(
     ("train_on", "expected"),
-    [("assistant", ["yes<end>", "bye<end>"]), ("last", ["bye<end>"])],
+    [
+        ("assistant", ["yes<end>", "bye<end>"]),
+        ("last", ["bye<end>"]),
+        # All but the first token.
+        ("all", ["u\nhi<end>\n<start>a\nyes<end>\n<start>u\ngo<end>\n<start>a\nbye<end>\n"]),
+    ],
 )
-def test_the_loss_is_on_assistants_turns_up_to_the_token_that_ends_them(
+def test_the_loss_is_on_assistants_turns_up_to_the_token_that_ends_them_or_on_all(
     train_on: str, expected: list[str]
 ) -> None:
     row = Row(prompt=turns("hi", "yes", "go"), answer="bye")
     assert trained(row, byte_tokenizer(template=CHAT), train_on=train_on) == expected
-
-
-def test_the_loss_on_everything_leaves_out_the_first_token_alone() -> None:
-    row = Row(prompt=turns("hi", "yes"))
-    assert trained(row, byte_tokenizer(template=CHAT), train_on="all") == [
-        "u\nhi<end>\n<start>a\nyes<end>\n"
-    ]
 
 
 def test_calls_and_contents_in_parts_are_written_as_in_a_session() -> None:
@@ -256,35 +251,31 @@ def without(token: str, template: str | None = None) -> Any:
     return tokens
 
 
+CHATTY = byte_tokenizer(template=CHAT)
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
 
 
 @pytest.mark.parametrize(
     ("row", "tokens", "options", "reason"),
     [
-        (
-            Row(prompt="a"),
-            byte_tokenizer(),
-            {},
-            "no answer .* set data.train_on to all",
-        ),
+        (Row(prompt="a"), byte_tokenizer(), {}, "no answer .* set data.train_on to all"),
         (Row(prompt="a", answer=[1]), byte_tokenizer(), {}, r"has no answer to learn \(it is \[1"),
-        (Row(prompt=turns("a")), byte_tokenizer(template=CHAT), {}, "without an assistant's turn"),
+        (Row(prompt=turns("a")), CHATTY, {}, "without an assistant's turn"),
         (
             Row(prompt=[*turns("a"), *turns("b")], answer="c"),
-            byte_tokenizer(template=CHAT),
+            CHATTY,
             {},
             "roles out of order: turn 2 is user, after user",
         ),
         (
             Row(prompt=[*turns("a", "b"), {"role": "system", "content": "x"}], answer="c"),
-            byte_tokenizer(template=CHAT),
+            CHATTY,
             {},
             "turn 3 is system, after assistant",
         ),
         (
             Row(prompt=[{"role": "human", "content": "a"}], answer="c"),
-            byte_tokenizer(template=CHAT),
+            CHATTY,
             {},
             r"has a turn of 'human' \(number 1\); roles are system",
         ),
@@ -294,25 +285,25 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
         (Row(prompt="1", answer="2"), without("eos_token", TEMPLATE), {}, "set eos_token in"),
         (
             Row(prompt=turns("a", CALL)),
-            byte_tokenizer(template=CHAT),
+            CHATTY,
             {},
             r"has `tool_calls` \(turn 2\) that the model's chat template leaves out",
         ),
         (
             Row(prompt=turns("a", {"content": None, "function_call": {"name": "f"}})),
-            byte_tokenizer(template=CHAT),
+            CHATTY,
             {"train_on": "all"},
             r"has `function_call` \(turn 2\) that the model's chat template leaves out",
         ),
         (
             Row(prompt=turns("a", {"content": "b", "reasoning_content": "c"})),
-            byte_tokenizer(template=CHAT),
+            CHATTY,
             {},
             r"has `reasoning_content` \(turn 2\) that the model's chat template leaves out",
         ),
         (
             Row(prompt="a", answer="b", columns={"tools": [{"name": "add"}]}),
-            byte_tokenizer(template=CHAT),
+            CHATTY,
             {},
             "has a column `tools` that the model's chat template leaves out",
         ),
@@ -336,7 +327,7 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
         ),
         (
             Row(prompt="a", answer="b", columns={"tools": "{"}),
-            byte_tokenizer(template=CHAT),
+            CHATTY,
             {},
             "column `tools` that is no JSON",
         ),
@@ -395,52 +386,6 @@ def test_a_character_of_several_tokens_counts_its_bytes_once() -> None:
     found = made(Row(prompt="a€", answer="é"), byte_tokenizer(), train_on="all")
     # <bos>, a, then three bytes of the sign, then two of the answer, <eos>.
     assert found.sizes.tolist() == [NO_BYTES, 1, 3, 0, 0, 2, 0, NO_BYTES]
-
-
-SENTENCES = [Row(prompt="a b b"), Row(prompt="é"), Row(prompt="ab ab")]
-
-
-def measured(policy: nn.Module, tokens: Any) -> dict[str, float]:
-    rows = [example(made(row, tokens, train_on="all")) for row in SENTENCES]
-    sums = text_sums(policy, rows, 1, MicroBatches(ALONE, 1000))
-    return validation_losses(["d"], sums.tolist())
-
-
-def test_bits_per_byte_of_three_sentences_are_those_worked_out_by_hand() -> None:
-    """A uniform model of V tokens has log2 V bits per token. The sentences have 5, 2 and 5 bytes,
-    and with `ab` as one token 5, 2 and 3 tokens. Each has an end of sequence, which is in the loss
-    and not in the bits."""
-    loaded, tokens = tiny_model(), byte_tokenizer((("a", "b"),))
-    loaded.model.resize_token_embeddings(len(tokens), mean_resizing=False)
-    torch.nn.init.zeros_(loaded.model.get_output_embeddings().weight)
-
-    found = measured(TokenLogprobs(loaded.model), tokens)
-
-    assert found["validation/loss"] == pytest.approx(math.log(len(tokens)), rel=1e-5)
-    bits = (5 + 2 + 3) * math.log2(len(tokens)) / (5 + 2 + 5)
-    assert found["validation/bits_per_byte"] == pytest.approx(bits, rel=1e-5)
-
-
-class UniformBytes(nn.Module):
-    """256 equally likely bytes: a token of n has the probability 256^-n."""
-
-    def __init__(self, tokens: Any) -> None:
-        super().__init__()
-        self.unused = nn.Parameter(torch.zeros(1))
-        texts = [tokens.convert_ids_to_tokens(i) for i in range(len(tokens))]
-        self.bytes = torch.tensor(
-            [0 if "<" in text and ">" in text else len(text) for text in texts]
-        )
-
-    def forward(self, row: PackedRow) -> tuple[torch.Tensor, None]:
-        return -self.bytes[row.targets] * math.log(256), None
-
-
-def test_bits_per_byte_are_the_same_for_two_tokenizers_of_one_model() -> None:
-    whole = byte_tokenizer((("a", "b"), ("Ġ", "ab")))
-    for tokens in (byte_tokenizer(), whole):
-        found = measured(UniformBytes(tokens), tokens)
-        assert found["validation/bits_per_byte"] == pytest.approx(8.0, rel=1e-6)
 
 
 def test_characters_without_a_token_are_found_once_each() -> None:
