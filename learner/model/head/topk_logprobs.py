@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from learner.model.head.logit_scale import PLAIN, LogitScale
-from learner.model.head.output_head import HeadGradients, OutputHead
+from learner.model.head.output_head import HeadGradients, HeadTypes, head_types
 
 ELEMENTS = 1 << 24
 """Numbers in a chunk of output embeddings: at most 64 MiB of float32."""
@@ -37,8 +37,10 @@ def topk_logprobs(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Like `output_head.head_logprobs`, with the softmax over the ids in `sampling_mask` [k, w],
     padded with −1. Each target must be an id of its row."""
+    types = head_types(hidden, temperature, compute, scale)
+    rows = max(1, elements // max(1, sampling_mask.shape[1] * hidden.shape[1]))
     logprobs, entropy = _TopKLogprobs.apply(
-        hidden, weight, bias, targets, sampling_mask, scale.at(temperature), compute, elements
+        hidden, weight, bias, targets, sampling_mask, types, rows
     )
     return logprobs, entropy
 
@@ -54,25 +56,20 @@ class _TopKLogprobs(torch.autograd.Function):
         bias: torch.Tensor | None,
         targets: torch.Tensor,
         sampling_mask: torch.Tensor,
-        scale: LogitScale,
-        compute: torch.dtype | None,
-        elements: int,
+        types: HeadTypes,
+        rows: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        kind = compute or hidden.dtype
-        wide = torch.promote_types(hidden.dtype, torch.float32)
-        head = OutputHead(weight, bias, scale, kind, wide)
-        rows = max(1, elements // max(1, sampling_mask.shape[1] * hidden.shape[1]))
-        logprobs = hidden.new_empty(hidden.shape[0], dtype=wide)
+        logprobs = hidden.new_empty(hidden.shape[0], dtype=types.wide)
         entropy = torch.empty_like(logprobs)
         for r in range(0, hidden.shape[0], rows):
             part = slice(r, r + rows)
-            logits, _ = _logits(hidden[part], head, sampling_mask[part])
+            logits, _ = _logits(hidden[part], weight, bias, types, sampling_mask[part])
             every = logits.log_softmax(1)
             place = (sampling_mask[part] == targets[part, None]).long().argmax(1, keepdim=True)
             logprobs[part] = every.gather(1, place).squeeze(1)
             entropy[part] = -(every.exp() * every.masked_fill(sampling_mask[part] < 0, 0)).sum(1)
         ctx.save_for_backward(hidden, weight, bias, targets, sampling_mask, entropy)
-        ctx.options = (scale, kind, wide, rows)
+        ctx.options = types, rows
         # An output that no loss uses has gradient None, and costs nothing.
         ctx.set_materialize_grads(False)
         return logprobs, entropy
@@ -80,13 +77,12 @@ class _TopKLogprobs(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         hidden, weight, bias, targets, sampling_mask, entropy = ctx.saved_tensors
-        scale, kind, wide, rows = ctx.options
-        of_logprobs, of_entropy = grads
+        types, rows = ctx.options
+        (scale, kind, wide), (of_logprobs, of_entropy) = types, grads
         sums = HeadGradients(hidden, weight, bias, wide, ctx.needs_input_grad)
-        head = OutputHead(weight, bias, scale, kind, wide)
         for r in range(0, hidden.shape[0], rows):
             part = slice(r, r + rows)
-            logits, chosen = _logits(hidden[part], head, sampling_mask[part])
+            logits, chosen = _logits(hidden[part], weight, bias, types, sampling_mask[part])
             every = logits.log_softmax(1)
             chances = every.exp()
             slope = torch.zeros_like(chances)
@@ -109,17 +105,21 @@ class _TopKLogprobs(torch.autograd.Function):
             if sums.weight is not None:
                 outer = slope[:, :, None] * hidden[part, None].to(kind)
                 sums.weight.index_add_(0, ids, outer.flatten(0, 1).to(wide))
-        return (*sums.returned(), *(None,) * 5)
+        return (*sums.returned(), *(None,) * 4)
 
 
 def _logits(
-    hidden: torch.Tensor, head: OutputHead, sampling_mask: torch.Tensor
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    types: HeadTypes,
+    sampling_mask: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return [rows, w] logits of the ids in `sampling_mask` [rows, w], −∞ for padding, and their
     output embeddings [rows, w, d]."""
     ids = sampling_mask.clamp(min=0)
-    chosen = head.weight[ids].to(head.kind)
-    logits = torch.bmm(chosen, hidden[:, :, None].to(head.kind)).squeeze(2).to(head.wide)
-    if head.bias is not None:
-        logits += head.bias[ids]
-    return head.scale.apply_(logits).masked_fill_(sampling_mask < 0, -torch.inf), chosen
+    chosen = weight[ids].to(types.kind)
+    logits = torch.bmm(chosen, hidden[:, :, None].to(types.kind)).squeeze(2).to(types.wide)
+    if bias is not None:
+        logits += bias[ids]
+    return types.scale.apply_(logits).masked_fill_(sampling_mask < 0, -torch.inf), chosen

@@ -159,27 +159,14 @@ def adapter_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     return {_in_file(name): p.detach() for name, p in model.named_parameters() if ".lora_" in name}
 
 
-def trained_tensors(loaded: LoadedModel) -> dict[str, torch.Tensor]:
-    """Return the weights that training changes, by their names in files."""
-    return adapter_tensors(loaded.model) if loaded.lora else weight_tensors(loaded.model)
-
-
 def trained_on_host(
     loaded: LoadedModel, dtype: torch.dtype | None = None, part: RankPart | None = WHOLE
 ) -> dict[str, torch.Tensor]:
     """Return a host copy of the weights that training changes, by their names in files, in their
     own type or in `dtype`. `part`: see `on_host`."""
-    tensors = on_host(trained_tensors(loaded), dtype, part)
-    return tensors if loaded.lora else as_in_a_folder(loaded.model, tensors)
-
-
-def base_tensors(model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """Return the frozen weights, by their names in the model without adapters."""
-    return {
-        name.replace(".base_layer.", "."): tensor
-        for name, tensor in weight_tensors(model).items()
-        if ".lora_" not in name
-    }
+    if loaded.lora:
+        return on_host(adapter_tensors(loaded.model), dtype, part)
+    return as_in_a_folder(loaded.model, on_host(weight_tensors(loaded.model), dtype, part))
 
 
 def load_adapters(loaded: LoadedModel, folder: Path) -> None:
@@ -217,8 +204,14 @@ def save_adapter_config(loaded: LoadedModel, folder: Path, base: str | None) -> 
 
 
 def base_on_host(loaded: LoadedModel, part: RankPart | None = WHOLE) -> dict[str, torch.Tensor]:
-    """Return a host copy of the frozen weights. `part`: see `on_host`."""
-    return on_host(base_tensors(loaded.model), part=part)
+    """Return a host copy of the frozen weights, by their names in the model without adapters.
+    `part`: see `on_host`."""
+    frozen = {
+        name.replace(".base_layer.", "."): tensor
+        for name, tensor in weight_tensors(loaded.model).items()
+        if ".lora_" not in name
+    }
+    return on_host(frozen, part=part)
 
 
 def save_base(loaded: LoadedModel, folder: Path, base: dict[str, torch.Tensor]) -> None:

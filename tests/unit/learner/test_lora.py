@@ -22,10 +22,10 @@ from learner.model.loading.lora import (
     adapter_tensors,
     add_adapters,
     base_of,
-    base_tensors,
+    base_on_host,
     check_files,
     load_policy,
-    trained_tensors,
+    trained_on_host,
 )
 from learner.model.loading.models import LoadedModel, load_critic, load_model
 from learner.model.loading.saving import save_description
@@ -113,7 +113,7 @@ def test_a_new_adapter_does_nothing_and_is_drawn_from_the_seed() -> None:
 
 def test_only_the_adapters_are_trained() -> None:
     loaded = adapted()
-    before = {name: tensor.clone() for name, tensor in base_tensors(loaded.model).items()}
+    before = base_on_host(loaded)
     optimizers = Optimizers(loaded.model, AdamW(lr=1e-2, weight_decay=0.1))
     step(loaded, optimizers, 1)
     step(loaded, optimizers, 2)
@@ -124,7 +124,7 @@ def test_only_the_adapters_are_trained() -> None:
     assert all(tensor.any() for tensor in adapter_tensors(loaded.model).values())
     whole = tiny_model().model.state_dict()
     assert before.keys() == whole.keys()
-    for name, tensor in base_tensors(loaded.model).items():
+    for name, tensor in base_on_host(loaded).items():
         assert torch.equal(tensor, before[name])
         assert torch.equal(tensor, whole[name])
 
@@ -153,7 +153,7 @@ def test_a_published_version_is_the_adapters_in_the_published_type_and_no_more()
     assert published.tensors[name].shape == (4, 32)
     # Trained weights keep their precision. Frozen weights have the workers' type.
     assert {t.dtype for t in adapter_tensors(loaded.model).values()} == {torch.float32}
-    assert {t.dtype for t in base_tensors(loaded.model).values()} == {torch.bfloat16}
+    assert {t.dtype for t in base_on_host(loaded).values()} == {torch.bfloat16}
 
 
 def test_the_reference_is_the_model_without_adapters() -> None:
@@ -209,12 +209,12 @@ def test_training_goes_on_exactly_where_the_checkpoint_was_made(tmp_path: Path) 
     load_optimizer(folder, again_optimizers)
     step(again, again_optimizers, 2)
 
-    expected = trained_tensors(loaded)
-    assert expected.keys() == trained_tensors(again).keys()
-    for name, tensor in trained_tensors(again).items():
+    expected = trained_on_host(loaded)
+    assert expected.keys() == trained_on_host(again).keys()
+    for name, tensor in trained_on_host(again).items():
         assert torch.equal(tensor, expected[name]), name
-    for name, tensor in base_tensors(again.model).items():
-        assert torch.equal(tensor, base_tensors(loaded.model)[name]), name
+    for name, tensor in base_on_host(again).items():
+        assert torch.equal(tensor, base_on_host(loaded)[name]), name
 
 
 def test_a_checkpoint_is_an_adapter_that_peft_loads_and_headrace_merges(tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_a_checkpoint_is_exported_as_one_model(
     assert len(modes) == 1, "vLLM may run as another user"
     saved = load_file(tmp_path / "out/model.safetensors")
     adapters = adapter_tensors(loaded.model)
-    for name, tensor in base_tensors(loaded.model).items():
+    for name, tensor in base_on_host(loaded).items():
         a = adapters.get(f"base_model.model.{name.replace('.weight', '.lora_A.weight')}")
         b = adapters.get(f"base_model.model.{name.replace('.weight', '.lora_B.weight')}")
         expected = tensor.float() + (2.0 * b @ a if a is not None and b is not None else 0.0)
