@@ -1,4 +1,4 @@
-"""What a run is trained with on one rank: the ranks, the store, the data volume, the way to end."""
+"""The surroundings of a run on one rank: the ranks, the store, the data volume, the way to end."""
 
 import threading
 from dataclasses import dataclass

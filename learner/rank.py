@@ -163,7 +163,7 @@ def described_host(ranks: int) -> LearnerHost:
 
 
 def gathered_gpus(ranks: Ranks) -> list[GPUDevice]:
-    """Return the GPUs of all ranks. A rank on a CPU has none."""
+    """Return the GPUs of all ranks. A rank on a CPU contributes no GPU."""
     message = b""
     if ranks.device.type == "cuda":
         message = gpu_of(ranks.device).model_dump_json().encode()

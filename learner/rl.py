@@ -113,7 +113,7 @@ class RankBatch:
 
 @dataclass(frozen=True)
 class FetchedGroup:
-    """A group of which this rank trains samples."""
+    """A group with samples that this rank trains."""
 
     share: GroupShare
     group: TrajectoryGroup

@@ -95,7 +95,7 @@ def train_sft(config: SFTConfig, environment: RunEnvironment, crash_limit: Crash
 
 @dataclass(frozen=True)
 class SupervisedRun:
-    """What all steps of a run have in common on this rank."""
+    """The values that all steps of a run share on this rank."""
 
     config: SFTConfig
     rows: SupervisedRows

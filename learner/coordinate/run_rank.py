@@ -1,4 +1,4 @@
-"""What all ranks of a run do together. Every rank calls each method at the same place of the
+"""Work that all ranks of a run do together. Every rank calls each method at the same place of the
 training loop.
 
 Rank 0 (`FirstRank`) decides, and does the work that needs only one rank. The other ranks take part

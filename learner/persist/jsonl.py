@@ -38,7 +38,7 @@ class RowsFile:
 
     def begin(self, step: int) -> set[str]:
         """Go back to `step`: delete rows of later steps, and damaged lines. Rows of evaluations
-        stay, like their answers. Returns the ids of these evaluations."""
+        stay, like their answers. Returns the ids of the evaluations."""
         kept: list[str] = []
         evaluated: set[str] = set()
         if self._file.exists():

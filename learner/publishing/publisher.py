@@ -229,7 +229,7 @@ class Publisher(Background[Version | Again]):
         )
 
     def _delete_old(self) -> None:
-        """Delete files of old versions that no worker uses and no evaluation needs."""
+        """Delete files of old versions unless a worker uses or an evaluation needs them."""
         names = [file.name for manifest in self._kept for file in manifest.files]
         names += [name for worker in self._store.workers() for name in worker.files]
         kept = {Path(name).name for name in (*names, *self._evaluated())}

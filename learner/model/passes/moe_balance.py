@@ -159,7 +159,7 @@ class RouterTally:
         self.sums += other.sums
 
     def metrics(self, ranks: Ranks) -> dict[str, float]:
-        """Return the metrics, named as in docs/metrics.md. Return no metrics if no token was
+        """Return the metrics, named as in docs/metrics.md. They are empty until a token is
         trained."""
         parts = [self.sums, self.probabilities, self.taken.flatten()]
         every = ranks.sum(torch.cat(parts).tolist(), separate=True)
