@@ -65,11 +65,11 @@ class RunWorker:
 
     def describe(self, record: WorkerRecord) -> None:
         """Write this worker's leases and state into its heartbeat `record`."""
-        live, status = self.follower.live, self._status
+        follower, status = self.follower, self._status
         record.state = status.state
-        record.version = live.version if live else None
-        record.lineage = live.lineage if live else None
-        record.files = self.follower.files
+        record.version = follower.live.version if follower.live else None
+        record.lineage = follower.live.lineage if follower.live else None
+        record.files = follower.files
         self._source.describe(record)
         record.evaluation_rows = len(self._evaluator)
         record.policy_calls = len(self._policy_calls)
@@ -79,11 +79,11 @@ class RunWorker:
         record.tokens_per_second = round(status.rate.per_second, 1)
         record.tokens_total = status.tokens
         record.admission_wait_seconds = round(status.admission_wait, 3)
-        record.update_seconds = self.follower.timings.update_seconds
-        record.pause_seconds = self.follower.timings.pause_seconds
-        record.canary_gap = self.follower.canary.gap
-        record.canary_seconds = self.follower.canary.seconds
-        record.error = self.follower.error or status.error
+        record.update_seconds = follower.update_seconds
+        record.pause_seconds = follower.pause_seconds
+        record.canary_gap = follower.canary.gap
+        record.canary_seconds = follower.canary.seconds
+        record.error = follower.error or status.error
 
     async def work(self, stop: asyncio.Event) -> None:
         """Lease, sample, score and complete until the run has ended or `stop` is set.

@@ -1,8 +1,7 @@
 """Goes from run to run: serves the model of the pool's active run, works on it, takes the next run.
 
-A run that cannot work fails by the rule of `work.failure_limit`. If vLLM serves other weights than
-it has loaded, the worker restarts it. If the new vLLM has never served the right weights, the
-worker is drained: it holds nothing, and waits for another run or for an operator.
+A run that cannot work fails by the rule of `work.failure_limit`. So does a run whose vLLM dies, or
+serves other weights than it has loaded, again after its restart.
 """
 
 import asyncio
@@ -38,7 +37,7 @@ from rollout.vllm.process.server import VLLMFailed
 from rollout.vllm.process.serving import Served, Serving
 from rollout.vllm.weights.canary_check import CanaryCheck
 from rollout.vllm.weights.fetched_files import FetchedFiles
-from rollout.vllm.weights.served_weights import ServedWeights, WrongWeights
+from rollout.vllm.weights.served_weights import ServedWeights
 from rollout.vllm.weights.staging import Staging, only_whole
 from rollout.vllm.weights.weight_follower import WeightFollower
 from rollout.work.capacity import Sequences
@@ -76,7 +75,6 @@ HEARTBEAT_SECONDS = 1.0
 HOST_LOAD_EVERY = 10
 """Heartbeats between two measurements of the host's load."""
 IDLE_SECONDS = 0.5
-BROKEN = ("unhealthy", "drained")
 
 
 class WorkerSupervisor:
@@ -94,8 +92,6 @@ class WorkerSupervisor:
         self._run_events: RunEvents | None = None
         self._limit = FailureLimit(settings.vllm_start_tries)
         self._redis_away = False
-        self._drained: str | None = None
-        """The id of the run that this worker cannot serve."""
         name = settings.worker or f"{socket.gethostname()}-{os.urandom(3).hex()}"
         self.record = WorkerRecord(
             id=name,
@@ -143,9 +139,9 @@ class WorkerSupervisor:
 
     async def _runs(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
-            await self._once(stop)
+            await self._next_run(stop)
 
-    async def _once(self, stop: asyncio.Event) -> None:
+    async def _next_run(self, stop: asyncio.Event) -> None:
         try:
             active = await self._active()
             self._note_redis(None)
@@ -166,10 +162,6 @@ class WorkerSupervisor:
             await _wait(stop, IDLE_SECONDS * random.uniform(0.8, 1.2))
             return
         run, manifest = active
-        if run.id == self._drained:
-            self.record.state = "drained"
-            await _wait(stop, IDLE_SECONDS)
-            return
         if self.record.run != run.id:
             self.record.error = ""
         self.record.run = run.id
@@ -192,13 +184,6 @@ class WorkerSupervisor:
                 # Otherwise heartbeats would repeat what the worker did before it failed.
                 self._worker = None
             self._limit.failures = 0
-        except WrongWeights as error:
-            await self._serving.stop()
-            self.record.restarts += 1
-            if error.ever_right:
-                await self._failed(run, run_events, str(error))
-            else:
-                await self._drain(run, run_events, str(error))
         except VLLMFailed as error:
             reason = await self._serving.explained(error)
             await self._serving.stop()
@@ -368,23 +353,12 @@ class WorkerSupervisor:
         await run_events.once("failure", again)
         await asyncio.sleep(random.uniform(0.5, 1.0) * min(30.0, 2.0**self._limit.failures))
 
-    async def _drain(self, run: RunRecord, run_events: RunEvents, reason: str) -> None:
-        """Stop working on this run: no restart helps."""
-        self._drained = run.id
-        self.record.state, self.record.error = "drained", reason
-        log.error("drained", reason=reason)
-        await run_events.once(
-            "drained",
-            f"worker {self.record.id} is drained, since {reason}. If vLLM computes this model less "
-            "exactly than is usual, raise rollout.canary_limit; else start the worker again",
-        )
-
     async def _host_at_fault(self, run: RunRecord) -> bool:
         """Whether the fault is this host's: another worker is healthy on this run and, unless vLLM
         failed, some worker has finished a group. A worker that only lives proves nothing."""
         workers = await self._store.workers.list(self._settings.pool)
         if not any(
-            worker.id != self.record.id and worker.run == run.id and worker.state not in BROKEN
+            worker.id != self.record.id and worker.run == run.id and worker.state != "unhealthy"
             for worker in workers
         ):
             return False

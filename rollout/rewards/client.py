@@ -1,9 +1,12 @@
 """Client of the reward service. While the service is unreachable, a worker waits and holds its
 leases: a failure to score a sample never becomes a reward of 0."""
 
+import socket
 from collections.abc import Awaitable, Callable
-from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
 
+import aiohttp
 import httpx
 import msgspec
 from tenacity import (
@@ -14,7 +17,6 @@ from tenacity import (
     wait_random_exponential,
 )
 
-from rollout.http_transport import PerRequestTransport
 from services.contracts.programs import PythonOutput, PythonRequest
 from services.contracts.scores import ScoreItem, ScoreResponse, ScoreResult
 from services.contracts.teaching import (
@@ -34,8 +36,13 @@ MAX_ITEMS = 4096
 LONGEST_SCORING = 10 * 3600.0
 """Seconds. The service limits each item itself: three hours at most, in up to three tries. TCP
 notices a dead host much earlier, and `/healthz` a service that hangs."""
-
-
+KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+]
+"""A peer that vanished, such as a host without power, is noticed after a minute."""
 Waits = Callable[[str], Awaitable[None]]
 """Called with the reason before each retry."""
 
@@ -62,18 +69,31 @@ class RewardClient:
         """`key` is read before each request: the service may create its key after the worker
         started."""
         self._key = key
-        self.url = redacted(url.rstrip("/"))
+        self._url = url.rstrip("/")
+        self.url = redacted(self._url)
         self._longest_wait = longest_wait
         self._look_seconds = look_seconds
         self._look_limit = look_limit
-        self._http = httpx.AsyncClient(
-            base_url=url,
-            timeout=httpx.Timeout(10.0, read=LONGEST_SCORING),
-            transport=PerRequestTransport(),
-        )
+        self._made: aiohttp.ClientSession | None = None
+
+    @property
+    def _http(self) -> aiohttp.ClientSession:
+        # Created by the first request, because it belongs to the event loop.
+        if self._made is None:
+            self._made = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(
+                    limit=0,
+                    ssl=httpx.create_ssl_context(trust_env=False),
+                    socket_factory=_socket,
+                ),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(sock_connect=10.0, sock_read=LONGEST_SCORING),
+            )
+        return self._made
 
     async def close(self) -> None:
-        await self._http.aclose()
+        if self._made is not None:
+            await self._made.close()
 
     async def score(self, items: list[ScoreItem]) -> list[ScoreResult]:
         """Return results in the order of `items`. Retries while the service is unreachable. Raises
@@ -134,26 +154,36 @@ class RewardClient:
         return results
 
     async def _post(self, path: str, body: bytes) -> bytes:
-        """Return the body of the answer. Raises RewardUnavailable, ScoringRefused."""
+        """Return the body of the answer; wait for it while the service is healthy. Raises
+        RewardUnavailable, ScoringRefused."""
         try:
-            response = await self._answer(path, body)
-        except httpx.TransportError as error:
+            answer = self._answer(path, body)
+            status, content = await while_healthy(answer, self._look, self._look_seconds)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
             what = str(error) or type(error).__name__
             raise RewardUnavailable(f"reward service at {self.url}: {what}") from error
-        if response.is_server_error or response.status_code in (401, 408, 429):
-            raise RewardUnavailable(f"reward service at {self.url}: {_detail(response)}")
-        if response.is_error:
+        if status >= 500 or status in (401, 408, 429):
+            raise RewardUnavailable(f"reward service at {self.url}: {_detail(status, content)}")
+        if status >= 400:
             raise ScoringRefused(
-                f"reward service at {self.url} refuses to score: {_detail(response)}"
+                f"reward service at {self.url} refuses to score: {_detail(status, content)}"
             )
-        return response.content
+        return content
 
-    async def _answer(self, path: str, body: bytes) -> httpx.Response:
-        """Return the answer; wait for it while the service is healthy. Raises TransportError."""
-        headers = {"content-type": "application/json"} | authorization(self._key())
-        request = self._http.post(path, content=body, headers=headers)
-        healthy = partial(self._http.get, "/healthz", timeout=self._look_limit)
-        return await while_healthy(request, healthy, self._look_seconds)
+    async def _answer(self, path: str, body: bytes) -> tuple[int, bytes]:
+        headers = {"content-type": "application/json"}
+        if urlsplit(self._url).username is None:
+            # A user and a password in the URL replace the key.
+            headers |= authorization(self._key())
+        async with self._http.post(
+            self._url + path, data=body, headers=headers, allow_redirects=False
+        ) as response:
+            return response.status, await response.read()
+
+    async def _look(self) -> None:
+        limit = aiohttp.ClientTimeout(total=self._look_limit)
+        async with self._http.get(f"{self._url}/healthz", timeout=limit) as response:
+            await response.read()
 
     def _log_wait(self, state: RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -161,9 +191,16 @@ class RewardClient:
             log.warning("scoring waits", tries=state.attempt_number, error=str(error))
 
 
-def _detail(response: httpx.Response) -> str:
+def _socket(address: tuple[Any, ...]) -> socket.socket:
+    made = socket.socket(*address[:3])
+    for option in KEEPALIVE:
+        made.setsockopt(*option)
+    return made
+
+
+def _detail(status: int, content: bytes) -> str:
     """Return the detail of a problem document, or the beginning of any other answer."""
     try:
-        return f"{response.status_code} {response.json()['detail']}"[:500]
-    except (ValueError, KeyError, TypeError):
-        return f"{response.status_code} {response.text[:300]}"
+        return f"{status} {msgspec.json.decode(content)['detail']}"[:500]
+    except (msgspec.MsgspecError, KeyError, TypeError):
+        return f"{status} {content.decode(errors='replace')[:300]}"

@@ -2,16 +2,12 @@
 place.
 
 A server updates either all its weights, or an adapter over frozen weights that it read at its
-start.
-
-The engine must never leave a model with mixed weights. So it checks the file's names and shapes
-before it changes the model. If a load still breaks, it loads the last good file again. All work
-happens in `receive_weights`: if `start_weight_update` took the model apart, a refused file would
-leave it so.
+start. The engine checks a file's names and shapes before it changes the model. If a load breaks
+later, the worker keeps vLLM paused until a whole version is loaded. All work happens in
+`receive_weights`: if `start_weight_update` took the model apart, a refused file would leave it so.
 """
 
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +17,6 @@ from vllm.distributed.weight_transfer.base import (
     WeightTransferInitInfo,
     WeightTransferUpdateInfo,
 )
-from vllm.logger import init_logger
 from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import (
     UnquantizedFusedMoEMethod,
 )
@@ -45,21 +40,9 @@ from rollout.vllm_plugin.weight_file import (
 )
 from rollout.vllm_plugin.weight_patch import apply_patch, check_patch, patchable
 
-logger = init_logger(__name__)
-
 
 class WeightTransferError(RuntimeError):
     """An update that failed. The text begins with `WEIGHTS_KEPT` or `WEIGHTS_MIXED`."""
-
-
-@dataclass(frozen=True)
-class LoadedFile:
-    """The weight files in the model."""
-
-    path: Path
-    deltas: list[Path]
-    tensors: Tensors
-    tag: str
 
 
 @dataclass
@@ -98,9 +81,11 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._live: LoadedFile | None = None
+        self._tensors: Tensors | None = None
+        """Those of every version of this server, from the first load on."""
+        self._live = ""
+        """The version in the model; empty if none is whole."""
         self._slot: AdapterSlot | None = None
-        self._adapter: Tensors = {}
 
     def init_transfer_engine(self, init_info: InitInfo) -> None:
         """Expect adapters like the one that vLLM loaded when it started."""
@@ -111,7 +96,7 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
                     "layers out of model.lora.targets"
                 )
             self._slot = AdapterSlot(Path(init_info.adapter))
-            self._adapter = read_tensors(self._slot.weights)
+            self._tensors = read_tensors(self._slot.weights)
 
     def _ignored_layers(self) -> list[str]:
         """Return the adapter's layers that vLLM would silently ignore."""
@@ -139,53 +124,47 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
     def receive_weights(self, update_info: UpdateInfo) -> None:
         """Load one version. Raises WeightTransferError. The model then has its old weights, unless
         the text begins with `WEIGHTS_MIXED`: then it must not sample."""
-        loaders = {"full": self._receive_full, "delta": self._receive_full}
-        if self._slot is not None:
-            loaders = {"adapter": partial(self._receive_adapter, self._slot)}
+        kinds = ("full", "delta") if self._slot is None else ("adapter",)
         try:
-            loader = loaders[update_info.kind]
-        except KeyError:
-            raise WeightTransferError(
-                f"{WEIGHTS_KEPT}: this worker cannot apply weights of kind "
-                f"{update_info.kind!r} (it knows {', '.join(loaders)})"
-            ) from None
-        loader(update_info)
-
-    def _receive_adapter(self, slot: AdapterSlot, update_info: UpdateInfo) -> None:
-        """Put the file into the slot. At `finish` vLLM drops the adapter that it has read."""
-        try:
-            _checked(update_info, self._adapter)
-            slot.put(Path(update_info.path))
+            if update_info.kind not in kinds:
+                raise UnusableFile(
+                    f"this worker cannot apply weights of kind {update_info.kind!r} (it knows "
+                    f"{', '.join(kinds)})"
+                )
+            tensors = _checked(update_info, self._tensors)
+            if self._slot is not None:
+                # At `finish` vLLM drops the adapter that it has read.
+                self._slot.put(Path(update_info.path))
+                return
+            patch = self._usable_patch(update_info, tensors)
         except (UnusableFile, OSError) as error:
             raise WeightTransferError(f"{WEIGHTS_KEPT}: {error}") from error
-
-    def _receive_full(self, update_info: UpdateInfo) -> None:
-        path, deltas = Path(update_info.path), [Path(delta) for delta in update_info.deltas]
-        whole = Path(update_info.whole) if update_info.whole else None
-        patch = Path(update_info.patch) if update_info.patch else None
-        live = self._live
+        self._live = ""
         try:
-            tensors = _checked(update_info, live.tensors if live else None)
-            if whole:
-                check_tensors(whole, read_tensors(whole), tensors)
-            elif deltas:
-                check_chain(path, deltas)
-            if patch and (not live or not patchable(self.model)):
-                patch = None
-            elif patch and live:
-                check_patch(patch, live.tag, update_info.tag, tensors)
-        except UnusableFile as error:
-            raise WeightTransferError(f"{WEIGHTS_KEPT}: {error}") from error
-        try:
-            if patch:
+            if patch is not None:
                 apply_patch(self.model, patch, tensors, self.device)
-            elif whole:
-                self._load(whole, [])
+            elif update_info.whole:
+                self._load(Path(update_info.whole), [])
             else:
-                self._load(path, deltas)
+                self._load(Path(update_info.path), [Path(delta) for delta in update_info.deltas])
         except Exception as error:
-            self._put_back(error)
-        self._live = LoadedFile(path, deltas, tensors, update_info.tag)
+            what = f"{type(error).__name__}: {error}"
+            raise WeightTransferError(f"{WEIGHTS_MIXED}: {what}") from error
+        self._tensors, self._live = tensors, update_info.tag
+
+    def _usable_patch(self, update_info: UpdateInfo, tensors: Tensors) -> Path | None:
+        """Return the staged patch if the model can be patched. Raises UnusableFile for staged files
+        that do not fit the version."""
+        if update_info.whole:
+            whole = Path(update_info.whole)
+            check_tensors(whole, read_tensors(whole), tensors)
+        elif update_info.deltas:
+            check_chain(Path(update_info.path), [Path(delta) for delta in update_info.deltas])
+        if not update_info.patch or not self._live or not patchable(self.model):
+            return None
+        patch = Path(update_info.patch)
+        check_patch(patch, self._live, update_info.tag, tensors)
+        return patch
 
     def _load(self, path: Path, deltas: list[Path]) -> None:
         """Load every tensor of `path` with `deltas` applied. Raises UnusableFile if a parameter has
@@ -207,25 +186,6 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             raise UnusableFile(
                 f"{path} has no weights for {len(missing)} parameters, e.g. {missing[0]}"
             )
-
-    def _put_back(self, cause: Exception) -> None:
-        """Load the last good file again after `cause` broke a load half way. Always raises."""
-        what = f"{type(cause).__name__}: {cause}"
-        # Until it is back, no patch may change mixed weights.
-        live, self._live = self._live, None
-        if live is None:
-            raise WeightTransferError(
-                f"{WEIGHTS_MIXED}: {what} (nothing was loaded before, so nothing can be put back)"
-            ) from cause
-        logger.warning("loading broke half way (%s); putting %s back", what, live.path)
-        try:
-            self._load(live.path, live.deltas)
-        except Exception as again:
-            raise WeightTransferError(
-                f"{WEIGHTS_MIXED}: {what}; and {live.path} could not be put back: {again}"
-            ) from again
-        self._live = live
-        raise WeightTransferError(f"{WEIGHTS_KEPT}: {what}") from cause
 
 
 def _checked(update_info: UpdateInfo, expected: Tensors | None) -> Tensors:

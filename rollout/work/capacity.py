@@ -79,19 +79,9 @@ def to_lease(slots: int, generating: int, scoring: int) -> int:
     return max(0, min(slots - generating, 2 * slots - generating - scoring))
 
 
-def evaluation_rows(completions: int, training: int, share: float | None, samples: int) -> int:
-    """Return how many rows of `samples` completions evaluation may have in vLLM: its `share` (None:
-    all) of `most` completions, or what `training` leaves free if that is more."""
-    return _rows_beside(completions, training, 1.0 if share is None else share, samples)
-
-
-def training_groups(completions: int, evaluation: int, share: float | None, samples: int) -> int:
-    """Return how many groups of `samples` completions training may have in vLLM: the share that is
-    not the evaluation's, or what `evaluation` leaves free if that is more."""
-    return _rows_beside(completions, evaluation, 1 - (share or 0.0), samples)
-
-
-def _rows_beside(completions: int, used: int, share: float, samples: int) -> int:
+def share_of(completions: int, used: int, share: float, samples: int) -> int:
+    """Return how many rows or groups of `samples` completions evaluation or training may have in
+    vLLM: its `share` of all `completions`, or what the other has not `used` if that is more."""
     return max(1, math.floor(max(share * completions, completions - used) / samples))
 
 

@@ -21,7 +21,7 @@ from rollout.text.answer_text import text_of
 from rollout.tools.errors import ToolsAway
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.weights.weight_follower import CannotPin
-from rollout.work.capacity import evaluation_rows
+from rollout.work.capacity import share_of
 from rollout.work.group import SampleRequest, sample_and_score
 from rollout.work.long_prompts import cut_event
 from rollout.work.run_work import RunWork
@@ -60,7 +60,7 @@ class Evaluator:
         self._damaged: Counter[str] = Counter()
         """For each evaluation: tries to load its version that met a damaged file."""
         self._held: dict[str, bool] = {}
-        # By attempt: whether the row is still in vLLM.
+        """By attempt: whether the row is still in vLLM."""
         self._seated = False
         self._requests: dict[str, EvaluationRequest] = {}
         self.samples = 0
@@ -120,23 +120,21 @@ class Evaluator:
 
     def _row_limit(self, samples: int) -> int:
         """Return how many rows with `samples` completions may be in vLLM."""
-        context = self._context
+        context, share = self._context, self._context.evaluation_share
         used = self._work.leases.generating * context.config.algorithm.samples_generated
-        return evaluation_rows(context.completions, used, context.evaluation_share, samples)
+        return share_of(context.completions, used, 1.0 if share is None else share, samples)
 
     # --- one version ----------------------------------------------------------------------------
 
     async def _turn(self) -> bool:
         """Answer rows of the open evaluation, if this worker has a seat. Return whether there were
         any. Raises AWAY and CannotPin."""
-        live = self._context.follower.live
-        if live is None or not self._context.follower.healthy or not self._ready:
+        if not (self._context.follower.healthy and self._ready):
             return False
         leased = await self._lease(1)
         if not leased.id:
             return False
         request = self._requests[leased.id]
-        self._note_held(leased)
         try:
             await self._serve(request)
             await self._answer_rows(request.version, leased)
@@ -156,7 +154,8 @@ class Evaluator:
             manifest = request.weights
             if not await follower.pin(manifest, back=False):
                 self.clearing = True
-                await self._until_cleared()
+                while self._work.leases.generating:  # noqa: ASYNC110
+                    await asyncio.sleep(POLL_SECONDS / 5)
                 await follower.pin(manifest, back=True)
             await follower.until_pinned()
             self.clearing = False
@@ -171,12 +170,6 @@ class Evaluator:
             run, worker = self._context.run, self._context.worker
             await self._store.evaluations.fail(run, request.id, worker, reason)
             raise CannotPin(reason) from error
-
-    async def _until_cleared(self) -> None:
-        while True:
-            if not self._work.leases.generating:
-                return
-            await asyncio.sleep(POLL_SECONDS / 5)
 
     async def _answer_rows(self, version: str, leased: EvaluationLeases) -> None:
         """Answer rows of the open evaluation, and of the next ones if they have the same
@@ -198,7 +191,6 @@ class Evaluator:
                 limit = self._row_limit(samples)
                 count = min(limit - self.generating, 2 * limit - len(self))
                 leased = await self._lease(count) if self._ready else EvaluationLeases()
-                self._note_held(leased)
                 if leased.id and self._requests[leased.id].version != version:
                     # The next evaluation has another version: finish all rows of this one first.
                     leased = EvaluationLeases()
@@ -209,7 +201,6 @@ class Evaluator:
         live = self._context.follower.live
         if live is None:
             return EvaluationLeases()
-        known = next(reversed(self._requests), "")
         leased = await self._store.evaluations.lease(
             self._context.run,
             worker=self._context.worker,
@@ -218,17 +209,14 @@ class Evaluator:
             reserved=self._context.evaluation_only,
             count=count,
             ttl=self._ttl,
-            known=known,
+            known=next(iter(self._requests), ""),
         )
         if leased.id:
             self._seated = True
         if leased.request is not None:
             self._requests = {leased.id: leased.request}
+        self._held |= dict.fromkeys((attempt for attempt, _ in leased.rows), True)
         return leased
-
-    def _note_held(self, leased: EvaluationLeases) -> None:
-        for attempt, _ in leased.rows:
-            self._held[attempt] = True
 
     # --- one row --------------------------------------------------------------------------------
 
@@ -236,14 +224,10 @@ class Evaluator:
         if not leased.rows:
             return set()
         request = self._requests[leased.id]
-        tasks = {
+        self.samples = request.set.samples * self.generating
+        return {
             asyncio.create_task(self._answer(request, attempt, row)) for attempt, row in leased.rows
         }
-        self._count(request.set.samples)
-        return tasks
-
-    def _count(self, samples: int) -> None:
-        self.samples = samples * self.generating
 
     async def _answer(self, request: EvaluationRequest, attempt: str, row: int) -> None:
         bind_contextvars(evaluation=request.id, attempt=attempt, row=row)
@@ -251,7 +235,7 @@ class Evaluator:
         def generated() -> None:
             if attempt in self._held:
                 self._held[attempt] = False
-            self._count(request.set.samples)
+            self.samples = request.set.samples * self.generating
             self._work.wake.set()
 
         answered = AnsweredRow(row=row, prompt="", samples=[])
@@ -283,10 +267,9 @@ class Evaluator:
     ) -> None:
         """Fill `answered`. Raises what `sample_and_score` raises."""
         held_out = evaluation.set
-        rows = self._datasets.get(held_out.dataset)
-        if rows is None:
-            rows = self._datasets[held_out.dataset] = self._rows_of(held_out.dataset)
-        row = await rows.row(answered.row)
+        if held_out.dataset not in self._datasets:
+            self._datasets[held_out.dataset] = self._rows_of(held_out.dataset)
+        row = await self._datasets[held_out.dataset].row(answered.row)
         answered.prompt = plain_text(compose(row, held_out.prompt))
         answered.reference = row.answer
         answered.category = category_of(row, held_out.category)

@@ -147,16 +147,15 @@ class GroupTasks:
 
     async def _sample(self, lease: Lease, live: WeightManifest, row: TaskRow) -> None:
         context, leased_at = row.dataset.context, time.time()
-        config = context.config
-        if config.data.filter is not None and await self._leases.prompt_filtered(row.key):
-            detail = f"{row} (data.filter)"
-            await self._leases.drop(lease.attempt, "filtered_prompt", detail)
+        config, leases, prompts = context.config, self._leases, self._leases.prompts
+        if config.data.filter is not None and await leases.ask(prompts.prompt_filtered, row.key):
+            await leases.drop(lease.attempt, "filtered_prompt", f"{row} (data.filter)")
             return
         if (curriculum := config.data.curriculum) is not None:
-            rate = await self._leases.pass_rate(row.key)
+            rate = await leases.ask(prompts.pass_rate, row.key)
             if not curriculum_samples(curriculum, rate, config.training.seed, lease.task):
                 detail = f"{row} (data.curriculum: its pass rate is {rate:.2g})"
-                await self._leases.skip(lease.attempt, detail)
+                await leases.end(lease.attempt, prompts.skip, detail)
                 return
         request = SampleRequest(
             row.index,
@@ -168,8 +167,7 @@ class GroupTasks:
             task_seed(config.sampling.seed, lease.task),
             config.rollout.straggler_deadline,
         )
-        generated = partial(self._leases.generated, lease.attempt)
-        sampled = await sample_and_score(context, request, generated)
+        sampled = await sample_and_score(context, request, partial(leases.generated, lease.attempt))
         if sampled.prompt_cut:
             message = cut_event(str(row), sampled.prompt_cut, len(sampled.prompt_tokens))
             await self._run_events.counted("cut", message)

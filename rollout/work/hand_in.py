@@ -27,8 +27,6 @@ log = get_logger(__name__)
 FIRST_WAIT, LONGEST_WAIT = 0.5, 15.0
 """Seconds until a payload that could not be written is written again: the first wait and the
 longest."""
-
-
 JUDGED_SECONDS, JUDGED_AT_ONCE = 1.0, 8
 """The run keeps the best and the worst answer of the first JUDGED_AT_ONCE groups, then of one group
 in each JUDGED_SECONDS."""
@@ -70,8 +68,13 @@ class HandIn:
         if algorithm.dynamic_sampling is not None:
             reason = filter_reason(algorithm.dynamic_sampling, trained.rewards, sampled.rewards)
             if reason:
-                return await self._leases.filter_group(
-                    lease.attempt, f"{row}: {reason}", reward, row.dataset.name, passed
+                return await self._leases.end(
+                    lease.attempt,
+                    self._leases.prompts.filter_group,
+                    f"{row}: {reason}",
+                    reward,
+                    row.dataset.name,
+                    passed,
                 )
         origin = Origin(
             run=context.run,
@@ -132,7 +135,14 @@ class HandIn:
         self, lease: Lease, row: TaskRow, reward: float, filter: DatasetFilter
     ) -> None:
         outside = filter.outside(reward)
-        if await self._leases.filter_prompt(lease.attempt, row.key, outside is not None, filter):
+        if await self._leases.ask(
+            self._leases.prompts.filter_prompt,
+            lease.attempt,
+            row.key,
+            outside=outside is not None,
+            passes=filter.passes,
+            max_share=filter.max_share,
+        ):
             await self._run_events.once(
                 "filtered_prompt",
                 f"dataset row {row.place} is filtered, as is any other like it, up to "

@@ -10,10 +10,9 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 from rollout.aio import retry
-from services.contracts.config.data import DatasetFilter
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import HeldTask
 from services.runtime.logs import get_logger
@@ -24,11 +23,12 @@ from services.store.work.prompts import Lease, Passed
 
 log = get_logger(__name__)
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 TRIES = 3
 """Failures of one kind after which a task is dropped instead of released."""
-ROOM_SECONDS = 1.0
+SPACE_SECONDS = 1.0
 """Seconds until a group that did not fit in Redis is sent again."""
 
 
@@ -49,7 +49,7 @@ class Leases:
 
     def __init__(self, run: str, store: Store, ttl: float, changed: Callable[[], None]) -> None:
         self._run = run
-        self._prompts = store.prompts
+        self.prompts = store.prompts
         self._ttl = ttl
         self._changed = changed
         self._held: dict[str, _HeldLease] = {}
@@ -91,6 +91,24 @@ class Leases:
         self._held.pop(attempt, None)
         self._changed()
 
+    async def ask(
+        self, call: Callable[Concatenate[str, P], Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return the answer to a call of `prompts` about the run."""
+        return await retry("a lease", lambda: call(self._run, *args, **kwargs))
+
+    async def end(
+        self,
+        attempt: str,
+        call: Callable[Concatenate[str, str, P], Awaitable[T]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """End an attempt by a call of `prompts`, and return the answer."""
+        if held := self._held.get(attempt):
+            held.ending = True
+        return await retry("a lease", lambda: call(self._run, attempt, *args, **kwargs))
+
     async def complete(
         self,
         attempt: str,
@@ -104,93 +122,45 @@ class Leases:
         then. `passed` is set with a curriculum. Return False if the group came too late."""
         while True:
             try:
-                handed_in = await self._end(
-                    [attempt],
-                    lambda: self._prompts.complete(
-                        self._run,
-                        attempt,
-                        min_version=version,
-                        lineage=lineage,
-                        blob=blob,
-                        lengths=lengths,
-                        passed=passed,
-                    ),
+                handed_in = await self.end(
+                    attempt,
+                    self.prompts.complete,
+                    min_version=version,
+                    lineage=lineage,
+                    blob=blob,
+                    lengths=lengths,
+                    passed=passed,
                 )
-            except StreamFull:
-                await self._until_space(attempt, version, lineage, len(blob))
-            else:
                 break
+            except StreamFull:
+                if held := self._held.get(attempt):
+                    held.ending = False
+            has_space = False
+            while not has_space:
+                await asyncio.sleep(SPACE_SECONDS * random.uniform(0.8, 1.2))
+                has_space = await self.ask(
+                    self.prompts.stream_takes,
+                    attempt,
+                    min_version=version,
+                    lineage=lineage,
+                    size=len(blob),
+                )
         if not handed_in:
             log.info("a group came too late and is discarded")
         return handed_in
 
-    async def _until_space(self, attempt: str, version: int, lineage: str, size: int) -> None:
-        """Return when Redis has space for a finished group."""
-        if held := self._held.get(attempt):
-            held.ending = False
-        there = False
-        while not there:
-            await asyncio.sleep(ROOM_SECONDS * random.uniform(0.8, 1.2))
-            there = await _retry(
-                lambda: self._prompts.stream_takes(
-                    self._run, attempt, min_version=version, lineage=lineage, size=size
-                )
-            )
-
     async def drop(self, attempt: str, reason: str, detail: str) -> bool:
         """End the task without training it. Return False if it was no longer held."""
-        call = self._prompts.drop
-        return await self._end([attempt], lambda: call(self._run, attempt, reason, detail))
-
-    async def skip(self, attempt: str, detail: str) -> None:
-        """End the task because the curriculum does not sample it."""
-        await self._end([attempt], lambda: self._prompts.skip(self._run, attempt, detail))
-
-    async def pass_rate(self, row: str) -> float | None:
-        """Return the row's running pass rate; None before its first task has ended."""
-        return await _retry(lambda: self._prompts.pass_rate(self._run, row))
-
-    async def filter_group(
-        self,
-        attempt: str,
-        detail: str,
-        reward: float,
-        dataset: str = "",
-        passed: Passed | None = None,
-    ) -> bool:
-        """End the task because its group is filtered. `dataset` is set in a mixture, `passed` with
-        a curriculum. Return False if it was no longer held."""
-        return await self._end(
-            [attempt],
-            lambda: self._prompts.filter_group(self._run, attempt, detail, reward, dataset, passed),
-        )
-
-    async def filter_prompt(
-        self, attempt: str, row: str, outside: bool, filter: DatasetFilter
-    ) -> bool:
-        """Report, before the task ends, whether the row's reward was `outside` the prompt filter.
-        Return whether the row is filtered from now on."""
-        passes, share = filter.passes, filter.max_share
-        return await _retry(
-            lambda: self._prompts.filter_prompt(
-                self._run, attempt, row, outside=outside, passes=passes, max_share=share
-            )
-        )
-
-    async def prompt_filtered(self, row: str) -> bool:
-        """Whether the prompt filter has filtered the row."""
-        return await _retry(lambda: self._prompts.prompt_filtered(self._run, row))
+        return await self.end(attempt, self.prompts.drop, reason, detail)
 
     async def release(self, attempts: list[str], cause: str = "", detail: str = "") -> None:
         """Release the tasks, so that other workers can lease them. With a `cause`, a task that
         failed TRIES times is dropped."""
+        for attempt in attempts:
+            if held := self._held.get(attempt):
+                held.ending = True
         if attempts:
-            await self._end(
-                attempts,
-                lambda: self._prompts.release(
-                    self._run, attempts, cause=cause, detail=detail, limit=TRIES
-                ),
-            )
+            await self.ask(self.prompts.release, attempts, cause=cause, detail=detail, limit=TRIES)
 
     async def renew(self, moving: bool) -> None:
         """Renew the leases of groups in scoring and, if vLLM is `moving`, of groups in vLLM.
@@ -198,7 +168,7 @@ class Leases:
         keep = [a for a, held in self._held.items() if moving or not held.generating]
         if not keep:
             return
-        for attempt in await self._prompts.renew(self._run, keep, self._ttl):
+        for attempt in await self.prompts.renew(self._run, keep, self._ttl):
             held = self._held.get(attempt)
             if held and not held.ending:
                 log.info("lease lost", task=held.task, attempt=attempt)
@@ -221,13 +191,3 @@ class Leases:
         await end(lease.work for lease in held.values())
         self._held.clear()
         await self.release(list(held))
-
-    async def _end(self, attempts: list[str], call: Callable[[], Awaitable[T]]) -> T:
-        for attempt in attempts:
-            if held := self._held.get(attempt):
-                held.ending = True
-        return await _retry(call)
-
-
-async def _retry(call: Callable[[], Awaitable[T]]) -> T:
-    return await retry("a lease", call)

@@ -3,7 +3,7 @@
 from collections.abc import Coroutine
 from typing import Any
 
-from rollout.work.capacity import to_lease, training_groups, widened
+from rollout.work.capacity import share_of, to_lease, widened
 from rollout.work.evaluation import Evaluator
 from rollout.work.run_work import RunWork
 from services.contracts.records import WorkerRecord
@@ -57,9 +57,9 @@ class TaskSource:
         context, used = self._context, self._evaluator.samples
         if not used:
             return self._group_limit
-        samples = context.config.algorithm.samples_generated
-        share = context.evaluation_share
-        return min(self._group_limit, training_groups(context.completions, used, share, samples))
+        share, samples = context.evaluation_share, context.config.algorithm.samples_generated
+        groups = share_of(context.completions, used, 1 - (share or 0.0), samples)
+        return min(self._group_limit, groups)
 
     @property
     def busy(self) -> bool:

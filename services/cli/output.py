@@ -140,9 +140,7 @@ def state(value: str) -> str:
 
 def worker_state(value: str) -> str:
     """A worker's state, in red if it is of no use."""
-    return (
-        f"[red]{escape(value)}[/]" if value in ("unhealthy", "drained", "silent") else escape(value)
-    )
+    return f"[red]{escape(value)}[/]" if value in ("unhealthy", "silent") else escape(value)
 
 
 def ago(moment: float | None) -> str:

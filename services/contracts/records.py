@@ -190,7 +190,7 @@ class PoolLoad(BaseModel):
 ALIVE_SECONDS = 5.0
 """A worker with a heartbeat this recent is alive; heartbeats come every second."""
 SILENT = "silent"
-NOT_SERVING = (SILENT, "unhealthy", "drained", "stopping")
+NOT_SERVING = (SILENT, "unhealthy", "stopping")
 """States in which a worker takes no calls, whatever version its vLLM has."""
 
 
@@ -218,7 +218,7 @@ class WorkerRecord(BaseModel):
     pid: int = Field(description="Its process id there.")
     state: str = Field(
         description="`starting`, `idle`, `generating`, `waiting_admission`, `updating`, "
-        "`sleeping` while the learner has its GPU, `evaluating`, `unhealthy`, `drained`, "
+        "`sleeping` while the learner has its GPU, `evaluating`, `unhealthy`, "
         "`stopping`; `silent` after 5 s without a heartbeat."
     )
     episodes: list[str] = Field(

@@ -6,7 +6,7 @@ from services.diagnosis.verdict import Verdict
 
 GIB = 1 << 30
 
-UNABLE = ("starting", "unhealthy", "drained", "stopping")
+UNABLE = ("starting", "unhealthy", "stopping")
 """States of a worker that samples nothing."""
 
 
@@ -16,7 +16,7 @@ def unable(now: Situation) -> Verdict | None:
         return "no_worker", _nobody(now)
     if any(worker.state not in UNABLE for worker in now.alive):
         return None
-    if all(worker.state in ("unhealthy", "drained") for worker in now.alive):
+    if all(worker.state == "unhealthy" for worker in now.alive):
         return "vllm", f"no worker is healthy. {now.alive[0].id}: {now.alive[0].error}"
     return not_ready(now)
 

@@ -166,7 +166,7 @@ class Scaling:
             raise LaunchError(failure)
         if mine is None:
             return False
-        if mine.state in ("unhealthy", "drained"):
+        if mine.state == "unhealthy":
             raise LaunchError(
                 f"{name} is there and cannot work, and goes on trying: {mine.error or 'no reason'}"
             )

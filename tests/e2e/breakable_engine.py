@@ -18,7 +18,8 @@ class Breakable(SafetensorsEngine):
     """Knows which file's weights the model has; loading a file in `broken` leaves it mixed."""
 
     def __init__(self) -> None:
-        self._live = None
+        self._tensors = None
+        self._live = ""
         self._slot = None
         self.model_has = "random weights"
         self.broken: set[str] = set()

@@ -96,7 +96,7 @@ async def policy(
 
 
 async def scores(policy: PolicyClient) -> np.ndarray:
-    return await policy.score(PROMPT, False, through_cache=False)
+    return await policy.score(PROMPT, False)
 
 
 async def test_deltas_are_quantised_like_whole_files(

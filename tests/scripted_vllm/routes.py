@@ -60,12 +60,6 @@ def canary_in(file: Path) -> Canary | None:
     return None if text is None else msgspec.json.decode(text, type=Canary)
 
 
-def went_back(state: State) -> None:
-    """Serve older weights from now on, if it is to."""
-    if state.script.goes_back:
-        state.canary = state.before
-
-
 async def until(condition: Callable[[], bool]) -> None:
     """Return when `condition` holds; looked at between steps, as an engine does."""
     while not condition():  # noqa: ASYNC110
@@ -127,7 +121,7 @@ def build(state: State) -> FastAPI:
             return error(400, f"the prompt exceeds the context of {state.context} tokens")
         await until(lambda: state.admitting)
         if params.get("prompt_logprobs") is not None:
-            scored = GenerateAnswer([], scores(state, params, body.token_ids))
+            scored = GenerateAnswer([], scores(state, body.token_ids))
             return Response(msgspec.msgpack.encode(scored))
         id, asked = body.id, Asked()
         state.salts.append((body.cache_salt, state.version))
@@ -210,7 +204,8 @@ def build(state: State) -> FastAPI:
     async def wake_up() -> dict[str, str]:
         await asyncio.sleep(state.script.update_seconds)
         state.asleep = False
-        went_back(state)
+        if state.script.goes_back:
+            state.canary = state.before
         return await resume()
 
     @app.get("/is_sleeping")
@@ -252,7 +247,6 @@ def build(state: State) -> FastAPI:
                 check_tensors(Path(info["path"]), tensors, state.loaded)
         except UnusableFile as broken:
             state.updating = False
-            went_back(state)
             return error(500, f"{WEIGHTS_KEPT}: {broken}")
         state.loaded, state.before = tensors, state.canary
         if state.updates not in state.script.ignored_updates:

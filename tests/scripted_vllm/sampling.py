@@ -115,7 +115,7 @@ def candidates(script: Script, params: dict[str, Any], token: int) -> list[tuple
     ]
 
 
-def scores(state: State, params: dict[str, Any], prompt: list[int]) -> bytes:
+def scores(state: State, prompt: list[int]) -> bytes:
     """Log-probabilities of the prompt but its first token."""
     if state.canary is None:
         return b""
@@ -125,7 +125,7 @@ def scores(state: State, params: dict[str, Any], prompt: list[int]) -> bytes:
         values = values + state.script.score_error
         if tokens == prompt:
             found = logprobs(values)
-    if found and not params["skip_reading_prefix_cache"]:
+    if found:
         return state.prefixes.setdefault(tuple(prompt), found)
     return found
 

@@ -33,8 +33,7 @@ class Script:
     ignored_updates: list[int] = field(default_factory=list)
     """Updates, counted from 0, after which it serves the weights of before."""
     goes_back: bool = False
-    """After an update that it refuses, and after a sleep, it serves the weights of before the last
-    update."""
+    """After a sleep it serves the weights of before the last update."""
     keeps_prefixes: bool = False
     """Scores a prompt as it did first, whatever was loaded since."""
     score_error: float = 0.0

@@ -10,29 +10,27 @@ from services.contracts.canary import Floats
 
 SALT = "canary"
 """The same for all versions, so that a prefix cache that was not emptied shows at once."""
+_decoder = msgspec.msgpack.Decoder(GenerateAnswer)
 
 
 class Unscored(ValueError):
     """vLLM's answer holds no log-probabilities of the prompt."""
 
 
-def sampling(masks: bool, through_cache: bool) -> dict[str, Any]:
+def sampling(masks: bool) -> dict[str, Any]:
     """Return sampling parameters of a request that scores its prompt. `masks`: the server returns
     sampling masks, and refuses a request without a `top_k`.
 
-    vLLM bypasses its prefix cache for such a request, unless `through_cache`: then keys and values
-    of other weights that are left in the cache change the scores.
+    vLLM would bypass its prefix cache for such a request. Here it reads the cache, so keys and
+    values of other weights that are left there change the scores.
     """
     return {
         "max_tokens": 1,
         "temperature": 1.0,
         "prompt_logprobs": 0,
-        "skip_reading_prefix_cache": not through_cache,
+        "skip_reading_prefix_cache": False,
         **({"top_k": 1} if masks else {}),
     }
-
-
-_decoder = msgspec.msgpack.Decoder(GenerateAnswer)
 
 
 def parse_scores(content: bytes, tokens: list[int]) -> Floats:

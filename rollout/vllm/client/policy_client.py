@@ -56,15 +56,13 @@ class PolicyClient:
     """The client of the server on the Unix socket `socket`. `generate` may be called
     concurrently."""
 
-    def __init__(
-        self, socket: Path, control_seconds: float = CONTROL_SECONDS, several: bool = False
-    ) -> None:
+    def __init__(self, socket: Path, several: bool = False) -> None:
         """`several`: see WeightLoader."""
         self.socket = socket
         self._connection = VLLMConnection(socket)
         self.sampling = 0
         """Calls of `generate` in flight. Without calls, vLLM need not make progress."""
-        self.weights = WeightLoader(self._connection, control_seconds, several)
+        self.weights = WeightLoader(self._connection, several)
 
     async def close(self) -> None:
         """Close the connections. Requests in flight fail, and a load stops: do not use the server
@@ -174,14 +172,11 @@ class PolicyClient:
                     raise VLLMUnavailable(f"vLLM failed a request: {delta.error}")
                 yield delta
 
-    async def score(self, tokens: list[int], masks: bool, through_cache: bool) -> Floats:
+    async def score(self, tokens: list[int], masks: bool) -> Floats:
         """Return vLLM's log-probabilities of `tokens` but the first, under the live version.
-        `masks`: the server returns sampling masks. `through_cache`: read the prefix cache.
-
-        Raises VLLMUnavailable, and Unscored for any other answer.
-        """
-        sampling = canary_request.sampling(masks, through_cache)
-        id = secrets.token_hex(8)
+        `masks`: the server returns sampling masks. Raises VLLMUnavailable, and Unscored for any
+        other answer."""
+        sampling, id = canary_request.sampling(masks), secrets.token_hex(8)
         body = request_body(tokens, 1, sampling, canary_request.SALT, id, priority=-1)
         async with self.weights.unaborted():
             response = await self._connection.send("POST", GENERATE, content=body)

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from rollout.vllm.client.connection import (
@@ -40,21 +40,13 @@ class WeightsUnclear(RuntimeError):
 
 
 class MustRestart(RuntimeError):
-    """The server must be restarted before it is used again."""
-
-
-class VLLMHangs(MustRestart):
-    """A call of an update has taken too long."""
-
-
-class WeightsApart(MustRestart):
-    """An update failed in a server of several processes, which each load a part of the weights. One
-    process may have put back the old weights while another has the new ones."""
+    """The server must be restarted: a call hangs, or its processes may have different weights."""
 
 
 @dataclass(frozen=True)
 class WeightUpdate:
-    """A version for the weight-transfer engine, as files on the server's host."""
+    """A version for the weight-transfer engine (`engine.UpdateInfo`), as files on the server's
+    host."""
 
     path: str
     tag: str
@@ -73,16 +65,11 @@ class WeightUpdate:
 class WeightLoader:
     """The weights of the server behind `connection`."""
 
-    def __init__(
-        self,
-        connection: VLLMConnection,
-        control_seconds: float = CONTROL_SECONDS,
-        several: bool = False,
-    ) -> None:
+    def __init__(self, connection: VLLMConnection, several: bool = False) -> None:
         """`several`: whether several processes of the server hold the weights."""
         self._connection = connection
         self._several = several
-        self.control_seconds = control_seconds
+        self.control_seconds = CONTROL_SECONDS
         self._loading = asyncio.Lock()
         self._loads: set[asyncio.Task[float]] = set()
         self.open = asyncio.Event()
@@ -99,14 +86,13 @@ class WeightLoader:
         """Requests that no sleep may abort."""
         self._no_short = asyncio.Event()
         self._no_short.set()
-        self._bytes = self._base = 0
-        """Sizes: of the version that is loaded (or will be loaded first), and of the frozen weights
-        below its adapter."""
+        self.bytes = 0
+        """Size of the server's weights, which a sleep moves."""
         # Whether the loaded weights are unknown: then only a complete load resumes the server.
         self._unclear = False
         self.proven = asyncio.Event()
-        """Whether vLLM was found to serve the version. Anything that may change the weights (a
-        load, an undone load, a sleep) clears it before the next token is sampled."""
+        """Whether vLLM was found to serve the version. A load and a sleep clear it before the next
+        token is sampled."""
         self.doubted = asyncio.Event()
         """Set at the same time, to wake the loop that scores the canary."""
 
@@ -114,20 +100,13 @@ class WeightLoader:
         """Stop a load at once: the server is not used again."""
         await end(self._loads)
 
-    async def prepare(self, slot: AdapterSlot | None = None, base: int = 0) -> None:
-        """Prepare a new server for updates of its weights, or of the adapter in `slot` over `base`
-        bytes of frozen weights. A server's first pause can take seconds, so it is done here, before
-        there is work."""
-        self._base = base
+    async def prepare(self, slot: AdapterSlot | None = None) -> None:
+        """Prepare a new server for updates of its weights, or of the adapter in `slot`. A server's
+        first pause can take seconds, so it is done here, before there is work."""
         info = {} if slot is None else {"adapter": str(slot.folder)}
         await self._control("/init_weight_transfer_engine", {"init_info": info})
         await self._control("/pause?mode=keep&clear_cache=false")
         await self._control("/resume")
-
-    def expect(self, size: int) -> None:
-        """Expect weights of `size` bytes until a version is loaded. The server has that many from
-        its start, and may have to sleep before its first load."""
-        self._bytes = self._bytes or size
 
     async def load(self, update: WeightUpdate, mode: UpdateMode = "keep") -> float:
         """Make a version live. Returns seconds paused. Requests in flight continue under it
@@ -139,7 +118,9 @@ class WeightLoader:
         """
         load = asyncio.create_task(self._load(update, mode))
         self._loads.add(load)
-        load.add_done_callback(self._forget)
+        load.add_done_callback(self._loads.discard)
+        # Marks the exception as retrieved: a caller that was cancelled does not read it.
+        load.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
         return await asyncio.shield(load)
 
     @contextlib.asynccontextmanager
@@ -156,9 +137,9 @@ class WeightLoader:
                     await self._no_short.wait()
             self._fell = time.monotonic()
             self.updating = self.sleeping = True
-            await self._control("/sleep?level=1&mode=abort", reads=self._base + self._bytes)
+            await self._control("/sleep?level=1&mode=abort", reads=self.bytes)
             yield
-            await self._control("/wake_up", reads=self._base + self._bytes)
+            await self._control("/wake_up", reads=self.bytes)
             self._slept = self.slept
             self.updating = self.sleeping = False
             self._doubt()
@@ -196,12 +177,6 @@ class WeightLoader:
         self.proven.clear()
         self.doubted.set()
 
-    def _forget(self, load: asyncio.Task[float]) -> None:
-        self._loads.discard(load)
-        if not load.cancelled():
-            # Marks the exception as retrieved: a caller that was cancelled does not read it.
-            load.exception()
-
     async def _load(self, update: WeightUpdate, mode: UpdateMode) -> float:
         async with self._loading:
             self.open.clear()
@@ -226,32 +201,21 @@ class WeightLoader:
             clear = "true" if mode == "abort" else "false"
             await self._control(f"/pause?mode={mode}&clear_cache={clear}")
         try:
-            info = {
-                "path": update.path,
-                "kind": update.kind,
-                "tensors": update.tensors,
-                "deltas": update.deltas,
-                "whole": update.whole,
-                "patch": update.patch,
-                "tag": update.tag,
-            }
+            info = {name: value for name, value in asdict(update).items() if name != "bytes"}
             await self._control("/update_weights", {"update_info": info}, reads=update.bytes)
             await self._control("/finish_weight_update", {"weight_version": update.tag})
         except (LoadRefused, VLLMUnavailable) as error:
             if self._several:
                 # vLLM reports only the first process that failed.
-                raise WeightsApart(
+                raise MustRestart(
                     f"loading {update.tag}: {error}; vLLM's processes may have different weights"
                 ) from error
             if self._unclear or WEIGHTS_KEPT not in str(error):
                 self._unclear = True
                 raise WeightsUnclear(f"loading {update.tag}: {error}") from error
-            # The old weights may have been put back.
-            self._doubt()
             await self._control("/resume")
             raise LoadRefused(f"loading {update.tag}: {error}") from error
         self._unclear = False
-        self._bytes = update.bytes
         self.live = update.tag
         self._doubt()
         await self._control("/resume")
@@ -276,14 +240,14 @@ class WeightLoader:
         unlimited: bool = False,
     ) -> None:
         """Send one call of an update, during which the server reads `reads` bytes. Raises
-        LoadRefused, VLLMUnavailable, and VLLMHangs unless `unlimited`."""
+        LoadRefused, VLLMUnavailable, and MustRestart unless `unlimited`."""
         limit = None if unlimited else self.control_seconds + reads / SLOWEST_DISK
         call = path.partition("?")[0]
         try:
             response = await self._connection.send("POST", path, json=body, timeout=limit)
         except VLLMUnavailable as error:
             if timed_out(error.__cause__):
-                raise VLLMHangs(f"vLLM has not answered {call} for {limit:g} s") from error
+                raise MustRestart(f"vLLM has not answered {call} for {limit:g} s") from error
             # vLLM closes the connection after an answer of 500, sometimes during the next request.
             # These calls may be repeated: at worst the second fails, and the load starts again.
             if not broken_off(error.__cause__):

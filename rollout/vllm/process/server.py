@@ -123,8 +123,10 @@ class VLLMServer:
                 while not await client.healthy():
                     self.check()
                     await asyncio.sleep(0.2)
-                base = sum(file.stat().st_size for file in self.model.glob("*.safetensors"))
-                await client.weights.prepare(slot, base)
+                await client.weights.prepare(slot)
+                # The frozen weights below an adapter.
+                frozen = self.model.glob("*.safetensors")
+                client.weights.bytes = sum(file.stat().st_size for file in frozen)
         except BaseException as error:
             if client is not None:
                 await client.close()

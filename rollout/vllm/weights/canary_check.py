@@ -12,12 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rollout.vllm.client.policy_client import PolicyClient
-from rollout.vllm.weights.canary_verdict import VersionScores, expected, judge, limit_for, prompts
-from services.contracts.canary import Floats, unpacked
+from rollout.vllm.weights.canary_verdict import VersionScores, expected, judge, limit_for
+from services.contracts.canary import Canary, Floats, sequences, unpacked
 from services.contracts.weights import WeightManifest
-from services.runtime.logs import get_logger
-
-log = get_logger(__name__)
 
 REMEMBERED = 8
 """Earlier versions that a version is compared with."""
@@ -43,44 +40,39 @@ class CanaryCheck:
     _known: deque[VersionScores] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _gaps: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS))
 
-    async def problem(self, manifest: WeightManifest, first: bool = True) -> str:
-        """Return why the server does not serve this version, or '' if it does.
-
-        `first`: whether this is the first score since the load. Later the prefix cache, which the
-        load emptied, holds the canary itself, so it is bypassed. Raises VLLMUnavailable.
-        """
-        canary = manifest.canary
-        if canary is None:
+    async def problem(self, manifest: WeightManifest) -> str:
+        """Return why the server does not serve this version, or '' if it does. Its prefix cache
+        must be empty, as after a load and a sleep. Raises VLLMUnavailable."""
+        if manifest.canary is None:
             return ""
         began = time.monotonic()
-        earlier = [scores for scores in self._known if scores.name != f"version {manifest.tag}"]
-        if canary.without_adapter:
-            earlier.append(
-                VersionScores("the model without its adapter", unpacked(canary.without_adapter))
-            )
-        limit = limit_for(canary, self.dtype, self.limit, self._gaps)
-
-        name, problem = f"version {manifest.tag}", ""
         try:
-            logprobs = await self._scores(prompts(canary), through_cache=first)
-            version = VersionScores(name, expected(canary), logprobs, manifest.lineage)
-            verdict = judge(version, limit, earlier)
-            self.gap = verdict.gap
-            if verdict.problem:
-                problem = f"its log-probabilities of fixed sequences: {verdict.problem}"
+            problem = await self._problem(manifest, manifest.canary)
         except ValueError as error:
             # vLLM gave no scores, or the canary is damaged.
             problem = str(error)
         self.seconds = time.monotonic() - began
+        return problem and f"vLLM does not serve version {manifest.tag}: {problem}"
+
+    async def _problem(self, manifest: WeightManifest, canary: Canary) -> str:
+        name = f"version {manifest.tag}"
+        version = VersionScores(
+            name, expected(canary), await self._scores(canary), manifest.lineage
+        )
+        earlier = [scores for scores in self._known if scores.name != name]
+        if canary.without_adapter:
+            blank = unpacked(canary.without_adapter)
+            earlier.append(VersionScores("the model without its adapter", blank))
+        limit = limit_for(canary, self.dtype, self.limit, self._gaps)
+        self.gap, problem = judge(version, limit, earlier)
         if problem:
-            return f"vLLM does not serve version {manifest.tag}: {problem}"
-        if first:
-            self._known.append(version)
-            self._gaps.append(self.gap or 0.0)
+            return f"its log-probabilities of fixed sequences: {problem}"
+        self._known.append(version)
+        self._gaps.append(self.gap)
         return ""
 
-    async def _scores(self, tokens: list[list[int]], through_cache: bool) -> Floats:
+    async def _scores(self, canary: Canary) -> Floats:
         # One request after another would take twice as many steps of vLLM.
-        scores = [self.policy.score(sequence, self.masks, through_cache) for sequence in tokens]
-        logprobs = await asyncio.gather(*scores)
-        return np.concatenate(logprobs)
+        prompts = sequences(canary.vocabulary, canary.longest)
+        scores = [self.policy.score(prompt, self.masks) for prompt in prompts]
+        return np.concatenate(await asyncio.gather(*scores))

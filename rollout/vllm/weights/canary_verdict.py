@@ -9,6 +9,7 @@ differ by less than rounding.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,8 +43,7 @@ class VersionScores:
     lineage: str = ""
 
 
-@dataclass(frozen=True)
-class CanaryVerdict:
+class CanaryVerdict(NamedTuple):
     """The result of a comparison."""
 
     gap: float
@@ -65,15 +65,10 @@ def limit_for(
     return min(OTHERWISE, max(FLOAT32, TIMES * median(gaps)))
 
 
-def prompts(canary: Canary) -> list[list[int]]:
-    """Return the sequences to score."""
-    return sequences(canary.vocabulary, canary.longest)
-
-
 def expected(canary: Canary) -> Floats:
     """Return the learner's values. Raises ValueError for a damaged canary."""
     values = unpacked(canary.logprobs)
-    wanted = sum(len(sequence) - 1 for sequence in prompts(canary))
+    wanted = sum(len(tokens) - 1 for tokens in sequences(canary.vocabulary, canary.longest))
     if len(values) != wanted:
         raise ValueError(f"the canary has {len(values)} values for {wanted} tokens")
     return values
@@ -94,9 +89,8 @@ def judge(version: VersionScores, limit: float, others: Iterable[VersionScores])
         if other.lineage == version.lineage and _unchanged(version, other):
             return CanaryVerdict(gap, f"they have not changed since {other.name}")
     if gap > limit:
-        return CanaryVerdict(
-            gap, f"they differ by {gap:.3g} nats on average; up to {limit:g} is usual"
-        )
+        differ = f"they differ by {gap:.3g} nats on average; up to {limit:g} is usual"
+        return CanaryVerdict(gap, f"{differ} (rollout.canary_limit)")
     return CanaryVerdict(gap)
 
 

@@ -1,10 +1,9 @@
 """Loads versions into one vLLM server, and proves that it serves what it has loaded.
 
-After each load vLLM scores the version's canary. It does so again after a load that was undone, and
-after a sleep. Until the canary is right, the worker leases nothing, and groups with tokens of the
-version wait. If it is wrong, the worker's groups are sampled again, and the whole version is loaded
-once more. If it stays wrong, the server is given up. A version that is replaced before it was
-judged counts as wrong.
+After each load, and after a sleep, vLLM scores the version's canary. Until the canary is right, the
+worker leases nothing, and groups with tokens of the version wait. If the canary is wrong, the
+worker's groups are sampled again, and the whole version is loaded once more. After LOADS loads the
+server is given up. A version that is replaced before it was judged counts as wrong.
 """
 
 import asyncio
@@ -29,19 +28,8 @@ from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
-LOADS = 2
-"""Loads of one version before a server that serves other weights is given up."""
-UNCLEAR_LIMIT = 3
-"""Loads of unclear outcome in a row, after which the server is restarted."""
-
-
-class WrongWeights(VLLMFailed):
-    """vLLM serves other weights than it has loaded, even after a second load."""
-
-    def __init__(self, problem: str, ever_right: bool) -> None:
-        """`ever_right`: whether this server has ever served the right weights."""
-        super().__init__(problem)
-        self.ever_right = ever_right
+LOADS = 3
+"""Loads of one version that break, or leave other weights, before the server is restarted."""
 
 
 class ServedWeights:
@@ -67,14 +55,8 @@ class ServedWeights:
         """Held while a version is loaded or judged."""
         self._newest: WeightManifest | None = None
         """The version that was loaded last, unless vLLM was found to serve another one."""
-        self._scored = False
-        """Whether it was scored since the load."""
-        self._ever_right = False
         self.live: WeightManifest | None = None
         """The last version that vLLM was found to serve; None if it no longer does."""
-        self.loaded: WeightManifest | None = None
-        """The last such version, even if vLLM no longer serves it: the server puts it back if a
-        load breaks."""
         self.problem = ""
         """Why no version is live, if a load or a proof has failed."""
 
@@ -100,17 +82,26 @@ class ServedWeights:
         for _ in range(LOADS):
             # A delta is never applied to unknown weights: load the whole version instead.
             known = self._newest is not None
-            paused = await self._load(update if known else replace(update, patch=""))
-            self._newest, self._scored = manifest, False
-            problem = await self._judge()
-            if not problem:
-                self._ever_right = True
+            try:
+                paused = await self.loader.load(
+                    update if known else replace(update, patch=""), self._mode
+                )
+            except MustRestart as error:
+                raise VLLMFailed(str(error)) from error
+            except (WeightsUnclear, VLLMUnavailable) as error:
+                # The server is paused or hangs and samples nothing, so try again at once.
+                self._newest = self.live = None
+                self.problem = str(error)
+                log.warning("weights unclear", error=str(error))
+                continue
+            self._newest = manifest
+            if not await self._judge():
                 return paused
-        raise WrongWeights(problem, self._ever_right)
+        problem = f"vLLM could not be brought to {update.tag} in {LOADS} loads: {self.problem}"
+        raise VLLMFailed(problem)
 
     async def prove_again(self) -> None:
-        """Judge the served version whenever something other than its load has put it in doubt.
-        Never returns."""
+        """Judge the served version whenever a sleep has put it in doubt. Never returns."""
         while True:
             await self.loader.doubted.wait()
             try:
@@ -133,9 +124,8 @@ class ServedWeights:
         loader = self.loader
         while self._newest is not None and not loader.proven.is_set():
             loader.doubted.clear()
-            first, self._scored = not self._scored, True
             try:
-                problem = await self.canary.problem(self._newest, first)
+                problem = await self.canary.problem(self._newest)
             except VLLMUnavailable:
                 loader.doubted.set()
                 raise
@@ -143,7 +133,7 @@ class ServedWeights:
                 return await self._distrusted(problem)
             if not loader.doubted.is_set():
                 loader.proven.set()
-                self.live = self.loaded = self._newest
+                self.live = self._newest
                 self.problem = ""
         return ""
 
@@ -155,18 +145,3 @@ class ServedWeights:
         log.error("what vLLM serves is not trusted", problem=problem)
         await self._distrust(problem)
         return problem
-
-    async def _load(self, update: WeightUpdate) -> float:
-        for _ in range(UNCLEAR_LIMIT):
-            try:
-                return await self.loader.load(update, self._mode)
-            except MustRestart as error:
-                raise VLLMFailed(str(error)) from error
-            except (WeightsUnclear, VLLMUnavailable) as error:
-                # The server is paused or hangs and samples nothing, so try again at once.
-                self.live = None
-                self.problem = str(error)
-                log.warning("weights unclear", error=str(error))
-        raise VLLMFailed(
-            f"vLLM could not be brought to {update.tag} in {UNCLEAR_LIMIT} tries: {self.problem}"
-        )

@@ -1,10 +1,10 @@
 """Keeps one vLLM server on the newest published version of one run.
 
 It fetches and checks a version's files (docs/weights.md) before it pauses the server, so a slow
-disk or network costs no generation. If a version cannot be loaded, the old weights stay. The worker
-stays unhealthy, and leases nothing, until a retry loads the version and the canary confirms that
-vLLM serves it (`served_weights`). An evaluation pins its version: vLLM serves only that version
-until it is unpinned.
+disk or network costs no generation. If a version is refused, the old weights stay. The worker stays
+unhealthy, and leases nothing, until a retry loads the version and the canary confirms that vLLM
+serves it (`served_weights`). An evaluation pins its version: vLLM serves only that version until it
+is unpinned.
 
 The learner deletes files of old versions, except those in heartbeats. So a heartbeat names a file
 before the worker fetches it.
@@ -14,7 +14,6 @@ import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from redis.exceptions import RedisError
@@ -45,15 +44,6 @@ class CannotPin(RuntimeError):
     """This worker cannot load the pinned version."""
 
 
-@dataclass
-class Timings:
-    """The newest update: seconds from the end of the optimizer step until the version was live, and
-    seconds of paused generation."""
-
-    update_seconds: float | None = None
-    pause_seconds: float | None = None
-
-
 class WeightFollower:
     """Follows the manifests of `run` for one server."""
 
@@ -69,7 +59,7 @@ class WeightFollower:
         """`heartbeat` sends a heartbeat with `files`."""
         self._run, self._store, self._files = run, store, files
         self._served, self._loader, self._staging = served, served.loader, staging
-        self.canary = served.canary
+        self.canary, self.until_proven = served.canary, served.until_proven
         self._heartbeat = heartbeat
         self._pinned: WeightManifest | None = None
         self._pin_error: Exception | None = None
@@ -77,7 +67,11 @@ class WeightFollower:
         self._lineage = ""
         self._loading: WeightManifest | None = None
         self.forks: dict[str, int] = {}
-        self.timings = Timings()
+        """For each earlier lineage, the version at which it ended."""
+        self.update_seconds: float | None = None
+        """From the end of the optimizer step until the newest version was live."""
+        self.pause_seconds: float | None = None
+        """How long that update paused generation."""
         self._error = ""
 
     @property
@@ -96,10 +90,6 @@ class WeightFollower:
         fail."""
         return self._served.proven and not self.error
 
-    async def until_proven(self, tags: list[str]) -> None:
-        """See `ServedWeights.until_proven`."""
-        await self._served.until_proven(tags)
-
     @property
     def updating(self) -> bool:
         """Whether the server is paused for an update."""
@@ -113,8 +103,8 @@ class WeightFollower:
     @property
     def files(self) -> list[str]:
         """Files that the learner must keep: those of the version that is being loaded, and those of
-        the last loaded one, which the server puts back if a load breaks."""
-        needed = [m for m in (self._loading, self._served.loaded) if m is not None]
+        the live one."""
+        needed = [m for m in (self._loading, self.live) if m is not None]
         # Both versions may begin with the same files.
         return list(dict.fromkeys(file.name for manifest in needed for file in manifest.files))
 
@@ -123,8 +113,7 @@ class WeightFollower:
         returns False and changes nothing if vLLM serves a newer version."""
         async with self._served.lock:
             live = self.live
-            newer = live is not None and live.tag != manifest.tag
-            if newer and live is not None and live.created > manifest.created and not back:
+            if live and live.tag != manifest.tag and live.created > manifest.created and not back:
                 return False
             self._pinned, self._pin_error = manifest, None
             return True
@@ -148,13 +137,8 @@ class WeightFollower:
 
     @property
     def _serves_pinned(self) -> bool:
-        pinned = self._pinned
-        return (
-            pinned is not None
-            and self.healthy
-            and self.live is not None
-            and (self.live.tag == pinned.tag)
-        )
+        pinned, live = self._pinned, self.live
+        return bool(pinned and live and self.healthy and live.tag == pinned.tag)
 
     async def follow(self) -> None:
         """Load versions as they appear, and prove the served version whenever it is in doubt.
@@ -228,10 +212,8 @@ class WeightFollower:
         if paths is None:
             return
         whole, *deltas = map(str, paths)
-        size = sum(file.bytes for file in manifest.files)
-        update = WeightUpdate(
-            whole, manifest.tag, manifest.tensors, manifest.kind, size, tuple(deltas)
-        )
+        size, kind = sum(file.bytes for file in manifest.files), manifest.kind
+        update = WeightUpdate(whole, manifest.tag, manifest.tensors, kind, size, tuple(deltas))
         await self._note_forks(manifest)
         live = self._loader.live if self.live is not None else None
         try:
@@ -246,12 +228,12 @@ class WeightFollower:
                 paused = await self._served.load(update, manifest)
         finally:
             self._staging.clear()
-        self.timings = Timings(max(0.0, time.time() - manifest.created), paused)
+        self.update_seconds, self.pause_seconds = max(0.0, time.time() - manifest.created), paused
         await self._files.forget_all_but(manifest)
         log.info(
             "weights live",
             version=manifest.tag,
-            seconds=round(self.timings.update_seconds or 0.0, 3),
+            seconds=round(self.update_seconds, 3),
             paused=round(paused, 3),
             canary_gap=self.canary.gap,
             canary_seconds=self.canary.seconds,

@@ -125,7 +125,7 @@ function showWorkers(workers) {
     ...workers.map((w) =>
       tableRow(
         w.id,
-        [w.state, ["unhealthy", "drained", "silent"].includes(w.state) ? "failed" : ""],
+        [w.state, ["unhealthy", "silent"].includes(w.state) ? "failed" : ""],
         w.run ?? "",
         [w.version ?? "", "n"],
         [w.groups_in_flight, "n"],

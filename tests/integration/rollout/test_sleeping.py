@@ -92,7 +92,7 @@ async def test_requests_that_a_sleep_aborts_resume_under_the_newest_version(
 
         monkeypatch.setattr(policy.weights.open, "set", open_)
         load = asyncio.create_task(policy.weights.load(snapshot(tmp_path, 2)))
-        scores = asyncio.create_task(policy.score([1, 2, 3], False, through_cache=False))
+        scores = asyncio.create_task(policy.score([1, 2, 3], False))
         tokens = (await policy.counters()).tokens
         async with deadline_of("complete", 0.1, policy.weights) as expired:
             await asyncio.wait({load, scores, request}, timeout=0.3)
@@ -155,7 +155,7 @@ async def test_a_server_has_time_to_fall_asleep_before_its_first_load(
 ) -> None:
     async with sharing(tmp_path, monkeypatch, sleeps=True) as (server, policy, sleeper, learner):
         policy.weights.control_seconds = 0.2
-        policy.weights.expect(25_000_000)
+        policy.weights.bytes += 25_000_000
         os.kill(server.pid, signal.SIGSTOP)
         training = asyncio.create_task(asyncio.to_thread(learner.begin_to_train, never))
         await until_ended(sleeper)

@@ -15,7 +15,7 @@ import pytest
 
 from rollout.vllm.client.policy_client import PastDeadline, PolicyClient
 from rollout.vllm.client.response import Sample, check_spans, sampling_params
-from rollout.vllm.client.weight_loader import VLLMHangs, WeightsApart
+from rollout.vllm.client.weight_loader import MustRestart
 from rollout.vllm.process.server import VLLMServer
 from services.contracts.config.rollout import Sampling
 from services.runtime.tasks import end
@@ -191,7 +191,7 @@ async def test_a_server_that_hangs_in_an_update_gets_no_more_requests(
     monkeypatch.setattr(policy.weights, "control_seconds", 0.5)
     os.kill(server.pid, signal.SIGSTOP)
 
-    with pytest.raises(VLLMHangs, match=r"vLLM has not answered /start_weight_update for 0\.5 s"):
+    with pytest.raises(MustRestart, match=r"vLLM has not answered /start_weight_update for 0\.5 s"):
         await policy.weights.load(snapshot(tmp_path, 2))
 
     os.kill(server.pid, signal.SIGCONT)
@@ -212,8 +212,8 @@ async def test_a_server_of_several_processes_stays_paused_after_a_failed_update(
     policy = PolicyClient(server.socket, several=True)
     try:
         await policy.weights.load(snapshot(tmp_path, 1))
-        # One process reports that it has put its old weights back. The others are unknown.
-        with pytest.raises(WeightsApart, match=r"(?s)weights kept.*may have different weights"):
+        # One process reports that it has kept its weights. The others are unknown.
+        with pytest.raises(MustRestart, match=r"(?s)weights kept.*may have different weights"):
             await policy.weights.load(snapshot(tmp_path, 2, width=5))
         assert await is_paused(server.socket)
         assert not policy.weights.open.is_set()

@@ -53,13 +53,6 @@ def test_workers_that_cannot_start_vllm_show_its_error() -> None:
     )
 
 
-def test_a_drained_worker_shows_why_it_is_drained() -> None:
-    drained = worker(state="drained", error="vLLM does not serve version a:7")
-    cause, words = said(workers=[drained], events=[step(40)])
-    assert cause == "vllm"
-    assert words.endswith("no worker is healthy. w: vLLM does not serve version a:7")
-
-
 def test_a_worker_whose_vllm_starts_is_waited_for() -> None:
     cause, words = said(workers=[worker(state="starting", run="r1")], events=[step(40)])
     assert cause == "vllm"

@@ -12,7 +12,6 @@ from rollout.vllm.weights.canary_verdict import (
     expected,
     judge,
     limit_for,
-    prompts,
 )
 from rollout.vllm_plugin.wire import LOWEST, GenerateAnswer, logprobs
 from services.contracts.canary import Canary, Floats, packed, sequences
@@ -41,7 +40,9 @@ def test_the_gap_is_the_mean_absolute_difference() -> None:
 
 def test_more_than_the_usual_difference_is_a_problem() -> None:
     verdict = judge(version(2, NOW, NOW + values(0.1, 0, -0.1, 0)), LIMIT, [])
-    assert verdict.problem == "they differ by 0.05 nats on average; up to 0.01 is usual"
+    assert verdict.problem == (
+        "they differ by 0.05 nats on average; up to 0.01 is usual (rollout.canary_limit)"
+    )
 
 
 def test_a_token_that_vllm_calls_impossible_counts_for_20_nats() -> None:
@@ -142,6 +143,6 @@ def test_the_sequences_are_the_same_in_every_process() -> None:
 
 def test_a_canary_of_another_length_than_its_sequences_is_refused() -> None:
     canary = Canary("float32", 32, 15, packed([0.0] * 28))
-    assert len(expected(canary)) == sum(len(tokens) - 1 for tokens in prompts(canary))
+    assert len(expected(canary)) == sum(len(tokens) - 1 for tokens in sequences(32, 15))
     with pytest.raises(ValueError, match="the canary has 27 values for 28 tokens"):
         expected(Canary("float32", 32, 15, packed([0.0] * 27)))

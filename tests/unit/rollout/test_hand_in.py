@@ -86,7 +86,7 @@ async def test_answers_of_an_untrained_group_are_kept() -> None:
     async def judged(answers: list[SampledAnswer]) -> None:
         kept.extend(answers)
 
-    async def filter_group(*of_the_group: Any) -> bool:
+    async def end(*of_the_group: Any) -> bool:
         return True
 
     config = parse_config(RAW | {"algorithm": {"dynamic_sampling": {}}})
@@ -96,7 +96,7 @@ async def test_answers_of_an_untrained_group_are_kept() -> None:
         tokenizer=WordTokenizer(),
     )
     row: Any = SimpleNamespace(dataset=SimpleNamespace(context=context, name="d"), index=3)
-    leases: Any = SimpleNamespace(filter_group=filter_group)
+    leases: Any = SimpleNamespace(end=end, prompts=SimpleNamespace(filter_group=None))
     events: Any = SimpleNamespace(judged=judged)
     lease: Any = SimpleNamespace(task=5, attempt="x")
 
