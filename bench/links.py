@@ -8,13 +8,13 @@ after its request. Disks and processors take no time.
 import heapq
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
 from rollout.file_server import LOOK_SECONDS, PATIENCE_SECONDS
 from services.contracts.weights import part_bytes
-from services.volume.sources import GATEWAY, Ask, FetchFailure, FetchPlan
+from services.volume.sources import GATEWAY, Ask, FetchPlan
 
 LATENCY = 0.001
 """Seconds from a request to the first byte of its answer: connection, key, opening the file."""
@@ -87,33 +87,28 @@ class SimulatedHost:
     links: Links
     parts: set[int] = field(default_factory=set)
     finished: float | None = None
-    _waiting: dict[object, tuple[Sequence[int], Callable[[int], None], float]] = field(
-        default_factory=dict
-    )
+    _waiting: dict[object, tuple[int, Callable[[], None], float]] = field(default_factory=dict)
 
-    def give(
-        self, parts: Sequence[int], begin: Callable[[int], None], not_yet: Callable[[], None]
-    ) -> None:
-        """Answer as `rollout.file_server` does: when a part is there, or `not_yet` after a time."""
-        for part in parts:
-            if part in self.parts:
-                begin(part)
-                return
+    def give(self, part: int, begin: Callable[[], None], not_yet: Callable[[], None]) -> None:
+        """Answer as `rollout.file_server` does: when the part is there, or `not_yet` after a
+        time."""
+        if part in self.parts:
+            begin()
+            return
         request = object()
-        self._waiting[request] = parts, begin, self.links.now
-        late = partial(self._late, request, not_yet)
-        self.links.after(PATIENCE_SECONDS, late)
+        self._waiting[request] = part, begin, self.links.now
+        self.links.after(PATIENCE_SECONDS, partial(self._late, request, not_yet))
 
     def got(self, part: int) -> None:
         """Answer the requests that wait for this part."""
         self.parts.add(part)
-        for request, (parts, begin, asked) in list(self._waiting.items()):
-            if part in parts:
+        for request, (wanted, begin, asked) in list(self._waiting.items()):
+            if part == wanted:
                 del self._waiting[request]
                 # The server looks every LOOK_SECONDS.
                 looks = int((self.links.now - asked) / LOOK_SECONDS) + 1
                 wait = asked + looks * LOOK_SECONDS - self.links.now
-                self.links.after(wait, partial(begin, part))
+                self.links.after(wait, begin)
 
     def _late(self, request: object, not_yet: Callable[[], None]) -> None:
         if self._waiting.pop(request, None) is not None:
@@ -143,23 +138,23 @@ def fetched(
                 finished[host_name] = links.now - began
 
         def answer(request: Ask) -> None:
-            def here(part: int) -> None:
-                plan.done(request, part)
-                hosts[host_name].got(part)
+            def here() -> None:
+                plan.done(request)
+                hosts[host_name].got(request.part)
                 ask()
 
             def not_yet() -> None:
-                plan.failed(request, FetchFailure.NOT_YET)
+                plan.not_yet(request)
                 ask()
 
-            def send(part: int) -> None:
-                count = min(length, size - part * length)
-                links.send(request.source, host_name, count, partial(here, part))
+            def send() -> None:
+                count = min(length, size - request.part * length)
+                links.send(request.source, host_name, count, here)
 
             if request.source == GATEWAY:
-                send(request.parts[0])
+                send()
             else:
-                hosts[request.source].give(request.parts, send, not_yet)
+                hosts[request.source].give(request.part, send, not_yet)
 
         ask()
 

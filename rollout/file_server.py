@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import errno
 import os
-import re
 import signal
 import socket
 import sys
@@ -47,7 +46,7 @@ from services.runtime.children import signal_child
 from services.runtime.process import die_with, die_with_parent, keep_files_private
 from services.settings import EXIT_SETTINGS, from_command_line
 from services.store import Store
-from services.volume import ANY_OF, FETCHING, Peers, partial_path, parts_path
+from services.volume import FETCHING, Peers, partial_path, parts_path
 
 log = logs.get_logger(__name__)
 
@@ -103,13 +102,11 @@ class FileServer:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
-                file = open_served(self._root, name)
-                wanted = spans(Headers(scope=scope), os.fstat(file.fileno()).st_size)
-                return OpenFile(file, self._bandwidth, wanted[0] if wanted else None)
+                return OpenFile(open_served(self._root, name), self._bandwidth)
             except Problem as missing:
                 if missing.status != HTTPStatus.NOT_FOUND:
                     raise
-                part = self._part(self._root / name, Headers(scope=scope))
+                part = self._part(self._root / name, Headers(scope=scope).get("range", ""))
                 if isinstance(part, OpenFile):
                     return part
                 if time.monotonic() > deadline:
@@ -119,7 +116,7 @@ class FileServer:
                     return Response(status_code=503, headers=headers)
             await asyncio.sleep(LOOK_SECONDS)
 
-    def _part(self, path: Path, headers: Headers) -> OpenFile | bool | None:
+    def _part(self, path: Path, wanted: str) -> OpenFile | bool | None:
         """Open an unfinished file whose requested bytes are here and checked. Return False if they
         are still to come, and None if the file is not being fetched."""
         top, *names = path.relative_to(self._root).parts
@@ -130,26 +127,12 @@ class FileServer:
         except OSError:
             return None
         size = os.fstat(file.fileno()).st_size
-        length = part_bytes(size)
-        for start, stop in spans(headers, size):
-            first, behind = start // length, (stop - 1) // length + 1
-            if parts[first:behind] == b"\1" * (behind - first):
-                return OpenFile(file, self._bandwidth, (start, stop))
+        length, (start, stop) = part_bytes(size), byte_range(wanted, size) or (0, 0)
+        first, behind = start // length, (stop - 1) // length + 1
+        if start < stop and parts[first:behind] == b"\1" * (behind - first):
+            return OpenFile(file, self._bandwidth, (start, stop))
         file.close()
         return False
-
-
-def spans(headers: Headers, size: int) -> list[tuple[int, int]]:
-    """Return the ranges that would answer the request for a file of `size` bytes: any one will do.
-    Return an empty list if the request has no valid Range header."""
-    wanted = byte_range(headers.get("range", ""), size)
-    if wanted is None or wanted[0] >= wanted[1]:
-        return []
-    length, any_of = part_bytes(size), headers.get(ANY_OF, "")
-    if not re.fullmatch(r"\d{1,4}(,\d{1,4})*", any_of):
-        return [wanted]
-    starts = [int(part) * length for part in any_of.split(",")]
-    return [(start, min(start + length, size)) for start in starts if start < size]
 
 
 async def keep_serving(settings: RolloutSettings) -> None:

@@ -33,7 +33,7 @@ from services.volume.files import (
     written_beside,
 )
 from services.volume.partial import partial_path, parts_path
-from services.volume.transfer import ANY_OF, FETCHING, FileSource
+from services.volume.transfer import FETCHING, FileSource
 
 log = get_logger(__name__)
 

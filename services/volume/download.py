@@ -22,7 +22,7 @@ from services.runtime.api_key import authorization
 from services.runtime.logs import get_logger
 from services.volume.files import DamagedFile, checked, fsync, opened_by_umask
 from services.volume.partial import Partial, discard, partial_path, parts_path
-from services.volume.sources import AT_ONCE, GATEWAY, ROUNDS, Ask, FetchFailure, FetchPlan
+from services.volume.sources import AT_ONCE, GATEWAY, ROUNDS, Ask, FetchPlan
 from services.volume.transfer import (
     FileSource,
     NotThere,
@@ -195,7 +195,7 @@ class _Parts:
 
     async def run(self) -> None:
         """Get all parts of the plan."""
-        active: dict[asyncio.Task[int], Ask] = {}
+        active: dict[asyncio.Task[None], Ask] = {}
         with ThreadPoolExecutor(AT_ONCE) as executor:
             try:
                 while not self._plan.finished:
@@ -210,19 +210,18 @@ class _Parts:
                 if active:
                     await asyncio.wait(active)
 
-    async def _get(self, executor: ThreadPoolExecutor, ask: Ask) -> int:
-        """Get one of the request's parts, checked. Returns its number."""
+    async def _get(self, executor: ThreadPoolExecutor, ask: Ask) -> None:
+        """Get the part, checked."""
         of_peer = self._peers is not None and ask.source != GATEWAY
         source = self._peers.source(ask.source) if self._peers and of_peer else self._gateway
-        spans = {part: self._partial.span(part) for part in ask.parts}
-        start, stop = spans[ask.parts[0]]
-        transfer = Transfer(source, self._file.name, self._file.bytes, start, stop, spans)
+        start, stop = self._partial.span(ask.part)
+        transfer = Transfer(source, self._file.name, self._file.bytes, start, stop)
         digest, received, began = xxhash.xxh3_64(), 0, time.monotonic()
 
         def take(data: memoryview) -> None:
             nonlocal received
             digest.update(data)
-            self._partial.write(data, transfer.start + received)
+            self._partial.write(data, start + received)
             received += len(data)
 
         try:
@@ -240,20 +239,18 @@ class _Parts:
             raise
         finally:
             self._deadlines.pop(ask, None)
-        part = transfer.start // self._partial.length
-        if (checksum := digest.hexdigest()) != self._file.parts[part]:
+        if (checksum := digest.hexdigest()) != self._file.parts[ask.part]:
             raise WrongAnswer(
-                f"part {part} of {self._file.name}, from byte {transfer.start}, has checksum "
-                f"{checksum} at {source.shown}, the manifest says {self._file.parts[part]}"
+                f"part {ask.part} of {self._file.name}, from byte {start}, has checksum "
+                f"{checksum} at {source.shown}, the manifest says {self._file.parts[ask.part]}"
             )
-        self._partial.mark(part)
+        self._partial.mark(ask.part)
         self._seconds += time.monotonic() - began
         self._parts += 1
         self._set_deadlines()
         if not of_peer:
             self._failures = 0
             self.of_gateway += 1
-        return part
 
     def _set_deadlines(self) -> None:
         limit = LEAST_SECONDS + self._partial.length / LEAST_RATE
@@ -263,21 +260,21 @@ class _Parts:
             if not deadline.expired():
                 deadline.reschedule(began + limit)
 
-    def _note(self, ask: Ask, ended: asyncio.Task[int]) -> None:
+    def _note(self, ask: Ask, ended: asyncio.Task[None]) -> None:
         """Tell the plan how a request ended. Raises the error that ends the download."""
         match error := ended.exception():
             case None:
-                self._plan.done(ask, ended.result())
+                self._plan.done(ask)
             case NotYet():
-                self._plan.failed(ask, FetchFailure.NOT_YET)
+                self._plan.not_yet(ask)
             case NotThere() if ask.source == GATEWAY:
                 raise FileNotFoundError(str(error))
             case NotThere():
-                self._plan.failed(ask, FetchFailure.NOT_THERE)
+                self._plan.failed(ask)
             case Unauthorized() if ask.source == GATEWAY:
                 raise refused(self._gateway)
             case SourceAway() | WrongAnswer() | Unauthorized():
-                rounds = self._plan.failed(ask, FetchFailure.FAULTY)
+                rounds = self._plan.failed(ask)
                 if ask.source != GATEWAY and self._peers is not None:
                     self._peers.shun(ask.source, error)
                 elif isinstance(error, WrongAnswer):

@@ -13,7 +13,7 @@ Pure: no network, no clock.
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from typing import NamedTuple
 
 import xxhash
 
@@ -21,32 +21,23 @@ GATEWAY = ""
 """The address that stands for the gateway."""
 CHILDREN = 2
 """Hosts that fetch a part from the same host."""
-AT_ONCE, PER_SOURCE = 64, 2
-"""Maximum requests in flight in total (most wait for their source), and to one source. Two, so a
-link is busy between answers."""
+AT_ONCE, PER_SOURCE = 128, 8
+"""Maximum requests in flight in total, and to one source. Most wait for their source."""
+OF_GATEWAY = 2
+"""Maximum requests in flight to the gateway, so its link is busy between answers; 1 with other
+hosts, so the first parts come soon."""
 MOST_WAITS = 5
-"""Answers "not yet" of one source, without a part from anywhere, after which other sources are
+"""Answers "not yet" about one part, without a part from anywhere, after which another source is
 asked: hosts with different lists may wait for each other."""
 ROUNDS = 6
 """Rounds through all sources of a part, after which the file counts as unobtainable."""
 
 
-class FetchFailure(Enum):
-    """How a request ended without a part."""
-
-    NOT_YET = "the source is fetching them itself"
-    NOT_THERE = "the source has no such file"
-    FAULTY = "the source does not answer, or answers wrongly"
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A request for any one of `parts` from `source`. A request to the gateway has one part."""
+class Ask(NamedTuple):
+    """A request for one part."""
 
     source: str
-    parts: tuple[int, ...]
-    slot: int
-    """The number of the request to this source. Each number has other parts."""
+    part: int
 
 
 def sources_of(name: str, part: int, own_address: str, hosts: Sequence[str]) -> list[str]:
@@ -73,7 +64,6 @@ def _hash(name: str, part: int, host: str) -> int:
 
 @dataclass
 class _Wanted:
-    part: int
     sources: list[str]
     at: int = 0
     """Index in `sources` of the next source."""
@@ -81,28 +71,25 @@ class _Wanted:
 
 
 class FetchPlan:
-    """Decides which source to ask next, and for which parts."""
+    """Decides which source to ask next, and for which part."""
 
     def __init__(
         self, name: str, parts: Sequence[int], own_address: str, hosts: Sequence[str]
     ) -> None:
         """Plan the missing `parts` of a file."""
-        self._wanted: dict[int, _Wanted] = {}
+        self._wanted = {part: _Wanted(sources_of(name, part, own_address, hosts)) for part in parts}
         self._of: dict[str, set[int]] = defaultdict(set)
-        """Parts by their next source."""
-        self._left_alone: set[str] = set()
-        self._waits: Counter[str] = Counter()
-        """Answers "not yet" by source since a part came."""
-        for part in parts:
-            self._wanted[part] = wanted = _Wanted(part, sources_of(name, part, own_address, hosts))
+        """Parts by their next source, unless they are in flight."""
+        for part, wanted in self._wanted.items():
             self._of[wanted.sources[0]].add(part)
         others = [host for host in hosts if host != own_address]
-        # With several hosts, each has one request to the gateway, so the first parts come soon.
-        slots = [(GATEWAY, slot) for slot in range(1 if others else PER_SOURCE)]
-        slots += [(host, slot) for slot in range(PER_SOURCE) for host in others]
-        self._idle = deque(slots)
-        """(source, slot) without a request in flight; the one that was asked longest ago first."""
-        self._active = 0
+        self._limits = dict.fromkeys(others, PER_SOURCE) | {GATEWAY: 1 if others else OF_GATEWAY}
+        self._turns = deque(self._limits)
+        """All sources; the one that was asked longest ago comes first."""
+        self._active: Counter[str] = Counter()
+        self._waits: Counter[int] = Counter()
+        """Answers "not yet" by part, since any part came."""
+        self._left_alone: set[str] = set()
 
     @property
     def finished(self) -> bool:
@@ -110,54 +97,58 @@ class FetchPlan:
 
     def next(self) -> Ask | None:
         """Return a request to make now, or None to wait for an answer."""
-        if self._active >= AT_ONCE:
+        if self._active.total() >= AT_ONCE:
             return None
-        for _ in range(len(self._idle)):
-            source, slot = self._idle.popleft()
-            parts = sorted(part for part in self._of[source] if part % PER_SOURCE == slot)
-            if source == GATEWAY:
-                parts = sorted(self._of[source])[:1]
-                self._of[source].difference_update(parts)
-            if parts:
-                self._active += 1
-                return Ask(source, tuple(parts), slot)
-            self._idle.append((source, slot))
+        for _ in range(len(self._turns)):
+            source = self._turns[0]
+            self._turns.rotate(-1)
+            if self._of[source] and self._active[source] < self._limits[source]:
+                part = min(self._of[source])
+                self._of[source].remove(part)
+                self._active[source] += 1
+                return Ask(source, part)
         return None
 
-    def done(self, ask: Ask, part: int) -> None:
+    def done(self, ask: Ask) -> None:
         """Record that a part came, and is right."""
-        self._end(ask)
+        self._active[ask.source] -= 1
         self._waits.clear()
-        wanted = self._wanted.pop(part, None)
-        if wanted is not None:
-            self._of[wanted.sources[wanted.at]].discard(part)
+        del self._wanted[ask.part]
 
-    def failed(self, ask: Ask, outcome: FetchFailure) -> int:
-        """Record that a request ended without a part. Returns the completed rounds through all
-        sources of its parts."""
-        self._end(ask)
-        if outcome is FetchFailure.NOT_YET:
-            self._waits[ask.source] += 1
-            if self._waits[ask.source] < MOST_WAITS:
-                return 0
-            self._waits[ask.source] = 0
-        elif ask.source != GATEWAY:
+    def not_yet(self, ask: Ask) -> None:
+        """Record that the source is still fetching the part."""
+        self._waits[ask.part] += 1
+        if self._waits[ask.part] < MOST_WAITS:
+            self._again(ask)
+        else:
+            self._moved(ask)
+
+    def failed(self, ask: Ask) -> int:
+        """Record that a source lacks the file, does not answer, or answers wrongly. Returns the
+        completed rounds through all sources of the part."""
+        if ask.source != GATEWAY:
             self._left_alone.add(ask.source)
-        moving = ask.parts if ask.source == GATEWAY else tuple(self._of[ask.source])
-        return max((self._advance(self._wanted[part]) for part in moving), default=0)
+        return self._moved(ask)
 
-    def _end(self, ask: Ask) -> None:
-        self._active -= 1
-        self._idle.append((ask.source, ask.slot))
+    def _again(self, ask: Ask) -> None:
+        self._active[ask.source] -= 1
+        self._of[ask.source].add(ask.part)
 
-    def _advance(self, wanted: _Wanted) -> int:
+    def _moved(self, ask: Ask) -> int:
+        """Give the part, and with a host all parts that wait for it, to their next sources."""
+        self._again(ask)
+        moving = {ask.part} if ask.source == GATEWAY else set(self._of[ask.source])
+        return max(self._advance(part) for part in moving)
+
+    def _advance(self, part: int) -> int:
         """Move a part to its next source. Avoided hosts are skipped."""
-        self._of[wanted.sources[wanted.at]].discard(wanted.part)
+        wanted = self._wanted[part]
+        self._of[wanted.sources[wanted.at]].discard(part)
         while True:
             wanted.at += 1
             if wanted.at == len(wanted.sources):
                 wanted.at, wanted.rounds = 0, wanted.rounds + 1
             if wanted.sources[wanted.at] not in self._left_alone:
                 break
-        self._of[wanted.sources[wanted.at]].add(wanted.part)
+        self._of[wanted.sources[wanted.at]].add(part)
         return wanted.rounds

@@ -10,7 +10,7 @@ import http.client
 import re
 import socket
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -19,11 +19,8 @@ from urllib.parse import quote, unquote, urlsplit
 
 from services.contracts.redis_address import redacted
 
-ANY_OF = "X-Headrace-Any-Of"
-"""Request header to another host: numbers of parts, separated by commas. The host may send any one
-of them."""
 FETCHING = "X-Headrace-Fetching"
-"""Answer header: the host is downloading the file, and lacks all requested parts so far."""
+"""Answer header: the host is downloading the file, and lacks the requested bytes so far."""
 BUFFER = 1 << 20
 CONNECT_SECONDS, SILENT_SECONDS = 5.0, 60.0
 """Timeouts for connecting, and for silence afterwards."""
@@ -66,15 +63,13 @@ class FileSource:
 @dataclass
 class Transfer:
     """A request for the bytes of file `name`, of size `size`, from `start` to before `stop` (None:
-    its end). A source that reads ANY_OF may send another one of `parts` (by number); then `start`
-    and `stop` change before the first call of `take`."""
+    its end)."""
 
     source: FileSource
     name: str
     size: int | None = None
     start: int = 0
     stop: int | None = None
-    parts: Mapping[int, tuple[int, int]] = field(default_factory=dict)
     _length: int | None = None
     """Bytes of the answer; None if unknown."""
     _socket: socket.socket | None = None
@@ -147,8 +142,6 @@ class Transfer:
         if self.start or self.stop is not None:
             last = "" if self.stop is None else self.stop - 1
             headers["Range"] = f"bytes={self.start}-{last}"
-        if len(self.parts) > 1:
-            headers[ANY_OF] = ",".join(map(str, self.parts))
         return headers
 
     def _check(self, response: http.client.HTTPResponse) -> None:
@@ -176,10 +169,8 @@ class Transfer:
             first, last, total = map(int, numbers.groups()) if numbers else (-1, -1, None)
             length = last + 1 - first
             stop = total if self.stop is None else self.stop
-            asked = {(self.start, stop), *self.parts.values()}
-            if (first, last + 1) not in asked or response.length != length:
+            if (first, last + 1) != (self.start, stop) or response.length != length:
                 raise WrongAnswer(f"{shown} sends other bytes of {name} than those asked for")
-            self.start, self.stop = first, last + 1
         if None not in (self.size, total) and total != self.size:
             raise WrongAnswer(f"{name} has {total} bytes at {shown}, its manifest says {self.size}")
         self._length = length
