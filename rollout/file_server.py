@@ -86,7 +86,6 @@ class FileServer:
         self._root, self._bandwidth = root, bandwidth
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         try:
             response = await self._answer(scope)
         except Problem as problem:

@@ -130,7 +130,6 @@ class RunWorker:
         await self._evaluator.release_all()
 
     async def _release_all(self) -> None:
-        """Release everything that this worker holds."""
         await self._source.release_all()
         await self._evaluator.release_all()
 
@@ -185,7 +184,6 @@ class RunWorker:
             self._status.state = "waiting_admission" if waits else "idle"
 
     async def _ended(self) -> bool:
-        """Whether this worker is done with the run."""
         return (await self._work.store.runs.standing(self._context.run))[0]
 
     async def _check_unfinished(self) -> None:

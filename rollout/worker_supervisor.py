@@ -78,8 +78,6 @@ IDLE_SECONDS = 0.5
 
 
 class WorkerSupervisor:
-    """One rollout process."""
-
     def __init__(self, settings: RolloutSettings, store: Store) -> None:
         self._settings = settings
         self._store = store

@@ -99,8 +99,6 @@ def scores_of(scorer: Scorer, batch: list[Encoded]) -> list[Scores]:
 
 
 class Classifier:
-    """A sequence classification model."""
-
     def __init__(self, options: ModelOptions) -> None:
         self.device, dtype = _placement(options)
         self.batch_tokens = _batch_tokens(options, self.device)

@@ -195,7 +195,6 @@ class CheckerPeer(Peer):
         return self.export(error)
 
     def decode_array(self, content: Any) -> Any:
-        """Decode an array of numpy."""
         kind, values = content
         return importlib.import_module("numpy").array(self.decode(values), kind)
 

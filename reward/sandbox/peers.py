@@ -104,7 +104,6 @@ class Peer:
         return self.decode(value)
 
     def serve(self, kind: str, *request: Any) -> None:
-        """Answer one request."""
         try:
             reply = self._serve(kind, *request)
         except (EndedError, UnsendableError):

@@ -94,7 +94,6 @@ class ProgramPeer(Peer):
         return {"mine": [self.export(error), self.export(type(error)), arguments]}
 
     def decode_function(self, content: Any) -> Any:
-        """Decode a function or an iterator of the test."""
         number, name = content
         if number not in self._stand_ins:
 
@@ -109,7 +108,6 @@ class ProgramPeer(Peer):
         return self._stand_ins[number]
 
     def decode_iterator(self, content: Any) -> Any:
-        """Decode an iterator of the test."""
         return _items(self.decode_function([content, "next"]))
 
     def decode_namedtuple(self, content: Any) -> Any:

@@ -91,7 +91,6 @@ class RunningProgram:
                 signal.pidfd_send_signal(self.pidfd, number)
 
     def end(self) -> None:
-        """Kill all processes of the program."""
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, self._signal)
 

@@ -71,8 +71,6 @@ class WorkerEvents(Protocol):
 
 
 class _WorkerSocket(asyncio.Protocol):
-    """One worker's socket."""
-
     def __init__(self, children: "Children", number: int) -> None:
         self.children = children
         self.number = number
@@ -175,7 +173,6 @@ class Children:
         connecting.add_done_callback(self._connecting.discard)
 
     def send(self, worker: int, jobs: list[WorkerJob]) -> None:
-        """Send jobs to a worker that is ready."""
         link = self._links[worker]
         assert link.transport is not None
         # The loop has read the end of the stream, and calls `connection_lost` in its next round.

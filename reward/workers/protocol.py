@@ -20,8 +20,6 @@ _ITEMS = msgspec.msgpack.Decoder(Item)
 
 
 class WorkerJob(msgspec.Struct, array_like=True, frozen=True):
-    """One item on its way to a worker."""
-
     ticket: int
     step: ItemWork
     item: msgspec.Raw
@@ -95,7 +93,6 @@ def pack_item(item: Item) -> msgspec.Raw:
 
 
 def unpack_item(body: msgspec.Raw) -> Item:
-    """Unpack the result of `pack_item`."""
     return _ITEMS.decode(body)
 
 

@@ -91,7 +91,6 @@ class WorkerSchedule:
         return idle, len(self._workers) - idle - slow, slow
 
     def add(self, tasks: list[ItemTask]) -> None:
-        """Queue new tasks."""
         for task in tasks:
             (self._slow_queue if task.slow else self._queue).append(task)
 

@@ -63,7 +63,6 @@ class Completion:
 
     @classmethod
     def of(cls, sample: Sample, loss_mask: npt.NDArray[np.bool_], **more: Any) -> "Completion":
-        """Return the completion with the tokens of `sample`, and `more` fields."""
         return cls(
             token_ids=sample.token_ids,
             loss_mask=loss_mask,
@@ -123,8 +122,6 @@ class Episode(Protocol):
 
 @runtime_checkable
 class DescribesTools(Protocol):
-    """An episode whose prompts describe tools."""
-
     async def described(self) -> list[dict[str, Any]]:
         """Return the tools in OpenAI's format."""
 

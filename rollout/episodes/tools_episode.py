@@ -39,8 +39,6 @@ PROBE = [{"role": "user", "content": "a"}]
 
 @dataclass
 class _Play:
-    """One completion as it grows."""
-
     index: int
     """Its index in the group."""
     whole: Sample
@@ -175,7 +173,6 @@ class ToolsEpisode:
     async def _results(
         self, calls: Sequence[dict[str, Any]], toolbox: Toolbox, tokenizer: TokenizerLike
     ) -> list[dict[str, Any]]:
-        """Return a message with the result of each call of an answer."""
         messages = []
         for number, call in enumerate(calls):
             function = call["function"]

@@ -32,8 +32,6 @@ LEAVES = "the worker that was answering stops: ask again, and another one answer
 
 
 class PolicyCallLoop:
-    """Answers calls on one worker."""
-
     def __init__(self, context: RunContext, store: Store) -> None:
         self._context, self._store = context, store
         self._answering = Answering(context)

@@ -39,8 +39,6 @@ log = get_logger(__name__)
 
 
 class EndedGroups:
-    """The ended groups of one worker on one run."""
-
     def __init__(self, work: RunWork) -> None:
         self._context, self._store, self._rows = work.context, work.store, work.rows
         self._leases, self._tasks = work.leases, work.tasks
@@ -48,7 +46,6 @@ class EndedGroups:
         self._hand_in = HandIn(work.leases, work.run_events)
 
     async def finish(self, claimed: Claimed) -> None:
-        """Complete a group whose sessions have ended."""
         sessions, run = self._store.agent_sessions, self._context.run
         opened, live = await sessions.opened(run, claimed.attempt), self._context.follower.live
         if opened is None:
@@ -128,7 +125,6 @@ class EndedGroups:
         return Sampled(prompt, made, scores, ended, time.time(), key, prompt_name, reference)
 
     def _read(self, session: PlayedSession, last: Turn) -> AnswerText:
-        """Return the text that verifiers read of a session, whose last turn is `last`."""
         episode, tokenizer = self._context.config.rollout.episode, self._context.tokenizer
         cut_off = last.finish_reason in CUT_OFF
         if isinstance(episode, Sessions) and episode.scored == "transcript":

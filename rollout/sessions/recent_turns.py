@@ -40,7 +40,6 @@ class RecentTurns:
         return [turns[number] for number in numbers]
 
     def remember(self, session: Session, number: int, turn: Turn) -> None:
-        """Keep `turn`, which is number `number` of `session`."""
         if (session, number) not in self._known:
             self._bytes += _size(turn)
         self._known[session, number] = turn

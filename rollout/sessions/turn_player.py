@@ -216,7 +216,6 @@ def _spent(
 
 
 def _before(text: str, stops: Sequence[str]) -> str:
-    """Return `text` up to the first of `stops`."""
     ends = [at for stop in stops if (at := text.find(stop)) >= 0]
     return text[: min(ends)] if ends else text
 

@@ -46,8 +46,6 @@ class ToolRunner(NamedTuple):
 
 @dataclass
 class Offer:
-    """All tools of a run."""
-
     tools: list[dict[str, Any]] = field(default_factory=list)
     """Descriptions in OpenAI's format."""
     runners: dict[str, ToolRunner] = field(default_factory=dict)

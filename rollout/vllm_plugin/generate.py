@@ -84,14 +84,12 @@ async def unfinished(scope: Message, receive: Receive, send: Send) -> None:
 
 
 async def respond(send: Send, status: int, content: bytes) -> None:
-    """Answer one request."""
     headers = [(b"content-length", str(len(content)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": content})
 
 
 async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
-    """Return status and body."""
     try:
         request = _request.decode(body)
         params = {**request.sampling}
@@ -135,13 +133,11 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
 
 
 def error_body(status: int, error: BaseException) -> bytes:
-    """Return an error in vLLM's format."""
     text = str(error) or type(error).__name__
     return msgspec.json.encode({"error": {"message": text, "code": status}})
 
 
 def choice(output: CompletionOutput) -> Choice:
-    """Return one sample as it is sent."""
     flat: Any = output.logprobs
     starts = np.asarray(flat.start_indices, np.int64)
     values = np.asarray(flat.logprobs, np.float64)

@@ -21,8 +21,6 @@ RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 @dataclass(frozen=True)
 class AdapterSlot:
-    """The slot of one server."""
-
     folder: Path
 
     @property

@@ -63,8 +63,6 @@ class Choice(msgspec.Struct):
 
 
 class GenerateAnswer(msgspec.Struct):
-    """All samples of a request."""
-
     choices: list[Choice]
     prompt_logprobs: bytes = b""
     """The log-probabilities of the prompt's tokens but the first, if the request asked for them

@@ -51,8 +51,6 @@ class WorkStatus:
 
 @dataclass(frozen=True)
 class TaskFailure:
-    """One kind of failed task."""
-
     error: type[Exception]
     cause: str
     summary: str
@@ -86,8 +84,6 @@ FAILURES = (
 
 
 class GroupTasks:
-    """The groups of one worker on one run."""
-
     def __init__(
         self,
         rows: TaskRows,
@@ -174,7 +170,6 @@ class GroupTasks:
         await self._hand_in(lease, live, leased_at, row, sampled)
 
     async def failed(self, attempt: str, row: TaskRow, error: Exception) -> None:
-        """End an attempt at a task of `row` that raised `error`."""
         if isinstance(error, RunCannotWork):
             self._limit.run_failed(str(error))
             self._look()

@@ -45,8 +45,6 @@ class _HeldLease:
 
 
 class Leases:
-    """The leases of one worker on one run."""
-
     def __init__(self, run: str, store: Store, ttl: float, changed: Callable[[], None]) -> None:
         self._run = run
         self.prompts = store.prompts
@@ -186,7 +184,6 @@ class Leases:
         await self.release(list(held))
 
     async def release_all(self) -> None:
-        """Stop all work and release all leases."""
         held = dict(self._held)
         await end(lease.work for lease in held.values())
         self._held.clear()

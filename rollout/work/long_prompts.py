@@ -19,8 +19,6 @@ TRIES = 8
 
 @dataclass(frozen=True)
 class Rendered:
-    """A prompt in tokens."""
-
     tokens: list[int]
     lost: int = 0
     """Tokens that were cut off."""

@@ -20,8 +20,6 @@ from services.store import Store
 
 @dataclass
 class RunWork:
-    """The state of one worker on one run."""
-
     context: RunContext
     store: Store
     rows: TaskRows

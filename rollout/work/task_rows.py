@@ -27,8 +27,6 @@ class RowsAway(OSError):
 
 
 class Rows:
-    """One dataset by row index."""
-
     def __init__(self, store: Store, volume: Volume, name: str) -> None:
         self._store = store
         self._volume = volume
@@ -87,8 +85,6 @@ class DatasetWork:
 
 @dataclass(frozen=True)
 class TaskRow:
-    """The row of a task."""
-
     dataset: DatasetWork
     index: int
 
@@ -112,8 +108,6 @@ class TaskRow:
 
 
 class TaskRows:
-    """The rows of a run's tasks."""
-
     def __init__(
         self, datasets: Sequence[DatasetWork], seed: int | None, mixture: Mixture | None = None
     ) -> None:
@@ -127,7 +121,6 @@ class TaskRows:
         return sum(dataset.rows.count for dataset in self._datasets)
 
     def of(self, task: TaskPosition) -> TaskRow:
-        """Return the row of `task`."""
         if self._mixture is None:
             return TaskRow(self._datasets[0], task.row(self._seed))
         number, index = self._mixture.place(task.epoch * self._mixture.epoch_rows + task.index)

@@ -19,7 +19,6 @@ class TaskSource:
         self._group_limit = work.context.group_slots
 
     async def take(self) -> str:
-        """Lease tasks."""
         context, leases = self._context, self._leases
         live = context.follower.live
         if live is None or not context.follower.healthy or context.follower.sleeping:

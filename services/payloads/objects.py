@@ -58,12 +58,10 @@ class Objects:
         return bytes(await _asked(response.bytes_async()))
 
     async def runs(self) -> list[str]:
-        """Return the runs that have objects."""
         listed = await _asked(obstore.list_with_delimiter_async(self._store, "runs"))
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in listed["common_prefixes"]]
 
     async def names(self, run: str) -> list[str]:
-        """Return the names of a run's objects."""
         listed = obstore.list(self._store, f"runs/{run}/payloads", chunk_size=1000)
         return [entry["path"] for entry in await _asked(listed.collect_async())]
 

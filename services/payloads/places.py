@@ -71,13 +71,11 @@ class Files:
         return await self._tried(lambda client: _get(client, name))
 
     async def runs(self) -> list[str]:
-        """Return the runs that have a folder for payloads."""
         return await anyio.to_thread.run_sync(
             lambda: [path.parent.name for path in self._volume.root.glob("runs/[!.]*/payloads")]
         )
 
     async def names(self, run: str) -> list[str]:
-        """Return the files in the run's folder."""
         folder = f"runs/{run}/payloads"
         try:
             names = await anyio.to_thread.run_sync(os.listdir, self._volume.path(folder))

@@ -48,7 +48,6 @@ class Tensor(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -62,8 +61,6 @@ class Tensor(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Patch:
-    """The changes of one tensor."""
-
     name: str
     shape: tuple[int, ...]
     positions: NDArray[np.int64] | None

@@ -40,7 +40,8 @@ class Patched(SafetensorsEngine):
     """Loads whole versions without vLLM's way of taking layers apart."""
 
     def __init__(self) -> None:
-        self._live = None
+        self._tensors = None
+        self._live = ""
         self._slot = None
         self.model = Model()
         self.device = torch.device("cpu")

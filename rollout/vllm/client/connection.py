@@ -37,7 +37,6 @@ class Reply:
 
     @property
     def refused(self) -> bool:
-        """Whether the request is at fault."""
         return 400 <= self.status < 500
 
 

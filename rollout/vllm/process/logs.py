@@ -116,7 +116,6 @@ def _end(path: Path) -> str:
 
 
 def log_of(folder: Path, worker: str) -> Path:
-    """Return the log file of a worker's vLLM in `folder`."""
     return folder / f"vllm-{worker}.log"
 
 

@@ -24,8 +24,6 @@ GAPS = 32
 
 @dataclass
 class CanaryCheck:
-    """The canary of one server on one run."""
-
     policy: PolicyClient
     dtype: str
     """The sampler's type (`VLLM.computes_in`)."""

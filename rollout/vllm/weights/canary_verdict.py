@@ -44,8 +44,6 @@ class VersionScores:
 
 
 class CanaryVerdict(NamedTuple):
-    """The result of a comparison."""
-
     gap: float
     """Mean absolute difference in nats."""
     problem: str = ""

@@ -14,8 +14,6 @@ ABANDONED_SECONDS = 3600.0
 
 
 class FetchedFiles:
-    """The files that one worker uses."""
-
     def __init__(self, worker: str, store: Store, volume: Volume) -> None:
         self._worker, self._store, self._volume = worker, store, volume
         self._whole: dict[Path, tuple[WeightFile, tuple[int, ...] | None]] = {}

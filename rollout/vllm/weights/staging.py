@@ -30,8 +30,6 @@ NARROW = 1 << 31
 
 
 class Staging:
-    """The staged file of one server."""
-
     def __init__(self, folder: Path, whole: bool) -> None:
         """`whole`: whether vLLM loads only whole layers."""
         self._file = folder / "staged.safetensors"

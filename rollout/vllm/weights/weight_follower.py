@@ -92,7 +92,6 @@ class WeightFollower:
 
     @property
     def updating(self) -> bool:
-        """Whether the server is paused for an update."""
         return self._loader.updating
 
     @property
