@@ -6,7 +6,6 @@ serves other weights than it has loaded, again after its restart.
 
 import asyncio
 import contextlib
-import itertools
 import os
 import random
 import socket
@@ -18,6 +17,7 @@ from structlog.contextvars import bind_contextvars, bound_contextvars
 
 from rollout.episodes import load_episode
 from rollout.file_server import keep_serving, other_hosts
+from rollout.heartbeat import Heartbeat
 from rollout.rewards.client import RewardClient
 from rollout.run_events import RunEvents
 from rollout.run_worker import RunWorker
@@ -51,7 +51,7 @@ from rollout.work.teacher import TeacherScorer
 from services.contracts.config import RLConfig
 from services.contracts.config.episodes import Sessions, own_episodes
 from services.contracts.config.trust import parse_trusted
-from services.contracts.records import HostLoad, RunRecord, WorkerRecord
+from services.contracts.records import RunRecord, WorkerRecord
 from services.contracts.rows.rendering import use_template
 from services.contracts.rows.template_limits import check_noted, noted
 from services.contracts.schema import SchemaMismatch
@@ -60,20 +60,15 @@ from services.models import check_folder
 from services.payloads import Payloads, place_of
 from services.runtime.api_key import key_for, key_for_rewards
 from services.runtime.gpus import described_gpus, gpu_count, installed_device, installed_vllm
-from services.runtime.host_load import IdleCores, free_memory, memory_of, total_memory, vllm_cores
 from services.runtime.logs import get_logger
 from services.runtime.process import RESTARTS
 from services.runtime.tasks import end
 from services.runtime.tool_servers import tool_servers, usable
-from services.store import Store, Unreadable
-from services.store.unreadable import report
+from services.store import Store
 from services.volume import Volume
 
 log = get_logger(__name__)
 
-HEARTBEAT_SECONDS = 1.0
-HOST_LOAD_EVERY = 10
-"""Heartbeats between two measurements of the host's load."""
 IDLE_SECONDS = 0.5
 
 
@@ -86,7 +81,6 @@ class WorkerSupervisor:
         self._payloads = Payloads(store, place_of(settings), settings.payload_file_bytes)
         self._rewards = RewardClient(settings.reward_url, lambda: key_for_rewards(settings))
         self._tool_servers = tool_servers(settings.mcp_servers)
-        self._worker: RunWorker | None = None
         self._run_events: RunEvents | None = None
         self._limit = FailureLimit(settings.vllm_start_tries)
         self._redis_away = False
@@ -109,11 +103,12 @@ class WorkerSupervisor:
             restarts=int(os.environ.get(RESTARTS, "0")),
         )
         self._serving = Serving(settings, self.record, store)
+        self._heartbeat = Heartbeat(settings, store, self.record)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set. Then release all leases, stop vLLM and remove the worker's
         record."""
-        heart = asyncio.create_task(self._beat(), name="heartbeat")
+        heart = asyncio.create_task(self._heartbeat.run(), name="heartbeat")
         work = asyncio.create_task(self._runs(stop), name="runs")
         serving = asyncio.create_task(keep_serving(self._settings), name="peers")
         stopped = asyncio.create_task(stop.wait(), name="stop")
@@ -121,7 +116,7 @@ class WorkerSupervisor:
             await asyncio.wait({work, stopped}, return_when=asyncio.FIRST_COMPLETED)
             # The worker loop ends by itself and releases its leases. A start of vLLM has to be
             # cancelled.
-            if self._worker is None and not work.done():
+            if self._heartbeat.worker is None and not work.done():
                 await end([work])
             else:
                 await work
@@ -180,7 +175,7 @@ class WorkerSupervisor:
                     await self._work(run, manifest, run_events, stop)
             finally:
                 # Otherwise heartbeats would repeat what the worker did before it failed.
-                self._worker = None
+                self._heartbeat.worker = None
             self._limit.failures = 0
         except VLLMFailed as error:
             reason = await self._serving.explained(error)
@@ -250,9 +245,10 @@ class WorkerSupervisor:
         evaluator = Evaluator(work, lambda dataset: Rows(self._store, self._volume, dataset))
         plays = context.episode is None and not self._settings.evaluation_only
         source = CallSource(work) if plays else TaskSource(work, evaluator)
-        self._worker = RunWorker(work, source, evaluator, self._serving.check)
+        worker = RunWorker(work, source, evaluator, self._serving.check)
+        self._heartbeat.worker = worker
         log.info("working")
-        await self._worker.work(stop)
+        await worker.work(stop)
 
     def _follower(
         self,
@@ -266,8 +262,8 @@ class WorkerSupervisor:
         policy, server = served
 
         async def distrust(problem: str) -> None:
-            if self._worker is not None:
-                await self._worker.release_groups()
+            if self._heartbeat.worker is not None:
+                await self._heartbeat.worker.release_groups()
             again = f"worker {self.record.id} loads its weights once more: {problem}"
             await run_events.once(problem, again)
 
@@ -287,7 +283,7 @@ class WorkerSupervisor:
             FetchedFiles(self.record.id, self._store, self._volume),
             ServedWeights(policy.weights, mode, canary, wake.set, distrust),
             staging,
-            self._heartbeat,
+            self._heartbeat.send,
         )
 
     async def _context(
@@ -361,54 +357,6 @@ class WorkerSupervisor:
         ):
             return False
         return self._limit.host_may_be_at_fault or await self._store.prompts.any_finished(run.id)
-
-    # --- heartbeat ----------------------------------------------------------------------------
-
-    async def _beat(self) -> None:
-        cores = vllm_cores()
-        idle = IdleCores(cores) if installed_device() == "cpu" else None
-        logged = ""
-        for beat in itertools.count():
-            try:
-                if idle is not None and beat % HOST_LOAD_EVERY == HOST_LOAD_EVERY - 1:
-                    self.record.host_load = HostLoad(
-                        cores=len(cores),
-                        idle_cores=round(idle.since_last(), 1),
-                        memory=await asyncio.to_thread(memory_of, os.getpid()),
-                        free_memory=free_memory(),
-                        total_memory=total_memory(),
-                    )
-                await self._heartbeat()
-                if self._settings.alive_file is not None:
-                    self._settings.alive_file.touch()
-            except (RedisError, OSError):
-                pass
-            except Exception as error:
-                # The learner deletes files that no heartbeat names.
-                if repr(error) != logged:
-                    logged = repr(error)
-                    log.exception("a heartbeat failed")
-            await asyncio.sleep(HEARTBEAT_SECONDS)
-
-    async def _heartbeat(self) -> None:
-        """Send a heartbeat. Raises RedisError."""
-        self._refresh()
-        try:
-            await self._store.workers.heartbeat(self.record)
-        except Unreadable as error:
-            # The pool's records are unreadable, so no run is at fault.
-            report(f"pool {self.record.pool}", str(error))
-
-    def _refresh(self) -> None:
-        record, worker = self.record, self._worker
-        record.heartbeat = time.time()
-        if worker is not None:
-            worker.describe(record)
-            return
-        record.groups_in_flight = record.scoring = record.evaluation_rows = 0
-        record.tokens_per_second, record.oldest = 0.0, None
-        record.version = record.lineage = None
-        record.files = []
 
 
 async def _wait(stop: asyncio.Event, seconds: float) -> None:

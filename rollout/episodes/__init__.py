@@ -126,6 +126,19 @@ class DescribesTools(Protocol):
         """Return the tools in OpenAI's format."""
 
 
+class SingleTurnEpisode:
+    """One prompt, one answer. Samples all completions in one request, so that they share the
+    prompt's prefill. Every sampled token is trained."""
+
+    async def run(
+        self, row: Row, prompt_tokens: list[int], n: int, sampler: Sampler
+    ) -> list[Completion]:
+        return [
+            Completion.of(sample, np.ones(len(sample.token_ids), dtype=np.bool_))
+            for sample in await sampler.sample(prompt_tokens, n)
+        ]
+
+
 class UnusableEpisode(ValueError):
     """The episode type is not installed on this worker, or fails with the run's tokenizer."""
 
@@ -140,9 +153,7 @@ def load_episode(
     Python for its tools. Raises UnusableEpisode."""
     match config:
         case SingleTurn():
-            from rollout.episodes import single_turn
-
-            return single_turn.SingleTurnEpisode()
+            return SingleTurnEpisode()
         case Calculator():
             from rollout.episodes import calculator
 

@@ -21,7 +21,7 @@ from rollout.aio import together
 from rollout.episodes import Completion, Reward, Sampler, UnusableEpisode
 from rollout.text.answer_text import prefill
 from rollout.text.chat_rendering import added
-from rollout.tools.errors import NoSession, ToolsAway
+from rollout.tools import NoSession, ToolsAway
 from rollout.tools.offer import Offer
 from rollout.tools.results import marker_pattern, readable, without_markers
 from rollout.tools.toolbox import RunTools, Toolbox

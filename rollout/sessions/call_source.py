@@ -146,27 +146,19 @@ class CallSource:
         session = (run, claimed.attempt, claimed.index)
         earlier = await self._turns.of(session, claimed.call.path)
         if earlier is None:
-            failure = {"status": 409, "message": "this session's turns are gone"}
-            await calls.fail(run, worker, claimed, failure)
+            await self._fail(claimed, 409, "this session's turns are gone")
             return
         try:
             played = await self._player.play(claimed.call, earlier, await self._seed(claimed))
         except Refused as refused:
-            failure = {
-                "status": 400,
-                "message": str(refused),
-                "code": refused.code,
-                "param": refused.param,
-            }
-            await retry("a turn", lambda: calls.fail(run, worker, claimed, failure))
+            await self._fail(claimed, 400, str(refused), code=refused.code, param=refused.param)
             return
         except (VLLMUnavailable, RedisError):
             raise
         except Exception as error:
             log.exception("a turn failed")
             self._work.status.error = str(error)
-            failure = {"status": 500, "message": f"the turn could not be sampled: {error}"[:500]}
-            await retry("a turn", lambda: calls.fail(run, worker, claimed, failure))
+            await self._fail(claimed, 500, f"the turn could not be sampled: {error}"[:500])
             return
         recorded = partial(calls.answer, run, worker, claimed, *played)
         number = await retry("a turn", recorded)
@@ -174,6 +166,11 @@ class CallSource:
             log.info("a turn came too late and is discarded")
         elif number >= 0:
             self._turns.remember(session, number, played[0])
+
+    async def _fail(self, claimed: Claimed, status: int, message: str, **more: str | None) -> None:
+        run, worker = self._context.run, self._context.worker
+        failure = {"status": status, "message": message, **more}
+        await retry("a turn", lambda: self._store.agent_calls.fail(run, worker, claimed, failure))
 
     async def _seed(self, claimed: Claimed) -> int | None:
         """Return the call's seed, if the run has one. Each request has another seed."""

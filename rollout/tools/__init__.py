@@ -5,3 +5,12 @@ A server's answers are hostile: bodies, schemas and results are limited before t
 Imports `rollout.rewards` and `rollout.vllm`, never `rollout.episodes`. Only `mcp_session` imports
 the MCP SDK, and only runs with an MCP server import `mcp_session`.
 """
+
+
+class ToolsAway(ConnectionError):
+    """A tool is unreachable, or its answer is invalid, so the policy's next input is unknown. A
+    retry may succeed."""
+
+
+class NoSession(ToolsAway):
+    """A tool is unreachable, whatever it was asked."""

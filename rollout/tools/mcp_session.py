@@ -17,7 +17,7 @@ from mcp import ClientSession, MCPError, types
 from mcp.client.streamable_http import streamable_http_client
 from pydantic import TypeAdapter, ValidationError
 
-from rollout.tools.errors import NoSession, ToolsAway
+from rollout.tools import NoSession, ToolsAway
 from rollout.tools.offer import MAX_TOOLS, Listed
 from rollout.tools.results import text_of_result
 from services.runtime.tasks import end

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from rollout.tools.errors import ToolsAway
+from rollout.tools import ToolsAway
 from rollout.tools.results import without_markers
 
 MAX_TOOLS = 64

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from rollout.rewards.client import RewardClient, RewardUnavailable
-from rollout.tools.errors import NoSession, ToolsAway
+from rollout.tools import NoSession, ToolsAway
 from rollout.tools.offer import Listed, Offer, ToolRunner, offer
 from services.contracts.config.episodes import Tools
 from services.contracts.programs import MAX_PROGRAM

@@ -6,7 +6,7 @@ token, instead of 0.3. Imported only in vLLM's API server.
 
 import asyncio
 import io
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -26,7 +26,7 @@ from rollout.vllm_plugin.wire import (
     logprobs,
 )
 
-_request = msgspec.msgpack.Decoder(GenerateRequest)
+decoder = msgspec.msgpack.Decoder(GenerateRequest)
 
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -91,7 +91,7 @@ async def respond(send: Send, status: int, content: bytes) -> None:
 
 async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
     try:
-        request = _request.decode(body)
+        request = decoder.decode(body)
         params = {**request.sampling}
         constraint = params.get("structured_outputs")
         if constraint is not None:
@@ -104,15 +104,8 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
         sampling = SamplingParams(
             **params, output_kind=RequestOutputKind.FINAL_ONLY, flat_logprobs=True
         )
-        outputs = state.engine_client.generate(
-            tokens_input(request.token_ids, cache_salt=request.cache_salt),
-            sampling,
-            request.id,
-            lora_request=state.openai_serving_models.lora_requests.get(request.model),
-            priority=request.priority,
-        )
         last = None
-        async for output in outputs:
+        async for output in outputs(state, request, sampling):
             last = output
     except (VLLMClientError, ValueError, TypeError) as error:
         return 400, error_body(400, error)
@@ -130,6 +123,18 @@ async def _answer(state: Any, body: bytes) -> tuple[int, bytes]:
         # The first token has no value. Each other token's own value comes first.
         answer.prompt_logprobs = logprobs(np.asarray(flat.logprobs)[flat.start_indices[1:]])
     return 200, msgspec.msgpack.encode(answer)
+
+
+def outputs(state: Any, request: GenerateRequest, sampling: SamplingParams) -> AsyncIterator[Any]:
+    """Return what the engine samples for `request`, as it says it."""
+    sampled: AsyncIterator[Any] = state.engine_client.generate(
+        tokens_input(request.token_ids, cache_salt=request.cache_salt),
+        sampling,
+        request.id,
+        lora_request=state.openai_serving_models.lora_requests.get(request.model),
+        priority=request.priority,
+    )
+    return sampled
 
 
 def error_body(status: int, error: BaseException) -> bytes:

@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 from vllm.exceptions import VLLMClientError
-from vllm.inputs import tokens_input
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from rollout.vllm_plugin.generate import (
@@ -15,13 +14,13 @@ from rollout.vllm_plugin.generate import (
     Receive,
     Send,
     body_of,
+    decoder,
     error_body,
+    outputs,
     respond,
     unless_gone,
 )
-from rollout.vllm_plugin.wire import Delta, GenerateRequest
-
-_request = msgspec.msgpack.Decoder(GenerateRequest)
+from rollout.vllm_plugin.wire import Delta
 
 
 async def stream(scope: Message, receive: Receive, send: Send) -> None:
@@ -44,27 +43,18 @@ async def _sample(state: Any, body: bytes, send: Send) -> None:
         await send({"type": "http.response.body", "body": line, "more_body": True})
 
     try:
-        request = _request.decode(body)
+        request = decoder.decode(body)
         sampling = SamplingParams(**request.sampling, output_kind=RequestOutputKind.DELTA)
-        async for output in state.engine_client.generate(
-            tokens_input(request.token_ids, cache_salt=request.cache_salt),
-            sampling,
-            request.id,
-            lora_request=state.openai_serving_models.lora_requests.get(request.model),
-            priority=request.priority,
-        ):
+        async for output in outputs(state, request, sampling):
             sample = output.outputs[0]
             spans = [(str(v.version), v.start, v.end) for v in sample.weight_versions or []]
             reason = sample.finish_reason and str(sample.finish_reason)
             await say(Delta(sample.text, list(sample.token_ids), reason, spans))
-    except (VLLMClientError, ValueError, TypeError) as error:
-        if not begun:
-            await respond(send, 400, error_body(400, error))
-            return
-        await say(Delta(error=str(error)))
     except Exception as error:
+        refused = isinstance(error, VLLMClientError | ValueError | TypeError)
+        status, cause = (400, error) if refused else (500, error.__cause__ or error)
         if not begun:
-            await respond(send, 500, error_body(500, error.__cause__ or error))
+            await respond(send, status, error_body(status, cause))
             return
-        await say(Delta(error=str(error.__cause__ or error)))
+        await say(Delta(error=str(cause)))
     await send({"type": "http.response.body"})

@@ -18,7 +18,7 @@ from structlog.contextvars import bind_contextvars
 
 from rollout.aio import retry
 from rollout.text.answer_text import text_of
-from rollout.tools.errors import ToolsAway
+from rollout.tools import ToolsAway
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.weights.weight_follower import CannotPin
 from rollout.work.capacity import share_of

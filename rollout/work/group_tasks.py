@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.run_events import RunEvents
-from rollout.tools.errors import ToolsAway
+from rollout.tools import ToolsAway
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.policy_client import PastDeadline
 from rollout.vllm.client.progress import Rate

@@ -6,8 +6,20 @@ This package knows where such files are, how they are written, read and checked,
 deleted. It imports neither torch nor packages above `services`.
 """
 
-from services.payloads.choice import place_of
 from services.payloads.payloads import Payloads
-from services.payloads.places import PayloadPlace, PlaceAway
+from services.payloads.places import Files, PayloadPlace, PlaceAway
+from services.runtime.api_key import key_for
+from services.settings import Settings
+from services.volume import Volume
 
 __all__ = ["PayloadPlace", "Payloads", "PlaceAway", "place_of"]
+
+
+def place_of(settings: Settings) -> PayloadPlace:
+    """Return this installation's place of large payloads."""
+    if settings.payloads_url is not None:
+        # Imported here, because only installations with a bucket need it.
+        from services.payloads.objects import Objects, bucket
+
+        return Objects(bucket(settings.payloads_url))
+    return Files(Volume(settings.data, settings.gateway_url, key_for(settings)))

@@ -7,6 +7,7 @@ from typing import cast
 
 import pytest
 
+from rollout import heartbeat
 from rollout import worker_supervisor as supervisor
 from rollout.run_events import RunEvents
 from rollout.run_worker import RunWorker
@@ -80,12 +81,12 @@ async def test_a_worker_whose_vllm_died_is_unhealthy_until_it_tries_again(
     assert run is not None
 
     async def work(*_: object) -> None:
-        broken._worker = cast(RunWorker, Sampling())
+        broken._heartbeat.worker = cast(RunWorker, Sampling())
         raise VLLMFailed("vLLM ended with signal SIGKILL")
 
     async def heard(run: RunRecord, events: RunEvents, reason: str) -> None:
         broken.record.state = "unhealthy"
-        await broken._heartbeat()
+        await broken._heartbeat.send()
         listed = await scene.store.workers.list()
         heartbeats.extend(one.state for one in listed if one.id == "broken")
 
@@ -106,13 +107,13 @@ class Sampling:
 async def test_heartbeats_go_on_after_one_that_failed(
     scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(supervisor, "HEARTBEAT_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.01)
     settings = RolloutSettings.model_validate({"worker": "w", "data": tmp_path})
     own = supervisor.WorkerSupervisor(settings, scene.store)
     redis, key = scene.store.workers._redis, pool_key("default", "heartbeats")
     await redis.delete(key)
     await redis.set(key, "what another program has left")
-    beating = asyncio.create_task(own._beat())
+    beating = asyncio.create_task(own._heartbeat.run())
     await asyncio.sleep(0.5)
     await redis.delete(key)
     try:

@@ -7,8 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from rollout.tools import mcp_session
-from rollout.tools.errors import ToolsAway
+from rollout.tools import ToolsAway, mcp_session
 from rollout.tools.mcp_session import MCPSession
 from services.runtime.tool_servers import ToolServer
 

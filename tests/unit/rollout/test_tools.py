@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 from tokenizers import normalizers
 
-from rollout.tools.errors import ToolsAway
+from rollout.tools import ToolsAway
 from rollout.tools.offer import MAX_TOOLS, Listed, ToolRunner, offer
 from rollout.tools.results import (
     CUT,

@@ -11,7 +11,7 @@ import pytest
 from rollout.episodes import Completion, UnusableEpisode
 from rollout.episodes.tools_episode import ToolsEpisode
 from rollout.rewards.client import RewardClient, RewardUnavailable, ScoringRefused
-from rollout.tools.errors import NoSession, ToolsAway
+from rollout.tools import NoSession, ToolsAway
 from rollout.tools.offer import Offer, ToolRunner
 from rollout.tools.toolbox import RunTools, Toolbox
 from rollout.vllm.client.response import Sample, Span
