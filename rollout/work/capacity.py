@@ -4,16 +4,11 @@ Pure."""
 import math
 from dataclasses import dataclass
 
-from rollout.rewards.combine import REASON_LIMIT
-from rollout.vllm.client.sampling_mask import TIES
-from services.contracts.groups.sampled_answer import REFERENCE_LIMIT
-
 QUEUED = 1.25
 """Sequences to have in vLLM, running and queued, for each sequence that it can run at once."""
-SPANS = 8
-"""Versions that may sample one completion."""
-PARTS = 4
-"""Named parts that a verifier's reward may have."""
+COMPONENT_BYTES = 2048
+"""What a sample's reward by one verifier takes at most: its parts, and its reason of up to 300
+characters. A sample's status and spans fit in."""
 RECENT = 32
 """Number of groups over which the mean length is taken, about."""
 
@@ -86,27 +81,9 @@ def share_of(completions: int, used: int, share: float, samples: int) -> int:
 
 
 def reserve_bytes(
-    samples: int,
-    max_tokens: int,
-    context: int,
-    components: int,
-    calls: int = 0,
-    top_k: int = 0,
-    routing: int = 0,
-    taught: bool = False,
+    samples: int, components: int, tokens: int, token_bytes: int, prompt_bytes: int
 ) -> int:
-    """Return the most bytes that a group can take, for the lease's byte budget.
-    - completion token: 9 bytes (id up to 4, log-probability 4, mask 1 bit), 4 more if `taught`, and
-      `routing`
-    - prompt token: 4 bytes, and `routing`
-    - span: 16 bytes; a sample has SPANS spans, and one more for each of its `calls`
-    - header: about 1 kB with the reference; each sample adds a status, a finish reason, and for
-      each component a reward with up to PARTS parts and a reason (up to 4 bytes a character)
-    - sampling mask, with `top_k`, before it is deflated: a count and 3 bytes for each candidate
-    """
-    tokens = samples * min(max_tokens, context)
-    reasons = components * 4 * (REASON_LIMIT + 16)
-    header = 1024 + 4 * REFERENCE_LIMIT + samples * (48 + 16 * components * (1 + PARTS) + reasons)
-    masks = tokens * (4 + 3 * (top_k + TIES)) if top_k else 0
-    spans = 16 * samples * (SPANS + calls)
-    return masks + (9 + 4 * taught + routing) * tokens + (4 + routing) * context + spans + header
+    """Return about the most bytes that a group takes, which a lease counts before the run's first
+    group. `tokens`: the most of a completion, of `token_bytes` each; `prompt_bytes`: of the
+    prompt."""
+    return samples * (tokens * token_bytes + components * COMPONENT_BYTES) + prompt_bytes

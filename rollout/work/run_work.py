@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from rollout.run_events import RunEvents
+from rollout.vllm.client.sampling_mask import TIES
 from rollout.work.capacity import reserve_bytes
 from rollout.work.context import RunContext
 from rollout.work.failure_limit import FailureLimit
@@ -45,16 +46,16 @@ class RunWork:
     def reserve(self) -> int:
         """The bytes that a lease reserves in Redis for its group."""
         context, config = self.context, self.context.config
-        datasets = config.datasets.values()
+        # An id, a log-probability, a bit of the mask; a teacher's log-probability; the candidates.
+        token_bytes = 9 + 4 * (context.teacher is not None) + context.routing_bytes
+        if config.sampling.top_k:
+            token_bytes += 4 + 3 * (config.sampling.top_k + TIES)
         largest = reserve_bytes(
             config.algorithm.samples_per_prompt,
-            config.max_tokens,
-            context.context,
-            max(len(dataset.rewards) for dataset in datasets),
-            max(getattr(dataset.rollout.episode, "max_calls", 0) for dataset in datasets),
-            config.sampling.top_k,
-            context.routing_bytes,
-            context.teacher is not None,
+            max(1, *(len(dataset.rewards) for dataset in config.datasets.values())),
+            min(config.max_tokens, context.context),
+            token_bytes,
+            (4 + context.routing_bytes) * context.context,
         )
         # Larger groups do not go into Redis, and their references hardly count.
         return min(largest, context.payloads.above)

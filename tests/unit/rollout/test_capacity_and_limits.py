@@ -52,18 +52,9 @@ def test_a_worker_leases_nothing_while_scoring_falls_behind():
     assert to_lease(32, generating=4, scoring=60) == 0
 
 
-def test_a_full_group_fits_its_reservation():
-    # 8 samples of 64 tokens, 9 bytes each; 128 prompt tokens of 4; header; 8 spans of 16 a sample.
-    # One reward and up to 4 parts of it: 16 bytes each and sample. A reason of up to 300 characters
-    # for each sample, and a reference of up to 1,000, of 4 bytes each.
-    full = 4608 + 512 + (1024 + 8 * (48 + 80)) + 1024 + 8 * 4 * 316 + 4000
-    assert reserve_bytes(8, 64, 128, components=1) == full
-    # A call cuts a span in two.
-    assert reserve_bytes(8, 64, 128, components=1, calls=3) == full + 8 * 3 * 16
-    # For each token a count, and 3 bytes for each of 50 candidates and 14 ties.
-    assert reserve_bytes(8, 64, 128, components=1, top_k=50) == full + 512 * (4 + 3 * 64)
-    # The routing of 512 completion tokens and of the prompt.
-    assert reserve_bytes(8, 64, 128, components=1, routing=384) == full + 384 * (512 + 128)
+def test_a_lease_reserves_all_tokens_and_the_rewards_of_a_group():
+    reserved = reserve_bytes(8, components=1, tokens=64, token_bytes=9, prompt_bytes=4 * 128)
+    assert reserved == 8 * (64 * 9 + 2048) + 512
 
 
 def test_leases_are_renewed_only_while_tokens_move():
