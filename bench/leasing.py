@@ -171,7 +171,8 @@ class Simulation:
     async def _lease(self, worker: SimulatedWorker) -> None:
         fleet = self.fleet
         count = to_lease(worker.limit, worker.generating, worker.waiting)
-        reserve = reserve_bytes(fleet.samples, fleet.longest, PROMPT + fleet.longest, 1)
+        context = PROMPT + fleet.longest
+        reserve = reserve_bytes(fleet.samples, 1, fleet.longest, 9, 4 * context)
         granted = await self._store.prompts.lease(
             RUN,
             worker="w",

@@ -92,7 +92,7 @@ async def sleep_and_patch(folder: Path) -> None:
         weights = policy.weights
 
         async def scores() -> np.ndarray:
-            return await policy.score(PROMPT, False, through_cache=False)
+            return await policy.score(PROMPT, False)
 
         await weights.load(whole[0])
         old = await scores()
