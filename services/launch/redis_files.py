@@ -5,6 +5,7 @@ it is until the user has agreed to the loss; then the copy takes its place.
 """
 
 import contextlib
+import os
 import shutil
 import subprocess
 import time
@@ -66,6 +67,8 @@ def discard_copy(data: Path) -> None:
 def use_copy(data: Path) -> Path | None:
     """Put the copy of an ended trial in the folder's place. Return where the folder is kept, or
     None if there was no folder. Raises OSError, with the folder in its old place."""
+    # A power cut must not leave names of files whose contents are not on the disk yet.
+    os.sync()
     (data / COPY).rename(data / AGREED)
     kept = None
     try:
@@ -78,6 +81,7 @@ def use_copy(data: Path) -> Path | None:
             kept.rename(data / REDIS)
         (data / AGREED).rename(data / COPY)
         raise
+    os.sync()
     shutil.rmtree(data / AGREED)
     return kept
 

@@ -24,7 +24,7 @@ from services.cli.main import root
 from services.contracts.records import ApiKeyRecord, RunRecord
 from services.contracts.rows.task import TaskPosition
 from services.launch.redis import Listening, find_server, servers_here, write_config
-from services.launch.redis_files import increments
+from services.launch.redis_files import increments, use_copy
 from services.recovery.copies import LEDGER, Commit, commits, keep_dataset, keep_run
 from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked, revoke_again
 from services.recovery.lost_writes import compare, lost_commit, require_complete
@@ -549,6 +549,24 @@ def killed_before_rename(data: Path, number: int) -> None:
         recovering(data, "--yes")
         os._exit(0)
     assert os.waitpid(child, 0)[1] == signal.SIGKILL
+
+
+def test_a_swap_is_on_the_disk_before_the_next_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    rename = Path.rename
+
+    def noted(path: Path, target: Path) -> Path:
+        calls.append(path.name)
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "sync", lambda: calls.append("sync"))
+    monkeypatch.setattr(Path, "rename", noted)
+    for folder in ("redis", "redis.recovering/redis"):
+        (tmp_path / folder).mkdir(parents=True)
+    use_copy(tmp_path)
+    assert calls == ["sync", "redis.recovering", "redis", "redis", "sync"]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4])
