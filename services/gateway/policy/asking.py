@@ -8,16 +8,16 @@ from services.contracts.policy_calls import Piece, PolicyCall
 from services.contracts.records import RunRecord
 from services.gateway.openai.errors import SessionProblem
 from services.gateway.policy.limits import OpenCalls
-from services.gateway.policy.models import Asked, worker_for
+from services.gateway.policy.models import worker_for
 from services.store import Store
 from services.store.agents.policy_calls import KEEP_SECONDS
 
 READ_SECONDS = 1.0
-"""For the next piece, in one read of Redis; then the client is looked after."""
+"""Seconds of one read of Redis for the next piece. Then the client's connection is checked."""
 SILENT_SECONDS = 15.0
 """Seconds of silence before a worker counts as gone. A worker reports every 2 s."""
 ANSWER_SECONDS = 600.0
-"""For a whole answer."""
+"""Seconds for a whole answer."""
 
 
 class Asking:
@@ -29,13 +29,13 @@ class Asking:
         """The run and the version that began the answer, once its first piece is there."""
 
     async def pieces(
-        self, run: RunRecord, asked: Asked, call: PolicyCall, gone: Callable[[], Awaitable[bool]]
+        self, run: RunRecord, call: PolicyCall, gone: Callable[[], Awaitable[bool]]
     ) -> AsyncGenerator[Piece, None]:
-        """The answer as it comes; its last piece is the last. Ends without it once the client is
-        `gone`. Raises SessionProblem before the first one, or if the worker falls silent."""
+        """Yield the answer as it comes, up to its last piece, or until the client is `gone`. Raises
+        SessionProblem before the first piece, or if the worker falls silent."""
         calls = self._store.policy_calls
         workers = await self._store.workers.list(run.pool)
-        worker = worker_for(asked, run, workers, self._open.of_worker)
+        worker = worker_for(call.version, run, workers, self._open.of_worker)
         with self._open.slot(worker.id):
             try:
                 await calls.ask(run.id, worker.id, self._id, call)

@@ -24,7 +24,7 @@ class OpenCalls:
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._most, self._a_minute = settings.policy_calls, settings.policy_calls_a_minute
-        self._left: dict[str, tuple[float, float]] = {}
+        self._allowances: dict[str, tuple[float, float]] = {}
         # For each key: the calls that it may make at once, and the time of that count.
         self._ending: set[asyncio.Task[None]] = set()
         self.of_worker: Counter[str] = Counter()
@@ -34,16 +34,16 @@ class OpenCalls:
         """Count a call of an API key (its digest). Raises SessionProblem 429."""
         now = time.monotonic() if now is None else now
         most, rate = float(self._a_minute), self._a_minute / 60
-        left, before = self._left.pop(key, (most, now))
-        left = min(most, left + (now - before) * rate)
-        self._left[key] = (left - 1 if left >= 1 else left, now)
-        while len(self._left) > KEYS:
-            self._left.pop(next(iter(self._left)))
-        if left < 1:
+        allowance, before = self._allowances.pop(key, (most, now))
+        allowance = min(most, allowance + (now - before) * rate)
+        self._allowances[key] = (allowance - 1 if allowance >= 1 else allowance, now)
+        while len(self._allowances) > KEYS:
+            self._allowances.pop(next(iter(self._allowances)))
+        if allowance < 1:
             raise _later(
                 f"this API key has made {self._a_minute} calls of the policy within a minute "
                 "(the gateway's HEADRACE_POLICY_CALLS_A_MINUTE)",
-                (1 - left) / rate,
+                (1 - allowance) / rate,
             )
 
     @contextmanager

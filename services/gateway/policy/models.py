@@ -46,14 +46,17 @@ def serving(workers: Sequence[WorkerRecord], run: RunRecord) -> list[WorkerRecor
 
 
 def worker_for(
-    asked: Asked, run: RunRecord, workers: Sequence[WorkerRecord], calls: Mapping[str, int]
+    version: int | None,
+    run: RunRecord,
+    workers: Sequence[WorkerRecord],
+    calls: Mapping[str, int],
 ) -> WorkerRecord:
-    """Return the worker with the fewest `calls` that has the requested version, or the newest.
-    Raise SessionProblem if no worker serves it."""
+    """Return the worker with the fewest `calls` that has `version` (None: the newest). Raise
+    SessionProblem if no worker serves it."""
     ready = serving(workers, run)
     if not ready:
         raise _nobody(run)
-    version = ready[0].version if asked.version is None else asked.version
+    version = ready[0].version if version is None else version
     able = [worker for worker in ready if worker.version == version]
     if not able:
         served = ", ".join(f"{run.id}@{number}" for number in _versions(ready))

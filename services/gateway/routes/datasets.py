@@ -29,7 +29,6 @@ from services.datasets.shards import stem_of_shard
 from services.gateway.dependencies import (
     DATASET_PROBLEMS,
     DatasetDep,
-    Dependencies,
     Deps,
     users_of,
 )
@@ -155,9 +154,14 @@ async def upload(
     columns = _mapping(mapping)
     if verifier is not None:
         await check_named(deps, verifier)
+    quota = QUOTA * deps.settings.upload_limit
+
+    async def convert() -> Imported:
+        async with IMPORTS:
+            return await import_apart(deps.volume.root, files, chosen, format, columns, quota)
+
     while True:
-        work = _imported(deps, files, chosen, format, columns)
-        if (imported := await while_connected(client, work)) is None:
+        if (imported := await while_connected(client, convert())) is None:
             return Response(status_code=CLIENT_GONE)
         record = DatasetRecord(
             id=imported.id,
@@ -189,18 +193,6 @@ async def upload(
         notes=imported.notes,
         warnings=imported.warnings + unread,
     )
-
-
-async def _imported(
-    deps: Dependencies,
-    files: list[SourceFile],
-    name: str,
-    format: Format | None,
-    mapping: ColumnMapping | KnownFile,
-) -> Imported:
-    quota = QUOTA * deps.settings.upload_limit
-    async with IMPORTS:
-        return await import_apart(deps.volume.root, files, name, format, mapping, quota)
 
 
 async def _added(deps: Deps, record: DatasetRecord) -> DatasetRecord | None:

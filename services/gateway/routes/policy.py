@@ -130,7 +130,7 @@ async def _answer(deps: Dependencies, http: Request, kind: Kind, body: dict[str,
         # A response that has begun notices it by itself.
         return not responding and await http.is_disconnected()
 
-    pieces = asking.pieces(run, asked, call, gone)
+    pieces = asking.pieces(run, call, gone)
     try:
         begun = await _until(pieces, until_text=True)
         writer = AnswerWriter(kind, id, int(time.time()), asking.model)

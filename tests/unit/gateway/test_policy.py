@@ -27,7 +27,7 @@ def worker(id: str, version: int | None, **fields: Any) -> WorkerRecord:
 
 
 def chosen(model: str, *workers: WorkerRecord, **calls: int) -> str:
-    return worker_for(parse_model(model), run(), workers, calls).id
+    return worker_for(parse_model(model).version, run(), workers, calls).id
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_a_call_to_a_run_without_a_worker_is_to_be_retried_later(absent: WorkerR
 
 def test_a_run_that_is_over_says_what_serves_it() -> None:
     with pytest.raises(SessionProblem, match=r"headrace chat r.*headrace export r") as over:
-        worker_for(Asked("r"), run(state=RunState.SUCCEEDED), [], {})
+        worker_for(None, run(state=RunState.SUCCEEDED), [], {})
     assert (over.value.status, over.value.code) == (404, "model_not_found")
 
 
