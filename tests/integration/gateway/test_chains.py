@@ -1,5 +1,6 @@
 """Chains: all steps are checked at once, each is submitted once, and every end has its reason."""
 
+import asyncio
 import json
 import signal
 from collections.abc import Iterator
@@ -60,12 +61,14 @@ def ends(in_store: InStore) -> Any:
         taken: list[str] = []
 
         async def play(store: Store) -> None:
-            run = await store.runs.take(pool)
-            while run is not None and run.state.final:
-                # A gateway that read it before it ended has queued it again.
-                await store.runs.finish(run.id, pool, run.state, run.reason)
-                run = await store.runs.take(pool)
-            assert run is not None
+            async with asyncio.timeout(60):
+                # A run's record says `queued` a moment before the run is in the queue.
+                while (run := await store.runs.take(pool)) is None or run.state.final:
+                    if run is None:
+                        await asyncio.sleep(0.02)
+                    else:
+                        # A gateway that read the run before it ended has queued it again.
+                        await store.runs.finish(run.id, pool, run.state, run.reason)
             token = await store.runs.acquire(run.id, "9f3a1c")
             folder = f"runs/{run.id}/checkpoints/step-000005"
             fields = {"checkpoint": folder, "committed_step": 5, "step": 5}

@@ -23,14 +23,16 @@ def test_a_run_that_ended_has_a_report_once_and_a_failed_report_is_a_warning_of_
     gateway: GatewayProcess,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    reported, broken, empty, going = (submit().json()["id"] for _ in range(4))
+    for left_over in api.get("/v1/runs?limit=1000&state=queued").json()["runs"]:
+        api.post(f"/v1/runs/{left_over['id']}/cancel")
+    early, reported, broken, empty, going = (submit().json()["id"] for _ in range(5))
     data = Volume(gateway.data)
     for run in (reported, broken, going):
         folder = data.path(f"runs/{run}")
         rows = [{"step": step, "reward/mean": step / 2} for step in (1, 2)]
         (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (data.path(f"runs/{broken}") / "report").write_text("no folder")
-    for run in (reported, broken, empty):
+    for run in (early, reported, broken, empty):
         api.post(f"/v1/runs/{run}/cancel")
     page = data.path(f"runs/{reported}/report/report.html")
     times: list[float] = []
@@ -62,7 +64,7 @@ def test_a_run_that_ended_has_a_report_once_and_a_failed_report_is_a_warning_of_
     runs = api.get("/v1/runs?limit=1000").json()["runs"]
     # No more than the runs since the oldest one that goes on.
     oldest = min(run["created"] for run in runs if run["finished"] is None)
-    assert sorted(read) == sorted(one["created"] for one in runs if one["created"] >= oldest)
+    assert sorted(read) == sorted(run["created"] for run in runs if run["created"] >= oldest)
     assert len(read) < len(runs)
 
     assert "<h2>Curves</h2>" in page.read_text()
