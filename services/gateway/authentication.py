@@ -70,16 +70,16 @@ class Keyring:
         return key is not None and await self._knows(key)
 
     async def begin_session(self, key: str) -> str | None:
-        """The token of a new session for a key, or for the token of a login link; None if neither
+        """The token of a new session for a key, or for the token of a login link. None if neither
         is accepted."""
-        given = digest(key)
-        if not await self._knows(given):
-            linked = await self._store.page_sessions.use_login(given)
+        shown = digest(key)
+        if not await self._knows(shown):
+            linked = await self._store.page_sessions.use_login(shown)
             if linked is None or not await self._knows(linked):
                 return None
-            given = linked
+            shown = linked
         token = secrets.token_urlsafe(32)
-        await self._store.page_sessions.begin("session", digest(token), given, SESSION_SECONDS)
+        await self._store.page_sessions.begin("session", digest(token), shown, SESSION_SECONDS)
         return token
 
     async def login_token(self, key: str) -> str:

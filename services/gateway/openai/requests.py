@@ -167,8 +167,8 @@ def _call(kind: Kind, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> C
             raise refused(name, REASONS.get(name, WHOLE))
     newer = "max_completion_tokens"
     limit = "max_tokens" if body.get(newer) is None else newer
-    most = body.get(limit)
-    if most is not None and (type(most) is not int or not 0 < most < 1 << 31):
+    max_tokens = body.get(limit)
+    if max_tokens is not None and (type(max_tokens) is not int or not 0 < max_tokens < 1 << 31):
         raise refused(limit, "must be a whole number above 0 and below 2^31")
     seed = body.get("seed")
     if seed is not None and (type(seed) is not int or not 0 <= seed < 1 << 62):
@@ -181,23 +181,23 @@ def _call(kind: Kind, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> C
         or not all(isinstance(text, str) and text for text in stops)
     ):
         raise refused("stop", f"must be a text, or up to {MAX_STOPS} texts")
-    return Call(kind=kind, stop=stops, seed=seed, max_tokens=most, structured=structured)
+    return Call(kind=kind, stop=stops, seed=seed, max_tokens=max_tokens, structured=structured)
 
 
 def _check_variables(param: str, value: Any, run: Mapping[str, Any]) -> None:
     """Refuse variables of the chat template that differ from the run's."""
-    given = {EFFORT: value} if param == EFFORT else value
-    if not isinstance(given, dict):
+    variables = {EFFORT: value} if param == EFFORT else value
+    if not isinstance(variables, dict):
         raise refused(param, "must be an object of the chat template's variables")
-    for name, wanted in given.items():
+    for name, variable in variables.items():
         # Python's true equals 1, and JSON's does not.
-        if name in run and json.dumps(run[name]) == json.dumps(wanted):
+        if name in run and json.dumps(run[name]) == json.dumps(variable):
             continue
         has = f"{name} = {json.dumps(run[name])}" if name in run else f"no {name}"
         raise refused(
             param,
             f"the run renders its prompts with {has}, and each turn as all others: leave it out, "
-            f"or submit a run with data.{VARIABLES}={json.dumps({name: wanted})[:300]}",
+            f"or submit a run with data.{VARIABLES}={json.dumps({name: variable})[:300]}",
         )
 
 

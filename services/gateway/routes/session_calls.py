@@ -108,11 +108,11 @@ async def reward(deps: Deps, session: Session, request: RewardRequest) -> Reward
     or `{"reward": null, "error": "the tool broke"}`: the session is then not trained. The first one
     counts. A session without any is scored by the run's verifiers, by its last answer; one that an
     application has opened waits for it until `data.reward_deadline`."""
-    given = reward_of(request.given())
+    reward = reward_of(request.given())
     if is_live(session.attempt):
-        counts = await deps.store.live_sessions.reward(session.run, session.attempt, given)
+        counts = await deps.store.live_sessions.reward(session.run, session.attempt, reward)
     else:
-        counts = await deps.store.agent_sessions.reward(*session, given)
+        counts = await deps.store.agent_sessions.reward(*session, reward)
     if isinstance(counts, str):
         raise over(counts)
     return RewardAnswer(**msgspec.structs.asdict(counts))

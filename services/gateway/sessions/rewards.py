@@ -42,5 +42,5 @@ def reward_of(body: Mapping[str, Any]) -> Reward:
     if not isinstance(error, str):
         raise refused("error", "must be a text")
     numbers = {name: float(value) for name, value in components.items()}
-    known = None if reward is None else float(reward)
-    return Reward(reward=known, components=numbers, error=error[:1000])
+    number = None if reward is None else float(reward)
+    return Reward(reward=number, components=numbers, error=error[:1000])
