@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
 import torch
 
 from learner.checkpoints.background_writer import PartWriter
@@ -25,7 +26,7 @@ from learner.persist.disk_retry import CannotWrite, Disk, DiskStatus, OtherRank
 from learner.publishing.versions import Version, Versions
 from learner.slices import WHOLE
 from learner.state import TrainingState
-from learner.store.commands import Command, decode, encode
+from learner.store.commands import Command
 from learner.store.run_store import RunStore
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.records import RunRecord
@@ -65,7 +66,8 @@ class RunRank:
         """Return rank 0's next command on every rank. A rank that waits is idle: its death is not
         the run's fault."""
         crash_limit.idle()
-        command = decode(self._ranks.from_first(lambda: encode(self.next_command())))
+        message = self._ranks.from_first(lambda: msgspec.msgpack.encode(self.next_command()))
+        command = msgspec.msgpack.decode(message, type=Command)
         if command.kind == "train":
             crash_limit.busy(command.step)
         return command

@@ -16,10 +16,6 @@ from services.contracts.rows.preference import PAIR, Preferred
 from services.volume import Volume
 
 
-def sequences_of(config: SFTConfig) -> int:
-    return len(_answers(config))
-
-
 def _answers(config: SFTConfig) -> tuple[Preferred | None, ...]:
     return PAIR if isinstance(config.objective, DPO) else (None,)
 

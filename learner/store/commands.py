@@ -30,11 +30,3 @@ class Command(msgspec.Struct, frozen=True):
     """The batch's number, from 1. It is trained at version `step − 1`."""
     minibatches: list[list[list[GroupShare]]] = []
     """Shares by minibatch and rank."""
-
-
-def encode(command: Command) -> bytes:
-    return msgspec.msgpack.encode(command)
-
-
-def decode(message: bytes) -> Command:
-    return msgspec.msgpack.decode(message, type=Command)
