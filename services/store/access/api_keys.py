@@ -22,11 +22,8 @@ class ApiKeys(StorePart):
 
     async def list(self) -> list[ApiKeyRecord]:
         """Return the records of all keys, oldest first."""
-        texts = await self._redis.hvals(API_KEYS)
-        read = (read_json(ApiKeyRecord, "an API key", text) for text in texts)
-        return sorted(
-            (record for record in read if record), key=lambda record: (record.created, record.id)
-        )
+        records = [record for record in (await self.digests()).values() if record]
+        return sorted(records, key=lambda record: (record.created, record.id))
 
     async def digests(self) -> dict[str, ApiKeyRecord | None]:
         """Return all keys by their digests; None for a record that cannot be read."""
