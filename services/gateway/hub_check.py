@@ -7,6 +7,7 @@ answers that the name is unknown. A name passes while the hub is away.
 import os
 from collections.abc import Mapping
 from http import HTTPStatus
+from typing import NamedTuple
 
 import httpx
 
@@ -23,15 +24,23 @@ UNKNOWN = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStatus.NOT_FOUND)
 TRUE = ("1", "on", "yes", "true")
 
 
-async def why_not_on_hub(
+class HubVerdict(NamedTuple):
+    """Whether a run can load a model of the hub. Both texts are empty if it can."""
+
+    refusal: str = ""
+    warning: str = ""
+    """The hub could not be asked."""
+
+
+async def asked_of_hub(
     http: httpx.AsyncClient, name: str, environment: Mapping[str, str] = os.environ
-) -> str:
-    """Why a run cannot load the hub's model `name` (org/name); empty if it can, or if nobody
-    knows. `environment`: the variables of the hub's own library."""
+) -> HubVerdict:
+    """Whether a run can load the hub's model `name` (org/name). `environment`: the variables of
+    the hub's own library."""
     if any(hub_cache_entry(name, environment).glob("snapshots/*/config.json")):
-        return ""
+        return HubVerdict()
     if environment.get("HF_HUB_OFFLINE", "").lower() in TRUE:
-        return (
+        return HubVerdict(
             f"{name}: HF_HUB_OFFLINE is set, and the hub's cache on the gateway's host does not "
             "have this model: download it there first, name a folder, or unset HF_HUB_OFFLINE for "
             "the gateway"
@@ -48,10 +57,19 @@ async def why_not_on_hub(
         )
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         log.info("the hub was not asked for a model", name=name, reason=type(error).__name__)
-        return ""
+        return HubVerdict(warning=_not_asked(name, type(error).__name__))
+    if response.is_success:
+        return HubVerdict()
     if response.status_code not in UNKNOWN:
-        return ""
-    return (
+        return HubVerdict(warning=_not_asked(name, f"it answers {response.status_code}"))
+    return HubVerdict(
         f"the hub has no model {name!r}, or keeps it closed: check the spelling, give the gateway "
         "and the learner HF_TOKEN for a closed model, or name a folder in Hugging Face layout"
+    )
+
+
+def _not_asked(name: str, reason: str) -> str:
+    return (
+        f"the gateway's host has no folder {name}, so {name} is taken for a name on the hub, which "
+        f"could not be asked for it ({reason}): the run fails if the hub has no such model"
     )

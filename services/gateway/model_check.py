@@ -26,7 +26,7 @@ from services.contracts.nearest import did_you_mean
 from services.contracts.records import RunRecord
 from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.dependencies import Dependencies, find_run
-from services.gateway.hub_check import why_not_on_hub
+from services.gateway.hub_check import asked_of_hub
 from services.http import Problem
 from services.models import ModelFolder
 from services.models.agreement import contradictions
@@ -65,7 +65,8 @@ class Models(NamedTuple):
     tokenizer: Path | None = None
     """The folder of the policy's tokenizer: of an adapter, the adapter's own."""
     warnings: Sequence[str] = ()
-    """Contradictions between their configs and weights that do not refuse a run."""
+    """What does not refuse a run: contradictions between their configs and weights, and names that
+    the hub could not be asked for."""
 
 
 async def check_models(
@@ -83,19 +84,19 @@ async def check_models(
         old.pop(POLICY, None)
     folders: dict[str, ModelFolder | None] = {}
     named: dict[str, Path | None] = {}
+    warnings: list[str] = []
     for key in MODEL_PATHS:
         path = path_at(raw, key)
         folders[key] = None
         if path:
             path, folders[key], named[key] = await _checked(
-                deps, path, key, problems, steps, old.get(key)
+                deps, path, key, problems, warnings, steps, old.get(key)
             )
             raw = raw if path is None else with_path(raw, key, path)
     policy = folders[POLICY]
     for key in (TEACHER, REFERENCE):
         if policy is not None and (other := folders[key]) is not None:
             problems += await anyio.to_thread.run_sync(_check_tokens, key, policy, other)
-    warnings: list[str] = []
     # The checkpoint of a run that is resumed was written by the learner.
     for key in (POLICY, TEACHER, REFERENCE) if previous is None else ():
         if (folder := folders[key]) is not None and folder.tensors:
@@ -159,6 +160,7 @@ async def _checked(
     path: str,
     key: str,
     problems: Problems,
+    warnings: list[str],
     steps: Steps | None,
     checkpointed: Checkpointed | None = None,
 ) -> tuple[str | None, ModelFolder | None, Path | None]:
@@ -174,7 +176,8 @@ async def _checked(
                 f"{path}: a step's name is followed by nothing, by @best, or by @ and the number "
                 f"of a step: {STEP}NAME@20"
             )
-        resolved, folder = await _resolved(deps, path)
+        resolved, folder, warning = await _resolved(deps, path)
+        warnings += [f"{key}: {warning}"] if warning else []
         # A run's checkpoint may lie on another host's volume.
         if folder is None or not folder.is_dir():
             return resolved, None, None
@@ -207,9 +210,18 @@ def _made_by(step: str, path: str, steps: Steps | None) -> ModelFolder | None:
     return steps[step]
 
 
-async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
-    """Resolve `path` to its full name, and to a folder if this host has it. Raise Problem or
-    ValueError for an unknown model."""
+class ModelPlace(NamedTuple):
+    """Where the model of a path is."""
+
+    name: str
+    """Its full name, which means the same on every host."""
+    folder: Path | None = None
+    """None: this host does not have it."""
+    warning: str = ""
+
+
+async def _resolved(deps: Dependencies, path: str) -> ModelPlace:
+    """Find the model of `path`. Raise Problem or ValueError for an unknown model."""
     if (name := run_named(path)) is not None:
         step = step_named(path)
         try:
@@ -230,19 +242,20 @@ async def _resolved(deps: Dependencies, path: str) -> tuple[str, Path | None]:
             problem := await anyio.to_thread.run_sync(damage, folder, CHECKED_BYTES)
         ):
             raise ValueError(f"{problem}; name an earlier one with {PREFIX}{run.id}@STEP")
-        return PREFIX + run.id + (f"@{step}" if step is not None else ""), folder
+        return ModelPlace(PREFIX + run.id + (f"@{step}" if step is not None else ""), folder)
     # os.path accepts names that are invalid for files or users; Path methods raise for them.
     folders = (Path(os.path.expanduser(path)), deps.volume.root / path)
     for folder in folders:
         # The check of the folder refuses links and pipes.
         if any(os.path.lexists(folder / name) for name in ("config.json", ADAPTER_CONFIG)):
-            return str(folder.resolve()), folder
+            return ModelPlace(str(folder.resolve()), folder)
     near = await anyio.to_thread.run_sync(_nearby, path, deps.volume.root)
     is_here = near is not None or any(map(os.path.isdir, folders))
     if HUB_NAME.fullmatch(path) and not is_here:
-        if problem := await why_not_on_hub(deps.http, path):
-            raise ValueError(problem)
-        return path, None
+        verdict = await asked_of_hub(deps.http, path)
+        if verdict.refusal:
+            raise ValueError(verdict.refusal)
+        return ModelPlace(path, warning=verdict.warning)
     # A folder without a model gets the words of a missing folder, so clients learn of no folder.
     raise ValueError(
         f"there is no model at {path!r}{f' (did you mean {near!r}?)' if near else ''}: name a "

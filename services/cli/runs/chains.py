@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -45,18 +46,27 @@ class Found(NamedTuple):
 
 
 def find(api: "Gateway", reference: str) -> Found:
-    """The run, or else the chain, of this id, beginning of an id, or name. Raises CliError."""
+    """The run, or else the chain, of this id, beginning of an id, or name. Raises CliError, also
+    for a name that a run and a chain have."""
     from services.cli.client import NotFound
 
     if reference.startswith(CHAIN):
         return Found("chain", api.get(f"/v1/chains/{reference}"))
     try:
-        return Found("run", api.get(f"/v1/runs/{reference}"))
+        run = api.get(f"/v1/runs/{reference}")
     except NotFound as error:
         try:
             return Found("chain", api.get(f"/v1/chains/{reference}"))
         except NotFound:
             raise error from None
+    if run["name"] == reference:
+        with suppress(NotFound):
+            chain = api.get(f"/v1/chains/{reference}")
+            raise CliError(
+                f"a run and a chain are called {reference!r}: name one by its id: {run['id']} "
+                f"({run['state']}), {chain['id']} ({chain['state']})"
+            )
+    return Found("run", run)
 
 
 def present_run(chain: dict[str, Any]) -> str:
