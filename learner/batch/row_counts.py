@@ -12,7 +12,8 @@ from services.contracts.preview import AskedRow, CountedRows, PreviewJob, RowCou
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.messages import Chat
 from services.contracts.rows.preference import PAIR
-from services.contracts.rows.rendering import compose, plain_text, render
+from services.contracts.rows.rendering import compose, plain_text, render, templated
+from services.contracts.rows.turn_end import special_texts
 
 SECONDS = 2.0
 """For the rows of all datasets of a run."""
@@ -36,6 +37,7 @@ def _counts(
 ) -> RowCounts:
     own = {"template": asked.template, "system": asked.system}
     counts, lengths = RowCounts(), list[int]()
+    special = special_texts(tokenizer) if templated(config.data, tokenizer) else []
     answers = PAIR if isinstance(config, SFTConfig) and config.objective.type == "dpo" else (None,)
     learned = [
         RowTokenizer(tokenizer, config.data, answer)
@@ -46,6 +48,7 @@ def _counts(
         try:
             if isinstance(config, RLConfig):
                 lengths.append(_prompt(row, config.data.model_copy(update=own), tokenizer, counts))
+                _count_special(row, special, counts)
             else:
                 lengths.append(_learned(row, learned))
         except (ValueError, UnusableRow) as error:
@@ -79,7 +82,16 @@ def _prompt(asked: AskedRow, options: PromptOptions, tokenizer: Any, counts: Row
             counts.unknown_characters = sorted(named)[:MOST_CHARACTERS]
     for part in _left_out(prompt, tokens, options, tokenizer) if isinstance(prompt, list) else ():
         counts.left_out[part] = counts.left_out.get(part, 0) + 1
+    if asked.columns.get("tools"):
+        counts.left_out["tools"] = counts.left_out.get("tools", 0) + 1
     return len(tokens)
+
+
+def _count_special(asked: AskedRow, special: list[str], counts: RowCounts) -> None:
+    text = plain_text(asked.prompt)
+    if held := [token for token in special if token in text]:
+        counts.special += 1
+        counts.special_tokens = sorted({*counts.special_tokens, *held})[:MOST_CHARACTERS]
 
 
 def _left_out(chat: Chat, tokens: list[int], options: PromptOptions, tokenizer: Any) -> list[str]:

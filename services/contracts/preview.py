@@ -107,9 +107,14 @@ class RowCounts(BaseModel):
     unknown_characters: list[str] = Field(
         default_factory=list, description="Some of these characters."
     )
+    special: int = Field(
+        0, description="Prompts whose own text has special tokens that a chat template writes, too."
+    )
+    special_tokens: list[str] = Field(default_factory=list, description="Some of these tokens.")
     left_out: dict[str, int] = Field(
         default_factory=dict,
-        description="Prompts with `tool_calls` or results of tools that the model would not read.",
+        description="Prompts with `tool_calls`, results of tools (`tool`) or descriptions of tools "
+        "(`tools`) that the model would not read.",
     )
 
 

@@ -313,6 +313,17 @@ def check_context(folder: ModelFolder, config: RLConfig | SFTConfig) -> Problems
     ]
 
 
+def check_stop_tokens(folder: ModelFolder, config: RLConfig) -> Problems:
+    """A problem for ids of stop tokens that the model does not have."""
+    size = folder.config.get("vocab_size")
+    unknown = [id for id in config.sampling.stop_token_ids if isinstance(size, int) and id >= size]
+    if not unknown:
+        return []
+    named = ", ".join(map(str, unknown[:10]))
+    text = f"the model has {size:,} tokens, and none of the id {named}: leave such ids out"
+    return [("sampling.stop_token_ids", text)]
+
+
 def check_experts(folder: ModelFolder, config: RLConfig) -> Problems:
     """A problem for adapters on a mixture of experts, or routers on any other model."""
     if not folder.config:

@@ -9,7 +9,7 @@ import msgspec
 
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.data import PromptDataset
-from services.contracts.config.episodes import Sessions
+from services.contracts.config.episodes import OwnEpisode, Sessions, Tools
 from services.contracts.config.model import ScratchModel
 from services.contracts.preview import AskedRow, CountedRows, RowCounts
 from services.contracts.records import DatasetRecord
@@ -24,9 +24,16 @@ MOST_BYTES = 8 << 20
 """Bytes of the rows of a dataset that are counted."""
 PART_ROWS = 50
 """Rows with each part of a chat that a template may leave out. They are counted first."""
+_UNREAD = (
+    "that the model's chat template leaves out, so the model would not read them: take a template "
+    "that writes them (data.chat_template), or write them into the turns' contents"
+)
 LEFT_OUT = {
-    "tool_calls": "calls of tools (`tool_calls`)",
-    "tool": "results of tools (turns of the role `tool`)",
+    "tool_calls": f"calls of tools (`tool_calls`) {_UNREAD}",
+    "tool": f"results of tools (turns of the role `tool`) {_UNREAD}",
+    "tools": "a column `tools`, which this run does not describe to the model: set "
+    "rollout.episode.type to tools, with MCP servers that have the tools, or describe them in a "
+    "system message",
 }
 
 
@@ -181,10 +188,13 @@ def _unread(count: RowCounts, of: str) -> list[str]:
             "data.template, or the model"
         )
     for part, rows in count.left_out.items():
+        said.append(f"{rows:,} of the {of} have {LEFT_OUT[part]}")
+    if count.special:
+        named = ", ".join(map(repr, count.special_tokens))
         said.append(
-            f"{rows:,} of the {of} have {LEFT_OUT[part]} that the model's chat template leaves "
-            "out, so the model would not read them: take a template that writes them "
-            "(data.chat_template), or write them into the turns' contents"
+            f"{count.special:,} of the {of} hold text of special tokens ({named}), which the model "
+            "reads as the ends of turns and the like: if a chat template has been written into the "
+            "prompts, upload them without it, or set data.chat_template to none"
         )
     return said
 
@@ -199,6 +209,10 @@ def _chosen(
 ) -> CountedRows:
     reader = DatasetReader(volume, record)
     parts = rows_with_parts(reader)
+    # A run with tools or an episode of its own describes them itself.
+    has_tools = isinstance(config, RLConfig) and not isinstance(
+        config.rollout.episode, Tools | OwnEpisode
+    )
     first = [int(i) for rows in parts.values() for i in rows[:PART_ROWS]]
     most = min(len(reader), MOST_ROWS)
     # In any order but that of the file: the count ends early if it takes too long.
@@ -210,11 +224,12 @@ def _chosen(
         if rows and (size > MOST_BYTES or len(rows) >= MOST_ROWS):
             break
         learned = {"answer": row.answer, "columns": row.columns}
+        described = {"columns": {"tools": row.columns.get("tools")}} if has_tools else {}
         rows.append(
             AskedRow(
                 index=index,
                 prompt=row.prompt,
-                **(learned if isinstance(config, SFTConfig) else {}),
+                **(learned if isinstance(config, SFTConfig) else described),
             )
         )
     limits = limits_of(config, key, positions)

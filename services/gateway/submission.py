@@ -40,6 +40,7 @@ from services.gateway.model_check import (
     check_context,
     check_experts,
     check_models,
+    check_stop_tokens,
     check_tokenizer,
     check_trust,
     positions_of,
@@ -174,7 +175,7 @@ async def accept(
     if model is not None:
         problems += check_context(model, config)
     if isinstance(config, RLConfig) and model is not None:
-        problems += check_experts(model, config)
+        problems += check_experts(model, config) + check_stop_tokens(model, config)
     if model is not None:
         problems += check_targets(model, lora_of(config.model))
     if isinstance(config, RLConfig):

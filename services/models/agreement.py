@@ -17,6 +17,8 @@ from services.models.folder import CONFIG, ModelFolder, same_weights
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight")
 HEADS = ("lm_head.weight", "embed_out.weight")
 BLOCK = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+TYPES = ("auto", "float64", "float32", "float16", "bfloat16", "double", "float", "half")
+"""The types that config.json may name."""
 NUMBERS = {"F64", "F32", "F16", "BF16"}
 """Types in safetensors headers whose values are plain numbers."""
 UNTIED = ("llama", "mistral", "qwen2", "qwen3")
@@ -81,6 +83,12 @@ def with_prefix_of(tensors: Iterable[str], expected: Shapes) -> Shapes:
 
 
 def _check_types(folder: ModelFolder, problems: Contradictions) -> None:
+    dtype = folder.config.get("dtype") or folder.config.get("torch_dtype")
+    if dtype and str(dtype).removeprefix("torch.") not in TYPES:
+        problems.refused.append(
+            f"{CONFIG} says dtype {str(dtype)[:40]!r}, which is no type of torch: set it to the "
+            "type of the weights, like bfloat16"
+        )
     numbers = folder.tensors.types.keys() & NUMBERS
     others = sorted(name for name in folder.tensors.types if name.startswith(QUANTISED))
     if others and not folder.config.get("quantization_config"):

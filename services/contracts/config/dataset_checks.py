@@ -9,6 +9,10 @@ from services.contracts.config.rewards import RewardComponent, named
 
 def check_rewards(rewards: list[RewardComponent], algorithm: Algorithm, episode: Episode) -> None:
     """Gates name earlier rewards, and dense rewards reach tokens. Raises ValueError."""
+    refuse_if(
+        bool(rewards) and algorithm.teacher is None and not any(each.weight for each in rewards),
+        "all weights of rewards are 0, so every answer would earn 0: raise one",
+    )
     earlier: list[str] = []
     advantage = algorithm.advantage
     for name, reward in named(rewards).items():

@@ -1,5 +1,6 @@
 """The first row of a run is shown with its submission, and any row by a preview."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,35 @@ def test_a_supervised_row_shows_what_is_trained_and_a_broken_one_refuses_the_run
     assert "leaves out the text of message 1 (user), '1+1'" in refused["data.dataset"]
     row = api.post("/v1/preview", json={"config": config}).json()["rows"][0]
     assert "leaves out the text" in row["problem"]
+
+
+def test_a_preview_shows_rows_for_a_model_that_the_run_does_not_fit(
+    api: httpx.Client, sums: None, submit: Any, chat_model: Path
+) -> None:
+    settings = json.loads((chat_model / "config.json").read_text())
+    settings["max_position_embeddings"] = 64
+    (chat_model / "config.json").write_text(json.dumps(settings))
+    config = {
+        "model": {"path": str(chat_model)},
+        "data": {"dataset": "sums", "template": "{prompt}=" + "?" * 80},
+    }
+    asked = {"recipe": "grpo", "config": config}
+    refused = problems(submit(config))
+    assert "is more than the 64 positions of the model" in refused["rollout.vllm.max_model_len"]
+
+    shown = api.post("/v1/preview", json=asked).json()
+    assert "0+1=????" in shown["rows"][0]["pieces"][0]["text"]
+    assert [
+        text.partition(": a run would be refused: ")[::2] for text in shown["warnings"][:2]
+    ] == [
+        ("rollout.vllm.max_model_len", refused["rollout.vllm.max_model_len"]),
+        (
+            "data.dataset",
+            "none of the 40 rows of sums fits: they have 103 to 104 tokens, and a prompt may "
+            "have 63 (the model's positions 64, which prompt and answer share); raise the limit, "
+            "upload shorter prompts, or set data.long_prompts to cut",
+        ),
+    ]
 
 
 def test_a_folder_without_a_tokenizer_is_refused(submit: Any, model: Path) -> None:

@@ -21,6 +21,11 @@ LORA = {"path": "m", "lora": {}}
         ),
         ({"algorithm": {"samples_per_prompt": 1}}, "algorithm", "set samples_per_prompt to 2"),
         (
+            {"rewards": [{"verifier": "math", "weight": 0}]},
+            "",
+            "all weights of rewards are 0, so every answer would earn 0",
+        ),
+        (
             {"algorithm": {"correction": {"type": "truncate"}}},
             "algorithm",
             "correction truncate does nothing with proximal sampler and loss ppo",

@@ -236,6 +236,10 @@ SECTIONS: list[tuple[dict[str, Any], list[Way]]] = [
         ],
     ),
     (
+        RL | {"rewards": [{"verifier": "v", "weight": 0}]},
+        [{"rewards": [{"verifier": "v", "weight": 1}]}],
+    ),
+    (
         RL | {"rewards": DENSE},
         [
             {"algorithm.advantage": {"type": "gae"}, "algorithm.critic": {}},

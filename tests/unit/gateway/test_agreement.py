@@ -80,6 +80,12 @@ def test_a_model_whose_config_and_weights_agree_has_nothing_to_say(
     ("tensors", "config", "words"),
     [
         (
+            weights(),
+            {"torch_dtype": "float99"},
+            "config.json says dtype 'float99', which is no type of torch: set it to the type of "
+            "the weights, like bfloat16",
+        ),
+        (
             weights() | {HEAD: np.zeros((6, 4), np.float32)},
             {"tie_word_embeddings": True},
             "config.json says tie_word_embeddings, and the files have another lm_head.weight: set "

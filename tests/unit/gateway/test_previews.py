@@ -16,9 +16,11 @@ from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
 from services.gateway import previews, row_check, row_counts
+from services.gateway.model_check import check_stop_tokens
 from services.gateway.previews import Previews, Shown
 from services.gateway.row_check import template_use, template_warnings
 from services.gateway.row_counts import count_problems, rows_to_count
+from services.models import ModelFolder
 from services.volume import Volume
 from tests.unit.rollout.chat_templates import CALLS, CHATML, tokenizer_of
 
@@ -218,6 +220,39 @@ def test_unknown_characters_and_dropped_tool_turns_of_prompts_are_counted(tmp_pa
         "data.dataset: 1 of the 3 rows of sums hold characters that the model's tokenizer does not "
         "know ('a', 'b'): the model reads an unknown token instead"
     )
+
+
+def test_prompts_with_special_tokens_or_tools_of_their_own_are_counted(tmp_path: Path) -> None:
+    volume = Volume(tmp_path)
+    written = "<|im_start|>user\n2+2<|im_end|>\n<|im_start|>assistant\n"
+    columns = {"tools": [{"type": "function", "function": {"name": "add"}}]}
+    record = dataset(
+        volume, Row(prompt="2+2"), Row(prompt=written), Row(prompt="1", columns=columns)
+    )
+    problems, (tools, special) = said_of(config(), volume, record)
+    assert problems == []
+    assert tools.startswith("data.dataset: 1 of the 3 rows of sums have a column `tools`, which")
+    assert special.startswith(
+        "data.dataset: 1 of the 3 rows of sums hold text of special tokens ('<|im_end|>', "
+        "'<|im_start|>'), which"
+    )
+    plain = config(data={"dataset": "d", "chat_template": "none"})
+    assert said_of(plain, volume, record) == ([], [tools])
+    parser = {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}
+    episode = {"episode": {"type": "tools", "servers": ["math"]}, "vllm": {"extra": parser}}
+    assert said_of(config(rollout=episode), volume, record) == ([], [special])
+
+
+def test_ids_of_stop_tokens_that_the_model_does_not_have_are_refused() -> None:
+    stops = config(sampling={"stop_token_ids": [2, 320]})
+    assert isinstance(stops, RLConfig)
+    assert check_stop_tokens(ModelFolder(Path("m"), {"vocab_size": 321}), stops) == []
+    assert check_stop_tokens(ModelFolder(Path("m"), {"vocab_size": 320}), stops) == [
+        (
+            "sampling.stop_token_ids",
+            "the model has 320 tokens, and none of the id 320: leave such ids out",
+        )
+    ]
 
 
 def knows_sums() -> Any:
