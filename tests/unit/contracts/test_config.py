@@ -59,9 +59,8 @@ def test_a_mixture_has_more_experts_than_a_token_goes_to() -> None:
 
 def test_supervised_training_has_no_routing_to_replay() -> None:
     said = refusal(SFT | {"router": {"aux_loss": 0.1, "replay": True}})
-    assert said == {
-        "router.replay": "unknown key; 'algorithm.router.replay' is a key of runs of type rl alone: leave it out"
-    }
+    alone = "'algorithm.router.replay' is a key of runs of type rl alone: leave it out"
+    assert said == {"router.replay": f"unknown key; {alone}"}
 
 
 def test_only_a_run_with_an_evaluation_may_train_nothing() -> None:
