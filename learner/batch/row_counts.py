@@ -71,7 +71,7 @@ def _learned(asked: AskedRow, tokenizers: list[RowTokenizer]) -> int:
 
 
 def _prompt(asked: AskedRow, options: PromptOptions, tokenizer: Any, counts: RowCounts) -> int:
-    """Tokens of a prompt. Add to `counts` what the model would not read of it."""
+    """Tokens of a prompt. Add the parts that the model would not read to `counts`."""
     prompt = compose(Row(prompt=asked.prompt), options)
     tokens = render(prompt, options, tokenizer)
     unknown = unknown_id(tokenizer)
@@ -95,7 +95,7 @@ def _count_special(asked: AskedRow, special: list[str], counts: RowCounts) -> No
 
 
 def _left_out(chat: Chat, tokens: list[int], options: PromptOptions, tokenizer: Any) -> list[str]:
-    """The parts without which, or with other values of which, the prompt has the same tokens."""
+    """The parts whose absence, or whose other value, leaves the tokens of the prompt as they are."""
 
     def is_same(changed: Chat) -> bool:
         try:

@@ -26,8 +26,8 @@ class CountedRows(BaseModel):
     most: int | None
     """Tokens of the longest usable row. None: nobody knows."""
     roomy: int | None
-    """Tokens of the longest prompt that leaves an answer `sampling.max_tokens`. None: nobody knows,
-    or the rows are not prompts."""
+    """Tokens of the longest prompt that leaves an answer `sampling.max_tokens`. None: unknown, as
+    for supervised rows."""
 
 
 class PreviewJob(BaseModel):

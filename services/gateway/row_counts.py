@@ -1,5 +1,5 @@
-"""Counts of rows that are too long for a run, that hold unknown characters, or of which the model
-would not read a part; and the problems and warnings that they make."""
+"""Choose the rows of a submission that are counted, and say what their counts mean: rows that are
+too long, hold unknown characters, or have parts that the model would not read."""
 
 import random
 from collections.abc import Mapping
@@ -44,7 +44,7 @@ class RowLimits(NamedTuple):
     roomy: int | None
     """Longest prompt that leaves an answer `sampling.max_tokens`."""
     words: str
-    """What sets the limit."""
+    """The key or the model that sets the limit."""
 
 
 def rows_to_count(
