@@ -95,7 +95,7 @@ def _count_special(asked: AskedRow, special: list[str], counts: RowCounts) -> No
 
 
 def _left_out(chat: Chat, tokens: list[int], options: PromptOptions, tokenizer: Any) -> list[str]:
-    """The parts whose absence, or whose other value, leaves the tokens of the prompt as they are."""
+    """The parts whose absence, or other value, leaves the tokens of the prompt as they are."""
 
     def is_same(changed: Chat) -> bool:
         try:

@@ -74,11 +74,11 @@ def test_a_redirect_to_another_host_gets_no_token(tmp_path: Path) -> None:
         elsewhere = {"Location": "http://elsewhere.example/"}
         return httpx.Response(200 if len(requests) > 1 else 307, headers=elsewhere)
 
-    async def ask() -> str:
+    async def ask() -> HubVerdict:
         async with httpx.AsyncClient(transport=httpx.MockTransport(hub)) as http:
-            return await why_not_on_hub(
+            return await asked_of_hub(
                 http, "org/model", {"HF_HOME": str(tmp_path), "HF_TOKEN": "t"}
             )
 
-    assert asyncio.run(ask()) == ""
+    assert asyncio.run(ask()) == HubVerdict()
     assert [request.headers.get("Authorization") for request in requests] == ["Bearer t", None]
