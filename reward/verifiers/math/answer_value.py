@@ -86,7 +86,7 @@ _REMARK = re.compile(
     rf"(?<=[\w}}%$])\s+[(\[{{](?:{_WORKING}|[^()\[\]{{}}]*[A-Za-z]{{2}}[^()\[\]{{}}]*)[)\]}}].*",
     re.DOTALL,
 )
-_SPACES = re.compile(r"\\[ ,;:]|~")
+_SPACES = re.compile(r"(?:(?:\\[ ,;:]|~)\s*)+")
 _MONEY = re.compile(r"(\d+) dollars? and (\d{1,2}) cents?\b", re.IGNORECASE)
 _START = re.compile(
     r"(?:[A-Za-z](?:_\{?\w\}?)?\s*=\s*)?(?<![\w.])[-+(\[]*\s*(?:US)?[$\u20ac\u00a3\u00a5]?\s*-?"

@@ -95,6 +95,9 @@ _MOST_EQUATIONS = 12
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 # The parser reads these and drops them.
 _WORDS_IN_TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textit)\s*\{[^{}]*[A-Za-z]{2}[^{}]*\}"
+# A run of signs, or an exponent of 20 digits: no formula has one. The parser takes quadratic time
+# for the run, and SymPy never ends computing the power.
+_ENDLESS = re.compile(r"(?:[-+|!^_]\s?){9}|\^\s?\{?\s?\d{20}")
 _SEVERAL_POINTS = re.compile(r"\d\.\d+\.\d")
 _DROPPED = re.compile(
     r"\d\s*_|\^\s*(?:\{[^{}]*\}|\w)\s*_|'|\\phantom|\\[vh]space|\\vrule"
@@ -136,12 +139,13 @@ def readings(text: str) -> list[str]:
     if (
         is_date(text)
         or _SEVERAL_POINTS.search(text)
+        or _ENDLESS.search(text)
         or CROSS.search(text)
         or text.count("=") > _MOST_EQUATIONS
     ):
         return []
     text = _SPACE.sub(" ", plain_signs(text).translate(_SIGNS))
-    text = SIZES.sub(" ", COLOR.sub("", text))
+    text = plain_signs(SIZES.sub(" ", COLOR.sub("", text)))
     text = _DELIMITERS.sub("", text).replace("\\%", "%")
     approximately = _APPROXIMATELY.search(text)
     if approximately:

@@ -42,12 +42,14 @@ from sympy import (
 from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 
-from reward.verifiers.math.final_answer import MAX_CHARS, too_deep
+from reward.verifiers.math.final_answer import too_deep
 from reward.verifiers.math.formula import has_degrees, readings
 from reward.verifiers.math.plain_number import close
 
 # The library warns once per process that its timeouts are off, and logs what it could not parse.
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
+# Characters. The parser's time grows faster than the length, and no dataset has a longer formula.
+_MAX_CHARS = 1000
 _LIBRARYS_SOLUTIONS = grader.sympy_solve_and_compare
 
 
@@ -56,7 +58,7 @@ def read_expressions(text: str) -> list[Any]:
     """Return the readings of `text`, each of the whole formula. Empty if it has no reading.
 
     The list is cached, since the samples of a group share their reference: do not change it."""
-    if not text.strip() or len(text) > MAX_CHARS or too_deep(text):
+    if not text.strip() or len(text) > _MAX_CHARS or too_deep(text):
         return []
     values = (_read(latex) for latex in readings(text))
     return [value for value in values if isinstance(value, Basic | MatrixBase)]

@@ -80,7 +80,7 @@ _TEXT = re.compile(r"\\(?:text|mbox)(?:bf|it|rm)?\{([^{}]*)\}\.?")
 # A thin space stands before a unit: `300\\,K`. `300K` may be 300,000.
 _THIN_UNIT = re.compile(r"(?<=[\d}])\s*\\[,; ]\s*([KN])(?=\$?$)")
 _NO_SPACE = re.compile(r"\\!\s*")
-_SPACE = re.compile(r"(?:\\[,;: ]|~)\s*")
+_SPACE = re.compile(r"(?:(?:\\[,;: ]|~)\s*)+")
 _MEASURE = re.compile(r"(?:[kMGm]\s*\}?\s*)?\\Omega|\\[A-Za-z]+\s*|[{}^\d-]+")
 # Words after a number that change it, or that are not a unit.
 NOT_UNITS = frozenset(

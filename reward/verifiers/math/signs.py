@@ -1,13 +1,15 @@
 """Rewrites signs of other keyboards as ASCII: full-width forms, digits of any script, dashes,
-quotes, superscripts, vulgar fractions. Linear time.
+quotes, superscripts, vulgar fractions. A run of blanks becomes one blank. Linear time.
 
 Verifiers rewrite completions and references before they search them. So their patterns know one
-spelling of each sign.
+spelling of each sign, and `\\s*` in a pattern never has a long run to search again and again.
 """
 
 import re
 import unicodedata
 
+_BLANKS = re.compile(r"[^\S\n]{2,}|[^\S\n ]")
+_LINE_ENDS = re.compile(r" ?\n\s*")
 _SPACES = "\u00a0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u3000"
 _INVISIBLE = "\u00ad\u200b\u200c\u200d\u200e\u200f\u2060\u2061\u2062\u2063\ufeff"
 _FOLDED: dict[int, str] = (
@@ -52,6 +54,10 @@ _HAN_PERCENT = re.compile("\u767e\u5206\u4e4b\\s*(\\d+(?:\\.\\d+)?)")
 
 def plain_signs(text: str) -> str:
     """Return `text` with one spelling of each sign."""
+    return _LINE_ENDS.sub("\n", _BLANKS.sub(" ", _ascii_signs(text)))
+
+
+def _ascii_signs(text: str) -> str:
     if text.isascii():
         return text
     text = _COMPATIBLE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)

@@ -1,9 +1,10 @@
 """Compares a program's output with the expected output. Pure, linear time.
 
-White space at the ends of lines and before the first word does not count. Text must be the same,
-and so must two whole numbers. If a number has a decimal point or an exponent, both are equal within
-1e-6, as in the datasets' own judges: absolute, or relative to an expected decimal. A whole
-number of any size differs from its neighbour.
+White space around a line does not count, nor does the length of white space between two words: the
+judges of APPS and TACO compare words, and LiveCodeBench's judge splits lines of numbers. Text must
+be the same, and so must two whole numbers. If a number has a decimal point or an exponent, both are
+equal within 1e-6, as in the datasets' own judges: absolute, or relative to an expected decimal. A
+whole number of any size differs from its neighbour.
 """
 
 import re
@@ -29,9 +30,9 @@ def difference(given: str, wanted: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Return the lines, without white space at their ends and without empty lines around them."""
+    """Return the lines with one blank between two words, without empty lines around them."""
     # splitlines() would end a line at a form feed too.
-    return [line.rstrip() for line in re.split(r"\r\n?|\n", text.strip())]
+    return [" ".join(line.split()) for line in re.split(r"\r\n?|\n", text.strip())]
 
 
 def _same_but_rounding(line: str, expected: str) -> bool:

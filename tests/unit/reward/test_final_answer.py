@@ -1,8 +1,12 @@
 """The place of the final answer in a completion."""
 
+from itertools import product
+from time import process_time
+
 import pytest
 
 from reward.verifiers.math.final_answer import find_answer, too_deep
+from tests.unit.reward.scoring import score
 
 
 @pytest.mark.parametrize(
@@ -86,6 +90,40 @@ def test_depth_counts_open_brackets_only() -> None:
     assert not too_deep("()" * 1000)
     assert not too_deep("(" * 40 + ")" * 40)
     assert too_deep("(" * 41)
+
+
+# Signs, words and commands that patterns search for. A policy may repeat any of them without end.
+REPEATED = [
+    *"{}()[<-+/=.,;:!?^_~*\\|&$%'`1ae²½十",
+    *(
+        "\\;",
+        "\\,",
+        "\\frac",
+        "\\frac{",
+        "\\sqrt",
+        "\\left(",
+        "\\text{",
+        "\\text{a}",
+        "\\textcolor{",
+    ),
+    *("\\begin{", "\\boxed{", "\\[", "\\(", "$$", "####", "1.", "1,", "1,000", "x=", "é"),
+    *(" ", "\n", "\t", "\u00a0", "\u0301", "\\ ", "1 ", "A, ", "A and ", "B or ", "A - ", "1 m "),
+    *("<think>", "</think>", "<answer>", "the answer is ", "word ", "eleven ", "option ", "not "),
+    *("5, not ", "nicht ", "不是5，", "5가 아니라 ", "except ", "A seems ", "\\vec{a}\\times"),
+]
+
+
+def test_repeated_signs_of_any_length_take_seconds_in_all() -> None:
+    # Characters: the longest text that is parsed, the longest that is compared, and longer ones.
+    lengths = (1000, 1900, 16_000)
+    start = process_time()
+    for sign, length in product(REPEATED, lengths):
+        text = f"The answer is 5{sign * (length // len(sign))} x"
+        score("math", text, "5")
+        score("choice", text, "B")
+
+    # A pattern of quadratic time takes seconds for one text, a pattern of cubic time minutes.
+    assert process_time() - start < 15
 
 
 def test_a_megabyte_of_open_boxes_takes_linear_time() -> None:
