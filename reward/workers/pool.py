@@ -17,7 +17,7 @@ from reward.verifiers.base import ItemWork, Verdict
 from reward.workers.actions import Action, Cause, Done, ItemTask, Kill, Send, StartWorker, Stop
 from reward.workers.processes import Children
 from reward.workers.protocol import Answer, WorkerJob
-from reward.workers.requests import ItemBatch, Request, task_of
+from reward.workers.requests import Request
 from reward.workers.scheduler import WorkerSchedule
 from services.runtime.logs import get_logger
 
@@ -71,7 +71,8 @@ class Pool:
         self._schedule = WorkerSchedule(workers, spare=spare)
         options = sandbox or SandboxOptions()
         self._children = Children(self, memory_bytes, own_verifiers, options)
-        self._tickets: dict[int, tuple[ItemBatch, int]] = {}
+        self._items: dict[int, tuple[Request, asyncio.Future[Verdict]]] = {}
+        """By ticket, until the verdict."""
         self._next_ticket = 0
         self._next_worker = 0
         self._accused: dict[int, tuple[ItemTask, Cause]] = {}
@@ -90,7 +91,7 @@ class Pool:
     @property
     def outstanding(self) -> int:
         """Return the number of items without a verdict."""
-        return len(self._tickets)
+        return len(self._items)
 
     @property
     def worker_pids(self) -> list[int]:
@@ -127,31 +128,33 @@ class Pool:
         if not items:
             return []
         self.admit(len(items))
-        batch = ItemBatch(items)
-        tasks = []
-        for index, item in enumerate(items):
-            ticket = self._next_ticket
-            self._next_ticket += 1
-            self._tickets[ticket] = (batch, index)
-            tasks.append(task_of(ticket, item))
-        self._schedule.add(tasks)
+        loop, first = asyncio.get_running_loop(), self._next_ticket
+        self._next_ticket += len(items)
+        tickets = range(first, self._next_ticket)
+        verdicts: list[asyncio.Future[Verdict]] = [loop.create_future() for _ in items]
+        self._items |= zip(tickets, zip(items, verdicts, strict=True), strict=True)
+        self._schedule.add(
+            [
+                ItemTask(ticket, item.timeout, item.on_timeout, item.step, item.slow)
+                for ticket, item in zip(tickets, items, strict=True)
+            ]
+        )
         self._advance([])
         try:
-            await batch.done
+            return await asyncio.gather(*verdicts)
         except asyncio.CancelledError:
-            for ticket in self._schedule.withdraw({task.ticket for task in tasks}):
-                del self._tickets[ticket]
+            for ticket in self._schedule.withdraw(tickets):
+                del self._items[ticket]
             raise
-        return [batch.verdicts[index] for index in range(len(items))]
 
     async def close(self) -> None:
         """Kill all processes. Callers that still wait for verdicts get PoolClosedError."""
         self._closing = True
         if self._timer is not None:
             self._timer.cancel()
-        for batch, _ in self._tickets.values():
-            if not batch.done.done():
-                batch.done.set_exception(PoolClosedError("the service ended before the verdict"))
+        for _, verdict in self._items.values():
+            if not verdict.done():
+                verdict.set_exception(PoolClosedError("the service ended before the verdict"))
         await self._children.close()
 
     def _advance(self, actions: list[Action]) -> None:
@@ -161,11 +164,12 @@ class Pool:
         for action in [*actions, *self._schedule.plan(time.monotonic())]:
             match action:
                 case Done(ticket, verdict):
-                    batch, index = self._tickets.pop(ticket)
-                    item = batch.items[index]
+                    item, settled = self._items.pop(ticket)
                     if item.step is ItemWork.SCORE:
                         self._metrics.items.labels(item.verifier, str(verdict.status)).inc()
-                    batch.settle(index, verdict)
+                    # The request may have been cancelled meanwhile.
+                    if not settled.done():
+                        settled.set_result(verdict)
                 case Send(worker, tasks):
                     self._children.send(worker, [self._job(task) for task in tasks])
                 case Stop(worker):
@@ -177,8 +181,7 @@ class Pool:
         self._arm()
 
     def _job(self, task: ItemTask) -> WorkerJob:
-        batch, index = self._tickets[task.ticket]
-        return WorkerJob(task.ticket, task.step, batch.items[index].item)
+        return WorkerJob(task.ticket, task.step, self._items[task.ticket][0].item)
 
     def _fork(self) -> None:
         if not self._children.can_fork:
@@ -203,8 +206,8 @@ class Pool:
         self._children.kill(worker)
 
     def _verifier(self, ticket: int) -> str:
-        place = self._tickets.get(ticket)
-        return place[0].items[place[1]].verifier if place else "?"
+        known = self._items.get(ticket)
+        return known[0].verifier if known else "?"
 
     # The clock.
 

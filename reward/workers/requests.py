@@ -1,14 +1,11 @@
-"""Items on their way through the pool, packed for a worker, and the batch of one HTTP request."""
+"""Items on their way to the pool, packed for a worker."""
 
-import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from reward.verifiers.base import Item, ItemWork, Verdict, Verifier, VerifierParams
-from reward.workers.actions import ItemTask
+from reward.verifiers.base import Item, ItemWork, Verifier, VerifierParams
 from reward.workers.protocol import pack_item
 
 
@@ -35,23 +32,3 @@ def request_for(item: Item, params: VerifierParams, verifier: Verifier[Any]) -> 
     `pack_item`)."""
     deadline = verifier.deadline(params)
     return Request(item.verifier, pack_item(item), deadline, params.on_timeout, verifier.slow)
-
-
-def task_of(ticket: int, request: Request) -> ItemTask:
-    """Return `request` as the scheduler takes it."""
-    return ItemTask(ticket, request.timeout, request.on_timeout, request.step, request.slow)
-
-
-class ItemBatch:
-    """The items of one HTTP request; `done` resolves when each has its verdict."""
-
-    def __init__(self, items: Sequence[Request]) -> None:
-        self.items = items
-        self.verdicts: dict[int, Verdict] = {}
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def settle(self, index: int, verdict: Verdict) -> None:
-        """Store one verdict. The request may have been cancelled meanwhile."""
-        self.verdicts[index] = verdict
-        if len(self.verdicts) == len(self.items) and not self.done.done():
-            self.done.set_result(None)
