@@ -12,8 +12,6 @@ from services.runtime.api_key import key_for
 from services.settings import Settings
 from services.volume import Volume
 
-__all__ = ["PayloadPlace", "Payloads", "PlaceAway", "place_of"]
-
 
 def place_of(settings: Settings) -> PayloadPlace:
     """Return this installation's place of large payloads."""

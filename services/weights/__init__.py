@@ -7,17 +7,3 @@ learner, rollout workers and vLLM's processes use it.
 from services.weights.delta import DeltaReader, DeltaWriter, Patch, Tensor, UnusableDelta
 from services.weights.full import UnusableBase, WholeVersion, apply, changes, tensor_checksum
 from services.weights.threads import in_threads
-
-__all__ = [
-    "DeltaReader",
-    "DeltaWriter",
-    "Patch",
-    "Tensor",
-    "UnusableBase",
-    "UnusableDelta",
-    "WholeVersion",
-    "apply",
-    "changes",
-    "in_threads",
-    "tensor_checksum",
-]
