@@ -30,12 +30,11 @@ def watch_run(api: Gateway, run: str, as_json: bool = False) -> int:
         state = follow(api, run, as_json)
         if state == "failed":
             again = api.command("resume", run, "--set", "KEY=VALUE")
-            looks = api.command("samples", run)
-            err.print(
-                f"[dim]its answers: {escape(looks)}\n"
-                f"run it again with a key changed: {escape(again)}[/]",
-                soft_wrap=True,
-            )
+            answers = api.get(f"/v1/runs/{run}/samples", limit=1)
+            has_answers = answers["judged"] or answers["samples"]
+            looks = f"its answers: {api.command('samples', run)}\n" if has_answers else ""
+            again = f"run it again with a key changed: {again}"
+            err.print(f"[dim]{escape(looks + again)}[/]", soft_wrap=True)
         return 0 if state == "succeeded" else FAILED
     except KeyboardInterrupt:
         again = api.command("watch", run)
