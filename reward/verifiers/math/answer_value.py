@@ -9,6 +9,7 @@ functions cut text; the caller finds out whether a piece has a value.
 import re
 from collections.abc import Iterator
 
+from reward.verifiers.math.contrasts import BOUNDED, GIVEN_INSTEAD, TAKEN_BACK, is_denied
 from reward.verifiers.math.number_words import words_as_digits
 
 # Two letters are a product (`xy`), unless they are an English word. Letters of other scripts,
@@ -39,40 +40,6 @@ FORMULA = re.compile(
 MOST = 2000
 _TEXT = re.compile(r"\\(?:text|mbox)(?:bf|it|rm|normal)?\s*\{([^{}]*)\}")
 _NUMBER_AHEAD = r"(?=\s*[-+]?\s*(?:[$\u20ac\u00a3(\[]\s*)*-?[\d.\\])"
-_COMPARED = r"(?:more|less|greater|fewer|smaller|larger|higher|lower|better|bigger|older|younger)"
-# A bound differs from its number: `at least 15` is not 15.
-_BOUND = (
-    rf"{_COMPARED} than(?: or equal to)?|(?:less|greater) or equal to|at (?:the )?(?:least|most)"
-    r"|(?<!add )(?<!adds )(?<!adding )(?<!sum )(?<!sums )up to|upwards of|in excess of"
-    r"|exceed(?:s|ing)?|as (?:many|much|few|little|high|low) as"
-    r"|(?:min(?:imum)?|max(?:imum)?)(?: of|(?=\.?\s*(?:\d|$)))"
-    r"|under|(?<!\d )over|below|above|beyond|between"
-)
-# Words between a mark and the value that take the value back.
-_TAKEN_BACK = re.compile(
-    r"n't\b|\b(?:not|never|no longer|neither|nor|rather than|instead of|other than|unlike|except|"
-    rf"{_BOUND}|half|twice|thrice|double|triple|third|quarter|percent of|"
-    r"anything but|\u043d\u0435|nicht|pas|n\u00e3o|nie|niet|inte|ikke)\b"
-    r"|\u4e0d\u662f|\u4e0d\u4e3a|\u4e0d\u7b49",
-    re.IGNORECASE,
-)
-# Words after a value that take the value back.
-_DENIED_AFTER = (
-    r"[\s*$)%]{0,3}(?:(?:is|was|are|were|can|could|must|does|do|would|cannot)(?:n't|\s*not|\s+(?:be\s+)?"
-    r"(?:wrong|incorrect|false|impossible|invalid))\b|不是|不对|不正确|错|değil"
-    # "Is not", in Japanese, Korean and Hindi.
-    r"|.{0,4}(?:では(?:ない|な[くい]|ありません)|じゃない|아니|아닙|नहीं))"
-)
-_BOUNDED = re.compile(
-    rf"\W*(?:(?:an?|no|not)\s+)?(?:{_BOUND})\b\W*\d|[^\w\n]*\d[\d,./]*(?<!,)%?(?:\s+[A-Za-z]+)?"
-    rf"(?:\s+(?:or|and)\s+(?:{_COMPARED}|above|below|over|under|up)\b"
-    r"|\s+at\s+(?:the\s+)?(?:least|most)\b|\+\s*(?:$|[A-Za-z]{3})"
-    rf"|{_DENIED_AFTER})",
-    re.IGNORECASE,
-)
-_GIVEN_INSTEAD = re.compile(
-    r"\b(?:but|rather|instead|actually|it is|it's|it must be)\b\W*|\u800c\u662f", re.IGNORECASE
-)
 # `72 or 73`: undecided, as a list. With a unit after the first value it is a second way to say it.
 _SEVERAL = re.compile(rf"(?<=[\d)}}\]%$])\s*,?\s+(?:and|or|&)\s+{_NUMBER_AHEAD}", re.IGNORECASE)
 _UNIT_IN_SUM = re.compile(
@@ -150,12 +117,6 @@ _LAST_REMARK = re.compile(
     r"(?:(?<=\d)\s?%?(?:\s[A-Za-z]{1,20})?\s\(|\s\((?=(?:see|cf|by|from|using|since|because|as)\b))[^()]{0,200}[A-Za-z]{2}[^()]{0,200}\)\W{0,3}$"
 )
 _LONGEST_LEAD = 200
-_DENIED_LATER = re.compile(_DENIED_AFTER, re.IGNORECASE)
-_DENIED = re.compile(
-    rf"(?:{_TAKEN_BACK.pattern})"
-    r"(?: (?:be|é|è|es|est|ist|equal(?: to)?|равен|равна|равно|gleich|igual a))?\.?\s*$",
-    re.IGNORECASE,
-)
 
 
 def is_compound(text: str) -> bool:
@@ -171,16 +132,9 @@ def is_sum(text: str) -> bool:
     )
 
 
-def is_denied(text: str, start: int, end: int) -> bool:
-    """Tell whether a negation, or a bound such as "at least", stands before `start` in `text`, or a
-    negation after `end`."""
-    before = _DENIED.search(text, max(start - 40, 0), start)
-    return before is not None or _DENIED_LATER.match(text, end) is not None
-
-
 def is_bound(text: str) -> bool:
     """Tell whether `text` begins with a bound of a value: `at least 15`, `15 or more`."""
-    return _BOUNDED.match(_TEXT.sub(r" \1 ", text)) is not None
+    return BOUNDED.match(_TEXT.sub(r" \1 ", text)) is not None
 
 
 def other_readings(text: str) -> list[str]:
@@ -208,7 +162,7 @@ def takes_back(text: str) -> bool:
     text = text[:_LONGEST_LEAD]
     start = _START.search(text)
     lead = text[: start.start()] if start else text
-    return bool(_TAKEN_BACK.search(lead)) and not _GIVEN_INSTEAD.search(text, len(lead))
+    return bool(TAKEN_BACK.search(lead)) and not GIVEN_INSTEAD.search(text, len(lead))
 
 
 def beginnings(text: str) -> Iterator[str]:
@@ -230,17 +184,17 @@ def beginnings(text: str) -> Iterator[str]:
     if start is None:
         return
     lead = text[: start.start()]
-    if (prose is None or start.start() < prose.start()) and not _TAKEN_BACK.search(lead):
+    if (prose is None or start.start() < prose.start()) and not TAKEN_BACK.search(lead):
         # A formula may begin with letters (`2x = y`, `x^2 + 1`): no prose stands before its digits.
         yield from _values(text)
         return
     verb = _SAID.search(text)
-    if verb and (verb.end() > start.end() or not _TAKEN_BACK.search(lead)):
+    if verb and (verb.end() > start.end() or not TAKEN_BACK.search(lead)):
         # `The largest $n$ is 34`, `not 4, it is 5`: a sentence says the value after its verb.
         yield from _values(text[verb.end() :])
-    elif not _TAKEN_BACK.search(lead):
+    elif not TAKEN_BACK.search(lead):
         yield from _values(text[start.start() :])
-    elif instead := _GIVEN_INSTEAD.search(text, start.start()):
+    elif instead := GIVEN_INSTEAD.search(text, start.start()):
         yield from beginnings(text[instead.end() :])
 
 

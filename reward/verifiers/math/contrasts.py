@@ -1,4 +1,5 @@
-"""Rewrites the contrasts of other languages in English: `nicht 5, sondern 7`, `5가 아니라 7` and
+"""Finds the words that take a value back (`not 5`, `5 is wrong`) or bound it (`at least 5`), and
+rewrites the contrasts of other languages in English: `nicht 5, sondern 7`, `5가 아니라 7` and
 `不是5，而是7` become `is not 5 but 7`; `7, а не 5` becomes `7, not 5`. Linear time.
 
 Verifiers rewrite completions before they search them. So their patterns know the contrasts of one
@@ -35,6 +36,49 @@ _NOT_LAST = re.compile(
     r"|,\s{0,3}(?:(?:no|pas|nicht|não|non|не)\s+|不是\s*)(?=\W{0,3}[\dA-Z]\b)",
     re.IGNORECASE,
 )
+# "Not" of other languages, before a value.
+FOREIGN_NOT = (
+    r"\b(?:не|nicht|n'est pas|pas|no es|não|non è|nie|niet|inte|ikke)\b|不(?:是|为|等|选|選)"
+)
+_COMPARED = r"(?:more|less|greater|fewer|smaller|larger|higher|lower|better|bigger|older|younger)"
+# A bound differs from its number: `at least 15` is not 15.
+_BOUND = (
+    rf"{_COMPARED} than(?: or equal to)?|(?:less|greater) or equal to|at (?:the )?(?:least|most)"
+    r"|(?<!add )(?<!adds )(?<!adding )(?<!sum )(?<!sums )up to|upwards of|in excess of"
+    r"|exceed(?:s|ing)?|as (?:many|much|few|little|high|low) as"
+    r"|(?:min(?:imum)?|max(?:imum)?)(?: of|(?=\.?\s*(?:\d|$)))"
+    r"|under|(?<!\d )over|below|above|beyond|between"
+)
+# Words between a mark and the value that take the value back.
+TAKEN_BACK = re.compile(
+    r"n't\b|\b(?:not|never|no longer|neither|nor|rather than|instead of|other than|unlike|except|"
+    rf"{_BOUND}|half|twice|thrice|double|triple|third|quarter|percent of|"
+    rf"anything but)\b|{FOREIGN_NOT}",
+    re.IGNORECASE,
+)
+# Words after a value that take the value back.
+_DENIED_AFTER = (
+    r"[\s*$)%]{0,3}(?:(?:is|was|are|were|can|could|must|does|do|would|cannot)(?:n't|\s*not|\s+(?:be\s+)?"
+    r"(?:wrong|incorrect|false|impossible|invalid))\b|不是|不对|不正确|错|değil"
+    # "Is not", in Japanese, Korean and Hindi.
+    r"|.{0,4}(?:では(?:ない|な[くい]|ありません)|じゃない|아니|아닙|नहीं))"
+)
+BOUNDED = re.compile(
+    rf"\W*(?:(?:an?|no|not)\s+)?(?:{_BOUND})\b\W*\d|[^\w\n]*\d[\d,./]*(?<!,)%?(?:\s+[A-Za-z]+)?"
+    rf"(?:\s+(?:or|and)\s+(?:{_COMPARED}|above|below|over|under|up)\b"
+    r"|\s+at\s+(?:the\s+)?(?:least|most)\b|\+\s*(?:$|[A-Za-z]{3})"
+    rf"|{_DENIED_AFTER})",
+    re.IGNORECASE,
+)
+GIVEN_INSTEAD = re.compile(
+    r"\b(?:but|rather|instead|actually|it is|it's|it must be)\b\W*|\u800c\u662f", re.IGNORECASE
+)
+_DENIED_LATER = re.compile(_DENIED_AFTER, re.IGNORECASE)
+_DENIED = re.compile(
+    rf"(?:{TAKEN_BACK.pattern})"
+    r"(?: (?:be|é|è|es|est|ist|equal(?: to)?|равен|равна|равно|gleich|igual a))?\.?\s*$",
+    re.IGNORECASE,
+)
 
 
 def plain_contrasts(text: str) -> str:
@@ -43,3 +87,10 @@ def plain_contrasts(text: str) -> str:
     if not text.isascii():
         text = _AFTER.sub(r" is not \1 but ", text)
     return _BEFORE.sub(lambda match: f" is not {match[match.lastindex or 0]} but ", text)
+
+
+def is_denied(text: str, start: int, end: int) -> bool:
+    """Tell whether a negation, or a bound such as "at least", stands before `start` in `text`, or a
+    negation after `end`."""
+    before = _DENIED.search(text, max(start - 40, 0), start)
+    return before is not None or _DENIED_LATER.match(text, end) is not None

@@ -22,7 +22,7 @@ from reward.verifiers.base import (
     shown,
 )
 from reward.verifiers.math.answer_value import takes_back
-from reward.verifiers.math.contrasts import plain_contrasts
+from reward.verifiers.math.contrasts import FOREIGN_NOT, plain_contrasts
 from reward.verifiers.math.final_answer import (
     CUT_OFF,
     FinalAnswer,
@@ -57,7 +57,7 @@ _REFUSALS = (
     r"n't|\b(?:not|never|cannot|neither|eliminat\w+|rul(?:e|es|ed|ing) out|exclud\w+|discard\w*"
     r"|reject\w*|except|anything but|all but|over|rather than|instead of|better than|unlikely to"
     r"|(?:wrong|incorrect|false|unlikely|least likely) (?:answer|option|choice)s?(?: is| are)?:?)"
-    r"|不是|不选|不選|排除|\b(?:не|no es|nicht|n'est pas|não é|non è)"
+    rf"|排除|(?:{FOREIGN_NOT})(?: é)?"
 )
 # Choices that a text names and does not choose: `not B`, `eliminate A and D`, `B is wrong`. Each
 # blank here is a single blank, which keeps the search linear.

@@ -5,7 +5,8 @@ from math_verify import parse, verify
 from pydantic import ValidationError
 
 from reward.verifiers.base import BadReferenceError, Item, Verdict
-from reward.verifiers.math.mathematics import MathParams, MathVerifier
+from reward.verifiers.math.math_comparison import MathParams
+from reward.verifiers.math.mathematics import MathVerifier
 
 VERIFIER = MathVerifier()
 
