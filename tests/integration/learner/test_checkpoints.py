@@ -16,6 +16,7 @@ from services.contracts.records import RunRecord, RunState
 from services.store import Store
 from services.volume import Volume
 from tests.integration.learner.conftest import Place, placed, stored
+from tests.integration.learner.forked import LOCK_VARIABLE
 from tests.integration.learner.test_runs import ended, rl, steps, submit, supervised
 from tests.integration.learner.torch_worker import TorchWorker, eventually, serving
 
@@ -158,11 +159,13 @@ async def test_every_committed_step_has_its_row_of_metrics_wherever_a_learner_di
 
 
 async def test_a_learner_that_sleeps_before_its_rename_cannot_harm_its_successor(
-    place: Place, store: Store, busy: TorchWorker
+    place: Place, store: Store, busy: TorchWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleeper = place.learner(STOPPING, "renamed?", "SIGSTOP")
     await eventually(sleeper.stopped)
 
+    # Otherwise the sleeper takes the pool back from a successor that is held up for 2 s.
+    monkeypatch.setenv(LOCK_VARIABLE, "60")
     successor = place.learner()
 
     async def committed(step: int) -> bool:
