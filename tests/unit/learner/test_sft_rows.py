@@ -10,7 +10,15 @@ from tokenizers.models import BPE
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from learner.batch.sft_rows import NO_BYTES, Example, RowTokenizer, UnusableRow, example, lacking
+from learner.batch.sft_rows import (
+    NO_BYTES,
+    Example,
+    RowTokenizer,
+    UnusableRow,
+    example,
+    lacking,
+    unknown_id,
+)
 from learner.distributed import Ranks
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
@@ -391,6 +399,11 @@ def test_a_character_of_several_tokens_counts_its_bytes_once() -> None:
 def test_characters_without_a_token_are_found_once_each() -> None:
     assert lacking("y1x+x", tokenizer()) == ["x", "y"]
     assert lacking("1 + 2", tokenizer()) == []
+    # As GPT-2's tokenizer has it: its end of text is a token of every row.
+    named_twice = tokenizer()
+    named_twice.unk_token = named_twice.eos_token
+    assert unknown_id(named_twice) is None
+    assert lacking("1 + 2", named_twice) == []
 
 
 def test_the_loss_of_packed_conversations_is_the_sum_of_each_alone() -> None:
