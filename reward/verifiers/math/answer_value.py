@@ -11,6 +11,7 @@ from collections.abc import Iterator
 
 from reward.verifiers.math.contrasts import BOUNDED, GIVEN_INSTEAD, TAKEN_BACK, is_denied
 from reward.verifiers.math.number_words import words_as_digits
+from reward.verifiers.math.plain_number import SIGN_UNIT
 
 # Two letters are a product (`xy`), unless they are an English word. Letters of other scripts,
 # except Greek, are words too.
@@ -18,7 +19,8 @@ PROSE = re.compile(
     r"(?<![\\A-Za-z])(?:[A-Za-z]{3,}|"
     r"(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)(?![A-Za-z]))"
     r"(?:'[a-z]{1,2}(?![A-Za-z]))?"
-    r"|[^\W\d_\x00-\x7f\u0370-\u03ff\u2100-\u214f]+"
+    # A single letter of an alphabet that stands at a number is a symbol.
+    r"|(?!(?:(?<=\d)[\u0080-\u08ff]|(?:(?<=\d)|(?<=\d ))(?:е|пи))(?![^\W\d_]))[^\W\d_\x00-\x7f\u0370-\u03ff\u2100-\u214f]+"
 )
 COMMAND = re.compile(
     r"\\(?:text|mathrm|operatorname|mbox|begin|end|color|textcolor)\s*\{[^{}]*\}|\\[A-Za-z]+"
@@ -112,6 +114,11 @@ _RUN = re.compile(
     r"(?<![A-Za-z_^{])(?:[$\u20ac\u00a3\u00a5(\[]|-)*(?:\d|\.\d)"
     r"(?:[\d.,:^!%)\]$\u20ac\u00a3+*/=\u00d7\u00f7\u00b7-]"
     r"|[ \t]+(?=[\d+*/=\u00d7\u00f7\u00b7^(%-])|\((?=\d|-))*"
+)
+# A letter or sign at a number, which is no unit.
+_SYMBOL = re.compile(
+    r"[\u0080-\u08ff](?<=[^\W\d_])(?![^\W\d_])|_"
+    r"|[\u2030\u2070-\u209f\u2100-\u218f\u2200-\u23ff\u27c0-\u2bff]"
 )
 _LAST_REMARK = re.compile(
     r"(?:(?<=\d)\s?%?(?:\s[A-Za-z]{1,20})?\s\(|\s\((?=(?:see|cf|by|from|using|since|because|as)\b))[^()]{0,200}[A-Za-z]{2}[^()]{0,200}\)\W{0,3}$"
@@ -289,7 +296,8 @@ def endings(text: str) -> Iterator[str]:
     for formula in FORMULA.finditer(tail):
         value, position = formula[0], formula.end()
     for run in _RUN.finditer(tail, max(position, 0)):
-        if not is_denied(tail, run.start(), run.end()):
+        is_factor = _SYMBOL.match(tail, run.end()) and not SIGN_UNIT.match(tail, run.end())
+        if not is_factor and not is_denied(tail, run.start(), run.end()):
             value = run[0]
     if value:
         yield value

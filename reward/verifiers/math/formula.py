@@ -11,13 +11,29 @@ from reward.verifiers.math.math_text import COLOR, CROSS, SIZES, STYLES, is_date
 from reward.verifiers.math.number_words import SCALES
 from reward.verifiers.math.signs import plain_signs
 
+# The letters of Greek that have a name in LaTeX.
+_GREEK = {
+    **dict(
+        zip(
+            "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΥΦΨΩ",
+            re.findall(
+                r"\w+",
+                """alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho
+                sigma tau upsilon phi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Upsilon Phi
+                Psi Omega""",
+            ),
+            strict=True,
+        )
+    ),
+    "\u00b5": "mu", "\u03d1": "theta", "\u03d5": "phi", "\u03f5": "epsilon", "\u2126": "Omega",
+}  # fmt: skip
 _SIGNS = str.maketrans(
-    {
+    {sign: rf"\{name} " for sign, name in _GREEK.items()}
+    | {
         "\u00d7": r"\times ",
         "\u00f7": r"\div ",
         "\u00b7": r"\cdot ",
         "\u22c5": r"\cdot ",
-        "\u03c0": r"\pi ",
         "\u221e": r"\infty ",
         "\u2264": r"\le ",
         "\u2265": r"\ge ",
@@ -98,6 +114,8 @@ _WORDS_IN_TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textit)\s*\{[^{}]*[A-Za-z
 # A run of signs, or an exponent of 20 digits: no formula has one. The parser takes quadratic time
 # for the run, and SymPy never ends computing the power.
 _ENDLESS = re.compile(r"(?:[-+|!^_]\s?){9}|\^\s?\{?\s?\d{20}")
+# `0x10` is 16 for programs, and no product.
+_HEXADECIMAL = re.compile(r"(?<![\w.])0(?:[xX][0-9a-fA-F]+|[bB][01]+|[oO][0-7]+)(?!\w)")
 _SEVERAL_POINTS = re.compile(r"\d\.\d+\.\d")
 _DROPPED = re.compile(
     r"\d\s*_|\^\s*(?:\{[^{}]*\}|\w)\s*_|'|\\phantom|\\[vh]space|\\vrule"
@@ -139,6 +157,7 @@ def readings(text: str) -> list[str]:
     if (
         is_date(text)
         or _SEVERAL_POINTS.search(text)
+        or _HEXADECIMAL.search(text)
         or _ENDLESS.search(text)
         or CROSS.search(text)
         or text.count("=") > _MOST_EQUATIONS

@@ -91,7 +91,7 @@ class MathParams(VerifierParams):
 UNMARKED = "unmarked"
 _OR = re.compile(r"\s*,?\s+or\s+")
 _SEVERAL = re.compile(r",\s|;|\b(?:and|or)\b")
-_UNIT_LETTER = re.compile(r"(?<=\d)[mgshlLJWVA]\.?$")
+_UNIT_LETTER = re.compile(r"(?<=\d)[mgshlLJWVAмгчл]\.?$")
 
 
 def compare(gold: Reference, answer: FinalAnswer, params: MathParams) -> ScoreStatus:

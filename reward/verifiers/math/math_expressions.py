@@ -180,9 +180,9 @@ def _close(left: Any, right: Any, places: int, precision: int) -> bool:
         return bool(expand(difference) == 0)
     if difference.is_Rational and not rounded:
         return bool(difference == 0)
-    # SymPy raises its precision until two digits are certain. If 80 digits do not suffice, the
-    # value is 0.
-    gap = difference.evalf(2, maxn=80)
+    # SymPy raises its precision until enough digits are certain. If 200 digits do not suffice, the
+    # value is 0. With a few digits only, it takes ln(1 + 10^-18) for ln(1).
+    gap = difference.evalf(100, maxn=200)
     if gap.has(nan, zoo) or not gap.is_number:
         return False
     if gap == 0 or all(part == 0 or part._prec == 1 for part in gap.as_real_imag()):

@@ -17,7 +17,7 @@ _LONGEST_WORDS = 200
 _MOST_WORDS = 8
 STYLES = (
     r"\\(?:text|mathrm|mathbf|mathit|mathsf|mathtt|mathnormal|mbox|textbf|textit|textrm|textsf|texttt|textsc"
-    r"|textnormal|boxed|fbox|operatorname\*?|boldsymbol|bm|emph|underline|mathcal|mathscr|mathfrak|mathbb)"
+    r"|textnormal|boxed|fbox|operatorname\*?|boldsymbol|bm|emph|underline|bold|mathcal|mathscr|mathfrak|mathbb)"
 )
 _STYLED = re.compile(STYLES + r"\s*\{([^{}]*)\}")
 _TWICE = re.compile(r"\{\{([^{}]*)\}\}")

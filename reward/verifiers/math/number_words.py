@@ -54,6 +54,9 @@ _HAN = re.compile(
 )
 _HAN_FRACTION = re.compile(r"^(\w{1,10})分之(\w{1,10})(?=\W*$)")
 _DOZEN = re.compile(r"\b(half\s+)?an?\s+dozen\b", re.IGNORECASE)
+_HALF_SCALE = re.compile(rf"\bhalf\s+an?\s+(?={'|'.join(_SCALES)})", re.IGNORECASE)
+# `1 hundred and 5`.
+_HUNDREDS = re.compile(r"(?<![\w.,/^])(\d{1,3}) hundred(?: and)? (\d\d?)(?![\w.,/]*\d)", re.IGNORECASE)
 _SCALED = re.compile(
     rf"(?<![\w.,/^])(\d{{1,15}}(?:,\d{{3}})*(?:\.\d{{1,9}})?)[\s-]+({'|'.join(SCALES)})\b",
     re.IGNORECASE,
@@ -62,19 +65,21 @@ _SCALED = re.compile(
 
 def words_as_digits(text: str) -> str:
     """Return `text` with digits for its number words."""
-    text = _HAN.sub(_han_digits, _RUN.sub(_digits, text))
+    text = _RUN.sub(_digits, _HALF_SCALE.sub("0.5 ", text))
+    text = _HAN.sub(_han_digits, text)
     if parts := _HAN_FRACTION.match(text):
         bottom, top = (_HAN.sub(_han_digits, part) for part in parts.groups())
         text = f"{top}/{bottom}"
     text = _HALF.sub("1/2", text)
     text = _DOZEN.sub(lambda match: "6" if match[1] else "12", text)
+    text = _HUNDREDS.sub(lambda match: str(int(match[1]) * 100 + int(match[2])), text)
     text = _SCALED.sub(_scaled, text)
     return _SIGN.sub("-", _FRACTION.sub(_fraction, text))
 
 
 def _scaled(match: re.Match[str]) -> str:
     value = Decimal(match[1].replace(",", "")) * SCALES[match[2].lower()]
-    return f"{value:f}"
+    return f"{value.normalize():f}"
 
 
 def _han_digits(match: re.Match[str]) -> str:

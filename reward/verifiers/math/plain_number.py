@@ -7,6 +7,7 @@ goes to the library: `2 pi`, `5x`, `1,5` (a list, or a decimal comma), `3 or 4`.
 """
 
 import re
+import unicodedata
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -41,12 +42,23 @@ _DEGREE = re.compile(
 )
 _LETTERS = r"[^\s\d!-/:-@\[-`{-~]+"
 _POWER = r"(?:\^\{?-?\d\}?)?"
+_SIGN_UNIT = (
+    "[\u00b0\u00ba\u00aa\u2103\u2109\u00c5\u212b\u00a2\u0e3f\u20a0-\u20bf]"
+    "|[kMGm]?[\u03a9\u2126]|[\u00b5\u03bc](?:[msgFLAVHJNW]|mol)"
+    # These decorate an answer.
+    "|[\u2605\u2606\u263a\u2705\u2713\u2714\u2728\u2b50\ufe0f\U0001f300-\U0001faff]+"
+)
+# A single letter of an alphabet is a symbol. Scripts from Devanagari on write words with one sign.
+_FOREIGN = (
+    rf"(?:{_SIGN_UNIT})(?![A-Za-z])"
+    rf"|(?:[\u0400-\u08ff]{{2}}|[^\W\d_\x00-\u08ff\u1d00-\u2fff])(?:{_LETTERS})?"
+)
 # Letters of a unit that stand at the number itself, as in `5cm`, and are not a product of
 # variables.
 _ATTACHED = rf"""(?:
     (?:st|nd|rd|th|[kcdm\u00b5\u03bc]m|ml|[km]g|lbs?|oz|ft|mi|yd|sec|mins?|hrs?|[km]?ph
     |k?cal|mol|[kMG]?Hz|k?Wh?|[kM]J|[kM]Pa|[KMGT]B|dollars?|units?)\b{_POWER}
-    (?:/[a-z]{{1,3}}\b{_POWER})?|m/s{_POWER}|[gm]{_POWER}/[a-z]+{_POWER}|m\^\{{?[23]\}}?|[^\x00-\x7f\s]{_LETTERS[:-1]}*)"""
+    (?:/[a-z]{{1,3}}\b{_POWER})?|m/s{_POWER}|[gm]{_POWER}/[a-z]+{_POWER}|m\^\{{?[23]\}}?|{_FOREIGN})"""
 _QUOTIENT = (
     r"\\[dt]?frac\s*\{\s*(?:[kcm]?m|mi|ft|[mk]?g|[kM]?[JNW]|mol)\s*\}"
     rf"\s*\{{\s*(?:s|h|hr|min|m?L|[kcm]?m|k?g|mol|K){_POWER}\s*\}}"
@@ -65,6 +77,9 @@ UNIT = re.compile(
       | )(?:\s+{_LETTERS}{_POWER}(?:[/\u00b7*.-]{_LETTERS}{_POWER})*){{0,5}}""",
     re.VERBOSE,
 )
+SIGN_UNIT = re.compile(_SIGN_UNIT)
+_MODIFIER = re.compile("[\u02b0-\u02ff\u1d2c-\u1d6a\u2070-\u2bff]")
+_GREEK_LETTER = re.compile("[\u0370-\u03ff]")
 _END = re.compile(r"\s*\.?\s*")
 # `0,5` and `1000,99`; not `1,234`, which is more likely to group digits.
 # `1.234,5` and `1.234.567` group digits by dots.
@@ -88,7 +103,8 @@ NOT_UNITS = frozenset(
         r"\w+",
         """and or to plus minus times over by of divided mod power factorial root sqrt pi
         x y z n i e k bn square squared cube cubed half halves third thirds quarter quarters
-        percent pct percentage but not nor am pm""",
+        percent pct percentage but not nor am pm пи
+        january february march april june july august september october november december""",
     )
 )
 # Letters of variables are in no unit here.
@@ -262,6 +278,8 @@ def _scale(unit: str) -> int | None:
     letters = _UNIT_LETTERS | {"T"} if "\\" in unit else _UNIT_LETTERS
     if any(len(word) == 1 and word.isascii() and word not in letters for word in words):
         return None
+    if not all(word.isascii() or _is_foreign_unit(word, "/" in unit) for word in words):
+        return None
     # N and K are units in `\\text{}`, and otherwise numbers like n and k.
     words = [word if len(word) == 1 and "\\" in unit else word.lower() for word in words]
     scale = 1
@@ -270,3 +288,19 @@ def _scale(unit: str) -> int | None:
     if words and words[0][0] in _SCALES:
         scale *= _SCALES[words[0][0]]
     return None if any(word in NOT_UNITS or word in _SCALES for word in words) else scale
+
+
+def _is_foreign_unit(word: str, in_quotient: bool) -> bool:
+    """Tell whether `word`, which is not ASCII, can be a unit: a word of any script, and no symbol.
+
+    A Greek word has an accent: without one, its letters are factors."""
+    if SIGN_UNIT.fullmatch(word):
+        return True
+    parts = [part for part in re.split(r"[\u00b7.*]", word) if not part.isascii()]
+    return all(
+        all(unicodedata.category(letter)[0] in "LM" for letter in part)
+        and not _MODIFIER.search(part)
+        and (len(part) > 1 or part >= "\u0900" or part in "мгчл" + "с" * in_quotient)
+        and (not _GREEK_LETTER.search(part) or "\u0301" in unicodedata.normalize("NFD", part))
+        for part in parts
+    )

@@ -19,7 +19,7 @@ _FOLDED: dict[int, str] = (
     | {ord(sign): "" for sign in _INVISIBLE}
     | {ord(sign): "-" for sign in "\u2010\u2011\u2012\u2013\u2212\ufe63"}
     | {ord(sign): "'" for sign in "\u2018\u2019\u2032"}
-    | {ord(sign): '"' for sign in "\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f"}
+    | {ord(sign): '"' for sign in "\u2033\u201c\u201d\u201e\u00ab\u00bb\u300c\u300d\u300e\u300f"}
     | {
         ord("\u3002"): ". ",
         ord("\uff61"): ". ",
@@ -37,12 +37,10 @@ _FOLDED: dict[int, str] = (
         ord("\u2026"): "...",
     }
 )
-_SUPERSCRIPT = str.maketrans(
-    "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207a\u207b", "0123456789+-"
+_SUPERSCRIPTS = re.compile(
+    "[\u2070\u2071\u00b9\u00b2\u00b3\u2074-\u207b\u207f\u02b0-\u02b8\u02e3\u1d43-\u1d61]+"
 )
-_SUPERSCRIPTS = re.compile("[\u2070\u00b9\u00b2\u00b3\u2074-\u207b]+")
-_SUBSCRIPTS = re.compile("[\u2080-\u2089]+")
-_SUBSCRIPT = {0x2080 + digit: str(digit) for digit in range(10)}
+_SUBSCRIPTS = re.compile("[\u2080-\u208b\u2090-\u209c\u1d62-\u1d6a]+")
 _VULGAR = re.compile("[\u00bc-\u00be\u2150-\u215e]")
 _DIGIT = re.compile(r"(?![0-9])\d")
 # Enclosed letters and digits, and the letters of mathematical fonts.
@@ -60,13 +58,17 @@ def plain_signs(text: str) -> str:
 def _ascii_signs(text: str) -> str:
     if text.isascii():
         return text
-    text = _COMPATIBLE.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
+    text = _COMPATIBLE.sub(_compatible, text)
     text = _HAN_MINUS.sub("-", text)
     text = _HAN_PERCENT.sub(r"\1%", _GROUPED.sub(",", text))
-    text = _SUPERSCRIPTS.sub(lambda match: f"^{{{match[0].translate(_SUPERSCRIPT)}}}", text)
-    text = _SUBSCRIPTS.sub(lambda match: f"_{{{match[0].translate(_SUBSCRIPT)}}}", text)
+    text = _SUPERSCRIPTS.sub(lambda match: f"^{{{_compatible(match)}}}", text)
+    text = _SUBSCRIPTS.sub(lambda match: f"_{{{_compatible(match)}}}", text)
     text = _VULGAR.sub(_fraction, text.translate(_FOLDED))
     return _DIGIT.sub(lambda match: str(unicodedata.digit(match[0])), text)
+
+
+def _compatible(match: re.Match[str]) -> str:
+    return unicodedata.normalize("NFKC", match[0])
 
 
 def _fraction(match: re.Match[str]) -> str:
