@@ -9,7 +9,7 @@ functions cut text; the caller finds out whether a piece has a value.
 import re
 from collections.abc import Iterator
 
-from reward.verifiers.math.contrasts import BOUNDED, GIVEN_INSTEAD, TAKEN_BACK, is_denied
+from reward.verifiers.math.contrasts import BOUNDED, CONCLUDED, GIVEN_INSTEAD, TAKEN_BACK, is_denied
 from reward.verifiers.math.number_words import words_as_digits
 from reward.verifiers.math.plain_number import SIGN_UNIT
 
@@ -20,7 +20,8 @@ PROSE = re.compile(
     r"(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)(?![A-Za-z]))"
     r"(?:'[a-z]{1,2}(?![A-Za-z]))?"
     # A single letter of an alphabet that stands at a number is a symbol.
-    r"|(?!(?:(?<=\d)[\u0080-\u08ff]|(?:(?<=\d)|(?<=\d ))(?:е|пи))(?![^\W\d_]))[^\W\d_\x00-\x7f\u0370-\u03ff\u2100-\u214f]+"
+    r"|(?!(?:(?<=\d)[\u0080-\u08ff]|(?:(?<=\d)|(?<=\d ))(?:е|пи))(?![^\W\d_]))"
+    r"[^\W\d_\x00-\x7f\u0370-\u03ff\u2100-\u214f]+"
 )
 COMMAND = re.compile(
     r"\\(?:text|mathrm|operatorname|mbox|begin|end|color|textcolor)\s*\{[^{}]*\}|\\[A-Za-z]+"
@@ -141,7 +142,8 @@ def is_sum(text: str) -> bool:
 
 def is_bound(text: str) -> bool:
     """Tell whether `text` begins with a bound of a value: `at least 15`, `15 or more`."""
-    return BOUNDED.match(_TEXT.sub(r" \1 ", text)) is not None
+    text = _TEXT.sub(r" \1 ", text)
+    return BOUNDED.match(text) is not None and not CONCLUDED.search(text)
 
 
 def other_readings(text: str) -> list[str]:

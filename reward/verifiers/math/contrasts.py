@@ -70,10 +70,56 @@ BOUNDED = re.compile(
     rf"|{_DENIED_AFTER})",
     re.IGNORECASE,
 )
+# `between 5 and 7, so 6`.
+CONCLUDED = re.compile(r",\s(?:so|hence|thus|therefore)\b[\s$]{1,3}(?=-?[\d\\])", re.IGNORECASE)
 GIVEN_INSTEAD = re.compile(
-    r"\b(?:but|rather|instead|actually|it is|it's|it must be)\b\W*|\u800c\u662f", re.IGNORECASE
+    r"\b(?:but|rather|instead|actually|it is|it's|it must be)\b\W*"
+    r"|,\s(?:so|hence|thus|therefore)\b\W*|\u800c\u662f",
+    re.IGNORECASE,
 )
-_DENIED_LATER = re.compile(_DENIED_AFTER, re.IGNORECASE)
+# A value after "it is", up to the end of its sentence.
+_NUMBER = r"[\s*$(\[-]{0,4}(?:\d|\.\d|\\(?!text)|[\u20ac\u00a3\u00a5]|(?-i:[A-HJ-Z])(?![\w']))"
+_VALUE_LEFT = (
+    r"(?:(?!\b(?:more|less|fewer|times|than|of|are|in|when|if|for|with|as)\b)"
+    r"(?:[^\n.;!?]|\.(?=\d))){1,60}(?=[.;!?\n]|$)"
+)
+_IS = (
+    r"(?:(?:it|that|this|the (?:(?:correct|right|actual|real|true|final) )?(?:answer|value|one))"
+    r"(?: (?:is|should(?: have)? be(?:en)?|must be|has to be)|'s)\b"
+    r"(?: (?:actually|really|in fact|instead))?:?\s?)"
+)
+_NAMED = rf"(?={_NUMBER}|(?-i:[A-HJ-Z])){_VALUE_LEFT}"
+_REGRET = (
+    r"(?:\W{0,3}\b(?:no|nope|wait|hold on|hmm|sorry|oops|correction|scratch that|actually"
+    r"|i (?:made|see) an? (?:\w{1,20} )?(?:error|mistake)"
+    r"|(?:that|this|it)(?: is|'s| was) (?:wrong|incorrect|false))\b)"
+)
+# The words after a value that replace it: `4? No, it is 5`, `4, but it should be 5`.
+_REPLACED = re.compile(
+    rf"[\s$*)]{{0,4}},?\s?\bbut\b{_REGRET}{{0,2}}\W{{0,3}}{_IS}(?P<but>{_NAMED})"
+    rf"|\W{{0,3}}{_REGRET}{{1,3}}\W{{1,3}}(?:{_IS}(?P<said>{_NAMED})|(?P<bare>(?={_NUMBER}){_VALUE_LEFT}))",
+    re.IGNORECASE,
+)
+_JUDGED = re.compile(
+    rf"{_REGRET}{{0,2}}[\s$*).,?!-]{{0,5}}(?:(?:but|and) )?(?:(?:that|this|it|which)\b ?)?"
+    r"(?:(?:(?:is|was)(?:n't| not)|'s not) (?:(?:the|a|my) )?"
+    r"(?:(?:correct|right|final|true|valid|actual)\b(?: (?:answer|solution|value))?"
+    r"|(?:answer|solution|value)\b)"
+    r"|(?:is|was|seems|looks|must be|'s) (?:clearly |obviously )?"
+    r"(?:wrong|incorrect|false|invalid|impossible)\b)"
+    r"|\s?\?+\s?(?:no|nope|nein|non|нет)\b(?! doubt)",
+    re.IGNORECASE,
+)
+_INSTEAD = re.compile(rf"\W{{1,5}}(?:so )?{_IS}(?P<said>{_NAMED})", re.IGNORECASE)
+_NOT_BEFORE = re.compile(
+    rf"(?:\bnot|n't|\b(?:rather than|instead of)|{FOREIGN_NOT})"
+    r"(?: (?:be|equal(?: to)?|simply))?[\s$*(]{0,4}$",
+    re.IGNORECASE,
+)
+_TURNS = re.compile(r",?\s\bbut\b|[.?!,;]|\s[-\u2014]|\s(?=(?:is|was|no|wait)\b)", re.IGNORECASE)
+_DENIED_LATER = re.compile(
+    rf"{_DENIED_AFTER}|\s?\?+\s?(?:no|nope|nein|non|нет)\b(?! doubt)", re.IGNORECASE
+)
 _DENIED = re.compile(
     rf"(?:{TAKEN_BACK.pattern})"
     r"(?: (?:be|é|è|es|est|ist|equal(?: to)?|равен|равна|равно|gleich|igual a))?\.?\s*$",
@@ -94,3 +140,29 @@ def is_denied(text: str, start: int, end: int) -> bool:
     negation after `end`."""
     before = _DENIED.search(text, max(start - 40, 0), start)
     return before is not None or _DENIED_LATER.match(text, end) is not None
+
+
+def correction(text: str, end: int) -> str | None:
+    """Return the value that replaces the value before `end` in `text`: 5 for `4? No, it is 5.`
+
+    Return an empty string if the value is only taken back, and None if it stands."""
+    judged = _JUDGED.match(text, end)
+    replaced = _REPLACED.match(text, end) or (judged and _INSTEAD.match(text, judged.end()))
+    if replaced:
+        return next(filter(None, replaced.groups())).strip()
+    return None if judged is None else ""
+
+
+def correction_within(text: str, length: int) -> str | None:
+    """Return the correction of the value that `text` begins with, as `correction` does. It begins
+    within `length` characters."""
+    for turn in _TURNS.finditer(text, 1, length):
+        replaced = correction(text, turn.start())
+        if replaced is not None:
+            return replaced
+    return None
+
+
+def is_negated(text: str, start: int) -> bool:
+    """Tell whether "not" stands right before `start`."""
+    return _NOT_BEFORE.search(text, max(start - 40, 0), start) is not None

@@ -13,6 +13,7 @@ import re
 from typing import NamedTuple
 
 from reward.verifiers.math.answer_value import takes_back
+from reward.verifiers.math.contrasts import correction, correction_within, is_negated
 from reward.verifiers.math.math_text import is_expression, is_words
 
 # Characters. An answer is short. Longer answers are not read: parsing time grows faster than the
@@ -60,6 +61,12 @@ _PHRASE = re.compile(
     re.IGNORECASE | re.VERBOSE,
 )
 _MOST_PHRASES = 50
+# "If the answer is 4" supposes an answer.
+_SUPPOSED = re.compile(
+    r"\b(?:if|suppose|supposing|assum(?:e|ing)|whether|unless)\s+(?:that\s+)?(?:(?:the|our|my|this)\s+)?"
+    r"(?:\w{1,12}\s+)?$",
+    re.IGNORECASE,
+)
 # A sentence ends at a full stop before white space, unless digits stand on both sides.
 _SENTENCE = re.compile(r"\n|(?<!\d)\.\s|\.\s+(?=[A-Z])|(?<=!)\s+(?=[A-Z][a-z])|\.\s*$")
 
@@ -84,6 +91,12 @@ def find_answer(text: str) -> FinalAnswer | None:
     boxed = _boxed(text) if "\\boxed" in text else None
     if boxed is not None:
         content, end = boxed
+        replaced = "" if end == 0 else correction(text, end)
+        if replaced == "":
+            announced = _announced(text)
+            return announced if end == 0 and announced else FinalAnswer(f"not {content}", "\\boxed")
+        if replaced:
+            return FinalAnswer(replaced, "\\boxed")
         later = _announced(text[end:])
         return later if later and _replaces(later, content) else FinalAnswer(content, "\\boxed")
     return _announced(text)
@@ -93,7 +106,7 @@ def _announced(text: str) -> FinalAnswer | None:
     """Return the final answer in a text without a complete box."""
     content = tagged(text)
     if content is not None:
-        return find_answer(content) or FinalAnswer(content, "<answer>")
+        return find_answer(content) or FinalAnswer(_corrected(content, content), "<answer>")
     mark = text.rfind("####")
     if mark >= 0:
         return FinalAnswer(text[mark:].lstrip("#").strip().partition("\n")[0].strip(), "####")
@@ -102,11 +115,26 @@ def _announced(text: str) -> FinalAnswer | None:
     # A phrase at the very end was cut off before its answer, and "the answer is not 4" gives no
     # answer. Then the phrase before it counts.
     for phrase in reversed(phrases[-_MOST_PHRASES:]):
-        piece = _sentence(text[phrase.end() : phrase.end() + 4 * MAX_CHARS])
+        rest = text[phrase.end() : phrase.end() + 4 * MAX_CHARS]
+        piece = _sentence(rest)
+        if _SUPPOSED.search(text, max(phrase.start() - 40, 0), phrase.start()):
+            if piece and "\n" not in text[phrase.end() :].strip():
+                denied = denied or f"not {piece}"
+            continue
+        piece = _corrected(piece, rest.lstrip())
         if piece and not takes_back(piece):
             return FinalAnswer(piece, "answer is")
         denied = denied or piece
     return FinalAnswer(denied, "answer is") if denied else None
+
+
+def _corrected(piece: str, rest: str) -> str:
+    """Return the answer `piece`, with which `rest` begins, or the value that replaces it: 5 for `4?
+    No, it is 5`."""
+    replaced = correction_within(rest[:400], min(len(piece) + 6, 200))
+    if replaced is None:
+        return piece
+    return replaced or f"not {piece}"
 
 
 def _replaces(later: FinalAnswer, boxed: str) -> bool:
@@ -169,8 +197,8 @@ def _sentence(text: str) -> str:
 
 
 def _boxed(text: str) -> tuple[str, int] | None:
-    """Return the content of the last complete box, and its end. Boxes that commas or "and" join
-    count as one box."""
+    """Return the content of the last complete box, and its end, which is 0 if "not" stands before
+    each box. Boxes that commas or "and" join count as one box."""
     spans: list[tuple[int, int, int]] = []
     stack: list[tuple[bool, int, int]] = []
     for token in _BRACES.finditer(text):
@@ -188,6 +216,10 @@ def _boxed(text: str) -> tuple[str, int] | None:
                 spans.append((start, inside, token.start()))
     if not spans:
         return None
+    stated = [span for span in spans if not is_negated(text, span[0])]
+    if not stated:
+        return text[spans[-1][1] : spans[-1][2]], 0
+    spans = stated
     pieces = [spans[-1]]
     for before, after in zip(reversed(spans[:-1]), reversed(spans), strict=False):
         gap = text[before[2] + 1 : after[0]]

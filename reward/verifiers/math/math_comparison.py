@@ -22,6 +22,7 @@ from reward.verifiers.math.final_answer import MAX_CHARS, FinalAnswer, last_line
 from reward.verifiers.math.math_reference import Kind, Reference
 from reward.verifiers.math.math_text import (
     are_set_and_tuple,
+    is_day,
     is_expression,
     is_time_or_date,
     is_words,
@@ -35,6 +36,7 @@ from reward.verifiers.math.plain_number import (
     read_number,
     same_number,
 )
+from reward.verifiers.math.units import unit_ratio
 from services.contracts.scores import ScoreStatus
 
 
@@ -105,7 +107,7 @@ def compare(gold: Reference, answer: FinalAnswer, params: MathParams) -> ScoreSt
         for other in others:
             if compare(gold, answer._replace(text=other), params) is ScoreStatus.CORRECT:
                 return ScoreStatus.CORRECT
-        if is_bound(whole):
+        if is_bound(whole) or (gold.kind is Kind.NUMBER and is_day(whole)):
             return ScoreStatus.WRONG
     for piece in _pieces(answer):
         status = _compare_piece(gold, piece, params)
@@ -159,6 +161,10 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
         last = piece.rpartition("=")[2]
         number = read_number(last) or read_number(_UNIT_LETTER.sub("", last))
     if gold.number is not None and number is not None:
+        ratio = unit_ratio(piece, gold.text)
+        if ratio is None:
+            return ScoreStatus.WRONG
+        number = number._replace(value=number.value * ratio)
         return _status(same_number(gold.number, number, params.float_rounding))
     if gold.kind is Kind.WORDS and is_words(piece):
         return _status(same_words(gold.text, piece))
@@ -167,6 +173,8 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
         return ScoreStatus.UNPARSABLE
     if gold.kind in (Kind.WORDS, Kind.TEXT):
         return _status(same_text(gold.text, piece))
+    if unit_ratio(piece, gold.text) != 1:
+        return ScoreStatus.WRONG
     if params.strict and are_set_and_tuple(gold.text, piece):
         return ScoreStatus.WRONG
     if params.worked_out and gold.number is not None and not _is_number(given):

@@ -64,6 +64,12 @@ _MONTHS = re.compile(
     r"|aug(?=ust\b|\b)|sep(?=tember\b|t?\b)|oct(?=ober\b|\b)|nov(?=ember\b|\b)|dec(?=ember\b|\b))[a-z]*\.?",
     re.IGNORECASE,
 )
+_YEAR = r"(?:,? \d{4})?"
+_DAY = re.compile(
+    rf"\d{{1,2}}(?:st|nd|rd|th)?\s+(?:of\s+)?{_MONTHS.pattern}{_YEAR}"
+    rf"|{_MONTHS.pattern}\s+\d{{1,2}}(?:st|nd|rd|th)?{_YEAR}",
+    re.IGNORECASE,
+)
 _DATE = re.compile(r"\w+")
 _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
 _LABEL_WORD = re.compile(r"[A-Z][\w.']*|\d[\w:.]*|of|the|at|[ap]\.?m\.?|o'clock|and|")
@@ -214,6 +220,11 @@ def is_time_or_date(text: str) -> bool:
     """Tell whether `text` is a time of day or a date. Read as ratios, 8:15 and 16:30 would be
     equal."""
     return _TIME_OR_DATE.fullmatch(text.strip()) is not None
+
+
+def is_day(text: str) -> bool:
+    """Tell whether `text` is a day of a month: `5 March`, `May 5, 2020`."""
+    return _DAY.fullmatch(_STYLED.sub(r" \1", text).strip(" .*$")) is not None
 
 
 def is_date(text: str) -> bool:

@@ -56,7 +56,9 @@ _HAN_FRACTION = re.compile(r"^(\w{1,10})分之(\w{1,10})(?=\W*$)")
 _DOZEN = re.compile(r"\b(half\s+)?an?\s+dozen\b", re.IGNORECASE)
 _HALF_SCALE = re.compile(rf"\bhalf\s+an?\s+(?={'|'.join(_SCALES)})", re.IGNORECASE)
 # `1 hundred and 5`.
-_HUNDREDS = re.compile(r"(?<![\w.,/^])(\d{1,3}) hundred(?: and)? (\d\d?)(?![\w.,/]*\d)", re.IGNORECASE)
+_HUNDREDS = re.compile(
+    r"(?<![\w.,/^])(\d{1,3}) hundred(?: and)? (\d\d?)(?![\w.,/]*\d)", re.IGNORECASE
+)
 _SCALED = re.compile(
     rf"(?<![\w.,/^])(\d{{1,15}}(?:,\d{{3}})*(?:\.\d{{1,9}})?)[\s-]+({'|'.join(SCALES)})\b",
     re.IGNORECASE,

@@ -64,6 +64,8 @@ _REFUSALS = (
 _REFUSED = re.compile(
     rf"(?i:,? ?\b(?:and|but) )?(?i:(?:{_REFUSALS})"
     rf"(?: (?:be|is|choose|pick|select|the|both|either|options?|choices?)){{0,4}}) ?{_CHOICES}"
+    r"|\b(?i:if|suppose|assume|whether|unless)(?i: that)?(?i: (?:the|our))?(?i: [a-z]{2,12}){0,2}"
+    rf"(?i: (?:is|was|were))? {_CHOICES}"
     rf"|{_CHOICES}(?i: (?:also )?(?:cannot|fails|contradicts|[a-z]{{2,6}}n't)\b"
     r"| (?:is|was|are|were|can|could|must|should|would|does|do|seems?) (?:be |also ){0,2}"
     rf"(?:not|{_WRONG})\b| ?[:?\u2013-]{{1,3}} ?(?:no|{_WRONG})\b)"

@@ -34,6 +34,8 @@ _WINDOWS = {"ideographs": 2, "unspaced": 5, "word": 5}
 """The number of characters that count as a word in a run without spaces."""
 _LONGEST_WORD = 40
 """Letters. A longer run is text without spaces."""
+_REPEATED = re.compile(r"(\w{2,10})\1{3}")
+"""Syllables that occur four times in a row: no word has them."""
 _CODE_AND_MATH = re.compile(
     r"```.*?(?:```|\Z)|\$[^$]*\$|\\\((?:[^\\]|\\(?![()]))*\\\)|\\\[(?:[^\\]|\\(?![\[\]]))*\\\]",
     re.DOTALL,
@@ -201,7 +203,8 @@ def _words(text: str) -> Iterator[str]:
     for run in _RUNS.finditer(text):
         kind, characters = run.lastgroup or "", run.group()
         size = _WINDOWS.get(kind, 1)
-        if kind == "word" and (len(characters) <= _LONGEST_WORD or not characters.isalpha()):
+        is_word = len(characters) <= _LONGEST_WORD and not _REPEATED.search(characters)
+        if kind == "word" and (is_word or not characters.isalpha()):
             size = len(characters)
         for start in range(max(1, len(characters) - size + 1)):
             yield characters[start : start + size]

@@ -227,6 +227,8 @@ SAID_AGAIN = [
         ("नमस्ते दुनिया यह ठीक है", {}, 0.0),
         ("Donaudampfschifffahrtsgesellschaft", {}, 0.0),
         ("1" * 60, {}, 0.0),
+        ("abcabcabcabcabcabc", {}, -0.5),
+        ("hahaha, so bananas", {}, 0.0),
         # No answer: of < think > a b c a b c one of seven trigrams.
         ("<think>a b c a b c", {}, -1 / 7),
         ("a b c a b c</think> fine", {"part": "thinking"}, -0.25),
