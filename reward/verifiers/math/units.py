@@ -70,8 +70,8 @@ def read_unit(text: str) -> Unit | None:
         text = text[1:-1].strip(" .")
     money = _MONEY.match(text)
     if money:
-        kind, factor = _UNITS[money[1]]
-        return Unit((kind,), factor)
+        name, factor = _UNITS[money[1]]
+        return Unit((name,), factor)
     ends = [number.end() for number in _NUMBER_END.finditer(text)]
     measure = _MEASURE.match(text, ends[-1]) if ends else None
     over = _known(measure["over"]) if measure else None
