@@ -116,7 +116,7 @@ _RUN = re.compile(
     r"(?:[\d.,:^!%)\]$\u20ac\u00a3+*/=\u00d7\u00f7\u00b7-]"
     r"|[ \t]+(?=[\d+*/=\u00d7\u00f7\u00b7^(%-])|\((?=\d|-))*"
 )
-# A letter or sign at a number, which is no unit.
+# A letter or sign at a number: a factor, unless it is a sign of a unit.
 _SYMBOL = re.compile(
     r"[\u0080-\u08ff](?<=[^\W\d_])(?![^\W\d_])|_"
     r"|[\u2030\u2070-\u209f\u2100-\u218f\u2200-\u23ff\u27c0-\u2bff]"
