@@ -91,12 +91,12 @@ _IS = (
 _NAMED = rf"(?={_NUMBER}|(?-i:[A-HJ-Z])){_VALUE_LEFT}"
 _REGRET = (
     r"(?:\W{0,3}\b(?:no|nope|wait|hold on|hmm|sorry|oops|correction|scratch that|actually"
-    r"|i (?:made|see) an? (?:\w{1,20} )?(?:error|mistake)"
+    r"|or rather|i meant?|i (?:made|see) an? (?:\w{1,20} )?(?:error|mistake)"
     r"|(?:that|this|it)(?: is|'s| was) (?:wrong|incorrect|false))\b)"
 )
 # The words after a value that replace it: `4? No, it is 5`, `4, but it should be 5`.
 _REPLACED = re.compile(
-    rf"[\s$*)]{{0,4}},?\s?\bbut\b{_REGRET}{{0,2}}\W{{0,3}}{_IS}(?P<but>{_NAMED})"
+    rf"[\s$*)]{{0,4}},?\s?\b(?:but|however|yet)\b{_REGRET}{{0,2}}\W{{0,3}}{_IS}(?P<but>{_NAMED})"
     rf"|\W{{0,3}}{_REGRET}{{1,3}}\W{{1,3}}(?:{_IS}(?P<said>{_NAMED})|(?P<bare>(?={_NUMBER}){_VALUE_LEFT}))",
     re.IGNORECASE,
 )
@@ -105,18 +105,23 @@ _JUDGED = re.compile(
     r"(?:(?:(?:is|was)(?:n't| not)|'s not) (?:(?:the|a|my) )?"
     r"(?:(?:correct|right|final|true|valid|actual)\b(?: (?:answer|solution|value))?"
     r"|(?:answer|solution|value)\b)"
+    r"|(?:cannot|can't) be (?:(?:the )?(?:correct|right|true)|the answer)\b"
     r"|(?:is|was|seems|looks|must be|'s) (?:clearly |obviously )?"
     r"(?:wrong|incorrect|false|invalid|impossible)\b)"
-    r"|\s?\?+\s?(?:no|nope|nein|non|нет)\b(?! doubt)",
+    r"|\s?\?+\s?(?:no|nope|nein|non|нет)\b(?! doubt)|\s?\((?:wrong|incorrect|false)\)",
     re.IGNORECASE,
 )
 _INSTEAD = re.compile(rf"\W{{1,5}}(?:so )?{_IS}(?P<said>{_NAMED})", re.IGNORECASE)
 _NOT_BEFORE = re.compile(
-    rf"(?:\bnot|n't|\b(?:rather than|instead of)|{FOREIGN_NOT})"
+    rf"(?:\bnot|n't|\bcannot|\b(?:wrong|incorrect|false) (?:answer|value)(?: is| was)"
+    rf"|\b(?:rather than|instead of)|{FOREIGN_NOT})"
     r"(?: (?:be|equal(?: to)?|simply))?[\s$*(]{0,4}$",
     re.IGNORECASE,
 )
-_TURNS = re.compile(r",?\s\bbut\b|[.?!,;]|\s[-\u2014]|\s(?=(?:is|was|no|wait)\b)", re.IGNORECASE)
+_TURNS = re.compile(
+    r",?\s\b(?:but|however|yet)\b|[.?!,;]|\s[-\u2014]|\s(?=(?:is|was|no|wait|can't|cannot)\b|\()",
+    re.IGNORECASE,
+)
 _DENIED_LATER = re.compile(
     rf"{_DENIED_AFTER}|\s?\?+\s?(?:no|nope|nein|non|нет)\b(?! doubt)", re.IGNORECASE
 )

@@ -46,7 +46,7 @@ _NOUNS = (
     "|yanıt|jawaban|jawabannya|đáp.án|đáp.số|ответ|відповідь|απάντηση|الجواب|الإجابة|התשובה|پاسخ|उत्तर"
 )
 _VERBS = (
-    "is|are|was|er|es|est|ist|lautet|è|é|este|to|brzmi|je|är|adalah|là|это|равен|равна|είναι"
+    "is|are|was|were|er|es|est|ist|lautet|è|é|este|to|brzmi|je|är|adalah|là|это|равен|равна|είναι"
     "|هو|هي|היא|है"
 )
 _PHRASE = re.compile(
@@ -63,7 +63,7 @@ _PHRASE = re.compile(
 _MOST_PHRASES = 50
 # "If the answer is 4" supposes an answer.
 _SUPPOSED = re.compile(
-    r"\b(?:if|suppose|supposing|assum(?:e|ing)|whether|unless)\s+(?:that\s+)?(?:(?:the|our|my|this)\s+)?"
+    r"\b(?:if|suppose|supposing|assum(?:e|ing)|whether|unless|not\s+(?:true|the\s+case)|doubt)\s+(?:that\s+)?(?:(?:the|our|my|this)\s+)?"
     r"(?:\w{1,12}\s+)?$",
     re.IGNORECASE,
 )
