@@ -63,7 +63,7 @@ _PHRASE = re.compile(
 _MOST_PHRASES = 50
 # "If the answer is 4" supposes an answer.
 _SUPPOSED = re.compile(
-    r"\b(?:if|suppose|supposing|assum(?:e|ing)|whether|unless|not\s+(?:true|the\s+case)|doubt)\s+(?:that\s+)?(?:(?:the|our|my|this)\s+)?"
+    r"\b(?:if|suppose|supposing|assum(?:e|ing)|whether|unless|not\s+(?:true|the\s+case)|I\s+doubt)\s+(?:that\s+)?(?:(?:the|our|my|this)\s+)?"
     r"(?:\w{1,12}\s+)?$",
     re.IGNORECASE,
 )
