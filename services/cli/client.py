@@ -223,9 +223,12 @@ class Gateway:
             ) from None
         except (httpx.ConnectError, httpx.ConnectTimeout):
             named = f", which {self._url_source} names" if self._url_source else ""
+            data = self._settings.data.absolute()
+            gone = self._data_source and not data.is_dir()
+            missing = f". {self._data_source} names {data}, which is no folder" if gone else ""
             raise Away(
                 f"no gateway at {self.url}{named}: start one with `headrace up`, or name another "
-                "with --gateway URL"
+                f"with --gateway URL{missing}"
             ) from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol):
             raise CliError(f"{self.url!r} is not a URL like http://127.0.0.1:8000") from None

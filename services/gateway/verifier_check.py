@@ -117,10 +117,15 @@ async def check_upload(
     deps: Dependencies, record: DatasetRecord, rewards: list[RewardComponent]
 ) -> list[str]:
     """Warnings for the references of a new dataset that these rewards cannot read."""
+    if not rewards:
+        return []
     key, problems = "data.dataset", Problems()
     raw = {"rewards": [reward.model_dump() for reward in rewards]}
     later = "a submission says what is found"
-    warnings, _ = await check_verifiers(deps, raw, {key: record}, problems, later)
+    try:
+        warnings, _ = await check_verifiers(deps, raw, {key: record}, problems, later)
+    except FileNotFoundError:
+        return ["its references were not read: the dataset was deleted meanwhile"]
     return [
         *(message for _, message in problems),
         *(warning.removeprefix(f"{key}: ") for warning in warnings),

@@ -6,7 +6,9 @@ One vLLM serves all runs: they have the same options and the same model files.
 
 import asyncio
 import json
+import os
 import stat
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -59,6 +61,12 @@ def finished(api: Gateway, recipe: str, config: dict[str, Any]) -> dict[str, Any
     return record
 
 
+def paths() -> str:
+    """Where Python finds `opened/sitecustomize.py`, and Headrace."""
+    here = Path(__file__)
+    return f"{here.with_name('opened')}:{here.parents[2]}"
+
+
 @pytest.fixture(scope="module")
 def requests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of vLLM's requests and answers (`recorded_vllm`)."""
@@ -76,12 +84,11 @@ def stack(
     tmp_path_factory: pytest.TempPathFactory, requests: Path, opened: Path
 ) -> Iterator[Stack]:
     data: Path = tmp_path_factory.mktemp("installation")
-    here = Path(__file__)
     recording = {
         "HEADRACE_VLLM_COMMAND": f"{sys.executable} -m tests.e2e.recorded_vllm",
         recorded_vllm.FILE: str(requests),
         "OPENED_FILES_LOG": str(opened),
-        "PYTHONPATH": f"{here.with_name('opened')}:{here.parents[2]}",
+        "PYTHONPATH": paths(),
     }
     with pytest.MonkeyPatch.context() as patch:
         # torch names its own folder in the environment of the tests' process.
@@ -258,12 +265,19 @@ def test_what_is_trained_of_a_session_is_what_vllm_was_asked_and_sampled(
 def test_a_whole_run_reads_no_file_that_another_user_could_have_made(
     api: Gateway, model: str, stack: Stack, opened: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    assert "State: succeeded" in api.text(f"/v1/runs/{model.removeprefix('run:')}/report")
+    run = model.removeprefix("run:")
+    assert "State: succeeded" in api.text(f"/v1/runs/{run}/report")
+    checkpoint = str(stack.data / api.get(f"/v1/runs/{run}")["checkpoint"])
+    recording = os.environ | {"OPENED_FILES_LOG": str(opened), "PYTHONPATH": paths()}
+    for folder in FOLDERS:
+        recording.pop(folder, None)
+    command = [sys.executable, "-m", "services.cli", "chat", checkpoint, "1+2="]
+    subprocess.run(command, env=recording, check=True, capture_output=True, timeout=120)
 
     lines = [line.partition("\t") for line in opened.read_text().splitlines()]
     processes = [what for kind, _, what in lines if kind == "process"]
     parts = ("services.gateway", "-m reward", "-m rollout", "learner", "recorded_vllm",
-             "services.report")  # fmt: skip
+             "services.report", "learner.tools.chat")  # fmt: skip
     for part in parts:
         assert any(part in process for process in processes), part
     # A name that nobody can guess cannot be taken first.

@@ -3,7 +3,6 @@ or to any model folder."""
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from services.cli.models.checkpoints import checkpoint_of, run_with_step
+from services.cli.models.learner_tools import run_tool
 from services.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
 from services.cli.output import FINAL, INTERRUPTED, CliError, err, escape, print_json
 from services.contracts.weights import ADAPTER_CONFIG
@@ -136,13 +136,9 @@ def conversation(prompt: str, options: dict[str, Any], no_template: bool) -> lis
 def _ask_folder(path: Path, options: list[str], prompt: str | None, as_json: bool) -> None:
     """Load a model here, and have it answer."""
     options = [*options, "--json"] if as_json else options
-    command = [sys.executable, "-m", "learner.tools.chat", *options, "--", str(path)]
-    if prompt is not None:
-        command.append(prompt)
+    asked = () if prompt is None else (prompt,)
     try:
-        done = subprocess.run(
-            command, check=False, text=True, stdout=subprocess.PIPE if as_json else None
-        )
+        done = run_tool("chat", *options, "--", str(path), *asked, capture=as_json)
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if as_json and done.returncode == 0:

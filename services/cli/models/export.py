@@ -2,8 +2,6 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +9,7 @@ from typing import Annotated
 import typer
 
 from services.cli.models.checkpoints import checkpoint_of, run_with_step
+from services.cli.models.learner_tools import run_tool
 from services.cli.options import AsJson, Data, GatewayURL, connect, run_and_step
 from services.cli.output import CliError, err, escape, out, print_json
 from services.contracts.weights import ADAPTER_CONFIG
@@ -107,8 +106,7 @@ def _copy(checkpoint: Path, folder: Path) -> None:
 
 def _in_learner(tool: str, *arguments: str) -> str:
     """Run a tool that needs torch. Returns what it says that rounding has lost."""
-    command = [sys.executable, "-m", f"learner.tools.{tool}", *arguments]
-    done = subprocess.run(command, check=False, text=True, stdout=subprocess.PIPE)
+    done = run_tool(tool, *arguments, capture=True)
     if done.returncode != 0:
         raise CliError("nothing was written", code=done.returncode)
     return done.stdout.strip()

@@ -19,10 +19,14 @@ Set = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Override a config key, e.g. optimizer.lr=1e-6 or rewards.0.weight=2. Repeat. Text is "
-        r"taken as typed, but \n is a new line (\\n is a backslash and an n); other values are "
+        r"taken as typed, but \n is a new line (\\n is a backslash and an n, and a LaTeX command "
+        r"such as \neq stays); other values are "
         "YAML. KEY=@FILE reads the value from a file (@@ is a text's own @).",
     ),
 ]
+NEW_LINE = re.compile(
+    r"\\(\\n|n(?!(?:abla|atural|eq?|earrow|eg|exists|i|mid|onumber|ot|otin|u|warrow)(?![A-Za-z])))"
+)
 MOST_BYTES = 1 << 20
 """The largest file that may hold a value. The gateway takes no larger config."""
 
@@ -102,8 +106,9 @@ def file_text(key: str, name: str) -> str:
 
 
 def _with_new_lines(text: str) -> str:
-    r"""`text` with a new line for each `\n`; `\\n` is for the two characters."""
-    return re.sub(r"\\(\\n|n)", lambda match: "\n" if match[1] == "n" else "\\n", text)
+    r"""`text` with a new line for each `\n`; `\\n` is for the two characters, and a LaTeX command
+    that begins with n stays."""
+    return NEW_LINE.sub(lambda match: "\n" if match[1] == "n" else "\\n", text)
 
 
 def _annotations(parts: list[str]) -> list[Any]:

@@ -1,5 +1,5 @@
 """Records what each Python process opens for reading in the folders that all users share, the
-temporary files that it makes there, and the folders of its own user that it deletes. Python imports
+folders that it makes there, and the folders of its own user that it deletes. Python imports
 this module at its start."""
 
 import contextlib
@@ -24,7 +24,7 @@ def opened(event: str, arguments: tuple[Any, ...]) -> None:
         with contextlib.suppress(FileNotFoundError):
             if os.lstat(folder).st_uid == os.getuid():
                 record("deleted", folder)
-    elif event in ("open", "ctypes.dlopen", "os.listdir", "os.scandir"):
+    elif event in ("open", "ctypes.dlopen", "os.listdir", "os.scandir", "os.mkdir"):
         path = arguments[0]
         flags = arguments[2] if event == "open" and len(arguments) > 2 else os.O_RDONLY
         if not isinstance(path, str | bytes | os.PathLike) or not isinstance(flags, int):

@@ -25,14 +25,7 @@ def warnings(events: list[Event]) -> list[str]:
     ("rows", "config", "reason"),
     [
         (
-            [LONG] * 4,
-            {},
-            # Said by the worker, or as the last drop where all rows are gone before it speaks.
-            "dataset row {row}: the prompt has 121 tokens and the context 64 "
-            "(rollout.vllm.max_model_len): no room for an answer",
-        ),
-        (
-            # The five rows that a submission checks come late in the order of this seed.
+            # The rows that can be read come late in the order of this seed.
             [SHORT if row in (0, 49, 99, 149, 199) else UNREADABLE for row in range(200)],
             {"training": {"max_steps": 2, "checkpoint_every": 10, "seed": 376}},
             "no completion can be scored, e.g. dataset row {row}: reference answer 'see page 3 of "
@@ -49,7 +42,7 @@ def warnings(events: list[Event]) -> list[str]:
             "vLLM did not start within rollout.vllm.startup_seconds = 0.05",
         ),
     ],
-    ids=["prompt too long", "bad reference", "markers", "slow vLLM"],
+    ids=["bad reference", "markers", "slow vLLM"],
 )
 def test_a_run_that_cannot_work_fails_with_the_reason(
     installation: Installation,

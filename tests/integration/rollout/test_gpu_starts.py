@@ -91,7 +91,7 @@ async def test_a_vllm_starts_when_the_other_start_on_its_gpu_is_over(
         start = await one.waiting("no other starts on its GPU")
     served = await start
     assert served is not None
-    assert served[0].weights._bytes == 7
+    assert served[0].weights.bytes == 7
     assert one.log.exists()
     await one.serving.stop()
 

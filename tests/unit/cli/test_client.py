@@ -70,6 +70,10 @@ def test_an_error_names_the_stale_variable_that_caused_it(
     with pytest.raises(CliError, match=r"1, which HEADRACE_GATEWAY_URL in the environment names: "):
         Gateway().get("/v1/runs")
 
+    monkeypatch.setenv("HEADRACE_DATA", str(tmp_path / "gone"))
+    with pytest.raises(CliError, match=r"HEADRACE_DATA in .* names .*/gone, which is no folder$"):
+        Gateway().get("/v1/runs")
+
     monkeypatch.setenv("HEADRACE_DATA", str(tmp_path))
     (tmp_path / "api-key").write_text("hr-of-another-gateway\n")
     refused = httpx.MockTransport(lambda request: httpx.Response(401, json={"detail": "no"}))

@@ -55,6 +55,10 @@ def test_a_setting_that_is_not_key_and_value_is_refused_by_name(setting: str) ->
         ("data.template=#### {prompt}", None),
         (r"data.template={prompt}\n\nPut it in \boxed{}.", "{prompt}\n\nPut it in \\boxed{}."),
         (r"data.template={prompt} \\n", r"{prompt} \n"),
+        (
+            r"data.template={prompt}\nWrite \neq, \nabla f and \nu.\nNo \frac.",
+            "{prompt}\nWrite \\neq, \\nabla f and \\nu.\nNo \\frac.",
+        ),
         ("data.template=[{prompt}]", None),
         ("data.template=null", None),
         ("data.system=null", {"system": None}),
