@@ -20,7 +20,7 @@ from tests.unit.reward.scoring import VERIFIERS
     [
         ("math", "\\boxed{" + "-" * 998 + "5}", "5"),
         ("math", "\\boxed{" + "-" * 998 + "x}", "x"),
-        ("countdown", "-" * 998 + "5", {"nums": [5], "target": 5}),
+        ("countdown", "-" * 9998 + "5", {"nums": [5], "target": 5}),
         ("json_schema", "1e400", {"multipleOf": 0.01}),
         ("json_schema", "1e400", {"multipleOf": 3}),
     ],
