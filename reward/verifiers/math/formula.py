@@ -114,6 +114,8 @@ _WORDS_IN_TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textit)\s*\{[^{}]*[A-Za-z
 # A run of signs, or an exponent of 20 digits: no formula has one. The parser takes quadratic time
 # for the run, and SymPy never ends computing the power.
 _ENDLESS = re.compile(r"(?:[-+|!^_]\s?){9}|\^\s?\{?\s?\d{20}")
+# `0x10` is 16 for programs, and no product.
+_HEXADECIMAL = re.compile(r"(?<![\w.])0(?:[xX][0-9a-fA-F]+|[bB][01]+|[oO][0-7]+)(?!\w)")
 _SEVERAL_POINTS = re.compile(r"\d\.\d+\.\d")
 _DROPPED = re.compile(
     r"\d\s*_|\^\s*(?:\{[^{}]*\}|\w)\s*_|'|\\phantom|\\[vh]space|\\vrule"
