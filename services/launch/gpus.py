@@ -11,6 +11,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from services.contracts.wording import counted
 from services.launch.cores import has_accelerator
 from services.launch.options import LaunchError
 from services.runtime.gpus import (
@@ -75,7 +76,7 @@ class GPUPlan:
         trains = f"the learner has {_named(self.learner)}" if self.learner else "none trains"
         scores = f", reward models have {_named(self.reward)}" if self.reward else ""
         raise LaunchError(
-            f"{workers} rollout worker{'s' if workers != 1 else ''}, each with {each} of its own: "
+            f"{counted(workers, 'rollout worker')}, each with {each} of its own: "
             f"of the GPUs here ({_named(self.visible)}) {trains}{scores}, so there is room for "
             f"{room}. Ask for fewer (--rollouts, `headrace scale rollout=N`), or give the learner "
             "fewer (--ranks, HEADRACE_LEARNER_GPUS) or each worker (HEADRACE_GPUS_PER_WORKER), or "

@@ -13,6 +13,7 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from services.contracts.records import RunRecord, WorkerRecord
+from services.contracts.wording import counted
 from services.launch.control import Say
 from services.launch.options import LaunchError, UpOptions
 from services.launch.part import Part
@@ -57,7 +58,7 @@ def require_memory(joining: int, workers: Mapping[str, int], free: int) -> None:
     needed = joining * workers[largest]
     if needed > free:
         raise LaunchError(
-            f"{joining} more worker{'s' if joining > 1 else ''} would need about "
+            f"{counted(joining, 'more worker')} would need about "
             f"{needed / GIB:.1f} GiB ({largest} uses {workers[largest] / GIB:.1f}), and "
             f"{free / GIB:.1f} GiB of memory are free here: ask for fewer, lower "
             "HEADRACE_VLLM_KV_CACHE_GIB, or start workers on another machine"

@@ -63,6 +63,8 @@ _DENIED_AFTER = (
     # "Is not", in Japanese, Korean and Hindi.
     r"|.{0,4}(?:では(?:ない|な[くい]|ありません)|じゃない|아니|아닙|नहीं))"
 )
+# `Is it 4? No.`
+_ANSWERED_NO = r"\s?\?+\s?(?:no|nope|nein|non|нет)\b(?! doubt)"
 BOUNDED = re.compile(
     rf"\W*(?:(?:an?|no|not)\s+)?(?:{_BOUND})\b\W*\d|[^\w\n]*\d[\d,./]*(?<!,)%?(?:\s+[A-Za-z]+)?"
     rf"(?:\s+(?:or|and)\s+(?:{_COMPARED}|above|below|over|under|up)\b"
@@ -108,7 +110,7 @@ _JUDGED = re.compile(
     r"|(?:cannot|can't) be (?:(?:the )?(?:correct|right|true)|the answer)\b"
     r"|(?:is|was|seems|looks|must be|'s) (?:clearly |obviously )?"
     r"(?:wrong|incorrect|false|invalid|impossible)\b)"
-    r"|\s?\?+\s?(?:no|nope|nein|non|нет)\b(?! doubt)|\s?\((?:wrong|incorrect|false)\)",
+    rf"|{_ANSWERED_NO}|\s?\((?:wrong|incorrect|false)\)",
     re.IGNORECASE,
 )
 _INSTEAD = re.compile(rf"\W{{1,5}}(?:so )?{_IS}(?P<said>{_NAMED})", re.IGNORECASE)
@@ -122,9 +124,7 @@ _TURNS = re.compile(
     r",?\s\b(?:but|however|yet)\b|[.?!,;]|\s[-\u2014]|\s(?=(?:is|was|no|wait|can't|cannot)\b|\()",
     re.IGNORECASE,
 )
-_DENIED_LATER = re.compile(
-    rf"{_DENIED_AFTER}|\s?\?+\s?(?:no|nope|nein|non|нет)\b(?! doubt)", re.IGNORECASE
-)
+_DENIED_LATER = re.compile(rf"{_DENIED_AFTER}|{_ANSWERED_NO}", re.IGNORECASE)
 _DENIED = re.compile(
     rf"(?:{TAKEN_BACK.pattern})"
     r"(?: (?:be|é|è|es|est|ist|equal(?: to)?|равен|равна|равно|gleich|igual a))?\.?\s*$",

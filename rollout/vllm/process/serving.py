@@ -19,6 +19,7 @@ from rollout.vllm.process.sleeping import Sleeper
 from services.contracts.config import RLConfig
 from services.contracts.config.vllm import VLLM
 from services.contracts.records import RunRecord, WorkerRecord
+from services.contracts.wording import counted
 from services.runtime.gpu_handover import Handover
 from services.runtime.gpus import Device, installed_device
 from services.runtime.logs import get_logger
@@ -35,8 +36,8 @@ def require_gpus(tensor_parallel_size: int, gpus: int | None) -> None:
     it has; None: unknown."""
     if gpus is not None and tensor_parallel_size > gpus:
         raise ValueError(
-            f"rollout.vllm.tensor_parallel_size {tensor_parallel_size}: this worker has {gpus} "
-            f"GPU{'s' if gpus != 1 else ''}. Set it to {max(1, gpus)}, or start workers with "
+            f"rollout.vllm.tensor_parallel_size {tensor_parallel_size}: this worker has "
+            f"{counted(gpus, 'GPU')}. Set it to {max(1, gpus)}, or start workers with "
             f"HEADRACE_GPUS_PER_WORKER={tensor_parallel_size} on a machine that has as many"
         )
 
