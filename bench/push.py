@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from bench.links import Links, fetched
 from bench.runner import BenchFailed, BenchPart, BenchResults, Figures
-from learner.publishing.delta_chain import LONGEST, SHARE
+from learner.publishing.delta_files import LONGEST, SHARE
 from learner.publishing.mirror import Mirror
 from rollout.vllm.weights.staging import patched, whole
 from services.runtime import logs
@@ -177,7 +177,7 @@ def spread(size: float, hosts: int, alone: bool = False) -> Figures:
 
 
 def late(size: float, delta: float) -> Figures:
-    """One host that comes later, to an anchor and the longest chain of deltas."""
+    """One host that comes later, to an anchor and as many deltas as it may have."""
     links = Links(LINK, LINK)
     having = [f"host-{n}" for n in range(HOSTS)]
     files = [int(size), *[int(delta)] * min(LONGEST, int(SHARE * size / delta))]
@@ -214,7 +214,7 @@ def spreads(model: str, bytes_per_change: Mapping[float, float]) -> BenchPart:
         if share == USUAL:
             name = f"delta of {share:.1%}, 56 hosts, each from the gateway"
             sides[name] = partial(spread, delta, WORKERS, alone=True)
-            sides["late host: anchor and longest chain"] = partial(late, 2 * count, delta)
+            sides["late host: anchor and all its deltas"] = partial(late, 2 * count, delta)
     return BenchPart(f"spread, {model}", sides, sides_as_rows=True)
 
 

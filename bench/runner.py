@@ -150,7 +150,8 @@ class BenchResults:
                 self._values.setdefault((part, side, name), []).extend(map(float, values))
 
     def _compare(self, part: BenchPart) -> None:
-        """Note each figure in which two sides must agree and do not."""
+        """Record as failed each figure of `part.agree` in which a side differs too much from the
+        first side."""
         for figure, most in part.agree.items():
             found = {side: self.value(part.name, side, figure) for side in part.sides}
             known = {side: value for side, value in found.items() if value is not None}

@@ -29,13 +29,13 @@ def passes(error: BaseException, is_new: bool = False) -> bool:
     run has trained no step. Such a run fails at once if the hub is away, so its user soon knows."""
     if isinstance(error, PeerFailed):
         return error.passes_when_new if is_new else error.passes
-    chain = list(_chain(error))
-    if any(map(_passes, chain)):
+    causes = list(_causes(error))
+    if any(map(_passes, causes)):
         return True
-    return not is_new and any(map(_hub_away, chain)) and not any(map(_hub_has_said, chain))
+    return not is_new and any(map(_hub_away, causes)) and not any(map(_hub_answered, causes))
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _causes(error: BaseException) -> Iterator[BaseException]:
     """Yield `error` and its causes, innermost last."""
     cause: BaseException | None = error
     while cause is not None:
@@ -59,7 +59,7 @@ def _hub_away(error: BaseException) -> bool:
     return client or isinstance(error, HfHubHTTPError | LocalEntryNotFoundError)
 
 
-def _hub_has_said(error: BaseException) -> bool:
+def _hub_answered(error: BaseException) -> bool:
     """Whether the hub gave an answer that will not change, or is switched off (offline mode)."""
     if isinstance(error, HfHubHTTPError):
         return error.response.status_code != 429 and error.response.status_code < 500

@@ -24,7 +24,7 @@ HOST_LOAD_EVERY = 10
 
 
 class Heartbeat:
-    """The heartbeats of one rollout process."""
+    """Sends the heartbeats of one rollout process."""
 
     def __init__(self, settings: RolloutSettings, store: Store, record: WorkerRecord) -> None:
         self._settings, self._store, self._record = settings, store, record

@@ -1,5 +1,7 @@
-"""Staleness: the versions between a token's sampling and its training. Pure.
+"""Staleness, the versions between a token's sampling and its training, and its bound. Pure.
 
+The bound is `rollout.max_staleness`. `lease.lua` applies it before sampling (admission), with the
+versions that are still to come; `batches_left` applies it to the groups that have been sampled.
 Versions form a tree: every start of a learner opens a new lineage at the version that it resumed
 from. Staleness is counted along the tree: back to the fork, then forward.
 """
@@ -45,3 +47,8 @@ class Ancestry:
         fork = min((began for _, began in self.lineages[place + 1 :]), default=u)
         shared = min(u, fork)
         return (u - shared) + (version - shared)
+
+    def batches_left(self, oldest: str, version: int, max_staleness: int) -> int:
+        """Return how many batches after the one trained at `version` can still train a group whose
+        oldest token is of version `oldest`. Below 0 the group is too stale."""
+        return max_staleness - self.staleness(oldest, version)

@@ -74,7 +74,8 @@ class BatchSelection:
 
     def stale(self, ancestry: Ancestry, version: int) -> list[WaitingGroup]:
         """Remove and return the groups that are too stale for the batch trained at `version`."""
-        old = [g for g in self.waiting.values() if self._batches_left(g, ancestry, version) < 0]
+        left = self._batches_left(ancestry, version)
+        old = [group for group in self.waiting.values() if left[group.position] < 0]
         for group in old:
             # Requeueing also deletes the entry from the stream.
             del self.waiting[group.position], self.seen[group.entry]
@@ -102,7 +103,7 @@ class BatchSelection:
         if not self.enough:
             return None
 
-        left = {g.position: self._batches_left(g, ancestry, version) for g in self.waiting.values()}
+        left = self._batches_left(ancestry, version)
         chosen = sorted(self.waiting.values(), key=lambda g: (left[g.position], g.position))
         chosen = chosen[: self.batch]
         if left[chosen[0].position] < 0:
@@ -115,10 +116,10 @@ class BatchSelection:
         self.planned([group.entry for group in chosen], step)
         return chosen
 
-    def _batches_left(self, group: WaitingGroup, ancestry: Ancestry, version: int) -> int:
-        """Return how many batches after the one trained at `version` can still train the group.
-        Below 0 the group is too stale: this is the staleness bound (`rollout.max_staleness`)."""
-        return self.max_staleness - ancestry.staleness(group.oldest, version)
+    def _batches_left(self, ancestry: Ancestry, version: int) -> dict[int, int]:
+        """Return `Ancestry.batches_left` of each waiting group, by position."""
+        limit = self.max_staleness
+        return {p: ancestry.batches_left(g.oldest, version, limit) for p, g in self.waiting.items()}
 
     def _crowded(self, youngest: int, due: Counter[int]) -> bool:
         """Whether the groups in flight need more places in the next batches than there are, so that

@@ -83,7 +83,7 @@ class OtherRank:
 
 
 class Disk:
-    """Writes of one run. Safe for several threads."""
+    """Retries writes of one run while the disk refuses them. Safe for several threads."""
 
     def __init__(self, root: Path, status: DiskStatus, stop: threading.Event) -> None:
         """`root`: the data volume; `stop`: set if this process should end."""

@@ -14,7 +14,7 @@ PIECE = 16 << 20
 
 
 class HostCopies:
-    """Copies from one device. For one thread."""
+    """Copies tensors of one device to the host. One thread may use it."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"

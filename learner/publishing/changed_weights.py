@@ -20,8 +20,8 @@ from learner.slices import first_row, local
 
 MOST = 1 / 16
 """Share of changed weights above which a version is published whole. A delta takes 3.2 bytes per
-change, and a chain may hold only one such delta (`chain.SHARE`). This also bounds the memory of
-changes until they are on the host: 6 bytes each."""
+change, and only one such delta may follow a whole version (`delta_files.SHARE`). This also
+bounds the memory of changes until they are on the host: 6 bytes each."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ Changes = dict[str, list[Slice]]
 
 
 class PublishedWeights:
-    """This rank's weights in the last published version."""
+    """Keeps this rank's weights of the last published version, and finds which have changed."""
 
     def __init__(self, loaded: LoadedModel, ranks: Ranks, sharded: bool) -> None:
         self._model, self._ranks, self._sharded = loaded.model, ranks, sharded

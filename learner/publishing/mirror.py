@@ -17,7 +17,7 @@ from services.weights import DeltaWriter, in_threads, tensor_checksum
 
 
 class Mirror:
-    """The newest published weights of one model."""
+    """Keeps the newest published weights of one model, and computes the delta to the next ones."""
 
     def __init__(self, tensors: dict[str, torch.Tensor]) -> None:
         """`tensors`: bfloat16, by the names of a model folder. The mirror owns them from now on."""

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from learner.model.loading.folder_names import Change
 from learner.persist.background import Background
 from learner.persist.disk_retry import Disk
-from learner.publishing.delta_chain import DeltaChain
+from learner.publishing.delta_files import DeltaFiles
 from learner.publishing.mirror import Mirror
 from learner.publishing.versions import Version
 from learner.store.run_store import RunStore
@@ -86,7 +86,7 @@ class Publisher(Background[Version | Again]):
         self._lineage, self._deletes = lineages[-1], {*lineages}
         self._mirrors, self._evaluated = mirrors, evaluated
         self._mirror: Mirror | None = None
-        self._chain = DeltaChain()
+        self._files = DeltaFiles()
         self._newest: WeightManifest | None = None
         self._checksums: dict[str, str] | None = None
         """Checksums of the newest version's tensors, if it came as a host copy."""
@@ -126,7 +126,7 @@ class Publisher(Background[Version | Again]):
     def distrusted(self, workers: Sequence[WorkerRecord]) -> bool:
         """Whether a worker reports that it cannot load a file of the newest version. The next
         version is then whole."""
-        names = [Path(file.name).name for file in self._chain.files]
+        names = [Path(file.name).name for file in self._files.files]
         errors = [worker.error for worker in workers if worker.error]
         return any(name in error for error in errors for name in names)
 
@@ -165,7 +165,7 @@ class Publisher(Background[Version | Again]):
         self._store.publish(manifest)
         self._newest = manifest
         self._kept = (*self._kept, manifest)[-KEPT_VERSIONS:]
-        self.pushed = Pushed(manifest.files[-1].bytes, self._chain.files[0].bytes, changed)
+        self.pushed = Pushed(manifest.files[-1].bytes, self._files.files[0].bytes, changed)
         self._delete_old()
 
     def _changed(
@@ -180,11 +180,11 @@ class Publisher(Background[Version | Again]):
         self._checksums = None
         version = self._proved_alike(version, delta.changed == 0)
         share = delta.changed / max(1, mirror.weights)
-        if self.distrusted(workers) or not self._chain.takes(number, delta.bytes):
+        if self.distrusted(workers) or not self._files.takes(number, delta.bytes):
             return self._whole(replace(version, tensors=mirror.tensors)), share
         name, more = delta_name(self._run, number, self._lineage), _metadata(version)
         file = self._written(name, delta.bytes, lambda path: delta.write(path, more))
-        self._chain.add(number, file)
+        self._files.add(number, file)
         return self._manifest(version, "delta", len(mirror.tensors)), share
 
     def _proved_alike(self, version: Version, unchanged: bool) -> Version:
@@ -200,7 +200,7 @@ class Publisher(Background[Version | Again]):
         size = sum(tensor.nbytes for tensor in tensors.values())
         metadata = {"format": "pt", **_metadata(version)}
         file = self._written(name, size, lambda path: save_file(tensors, path, metadata=metadata))
-        self._chain.begin(version.number, file)
+        self._files.begin(version.number, file)
         return self._manifest(version, version.kind, len(tensors))
 
     def _written(self, name: str, size: int, write: Callable[[Path], None]) -> WeightFile:
@@ -221,7 +221,7 @@ class Publisher(Background[Version | Again]):
             version=version.number,
             lineage=self._lineage,
             kind=kind,
-            files=self._chain.files,
+            files=self._files.files,
             tensors=tensors,
             model=f"runs/{self._run}/model",
             created=version.created,

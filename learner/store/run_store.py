@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class RunStore:
-    """One run. Safe for several threads."""
+    """Reads and changes one run in the store. Safe for several threads."""
 
     def __init__(self, thread: StoreThread, record: RunRecord) -> None:
         self.run = record.id

@@ -72,7 +72,7 @@ def _execute() -> int:
 
 
 class RankForkServer:
-    """The server's state: the running ranks, and the supervisor's socket."""
+    """Forks ranks on the supervisor's requests, and reports their ends."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control

@@ -41,7 +41,7 @@ class ProgramEnding(NamedTuple):
 
 
 class RunningProgram:
-    """One program, known by the first process of its namespaces."""
+    """Measures and ends one program. The pidfd of its first process stands for the program."""
 
     def __init__(
         self,

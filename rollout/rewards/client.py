@@ -56,7 +56,7 @@ class ScoringRefused(ValueError):
 
 
 class RewardClient:
-    """`POST /v1/score`, `/v1/teachers` and `/v1/python` at `url`."""
+    """Calls `/v1/score`, `/v1/teachers` and `/v1/python` of the reward service at `url`."""
 
     def __init__(
         self,

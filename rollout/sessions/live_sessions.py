@@ -20,10 +20,10 @@ from rollout.aio import retry
 from rollout.rewards.combine import earned_score
 from rollout.sessions.session_completions import completion, shared_prompt, unplayed
 from rollout.vllm.client.connection import VLLMUnavailable
+from rollout.work.dropped_tasks import TRIES
 from rollout.work.failure_limit import MAX_ROWS, RunCannotWork
 from rollout.work.group import Sampled
 from rollout.work.hand_in import HandIn
-from rollout.work.leases import TRIES
 from rollout.work.run_work import RunWork
 from services.contracts.sessions import session_of
 from services.contracts.weights import WeightManifest
@@ -48,7 +48,7 @@ class _Untrainable(ValueError):
 
 
 class LiveSessionTasks:
-    """The sessions of one run with `data.source: sessions`."""
+    """Leases and completes the live sessions of one run (`data.source: sessions`)."""
 
     def __init__(self, work: RunWork) -> None:
         self._work, self._context, self._store = work, work.context, work.store

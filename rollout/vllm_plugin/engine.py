@@ -32,7 +32,7 @@ from rollout.vllm_plugin.weight_file import (
     WEIGHTS_MIXED,
     Tensors,
     UnusableFile,
-    check_chain,
+    check_delta_files,
     check_tensors,
     read_tensors,
     some,
@@ -159,7 +159,7 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
             whole = Path(update_info.whole)
             check_tensors(whole, read_tensors(whole), tensors)
         elif update_info.deltas:
-            check_chain(Path(update_info.path), [Path(delta) for delta in update_info.deltas])
+            check_delta_files(Path(update_info.path), [Path(delta) for delta in update_info.deltas])
         if not update_info.patch or not self._live or not patchable(self.model):
             return None
         patch = Path(update_info.patch)

@@ -86,7 +86,7 @@ def stream(path: Path, deltas: Sequence[Path] = ()) -> "Iterator[tuple[str, torc
             yield name, file.get_tensor(name)
 
 
-def check_chain(path: Path, deltas: Sequence[Path]) -> None:
+def check_delta_files(path: Path, deltas: Sequence[Path]) -> None:
     """Raise UnusableFile unless `deltas` follow each other and the whole file `path`. Reads no
     weight."""
     with ExitStack() as stack:

@@ -15,11 +15,10 @@ from structlog.contextvars import bind_contextvars
 from rollout.run_events import RunEvents
 from rollout.tools import ToolsAway
 from rollout.vllm.client.connection import VLLMUnavailable
-from rollout.vllm.client.policy_client import PastDeadline
 from rollout.vllm.client.progress import Rate
-from rollout.vllm.model_files import PromptTooLong
+from rollout.work.dropped_tasks import kind_of
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
-from rollout.work.group import SampleRequest, VerifierBroke, sample_and_score
+from rollout.work.group import SampleRequest, sample_and_score
 from rollout.work.hand_in import HandIn
 from rollout.work.leases import Leases
 from rollout.work.long_prompts import cut_event
@@ -47,40 +46,6 @@ class WorkStatus:
     rate: Rate = field(default_factory=Rate)
     admission_wait: float = 0.0
     error: str = ""
-
-
-@dataclass(frozen=True)
-class TaskFailure:
-    error: type[Exception]
-    cause: str
-    summary: str
-    """The run's reason if every task fails like this; an example is appended."""
-    event: str = ""
-    """The event that is added at the first failure of this kind."""
-
-
-FAILURES = (
-    TaskFailure(
-        PromptTooLong,
-        "too_long",
-        "every prompt tried is too long",
-        "a row is dropped, as is any other like it (data.long_prompts cut would shorten it)",
-    ),
-    TaskFailure(
-        VerifierBroke,
-        "verifier_error",
-        "no completion can be scored",
-        "a group without a single score is sampled again, and dropped in the end",
-    ),
-    TaskFailure(
-        PastDeadline,
-        "too_slow",
-        "no group is finished in time (rollout.straggler_deadline)",
-        "a prompt is sampled again",
-    ),
-    # Refused requests, damaged files, a broken episode.
-    TaskFailure(Exception, "refused", "nothing can be sampled and scored"),
-)
 
 
 class GroupTasks:
@@ -175,11 +140,11 @@ class GroupTasks:
             self._look()
             await self._leases.release([attempt])
             return
-        kind = next(kind for kind in FAILURES if isinstance(error, kind.error))
+        kind = kind_of(error)
         detail = str(error)
         if not detail.startswith("dataset row"):
             detail = f"{row}: {detail}"
-        if isinstance(error, PromptTooLong):
+        if kind.drops:
             await self._leases.drop(attempt, kind.cause, detail)
         else:
             await self._leases.release([attempt], kind.cause, detail)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Concatenate, ParamSpec, TypeVar
 
 from rollout.aio import retry
+from rollout.work.dropped_tasks import TRIES
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import HeldTask
 from services.runtime.logs import get_logger
@@ -26,8 +27,6 @@ log = get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-TRIES = 3
-"""Failures of one kind after which a task is dropped instead of released."""
 SPACE_SECONDS = 1.0
 """Seconds until a group that did not fit in Redis is sent again."""
 
@@ -153,7 +152,7 @@ class Leases:
 
     async def release(self, attempts: list[str], cause: str = "", detail: str = "") -> None:
         """Release the tasks, so that other workers can lease them. With a `cause`, a task that
-        failed TRIES times is dropped."""
+        failed TRIES times is dropped (`dropped_tasks`)."""
         for attempt in attempts:
             if held := self._held.get(attempt):
                 held.ending = True

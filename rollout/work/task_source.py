@@ -10,7 +10,7 @@ from services.contracts.records import WorkerRecord
 
 
 class TaskSource:
-    """See WorkSource."""
+    """Takes tasks of the run's datasets (see WorkSource)."""
 
     def __init__(self, work: RunWork, evaluator: Evaluator) -> None:
         self._work, self._context, self._leases = work, work.context, work.leases

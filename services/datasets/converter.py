@@ -46,7 +46,7 @@ SMALL_BYTES = 1 << 16
 """Text up to this size is converted without a child."""
 
 
-async def import_apart(
+async def import_in_child(
     root: Path,
     files: Sequence[SourceFile],
     name: str,
@@ -54,10 +54,11 @@ async def import_apart(
     mapping: ColumnMapping | KnownFile,
     quota: int,
 ) -> Imported:
-    """Convert `files` into the first segment of the dataset `name` under `root`.
+    """Convert `files` into the first segment of the dataset `name` under `root`, in a child process
+    unless they are small texts.
 
-    `quota`: bytes that the rows may take at most. Raises DatasetError, and OSError for a full disk,
-    and then leaves no file; so it does when it is cancelled, and the child ends at once.
+    `quota`: the most bytes of the rows. Raises DatasetError, and OSError if the disk is full. An
+    import that fails or is cancelled leaves no file, and its child ends at once.
     """
     size = size_of(files)
     if size <= SMALL_BYTES and all(_is_text(one, format) for one in files):

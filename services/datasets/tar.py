@@ -1,6 +1,7 @@
-"""A tar of JSON files, as MATH comes: one row of each .json file, and of each line of .jsonl files.
+"""Read a tar of JSON files, such as the tar of MATH. Each .json file is a row, and so is each line
+of a .jsonl file.
 
-Read as a stream: nothing is unpacked to the disk.
+The tar is read as a stream: nothing is unpacked to the disk.
 """
 
 import tarfile

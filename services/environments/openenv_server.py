@@ -22,7 +22,7 @@ TOOL_ACTIONS = ("Action", "CallToolAction", "ListToolsAction")
 
 
 class OpenEnvEnvironment(ServerEnvironment):
-    """Plays all episodes of one server."""
+    """Plays the episodes of one OpenEnv server."""
 
     def __init__(self, url: str, turns: int) -> None:
         """Raises NoEnvironment if `url` is invalid, or the library is missing."""

@@ -32,7 +32,7 @@ class ServerEnvironment:
 
 
 class SteppedEnvironment(ServerEnvironment):
-    """Plays all episodes of one server."""
+    """Plays the episodes of one server that is asked step by step."""
 
     async def play(self, group: Mapping[str, Any], session: Mapping[str, Any]) -> PlayedEpisode:
         game = _SteppedGame(self._http, self._url, group, session["id"])

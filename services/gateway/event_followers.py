@@ -31,7 +31,7 @@ log = get_logger(__name__)
 
 
 class Followers:
-    """All followers of this process."""
+    """Serves the events of runs to all clients of this process that follow them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -270,7 +270,8 @@ def _nearby(path: str, root: Path) -> str | None:
 
 
 def check_tokenizer(models: Models) -> Problems:
-    """A problem for a policy whose folder holds no tokenizer. An adapter's may be its base's."""
+    """Return a problem if the policy's folder has no tokenizer. The folder of an adapter needs
+    none: its base model may have it."""
     folder = models.tokenizer
     if folder is None or (folder / ADAPTER_CONFIG).is_file():
         return []

@@ -118,7 +118,7 @@ async def ask_check(
 
 
 class ReferenceChecks:
-    """All checks of one gateway."""
+    """Checks reference answers of datasets for one gateway, and keeps the reports."""
 
     def __init__(self, settings: Settings, http: httpx.AsyncClient, store: Store) -> None:
         self._settings, self._http, self._store = settings, http, store
@@ -128,9 +128,9 @@ class ReferenceChecks:
         self._tellers: set[asyncio.Task[None]] = set()
 
     async def check(self, record: DatasetRecord, use: Use, keep: bool) -> ReferenceCheck:
-        """The check of all rows of `record`: one that goes on, or was done before, or a new one.
-        `keep`: whether its report holds for later submissions too. Raises NotChecked if there are
-        too many checks."""
+        """Return the check of all rows of `record`: the check that is running, the kept report of
+        an earlier check, or a new check. `keep`: whether its report holds for later submissions
+        too. Raises NotChecked if there are too many checks."""
         segments = [segment.xxh3 for segment in record.segments]
         key = _key(record, use)
         going_on = self._checks.get(key)

@@ -65,7 +65,7 @@ class Waits(Enum):
 
 
 class Connections:
-    """All connections of one server."""
+    """Knows all connections of one server, and closes those that are overdue or too many."""
 
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits

@@ -79,7 +79,7 @@ def shared_cores(part: Part, running: Sequence[Part]) -> str:
 
 
 class Scaling:
-    """The number of rollout workers of one `headrace up`."""
+    """Adds and removes rollout workers of one `headrace up`, as `headrace scale` asks."""
 
     def __init__(self, options: UpOptions, plan: Plan, supervisor: Supervisor) -> None:
         self._options = options

@@ -61,7 +61,7 @@ class FailedStart(Exception):
 
 
 class SupervisedPart:
-    """A part with its process. Used from one event loop."""
+    """Starts one part's process, and starts it again when it ends. Used from one event loop."""
 
     def __init__(self, part: Part, file: LogFile, rules: Rules) -> None:
         self.part = part
@@ -71,7 +71,7 @@ class SupervisedPart:
         """Set: whatever ends is not started again."""
         self.file = file
         self.task: asyncio.Task[str | None] | None = None
-        """Keeps it running; its result says why the part was given up, None if it was not."""
+        """Keeps the part running. Its result is the reason why the part was given up, or None."""
         self._rules = rules
         self._marker = {**rules.marker, PART: part.name}
         self._process: asyncio.subprocess.Process | None = None
@@ -84,7 +84,7 @@ class SupervisedPart:
         return process.pid if process is not None and process.returncode is None else None
 
     def begin(self) -> asyncio.Task[str | None]:
-        """Start it, and keep it running; returns at once."""
+        """Start the part, and keep it running. Returns at once."""
         self.task = asyncio.create_task(self._supervise(), name=f"supervise {self.part.name}")
         return self.task
 

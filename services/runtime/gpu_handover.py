@@ -18,7 +18,7 @@ POLL_SECONDS = 0.05
 
 
 class Handover:
-    """One process's access to one GPU."""
+    """Takes one GPU for this process, and leaves it to others."""
 
     def __init__(self, folder: Path, gpu: str) -> None:
         """`folder` is shared by learner and worker; `gpu` is the GPU's UUID."""

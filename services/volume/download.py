@@ -172,7 +172,7 @@ async def download_parts(
 
 
 class _Parts:
-    """The requests for the parts of one file."""
+    """Requests the missing parts of one file from other hosts and the gateway."""
 
     def __init__(
         self,

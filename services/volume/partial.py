@@ -27,7 +27,7 @@ def parts_path(path: Path) -> Path:
 
 
 class Partial:
-    """The download of `file` to `path`. Open it with `opened`."""
+    """An unfinished download of `file` to `path`. Open it with `opened`."""
 
     def __init__(self, path: Path, file: WeightFile) -> None:
         self._path, self._file = path, file

@@ -110,13 +110,13 @@ async def test_deltas_are_quantised_like_whole_files(
     await policy.weights.load(versions.full(3))
     third = await scores(policy)
     await policy.weights.load(versions.delta("delta"))
-    by_chain = await scores(policy)
+    by_deltas = await scores(policy)
     await policy.weights.load(versions.full(2))
     by_file = await scores(policy)
     await policy.weights.load(versions.full(1))
 
     assert np.array_equal(by_delta, by_file)
-    assert np.array_equal(by_chain, by_file)
+    assert np.array_equal(by_deltas, by_file)
     assert np.array_equal(await scores(policy), first)
     assert np.abs(first - by_file).mean() > 0.001
     assert np.abs(first - third).mean() > 0.1

@@ -24,7 +24,7 @@ from services.datasets import (
     Imported,
     SourceFile,
     converter,
-    import_apart,
+    import_in_child,
 )
 from services.datasets.row_checks import MAX_ROW_BYTES
 from tests.integration.gateway.servers import GatewayProcess
@@ -41,7 +41,7 @@ def converted_apart(root: Path, content: bytes, filename: str) -> Imported:
     with tempfile.TemporaryFile() as file:
         file.write(content)
         files = [SourceFile(file, filename)]
-        return asyncio.run(import_apart(root, files, "hostile", None, ColumnMapping(), QUOTA))
+        return asyncio.run(import_in_child(root, files, "hostile", None, ColumnMapping(), QUOTA))
 
 
 @pytest.fixture
@@ -228,7 +228,7 @@ async def test_a_conversion_ends_with_its_client(
         file.write(content)
         files = [SourceFile(file, "slow.jsonl.gz")]
         work = asyncio.create_task(
-            import_apart(tmp_path, files, "slow", None, ColumnMapping(), QUOTA)
+            import_in_child(tmp_path, files, "slow", None, ColumnMapping(), QUOTA)
         )
         await started.wait()
         children = _children(os.getpid()) - others

@@ -29,7 +29,7 @@ class AttentionPiece:
 
 
 class Places:
-    """Tokens of a row, in any order, possibly repeated."""
+    """Places in a row, in any order, possibly repeated. They read and write entries of a tensor."""
 
     def __init__(self, index: torch.Tensor, device: torch.device) -> None:
         """`index`: [m] places, on the host."""

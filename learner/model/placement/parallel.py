@@ -1,9 +1,9 @@
 """Split the training of a model over ranks: each rank holds the whole model (DDP), or a slice of
 every weight (FSDP).
 
-A sharded weight is a DTensor. Rank r holds the r-th part of its rows, and the root module gathers
-the rest for the length of a pass. Optimizers update the slices. All ranks must make every pass of a
-sharded model together, with or without gradient: a rank that skips a pass deadlocks the others.
+A sharded weight is a DTensor: rank r holds the r-th part of its rows. A pass gathers the weights of
+one block at a time from all ranks. Optimizers update the slices. All ranks must make every pass of
+a sharded model together, with or without gradient: a rank that skips a pass deadlocks the others.
 """
 
 from collections.abc import Callable

@@ -63,7 +63,7 @@ class WeightUpdate:
 
 
 class WeightLoader:
-    """The weights of the server behind `connection`."""
+    """Loads weights into the server behind `connection`, and lets the server sleep."""
 
     def __init__(self, connection: VLLMConnection, several: bool = False) -> None:
         """`several`: whether several processes of the server hold the weights."""

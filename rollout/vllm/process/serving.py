@@ -53,7 +53,7 @@ def leaves_room(run: RunRecord, share: float | None, sleeps: bool) -> bool:
 
 
 class Serving:
-    """At most one server at a time, with its client."""
+    """Starts and stops this worker's vLLM server. There is at most one server at a time."""
 
     def __init__(self, settings: RolloutSettings, record: WorkerRecord, store: Store) -> None:
         self._settings = settings

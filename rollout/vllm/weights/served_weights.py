@@ -33,7 +33,7 @@ LOADS = 3
 
 
 class ServedWeights:
-    """The weights that the server behind `loader` serves."""
+    """Loads versions into one server, and knows which version the server was proven to serve."""
 
     def __init__(
         self,

@@ -3,8 +3,9 @@ page cache (just written), so that the pause only copies.
 
 vLLM's CPU engine multiplies by packed copies of its weights and packs whole layers, so it gets the
 whole version. So does an engine that quantises layers, shuffles weights of experts, or derives
-others from them. Any other engine gets the changed values and their positions, if it serves a
-version in the chain. A staged file is used once: a second load reads the chain itself.
+others from them. Any other engine gets the changed values and their positions, if it serves the
+anchor or a version of one of the deltas. A staged file is used once: a second load reads the
+version's own files.
 """
 
 import math

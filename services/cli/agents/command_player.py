@@ -43,7 +43,7 @@ class Ended:
 
 
 class CommandPlayer:
-    """A command for each session (`players.Player`)."""
+    """Runs a command for each session (see `players.Player`)."""
 
     def __init__(self, command: list[str], limit: float, reward: str) -> None:
         """`reward`: as of `reward_of`. Raises CliError without such a program."""

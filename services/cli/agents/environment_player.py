@@ -1,4 +1,4 @@
-"""Plays sessions with an environment in place of a command: all in one event loop."""
+"""Plays sessions with an environment instead of a command, all in one event loop."""
 
 import asyncio
 import threading
@@ -21,10 +21,10 @@ from services.environments.playing import (
 
 
 class EnvironmentPlayer:
-    """A player of `headrace agents` (`players.Player`)."""
+    """Plays each session with the environment (see `players.Player`)."""
 
     def __init__(self, environment: Environment, limit: float, verifier: bool) -> None:
-        """`verifier`: the run's verifiers say what a session has earned."""
+        """`verifier`: whether the run's verifiers, not the environment, reward a session."""
         self._environment, self._limit, self._verifier = environment, limit, verifier
         self._loop = asyncio.new_event_loop()
 

@@ -40,8 +40,8 @@ class Player(Protocol):
     def play(
         self, group: dict[str, Any], session: dict[str, Any], stop: threading.Event
     ) -> tuple["Ended", dict[str, Any] | None]:
-        """How it went, and what it has earned (None: the run's verifiers say it). Ends early when
-        `stop` is set."""
+        """Play one session. Return how it ended and its reward (None: the run's verifiers reward
+        it). Ends early when `stop` is set."""
 
 
 class Players:

@@ -38,8 +38,9 @@ class Conversation:
 
 
 def conversations(prompt: int, length: int, branches: Sequence[Branch]) -> list[Conversation]:
-    """The conversations of a completion of `length` tokens after a prompt of `prompt`, which
-    together have each of its tokens. Raises ValueError if `branches` do not fit."""
+    """Split a completion into the conversations that the policy has seen. `prompt` and `length`
+    count the tokens of the prompt and of the completion. Each token of the completion is `new` in
+    exactly one conversation. Raises ValueError if `branches` do not fit."""
     starts = [0, *(branch.start for branch in branches)]
     ends = [*starts[1:], length]
     for previous, branch in zip(starts, branches, strict=False):

@@ -64,7 +64,7 @@ def sources(components: Sequence[Component], rows: Sequence[int], share: float) 
 
 
 class Mixture:
-    """The order of the rows of several datasets, without end."""
+    """The endless order in which a run takes rows of several datasets."""
 
     def __init__(self, sources: Sequence[Source], seed: int) -> None:
         self.sources, self._seed = list(sources), seed

@@ -22,7 +22,7 @@ from services.datasets import (
     Imported,
     KnownFile,
     SourceFile,
-    import_apart,
+    import_in_child,
     known_file,
 )
 from services.datasets.shards import stem_of_shard
@@ -158,7 +158,7 @@ async def upload(
 
     async def convert() -> Imported:
         async with IMPORTS:
-            return await import_apart(deps.volume.root, files, chosen, format, columns, quota)
+            return await import_in_child(deps.volume.root, files, chosen, format, columns, quota)
 
     while True:
         if (imported := await while_connected(client, convert())) is None:

@@ -1,25 +1,19 @@
-"""`/v1/keys`: API keys besides the first; `/v1/session`: the page's cookie."""
+"""`/v1/keys`: API keys besides the first."""
 
 import secrets
 import time
 from http import HTTPStatus
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.records import ApiKeyRecord
-from services.gateway.authentication import (
-    LOGIN_SECONDS,
-    SESSION_SECONDS,
-    cookie_name,
-    session_token,
-)
 from services.gateway.dependencies import Deps
-from services.http import Problem, host_of, responses
+from services.http import Problem, responses
 from services.recovery.copies import keep_copy
 from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked
-from services.runtime.api_key import bearer, digest, new_key
+from services.runtime.api_key import digest, new_key
 from services.runtime.logs import get_logger
 
 router = APIRouter(tags=["keys"])
@@ -47,19 +41,6 @@ class KeyList(BaseModel):
     """Keys that are accepted besides the first, oldest first."""
 
     keys: list[ApiKeyRecord] = Field(description="Their names; never the keys.")
-
-
-class Session(BaseModel):
-    """The page's request for a session."""
-
-    key: str = Field(min_length=1, max_length=1000, description="An API key, or a login token.")
-
-
-class Login(BaseModel):
-    """The key that a browser logs in with."""
-
-    token: str = Field(description="To be opened as `/#login=TOKEN`.")
-    seconds: int = Field(description="How long it works, once.")
 
 
 @router.post("/v1/keys", status_code=HTTPStatus.CREATED, summary="Make an API key")
@@ -99,53 +80,3 @@ async def revoke(deps: Deps, id: Annotated[str, Path(description="Its id.")]) ->
     await keep_copy(mark_revoked, deps.volume.root, digests)
     await deps.store.api_keys.remove(digests)
     log.info("API key revoked", id=id)
-
-
-@router.post("/v1/session", status_code=HTTPStatus.NO_CONTENT, include_in_schema=False)
-async def enter(deps: Deps, request: Request, response: Response, session: Session) -> None:
-    """Begin a session for a key, or for the token of a login link, and set its cookie, which no
-    script can read."""
-    token = await deps.keyring.begin_session(session.key.strip())
-    if token is None:
-        raise Problem(
-            HTTPStatus.UNAUTHORIZED,
-            "this gateway does not know this API key; a login link works once, for an hour",
-        )
-    _, port = host_of(request.headers)
-    # The browser may use TLS that a proxy ends: the origin shows it.
-    origin = request.headers.get("origin", "")
-    secure = request.url.scheme == "https" or origin.startswith("https://")
-    response.set_cookie(
-        cookie_name(port, secure),
-        token,
-        max_age=SESSION_SECONDS,
-        httponly=True,
-        samesite="strict",
-        secure=secure,
-    )
-    log.info("session begun")
-
-
-@router.delete("/v1/session", status_code=HTTPStatus.NO_CONTENT, include_in_schema=False)
-async def leave(deps: Deps, request: Request, response: Response) -> None:
-    """End the session and delete its cookie."""
-    _, port = host_of(request.headers)
-    if (token := session_token(request.headers, port, request.url.scheme)) is not None:
-        await deps.keyring.end_session(token)
-        log.info("session ended")
-    for secure in (False, True):
-        response.delete_cookie(
-            cookie_name(port, secure), httponly=True, samesite="strict", secure=secure
-        )
-
-
-@router.post("/v1/login", summary="Make a login link")
-async def login(deps: Deps, request: Request) -> Login:
-    """A token that begins one session of the page, within an hour: open `/#login=TOKEN` in a
-    browser. The request must carry the key itself."""
-    key = bearer(request.headers.get("authorization", ""))
-    if key is None:
-        raise Problem(
-            HTTPStatus.FORBIDDEN, "a login link is made with a key, not with the page's session"
-        )
-    return Login(token=await deps.keyring.login_token(key), seconds=LOGIN_SECONDS)

@@ -304,7 +304,7 @@ async def _again(
 
 
 async def _row(deps: Deps, dataset: str, row: int) -> Row:
-    """A row of a run's dataset. Raises Problem 409 if it was deleted."""
+    """A row of a run's dataset. Raises Problem 409 if the dataset was deleted."""
     record = await deps.store.datasets.find(dataset)
     if record is None:
         raise Problem(HTTPStatus.CONFLICT, f"there is no dataset {dataset!r}")

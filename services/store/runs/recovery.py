@@ -10,7 +10,7 @@ from services.store.scripts import StorePart
 
 
 class Recovery(StorePart):
-    """Calls of recovery about runs."""
+    """Reads and repairs runs whose commits Redis has lost."""
 
     async def cursor(self, run: str) -> tuple[TaskPosition, int] | None:
         """Return a run's next task and the rows of its dataset; None for a run that does not

@@ -112,7 +112,7 @@ async def test_a_learner_killed_while_it_makes_a_checkpoint_trains_each_task_onc
     assert successor.wait() == 0
 
 
-async def test_a_learner_killed_while_it_publishes_leaves_whole_versions_and_chains_of_one_lineage(
+async def test_a_learner_killed_while_it_publishes_leaves_whole_versions_and_deltas_of_one_lineage(
     place: Place, store: Store
 ) -> None:
     model = {"path": "run:first", "dtype": "bfloat16"}

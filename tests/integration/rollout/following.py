@@ -78,7 +78,7 @@ class Learner:
 
 
 @dataclass
-class Chain:
+class DeltaLearner:
     """Publishes versions of bfloat16 weights: one whole, then deltas."""
 
     learner: Learner

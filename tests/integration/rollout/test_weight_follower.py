@@ -15,7 +15,7 @@ from services.contracts.weights import WeightManifest
 from services.launch import Stack, UpOptions
 from services.runtime.tasks import end
 from services.volume import Volume
-from tests.integration.rollout.following import Chain, Learner, Scene, following
+from tests.integration.rollout.following import DeltaLearner, Learner, Scene, following
 from tests.integration.store.scene import RUN
 from tests.served import live_version
 
@@ -321,60 +321,60 @@ async def test_a_prefix_cache_that_outlives_an_update_is_found(
 
 
 async def test_a_version_of_several_files_is_loaded_from_all_of_them(scene: Scene) -> None:
-    chain = Chain(scene.learner)
-    await chain.publish()
+    deltas = DeltaLearner(scene.learner)
+    await deltas.publish()
     scene.follow()
     await scene.until_live(0)
     for version in (1, 2):
-        await chain.publish()
+        await deltas.publish()
         await scene.until_live(version)
-    names = [file.name for file in chain.files]
+    names = [file.name for file in deltas.files]
     assert scene.told[-1] == names
     assert scene.follower.files == names
     assert await live_version(scene.policy.socket) == "aaa:2"
 
 
 async def test_a_worker_that_starts_late_loads_a_whole_version_and_its_deltas(scene: Scene) -> None:
-    chain = Chain(scene.learner)
+    deltas = DeltaLearner(scene.learner)
     for _ in range(4):
-        await chain.publish()
+        await deltas.publish()
     scene.follow()
     await scene.until_live(3)
-    assert scene.told == [[file.name for file in chain.files]]
+    assert scene.told == [[file.name for file in deltas.files]]
     assert scene.follower.healthy
 
 
 @pytest.mark.parametrize("file", [0, 1])
-async def test_a_damaged_file_of_a_chain_is_not_loaded_and_named_until_a_new_chain_begins(
+async def test_a_damaged_delta_file_is_not_loaded_and_named_until_a_whole_version_comes(
     scene: Scene, file: int
 ) -> None:
-    chain = Chain(scene.learner)
+    deltas = DeltaLearner(scene.learner)
     for _ in range(2):
-        await chain.publish()
+        await deltas.publish()
     scene.follow()
     await scene.until_live(1)
-    content = bytearray(chain.path(file).read_bytes())
+    content = bytearray(deltas.path(file).read_bytes())
     content[-1] ^= 4
-    chain.path(file).write_bytes(content)
-    await chain.publish()
+    deltas.path(file).write_bytes(content)
+    await deltas.publish()
     await scene.until(lambda: not scene.follower.healthy)
-    assert f"{chain.path(file).name} has checksum" in scene.follower.error
+    assert f"{deltas.path(file).name} has checksum" in scene.follower.error
     assert await live_version(scene.policy.socket) == "aaa:1"
 
-    await chain.publish(whole=True)
+    await deltas.publish(whole=True)
 
     await scene.until_live(3)
     await scene.until(lambda: scene.follower.healthy)
 
 
 async def test_deltas_of_another_whole_version_are_refused(scene: Scene) -> None:
-    chain = Chain(scene.learner)
-    await chain.publish()
+    deltas = DeltaLearner(scene.learner)
+    await deltas.publish()
     scene.follow()
     await scene.until_live(0)
     # Both files match the manifest, but do not belong together.
-    chain.weights["w"][1, 1] = 9
-    await chain.publish()
+    deltas.weights["w"][1, 1] = 9
+    await deltas.publish()
     await scene.until(lambda: not scene.follower.healthy)
     assert "w of version aaa:1 is wrong" in scene.follower.error
     assert await live_version(scene.policy.socket) == "aaa:0"

@@ -14,7 +14,7 @@ from learner.model.loading.models import LoadedModel
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.optim.optimizers import Optimizers
-from learner.publishing import delta_chain
+from learner.publishing import delta_files
 from learner.publishing.publisher import Again, Publisher
 from learner.publishing.versions import Versions, host_weights
 from services.contracts.canary import Canary, packed
@@ -114,7 +114,7 @@ def check_equal(found: dict[str, torch.Tensor], loaded: LoadedModel) -> None:
 @pytest.fixture
 def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Run]:
     """A run of a tiny model, whose deltas may be as large as the model."""
-    monkeypatch.setattr(delta_chain, "SHARE", 10.0)
+    monkeypatch.setattr(delta_files, "SHARE", 10.0)
     run = Run(tmp_path, half(tiny_model()))
     yield run
     run.publisher.close()
@@ -181,14 +181,14 @@ def test_other_weights_are_always_published_whole(tmp_path: Path, kind: str) -> 
     assert not run.publisher.can_repeat
 
 
-def test_a_chain_ends_when_its_deltas_are_18_percent_of_its_anchor(
+def test_a_whole_version_follows_deltas_of_18_percent_of_their_anchor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tmp_path, half(make_model(BROAD, 0)))
     run.publish()
     for _ in range(8):
         run.change(share=0.02)
-    monkeypatch.setattr(delta_chain, "LONGEST", 1)
+    monkeypatch.setattr(delta_files, "LONGEST", 1)
     for _ in range(4):
         run.change(share=0.0)
     run.publisher.close()
@@ -221,7 +221,7 @@ def test_files_stay_while_a_new_version_or_a_worker_needs_them(tiny: Run) -> Non
     assert again.files == ["v000004-b.safetensors"]
 
 
-def test_a_new_learner_begins_a_chain_of_its_own(tiny: Run) -> None:
+def test_a_new_learner_publishes_an_anchor_of_its_own(tiny: Run) -> None:
     tiny.publish()
     tiny.change()
     again = Run(tiny.root, tiny.loaded, lineage="b", version=0)
@@ -229,7 +229,7 @@ def test_a_new_learner_begins_a_chain_of_its_own(tiny: Run) -> None:
     again.publisher.close()
 
 
-def test_a_damaged_chain_is_made_whole_by_publishing_its_version_again(tiny: Run) -> None:
+def test_a_version_with_a_damaged_delta_is_published_again_whole(tiny: Run) -> None:
     tiny.publish()
     assert not tiny.publisher.damage()
     for _ in range(2):
@@ -251,7 +251,7 @@ def test_a_damaged_chain_is_made_whole_by_publishing_its_version_again(tiny: Run
     check_equal(read_version(tiny.root, after), tiny.loaded)
 
 
-def test_a_worker_that_cannot_load_a_file_of_the_chain_gets_a_whole_version(tiny: Run) -> None:
+def test_a_worker_that_cannot_load_a_delta_file_gets_a_whole_version(tiny: Run) -> None:
     tiny.publish()
     tiny.change()
     worker = WorkerRecord(id="w", pool="p", host="h", pid=1, state="unhealthy")

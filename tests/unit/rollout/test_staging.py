@@ -77,7 +77,7 @@ def test_a_server_on_a_gpu_gets_the_changes_from_its_version(
         assert sorted(file.keys()) == ["positions/0/b", "values/0/b"]
 
 
-def test_a_server_without_a_version_of_the_chain_loads_the_whole_chain(
+def test_a_server_without_the_anchor_or_a_delta_loads_all_files(
     tmp_path: Path, update: WeightUpdate
 ) -> None:
     for live in (None, "none", "b:1", "a:3"):
@@ -120,7 +120,7 @@ def test_whole_files_and_adapters_need_no_staging(tmp_path: Path) -> None:
 def test_a_patch_is_not_staged_for_a_model_that_vllm_cannot_patch(
     tmp_path: Path, config: dict[str, Any], whole: bool
 ) -> None:
-    """The pause would be spent on the chain itself."""
+    """The pause would be spent on reading the files."""
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert only_whole(tmp_path) is whole
 

@@ -1,21 +1,22 @@
-"""The chain of deltas: an anchor, which is a whole version, then deltas until they are too large.
+"""The files of the newest version: an anchor, which is a whole version, then deltas until they are
+too large.
 
-A worker that has no version yet reads the whole chain, so a chain must not be much larger than a
-whole version. Each chain begins at a version of its own lineage: an earlier learner's last version
+A worker that has no version yet reads all of these files, so they must not be much larger than a
+whole version. The anchor is a version of this learner's lineage: an earlier learner's last version
 may be later than the checkpoint at which this learner starts.
 """
 
 from services.contracts.weights import WeightFile
 
 SHARE = 0.18
-"""Largest size of a chain's deltas, as a share of its anchor. With this share a host that starts
+"""Largest size of all deltas, as a share of their anchor. With this share a host that starts
 late has all of them in less than 1.2 times the time of an anchor (`bench.push`)."""
 LONGEST = 64
-"""Most deltas of a chain. Each costs a reader a request, and a manifest 130 bytes."""
+"""Most deltas after an anchor. Each costs a reader a request, and a manifest 130 bytes."""
 
 
-class DeltaChain:
-    """The files that lead to the newest version."""
+class DeltaFiles:
+    """Decides whether the next version may be a delta, and lists the files of the newest."""
 
     def __init__(self) -> None:
         self.files: list[WeightFile] = []
@@ -29,7 +30,7 @@ class DeltaChain:
         return size + sum(delta.bytes for delta in deltas) <= SHARE * anchor.bytes
 
     def begin(self, version: int, anchor: WeightFile) -> None:
-        """Begin the chain with `version`, which is whole."""
+        """Begin again with `version`, which is whole."""
         self.files, self._version = [anchor], version
 
     def add(self, version: int, delta: WeightFile) -> None:
