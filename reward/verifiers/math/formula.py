@@ -111,9 +111,8 @@ _MOST_EQUATIONS = 12
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 # The parser reads these and drops them.
 _WORDS_IN_TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textit)\s*\{[^{}]*[A-Za-z]{2}[^{}]*\}"
-# A run of signs, or an exponent of 20 digits: no formula has one. The parser takes quadratic time
-# for the run, and SymPy never ends computing the power.
-_ENDLESS = re.compile(r"(?:[-+|!^_]\s?){9}|\^\s?\{?\s?\d{20}")
+# The parser takes quadratic time for a run of signs, and for ever for `1e99999999`.
+_ENDLESS = re.compile(r"(?:[-+|!^_]\s?){9}|\d[eE][-+]?\d{5}")
 # `0x10` is 16 for programs, and no product.
 _HEXADECIMAL = re.compile(r"(?<![\w.])0(?:[xX][0-9a-fA-F]+|[bB][01]+|[oO][0-7]+)(?!\w)")
 _SEVERAL_POINTS = re.compile(r"\d\.\d+\.\d")

@@ -44,6 +44,7 @@ from sympy.logic.boolalg import Boolean
 
 from reward.verifiers.math.final_answer import too_deep
 from reward.verifiers.math.formula import has_degrees, readings
+from reward.verifiers.math.formula_size import is_endless
 from reward.verifiers.math.plain_number import close
 
 # The library warns once per process that its timeouts are off, and logs what it could not parse.
@@ -65,13 +66,16 @@ def read_expressions(text: str) -> list[Any]:
 
 
 def _read(latex: str) -> Any:
+    """Return the value of `latex`. Return None if the parser fails, or SymPy could not compute the
+    value."""
     try:
-        return latex2sympy(
+        value = latex2sympy(
             latex,
             is_real=not grader.should_treat_as_complex(latex),
             convert_degrees=has_degrees(latex),
             normalization_config=None,
         )
+        return None if is_endless(value) else value
     except Exception:  # The parser raises bare exceptions, and SymPy exceptions of any kind.
         return None
 

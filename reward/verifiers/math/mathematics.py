@@ -57,7 +57,8 @@ class MathVerifier(Verifier[MathParams]):
 
     def check_reference(self, item: Item, params: MathParams) -> None:
         """Implements `Verifier.check_reference`. It also compares each expression with a number:
-        some expressions (`9^{9^9}`) can be read, and only hang when SymPy computes them."""
+        SymPy reads some expressions (`\\sum_{k=1}^{10^7} \\sqrt k`), and never ends computing
+        them."""
         from reward.verifiers.math.math_expressions import read_expressions
 
         if params.strictness == "math_verify":

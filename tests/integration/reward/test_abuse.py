@@ -37,6 +37,7 @@ ANSWERS = {
     "division by zero": "\\boxed{\\frac{1}{0}}",
     "integral": "\\boxed{\\int_0^\\infty e^{-x^2} \\sin(x^x) dx}",
     "sum": "\\boxed{\\sum_{n=1}^{10^{12}} \\frac{1}{n^n}}",
+    "sum of roots": "\\boxed{\\sum_{k=1}^{10^{7}} \\sqrt{k}}",
     "set": "\\boxed{\\{" + ",".join(map(str, range(1000))) + "\\}}",
     "unknowns": "\\boxed{" + "+".join(f"x_{{{n}}}" for n in range(300)) + "}",
     "power of a sum": "\\boxed{(a+b+c+d+e)^{500}}",
@@ -82,7 +83,7 @@ async def test_quick_items_are_scored_while_abusive_ones_run(client: httpx.Async
             "answer": "5",
             "params": {"timeout": 0.5},
         }
-        for name in ("tower", "python tower", "factorials", "sum")
+        for name in ("integral", "sum", "sum of roots", "roots")
     ]
 
     results, *_ = await asyncio.gather(score(client, *fine), *(score(client, p) for p in poison))

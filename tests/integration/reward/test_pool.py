@@ -15,8 +15,8 @@ import pytest
 from services.runtime.api_key import authorization
 from tests.integration.reward.conftest import KEY, Service, alive, until
 
-# SymPy works on it for ever, in one long call of C code.
-POISON = "\\boxed{9^{9^{9}}}"
+# SymPy adds its terms for minutes.
+POISON = "\\boxed{\\sum_{k=1}^{10^{7}} \\sqrt{k}}"
 
 
 def math(number: int, completion: str, answer: str = "5", **params: Any) -> dict[str, Any]:
