@@ -48,8 +48,8 @@ from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import BPETokenizer, PretrainedModel, ScratchModel
 from services.contracts.config.objective.critic import Critic as CriticConfig
 from services.contracts.config.objective.supervised import DPO
-from services.contracts.model_paths import CRITIC as CRITIC_PATH
-from services.contracts.model_paths import REFERENCE, TEACHER, path_at
+from services.contracts.config_keys import CRITIC as CRITIC_PATH
+from services.contracts.config_keys import REFERENCE, TEACHER, text_at
 from services.contracts.records import RunRecord
 from services.contracts.rows.rendering import use_template
 from services.estimate.inputs import Model, known_workers
@@ -229,7 +229,7 @@ def find_scorers(config: RLConfig, environment: RunEnvironment) -> Scorers:
     raw = config.model_dump()
 
     def path_of(key: str) -> str | None:
-        path = path_at(raw, key)
+        path = text_at(raw, key)
         if path is None:
             return None
         return environment.store.model_path(path, environment.volume, key)

@@ -33,7 +33,7 @@ from services.contracts.config.objective.copies import (
     RefreshReference,
 )
 from services.contracts.config.objective.terms import NoKL
-from services.contracts.model_paths import REFERENCE, TEACHER
+from services.contracts.config_keys import REFERENCE, TEACHER
 from services.models.vocabulary import vocabulary_difference
 
 Copied = Literal["reference", "lagged", "teacher"]

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from services.contracts.model_paths import MODEL_PATHS, path_at, with_path
+from services.contracts.config_keys import MODEL_PATHS, text_at, with_value
 from services.contracts.preview import Rendering
 from services.contracts.records import RunState, RunSummary
 
@@ -138,14 +138,14 @@ def referred(path: Any) -> tuple[str, str] | None:
 
 def references(config: dict[str, Any]) -> dict[str, str]:
     """The models of a config that earlier steps make: by key, what stands there."""
-    paths = {key: path_at(config, key) for key in MODEL_PATHS}
+    paths = {key: text_at(config, key) for key in MODEL_PATHS}
     return {key: path for key, path in paths.items() if path and referred(path)}
 
 
 def with_paths(config: dict[str, Any], paths: dict[str, str]) -> dict[str, Any]:
     """The config with other values of the keys that `references` names."""
     for key, path in paths.items():
-        config = with_path(config, key, path)
+        config = with_value(config, key, path)
     return config
 
 

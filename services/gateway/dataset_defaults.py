@@ -7,10 +7,11 @@ from typing import Any
 
 from recipes import merged
 from services.contracts.config.data import PromptOptions
-from services.contracts.records import DatasetDefaults
+from services.contracts.config_keys import value_at, with_value
 from services.gateway.dataset_check import Datasets
 
-OWN = ("template", "rewards")
+Options = dict[str, Any]
+"""A template and rewards."""
 
 
 def with_defaults(
@@ -20,119 +21,66 @@ def with_defaults(
     submitted: dict[str, Any] | None = None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
     """`raw` with the template and the rewards of its datasets, and by key the name of the dataset
-    that has set it.
+    that has set it. Raises ConfigError for a place that the dataset's rewards do not have.
 
     `submitted`: what the submission itself says, over a recipe; None: all of `raw`. `previous`: the
     config that a resumed run goes on with. Its datasets are asked and scored as they were, also if
     that run is older than what they bring. A supervised run takes the template of its dataset,
     unless it mixes several."""
-    data = raw.get("data")
-    if not isinstance(data, dict):
-        return raw, {}
-    trained = [dataset.defaults for key, dataset in datasets.items() if key.startswith("data.")]
-    if previous is not None:
-        datasets = {
-            key: record for key, record in datasets.items() if _at(previous, key) != _at(raw, key)
-        }
-    if submitted is None or not _at(submitted, "data.dataset"):
+    if not value_at(submitted, "data.dataset"):
         # A recipe that names its dataset has chosen how that is asked and scored.
         submitted = raw
-    before = raw
-    defaults = _own(datasets, "data")
-    if raw.get("type", "rl") != "rl":
-        if defaults and not data.get("mix") and _at(submitted, "data.template") is None:
-            raw = {**raw, "data": {**data, "template": defaults["template"]}}
-        return raw, _sources(before, raw, datasets)
-    if isinstance(mix := data.get("mix"), list):
-        by_part = [_own(datasets, f"data.mix.{i}") for i in range(len(mix))]
-        data = {**data, "mix": [_filled(part, by_part[i]) for i, part in enumerate(mix)]}
-        raw = {**raw, "data": data}
-    if defaults and _at(submitted, "data.template") is None:
-        raw = {**raw, "data": {**data, "template": defaults["template"]}}
-    rewards = submitted.get("rewards")
-    if defaults and rewards is None:
-        raw = {**raw, "rewards": defaults["rewards"]}
-    elif defaults and isinstance(rewards, dict):
+    brought = _brought(raw, datasets, previous)
+    settings, sources = dict[str, Any](), dict[str, str]()
+    for section, options in brought.items():
+        for name, value in options.items():
+            is_run = section == "data"
+            key = "rewards" if is_run and name == "rewards" else f"{section}.{name}"
+            if value_at(submitted, key) is None if is_run else _is_open(raw, section, name):
+                settings[key] = value
+                if value_at(raw, key) != value:
+                    sources[key] = datasets[f"{section}.dataset"].name
+    rewards = value_at(submitted, "rewards")
+    if isinstance(rewards, dict) and "rewards" in brought.get("data", {}):
         # Places of a list, which is the dataset's.
-        raw = {**raw, **merged({"rewards": defaults["rewards"]}, {"rewards": rewards})}
-    raw = _with_held_out(raw, datasets, trained)
-    return raw, _sources(before, raw, datasets)
+        settings |= merged({"rewards": brought["data"]["rewards"]}, {"rewards": rewards})
+    whole = raw
+    for key, value in settings.items():
+        whole = with_value(whole, key, value)
+    if "evaluation" in brought:
+        # The options filled into `evaluation` belong to its dataset: the others take the run's.
+        template = value_at(whole, "data.template") or PromptOptions().template
+        run: Options = {"template": template, "rewards": value_at(whole, "rewards")}
+        for section in (key.removesuffix(".dataset") for key in datasets):
+            if section.startswith("evaluation.more.") and section not in brought:
+                for name in (name for name in run if _is_open(raw, section, name)):
+                    whole = with_value(whole, f"{section}.{name}", run[name])
+    return whole, sources
 
 
-def _sources(before: dict[str, Any], after: dict[str, Any], datasets: Datasets) -> dict[str, str]:
-    """The names of the datasets that have set keys of `after`, by these keys."""
-    sources = {}
-    for key, record in datasets.items():
-        section = key.removesuffix(".dataset")
-        defaults = _own(datasets, section)
-        for name in defaults:
-            path = name if (section, name) == ("data", "rewards") else f"{section}.{name}"
-            if _at(before, path) != _at(after, path) == defaults[name]:
-                sources[path] = record.name
-    return sources
+def _is_open(raw: dict[str, Any], section: str, name: str) -> bool:
+    """Whether a section leaves an option open. `evaluation` decides for its further sets, too."""
+    inherited = ["evaluation"] if section.startswith("evaluation.") else []
+    return all(value_at(raw, f"{key}.{name}") is None for key in (section, *inherited))
 
 
-def _with_held_out(
-    raw: dict[str, Any], datasets: Datasets, trained: list[DatasetDefaults | None]
-) -> dict[str, Any]:
-    """`raw` with those of its held-out datasets. Where the run trains on rows with the same ones,
-    it has chosen for itself how they are asked, and evaluates them so."""
-    evaluation = raw.get("evaluation")
-    if not isinstance(evaluation, dict):
-        return raw
-
-    def defaults_of(key: str) -> dict[str, Any]:
-        record = datasets.get(f"{key}.dataset")
-        return {} if record and record.defaults in trained else _own(datasets, key)
-
-    # The keys that the section itself names hold for `more`, too.
-    free = [name for name in OWN if evaluation.get(name) is None]
-    first = defaults_of("evaluation")
-    if isinstance(more := evaluation.get("more"), list):
-        # The keys filled into `evaluation` belong to its dataset, so `more` takes the run's.
-        run = {
-            "template": (raw.get("data") or {}).get("template") or PromptOptions().template,
-            "rewards": raw.get("rewards"),
-        }
-        others = [
-            defaults_of(f"evaluation.more.{i}") or (run if first else {}) for i in range(len(more))
-        ]
-        more = [_filled(part, others[i], free) for i, part in enumerate(more)]
-        evaluation = {**evaluation, "more": more}
-    return {**raw, "evaluation": _filled(evaluation, first, free)}
-
-
-def _own(datasets: Datasets, key: str) -> dict[str, Any]:
-    """Return the defaults that the dataset of a section brings."""
-    record = datasets.get(f"{key}.dataset")
-    defaults: DatasetDefaults | None = record.defaults if record else None
-    if defaults is None:
+def _brought(
+    raw: dict[str, Any], datasets: Datasets, previous: dict[str, Any] | None
+) -> dict[str, Options]:
+    """The options that datasets bring, by the sections that name them."""
+    trained = [dataset.defaults for key, dataset in datasets.items() if key.startswith("data.")]
+    brought: dict[str, Options] = {}
+    for key, dataset in datasets.items():
+        is_kept = previous is not None and value_at(previous, key) == value_at(raw, key)
+        # A run asks rows that it also trains on as it does in training.
+        is_trained = key.startswith("evaluation.") and dataset.defaults in trained
+        if dataset.defaults is not None and not (is_kept or is_trained):
+            brought[key.removesuffix(".dataset")] = {
+                "template": dataset.defaults.template,
+                "rewards": [reward.model_dump() for reward in dataset.defaults.rewards],
+            }
+    if raw.get("type", "rl") == "rl":
+        return brought
+    if "data" not in brought or value_at(raw, "data.mix"):
         return {}
-    return {
-        "template": defaults.template,
-        "rewards": [reward.model_dump() for reward in defaults.rewards],
-    }
-
-
-def _filled(section: Any, defaults: dict[str, Any], names: list[str] | None = None) -> Any:
-    """`section` with those of `defaults` that it leaves out."""
-    if not isinstance(section, dict):
-        return section
-    missing = {
-        name: value
-        for name, value in defaults.items()
-        if section.get(name) is None
-        and value is not None
-        and name in (OWN if names is None else names)
-    }
-    return {**section, **missing}
-
-
-def _at(config: Any, key: str) -> Any:
-    """Return the value at a key path such as `data.mix.0.dataset`; None if the path is missing."""
-    for part in key.split("."):
-        if isinstance(config, list) and part.isdecimal() and int(part) < len(config):
-            config = config[int(part)]
-        else:
-            config = config.get(part) if isinstance(config, dict) else None
-    return config
+    return {"data": {"template": brought["data"]["template"]}}

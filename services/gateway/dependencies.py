@@ -1,15 +1,16 @@
 """Dependencies of routes: the store, the data volume, and the run or dataset of a request."""
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 
 import httpx
 from fastapi import Depends, Path, Request
 
 from services.contracts.chains import ChainRecord
+from services.contracts.config_keys import dataset_names
 from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
 from services.gateway.authentication import Keyring
@@ -192,25 +193,14 @@ DatasetDep = Annotated[DatasetRecord, Depends(_dataset)]
 async def users_of(deps: Dependencies, record: DatasetRecord) -> list[str]:
     """List the unfinished runs and chains that read `record` for training or evaluation."""
     names = {record.id, record.name}
-    runs = [run for run in await deps.store.runs.live() if names & {*datasets_of(run.config)}]
+    live = await deps.store.runs.live()
+    runs = [run for run in live if names & {*dataset_names(run.config).values()}]
     chains = [
         chain
         for chain in await open_chains(deps)
-        if any(names & {*datasets_of(step.config)} for step in chain.steps[chain.at :])
+        if any(names & {*dataset_names(step.config).values()} for step in chain.steps[chain.at :])
     ]
     return [
         *(f"{run.name} ({run.id}, {run.state})" for run in runs),
         *(f"{chain.name} ({chain.id}, {chain.state})" for chain in chains),
     ]
-
-
-def datasets_of(config: dict[str, Any]) -> Iterator[str]:
-    """The datasets that a run's config names."""
-    for part in ("data", "evaluation"):
-        section = config.get(part) or {}
-        more = [*(section.get("mix") or []), *(section.get("more") or [])]
-        mix = [part.get("dataset") for part in more if isinstance(part, dict)]
-        yield from (name for name in (section.get("dataset"), *mix) if isinstance(name, str))
-    for dataset in (config.get("validation") or {}).get("datasets") or []:
-        # Configs of before have the name alone.
-        yield dataset["dataset"] if isinstance(dataset, dict) else dataset

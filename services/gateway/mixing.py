@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel, Field
 
 from services.contracts.config import RLConfig, SFTConfig
-from services.contracts.config.base import keys_of
 from services.contracts.config.data import Data, numbered
+from services.contracts.config_keys import keys_of
 from services.contracts.records import RunRecord
 from services.contracts.rows.mixture import Source, prompt_mixture, sources
 from services.gateway.dataset_check import Datasets

@@ -12,16 +12,16 @@ from services.contracts.chains import STEP, referred
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.lora import BESIDE_EXPERTS
 from services.contracts.config.trust import asks_for_trust
-from services.contracts.experts import expert_count
-from services.contracts.model_paths import (
+from services.contracts.config_keys import (
     CRITIC,
     MODEL_PATHS,
     POLICY,
     REFERENCE,
     TEACHER,
-    path_at,
-    with_path,
+    text_at,
+    with_value,
 )
+from services.contracts.experts import expert_count
 from services.contracts.nearest import did_you_mean
 from services.contracts.records import RunRecord
 from services.contracts.weights import ADAPTER_CONFIG
@@ -86,13 +86,13 @@ async def check_models(
     named: dict[str, Path | None] = {}
     warnings: list[str] = []
     for key in MODEL_PATHS:
-        path = path_at(raw, key)
+        path = text_at(raw, key)
         folders[key] = None
         if path:
             path, folders[key], named[key] = await _checked(
                 deps, path, key, problems, warnings, steps, old.get(key)
             )
-            raw = raw if path is None else with_path(raw, key, path)
+            raw = raw if path is None else with_value(raw, key, path)
     policy = folders[POLICY]
     for key in (TEACHER, REFERENCE):
         if policy is not None and (other := folders[key]) is not None:
@@ -131,8 +131,8 @@ def _goes_on_from(deps: Dependencies, previous: RunRecord | None) -> dict[str, C
     if not folder.is_dir():
         return {}
     return {
-        POLICY: Checkpointed(path_at(previous.config, POLICY), folder),
-        CRITIC: Checkpointed(path_at(previous.config, CRITIC), None),
+        POLICY: Checkpointed(text_at(previous.config, POLICY), folder),
+        CRITIC: Checkpointed(text_at(previous.config, CRITIC), None),
     }
 
 

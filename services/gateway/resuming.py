@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 
 import anyio.to_thread
 
-from services.contracts.config import ConfigError, parse_config
+from services.contracts.config import ConfigError, RLConfig, SFTConfig, parse_config
+from services.contracts.config_keys import value_at
 from services.contracts.records import RunRecord
 from services.gateway.dependencies import Dependencies, find_run
 from services.gateway.model_check import Problems
@@ -17,64 +18,60 @@ from services.volume import Volume
 from services.volume.checkpoint import CHECKED_BYTES, NAME, damage, earlier
 
 KEPT_BY_RESUME = (
-    ("type",),
-    ("data", "source"),
-    ("data", "order"),
-    ("model", "path"),
-    ("model", "lora"),
-    ("training", "seed"),
-    ("algorithm", "prompts_per_step"),
-    ("optimizer", "type"),
-    ("algorithm", "critic", "path"),
-    ("algorithm", "critic", "optimizer", "type"),
+    "type",
+    "data.source",
+    "data.order",
+    "model.path",
+    "model.lora",
+    "training.seed",
+    "algorithm.prompts_per_step",
+    "optimizer.type",
+    "algorithm.critic.path",
+    "algorithm.critic.optimizer.type",
 )
 """Keys that a resumed run cannot change: they define the checkpoint, tasks and steps."""
 KEPT_BY_SUPERVISED = (
-    ("data",),
-    ("objective", "type"),
-    ("packing",),
-    ("training", "rows_per_step"),
-    ("validation", "datasets"),
-    ("validation", "share"),
+    "data",
+    "objective.type",
+    "packing",
+    "training.rows_per_step",
+    "validation.datasets",
+    "validation.share",
 )
 """The order of a supervised run, in which its checkpoint is a place."""
 KEPT_BY_EVALUATION = (
-    ("data",),
-    ("sampling",),
-    ("rewards",),
-    ("rollout", "episode"),
-    ("model", "dtype"),
-    ("rollout", "vllm", "quantization"),
-    ("rollout", "vllm", "dtype"),
-    ("rollout", "vllm", "max_model_len"),
-    ("evaluation",),
-    ("training", "max_steps"),
+    "data",
+    "sampling",
+    "rewards",
+    "rollout.episode",
+    "model.dtype",
+    "rollout.vllm.quantization",
+    "rollout.vllm.dtype",
+    "rollout.vllm.max_model_len",
+    "evaluation",
+    "training.max_steps",
 )
 """Keys that determine the answers of an evaluation of a model."""
 
 
-def changed_by_resume(config: dict[str, Any], previous: dict[str, Any]) -> Problems:
-    """Keys of a whole config that differ from the resumed run's and must not."""
-    config, previous = _complete(config), _complete(previous)
-    problems: Problems = []
-    supervised = KEPT_BY_SUPERVISED if config.get("type") == "sft" else ()
-    evaluates = _value(previous, ("training", "max_steps")) == 0
-    for path in (*KEPT_BY_RESUME, *supervised, *(KEPT_BY_EVALUATION if evaluates else ())):
-        new, old = _value(config, path), _value(previous, path)
-        if new != old:
-            problems.append(
-                (
-                    ".".join(path),
-                    f"is {new}, but the run that is resumed has {old}, which "
-                    + (
-                        "the answers that it has depend on: leave it, or evaluate anew"
-                        if evaluates
-                        else "its checkpoint and its open tasks depend on: leave it, or start a "
-                        "new run with model.path run:RUN"
-                    ),
-                )
-            )
-    return problems
+def changed_by_resume(config: RLConfig | SFTConfig, previous: dict[str, Any]) -> Problems:
+    """Keys of a config that differ from the resumed run's and must not."""
+    whole, previous = config.model_dump(mode="json"), _complete(previous)
+    supervised = KEPT_BY_SUPERVISED if isinstance(config, SFTConfig) else ()
+    evaluates = value_at(previous, "training.max_steps") == 0
+    why = "its checkpoint and its open tasks depend on: leave it, or start a new run with "
+    why += "model.path run:RUN"
+    if evaluates:
+        why = "the answers that it has depend on: leave it, or evaluate anew"
+    pairs = {
+        key: (value_at(whole, key), value_at(previous, key))
+        for key in (*KEPT_BY_RESUME, *supervised, *(KEPT_BY_EVALUATION if evaluates else ()))
+    }
+    return [
+        (key, f"is {new}, but the run that is resumed has {old}, which {why}")
+        for key, (new, old) in pairs.items()
+        if new != old
+    ]
 
 
 def _complete(config: dict[str, Any]) -> dict[str, Any]:
@@ -83,13 +80,6 @@ def _complete(config: dict[str, Any]) -> dict[str, Any]:
         return parse_config(config).model_dump(mode="json")
     except ConfigError:
         return config
-
-
-def _value(config: dict[str, Any], path: tuple[str, ...]) -> Any:
-    value: Any = config
-    for key in path:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
 
 
 class Resumed(NamedTuple):

@@ -4,8 +4,8 @@ variables that the chat template does not read."""
 from collections.abc import Mapping
 
 from services.contracts.config import RLConfig, SFTConfig
-from services.contracts.config.base import keys_of
 from services.contracts.config.data import PromptOptions, placeholders
+from services.contracts.config_keys import keys_of
 from services.contracts.preview import Rendering
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.rendering import SYSTEM

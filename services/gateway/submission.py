@@ -26,7 +26,12 @@ from services.contracts.preview import Rendering
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.contracts.wording import counted
 from services.estimate.answer import Estimate
-from services.gateway.dataset_check import Datasets, check_categories, check_datasets
+from services.gateway.dataset_check import (
+    Datasets,
+    check_categories,
+    find_datasets,
+    unlearnable,
+)
 from services.gateway.dataset_defaults import with_defaults
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import DryRun, fitted, refusals
@@ -145,7 +150,7 @@ async def accept(
     previous = None if source is None or begins_anew(source) else source
     raw, name = merged_config(submission, source)
     problems: Problems = []
-    raw, datasets = await check_datasets(deps, raw, problems)
+    raw, datasets = await find_datasets(deps, raw, problems)
     goes_on_with = source.config if source and submission.recipe is None else None
     submitted = submission.config if submission.recipe is not None else None
     try:
@@ -153,22 +158,23 @@ async def accept(
     except ConfigError as error:
         raise refusal(error.problems) from None
     raw, models = await check_models(deps, raw, problems, steps, previous)
+    try:
+        config = parse_config(raw)
+    except ConfigError as error:
+        problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
+        raise refusal(problems, error.more) from None
     model = models.policy
+    problems += await anyio.to_thread.run_sync(unlearnable, config, datasets, deps.volume)
     warnings: list[str] = []
     unfinished: list[ReferenceCheck] = []
-    if not rows:
-        warnings, unfinished = await check_verifiers(deps, raw, datasets, problems)
+    if isinstance(config, RLConfig) and not rows:
+        warnings, unfinished = await check_verifiers(deps, config, datasets, problems)
     warnings = [*(resumed.warnings if resumed else []), *warnings, *models.warnings]
     if source is not None and previous is None:
         warnings.append(
             f"run {source.name} ({source.id}) ended without a checkpoint: this run has its config, "
             "and begins from the first step"
         )
-    try:
-        config = parse_config(raw)
-    except ConfigError as error:
-        problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
-        raise refusal(problems, error.more) from None
     named = bool(problems)
     problems += check_trust(deps, config)
     problems += await anyio.to_thread.run_sync(check_tokenizer, models)
@@ -181,7 +187,7 @@ async def accept(
     if isinstance(config, RLConfig):
         await _check_episode(deps, config, problems)
     if previous is not None:
-        problems += changed_by_resume(config.model_dump(mode="json"), previous.config)
+        problems += changed_by_resume(config, previous.config)
     mixture = MixtureShares([], [])
     if isinstance(config, RLConfig) and config.data.mix and not problems:
         mixture = mixed_rows(config, datasets, previous, problems)
@@ -208,7 +214,7 @@ async def accept(
     warnings += await check_held_out(deps, datasets) if max_steps != 0 else []
     if isinstance(config, RLConfig):
         warnings += config.warnings() + await _check_gpus(deps, pool, config)
-        warnings += await check_categories(deps, config.evaluation, datasets)
+        warnings += await check_categories(deps, config, datasets)
     config, fit_warnings, estimate = await fitted(deps, pool, config, models)
     warnings += fit_warnings
     record = RunRecord(

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import Iterator
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import anyio.to_thread
 import httpx
 
+from services.contracts.config import RLConfig
 from services.contracts.config.rewards import RewardComponent
+from services.contracts.config_keys import keys_of
 from services.contracts.records import DatasetRecord
 from services.contracts.scores import CheckRequest, CheckResponse, Use
 from services.gateway.dataset_check import Datasets, SampleRow, sample_rows
@@ -29,6 +31,8 @@ from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
 
+Rewards = dict[str, list[RewardComponent]]
+"""Rewards by their keys: `rewards`, `data.mix.0.rewards`, `evaluation.rewards`, …"""
 WAIT_SECONDS = 5
 """How long a submission or an upload waits for all references to be read."""
 WAY_OUT = (
@@ -60,32 +64,40 @@ class _Scored(NamedTuple):
 
 async def check_verifiers(
     deps: Dependencies,
-    raw: dict[str, Any],
+    config: RLConfig,
     datasets: Datasets,
     problems: Problems,
-    later: str = "a warning among the run's events says what is found",
 ) -> VerifierCheck:
     """Have the reward service check the verifiers' names and parameters, whether they can score
     with the references of all rows, and whether it knows the run's teacher.
 
-    `later`: what becomes of references that are not read in time. A verifier that can read none is
-    a problem. One that cannot read some is a warning, and so is a reward service that is away or
-    does not answer in time.
+    A verifier that can read no reference is a problem. One that cannot read some is a warning, and
+    so is a reward service that is away or does not answer in time.
     """
+    teacher = config.algorithm.teacher.endpoint if config.algorithm.teacher else None
+    later = "a warning among the run's events says what is found"
+    return await _check(deps, rewards_by_key(config), datasets, problems, later, teacher)
+
+
+async def _check(
+    deps: Dependencies,
+    rewards: Rewards,
+    datasets: Datasets,
+    problems: Problems,
+    later: str,
+    teacher: str | None = None,
+) -> VerifierCheck:
+    """`later`: what becomes of references that are not read in time."""
     rows = await anyio.to_thread.run_sync(sample_rows, deps, datasets)
     uses: dict[str, Use] = {}
     sampled: dict[str, list[SampleRow]] = {}
-    for path, rewards, keys in _rewards(raw, datasets):
-        here = [row for row in rows if row.key in keys]
-        for index, reward in enumerate(rewards):
-            if (
-                isinstance(reward, dict)
-                and isinstance(name := reward.get("verifier"), str)
-                and isinstance(params := reward.get("params") or {}, dict)
-            ):
-                use = Use(verifier=name, params=params, rows=[row.reference for row in here])
-                uses[f"{path}.{index}"], sampled[f"{path}.{index}"] = use, here
-    teacher = _teacher(raw)
+    for key, components in rewards.items():
+        here = [row for row in rows if scored_by(row.key, rewards) == key]
+        for place, reward in enumerate(components):
+            path = f"{key}.{place}"
+            references = [row.reference for row in here]
+            uses[path] = Use(verifier=reward.verifier, params=reward.params, rows=references)
+            sampled[path] = here
     if not uses and teacher is None:
         return VerifierCheck([], [])
     try:
@@ -107,7 +119,7 @@ async def check_named(deps: Dependencies, name: str) -> None:
     """Raise Problem 422 for an unknown verifier, and for one that needs parameters. Nothing is
     checked while the reward service is away."""
     problems: Problems = []
-    await check_verifiers(deps, {"rewards": [{"verifier": name}]}, {}, problems)
+    await _check(deps, {"rewards": [RewardComponent(verifier=name)]}, {}, problems, "")
     if problems:
         detail = "; ".join(message for _, message in problems)
         raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, [("verifier", detail)])
@@ -120,10 +132,9 @@ async def check_upload(
     if not rewards:
         return []
     key, problems = "data.dataset", Problems()
-    raw = {"rewards": [reward.model_dump() for reward in rewards]}
     later = "a submission says what is found"
     try:
-        warnings, _ = await check_verifiers(deps, raw, {key: record}, problems, later)
+        warnings, _ = await _check(deps, {"rewards": rewards}, {key: record}, problems, later)
     except FileNotFoundError:
         return ["its references were not read: the dataset was deleted meanwhile"]
     return [
@@ -194,49 +205,24 @@ def _of_sample(scored: _Scored) -> ReferenceReport:
     )
 
 
-def _teacher(raw: dict[str, Any]) -> str | None:
-    """The teacher of a submission, if it is one that the reward service knows."""
-    algorithm = raw.get("algorithm")
-    teacher = algorithm.get("teacher") if isinstance(algorithm, dict) else None
-    name = teacher.get("endpoint") if isinstance(teacher, dict) else None
-    return name if isinstance(name, str) else None
+def rewards_by_key(config: RLConfig) -> Rewards:
+    """The rewards of a run, and those that some of its datasets have for themselves."""
+    mixed = keys_of("data", "mix", len(config.data.mix))[1:]
+    rewards = dict(zip(mixed, [part.rewards for part in config.data.mix], strict=True))
+    if evaluation := config.evaluation:
+        held_out = keys_of("evaluation", "more", len(evaluation.more))
+        sets = [evaluation, *evaluation.more]
+        rewards |= dict(zip(held_out, [part.rewards or [] for part in sets], strict=True))
+    own = {f"{section}.rewards": components for section, components in rewards.items()}
+    return {key: list_ for key, list_ in {"rewards": config.rewards, **own}.items() if list_}
 
 
-def _rewards(raw: dict[str, Any], datasets: Datasets) -> Iterator[tuple[str, list[Any], set[str]]]:
-    """The rewards of a submission: where each list of them is, and the keys of the datasets whose
-    answers it scores."""
-    rewards_by_section = {
-        key: found for key in _own_rewards(datasets) if (found := _at(raw, f"{key}.rewards"))
-    }
-    scored = {key: _scored_by(key, rewards_by_section) for key in datasets}
-    for path, rewards in {"": _at(raw, "rewards"), **rewards_by_section}.items():
-        of = {key for key, by in scored.items() if by == path}
-        if rewards is not None:
-            yield f"{path}.rewards".lstrip("."), rewards, of
-
-
-def _own_rewards(datasets: Datasets) -> list[str]:
-    """Keys of sections that may have rewards of their own, one for each dataset."""
-    return [name.removesuffix(".dataset") for name in datasets if name != "data.dataset"]
-
-
-def _scored_by(dataset: str, rewards_by_section: dict[str, list[Any]]) -> str:
-    """The section whose rewards score the dataset that this key names; empty: the run's."""
+def scored_by(dataset: str, rewards: Rewards) -> str:
+    """The key of the rewards that score the dataset which the key `dataset` names."""
     section = dataset.removesuffix(".dataset")
     inherited = ["evaluation"] if section.startswith("evaluation.") else []
-    return next((key for key in (section, *inherited) if key in rewards_by_section), "")
-
-
-def _at(raw: Any, key: str) -> list[Any] | None:
-    """Return the list at a key path; None if it is missing or empty."""
-    for part in key.split("."):
-        if isinstance(raw, dict):
-            raw = raw.get(part)
-        elif isinstance(raw, list) and part.isdigit() and int(part) < len(raw):
-            raw = raw[int(part)]
-        else:
-            return None
-    return raw if isinstance(raw, list) and raw else None
+    keys = [f"{key}.rewards" for key in (section, *inherited)]
+    return next((key for key in keys if key in rewards), "rewards")
 
 
 def _unchecked(error: Exception) -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from services.contracts.model_paths import CRITIC, MODEL_PATHS, POLICY, REFERENCE, path_at
+from services.contracts.config_keys import CRITIC, MODEL_PATHS, POLICY, REFERENCE, text_at
 from services.contracts.records import RunRecord, RunSummary
 from services.contracts.weights import ADAPTER_CONFIG
 from services.contracts.wording import predicate
@@ -52,7 +52,7 @@ def needs_start(config: dict[str, Any]) -> bool:
     if isinstance(model, dict) and model.get("lora"):
         # The reference is the policy without its adapters.
         return False
-    if path_at(config, REFERENCE) is not None:
+    if text_at(config, REFERENCE) is not None:
         return False
     kl = algorithm.get("kl") if isinstance(algorithm, dict) else None
     compares = isinstance(objective, dict) and objective.get("type") == "dpo"
@@ -70,7 +70,7 @@ def _model_paths(config: dict[str, Any], goes_on: bool = False) -> list[str]:
     which continues from a checkpoint."""
     # The checkpoint has the policy and the critic.
     here = {CRITIC, *(() if needs_start(config) else (POLICY,))} if goes_on else set()
-    paths = [path_at(config, key) for key in MODEL_PATHS if key not in here]
+    paths = [text_at(config, key) for key in MODEL_PATHS if key not in here]
     return [path for path in paths if path is not None]
 
 

@@ -16,7 +16,7 @@ from services.cli.runs.overrides import Set, file_text, overrides_from
 from services.cli.runs.rendered import show_checked
 from services.cli.runs.runs import follow_run
 from services.contracts.agents import agents_lease
-from services.contracts.model_paths import MODEL_PATHS, path_at, with_path
+from services.contracts.config_keys import MODEL_PATHS, text_at, with_value
 from services.contracts.nearest import did_you_mean
 
 DryRun = Annotated[
@@ -303,15 +303,15 @@ def _with_files(config: dict[str, Any]) -> dict[str, Any]:
         config = {**config, "data": {**data}}
         config["data"]["chat_template"] = file_text("data.chat_template", named)
     for key in MODEL_PATHS:
-        path = path_at(config, key)
+        path = text_at(config, key)
         if path is None:
             continue
         folder = os.path.expanduser(path)
         if os.path.isdir(folder):
-            config = with_path(config, key, os.path.realpath(folder))
+            config = with_value(config, key, os.path.realpath(folder))
         elif folder != path:
             # The home folder is this user's, not the gateway's.
-            config = with_path(config, key, folder)
+            config = with_value(config, key, folder)
         elif not os.path.isabs(folder) and (near := nearby(path, Path.cwd())):
             raise CliError(f"there is no model folder {path!r} here (did you mean {near!r}?)")
     return config

@@ -27,11 +27,6 @@ class Section(BaseModel):
         return value
 
 
-def keys_of(section: str, others: str, count: int) -> list[str]:
-    """The keys of a section and of `count` more that are listed in it: `data`, `data.mix.0`, …"""
-    return [section, *(f"{section}.{others}.{i}" for i in range(count))]
-
-
 def refuse_if(wrong: bool, reason: str) -> None:
     """Raise ValueError with `reason`, which names the values and the way out, if `wrong`."""
     if wrong:

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from services.contracts.config.base import Section
 from services.contracts.config.episodes import Episode
 from services.contracts.config.rewards import MOST_REWARDS, RewardComponent
+from services.contracts.config_keys import MOST_DATASETS
 
 DAY = 86_400.0
 MOST_PLACES = 16
@@ -26,9 +27,6 @@ NO_VARIABLES = frozenset(
     }
 )  # fmt: skip
 """Names that have a meaning of their own when a template is rendered."""
-MOST_DATASETS = 256
-"""The most datasets of a mixture, an evaluation or a validation. The limit exists because datasets
-are checked in pairs."""
 NO_DATASET = (
     *(
         "dataset",

@@ -5,9 +5,10 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from services.contracts.config.base import Section, refuse_if
-from services.contracts.config.data import MOST_DATASETS, PromptOptions
+from services.contracts.config.data import PromptOptions
 from services.contracts.config.rewards import MOST_REWARDS, RewardComponent
 from services.contracts.config.rollout import Sampling
+from services.contracts.config_keys import MOST_DATASETS, keys_of
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 
@@ -74,6 +75,11 @@ class Evaluation(HeldOut):
             del inherited[own]
         first = HeldOut(dataset=self.dataset, name=self.name, **inherited)
         return [first, *(_filled(one, inherited) for one in self.more)]
+
+    @property
+    def by_key(self) -> dict[str, HeldOut]:
+        """The same, by the keys of their sections: `evaluation`, `evaluation.more.0`, …"""
+        return dict(zip(keys_of("evaluation", "more", len(self.more)), self.sets, strict=True))
 
     @model_validator(mode="after")
     def _distinct(self) -> "Evaluation":

@@ -1,6 +1,6 @@
 """Combinations of a run's sections that cannot work, refused with the way out."""
 
-from services.contracts.config.base import keys_of, refuse_if
+from services.contracts.config.base import refuse_if
 from services.contracts.config.data import Data
 from services.contracts.config.episodes import Episode, OwnEpisode, Sessions, Tools
 from services.contracts.config.evaluation import Evaluation
@@ -269,8 +269,7 @@ def check_correction(algorithm: Algorithm, rollout: Rollout) -> None:
 def check_evaluation(evaluation: Evaluation | None, rollout: Rollout) -> None:
     """Whether vLLM can answer the held-out sets, and their rewards depend on earlier ones alone."""
     longest, most = rollout.vllm.max_model_len, rollout.vllm.max_num_seqs
-    sets = evaluation.sets if evaluation else []
-    for key, one in zip(keys_of("evaluation", "more", len(sets) - 1), sets, strict=False):
+    for key, one in (evaluation.by_key if evaluation else {}).items():
         refuse_if(
             longest is not None and (one.max_tokens or 0) >= longest,
             f"{key}.max_tokens {one.max_tokens} leaves no room for a prompt in "

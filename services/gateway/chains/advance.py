@@ -20,7 +20,8 @@ from services.contracts.chains import (
     referred,
     with_paths,
 )
-from services.contracts.model_paths import path_at
+from services.contracts.config import RLConfig, SFTConfig
+from services.contracts.config_keys import text_at
 from services.contracts.records import RunRecord, RunState
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import refusals
@@ -160,7 +161,7 @@ async def run_of(deps: Dependencies, chain: ChainRecord) -> tuple[RunRecord, lis
         raise refusal(too_large)
     named = {"id": step.run, "chain": chain.id, "recipe": step.recipe}
     if accepted.record.max_steps == 0:
-        named["resume_from"] = await _answered(deps, chain, accepted.record.config)
+        named["resume_from"] = await _answered(deps, chain, accepted.config)
     return accepted.record.model_copy(update=named), accepted.unfinished
 
 
@@ -173,7 +174,9 @@ async def _continued(deps: Dependencies, chain: ChainRecord) -> RunRecord | None
     return None
 
 
-async def _answered(deps: Dependencies, chain: ChainRecord, config: dict[str, Any]) -> str | None:
+async def _answered(
+    deps: Dependencies, chain: ChainRecord, config: RLConfig | SFTConfig
+) -> str | None:
     """The last run of the present step that has evaluated with the same options."""
     for id in reversed(chain.step.runs[:-1]):
         run = await deps.store.runs.get(id)
@@ -194,7 +197,7 @@ async def _resolved(
         step = next((candidate for candidate in chain.steps if candidate.name == name), None)
         run = await deps.store.runs.get(step.run) if step else None
         if run is None:
-            before = path_at(previous.config, key) if previous else None
+            before = text_at(previous.config, key) if previous else None
             if before is None:
                 raise Problem(
                     409,

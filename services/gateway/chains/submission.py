@@ -24,6 +24,7 @@ from services.contracts.chains import (
 )
 from services.contracts.config import SFTConfig
 from services.contracts.config.model import ScratchModel
+from services.contracts.config_keys import value_at, with_value
 from services.estimate.shape import scratch_config
 from services.gateway.dependencies import Dependencies
 from services.gateway.fitting import DryRun, refusals
@@ -158,8 +159,7 @@ async def accept_chain(
         try:
             raw, _ = merged_config(for_run, None)
             if _starts_from_step(raw, before):
-                start = {**(for_run.config.get("model") or {}), "path": f"{STEP}{before}"}
-                for_run.config = {**for_run.config, "model": start}
+                for_run.config = with_value(for_run.config, "model.path", f"{STEP}{before}")
                 raw, _ = merged_config(for_run, None)
             accepted = await accept(deps, for_run, made)
             too_large = refusals(accepted.estimate) if fitting else []
@@ -193,10 +193,10 @@ async def accept_chain(
 def _starts_from_step(raw: dict[str, Any], before: str | None) -> bool:
     """Whether a step with this config starts from the step `before` it: unless it says otherwise,
     or is the first."""
-    model = raw.get("model", {})
-    if before is None or not isinstance(model, dict) or model.get("path"):
+    # `parse_config` refuses a model that is a text or a number.
+    if before is None or not isinstance(raw.get("model", {}), dict) or value_at(raw, "model.path"):
         return False
-    return bool(model.get("source", "pretrained") == "pretrained")
+    return value_at(raw, "model.source") in (None, "pretrained")
 
 
 def _makes(step: str, accepted: Accepted) -> ModelFolder | None:

@@ -11,7 +11,7 @@ import pytest
 from services.contracts.records import DatasetRecord
 from services.datasets import SourceFile, append_rows, import_files, shared_rows
 from services.datasets.stored_rows import DatasetReader
-from services.gateway.dataset_check import check_datasets
+from services.gateway.dataset_check import find_datasets
 from services.gateway.dependencies import Dependencies
 from services.gateway.held_out_check import check_held_out
 from services.volume import Volume
@@ -31,7 +31,7 @@ def warnings_of(root: Path, raw: dict[str, Any], *records: DatasetRecord) -> lis
     async def check() -> list[str]:
         store = SimpleNamespace(datasets=SimpleNamespace(find=find))
         deps = cast(Dependencies, SimpleNamespace(store=store, volume=Volume(root)))
-        _, datasets = await check_datasets(deps, raw, [])
+        _, datasets = await find_datasets(deps, raw, [])
         return await check_held_out(deps, datasets)
 
     return asyncio.run(check())

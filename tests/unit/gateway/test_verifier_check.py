@@ -10,21 +10,37 @@ from typing import Any, cast
 import httpx
 import pytest
 
+from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.rewards import RewardComponent
+from services.contracts.config_keys import dataset_names
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
 from services.gateway import verifier_check
 from services.gateway.dependencies import Dependencies
 from services.gateway.references import ReferenceChecks
-from services.gateway.verifier_check import VerifierCheck, check_upload, check_verifiers
+from services.gateway.verifier_check import (
+    VerifierCheck,
+    check_upload,
+    check_verifiers,
+    rewards_by_key,
+    scored_by,
+)
 from services.settings import Settings
 from services.volume import Volume
 
-RAW = {"rewards": [{"verifier": "math"}]}
+RAW: dict[str, Any] = {"model": {"path": "m"}, "data": {"dataset": "d"}}
 
 
-def warnings_of(answer: httpx.Response | httpx.TransportError, raw: dict[str, Any]) -> list[str]:
+def scored(*rewards: str) -> RLConfig:
+    """A run on one dataset with these verifiers; without any its agents send the rewards."""
+    raw = RAW | {"rewards": [{"verifier": name} for name in rewards]}
+    config = parse_config(raw if rewards else raw | {"rollout": {"episode": "sessions"}})
+    assert isinstance(config, RLConfig)
+    return config
+
+
+def warnings_of(answer: httpx.Response | httpx.TransportError, *rewards: str) -> list[str]:
     """The warnings of a submission whose check ends with `answer`."""
 
     def answered(request: httpx.Request) -> httpx.Response:
@@ -36,7 +52,7 @@ def warnings_of(answer: httpx.Response | httpx.TransportError, raw: dict[str, An
         async with httpx.AsyncClient(transport=httpx.MockTransport(answered)) as http:
             settings = Settings(reward_url="http://reward", data=Path("/nowhere"))
             deps = SimpleNamespace(settings=settings, http=http, volume=Path("/nowhere"))
-            return await check_verifiers(cast(Dependencies, deps), raw, {}, [])
+            return await check_verifiers(cast(Dependencies, deps), scored(*rewards), {}, [])
 
     return asyncio.run(check()).warnings
 
@@ -55,14 +71,14 @@ def warnings_of(answer: httpx.Response | httpx.TransportError, raw: dict[str, An
 def test_a_check_that_was_not_done_is_a_warning_of_the_run(
     answer: httpx.Response | httpx.TransportError, reason: str
 ) -> None:
-    (warning,) = warnings_of(answer, RAW)
+    (warning,) = warnings_of(answer, "math")
     assert warning.startswith("rewards: the verifiers and reference answers were not checked")
     assert reason in warning
 
 
 def test_a_finished_or_needless_check_adds_no_warning() -> None:
-    assert warnings_of(httpx.Response(200, json={"problems": []}), RAW) == []
-    assert warnings_of(httpx.ReadTimeout(""), {"rewards": []}) == []
+    assert warnings_of(httpx.Response(200, json={"problems": []}), "math") == []
+    assert warnings_of(httpx.ReadTimeout("")) == []
 
 
 class RewardService:
@@ -124,7 +140,8 @@ class Gateway:
     async def submitted(self, record: DatasetRecord) -> tuple[VerifierCheck, list[tuple[str, str]]]:
         """The result of a submission on the dataset, and its problems."""
         problems: list[tuple[str, str]] = []
-        found = await check_verifiers(self.deps, RAW, {"data.dataset": record}, problems)
+        datasets = {"data.dataset": record}
+        found = await check_verifiers(self.deps, scored("math"), datasets, problems)
         return found, problems
 
 
@@ -228,3 +245,21 @@ async def test_a_verifier_without_references_is_sent_none(gateway: Gateway) -> N
     found, problems = await gateway.submitted(gateway.dataset(["seven"] * 80))
 
     assert (found, problems, gateway.service.rows) == (VerifierCheck([], []), [], [5])
+
+
+def test_each_dataset_is_scored_by_its_own_rewards_else_by_those_around_it() -> None:
+    own = [{"verifier": "exact"}]
+    mix = [{"dataset": "e"}, {"dataset": "f", "rewards": own}]
+    held_out = {"dataset": "g", "rewards": own, "more": [{"dataset": "h"}]}
+    raw = RAW | {"rewards": [{"verifier": "math"}], "evaluation": held_out}
+    config = parse_config(raw | {"data": {"dataset": "d", "mix": mix}})
+    assert isinstance(config, RLConfig)
+    rewards = rewards_by_key(config)
+    assert list(rewards) == ["rewards", "data.mix.1.rewards", "evaluation.rewards"]
+    assert {key: scored_by(key, rewards) for key in dataset_names(raw)} == {
+        "data.dataset": "rewards",
+        "evaluation.dataset": "evaluation.rewards",
+        "evaluation.more.0.dataset": "evaluation.rewards",
+    }
+    assert scored_by("data.mix.0.dataset", rewards) == "rewards"
+    assert scored_by("data.mix.1.dataset", rewards) == "data.mix.1.rewards"
