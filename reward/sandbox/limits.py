@@ -32,6 +32,9 @@ WITHOUT_CGROUP = Numbers(processes=16, files=64)
 buffers."""
 
 
+STACK_BYTES = 120 << 20
+"""The stack of a process. With the usual 8 MiB a function with `functools.cache` crashes at a
+depth of 20,000. The kernel keeps 128 MiB free for a stack."""
 SIGNALS = 1024
 """Timers and queued signals of all processes of a program together."""
 
@@ -59,7 +62,10 @@ def limit_process(memory: int, file: int, seconds: int, numbers: Numbers) -> Non
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     if memory > most != resource.RLIM_INFINITY:
         raise ValueError("memory_mb is more than a worker may have; raise --worker-memory-mb")
+    stack = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    stack = STACK_BYTES if stack == resource.RLIM_INFINITY else min(stack, STACK_BYTES)
     for limit, soft, hard in (
+        (resource.RLIMIT_STACK, stack, stack),
         (resource.RLIMIT_AS, memory, memory),
         (resource.RLIMIT_FSIZE, file, file),
         (resource.RLIMIT_NPROC, numbers.processes, numbers.processes),

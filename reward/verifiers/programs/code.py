@@ -7,6 +7,7 @@ each test, for dense rewards.
 """
 
 import json
+import re
 import time
 from typing import Literal, NamedTuple
 
@@ -36,7 +37,8 @@ _STARVED = 3
 """An item that waits for a CPU may take this multiple of its `timeout`. After that, nobody knows
 whether its program is right."""
 
-
+_LEETCODE = re.compile(r"^class Solution\b", re.MULTILINE)
+"""The program's form on LeetCode, whose judge imports the standard library."""
 MAX_OUTPUT, MAX_ERRORS = 1 << 16, 1 << 12
 """Bytes of a program's output, and of the end of its errors, that the policy reads."""
 MAX_FILE = 1 << 20
@@ -175,7 +177,8 @@ class CodeVerifier(Verifier[CodeParams]):
             "prompt": with_body(tests.prompt),
             "entry_point": tests.entry_point,
         }
-        program = {"kind": "program", "source": source, "provided": tests.provided}
+        provided = tests.provided or _LEETCODE.search(source) is not None
+        program = {"kind": "program", "source": source, "provided": provided}
         endings = self._run([ProgramTask(test), ProgramTask(program)], limits)
         return _outcome(*endings)._replace(waited=endings[0].waited)
 

@@ -1,5 +1,6 @@
 """Reads the tests of `code` from dataset rows in all usual forms. Runs nothing."""
 
+import ast
 import json
 import re
 import sys
@@ -7,60 +8,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from reward.verifiers.base import BadReferenceError, shown
+from reward.verifiers.programs.function_tests import as_text, calls, collected
 
 FORMS = (
     "give {test, entry_point} (HumanEval), {test_list} (MBPP) or a list of asserts, or "
     "{inputs, outputs} or a list of {input, output} for programs that read and print"
 )
-# The comparison makes results plain first: tuples become lists, and floats of the program's own
-# class become numbers. Keys of JSON objects are text, and stand for whole numbers too. Floats are
-# equal within 1e-6, as printed floats are (`program_output`).
-_JUDGE = """
-inf = float("inf")
-
-
-def plain(value):
-    if isinstance(value, (list, tuple)):
-        return [*map(plain, value)]
-    if isinstance(value, dict):
-        return {key: plain(inner) for key, inner in value.items()}
-    return float.__add__(value, 0) if isinstance(value, float) else value
-
-
-def same(given, wanted):
-    if isinstance(wanted, list):
-        same_length = isinstance(given, list) and len(given) == len(wanted)
-        return same_length and all(map(same, given, wanted))
-    if isinstance(wanted, dict):
-        if not isinstance(given, dict):
-            return False
-        if given.keys() != wanted.keys():
-            wanted = whole_keys(wanted)
-        if given.keys() != wanted.keys():
-            return False
-        return all(same(given[key], wanted[key]) for key in wanted)
-    if isinstance(wanted, float) and type(given) in (int, float):
-        return given == wanted or abs(given - wanted) <= 1e-6 * max(1, abs(wanted))
-    return given == wanted
-
-
-def whole_keys(table):
-    try:
-        return {int(key): value for key, value in table.items()}
-    except ValueError:
-        return table
-
-
-def difference(call, given, *wanted):
-    if not any(same(given, each) for each in wanted):
-        return f"{call} returned {repr(given)[:80]}, not {repr(wanted[-1])[:80]}"
-"""
-
-
 _CHECK = "def check("
 # Columns that hold tests, and columns that complete them (HumanEval, MBPP).
 _TESTS = ("test", "test_list")
-_CONTEXT = ("entry_point", "prompt", "test_setup_code", "test_imports")
+_NAMES = ("fn_name", "func_name", "entry_point")
+"""Keys for the name of the function under test: APPS, LiveCodeBench's metadata, HumanEval."""
+_CONTEXT = (*_NAMES, "metadata", "prompt", "test_setup_code", "test_imports")
+_CALLED = ("functional", "function_call")
+"""Kinds of tests that call a function: LiveCodeBench, verifiable-coding-problems."""
+_METHOD = re.compile(r"Solution(?:\(\))?\.(\w+)")
 
 
 class Case(NamedTuple):
@@ -116,11 +78,20 @@ def _suite(answer: Any, columns: Mapping[str, Any] | None) -> Suite:
         answer = form
     elif isinstance(answer, dict):
         known = any(key in answer for key in (*_TESTS, "test_cases", "inputs", "input"))
-        answer = {key: form[key] for key in (_CONTEXT if known else form) if key in form} | answer
+        answer = (_context(form, answer) if known else form) | answer
+    elif isinstance(answer, list) and not all(isinstance(test, str) for test in answer):
+        answer = _context(form, {}) | {"test_cases": answer}
     tests = _read(answer)
     if not tests.cases:
         raise BadReferenceError(f"reference {shown(answer)} holds no tests; {FORMS}")
     return tests
+
+
+def _context(form: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns that complete the tests of `answer`."""
+    # The entry point of a row with a column of tests belongs to these tests.
+    left_out = "entry_point" if "test" in form and "test" not in answer else ""
+    return {key: form[key] for key in _CONTEXT if key in form and key != left_out}
 
 
 def with_body(prompt: str) -> str:
@@ -152,50 +123,89 @@ def _asserts(code: str) -> bool:
 
 def _read(answer: Any) -> Suite:
     if isinstance(answer, list):
-        return Suite(_listed(answer))
+        return _listed(answer, "")
     if not isinstance(answer, dict):
         raise BadReferenceError(f"reference {shown(answer)} holds no tests; {FORMS}")
     if "test" in answer:
         return _function(answer)
     if "test_list" in answer:
         setup = [answer.get("test_setup_code") or "", *(answer.get("test_imports") or [])]
-        return Suite(_listed(_list(answer, "test_list")), setup=_text(setup))
+        return Suite(_coded(_list(answer, "test_list")), setup=as_text(setup))
     if "test_cases" in answer:
-        return _read(answer["test_cases"])
+        return _listed(_list(answer, "test_cases"), _name(answer))
     for inputs, outputs in (("inputs", "outputs"), ("input", "output")):
         if inputs in answer and outputs in answer:
             pairs = _pairs(_list(answer, inputs), _list(answer, outputs))
-            name = answer.get("fn_name") or ""
-            if not name:
-                return Suite(_printed(pairs))
-            name = _text(name)
-            return Suite(_calls(name, pairs), name, provided=True)
+            return _of_pairs(pairs, _name(answer))
     raise BadReferenceError(f"reference with {shown(sorted(answer))} holds no tests; {FORMS}")
 
 
+def _name(row: dict[str, Any]) -> str:
+    """Return the name of the function under test. LiveCodeBench has it in `metadata`, maybe as JSON
+    text. Return an empty string if the row names none."""
+    metadata = row.get("metadata")
+    if isinstance(metadata, str):
+        metadata = _parsed(metadata)
+    named = [row.get(key) for key in _NAMES]
+    named += [metadata.get(key) for key in _NAMES] if isinstance(metadata, dict) else []
+    name = as_text(next(filter(None, named), ""))
+    method = _METHOD.fullmatch(name)
+    return method[1] if method else name
+
+
 def _function(answer: dict[str, Any]) -> Suite:
-    """Read HumanEval's form: `test` defines check(candidate)."""
-    code = _text(answer["test"])
-    entry = _text(answer.get("entry_point") or "")
-    if _CHECK in code:
-        if not entry:
-            raise BadReferenceError(
-                "the reference has a test with check(candidate), but no 'entry_point' that names "
-                "the function"
-            )
-        code += "\n\ncheck(candidate)\n"
-    return Suite([Case(code=code)], entry, _text(answer.get("prompt") or ""))
+    """Read HumanEval's form, where `test` defines check(candidate), or other code that asserts."""
+    code = as_text(answer["test"])
+    entry, prompt = _name(answer), as_text(answer.get("prompt") or "")
+    prompt = prompt if _is_python(prompt) else ""
+    if _CHECK not in code:
+        return Suite(_coded([code]), entry, prompt)
+    if not entry:
+        raise BadReferenceError(
+            "the reference has a test with check(candidate), but no 'entry_point' that names "
+            "the function"
+        )
+    return Suite([Case(code=f"{code}\n\ncheck(candidate)\n")], entry, prompt)
 
 
-def _listed(tests: list[Any]) -> list[Case]:
+def _is_python(prompt: str) -> bool:
+    """Tell whether a prompt is Python that imports or defines something."""
+    kinds = (ast.Import, ast.ImportFrom, ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    try:
+        return any(isinstance(node, kinds) for node in ast.parse(with_body(prompt)).body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+
+
+def _listed(tests: list[Any], name: str) -> Suite:
+    """Read a list of tests. `name`: the function under test, if the row names it."""
     if all(isinstance(test, str) for test in tests):
-        return [Case(code=test) for test in tests]
+        return Suite(_coded(tests))
     if not all(isinstance(test, dict) and {"input", "output"} <= test.keys() for test in tests):
         raise BadReferenceError(f"{shown(tests)} is no list of tests; {FORMS}")
-    named = [test.get("fn_name") for test in tests]
-    if any(named):
-        raise BadReferenceError("tests that name a function each: give {fn_name, inputs, outputs}")
-    return _printed([(test["input"], test["output"]) for test in tests])
+    kinds = {str(test.get("testtype") or test.get("type") or "") for test in tests}
+    names = {_name(test) or name for test in tests}
+    are_called = bool(kinds & {"", *_CALLED})
+    if len(names) > 1 or (names == {""} and kinds & {*_CALLED}):
+        raise BadReferenceError(
+            f"tests of a function need its name, the same in all: {shown(sorted(names))}; give "
+            "{fn_name, inputs, outputs}"
+        )
+    pairs = [(test["input"], test["output"]) for test in tests]
+    return _of_pairs(pairs, min(names, default="") if are_called else "")
+
+
+def _of_pairs(pairs: Sequence[tuple[Any, Any]], name: str) -> Suite:
+    """Read input and output: of the function `name`, or of a program if it is empty."""
+    if not name:
+        return Suite([Case(as_text(given), as_text(wanted)) for given, wanted in pairs])
+    return Suite([Case(code=test) for test in calls(name, pairs)], name, provided=True)
+
+
+def _coded(tests: Sequence[Any]) -> list[Case]:
+    if not all(isinstance(test, str) for test in tests):
+        raise BadReferenceError(f"{shown(tests)} is no list of asserts; {FORMS}")
+    return [Case(code=code) for test in tests for code in collected(test)]
 
 
 def _pairs(inputs: list[Any], outputs: list[Any]) -> list[tuple[Any, Any]]:
@@ -206,57 +216,7 @@ def _pairs(inputs: list[Any], outputs: list[Any]) -> list[tuple[Any, Any]]:
     return list(zip(inputs, outputs, strict=True))
 
 
-def _printed(pairs: Sequence[tuple[Any, Any]]) -> list[Case]:
-    return [Case(stdin=_text(given), stdout=_text(wanted)) for given, wanted in pairs]
-
-
-def _calls(name: str, pairs: Sequence[tuple[Any, Any]]) -> list[Case]:
-    """Read calls of one function: arguments and results."""
-    cases = []
-    for given, wanted in pairs:
-        # LiveCodeBench has both sides as JSON text, APPS has values.
-        as_text = isinstance(given, str)
-        arguments = _values(given) if as_text else given
-        if not isinstance(arguments, list):
-            raise BadReferenceError(f"input {shown(given)} is no list of arguments")
-        arguments = [_whole_keys(argument) for argument in arguments]
-        results = [_values(wanted)[0] if as_text else wanted]
-        if not as_text and isinstance(wanted, list) and len(wanted) == 1:
-            # Most rows of APPS have the result in a list; the others have the bare result.
-            results += wanted
-        call = f"{name}({', '.join(map(repr, arguments))[:80]})"
-        wants = ", ".join(map(repr, results))
-        made = f"wrong = difference({call!r}, plain(candidate(*{arguments!r})), {wants})"
-        cases.append(Case(code=f"{_JUDGE}\n{made}\nassert not wrong, wrong\n"))
-    return cases
-
-
-def _whole_keys(argument: Any) -> Any:
-    """Return an argument with whole numbers as the keys of a dictionary, which JSON has as text."""
-    keys = argument.keys() if isinstance(argument, dict) else ()
-    if not keys or not all(re.fullmatch(r"-?\d{1,4000}", key) for key in keys):
-        return argument
-    return {int(key): value for key, value in argument.items()}
-
-
-def _values(text: Any) -> list[Any]:
-    """Read JSON values, one a line."""
-    try:
-        return [json.loads(line) for line in _text(text).splitlines()] or [None]
-    except (ValueError, RecursionError) as error:
-        raise BadReferenceError(f"{shown(text)} is no JSON, line by line: {error}") from None
-
-
 def _list(answer: dict[str, Any], key: str) -> list[Any]:
     if not isinstance(answer[key], list):
         raise BadReferenceError(f"'{key}' of the reference is {shown(answer[key])}, no list")
     return answer[key]
-
-
-def _text(value: Any) -> str:
-    """Return text, a number as text, or a list of lines as text."""
-    if isinstance(value, list):
-        return "\n".join(map(_text, value))
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise BadReferenceError(f"{shown(value)} in the tests is {type(value).__name__}, no text")
-    return str(value)

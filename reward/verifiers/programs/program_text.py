@@ -13,6 +13,10 @@ _FENCE = re.compile(
     r"(?P<indent>[ \t]*(?:(?:[-*+>]|\d{1,9}[.)])[ \t]+)*)"
     r"(?:(?P<ticks>`{3,})(?P<info>[^`]*)|(?P<tildes>~{3,})(?P<about>.*))$"
 )
+# Models also open a block at the end of a line of text, or of an `<answer>` tag.
+_LATE_FENCE = re.compile(
+    r"(?<!`)(?P<ticks>`{3,})[ \t]*(?P<info>(?:python3?|py)\s*)$", re.IGNORECASE
+)
 _TAG = re.compile(r"[ \t]*([\w+-]*)")
 _READS = re.compile(r"\binput\s*\(|\bstdin\b|\bopen\s*\(\s*0\b")
 _PYTHON = ("python", "python3", "py")
@@ -35,25 +39,27 @@ class _Block(NamedTuple):
 
 def find_program(answer: str, tests: Suite) -> Program:
     """Return the program in an answer: the last block of Python, or the last block without a tag,
-    or the whole answer.
+    or the last block that is Python under another tag, or the `<answer>`, or the whole answer.
 
     Blocks of expected output, of comments, and of examples that use another block's definitions do
-    not replace a program. The program continues the prompt of `tests` if that prompt is the
-    beginning of the function under test.
+    not replace a program. The program continues the prompt of `tests`, if there is one.
     """
     program = _chosen([*_blocks(answer)], tests)
-    code, end = (program.source, program.end) if program else (answer, len(answer))
+    code, end = (program.source, program.end) if program else _tagged(answer)
     prompt = tests.prompt
-    if not code.strip() or not defines(tests.entry_point, prompt):
+    if not code.strip() or not prompt:
         return Program(code, end)
+    if defines(tests.entry_point, prompt) and not defines(tests.entry_point, code):
+        return Program(prompt + code, end)
     # A function that is written out also needs the prompt's imports and helpers.
-    whole = f"{with_body(prompt)}\n{code}" if defines(tests.entry_point, code) else prompt + code
-    return Program(whole, end)
+    return Program(f"{with_body(prompt)}\n{code}", end)
 
 
 def defines(name: str, code: str) -> bool:
-    """Tell whether `code` defines the function `name`, or a method of that name."""
-    head = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{re.escape(name)}\b"
+    """Tell whether `code` defines the function `name`, also as a lambda, or a method of that
+    name."""
+    name = re.escape(name)
+    head = rf"^[ \t]*(?:async[ \t]+)?def[ \t]+{name}\b|^{name}[ \t]*=[ \t]*lambda\b"
     return bool(name) and re.search(head, code, re.MULTILINE) is not None
 
 
@@ -69,6 +75,7 @@ def with_prompt(tests: Suite, prompt: str | list[Message]) -> Suite:
 def _chosen(blocks: list[_Block], tests: Suite) -> _Block | None:
     candidates = [block for block in blocks if block.tag in _PYTHON]
     candidates = candidates or [block for block in blocks if not block.tag]
+    candidates = candidates or [block for block in blocks if _parsed(block.source)]
     # Take the last block of the best kind.
     several = candidates if len(candidates) > 1 else []
     whole = _without_examples(several)
@@ -96,8 +103,13 @@ def _without_examples(blocks: list[_Block]) -> list[_Block]:
 
 
 def _definitions(tree: ast.Module | None) -> set[str]:
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    return {node.name for node in (tree.body if tree else ()) if isinstance(node, kinds)}
+    names: set[str] = set()
+    for node in tree.body if tree else ():
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Lambda):
+            names.update(target.id for target in node.targets if isinstance(target, ast.Name))
+    return names
 
 
 def _used(tree: ast.Module) -> set[str]:
@@ -133,6 +145,16 @@ def _parsed(code: str) -> ast.Module | None:
         return None
 
 
+def _tagged(answer: str) -> tuple[str, int]:
+    """Return the content of the last `<answer>` and its end. Without such a tag, return the whole
+    answer and its end."""
+    before, opening, rest = answer.rpartition("<answer>")
+    content, closing, _ = rest.partition("</answer>")
+    if not opening or not closing:
+        return answer, len(answer)
+    return content.lstrip("\r\n"), len(before) + len(opening) + len(content)
+
+
 def _blocks(text: str) -> Iterator[_Block]:
     """Return the blocks between fences of three or more backticks or tildes. The last block may
     lack its closing fence. A fence with a tag also closes the block before it. Lines lose the
@@ -142,24 +164,37 @@ def _blocks(text: str) -> Iterator[_Block]:
     at = 0
     for line in re.findall(r"[^\n]*\n|[^\n]+", text):
         fence = _FENCE.match(line.rstrip("\r\n"))
-        ticks = (fence["ticks"] or fence["tildes"]) if fence else ""
-        info = _TAG.match((fence["info"] or fence["about"] or "") if fence else "")
+        late = _LATE_FENCE.search(line) if not fence and not mark else None
+        ticks = (fence["ticks"] or fence["tildes"]) if fence else late["ticks"] if late else ""
+        about = (fence["info"] or fence["about"] or "") if fence else late["info"] if late else ""
+        info = _TAG.match(about)
         opening = bool(info and info[1])
         depth = len(fence["indent"]) - len(indent) if fence else 0
         closes = mark and ticks.startswith(mark) and depth <= _MOST_INDENTED
         if closes:
-            yield _Block(tag, "".join(content), at)
+            yield _block(tag, content, at, "" if not opening else mark)
             mark = ""
         # Text that was cut off ends with this line.
         opens = ticks and line.endswith("\n") and (opening if closes else not mark)
-        if fence and opens:
-            mark, indent, content = ticks, fence["indent"], []
+        if opens:
+            mark, indent, content = ticks, fence["indent"] if fence else "", []
             tag = info[1].lower() if info else ""
         elif mark:
             content.append(_without(indent, line))
         at += len(line)
     if mark:
-        yield _Block(tag, "".join(content), at)
+        yield _block(tag, content, at, mark)
+
+
+def _block(tag: str, lines: list[str], end: int, unclosed: str) -> _Block:
+    """Return a block. `unclosed`: the mark that closes it, if no line of its own does. Then the
+    mark may be at the end of a line of code."""
+    last = (n for n, line in enumerate(lines) if unclosed and line.rstrip().endswith(unclosed))
+    cut = next(last, None)
+    if cut is None:
+        return _Block(tag, "".join(lines), end)
+    end -= sum(map(len, lines[cut + 1 :]))
+    return _Block(tag, "".join(lines[:cut]) + lines[cut].rstrip().rstrip(unclosed[0]), end)
 
 
 def _without(indent: str, line: str) -> str:

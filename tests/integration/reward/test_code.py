@@ -88,6 +88,8 @@ def test_printed_output_is_compared(score: Score) -> None:
         "def f(a): return sum(deque(Counter(a).elements()))",
         "def f(a): heapify(a); return floor(pow(10, 0)) * sum(a[: bisect_left(a, inf)])",
         "def f(a): return sum(a) if math and re and sys and maxsize and time(1).hour else 0",
+        "def f(a): return sum(array.array('i', a)) if time.time() and os.sep else 0",
+        "def f(a): return sum(SortedList(a))",
         "def f(a): return sum(a) if np.array(a).sum() else 0",
         # A program's own name goes before.
         "def gcd(a): return sum(a)\ndef f(a): return gcd(a)",
@@ -102,6 +104,54 @@ def test_a_program_of_a_function_test_may_use_what_its_judge_has_imported(
     if "np" in function and importlib.util.find_spec("numpy") is None:
         pytest.skip("needs numpy")
     assert outcome(score(function, tests)) == ("correct", 1.0)
+
+
+SOLUTION = "class Solution:\n    def f(self, a: List[int]) -> int: return sum(deque(a))"
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        ["assert Solution().f([1, 2, 3]) == 6"],
+        {"test": "def check(f):\n    assert f(a=[1, 2, 3]) == 6", "entry_point": "Solution().f"},
+        {
+            "prompt": "from typing import *\n\nclass Node:\n    pass\n",
+            "test": "def check(f):\n    assert f([1, 2, 3]) == 6",
+            "entry_point": "Solution().f",
+        },
+        [{"input": "[1, 2, 3]", "output": "6", "testtype": "functional", "fn_name": "f"}],
+    ],
+)
+def test_a_program_in_leetcodes_form_imports_nothing(score: Score, tests: Any) -> None:
+    assert outcome(score(SOLUTION, tests)) == ("correct", 1.0)
+    assert outcome(score(SOLUTION.replace("sum", "max"), tests)) == ("wrong", 0.0)
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "def test_add():\n    assert add(1, 2) == 3",
+        "import pytest\nfrom solution import add\n\ndef test_add():\n    assert add(1, 2) == 3",
+        "from solution import add as plus\n\ndef test_add():\n    assert plus(1, 2) == 3",
+        "class TestAdd:\n    def test_it(self):\n        assert add(1, 2) == 3",
+        "import unittest\n\nclass Cases(unittest.TestCase):\n    @classmethod\n"
+        "    def setUpClass(cls):\n        cls.sum = 3\n"
+        "    def test_add(self):\n        self.assertEqual(add(1, 2), self.sum)\n\n"
+        "if __name__ == '__main__':\n    unittest.main()",
+    ],
+)
+def test_tests_in_functions_and_classes_are_run(score: Score, test: str) -> None:
+    if "import pytest" in test and importlib.util.find_spec("pytest") is None:
+        pytest.skip("needs pytest")
+    assert outcome(score(ADD, test)) == ("correct", 1.0)
+    assert outcome(score("def add(a, b):\n    return 4", test)) == ("wrong", 0.0)
+
+
+def test_a_recursion_may_be_deep(score: Score) -> None:
+    deep = "@cache\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)"
+    tests = {"fn_name": "f", "inputs": ["20000"], "outputs": ["20000"]}
+
+    assert outcome(score(deep, tests, memory_mb=512)) == ("correct", 1.0)
 
 
 def test_other_programs_import_what_they_use(score: Score) -> None:
