@@ -173,8 +173,8 @@ class StoreWorker:
         # Not timed: the call blocks until there is a version.
         entry = "0"
         while True:
-            found = await self.store.weights.newest_after(RUN, entry, wait=2.0)
-            entry = found[0] if found else entry
+            newest = await self.store.weights.newest_after(RUN, entry, wait=2.0)
+            entry = newest[0] if newest else entry
 
 
 class StoreLearner:

@@ -109,8 +109,8 @@ async def _arrived(installation: Installation, run: str, positions: list[int]) -
         while True:
             # Ask for the last one first: all together are megabytes.
             if None not in await store.trajectories.payloads(run, positions[-1:]):
-                found = await store.trajectories.payloads(run, positions)
-                there = [payload for payload in found if payload is not None]
+                payloads = await store.trajectories.payloads(run, positions)
+                there = [payload for payload in payloads if payload is not None]
                 if len(there) == len(positions):
                     return there
             installation.stack.check()

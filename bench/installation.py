@@ -137,9 +137,9 @@ class Installation:
 
 def records(log: Path) -> list[dict[str, Any]]:
     """The JSON lines of a log. Other lines are headings between starts, and output of libraries."""
-    found = []
+    lines = []
     for line in log.read_text(errors="replace").splitlines():
         with suppress(json.JSONDecodeError):
             if line.startswith("{"):
-                found.append(json.loads(line))
-    return found
+                lines.append(json.loads(line))
+    return lines

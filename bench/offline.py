@@ -34,7 +34,9 @@ def main() -> None:
         began = time.monotonic()
         outputs = llm.generate(prompts, sampling, use_tqdm=False)
         seconds = time.monotonic() - began
-        tokens = sum(len(one.token_ids) for output in outputs for one in output.outputs)
+        tokens = sum(
+            len(completion.token_ids) for output in outputs for completion in output.outputs
+        )
         answer({"tokens": tokens, "seconds": seconds})
 
 

@@ -235,9 +235,9 @@ def run(count: int, rounds: int) -> BenchResults:
             )
         )
         sizes = {
-            share: found
+            share: bytes_per_change
             for share, side in zip(SHARES, sides, strict=True)
-            if (found := results.value("codec", side, BYTES_PER_CHANGE))
+            if (bytes_per_change := results.value("codec", side, BYTES_PER_CHANGE))
         }
         for model in MODELS:
             results.measure(spreads(model, sizes))

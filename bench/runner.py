@@ -126,14 +126,16 @@ class BenchResults:
 
     def text(self) -> str:
         """The machine, one table for each part, and what failed."""
-        found = self.head["machine"]
-        versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+        machine = self.head["machine"]
+        versions = ", ".join(f"{name} {number}" for name, number in machine["versions"].items())
         pieces = [
-            f"{found['cores']} cores ({found['cpu']}), {found['memory']}; Python "
-            f"{found['python']}, {versions}; commit {found['commit']}"
+            f"{machine['cores']} cores ({machine['cpu']}), {machine['memory']}; Python "
+            f"{machine['python']}, {versions}; commit {machine['commit']}"
         ]
-        if found["load_before"] > BUSY:
-            pieces.append(f"Something else ran (load {found['load_before']}): figures are too low.")
+        if machine["load_before"] > BUSY:
+            pieces.append(
+                f"Something else ran (load {machine['load_before']}): figures are too low."
+            )
         pieces += [table(self._cells(part)) for part in self._parts]
         pieces += [f"{name} failed: {reason}" for name, reason in self.failed.items()]
         return "\n\n".join(pieces)
@@ -153,8 +155,8 @@ class BenchResults:
         """Record as failed each figure of `part.agree` in which a side differs too much from the
         first side."""
         for figure, most in part.agree.items():
-            found = {side: self.value(part.name, side, figure) for side in part.sides}
-            known = {side: value for side, value in found.items() if value is not None}
+            values = {side: self.value(part.name, side, figure) for side in part.sides}
+            known = {side: value for side, value in values.items() if value is not None}
             for side, value in list(known.items())[1:]:
                 first = next(iter(known))
                 if not math.isclose(known[first], value, rel_tol=most):
@@ -185,7 +187,7 @@ class BenchResults:
         if not ours or not theirs or not all(theirs):
             return []
         if part.rounds > 1 and len(ours) == len(theirs):
-            return [one / other for one, other in zip(ours, theirs, strict=True)]
+            return [value / other for value, other in zip(ours, theirs, strict=True)]
         return [median(ours) / median(theirs)]
 
 
@@ -224,7 +226,7 @@ def machine() -> dict[str, Any]:
         "cpu": proc_value("/proc/cpuinfo", "model name") or platform.machine(),
         "memory": proc_value("/proc/meminfo", "MemTotal"),
         "python": platform.python_version(),
-        "versions": {name: found for name in PACKAGES if (found := installed_version(name))},
+        "versions": {name: version for name in PACKAGES if (version := installed_version(name))},
         "commit": commit(),
         "load_before": round(os.getloadavg()[0], 2),
     }

@@ -119,8 +119,8 @@ async def measure(url: str, workers: int, load: str, warmup: float, seconds: flo
 
 async def _redis_cpu(client: Any) -> float:
     """CPU seconds of all threads of Redis."""
-    found = await client.info("cpu")
-    return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])
+    usage = await client.info("cpu")
+    return float(usage["used_cpu_user"]) + float(usage["used_cpu_sys"])
 
 
 def _cpu(pid: int | None) -> float:

@@ -32,8 +32,8 @@ def rendered(values: Path | None) -> list[dict[str, Any]]:
     given = yaml.safe_load(values.read_text()) if values else {}
     files = helm_python.Chart.load(CHART).render(given, name="headrace", namespace="rl")
     texts = [text for path, text in sorted(files.items()) if path.endswith(".yaml")]
-    found = [document for text in texts for document in yaml.safe_load_all(text)]
-    return [document for document in found if document is not None]
+    documents = [document for text in texts for document in yaml.safe_load_all(text)]
+    return [document for document in documents if document is not None]
 
 
 def problems() -> Iterator[str]:

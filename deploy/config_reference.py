@@ -120,8 +120,8 @@ def _inner(path: str, field: FieldInfo, depth: int) -> Iterator[str]:
         return
     for member in members:
         key = f"`{tag_name(member)}: {'` or `'.join(tags_of(member))}`"
-        own = not member.model_fields[tag_name(member)].is_required()
-        default = own if field.is_required() else isinstance(field.default, member)
+        has_default = not member.model_fields[tag_name(member)].is_required()
+        default = has_default if field.is_required() else isinstance(field.default, member)
         usual = " (the default)" if default else ""
         yield f"\n**{key}**{usual}: {_sentence(member.__doc__)}\n"
         yield from _section(member, f"{path}.", depth + 1)
@@ -166,7 +166,7 @@ def _type(annotation: Any) -> str:
     if origin is Annotated:
         return _type(inner[0])
     if origin in (Union, UnionType):
-        kinds = [_type(one) for one in inner if one is not NoneType]
+        kinds = [_type(member) for member in inner if member is not NoneType]
         return " or ".join([*dict.fromkeys(kinds), *(["null"] if NoneType in inner else [])])
     if origin is tuple:
         return f"list of {len(inner)} {_type(inner[0])}s"
@@ -175,13 +175,13 @@ def _type(annotation: Any) -> str:
 
 def _limits(field: FieldInfo) -> str:
     """Describe the bounds of the field's value."""
-    said = [
+    limits = [
         text.format(value)
         for limit in field.metadata
         for name, text in LIMITS.items()
         if (value := getattr(limit, name, None)) is not None
     ]
-    return ", ".join(said).replace("at least 1 long", "not empty")
+    return ", ".join(limits).replace("at least 1 long", "not empty")
 
 
 def _shown(value: Any) -> str:

@@ -37,8 +37,8 @@ def place_in(values: list[Any], key: Any, path: str) -> int:
     if place.isdecimal() and len(place) < 10 and int(place) < len(values):
         return int(place)
     there = f"its places are 0 to {len(values) - 1}" if values else "it is empty"
-    said = f"{path} is a list without a place {place[:80]!r}: {there}"
-    raise ConfigError([(f"{path}.{place[:80]}", said)])
+    problem = f"{path} is a list without a place {place[:80]!r}: {there}"
+    raise ConfigError([(f"{path}.{place[:80]}", problem)])
 
 
 def _merged(

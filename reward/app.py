@@ -175,7 +175,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         return CheckResponse(
             problems=sorted([*uses.problems, *unreadable], key=lambda problem: problem.use),
             takes_any=uses.takes_any,
-            own=uses.own,
+            own_verifier_uses=uses.own_verifier_uses,
             teacher=teacher_problem(service.teachers, request.teacher),
         )
 

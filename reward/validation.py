@@ -64,7 +64,7 @@ class CheckedUses:
     """Checks of references that remain to be done."""
     takes_any: list[int]
     """Indices of the uses that accept any reference of a row."""
-    own: list[int]
+    own_verifier_uses: list[int]
     """Indices of the uses whose verifier does not come with Headrace."""
 
 
@@ -73,12 +73,12 @@ def checked_uses(uses: list[Use], registry: Registry) -> CheckedUses:
     problems: list[UseProblem] = []
     checks: list[Check] = []
     takes_any: list[int] = []
-    own: list[int] = []
+    own_verifier_uses: list[int] = []
     for index, use in enumerate(uses):
         try:
             verifier, params = usable(registry, use.verifier, use.params)
             if not type(verifier).__module__.startswith("reward.verifiers."):
-                own.append(index)
+                own_verifier_uses.append(index)
             if isinstance(verifier, Verifier) and use.params.get(verifier.reference) is not None:
                 # This reference replaces those of the rows.
                 request = check_for(Item(use.verifier, "", "", None, use.params), CHECK_SECONDS)
@@ -100,7 +100,7 @@ def checked_uses(uses: list[Use], registry: Registry) -> CheckedUses:
             ]
         except (ValueError, RecursionError) as error:
             problems.append(UseProblem(use=index, path="params", message=str(error)))
-    return CheckedUses(problems, checks, takes_any, own)
+    return CheckedUses(problems, checks, takes_any, own_verifier_uses)
 
 
 def _reads_none(verifier: AnyVerifier) -> bool:

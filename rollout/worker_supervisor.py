@@ -210,7 +210,7 @@ class WorkerSupervisor:
             return None
         manifest = await self._store.weights.newest(run.id) if run.kind == "rl" else None
         if manifest is None:
-            await self._serving.make_room(run)
+            await self._serving.free_memory_for(run)
             return None
         return run, manifest
 

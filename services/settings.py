@@ -70,12 +70,12 @@ class SecretFiles(PydanticBaseSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         """All secrets that files hold, by the names of their settings."""
-        found = {}
+        values = {}
         for name, field in self.settings_cls.model_fields.items():
             text, key, is_complex = self.get_field_value(field, name)
             if text is not None:
-                found[key] = self.prepare_field_value(name, field, text, is_complex)
-        return found
+                values[key] = self.prepare_field_value(name, field, text, is_complex)
+        return values
 
 
 class Settings(BaseSettings):
@@ -242,18 +242,18 @@ def complaints(error: ValidationError | SettingsError) -> list[str]:
         ]
     kinds = [kind for kind in _kinds(Settings) if kind.__name__ == error.title]
     fields = kinds[0].model_fields if kinds else {}
-    said: dict[str, list[str]] = {}
+    problems: dict[str, list[str]] = {}
     for detail in error.errors(include_url=False):
         name = str(detail["loc"][0]) if detail["loc"] else ""
         given = str(detail.get("input"))
         # An @ in a URL follows a password.
         is_secret = name not in fields or "Secret" in str(fields[name].annotation) or "@" in given
-        said.setdefault(name, []).append(wrong_value(detail, is_secret))
+        problems.setdefault(name, []).append(wrong_value(detail, is_secret))
     return [
         f"--{name.replace('_', '-')} (HEADRACE_{name.upper()}): {', or '.join(sentences)}"
         if name
         else "; ".join(sentences)
-        for name, sentences in said.items()
+        for name, sentences in problems.items()
     ]
 
 

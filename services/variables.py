@@ -53,16 +53,16 @@ SERVICE_LINK = re.compile(r"_SERVICE_(HOST|PORT\w*)$|_PORT(_\d+_(TCP|UDP)\w*)?$"
 
 def places() -> dict[str, str]:
     """Where each `HEADRACE_*` variable of this process is set, in words, by its name."""
-    found = {}
+    places = {}
     dotenv = Path(".env")
     try:
         text = dotenv.read_text(errors="replace")
     except OSError:
         text = ""
     for name in re.findall(r"^\s*(?:export\s+)?(\w+)\s*=", text, re.MULTILINE):
-        found[name.upper()] = str(dotenv.absolute())
-    found |= {name.upper(): "the environment" for name in os.environ}
-    return {name: place for name, place in found.items() if name.startswith(PREFIX)}
+        places[name.upper()] = str(dotenv.absolute())
+    places |= {name.upper(): "the environment" for name in os.environ}
+    return {name: place for name, place in places.items() if name.startswith(PREFIX)}
 
 
 def named_by(setting: str) -> str | None:

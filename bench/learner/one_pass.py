@@ -173,8 +173,8 @@ def plain(model: PreTrainedModel, autocast: torch.dtype | None, options: dict[st
         with torch.autocast(model.device.type, autocast, enabled=autocast is not None):
             logits = model(input_ids=tokens, attention_mask=real.long()).logits
         every = torch.log_softmax(logits[:, :-1].float() / TEMPERATURE, -1)
-        found = every.gather(-1, tokens[:, 1:, None]).squeeze(-1)
-        return found[(real & (column >= prompt))[:, 1:]]
+        token_logprobs = every.gather(-1, tokens[:, 1:, None]).squeeze(-1)
+        return token_logprobs[(real & (column >= prompt))[:, 1:]]
 
     return passes
 
@@ -215,7 +215,7 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
     for _ in range(1 + options["repeats"]):
         began, before_cpu = time.perf_counter(), time.process_time()
         with torch.set_grad_enabled(step):
-            found = work(passes, batch, options["tokens"], model, optimizer)
+            figures = work(passes, batch, options["tokens"], model, optimizer)
         if device.type == "cuda":
             torch.cuda.synchronize()
         seconds.append(time.perf_counter() - began)
@@ -229,11 +229,11 @@ def measure(request: dict[str, Any]) -> dict[str, Any]:
         "median_seconds": took,
         "median_cpu_seconds": statistics.median(cpu[1:]),
         "tokens_per_second": sum(batch.lengths) / took,
-        "mfu": utilisation(model, batch, found["computed_tokens"], took, step),
+        "mfu": utilisation(model, batch, figures["computed_tokens"], took, step),
         "peak_bytes": peak,
         "tokens": sum(batch.lengths),
         "trained_tokens": batch.trained,
-        **found,
+        **figures,
     }
 
 
@@ -247,13 +247,13 @@ def work(
     """Go over the batch once. Return the number of passes, the tokens computed, the mean
     log-probability and, with an optimizer, the gradient's norm."""
     total = count = tokens = 0.0
-    for chosen, computed, found in passes(batch, budget):
+    for chosen, computed, logprobs in passes(batch, budget):
         count, tokens = count + 1, tokens + computed
-        total += float(found.detach().sum())
+        total += float(logprobs.detach().sum())
         if optimizer is not None:
             answers = torch.tensor([batch.lengths[i] - batch.prompt for i in chosen])
-            advantages = batch.advantages[chosen].repeat_interleave(answers).to(found.device)
-            ratio = (found - found.detach()).exp()
+            advantages = batch.advantages[chosen].repeat_interleave(answers).to(logprobs.device)
+            ratio = (logprobs - logprobs.detach()).exp()
             (-(ratio * advantages).sum() / batch.trained).backward()
     figures = {"passes": count, "computed_tokens": tokens, "logprob_mean": total / batch.trained}
     if optimizer is not None:
@@ -276,10 +276,10 @@ def utilisation(
     tokens = float(sum(batch.lengths))
     share = min(1.0, computed / tokens)
     squares = float(sum(length * length for length in batch.lengths))
-    found = Work(*sizes, forward=0, peak=peak).metrics(
+    metrics = Work(*sizes, forward=0, peak=peak).metrics(
         tokens * share, squares * share, 1.0 if step else 1 / 3, seconds
     )
-    return found["train/mfu"]
+    return metrics["train/mfu"]
 
 
 def resident(field: str) -> int:

@@ -38,21 +38,21 @@ def one_side(side: str, work: str, options: Mapping[str, Any]) -> dict[str, Any]
     )
     if done.returncode:
         raise BenchFailed(f"the process ended with exit code {done.returncode}; its error is above")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
-def figures(found: Mapping[str, Any]) -> Figures:
+def figures(result: Mapping[str, Any]) -> Figures:
     """Name the figures of one side, with units."""
     return {
-        "tokens/s": [found["tokens"] / seconds for seconds in found["seconds"]],
-        "MFU": found["mfu"],
-        "peak memory, MB": found["peak_bytes"] / 1e6,
-        "CPU seconds, median": found["median_cpu_seconds"],
-        "passes": found["passes"],
-        "tokens computed": found["computed_tokens"],
-        "mean log-probability": found["logprob_mean"],
-        "gradient's norm": found.get("grad_norm"),
+        "tokens/s": [result["tokens"] / seconds for seconds in result["seconds"]],
+        "MFU": result["mfu"],
+        "peak memory, MB": result["peak_bytes"] / 1e6,
+        "CPU seconds, median": result["median_cpu_seconds"],
+        "passes": result["passes"],
+        "tokens computed": result["computed_tokens"],
+        "mean log-probability": result["logprob_mean"],
+        "gradient's norm": result.get("grad_norm"),
     }
 
 
@@ -126,8 +126,8 @@ def sizes(config: Mapping[str, Any]) -> dict[str, Any]:
         "head_dim": "head_dim",
         "vocabulary": "vocab_size",
     }
-    found = {option: config[name] for option, name in names.items()}
-    return found | {"untied": not config["tie_word_embeddings"]}
+    sizes = {option: config[name] for option, name in names.items()}
+    return sizes | {"untied": not config["tie_word_embeddings"]}
 
 
 def main() -> int:

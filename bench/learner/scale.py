@@ -28,9 +28,9 @@ COUNTS = (1, 2, 4, 8, 16)
 
 def shape(name: str) -> ModelShape:
     """The shape of a model, by its name in MODELS."""
-    found = shape_of(MODELS[name])
-    assert found is not None
-    return found
+    widths = shape_of(MODELS[name])
+    assert widths is not None
+    return widths
 
 
 def of_a_rank(model: ModelShape, how: Pass) -> Memory:
@@ -46,9 +46,9 @@ def least_ranks(model: ModelShape, memory: int, checkpointing: bool) -> tuple[in
     needed = 5 * FLOAT32 * model.parameters
     for ranks in COUNTS:
         parallel = parallel_on("auto", needed, memory, ranks)
-        found = of_a_rank(model, Pass(ranks, parallel, True, TOKENS, checkpointing))
-        if found.total <= SPARE * memory:
-            return ranks, found
+        memory_of_rank = of_a_rank(model, Pass(ranks, parallel, True, TOKENS, checkpointing))
+        if memory_of_rank.total <= SPARE * memory:
+            return ranks, memory_of_rank
     return None
 
 
@@ -60,9 +60,9 @@ def markdown() -> str:
         for checkpointing in (False, True):
             cells = []
             for _, memory in GPUS:
-                found = least_ranks(shape(name), memory, checkpointing)
+                least = least_ranks(shape(name), memory, checkpointing)
                 cells.append(
-                    "—" if found is None else f"{found[0]} × ({found[1].total / GB:.0f} GB)"
+                    "—" if least is None else f"{least[0]} × ({least[1].total / GB:.0f} GB)"
                 )
             kept = "computed again" if checkpointing else "kept"
             head.append(f"| {name} | {kept} | {' | '.join(cells)} |")

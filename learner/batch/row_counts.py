@@ -35,7 +35,7 @@ def counted(job: PreviewJob, config: RLConfig | SFTConfig, tokenizer: Any) -> di
 def _counts(
     asked: CountedRows, config: RLConfig | SFTConfig, tokenizer: Any, until: float
 ) -> RowCounts:
-    own = {"template": asked.template, "system": asked.system}
+    options = {"template": asked.template, "system": asked.system}
     counts, lengths = RowCounts(), list[int]()
     special = special_texts(tokenizer) if templated(config.data, tokenizer) else []
     answers = PAIR if isinstance(config, SFTConfig) and config.objective.type == "dpo" else (None,)
@@ -47,7 +47,9 @@ def _counts(
     for row in asked.rows:
         try:
             if isinstance(config, RLConfig):
-                lengths.append(_prompt(row, config.data.model_copy(update=own), tokenizer, counts))
+                lengths.append(
+                    _prompt(row, config.data.model_copy(update=options), tokenizer, counts)
+                )
                 _count_special(row, special, counts)
             else:
                 lengths.append(_learned(row, learned))

@@ -136,7 +136,7 @@ class FirstRank(RunRank):
         return super()._agreed(decided)
 
     def _checkpoint_due(self) -> bool:
-        free = self._store.payload_room()
+        free = self._store.payload_bytes_free()
         if not self._schedule.due(self._state.progress.step, self._writer.busy, free):
             return False
         self._writer.wait()

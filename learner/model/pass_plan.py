@@ -29,9 +29,9 @@ CHECKPOINTING = "training.activation_checkpointing"
 FREE = 0.85
 """Share of a rank's memory that must be free before it loads a run. CUDA's own share is already
 taken."""
-ROOM_SECONDS = 30.0
+MEMORY_WAIT_SECONDS = 30.0
 """vLLM gets 10 of them to end by itself (`rollout.vllm.process.server`)."""
-ROOM_POLL_SECONDS = 0.2
+MEMORY_POLL_SECONDS = 0.2
 
 log = get_logger(__name__)
 
@@ -86,9 +86,9 @@ def agreed_plan(
 
 
 def await_memory(device: torch.device, wanted: int) -> None:
-    """Wait until a GPU has about as much free memory as the run needs, but at most ROOM_SECONDS: a
-    worker there may first have to end the vLLM of another run."""
-    limit = time.monotonic() + ROOM_SECONDS
+    """Wait until a GPU has about as much free memory as the run needs, but at most
+    MEMORY_WAIT_SECONDS: a worker there may first have to end the vLLM of another run."""
+    limit = time.monotonic() + MEMORY_WAIT_SECONDS
     while (free := available(device)) < FREE * wanted:
         if time.monotonic() > limit:
             log.warning(
@@ -97,7 +97,7 @@ def await_memory(device: torch.device, wanted: int) -> None:
                 wanted=gigabytes(wanted),
             )
             return
-        time.sleep(ROOM_POLL_SECONDS)
+        time.sleep(MEMORY_POLL_SECONDS)
 
 
 def available(device: torch.device) -> int:

@@ -235,8 +235,8 @@ class _Mapped:
     def __init__(self, path: Path) -> None:
         reader = pa.ipc.open_file(pa.memory_map(str(path)))
         read = map(reader.get_batch_with_custom_metadata, range(reader.num_record_batches))
-        batches, told = zip(*read, strict=True)
-        self._largest = [int(metadata[LARGEST]) for metadata in told]
+        batches, metadata = zip(*read, strict=True)
+        self._largest = [int(entry[LARGEST]) for entry in metadata]
         self._columns = [[_column(batch.column(i)) for i in range(3)] for batch in batches]
         self._ends = np.cumsum([batch.num_rows for batch in batches])
 

@@ -189,7 +189,7 @@ class RunStore:
         stored = self.call(self.trajectories.payloads, small)
         return sum(bytes_outside(payload) for payload in stored if payload is not None)
 
-    def payload_room(self) -> int | None:
+    def payload_bytes_free(self) -> int | None:
         """Return the bytes that payloads may still take on the data volume, or None if payloads are
         not there."""
         return self._payloads.free_bytes()

@@ -71,16 +71,16 @@ class RankSupervisor:
     async def run(self) -> int:
         """Run until asked to end, or until a rank exits with a final code. Returns the exit
         code."""
-        told = False
+        is_ending = False
         try:
             while True:
                 if self._stop.is_set() and self._start is None:
                     return 0
                 await self._follow()
-                if self._start is not None and self._stop.is_set() and not told:
+                if self._start is not None and self._stop.is_set() and not is_ending:
                     self._ranks.terminate()
-                    told = True
-                await self._wait(told)
+                    is_ending = True
+                await self._wait(is_ending)
                 if (code := await self._look()) is not None:
                     return code
         finally:
@@ -102,10 +102,10 @@ class RankSupervisor:
             await self._ranks.spawn(start, self._starts)
             self._starts += 1
 
-    async def _wait(self, told: bool) -> None:
+    async def _wait(self, is_ending: bool) -> None:
         """Wait until a rank ends or a stop is requested, for EVERY_SECONDS at most."""
         stop = asyncio.create_task(self._stop.wait())
-        events: list[asyncio.Future[Any]] = [*self._ranks.running, *([] if told else [stop])]
+        events: list[asyncio.Future[Any]] = [*self._ranks.running, *([] if is_ending else [stop])]
         if events:
             await asyncio.wait(events, timeout=EVERY_SECONDS, return_when="FIRST_COMPLETED")
         stop.cancel()

@@ -34,8 +34,8 @@ def answer(question: str) -> str | None:
     messages: list[Any] = [{"role": "user", "content": question}]
     tools: list[Any] = [CALCULATE]
     for _ in range(TURNS):
-        said = client.chat.completions.create(model="policy", messages=messages, tools=tools)
-        message = said.choices[0].message
+        response = client.chat.completions.create(model="policy", messages=messages, tools=tools)
+        message = response.choices[0].message
         if not message.tool_calls:
             return message.content
         messages.append(message)

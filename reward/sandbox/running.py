@@ -108,14 +108,14 @@ class RunningProgram:
         if not report:
             return ProgramEnding(stopped, None, output, errors, outcome)
         # A program that could not be started reports that itself, before its end is reported.
-        told = json.loads(report.splitlines()[0])
-        if "problem" in told:
-            raise SandboxError(told["problem"])
-        code = os.waitstatus_to_exitcode(told["status"])
+        status = json.loads(report.splitlines()[0])
+        if "problem" in status:
+            raise SandboxError(status["problem"])
+        code = os.waitstatus_to_exitcode(status["status"])
         limit = stopped
         if self._group is not None and self._group.out_of_memory:
             limit = "memory_limit"
-        elif code == -signal.SIGXCPU or told["seconds"] >= limits.seconds:
+        elif code == -signal.SIGXCPU or status["seconds"] >= limits.seconds:
             limit = "time_limit"
         elif max(len(output), len(errors)) >= limits.file_bytes:
             limit = "output_limit"

@@ -38,7 +38,7 @@ class Item(msgspec.Struct, array_like=True, frozen=True):
     """Whether the completion was cut off. Then its last words are not its answer."""
 
     @property
-    def said(self) -> str:
+    def after_thoughts(self) -> str:
         """Return the completion after its thoughts. Return an empty string if the last thought has
         no end: thoughts are not the answer."""
         return answer_of(self.completion, self.prefill) or ""

@@ -83,7 +83,7 @@ class Sampler(Protocol):
     def ends(self) -> frozenset[int]:
         """End-of-sequence tokens."""
 
-    def room(self, prompt_tokens: Sequence[int]) -> int:
+    def most_tokens(self, prompt_tokens: Sequence[int]) -> int:
         """Return the most tokens that a completion of this prompt may have, added tokens
         included."""
 

@@ -67,7 +67,9 @@ class CalculatorEpisode:
             if result is not None:
                 whole = begun_by(whole, since + length)
                 shown = f"{self._config.output_start}{result}{self._config.output_end}"
-                ids = _ids(sampler.tokenizer, shown)[: sampler.room(prompt) - len(whole.token_ids)]
+                ids = _ids(sampler.tokenizer, shown)[
+                    : sampler.most_tokens(prompt) - len(whole.token_ids)
+                ]
                 whole = joined(whole, not_sampled(ids, "stop"))
                 trained = np.append(trained[: since + length], np.zeros(len(ids), dtype=np.bool_))
                 since, read, calls = len(whole.token_ids), 0, calls + 1

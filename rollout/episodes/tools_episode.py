@@ -160,7 +160,7 @@ class ToolsEpisode:
             shown = await added(
                 conversation, 1, offered.tools, answer, sampler.ends, sampler.tokenizer
             )
-            if len(play.whole.token_ids) + len(shown) >= sampler.room(prompt):
+            if len(play.whole.token_ids) + len(shown) >= sampler.most_tokens(prompt):
                 break
             play.add(not_sampled(shown, "stop"), sampled=False)
             done = len(play.whole.token_ids)

@@ -49,14 +49,14 @@ def read_tensors(path: Path) -> Tensors:
         raise UnusableFile(f"cannot read {path}: {error}") from error
 
 
-def check_tensors(path: Path, found: Tensors, expected: Tensors) -> None:
+def check_tensors(path: Path, tensors: Tensors, expected: Tensors) -> None:
     """Raise UnusableFile with the first tensors in which `found` differs from `expected`."""
-    if missing := sorted(expected.keys() - found.keys()):
+    if missing := sorted(expected.keys() - tensors.keys()):
         raise UnusableFile(f"{path} lacks {some(missing)}")
-    if unknown := sorted(found.keys() - expected.keys()):
+    if unknown := sorted(tensors.keys() - expected.keys()):
         raise UnusableFile(f"{path} has tensors the model does not know: {some(unknown)}")
-    if differing := sorted(name for name in found if found[name] != expected[name]):
-        (dtype, shape), (own_dtype, own_shape) = found[differing[0]], expected[differing[0]]
+    if differing := sorted(name for name in tensors if tensors[name] != expected[name]):
+        (dtype, shape), (own_dtype, own_shape) = tensors[differing[0]], expected[differing[0]]
         raise UnusableFile(
             f"{path}: {differing[0]} is {dtype} {list(shape)}, the model's was {own_dtype} "
             f"{list(own_shape)} ({len(differing)} of {len(expected)} tensors differ)"

@@ -39,8 +39,8 @@ class PromptSampler:
         self._expired = expired
         self._added_tokens = context.tokenizer.get_added_vocab()
 
-    def room(self, prompt_tokens: Sequence[int]) -> int:
-        """See `episodes.Sampler.room`. Raises PromptTooLong if no token is left."""
+    def most_tokens(self, prompt_tokens: Sequence[int]) -> int:
+        """See `episodes.Sampler.most_tokens`. Raises PromptTooLong if no token is left."""
         return min(
             self._sampling.max_tokens, answer_tokens(list(prompt_tokens), self._context.context)
         )
@@ -50,7 +50,7 @@ class PromptSampler:
     ) -> list[Sample]:
         """See `episodes.Sampler.sample`. Raises PromptTooLong if the context is full."""
         prompt = list(token_ids)
-        if done and self.room(prompt[: len(prompt) - done]) <= done:
+        if done and self.most_tokens(prompt[: len(prompt) - done]) <= done:
             return [not_sampled([], "length")]
         tokens_left = answer_tokens(prompt, self._context.context)
         vocabulary = self._context.vocabulary

@@ -15,6 +15,6 @@ def expert_count(config: Any) -> int:
     config.json or its transformers object. If it names no experts, its `text_config` is read."""
     fields = config if isinstance(config, Mapping) else vars(config)
     counts = (fields.get(name) for name in EXPERTS)
-    found = next((count for count in counts if isinstance(count, int) and count > 1), 0)
+    experts = next((count for count in counts if isinstance(count, int) and count > 1), 0)
     inner = fields.get("text_config")
-    return found or (expert_count(inner) if inner else 0)
+    return experts or (expert_count(inner) if inner else 0)

@@ -22,7 +22,7 @@ def in_short(names: Iterable[str]) -> list[str]:
     """Return the names of metrics that fit into one line or picture. Of the pass@k, only the powers
     of two and the largest k stay."""
     names = list(names)
-    known = {name: int(found[1]) for name in names if (found := K.search(name))}
+    known = {name: int(match[1]) for name in names if (match := K.search(name))}
     largest = max(known.values(), default=0)
     return [name for name in names if (k := known.get(name, 1)) == largest or not k & (k - 1)]
 

@@ -82,7 +82,7 @@ def parse(url: str) -> RedisAddress:
     # Check hosts before options: the text after an @ or ? in a password belongs to the password.
     if "@" in parts.query and kind != "socket":
         raise ValueError(UNREADABLE)
-    hosts = () if kind == "socket" else tuple(_host(one, kind) for one in listed.split(","))
+    hosts = () if kind == "socket" else tuple(_host(address, kind) for address in listed.split(","))
     options = _options(parts.query, kind, tls)
     place = [unquote(piece) for piece in parts.path.split("/") if piece]
     given: dict[str, str | None] = {
@@ -131,16 +131,18 @@ def with_password(url: str, password: str) -> str:
     scheme, _, rest = url.partition("://")
     named, _, query = rest.partition("?")
     user, _, place = named.rpartition("@")
-    others = [one for one in query.split("&") if one and not one.startswith("password=")]
+    others = [
+        option for option in query.split("&") if option and not option.startswith("password=")
+    ]
     options = f"?{'&'.join(others)}" if others else ""
     return f"{scheme}://{user.partition(':')[0]}:{quote(password, safe='')}@{place}{options}"
 
 
 def _host(text: str, kind: Kind) -> tuple[str, int]:
-    found = HOST.fullmatch(text)
-    if found is None or not 0 < int(found["port"] or PORTS[kind]) < 65536:
+    match = HOST.fullmatch(text)
+    if match is None or not 0 < int(match["port"] or PORTS[kind]) < 65536:
         raise ValueError(UNREADABLE)
-    return found["host"].strip("[]"), int(found["port"] or PORTS[kind])
+    return match["host"].strip("[]"), int(match["port"] or PORTS[kind])
 
 
 def _database(place: list[str], option: str) -> int:

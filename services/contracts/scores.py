@@ -210,7 +210,7 @@ class CheckResponse(BaseModel):
         description="Indices of the uses that read no reference of a row: their verifier has none, "
         "or a parameter replaces it.",
     )
-    own: list[int] = Field(
+    own_verifier_uses: list[int] = Field(
         default_factory=list,
         description="Indices of the uses whose verifier does not come with Headrace. Its code may "
         "change at any time, so a result for it is not kept.",

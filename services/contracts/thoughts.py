@@ -77,8 +77,8 @@ class Thoughts(NamedTuple):
 def prefill_of(prompt: str) -> str:
     """The tags that `prompt` ends with, because its chat template writes them: `<think>\\n`, or
     both tags of an empty thought. Empty for any other prompt."""
-    found = _PREFILL.search(prompt[-_PREFILL_CHARS:])
-    return found.group() if found else ""
+    match = _PREFILL.search(prompt[-_PREFILL_CHARS:])
+    return match.group() if match else ""
 
 
 def answer_of(completion: str, prefill: str = "") -> str | None:

@@ -57,13 +57,13 @@ def _message(number: int, turn: dict[str, Any]) -> dict[str, Any]:
 def _calls(number: int, content: Any) -> list[dict[str, Any]]:
     """The calls that the text of a turn `function_call` holds."""
     try:
-        found = decode(content.encode()) if isinstance(content, str) else content
+        decoded = decode(content.encode()) if isinstance(content, str) else content
     except NotJSON as error:
         raise ValueError(
             f"message {number} is a function call that is no JSON ({error}): write it as "
             '{"name": "…", "arguments": {…}}, or remove the row'
         ) from None
-    calls = found if isinstance(found, list) else [found]
+    calls = decoded if isinstance(decoded, list) else [decoded]
     if not calls or not all(isinstance(c, dict) and isinstance(c.get("name"), str) for c in calls):
         raise ValueError(
             f"message {number} is a function call without a name: write it as "

@@ -47,31 +47,31 @@ class Conversion:
     @property
     def mapping(self) -> ColumnMapping | KnownFile:
         """The mapping that was used, guesses made."""
-        found = self.findings.resolved()
-        return self._mapping if found is None else found
+        resolved = self.findings.resolved()
+        return self._mapping if resolved is None else resolved
 
     def rows(self) -> Iterator[Row]:
         """Raises DatasetError, which names the file if there are several, and the place."""
-        formats = [self._opened(one) for one in self._files]
+        formats = [self._opened(source) for source in self._files]
         first_format, first_columns = formats[0][1], None
-        for one, (file, format) in zip(self._files, formats, strict=True):
+        for source, (file, format) in zip(self._files, formats, strict=True):
             if format != first_format:
                 raise DatasetError(
-                    f"{self._files[0].name} is {first_format} and {one.name} is {format}: upload "
-                    "files of one format as one dataset"
+                    f"{self._files[0].name} is {first_format} and {source.name} is {format}: "
+                    "upload files of one format as one dataset"
                 )
             notes: list[str] = []
-            pairs = self._placed(one.name, read_rows(file, format, notes))
+            pairs = self._placed(source.name, read_rows(file, format, notes))
             first = next(pairs, None)
             if first is None:
-                raise DatasetError(f"{one.name} has no rows")
+                raise DatasetError(f"{source.name} has no rows")
             columns = set(first[1])
             if first_columns is None:
                 first_columns = columns
                 self._begin(first, format)
             elif format != "jsonl" and columns != first_columns:
                 raise DatasetError(
-                    _other_columns(self._files[0].name, one.name, first_columns, columns)
+                    _other_columns(self._files[0].name, source.name, first_columns, columns)
                 )
             yield from self._accepted(chain([first], pairs), format)
             self.notes += [note for note in notes if note not in self.notes]
@@ -87,9 +87,9 @@ class Conversion:
                 f"no row has a column {names_in(sorted(self._absent))} to take the prompt from"
             )
 
-    def _opened(self, one: SourceFile) -> tuple[BinaryIO, Format]:
+    def _opened(self, source: SourceFile) -> tuple[BinaryIO, Format]:
         """The file, unpacked, and its format."""
-        file, name = one.file, one.name
+        file, name = source.file, source.name
         file.seek(0)
         head = file.read(16)
         if head.startswith(MAGIC):
@@ -100,7 +100,7 @@ class Conversion:
             raise DatasetError(f"{name} is empty: it has no rows")
         check_encoding(name, head)
         format = self._format or guess_format(name, head)
-        if format == "parquet" and file is not one.file:
+        if format == "parquet" and file is not source.file:
             # Its end is read first.
             file.seek(0)
             file = io.BytesIO(file.read())
@@ -146,10 +146,10 @@ class Conversion:
             yield row
 
 
-def _other_columns(first: str, other: str, expected: set[str], found: set[str]) -> str:
+def _other_columns(first: str, other: str, expected: set[str], columns: set[str]) -> str:
     parts = [
-        f"has no column {names_in(sorted(expected - found))}" if expected - found else "",
-        f"has a column {names_in(sorted(found - expected))} more" if found - expected else "",
+        f"has no column {names_in(sorted(expected - columns))}" if expected - columns else "",
+        f"has a column {names_in(sorted(columns - expected))} more" if columns - expected else "",
     ]
     return (
         f"{other} {' and '.join(part for part in parts if part)}, compared with {first}: files of "

@@ -32,8 +32,8 @@ from services.datasets.upload import (
     Imported,
     convert,
     import_files,
+    most_row_bytes,
     published,
-    room,
     size_of,
 )
 from services.runtime.process import die_with
@@ -61,31 +61,31 @@ async def import_in_child(
     import that fails or is cancelled leaves no file, and its child ends at once.
     """
     size = size_of(files)
-    if size <= SMALL_BYTES and all(_is_text(one, format) for one in files):
+    if size <= SMALL_BYTES and all(_is_text(source, format) for source in files):
         return await anyio.to_thread.run_sync(import_files, root, files, name, format, mapping)
     path = await anyio.to_thread.run_sync(unpublished_file, root)
     try:
         seconds = CPU_SECONDS + size // BYTES_A_SECOND
         job = {
             "path": str(path),
-            "files": [[one.file.fileno(), one.name] for one in files],
+            "files": [[source.file.fileno(), source.name] for source in files],
             "format": format,
             "mapping": mapping.name if isinstance(mapping, KnownFile) else asdict(mapping),
-            "most": room(size, quota),
+            "most": most_row_bytes(size, quota),
             "seconds": seconds,
         }
-        converted = await _converted(job, [one.file.fileno() for one in files])
+        converted = await _converted(job, [source.file.fileno() for source in files])
         return await anyio.to_thread.run_sync(published, root, name, path, converted)
     finally:
         path.unlink(missing_ok=True)
 
 
-def _is_text(one: SourceFile, format: Format | None) -> bool:
+def _is_text(source: SourceFile, format: Format | None) -> bool:
     """Whether a file takes as much memory as bytes, whatever it holds."""
-    one.file.seek(0)
-    head = one.file.read(4)
+    source.file.seek(0)
+    head = source.file.read(4)
     packed = head.startswith(MAGIC) or head == b"PAR1" or format in ("parquet", "tar")
-    return not packed and not one.name.lower().endswith((".parquet", ".pq", ".tar", ".tgz"))
+    return not packed and not source.name.lower().endswith((".parquet", ".pq", ".tar", ".tgz"))
 
 
 async def _converted(job: dict[str, Any], files: list[int]) -> Converted:
@@ -113,13 +113,13 @@ async def _converted(job: dict[str, Any], files: list[int]) -> Converted:
             f"{job['seconds']} s of CPU time: upload fewer rows, Parquet with smaller row groups, "
             "or JSON lines, and append the others in parts"
         )
-    said = json.loads(answer)
-    match said:
+    answered = json.loads(answer)
+    match answered:
         case {"refused": reason, "unsupported": unsupported}:
             raise (UnsupportedFormat if unsupported else DatasetError)(reason)
         case {"errno": number}:
             raise OSError(number, os.strerror(number))
-    return TypeAdapter(Converted).validate_python(said)
+    return TypeAdapter(Converted).validate_python(answered)
 
 
 # --- the child ------------------------------------------------------------------------------------
@@ -137,22 +137,22 @@ def main() -> int:
     asked = job["mapping"]
     files = [SourceFile(os.fdopen(number, "rb"), name) for number, name in job["files"]]
     try:
-        found = convert(
+        converted = convert(
             files,
             Path(job["path"]),
             job["format"],
             known_file(asked) if isinstance(asked, str) else ColumnMapping(**asked),
             job["most"],
         )
-        said: dict[str, Any] = TypeAdapter(Converted).dump_python(found, mode="json")
+        result: dict[str, Any] = TypeAdapter(Converted).dump_python(converted, mode="json")
     except DatasetError as error:
-        said = {"refused": str(error), "unsupported": isinstance(error, UnsupportedFormat)}
+        result = {"refused": str(error), "unsupported": isinstance(error, UnsupportedFormat)}
     except RecursionError:
         too_deep = "the file nests too deep to be read: unpack it, or upload JSON lines"
-        said = {"refused": too_deep, "unsupported": False}
+        result = {"refused": too_deep, "unsupported": False}
     except MemoryError:
         return 2
     except OSError as error:
-        said = {"errno": error.errno or errno.EIO}
-    sys.stdout.write(json.dumps(said))
+        result = {"errno": error.errno or errno.EIO}
+    sys.stdout.write(json.dumps(result))
     return 0

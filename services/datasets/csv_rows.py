@@ -43,12 +43,12 @@ def csv_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, dict[str, 
 
 def _first_lines(source: Iterator[str]) -> list[str]:
     """The lines by which the delimiter is chosen."""
-    found: list[str] = []
+    lines: list[str] = []
     for line in islice(source, LOOKED_AT):
-        found.append(line)
-        if sum(map(len, found)) > LOOKED_AT_CHARS:
+        lines.append(line)
+        if sum(map(len, lines)) > LOOKED_AT_CHARS:
             break
-    return found
+    return lines
 
 
 def _delimiter(lines: list[str]) -> str:

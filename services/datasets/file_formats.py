@@ -102,8 +102,8 @@ def _jsonl(file: BinaryIO) -> Iterator[tuple[str, dict[str, Any]]]:
 def check_names(place: str, text: bytes) -> None:
     """Raise DatasetError if an object in a row has a name twice: JSON readers take the last."""
 
-    def pairs(found: list[tuple[str, Any]]) -> None:
-        twice = sorted(name for name, count in Counter(n for n, _ in found).items() if count > 1)
+    def pairs(members: list[tuple[str, Any]]) -> None:
+        twice = sorted(name for name, count in Counter(n for n, _ in members).items() if count > 1)
         if twice:
             raise DatasetError(
                 f"{place} has a column twice: {names_in(dict.fromkeys(twice))}: rename one"

@@ -61,7 +61,7 @@ class Findings:
         self._prompts.append(xxhash.xxh3_64_intdigest(prompt))
         self._pairs.append(xxhash.xxh3_64_intdigest(b"%b\n%b" % (prompt, answer)))
         for name, value in source.items():
-            if value not in (None, "") and (name in self._columns or self._has_room(name)):
+            if value not in (None, "") and (name in self._columns or self._keeps_column(name)):
                 self._columns[name] = self._columns.get(name, 0) + 1
         for name in self._mapping.used if self._mapping else ():
             value = value_of(source, name)
@@ -92,37 +92,37 @@ class Findings:
 
     def warnings(self) -> list[str]:
         """A sentence for each finding."""
-        rows, said = len(self._prompts), [*self._of_columns()]
+        rows, warnings = len(self._prompts), [*self._of_columns()]
         if self.equal_pairs:
-            said.append(
+            warnings.append(
                 f"{counted(self.equal_pairs, 'row was', 'rows were')} left out: their chosen "
                 "answer equals the rejected one, so there is nothing to learn"
             )
         if repeated := _distinct(self._pairs) - _distinct(self._prompts):
-            said.append(
+            warnings.append(
                 f"{counted(repeated, 'row has', 'rows have')} the prompt of an earlier row, and "
                 "another answer: check that the prompt has all columns that the answer depends on"
             )
         if self._mapping is None or self._mapping.answer is None:
-            return said
+            return warnings
         if self._empty:
-            said.append(f"{self._empty:,} of {rows:,} rows have an empty answer")
+            warnings.append(f"{self._empty:,} of {rows:,} rows have an empty answer")
         if self._same == rows >= FEW and not self._empty:
-            said.append(f"all rows have the same answer, {_short(self._answer)}")
+            warnings.append(f"all rows have the same answer, {_short(self._answer)}")
         if self._shown * 2 > rows:
-            said.append(
+            warnings.append(
                 f"the prompts of {self._shown:,} of {rows:,} rows end with their answers: the "
                 "policy would be shown them"
             )
         if self._whole and self._whole == self._floats:
-            said.append(
+            warnings.append(
                 f"{counted(self._whole, 'answer is a whole number', 'answers are whole numbers')} "
                 f"written as {self._float}: as text they differ from numbers without a point "
                 "(verifier exact)"
             )
-        return said
+        return warnings
 
-    def _has_room(self, name: str) -> bool:
+    def _keeps_column(self, name: str) -> bool:
         """Rows may have other columns each: how many names are kept is bounded."""
         used = self._mapping is not None and name in self._mapping.used
         return used or (len(self._columns) < MAX_COLUMNS and len(name) <= MAX_NAME)
@@ -157,41 +157,41 @@ class Findings:
         beginning = text[:40].lstrip()
         self._written += beginning[:2] == "[{" and any(k in beginning for k in ("role", "from"))
         if isinstance(row.answer, str | int | float) and (answer := str(row.answer).strip()):
-            before, found, _ = text.rstrip().rpartition(answer)
-            ends = bool(found) and text.rstrip().endswith(answer)
+            before, match, _ = text.rstrip().rpartition(answer)
+            ends = bool(match) and text.rstrip().endswith(answer)
             self._shown += ends and bool(before) and not before[-1].isalnum()
 
     def _of_columns(self) -> list[str]:
         mapping = self.resolved()
         if mapping is None:
             return []
-        said, prompts = [], mapping.prompts
+        warnings, prompts = [], mapping.prompts
         needed = [n for n in self.left_over() if n.strip().lower() in ASKED]
         if needed:
             options = " ".join(f"--prompt {name}" for name in (*prompts, *needed))
             way_out = (
                 "write it into the chats" if self._chats else f"upload the file with {options}"
             )
-            said.append(
+            warnings.append(
                 f"the prompt has nothing of column {names_in(needed)}: if the question needs it, "
                 f"delete the dataset and {way_out}"
             )
         for name, count in self._texts.items():
-            said.append(
+            warnings.append(
                 f"{counted(count, 'row has', 'rows have')} the text of a missing value, like "
                 f"'None' or 'nan', in column {name!r}"
             )
         if self._written:
-            said.append(
+            warnings.append(
                 f"{counted(self._written, 'prompt is', 'prompts are')} text that looks like a list "
                 "of messages: the policy would read the brackets; write them as JSON, not as text"
             )
         for role, count in self._roles.items():
-            said.append(
+            warnings.append(
                 f"{counted(count, 'chat has', 'chats have')} turns of {role[:60]!r}, which many "
                 f"chat templates leave out; known are {', '.join(KNOWN)}"
             )
-        return said
+        return warnings
 
 
 def _distinct(hashes: "array[int]") -> int:

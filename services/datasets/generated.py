@@ -42,7 +42,7 @@ def gym_rows(task: str, size: int, seed: int, config: dict[str, Any]) -> Iterato
             f"reasoning-gym has no task {task!r}{did_you_mean(task, factory.DATASETS)}; it has "
             f"{', '.join(sorted(factory.DATASETS))}"
         )
-    known = [one.name for one in dataclasses.fields(factory.DATASETS[task][1])]
+    known = [field.name for field in dataclasses.fields(factory.DATASETS[task][1])]
     for key in config:
         if key not in known:
             raise DatasetError(

@@ -16,9 +16,9 @@ IN_STRING = re.compile(rb'\\.?|"', re.DOTALL)
 def is_array(file: BinaryIO) -> bool:
     """Whether the first character of `file` opens an array."""
     file.seek(0)
-    found = file.read(CHUNK).removeprefix(BOM).lstrip()[:1] == b"["
+    is_array = file.read(CHUNK).removeprefix(BOM).lstrip()[:1] == b"["
     file.seek(0)
-    return found
+    return is_array
 
 
 def array_elements(file: BinaryIO) -> Iterator[tuple[str, Any, bytes]]:
@@ -40,9 +40,9 @@ def _texts(file: BinaryIO) -> Iterator[bytes]:
     chunk = file.read(CHUNK).removeprefix(BOM)
     at = chunk.index(b"[") + 1
     while chunk:
-        found = (IN_STRING if quoted else STRUCTURE).search(chunk, at)
-        begin, at = at, found.end() if found else len(chunk)
-        sign = found[0] if found else b""
+        match = (IN_STRING if quoted else STRUCTURE).search(chunk, at)
+        begin, at = at, match.end() if match else len(chunk)
+        sign = match[0] if match else b""
         ends = not quoted and not depth and sign in (b",", b"]")
         text += chunk[begin : at - 1 if ends else at]
         if len(text) > MAX_ROW_BYTES:

@@ -60,7 +60,7 @@ class KnownFile:
     def _used(self) -> set[str]:
         """Columns that verifiers find in the prompt or in the reference."""
         asked = {"question", "problem", "prompt", "text"} & {
-            name for one in self.needs for name in one.split("|")
+            name for column in self.needs for name in column.split("|")
         }
         return {*self.answer, *asked}
 
@@ -69,7 +69,7 @@ def _mbpp(source: Source) -> str:
     """The tests name the function, so the authors show them with the task."""
     text = source.get("text") or source.get("prompt")
     tests = source["test_list"]
-    if not isinstance(tests, list) or not all(isinstance(one, str) for one in tests):
+    if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
         raise ValueError(f"test_list of MBPP is a list of asserts, not {tests!r:.60}")
     return f"{text}\n\nYour code should pass these tests:\n\n" + "\n".join(tests)
 
@@ -90,8 +90,8 @@ def _defaults(template: str, verifier: str, **params: Any) -> DatasetDefaults:
 
 
 KNOWN_FILES = {
-    one.name: one
-    for one in (
+    known.name: known
+    for known in (
         KnownFile(
             "gsm8k",
             ("question", "answer"),
@@ -163,10 +163,10 @@ KNOWN_FILES = {
 
 
 def known_file(name: str) -> KnownFile:
-    found = KNOWN_FILES.get(name)
-    if found is None:
+    known = KNOWN_FILES.get(name)
+    if known is None:
         raise DatasetError(
             f"there is no mapping {name[:80]!r}{did_you_mean(name, KNOWN_FILES)}; there is "
             f"{', '.join(KNOWN_FILES)}, or JSON that names the columns"
         )
-    return found
+    return known

@@ -27,5 +27,5 @@ def _bytes(record: DatasetRecord) -> int:
 
 
 def _hashes(volume: Volume, record: DatasetRecord) -> NDArray[np.uint64]:
-    segments: Iterable[Segment] = (Segment(volume.path(one.file)) for one in record.segments)
-    return np.concatenate([np.zeros(0, np.uint64), *(one.hashes() for one in segments)])
+    segments: Iterable[Segment] = (Segment(volume.path(entry.file)) for entry in record.segments)
+    return np.concatenate([np.zeros(0, np.uint64), *(segment.hashes() for segment in segments)])

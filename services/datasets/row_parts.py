@@ -17,5 +17,5 @@ PARTS = {
 
 def rows_with_parts(reader: DatasetReader) -> dict[str, NDArray[np.int64]]:
     """The indices of the rows with each part; without the parts that no row has."""
-    found = {name: reader.matching(*PARTS[name]) for name in PARTS}
-    return {name: rows for name, rows in found.items() if len(rows)}
+    matching = {name: reader.matching(*PARTS[name]) for name in PARTS}
+    return {name: rows for name, rows in matching.items() if len(rows)}

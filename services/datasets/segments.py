@@ -136,22 +136,22 @@ class Segment:
 
         A row matches if the JSON of any of `columns` does. Reads one batch at a time.
         """
-        found = [np.zeros(0, np.int64)]
+        indices = [np.zeros(0, np.int64)]
         for number in range(self._reader.num_record_batches):
             batch = self._reader.get_batch(number)
             hits = (pc.match_substring_regex(batch.column(name), pattern) for name in columns)
             rows = reduce(pc.or_, hits).to_numpy(zero_copy_only=False)
-            found.append(number * BATCH + np.flatnonzero(rows))
-        return np.concatenate(found)
+            indices.append(number * BATCH + np.flatnonzero(rows))
+        return np.concatenate(indices)
 
     def hashes(self) -> NDArray[np.uint64]:
         """Hash each row's prompt and answer as they are stored. Reads one batch at a time."""
-        found = array("Q")
+        hashes = array("Q")
         for number in range(self._reader.num_record_batches):
             batch = self._reader.get_batch(number)
             prompts, answers = (batch.column(position).to_pylist() for position in (0, 1))
-            found.extend(
+            hashes.extend(
                 xxhash.xxh3_64_intdigest(f"{prompt}\n{answer}".encode())
                 for prompt, answer in zip(prompts, answers, strict=True)
             )
-        return np.frombuffer(found, np.uint64)
+        return np.frombuffer(hashes, np.uint64)

@@ -8,19 +8,19 @@ SHARD = re.compile(r"(?P<stem>.*?)[-_.](?P<number>\d{2,8})-of-(?P<count>\d{2,8})
 
 def missing_shards(names: Sequence[str]) -> list[str]:
     """A sentence for each set of shards that `names` has only in part."""
-    found: dict[tuple[str, int], set[int]] = {}
+    shards: dict[tuple[str, int], set[int]] = {}
     for name in names:
         if shard := SHARD.match(name):
-            found.setdefault((shard["stem"], int(shard["count"])), set()).add(int(shard["number"]))
-    said = []
-    for (stem, count), numbers in found.items():
+            shards.setdefault((shard["stem"], int(shard["count"])), set()).add(int(shard["number"]))
+    warnings = []
+    for (stem, count), numbers in shards.items():
         if missing := count - len(numbers):
-            one = next(number for number in range(count) if number not in numbers)
-            said.append(
+            first = next(number for number in range(count) if number not in numbers)
+            warnings.append(
                 f"the files {stem}-…-of-{count:05} are {count}, and {missing} of them are not in "
-                f"this upload, the first is number {one}: name all files in one upload"
+                f"this upload, the first is number {first}: name all files in one upload"
             )
-    return said
+    return warnings
 
 
 def stem_of_shard(name: str) -> str:

@@ -69,11 +69,11 @@ class DatasetReader:
         A row matches if the JSON of any of `columns` does. Raises as `rows` does.
         """
         starts = (0, *self._ends)
-        found = [
+        indices = [
             start + self._segment(position).matching(columns, pattern)
             for position, start in enumerate(starts[:-1])
         ]
-        return np.concatenate([np.zeros(0, np.int64), *found])
+        return np.concatenate([np.zeros(0, np.int64), *indices])
 
     def _segment(self, position: int) -> Segment:
         segment = self._segments[position]

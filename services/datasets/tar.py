@@ -102,9 +102,9 @@ def _read(
 
 
 def _opened(source: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
-    found = source.extractfile(member)
-    assert found is not None
-    return found
+    content = source.extractfile(member)
+    assert content is not None
+    return content
 
 
 def _row(place: str, text: bytes, path: str) -> dict[str, Any]:

@@ -45,14 +45,14 @@ class _Unpacked(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """See RawIOBase."""
         try:
-            found = self._content.read1(len(buffer))
+            chunk = self._content.read1(len(buffer))
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise DatasetError(f"{self._named} is no whole gzip file: {error}") from None
-        self._read += len(found)
+        self._read += len(chunk)
         if self._read > self._most:
             raise DatasetError(
                 f"{self._named} unpacks to more than {self._most >> 20} MiB: unpack it, and upload "
                 "fewer rows"
             )
-        buffer[: len(found)] = found
-        return len(found)
+        buffer[: len(chunk)] = chunk
+        return len(chunk)

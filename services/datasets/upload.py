@@ -28,7 +28,7 @@ from services.volume import checksum
 
 EXPANSION = 100
 """How many times its size a file may take as rows. Text compresses to a tenth."""
-ROOM_BYTES = 64 << 20
+LEAST_BYTES = 64 << 20
 """Bytes that a file may take, however small it is."""
 
 
@@ -80,7 +80,7 @@ def convert(
         findings.left_over(),
         findings.duplicates,
         conversion.notes,
-        missing_shards([one.name for one in files]) + findings.warnings(),
+        missing_shards([source.name for source in files]) + findings.warnings(),
     )
 
 
@@ -95,7 +95,9 @@ def import_files(
     under `root`. Raises as `convert`, and then leaves no file."""
     path = unpublished_file(root)
     try:
-        converted = convert(files, path, format, mapping or ColumnMapping(), room(size_of(files)))
+        converted = convert(
+            files, path, format, mapping or ColumnMapping(), most_row_bytes(size_of(files))
+        )
         return published(root, name, path, converted)
     finally:
         path.unlink(missing_ok=True)
@@ -109,15 +111,15 @@ def published(root: Path, name: str, path: Path, converted: Converted) -> Import
     return Imported(**vars(converted), id=dataset, segment=segment)
 
 
-def room(size: int, quota: int | None = None) -> int:
+def most_row_bytes(size: int, quota: int | None = None) -> int:
     """Bytes that files of this `size` may take as rows, at most `quota`."""
-    found = max(ROOM_BYTES, EXPANSION * size)
-    return found if quota is None else min(found, max(ROOM_BYTES, quota))
+    allowed = max(LEAST_BYTES, EXPANSION * size)
+    return allowed if quota is None else min(allowed, max(LEAST_BYTES, quota))
 
 
 def size_of(files: Sequence[SourceFile]) -> int:
     """Bytes of all files together."""
-    return sum(one.file.seek(0, os.SEEK_END) for one in files)
+    return sum(source.file.seek(0, os.SEEK_END) for source in files)
 
 
 def append_rows(root: Path, dataset: str, rows: Iterable[Row]) -> DatasetSegment:

@@ -48,7 +48,7 @@ class Model:
 
 def known_workers(records: Sequence[WorkerRecord]) -> list[Worker]:
     """Those that have said what they compute on."""
-    return [_known(one) for one in records if one.devices or one.gpus == 0]
+    return [_known(record) for record in records if record.devices or record.gpus == 0]
 
 
 def _known(record: WorkerRecord) -> Worker:
@@ -68,8 +68,8 @@ def available(name: str, learner: LearnerDevices | None, workers: Sequence[Worke
     learner and workers have now and release. None: no process there has reported them."""
     host = learner.host if learner and learner.host and learner.host.name == name else None
     there = [worker for worker in workers if worker.host == name]
-    said = [worker.free for worker in there if worker.free is not None]
-    free = min([*said, *([host.free] if host else [])], default=None)
+    reported = [worker.free for worker in there if worker.free is not None]
+    free = min([*reported, *([host.free] if host else [])], default=None)
     if free is None:
         return None
     return free + sum(worker.used for worker in there) + (host.used if host else 0)
@@ -79,7 +79,7 @@ def of_half(config: Mapping[str, Any]) -> bool:
     """Whether a config.json names a half type for the weights."""
     text = config.get("text_config")
     sections = [config, text if isinstance(text, Mapping) else {}]
-    names = [one.get(key) for one in sections for key in ("dtype", "torch_dtype")]
+    names = [section.get(key) for section in sections for key in ("dtype", "torch_dtype")]
     return any(name in ("bfloat16", "float16") for name in names)
 
 

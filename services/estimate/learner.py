@@ -96,9 +96,9 @@ def held(config: Config, model: Model, how: Pass) -> Memory:
     trained, offload = trained_weights(config, model.shape), config.training.offload
     pass_number = BFLOAT16 if how.half else FLOAT32
     frozen = pass_number if lora_of(config.model) else FLOAT32
-    own = training.resident(model.shape, config.optimizer, trained, how, frozen)
+    memory = training.resident(model.shape, config.optimizer, trained, how, frozen)
     if "optimizer" in offload:
-        own = replace(own, optimizer=0)
+        memory = replace(memory, optimizer=0)
     copies = 0
     for name in copied(config):
         if name not in offload and _is_here(config, name):
@@ -107,19 +107,19 @@ def held(config: Config, model: Model, how: Pass) -> Memory:
             shape = model.shape if name == "lagged" else model.reference or model.shape
             copies += _frozen(shape, how, pass_number if still else FLOAT32)
     if not isinstance(config, RLConfig):
-        return replace(own, copies=copies)
+        return replace(memory, copies=copies)
     critic = config.algorithm.critic
     if critic and "critic" not in offload and _is_here(config, "critic"):
         shape = model.critic or model.shape
         of_critic = training.resident(shape, critic.optimizer, shape.parameters, how)
-        own = replace(own, gradients=own.gradients + of_critic.gradients)
+        memory = replace(memory, gradients=memory.gradients + of_critic.gradients)
         copies += of_critic.weights + (0 if "optimizer" in offload else of_critic.optimizer)
     if config.algorithm.loads_teacher and "teacher" not in offload and _is_here(config, "teacher"):
         copies += _frozen(model.teacher or model.shape, how, pass_number)
     published = 0
     if config.rollout.weights == "auto" and how.half and not lora_of(config.model):
         published = _frozen(model.shape, how, BFLOAT16)
-    return replace(own, copies=copies, published=published)
+    return replace(memory, copies=copies, published=published)
 
 
 def _frozen(shape: ModelShape, how: Pass, number: int) -> int:
@@ -181,7 +181,7 @@ def learner_budget(
 
 def _taken(config: Config, gpu: GPUDevice, workers: Sequence[Worker]) -> float:
     """The share of a learner's GPU that vLLM has while the learner trains."""
-    here = [one for one in workers if gpu.uuid in {own.uuid for own in one.gpus}]
+    here = [worker for worker in workers if gpu.uuid in {device.uuid for device in worker.gpus}]
     if not here or not isinstance(config, RLConfig):
         return 0.0
     return ASLEEP / gpu.memory if config.rollout.vllm.sleeps else vllm_share(config, here, True)

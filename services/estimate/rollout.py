@@ -77,9 +77,9 @@ def vllm_share(config: RLConfig, workers: Sequence[Worker], shared: bool) -> flo
     `shared`: whether the learner is on it, too."""
     if config.rollout.vllm.gpu_memory_utilization is not None:
         return config.rollout.vllm.gpu_memory_utilization
-    own = [worker.share for worker in workers if worker.share is not None]
+    shares = [worker.share for worker in workers if worker.share is not None]
     usual = SHARED if shared else ALONE
-    return sum(own) if own and len(own) == len(workers) else usual
+    return sum(shares) if shares and len(shares) == len(workers) else usual
 
 
 def server_of(
@@ -106,7 +106,7 @@ def rollout_need(
 ) -> ProcessNeed:
     """Estimate each GPU of the worker with least memory: weights, and keys and values of one
     sequence of the longest length. vLLM does not start with less."""
-    worker = min(workers, key=lambda one: smallest(one.gpus).memory, default=Worker(()))
+    worker = min(workers, key=lambda candidate: smallest(candidate.gpus).memory, default=Worker(()))
     gpus, server = worker.gpus, server_of(config, model, learner, worker)
     least = server.token_bytes * server.longest
     fixed = server.weights + server.overhead

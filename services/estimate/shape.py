@@ -62,8 +62,8 @@ def shape_of(
     """
     inner = config.get("text_config")
     text = {**config, **inner} if isinstance(inner, Mapping) else config
-    found = {name: text.get(name) for name in ("hidden_size", "num_hidden_layers", "vocab_size")}
-    hidden, layers, vocabulary = (v if isinstance(v, int) else 0 for v in found.values())
+    widths = {name: text.get(name) for name in ("hidden_size", "num_hidden_layers", "vocab_size")}
+    hidden, layers, vocabulary = (v if isinstance(v, int) else 0 for v in widths.values())
     heads = text.get("num_attention_heads")
     if not (hidden and layers and vocabulary and isinstance(heads, int) and heads):
         return None
@@ -110,7 +110,7 @@ def shape_of(
 
 def _counted(shape: ModelShape, tensors: Mapping[str, tuple[int, ...]], tied: bool) -> ModelShape:
     """Return `shape` with its weights counted in `tensors`. `tied`: the embedding is the head."""
-    sizes = {name: prod(one) for name, one in tensors.items()}
+    sizes = {name: prod(shape) for name, shape in tensors.items()}
     head = next((size for name, size in sizes.items() if name.endswith("lm_head.weight")), 0)
     blocks: Counter[str] = Counter()
     for name, size in sizes.items():
@@ -153,6 +153,6 @@ def scratch_config(config: "ScratchModel") -> dict[str, Any]:
 
 def scratch_shape(config: "ScratchModel") -> ModelShape:
     """Return the shape of a model that a run makes from scratch."""
-    found = shape_of(scratch_config(config))
-    assert found is not None
-    return found
+    shape = shape_of(scratch_config(config))
+    assert shape is not None
+    return shape

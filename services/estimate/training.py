@@ -177,6 +177,6 @@ def parallel_on(parallel: str, needed: float, memory: float | None, ranks: int) 
     return "ddp" if memory is None or needed <= SHARE * memory else "fsdp"
 
 
-def added(one: Memory, other: Memory) -> Memory:
+def added(memory: Memory, other: Memory) -> Memory:
     """Add two memories that are held at the same time."""
-    return Memory(**{name: value + getattr(other, name) for name, value in vars(one).items()})
+    return Memory(**{name: value + getattr(other, name) for name, value in vars(memory).items()})

@@ -118,8 +118,8 @@ class Previews:
         elif isinstance(config, RLConfig) and isinstance(config.rollout.episode, Tools):
             rendering = rendering.model_copy(update={"note": TOOLS})
         referred = [
-            one.model_copy(update={"reference": _reference(by_index[one.index])})
-            for one in rendering.rows
+            row.model_copy(update={"reference": _reference(by_index[row.index])})
+            for row in rendering.rows
         ]
         return rendering.model_copy(update={"rows": referred})
 

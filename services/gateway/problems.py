@@ -18,7 +18,7 @@ from services.http import install as install_shared
 from services.runtime.logs import get_logger
 from services.store import RedisFull, Unreadable
 from services.store.unreadable import is_damage
-from services.volume import REDIS_ROOM
+from services.volume import REDIS_RESERVE
 
 STORAGE_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO}
 NO_FILE_ERRORS = {errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.ELOOP}
@@ -73,12 +73,12 @@ def redis_away(root: Path) -> str:
     try:
         free = shutil.disk_usage(root).free
     except OSError:
-        free = REDIS_ROOM
-    if free < REDIS_ROOM:
+        free = REDIS_RESERVE
+    if free < REDIS_RESERVE:
         return (
             f"the disk is full: {free / (1 << 20):.1f} MiB are free on the data volume {root}. "
             "Redis, which usually keeps its files there, cannot be reached. Make room: "
-            f"`headrace up` starts Redis again once {REDIS_ROOM >> 20} MiB are free"
+            f"`headrace up` starts Redis again once {REDIS_RESERVE >> 20} MiB are free"
         )
     return "Redis cannot be reached: runs go on where they can; try again in a moment"
 

@@ -39,7 +39,7 @@ NEWEST = 86_400.0
 """Seconds. A run that ended earlier gets no report by itself."""
 MOST_SECONDS = 300.0
 """Timeout of one report."""
-CLOCKS_APART = 3600.0
+CLOCK_DIFFERENCE = 3600.0
 """Seconds by which the clock of another gateway may be behind."""
 FRESH_SECONDS = 10.0
 """Seconds for which the report of an unfinished run is kept."""
@@ -80,7 +80,7 @@ class Reports:
                 await self._settle(run)
         going = [run.created for run in runs if run.finished is None]
         newest = max((run.created for run in runs), default=-inf)
-        self._since = max(self._since, min([newest - CLOCKS_APART, *going]))
+        self._since = max(self._since, min([newest - CLOCK_DIFFERENCE, *going]))
         ids, open = await self._store.chains.ids(), set(await self._store.chains.open())
         # A resumed chain is open again.
         self._settled -= open

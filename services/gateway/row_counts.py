@@ -178,25 +178,25 @@ def _too_long(
 
 def _unread(count: RowCounts, of: str) -> list[str]:
     """Warnings for what the model would not read of its prompts."""
-    said = []
+    warnings = []
     if count.unknown:
         named = ", ".join(map(repr, count.unknown_characters))
         named = f" ({named})" if named else ""
-        said.append(
+        warnings.append(
             f"{count.unknown:,} of the {of} hold characters that the model's tokenizer does not "
             f"know{named}: the model reads an unknown token instead, so change the prompts, "
             "data.template, or the model"
         )
     for part, rows in count.left_out.items():
-        said.append(f"{rows:,} of the {of} have {LEFT_OUT[part]}")
+        warnings.append(f"{rows:,} of the {of} have {LEFT_OUT[part]}")
     if count.special:
         named = ", ".join(map(repr, count.special_tokens))
-        said.append(
+        warnings.append(
             f"{count.special:,} of the {of} hold text of special tokens ({named}), which the model "
             "reads as the ends of turns and the like: if a chat template has been written into the "
             "prompts, upload them without it, or set data.chat_template to none"
         )
-    return said
+    return warnings
 
 
 def _chosen(

@@ -332,9 +332,11 @@ async def _check_episode(deps: Dependencies, config: RLConfig, problems: Problem
             if name not in known:
                 wrong = here[name].problem if name in here else ""
                 problems.append((f"{key}.servers.{at}", unknown_server(name, known, wrong)))
-    own = {*own_episodes(), *(name for worker in workers for name in worker.episodes)}
+    installed = {*own_episodes(), *(name for worker in workers for name in worker.episodes)}
     problems += [
-        (key, unknown_episode(name, own)) for key, name in asked.items() if name not in own
+        (key, unknown_episode(name, installed))
+        for key, name in asked.items()
+        if name not in installed
     ]
 
 

@@ -58,7 +58,7 @@ class _Scored(NamedTuple):
     sample: list[SampleRow]
     problems: list[tuple[int, str]]
     """Rows of the sample whose reference cannot be read, and why."""
-    own: bool
+    has_own_verifier: bool
     """Whether the verifier does not come with Headrace."""
 
 
@@ -164,7 +164,7 @@ def _scored(
             numbers = [i for i, row in enumerate(sampled[path]) if row.key == key]
             sample = [sampled[path][i] for i in numbers]
             bad = [(sampled[path][i].index, wrong[i]) for i in numbers if i in wrong]
-            yield _Scored(key, record, use, sample, bad, number in response.own)
+            yield _Scored(key, record, use, sample, bad, number in response.own_verifier_uses)
 
 
 async def _read(
@@ -176,7 +176,9 @@ async def _read(
     for number, use in enumerate(scored):
         if use.record.rows > len(use.sample):
             try:
-                checks[number] = await deps.references.check(use.record, use.use, keep=not use.own)
+                checks[number] = await deps.references.check(
+                    use.record, use.use, keep=not use.has_own_verifier
+                )
             except NotChecked as error:
                 warnings.append(f"{use.key}: not all references were read: {error}")
     if checks:
@@ -213,8 +215,9 @@ def rewards_by_key(config: RLConfig) -> Rewards:
         held_out = keys_of("evaluation", "more", len(evaluation.more))
         sets = [evaluation, *evaluation.more]
         rewards |= dict(zip(held_out, [part.rewards or [] for part in sets], strict=True))
-    own = {f"{section}.rewards": components for section, components in rewards.items()}
-    return {key: list_ for key, list_ in {"rewards": config.rewards, **own}.items() if list_}
+    of_datasets = {f"{section}.rewards": components for section, components in rewards.items()}
+    by_key = {"rewards": config.rewards, **of_datasets}
+    return {key: components for key, components in by_key.items() if components}
 
 
 def scored_by(dataset: str, rewards: Rewards) -> str:

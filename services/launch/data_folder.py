@@ -112,19 +112,19 @@ class DataFolder:
 def _close_to_others(path: Path) -> None:
     """Let only its user enter the folder `path`, which protects its files whatever their modes.
     Log a warning if we may not change that."""
-    found = path.stat()
-    mode = stat.S_IMODE(found.st_mode)
+    status = path.stat()
+    mode = stat.S_IMODE(status.st_mode)
     with contextlib.suppress(PermissionError):
         if mode & 0o077:
             path.chmod(mode & ~0o077)
             log.warning("the data folder was open to other users and is closed now", data=str(path))
             mode &= ~0o077
-    if mode & 0o077 or found.st_uid != os.geteuid():
+    if mode & 0o077 or status.st_uid != os.geteuid():
         log.warning(
             "another user can enter the data folder, with keys, prompts and checkpoints: make it "
             "yours, and close it with chmod go=",
             data=str(path),
-            owner=found.st_uid,
+            owner=status.st_uid,
         )
 
 

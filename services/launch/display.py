@@ -87,9 +87,9 @@ class Display:
 
     def _table(self) -> Table:
         table = Table("part", "state", "pid", "", box=None, pad_edge=False)
-        for one in self._statuses.values():
-            detail = Text(one.detail, overflow="ellipsis", no_wrap=True)
-            table.add_row(one.name, _state(one), str(one.pid or ""), detail)
+        for status in self._statuses.values():
+            detail = Text(status.detail, overflow="ellipsis", no_wrap=True)
+            table.add_row(status.name, _state(status), str(status.pid or ""), detail)
         return table
 
 

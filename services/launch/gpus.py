@@ -69,8 +69,8 @@ class GPUPlan:
 
     def refuse(self, workers: int) -> None:
         """Raise LaunchError if there are too few GPUs for this many `workers`."""
-        room = len(self.workers) // self.per_worker
-        if workers <= room or (self.shared and self.per_worker == 1):
+        most = len(self.workers) // self.per_worker
+        if workers <= most or (self.shared and self.per_worker == 1):
             return
         each = f"{self.per_worker} GPUs" if self.per_worker > 1 else "a GPU"
         trains = f"the learner has {_named(self.learner)}" if self.learner else "none trains"
@@ -78,7 +78,7 @@ class GPUPlan:
         raise LaunchError(
             f"{counted(workers, 'rollout worker')}, each with {each} of its own: "
             f"of the GPUs here ({_named(self.visible)}) {trains}{scores}, so there is room for "
-            f"{room}. Ask for fewer (--rollouts, `headrace scale rollout=N`), or give the learner "
+            f"{most}. Ask for fewer (--rollouts, `headrace scale rollout=N`), or give the learner "
             "fewer (--ranks, HEADRACE_LEARNER_GPUS) or each worker (HEADRACE_GPUS_PER_WORKER), or "
             "start workers on another machine. Where CUDA_VISIBLE_DEVICES shows one GPU, all share "
             "it"
@@ -143,10 +143,10 @@ def plan_gpus(
         workers = [gpu for gpu in free if gpu not in reward]
     else:
         spare = max(0, len(free) - rollouts * settings.gpus_per_worker)
-        own = min(spare, settings.loaded_models)
-        workers = free[: len(free) - own]
+        count_of_reward = min(spare, settings.loaded_models)
+        workers = free[: len(free) - count_of_reward]
         if settings.loaded_models:
-            reward = free[len(free) - own :] or (free or list(visible))[-1:]
+            reward = free[len(free) - count_of_reward :] or (free or list(visible))[-1:]
     return GPUPlan(
         visible=tuple(visible),
         learner=tuple(learner),

@@ -87,12 +87,12 @@ def free_ports(host: str, count: int) -> list[int]:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     held = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
     try:
-        for one in held:
-            one.bind((host, 0))
-        return [int(one.getsockname()[1]) for one in held]
+        for held_socket in held:
+            held_socket.bind((host, 0))
+        return [int(held_socket.getsockname()[1]) for held_socket in held]
     finally:
-        for one in held:
-            one.close()
+        for held_socket in held:
+            held_socket.close()
 
 
 def require_port(host: str, port: int, flag: str, taken: Iterable[int] = ()) -> None:

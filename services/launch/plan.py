@@ -262,7 +262,7 @@ def _redis_part(at: redis.Listening, data: Path, url: str) -> Part:
         argv=(str(server), str(file)),
         stage=0,
         not_ready=not_ready,
-        held_back=lambda: redis.no_room(data),
+        held_back=lambda: redis.disk_full(data),
     )
 
 

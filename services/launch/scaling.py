@@ -67,7 +67,7 @@ def require_memory(joining: int, workers: Mapping[str, int], free: int) -> None:
 
 def shared_cores(part: Part, running: Sequence[Part]) -> str:
     """A warning if the worker `part` computes on cores that others have; else empty."""
-    others = [one.name for one in running if set(one.cores) & set(part.cores)]
+    others = [other.name for other in running if set(other.cores) & set(part.cores)]
     if not others:
         return ""
     cores = ", ".join(map(str, part.cores))
@@ -110,12 +110,12 @@ class Scaling:
 
     def _indices(self) -> set[int]:
         names = (name.partition("rollout-") for name in self._supervisor.parts)
-        return {int(index) for _, found, index in names if found}
+        return {int(index) for _, prefix, index in names if prefix}
 
     def _start(self, index: int, engines: int, say: Say) -> str:
         assert self._plan.workers is not None
         parts = self._supervisor.parts
-        running = [parts[f"rollout-{one}"] for one in sorted(self._indices())]
+        running = [parts[f"rollout-{index}"] for index in sorted(self._indices())]
         part = self._plan.workers.part(index, engines, running)
         if warning := shared_cores(part, running):
             say(warning)
@@ -161,7 +161,7 @@ class Scaling:
 
     async def _there(self, name: str, heard: list[WorkerRecord], run: RunRecord | None) -> bool:
         pid, host = self._supervisor.pids.get(name), socket.gethostname()
-        mine = next((one for one in heard if (one.host, one.pid) == (host, pid)), None)
+        mine = next((worker for worker in heard if (worker.host, worker.pid) == (host, pid)), None)
         if (failure := self._supervisor.failures.get(name)) is not None:
             await self._supervisor.remove(name)
             raise LaunchError(failure)

@@ -44,28 +44,28 @@ class Supervisor:
     @property
     def parts(self) -> dict[str, Part]:
         """The parts that are to run, by name."""
-        return {name: one.part for name, one in self._parts.items()}
+        return {name: supervised.part for name, supervised in self._parts.items()}
 
     @property
     def status(self) -> dict[str, Status]:
         """Each part as of now."""
-        return {name: one.status for name, one in self._parts.items()}
+        return {name: supervised.status for name, supervised in self._parts.items()}
 
     @property
     def pids(self) -> dict[str, int]:
         """The processes started here that run now, by part."""
-        pids = ((name, one.pid) for name, one in self._parts.items())
+        pids = ((name, supervised.pid) for name, supervised in self._parts.items())
         return {name: pid for name, pid in pids if pid is not None}
 
     async def start(self) -> None:
         """Start all parts, stage 0 first; return when all are ready. LaunchError if one fails."""
         self._rotation = asyncio.create_task(self._rotate())
         parts = list(self._parts.values())
-        first = [one for one in parts if one.part.stage == 0]
-        rest = [one for one in parts if one.part.stage != 0]
-        for stage in (first, rest):
-            for one in stage:
-                self._begin(one)
+        first = [supervised for supervised in parts if supervised.part.stage == 0]
+        others = [supervised for supervised in parts if supervised.part.stage != 0]
+        for stage in (first, others):
+            for supervised in stage:
+                self._begin(supervised)
             await self._until_ready(stage)
 
     def add(self, part: Part) -> None:
@@ -99,9 +99,10 @@ class Supervisor:
     async def stop(self) -> None:
         """End everything: workers first, Redis last; SIGTERM, SIGKILL after the grace period."""
         self._stop_restarting()
-        for stage in sorted({one.part.stage for one in self._parts.values()}, reverse=True):
-            ending = [one for one in self._parts.values() if one.part.stage == stage]
-            await asyncio.gather(*(one.end() for one in ending))
+        parts = list(self._parts.values())
+        for stage in sorted({supervised.part.stage for supervised in parts}, reverse=True):
+            ending = [supervised.end() for supervised in parts if supervised.part.stage == stage]
+            await asyncio.gather(*ending)
         if self._rotation is not None:
             self._rotation.cancel()
         await self.kill()
@@ -123,8 +124,8 @@ class Supervisor:
     async def _until_ready(self, parts: Sequence[SupervisedPart]) -> None:
         failure = asyncio.ensure_future(self.failed())
         try:
-            for one in parts:
-                ready = asyncio.ensure_future(one.ready.wait())
+            for supervised in parts:
+                ready = asyncio.ensure_future(supervised.ready.wait())
                 await asyncio.wait({ready, failure}, return_when=asyncio.FIRST_COMPLETED)
                 ready.cancel()
                 if failure.done():

@@ -116,12 +116,12 @@ def checkpoint_of(run: RunRecord, root: Path, step: int | None = None) -> str:
 def kept_in_words(root: Path, folder: Path, resumed: str | None, resume_step: int | None) -> str:
     """List the steps whose checkpoints are in the `folder` of a run, and those of the run that it
     resumed, up to that step. `root`: the data volume."""
-    own = ", ".join(map(str, _steps(folder))) or "none"
+    kept_here = ", ".join(map(str, _steps(folder))) or "none"
     before = _steps(root / "runs" / resumed / "checkpoints") if resumed else []
     taken = [str(step) for step in before if resume_step is None or step <= resume_step]
     if not taken:
-        return own
-    return f"{own}, and run {resumed}, which it continues, those of {', '.join(taken)}"
+        return kept_here
+    return f"{kept_here}, and run {resumed}, which it continues, those of {', '.join(taken)}"
 
 
 def _steps(folder: Path) -> list[int]:

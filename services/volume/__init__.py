@@ -22,7 +22,7 @@ from services.volume.download import (
 )
 from services.volume.files import (
     DATA_RESERVE,
-    REDIS_ROOM,
+    REDIS_RESERVE,
     DamagedFile,
     check_file,
     checked,

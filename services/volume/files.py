@@ -16,7 +16,7 @@ from services.contracts.weights import WeightFile, part_bytes
 CHUNK = 1 << 22
 """Bytes that are read at a time; divides the size of a part."""
 
-REDIS_ROOM = 16 << 20
+REDIS_RESERVE = 16 << 20
 """Free bytes that Redis needs for its next write, if it is on the volume. Without them it ends."""
 DATA_RESERVE = 64 << 20
 """Bytes of the volume that no run's write may use. Redis may be on the same volume: without free

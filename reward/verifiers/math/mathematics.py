@@ -73,7 +73,9 @@ class MathVerifier(Verifier[MathParams]):
         if params.strictness == "math_verify":
             return _math_verify(item, params)
         golds = [read_reference(text) for text in references(item.answer)]
-        answer = _find(plain_contrasts(plain_signs(without_special_tokens(item.said))), params)
+        answer = _find(
+            plain_contrasts(plain_signs(without_special_tokens(item.after_thoughts))), params
+        )
         if answer is not None and answer.form == UNMARKED and item.truncated:
             return failed(ScoreStatus.NO_ANSWER, CUT_OFF)
         if answer is None or not answer.text:

@@ -123,7 +123,7 @@ class CodeVerifier(Verifier[CodeParams]):
 
     def score(self, item: Item, params: CodeParams) -> Verdict:
         tests = with_prompt(read_tests(item.answer, item.columns), item.prompt)
-        answer = item.said
+        answer = item.after_thoughts
         source, end = find_program(answer, tests)
         if not source.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion holds no program")

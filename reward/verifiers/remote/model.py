@@ -139,7 +139,7 @@ class ModelVerifier(RemoteVerifier[ModelParams]):
 
     async def score(self, item: Item, params: ModelParams) -> Verdict:
         model = chosen(self._models, params.model, "model", "--reward-models")
-        answer = tagged(item.said) if params.answer_weight else None
+        answer = tagged(item.after_thoughts) if params.answer_weight else None
         try:
             texts = [item.completion] if answer is None else [item.completion, answer]
             (whole, cut), *parts = await asyncio.gather(

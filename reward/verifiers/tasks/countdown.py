@@ -65,7 +65,7 @@ class CountdownVerifier(Verifier[VerifierParams]):
 
     def score(self, item: Item, params: VerifierParams) -> Verdict:
         puzzle = _puzzle(item)
-        text = _equation(plain_signs(item.said), puzzle.nums)
+        text = _equation(plain_signs(item.after_thoughts), puzzle.nums)
         if not text:
             return failed(ScoreStatus.NO_ANSWER, "the completion holds no equation")
         try:

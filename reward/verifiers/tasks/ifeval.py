@@ -49,7 +49,7 @@ class IFEvalVerifier(Verifier[IFEvalParams]):
 
     def score(self, item: Item, params: IFEvalParams) -> Verdict:
         wanted = _instructions(item)
-        text = item.said
+        text = item.after_thoughts
         if not text.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion is empty")
         readings = [text] if params.mode == "strict" else loose_readings(text)

@@ -84,7 +84,7 @@ class ReasoningGymVerifier(Verifier[VerifierParams]):
 
     def score(self, item: Item, params: VerifierParams) -> Verdict:
         entry = _entry(item)
-        answer = tagged(item.said)
+        answer = tagged(item.after_thoughts)
         if answer is None or not answer.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion has no <answer> tags")
         try:

@@ -127,7 +127,7 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
 
     def score(self, item: Item, params: ChoiceParams) -> Verdict:
         wanted = _letters(item.answer, params)
-        text = plain_contrasts(plain_signs(item.said))
+        text = plain_contrasts(plain_signs(item.after_thoughts))
         answer = find_answer(text)
         if answer is None and item.truncated:
             return failed(ScoreStatus.NO_ANSWER, CUT_OFF)

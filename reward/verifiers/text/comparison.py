@@ -60,7 +60,7 @@ class ExactVerifier(Verifier[TextParams]):
 
     def score(self, item: Item, params: TextParams) -> Verdict:
         self.check_reference(item, params)
-        completion = _prepared(item.said, params)
+        completion = _prepared(item.after_thoughts, params)
         wanted = [_prepared(text, params) for text in references(item.answer)]
         if completion in wanted:
             return correct()
@@ -81,7 +81,7 @@ class ContainsVerifier(Verifier[TextParams]):
 
     def score(self, item: Item, params: TextParams) -> Verdict:
         self.check_reference(item, params)
-        completion = _prepared(item.said, params)
+        completion = _prepared(item.after_thoughts, params)
         if not completion:
             return failed(ScoreStatus.NO_ANSWER, "the completion is empty")
         for wanted in references(item.answer):

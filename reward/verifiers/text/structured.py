@@ -64,7 +64,7 @@ class JsonSchemaVerifier(Verifier[JsonSchemaParams]):
 
     def score(self, item: Item, params: JsonSchemaParams) -> Verdict:
         validator = _validator(_schema(item.answer, params))
-        text = _document(item.said) if params.extract == "any" else item.said
+        text = _document(item.after_thoughts) if params.extract == "any" else item.after_thoughts
         if not text.strip():
             return failed(ScoreStatus.NO_ANSWER, "the completion is empty")
         try:

@@ -83,7 +83,7 @@ def request_body(
 def sampling_params(
     sampling: Sampling,
     eos_token_ids: list[int],
-    room: int,
+    tokens_left: int,
     seed: int | None = None,
     vocabulary: int | None = None,
 ) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def sampling_params(
     not decide what ends a completion.
     """
     params: dict[str, Any] = {
-        "max_tokens": min(sampling.max_tokens, room),
+        "max_tokens": min(sampling.max_tokens, tokens_left),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,

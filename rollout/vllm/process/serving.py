@@ -42,7 +42,7 @@ def require_gpus(tensor_parallel_size: int, gpus: int | None) -> None:
         )
 
 
-def leaves_room(run: RunRecord, share: float | None, sleeps: bool) -> bool:
+def keeps_its_share(run: RunRecord, share: float | None, sleeps: bool) -> bool:
     """Whether a vLLM with this `share` of a GPU leaves a learner on the same GPU the memory that it
     needs in `run`. `sleeps`: whether this vLLM sleeps while the learner trains."""
     if run.kind != "rl":
@@ -66,11 +66,11 @@ class Serving:
         self._sleeper: Sleeper | None = None
         """Set if the server takes turns with the learner."""
 
-    async def make_room(self, run: RunRecord) -> None:
+    async def free_memory_for(self, run: RunRecord) -> None:
         """Stop vLLM if the learner is on the same GPU, and the next run gives vLLM another share of
         it or none. The learner waits for the memory. Raises RedisError."""
         sleeps = self._sleeper is not None
-        if self._running is None or leaves_room(run, self._share, sleeps):
+        if self._running is None or keeps_its_share(run, self._share, sleeps):
             return
         learner = await self._store.pools.devices(self._settings.pool)
         trains = {gpu.uuid for gpu in learner.gpus} if learner else set()

@@ -138,8 +138,8 @@ def compare(
     api = connect(gateway)
     run, _, id = evaluation.partition("/")
     if not id:
-        ended = (one for one in api.get(f"/v1/runs/{run}/evaluations")["evaluations"])
-        id = next((one["id"] for one in ended if one["state"] == "done"), "")
+        ended = (record for record in api.get(f"/v1/runs/{run}/evaluations")["evaluations"])
+        id = next((record["id"] for record in ended if record["state"] == "done"), "")
     if not id:
         raise CliError(f"run {run} has no evaluation that is done")
     comparison = api.get(f"/v1/runs/{run}/evaluations/{id}/comparison", against=other, limit=SHOWN)

@@ -71,8 +71,8 @@ def evaluations(
     if as_json:
         print_json(answers)
         return
-    for one in answers["rows"]:
-        _show(one)
+    for answered in answers["rows"]:
+        _show(answered)
     last = offset + len(answers["rows"])
     shown = f"rows {offset + 1} to {last} of {answers['total']}" if answers["rows"] else "no rows"
     out.print(Text(f"{described(answers['evaluation'])}: {shown}"), soft_wrap=True)

@@ -122,12 +122,12 @@ def _annotations(parts: list[str]) -> list[Any]:
     annotations: list[Any] = [RLConfig, SFTConfig]
     for part in parts:
         inside: list[Any] = []
-        for one in (member for annotation in annotations for member in _members(annotation)):
-            if isinstance(one, type) and issubclass(one, BaseModel):
-                if part in (fields := fields_of(one)):
+        for annotated in (member for annotation in annotations for member in _members(annotation)):
+            if isinstance(annotated, type) and issubclass(annotated, BaseModel):
+                if part in (fields := fields_of(annotated)):
                     inside.append(fields[part].annotation)
-            elif get_origin(one) is list and part.isdecimal():
-                inside += get_args(one)
+            elif get_origin(annotated) is list and part.isdecimal():
+                inside += get_args(annotated)
         annotations = inside
     return annotations
 

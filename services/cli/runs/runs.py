@@ -176,7 +176,7 @@ def _confirm(ordered: list[Found]) -> None:
         name = f"[bold]{escape(record['name'])}[/]"
         # Not where --json goes.
         err.print(f"{record['id']}  {name}  {state(record['state'])}  {size}")
-    kinds = {one.kind for one in ordered}
+    kinds = {target.kind for target in ordered}
     nouns = "s and ".join(sorted(kinds))
     what = f"this {nouns}" if len(ordered) == 1 else f"these {len(ordered)} {nouns}s"
     typer.confirm(f"Delete {what}, checkpoints included?", abort=True, err=True)

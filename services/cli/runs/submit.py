@@ -170,9 +170,9 @@ def _submit_chain(
             )
         config = named[step].get("config") or {}
         named[step]["config"] = _merged(config, keys) if isinstance(config, dict) else config
-    for one in named.values():
-        if isinstance(one.get("config"), dict):
-            one["config"] = _with_files(one["config"])
+    for chain_step in named.values():
+        if isinstance(chain_step.get("config"), dict):
+            chain_step["config"] = _with_files(chain_step["config"])
     given = {key: value for key, value in known.items() if value is not None}
     request = {"pool": Settings().pool, **chain, **given}
     if problem := next(_unsendable(request, ""), None):

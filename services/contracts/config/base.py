@@ -22,7 +22,7 @@ class Section(BaseModel):
     def _fits_64_bits(cls, value: Any) -> Any:
         # torch, numpy and Redis take no larger ones: the learner would crash on them, not here.
         values = value if isinstance(value, list | tuple) else [value]
-        too_large = (isinstance(one, int) and not -(2**63) <= one < 2**63 for one in values)
+        too_large = (isinstance(item, int) and not -(2**63) <= item < 2**63 for item in values)
         refuse_if(any(too_large), "is beyond 64 bits: choose a number below 9.2e18")
         return value
 

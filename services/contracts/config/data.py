@@ -262,7 +262,7 @@ class Data(PromptOptions, PromptDataset):
     @property
     def names(self) -> list[str]:
         """The names that metrics give the components, in the same order."""
-        return numbered([one.name or one.dataset for one in self.components])
+        return numbered([component.name or component.dataset for component in self.components])
 
     @model_validator(mode="after")
     def _source(self) -> Self:
@@ -303,15 +303,15 @@ class Data(PromptOptions, PromptDataset):
 def numbered(names: Sequence[str]) -> list[str]:
     """Return `names`, made unique: the second use of a name gets `#2`, the third `#3`, or the next
     number that is free."""
-    found: list[str] = []
+    distinct: list[str] = []
     for i, name in enumerate(names):
         count = names[:i].count(name) + 1
         called = name if count == 1 else f"{name}#{count}"
-        while called in found or (count > 1 and called in names):
+        while called in distinct or (count > 1 and called in names):
             count += 1
             called = f"{name}#{count}"
-        found.append(called)
-    return found
+        distinct.append(called)
+    return distinct
 
 
 class SFTData(PromptOptions, Component):
@@ -334,8 +334,8 @@ class SFTData(PromptOptions, Component):
     @property
     def components(self) -> list[Component]:
         """All datasets, in the order of the config."""
-        own = Component(dataset=self.dataset, repeats=self.repeats, weight=self.weight)
-        return [own, *self.mix]
+        first = Component(dataset=self.dataset, repeats=self.repeats, weight=self.weight)
+        return [first, *self.mix]
 
     @model_validator(mode="after")
     def _amounts(self) -> Self:
@@ -353,8 +353,8 @@ def check_amounts(components: Sequence[Component]) -> None:
     them by their keys: the gateway has put ids in place of names."""
     keys = ["data.dataset", *(f"data.mix.{i}" for i in range(len(components) - 1))]
     named = list(zip(keys, components, strict=True))
-    weighted = [key for key, one in named if one.weight is not None]
-    repeated = [key for key, one in named if one.repeats is not None]
+    weighted = [key for key, component in named if component.weight is not None]
+    repeated = [key for key, component in named if component.repeats is not None]
     if weighted and repeated:
         raise ValueError(
             f"{weighted[0]} has a weight and {repeated[0]} has repeats: use one of the two for "

@@ -162,9 +162,9 @@ def own_episodes() -> list[str]:
     return sorted({entry.name for entry in entry_points(group=GROUP)})
 
 
-def unknown_episode(name: str, own: Iterable[str]) -> str:
+def unknown_episode(name: str, installed: Iterable[str]) -> str:
     """Explain that `name` is neither a built-in type nor in `own`."""
-    known = ", ".join([*BUILT_IN, *sorted(own)])
+    known = ", ".join([*BUILT_IN, *sorted(installed)])
     return (
         f"{name!r} is not installed here; there is {known}. A type of your own is an entry point "
         f"of the group {GROUP}, in the environment of the rollout workers"

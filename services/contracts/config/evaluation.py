@@ -71,10 +71,10 @@ class Evaluation(HeldOut):
     def sets(self) -> list[HeldOut]:
         """All held-out datasets, each with its own options."""
         inherited = {name: getattr(self, name) for name in HeldOut.model_fields}
-        for own in ("dataset", "name"):
-            del inherited[own]
+        for key in ("dataset", "name"):
+            del inherited[key]
         first = HeldOut(dataset=self.dataset, name=self.name, **inherited)
-        return [first, *(_filled(one, inherited) for one in self.more)]
+        return [first, *(_filled(held_out, inherited) for held_out in self.more)]
 
     @property
     def by_key(self) -> dict[str, HeldOut]:
@@ -83,7 +83,7 @@ class Evaluation(HeldOut):
 
     @model_validator(mode="after")
     def _distinct(self) -> "Evaluation":
-        names = [one.name or one.dataset for one in (self, *self.more)]
+        names = [held_out.name or held_out.dataset for held_out in (self, *self.more)]
         twice = next((name for name in names if names.count(name) > 1), None)
         refuse_if(
             twice is not None,
@@ -92,9 +92,9 @@ class Evaluation(HeldOut):
         return self
 
 
-def _filled(one: HeldOut, inherited: dict[str, object]) -> HeldOut:
-    missing = {name: value for name, value in inherited.items() if getattr(one, name) is None}
-    return one.model_copy(update=missing)
+def _filled(held_out: HeldOut, inherited: dict[str, object]) -> HeldOut:
+    missing = {name: value for name, value in inherited.items() if getattr(held_out, name) is None}
+    return held_out.model_copy(update=missing)
 
 
 class EvaluationSampling(Sampling):
@@ -123,7 +123,7 @@ class ResolvedSet(Section):
 
 
 def resolved(
-    one: HeldOut,
+    held_out: HeldOut,
     *,
     id: str,
     dataset_name: str,
@@ -132,29 +132,29 @@ def resolved(
     prompt: PromptOptions,
     rewards: list[RewardComponent],
 ) -> ResolvedSet:
-    """Resolve `one` for its dataset, given by id, name and row count. The run's options fill in the
-    options that `one` leaves out."""
-    own = {"system": one.system, "template": one.template}
+    """Resolve `held_out` for its dataset, given by id, name and row count. The run's options fill
+    in the options that `held_out` leaves out."""
+    prompt_options = {"system": held_out.system, "template": held_out.template}
     options = {
         "system": prompt.system,
         "template": prompt.template,
         "chat_template": prompt.chat_template,
-        **{name: value for name, value in own.items() if value is not None},
+        **{name: value for name, value in prompt_options.items() if value is not None},
     }
     fields = sampling.model_dump() | {
-        "temperature": one.temperature or 0.0,
-        "max_tokens": one.max_tokens or sampling.max_tokens,
+        "temperature": held_out.temperature or 0.0,
+        "max_tokens": held_out.max_tokens or sampling.max_tokens,
         "ignore_eos": False,
         "seed": None,
     }
     return ResolvedSet(
-        name=one.name or dataset_name,
+        name=held_out.name or dataset_name,
         dataset=id,
         dataset_name=dataset_name,
-        rows=min(rows, one.rows or rows),
-        samples=one.samples or 1,
+        rows=min(rows, held_out.rows or rows),
+        samples=held_out.samples or 1,
         sampling=EvaluationSampling(**fields),
         prompt=PromptOptions(**options),
-        rewards=one.rewards or rewards,
-        category=one.category,
+        rewards=held_out.rewards or rewards,
+        category=held_out.category,
     )

@@ -68,13 +68,13 @@ class RewardComponent(Section):
 def named(rewards: list[RewardComponent]) -> dict[str, RewardComponent]:
     """Rewards by name, in their order. Raises ValueError where two have the same."""
     uses: dict[str, int] = {}
-    found: dict[str, RewardComponent] = {}
+    by_name: dict[str, RewardComponent] = {}
     for reward in rewards:
         name = reward.name
         if name is None:
             count = uses[reward.verifier] = uses.get(reward.verifier, 0) + 1
             name = reward.verifier if count == 1 else f"{reward.verifier}#{count}"
-        if name in found:
+        if name in by_name:
             raise ValueError(f"two rewards are called {name!r}: give one of them another name")
-        found[name] = reward
-    return found
+        by_name[name] = reward
+    return by_name

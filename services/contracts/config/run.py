@@ -102,37 +102,39 @@ class RLConfig(Section):
     @property
     def max_tokens(self) -> int:
         """Longest completion of any dataset, in tokens."""
-        return max(one.sampling.max_tokens for one in self.datasets.values())
+        return max(config.sampling.max_tokens for config in self.datasets.values())
 
-    def _of(self, one: PromptDataset) -> "RLConfig":
-        if not isinstance(one, MixedPrompts):
+    def _of(self, dataset: PromptDataset) -> "RLConfig":
+        if not isinstance(dataset, MixedPrompts):
             return self
         options = {
-            key: getattr(one, key)
+            key: getattr(dataset, key)
             for key in ("system", "template", "chat_template")
-            if getattr(one, key) is not None
+            if getattr(dataset, key) is not None
         }
         changed: dict[str, Any] = {
-            "data": self.data.model_copy(update={"dataset": one.dataset, **options}),
+            "data": self.data.model_copy(update={"dataset": dataset.dataset, **options}),
         }
-        if one.rewards:
-            changed["rewards"] = one.rewards
-        if one.max_tokens is not None:
-            changed["sampling"] = self.sampling.model_copy(update={"max_tokens": one.max_tokens})
-        if one.episode is not None:
-            changed["rollout"] = self.rollout.model_copy(update={"episode": one.episode})
+        if dataset.rewards:
+            changed["rewards"] = dataset.rewards
+        if dataset.max_tokens is not None:
+            changed["sampling"] = self.sampling.model_copy(
+                update={"max_tokens": dataset.max_tokens}
+            )
+        if dataset.episode is not None:
+            changed["rollout"] = self.rollout.model_copy(update={"episode": dataset.episode})
         return self.model_copy(update=changed)
 
     def warnings(self) -> list[str]:
         """Settings that are allowed but probably a mistake, each with its key."""
-        found = {
+        by_section = {
             "algorithm": [*self.algorithm.warnings(), *self._uncorrected()],
             "sampling": self.sampling.warnings(),
             "rollout": self._short_lived(),
         }
         return [
             f"{section}.{key}: {sentence}"
-            for section, pairs in found.items()
+            for section, pairs in by_section.items()
             for key, sentence in pairs
         ]
 
@@ -149,11 +151,11 @@ class RLConfig(Section):
     def _uncorrected(self) -> Iterator[tuple[str, str]]:
         algorithm, quantization = self.algorithm, self.rollout.vllm.quantization
         # With proximal sampler the ratio of the loss is taken against the sampler itself.
-        apart = isinstance(algorithm.proximal, RecomputeProximal)
+        recomputes = isinstance(algorithm.proximal, RecomputeProximal)
         if (
             quantization
             and isinstance(algorithm.correction, NoCorrection)
-            and (apart or isinstance(algorithm.loss, ReinforceLoss))
+            and (recomputes or isinstance(algorithm.loss, ReinforceLoss))
         ):
             yield (
                 "correction.type",
@@ -170,22 +172,22 @@ class RLConfig(Section):
         check_evaluation(self.evaluation, rollout)
         check_placement(self.placement, algorithm, training)
         check_in_backward(self.optimizer, algorithm, training, rollout)
-        for name, one in self.datasets.items():
+        for name, config in self.datasets.items():
             try:
-                check_rewards(one.rewards, algorithm, one.rollout.episode)
-                check_lengths(one.sampling.max_tokens, algorithm, rollout.vllm.max_model_len)
+                check_rewards(config.rewards, algorithm, config.rollout.episode)
+                check_lengths(config.sampling.max_tokens, algorithm, rollout.vllm.max_model_len)
             except ValueError as error:
                 where = f"dataset {name} of data.mix: " if name else ""
                 raise ValueError(f"{where}{error}") from None
-        for one in self.datasets.values():
-            check_teacher(algorithm, one.sampling)
+        for config in self.datasets.values():
+            check_teacher(algorithm, config.sampling)
         if not self.rewards:
-            episodes = [one.rollout.episode for one in self.datasets.values()]
+            episodes = [config.rollout.episode for config in self.datasets.values()]
             check_unrewarded(self.data, algorithm, self.evaluation, episodes)
         check_limits(algorithm, rollout, training)
         check_sessions(self.data, self.sampling, rollout, algorithm, self.rewards, self.evaluation)
-        for one in self.datasets.values():
-            check_tools(one.data, one.sampling, one.rollout)
+        for config in self.datasets.values():
+            check_tools(config.data, config.sampling, config.rollout)
         check_steps(training, self.evaluation)
         check_correction(algorithm, rollout)
         return self

@@ -117,9 +117,9 @@ def check_sessions(
     evaluation: Evaluation | None,
 ) -> None:
     """Refuse options that conflict with outside agents (`rollout.episode: sessions`)."""
-    episodes = [rollout.episode, *(one.episode for one in data.mix)]
+    episodes = [rollout.episode, *(dataset.episode for dataset in data.mix)]
     refuse_if(
-        bool(data.mix) and any(isinstance(one, Sessions) for one in episodes),
+        bool(data.mix) and any(isinstance(episode, Sessions) for episode in episodes),
         "data.mix: agents of rollout.episode sessions take the prompts of one dataset: leave "
         "mix out, or choose another episode for all datasets",
     )
@@ -204,7 +204,7 @@ def check_unrewarded(
     data: Data, algorithm: Algorithm, evaluation: Evaluation | None, episodes: list[Episode]
 ) -> None:
     """Refuse options that need rewards in a run without rewards."""
-    given = all(isinstance(one, Sessions | OwnEpisode) for one in episodes)
+    given = all(isinstance(episode, Sessions | OwnEpisode) for episode in episodes)
     refuse_if(
         not (given or isinstance(algorithm.advantage, ReverseKL)),
         f"rewards is empty, and advantage {algorithm.advantage.type} learns from them: "
@@ -212,7 +212,7 @@ def check_unrewarded(
     )
     evaluated = evaluation.sets if evaluation else []
     for key, needs in (
-        ("evaluation", any(not one.rewards for one in evaluated)),
+        ("evaluation", any(not held_out.rewards for held_out in evaluated)),
         ("data.filter", data.filter is not None),
     ):
         refuse_if(
@@ -269,19 +269,19 @@ def check_correction(algorithm: Algorithm, rollout: Rollout) -> None:
 def check_evaluation(evaluation: Evaluation | None, rollout: Rollout) -> None:
     """Whether vLLM can answer the held-out sets, and their rewards depend on earlier ones alone."""
     longest, most = rollout.vllm.max_model_len, rollout.vllm.max_num_seqs
-    for key, one in (evaluation.by_key if evaluation else {}).items():
+    for key, held_out in (evaluation.by_key if evaluation else {}).items():
         refuse_if(
-            longest is not None and (one.max_tokens or 0) >= longest,
-            f"{key}.max_tokens {one.max_tokens} leaves no room for a prompt in "
+            longest is not None and (held_out.max_tokens or 0) >= longest,
+            f"{key}.max_tokens {held_out.max_tokens} leaves no room for a prompt in "
             f"rollout.vllm.max_model_len {longest}: lower the one, or raise the other",
         )
         refuse_if(
-            most is not None and (one.samples or 1) > most,
-            f"{key}.samples {one.samples} exceeds rollout.vllm.max_num_seqs {most}: lower the one, "
-            "or raise the other",
+            most is not None and (held_out.samples or 1) > most,
+            f"{key}.samples {held_out.samples} exceeds rollout.vllm.max_num_seqs {most}: lower the "
+            "one, or raise the other",
         )
         earlier: list[str] = []
-        for name, reward in named(one.rewards or []).items():
+        for name, reward in named(held_out.rewards or []).items():
             gate = reward.only_if.component if reward.only_if else None
             refuse_if(
                 gate is not None and gate not in earlier,
@@ -334,7 +334,7 @@ def check_in_backward(
     optimizers: dict[str, Optimizer] = {"optimizer": optimizer}
     if algorithm.critic is not None:
         optimizers["algorithm.critic.optimizer"] = algorithm.critic.optimizer
-    key = next((key for key, one in optimizers.items() if one.in_backward), None)
+    key = next((key for key, optimizer in optimizers.items() if optimizer.in_backward), None)
     if key is None:
         return
     refuse_if(
@@ -342,7 +342,7 @@ def check_in_backward(
         f"{key}.in_backward updates in the backward pass, for which the optimizer's state has "
         "to be on the device: leave it out, or optimizer out of training.offload",
     )
-    longest, room = rollout.vllm.max_model_len, training.tokens_per_microbatch
+    longest, budget = rollout.vllm.max_model_len, training.tokens_per_microbatch
     refuse_if(
         longest is None,
         f"{key}.in_backward needs minibatches that fit one micro-batch, and the length of a "
@@ -351,10 +351,10 @@ def check_in_backward(
     prompts = -(-algorithm.prompts_per_step // algorithm.minibatches)
     samples = prompts * algorithm.samples_per_prompt
     refuse_if(
-        samples * (longest or 0) > room,
+        samples * (longest or 0) > budget,
         f"{key}.in_backward cannot add up the gradients of several micro-batches, and a "
         f"minibatch of {samples} sequences of up to {longest} tokens does not fit "
-        f"training.tokens_per_microbatch {room}: raise that or algorithm.minibatches, or leave "
+        f"training.tokens_per_microbatch {budget}: raise that or algorithm.minibatches, or leave "
         "in_backward out",
     )
     stops = algorithm.early_stop_ratio is not None or algorithm.early_stop_kl is not None

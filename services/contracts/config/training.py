@@ -189,7 +189,9 @@ class Validation(Section):
     def _named(cls, datasets: Any) -> Any:
         if not isinstance(datasets, list):
             return datasets
-        return [{"dataset": one} if isinstance(one, str) else one for one in datasets]
+        return [
+            {"dataset": dataset} if isinstance(dataset, str) else dataset for dataset in datasets
+        ]
 
     @model_validator(mode="after")
     def _patience(self) -> "Validation":

@@ -26,9 +26,9 @@ def parse_trusted(raw: Any, trusted: bool) -> RLConfig | SFTConfig:
 
 def asks_for_trust(config: RLConfig | SFTConfig) -> list[tuple[str, str]]:
     """Key and reason for each key of `config` that needs HEADRACE_TRUST_REMOTE_CODE."""
-    found = []
+    problems = []
     if isinstance(config.model, PretrainedModel) and config.model.trust_remote_code:
-        found.append(
+        problems.append(
             (
                 "model.trust_remote_code",
                 f"code that comes with models is not run here: leave it out, or {WAY_OUT}",
@@ -37,11 +37,11 @@ def asks_for_trust(config: RLConfig | SFTConfig) -> list[tuple[str, str]]:
     if isinstance(config, RLConfig):
         extra = {spelled(name) for name in config.rollout.vllm.extra}
         if unknown := sorted(extra - HARMLESS):
-            found.append(
+            problems.append(
                 (
                     "rollout.vllm.extra",
                     f"{', '.join(unknown)}: not among the options that neither run code nor read "
                     f"files ({', '.join(sorted(HARMLESS))}): leave it out, or {WAY_OUT}",
                 )
             )
-    return found
+    return problems

@@ -13,11 +13,11 @@ def for_template(chat: Chat) -> Chat:
 
 
 def _message(number: int, message: dict[str, Any]) -> dict[str, Any]:
-    found = {**message, "content": in_one_piece(number, message.get("content"))}
+    whole = {**message, "content": in_one_piece(number, message.get("content"))}
     # Some templates take any list for calls, an empty one as well.
-    if calls := found.pop("tool_calls", None):
-        found["tool_calls"] = [_call(call) for call in calls] if isinstance(calls, list) else calls
-    return found
+    if calls := whole.pop("tool_calls", None):
+        whole["tool_calls"] = [_call(call) for call in calls] if isinstance(calls, list) else calls
+    return whole
 
 
 def in_one_piece(number: int, content: Any) -> Any:

@@ -41,22 +41,22 @@ def sources(components: Sequence[Component], rows: Sequence[int], share: float) 
     """Return the rows that each dataset contributes to an epoch, given `rows` and the held-out
     `share` (at most all rows but one). Raises ValueError if a dataset is empty, or gives an epoch
     no row."""
-    for one, count in zip(components, rows, strict=True):
+    for component, count in zip(components, rows, strict=True):
         if not count:
-            raise ValueError(f"dataset {one.dataset} is empty: add rows to it first")
+            raise ValueError(f"dataset {component.dataset} is empty: add rows to it first")
     held = [min(round(share * count), count - 1) for count in rows]
     left = [count - out for count, out in zip(rows, held, strict=True)]
-    weights = [one.weight for one in components if one.weight is not None]
-    taken = [(one.repeats or 1.0) * n for one, n in zip(components, left, strict=True)]
+    weights = [component.weight for component in components if component.weight is not None]
+    taken = [(component.repeats or 1.0) * n for component, n in zip(components, left, strict=True)]
     if weights:
         taken = [weight / sum(weights) * sum(left) for weight in weights]
-    for one, number in zip(components, taken, strict=True):
+    for component, number in zip(components, taken, strict=True):
         if round(number) < 1:
             raise ValueError(
-                f"dataset {one.dataset} gives {number:.2g} rows to an epoch: raise its repeats or "
-                "weight, or leave it out"
+                f"dataset {component.dataset} gives {number:.2g} rows to an epoch: raise its "
+                "repeats or weight, or leave it out"
             )
-    names = [one.dataset for one in components]
+    names = [component.dataset for component in components]
     # A dataset that is in the mixture twice must hold out the same rows both times.
     firsts = [first if (first := names.index(name)) < i else None for i, name in enumerate(names)]
     counted = zip(rows, held, taken, firsts, strict=True)
@@ -83,12 +83,12 @@ class Mixture:
             here = positions // self.epoch_rows == epoch
             order = self._permutation(MIXED, 0, epoch, self.epoch_rows)
             slots = order[positions[here] % self.epoch_rows]
-            found = np.searchsorted(self._starts, slots, side="right") - 1
-            which[here] = found
-            inside = slots - self._starts[found]
+            datasets = np.searchsorted(self._starts, slots, side="right") - 1
+            which[here] = datasets
+            inside = slots - self._starts[datasets]
             for number, source in enumerate(self.sources):
-                mine = np.flatnonzero(here)[found == number]
-                places = inside[found == number] + epoch * source.per_epoch
+                mine = np.flatnonzero(here)[datasets == number]
+                places = inside[datasets == number] + epoch * source.per_epoch
                 rows[mine] = self._rows(number, source, places)
         return which, rows
 
@@ -106,9 +106,9 @@ class Mixture:
         """The rows at `places` of the permutations of dataset `number`, laid end to end."""
         rows: Indices = np.zeros(len(places), dtype=np.int64)
         rounds = places // source.trained
-        for one in np.unique(rounds):
-            order = self._permutation(ORDER, number, int(one), source.trained)
-            rows[rounds == one] = order[places[rounds == one] % source.trained]
+        for round_ in np.unique(rounds):
+            order = self._permutation(ORDER, number, int(round_), source.trained)
+            rows[rounds == round_] = order[places[rounds == round_] % source.trained]
         if not source.held_out:
             return rows
         return self._split(number, source)[rows]
@@ -125,8 +125,8 @@ class Mixture:
                 del kept[min(kept)]
             # PCG64 by name: numpy promises its stream, not that of default_rng.
             entropy = np.random.SeedSequence([self._seed, stream, number, epoch])
-            found = np.random.Generator(np.random.PCG64(entropy)).permutation(rows)
-            kept[epoch] = found.astype(np.int32) if rows < 2**31 else found
+            permutation = np.random.Generator(np.random.PCG64(entropy)).permutation(rows)
+            kept[epoch] = permutation.astype(np.int32) if rows < 2**31 else permutation
         return kept[epoch]
 
 
@@ -134,7 +134,7 @@ def prompt_mixture(data: Data, rows: Sequence[int], seed: int) -> Mixture:
     """Return the order of an RL run's prompts, given the `rows` of each dataset. Raises ValueError
     as `sources` does, with the names that metrics have."""
     called = [
-        one.model_copy(update={"dataset": name})
-        for one, name in zip(data.components, data.names, strict=True)
+        component.model_copy(update={"dataset": name})
+        for component, name in zip(data.components, data.names, strict=True)
     ]
     return Mixture(sources(called, rows, 0.0), seed)

@@ -40,8 +40,8 @@ def _answer(row: Row, which: Preferred, value: Any) -> str | dict[str, Any]:
             f"has a `{which}` conversation that does not begin with the row's prompt: let it, or "
             "leave its assistant's turn alone"
         )
-    found: dict[str, Any] = answer
-    return found
+    chosen: dict[str, Any] = answer
+    return chosen
 
 
 def shared_prompt(chosen: Any, rejected: Any) -> list[dict[str, Any]]:

@@ -43,8 +43,8 @@ def use_template(tokenizer: PromptTokenizer, options: PromptOptions) -> None:
 
 def variables_of(tokenizer: PromptTokenizer) -> Mapping[str, Any]:
     """The variables that the run gives its chat template."""
-    found: Mapping[str, Any] = getattr(tokenizer, VARIABLES, {})
-    return found
+    variables: Mapping[str, Any] = getattr(tokenizer, VARIABLES, {})
+    return variables
 
 
 def compose(row: Row, options: PromptOptions) -> str | Chat:
@@ -190,5 +190,7 @@ def plain_text(asked: str | Chat) -> str:
     """The prompt without a chat template: the messages' contents, joined by blank lines."""
     if isinstance(asked, str):
         return asked
-    said = zip(asked, for_template(asked), strict=True)
-    return "\n\n".join(str(m["content"]) for given, m in said if given.get("content") is not None)
+    pairs = zip(asked, for_template(asked), strict=True)
+    return "\n\n".join(
+        str(shown["content"]) for message, shown in pairs if message.get("content") is not None
+    )

@@ -48,7 +48,7 @@ def special_texts(tokenizer: Any) -> list[str]:
 def ending(text: str, special: Sequence[str]) -> str | None:
     """The special token that ends `text`, blanks aside. Return None if no special token does."""
     last = text.rstrip()
-    return max((one for one in special if last.endswith(one)), key=len, default=None)
+    return max((token for token in special if last.endswith(token)), key=len, default=None)
 
 
 def turn_ends(tokenizer: Any) -> dict[str, int]:
@@ -57,7 +57,7 @@ def turn_ends(tokenizer: Any) -> dict[str, int]:
     if not getattr(tokenizer, "chat_template", None):
         return {}
     special = special_texts(tokenizer)
-    found = set()
+    ends = set()
     for turn, tools in ANSWERS:
         try:
             whole = chat_text([*QUESTION, turn], tokenizer, tools, answer_follows=False)
@@ -66,5 +66,5 @@ def turn_ends(tokenizer: Any) -> dict[str, int]:
             continue
         _, mark, rest = whole.rpartition(MARK)
         if mark and (end := ending(rest, special)):
-            found.add(end)
-    return {end: int(tokenizer.convert_tokens_to_ids(end)) for end in sorted(found)}
+            ends.add(end)
+    return {end: int(tokenizer.convert_tokens_to_ids(end)) for end in sorted(ends)}

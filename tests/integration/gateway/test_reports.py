@@ -59,7 +59,7 @@ def test_a_run_that_ended_has_a_report_once_and_a_failed_report_is_a_warning_of_
         monkeypatch.setattr(store.runs, "summaries", counted)
         await reports._write_due()
 
-    monkeypatch.setattr("services.gateway.reports.CLOCKS_APART", 0.0)
+    monkeypatch.setattr("services.gateway.reports.CLOCK_DIFFERENCE", 0.0)
     in_store(look_twice)
     runs = api.get("/v1/runs?limit=1000").json()["runs"]
     # No more than the runs since the oldest one that goes on.

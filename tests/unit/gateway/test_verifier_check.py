@@ -109,7 +109,7 @@ class RewardService:
             for at, row in enumerate(use["rows"])
             if row["answer"] not in self.readable and not row["answer"].isdigit()
         ]
-        reply = {"problems": problems, "takes_any": self.takes_any, "own": self.own}
+        reply = {"problems": problems, "takes_any": self.takes_any, "own_verifier_uses": self.own}
         return httpx.Response(200, json=reply)
 
 

@@ -10,9 +10,9 @@ from services.launch import LaunchError
 from services.launch.redis import (
     Listening,
     config,
+    disk_full,
     explained,
     find_server,
-    no_room,
     parse_version,
     servers_here,
     socket_in,
@@ -104,11 +104,11 @@ def test_a_path_too_long_for_a_socket_gets_no_socket(tmp_path: Path) -> None:
 
 def test_redis_is_not_started_if_it_would_end_at_once(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
-    assert no_room(tmp_path, free // 2) is None
+    assert disk_full(tmp_path, free // 2) is None
     waits = f"until {2 * free >> 20} MiB are free on the volume of {tmp_path}: make room there"
-    assert no_room(tmp_path, 2 * free) == waits
+    assert disk_full(tmp_path, 2 * free) == waits
     away = tmp_path / "away"
-    assert no_room(away) == f"until the volume of {away} can be read: No such file or directory"
+    assert disk_full(away) == f"until the volume of {away} can be read: No such file or directory"
 
 
 def test_unreadable_files_of_redis_are_told_with_the_cause_first_and_the_command(

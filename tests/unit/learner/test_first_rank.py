@@ -56,7 +56,7 @@ class Store:
     def cancelled(self) -> bool:
         return True
 
-    def payload_room(self) -> None:
+    def payload_bytes_free(self) -> None:
         """Unlimited."""
 
     def warn(self, message: str) -> None:

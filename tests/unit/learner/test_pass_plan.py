@@ -89,7 +89,7 @@ def test_a_rank_next_to_vllm_has_less_memory(monkeypatch: pytest.MonkeyPatch) ->
     assert list(found) == []
     # If the vLLM does not end, training is attempted anyway.
     monkeypatch.setattr(pass_plan, "available", lambda device: 90 * GB)
-    monkeypatch.setattr(pass_plan, "ROOM_SECONDS", 0.0)
+    monkeypatch.setattr(pass_plan, "MEMORY_WAIT_SECONDS", 0.0)
     assert agreed_plan(thin, ranks, qwen, lambda: [Worker((gpu,))]) == beside
 
 

@@ -78,7 +78,7 @@ def test_the_own_verifier_of_the_documentation_works_as_it_stands(
 def test_a_check_names_the_uses_whose_verifier_does_not_come_with_headrace() -> None:
     uses = [Use(verifier=name) for name in ("math", "asked", "code", "missing")]
 
-    assert checked_uses(uses, build_registry([f"{__name__}:Asked"])).own == [1]
+    assert checked_uses(uses, build_registry([f"{__name__}:Asked"])).own_verifier_uses == [1]
 
 
 def test_a_url_may_not_take_the_name_of_a_verifier() -> None:

@@ -83,7 +83,7 @@ class Told:
         self.messages: list[dict[str, Any]] = []
         """The answers as messages, in the order in which they are parsed."""
 
-    def room(self, prompt_tokens: Sequence[int]) -> int:
+    def most_tokens(self, prompt_tokens: Sequence[int]) -> int:
         return self._room
 
     async def sample(

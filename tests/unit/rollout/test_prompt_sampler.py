@@ -54,7 +54,7 @@ def test_a_completion_is_as_long_as_the_run_and_the_context_allow() -> None:
     assert asked(one, policy, [7] * 13, 1, "", 0, 8)["max_tokens"] == 4
     assert asked(one, policy, [7] * 10, 2)["max_tokens"] == 10
     assert asked(one, policy, [7] * 18, 1, "", 0, 8)["max_tokens"] == 2
-    assert (one.room([7] * 5), one.room([7] * 10)) == (12, 10)
+    assert (one.most_tokens([7] * 5), one.most_tokens([7] * 10)) == (12, 10)
 
 
 @pytest.mark.parametrize("there", [(17, 12), (20, 10)], ids=["max_tokens", "context"])

@@ -85,7 +85,7 @@ def test_an_unreadable_answer_is_refused():
 
 
 def test_end_of_sequence_and_own_stop_tokens_are_named():
-    params = sampling_params(Sampling(stop_token_ids=[9]), eos_token_ids=[1, 2], room=100)
+    params = sampling_params(Sampling(stop_token_ids=[9]), eos_token_ids=[1, 2], tokens_left=100)
     assert params["stop_token_ids"] == [1, 2, 9]
     assert params["max_tokens"] == 64
 
@@ -97,7 +97,7 @@ def test_ignoring_end_of_sequence_keeps_own_stop_tokens():
 
 
 def test_a_completion_never_exceeds_the_room_its_prompt_leaves():
-    params = sampling_params(Sampling(max_tokens=64), [1], room=10)
+    params = sampling_params(Sampling(max_tokens=64), [1], tokens_left=10)
     assert params["max_tokens"] == 10
 
 

@@ -58,12 +58,12 @@ async def test_vllm_ends_before_the_learner_loads_a_run_that_counts_on_its_memor
     settings: Any = SimpleNamespace(pool="p")
     record: Any = SimpleNamespace(devices=[GPU])
     serving, server = Serving(settings, record, store), Server()
-    await serving.make_room(next_run)
+    await serving.free_memory_for(next_run)
     assert server.ended == 0
     # The run before gave vLLM a share of 0.3.
     serving._running, serving._share = (server, server), 0.3  # type: ignore[assignment]
-    await serving.make_room(next_run)
-    await serving.make_room(next_run)
+    await serving.free_memory_for(next_run)
+    await serving.free_memory_for(next_run)
     assert server.ended == int(ends)
 
 

@@ -54,7 +54,7 @@ class Policy:
         self.prompts: list[list[int]] = []
         self._answers, self._room, self._reason = list(answers), room, reason
 
-    def room(self, prompt_tokens: Sequence[int]) -> int:
+    def most_tokens(self, prompt_tokens: Sequence[int]) -> int:
         return self._room
 
     async def sample(

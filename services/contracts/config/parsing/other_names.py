@@ -42,17 +42,17 @@ class OtherNames(NamedTuple):
 def _rows(table: str) -> list[OtherNames]:
     """Read a table: names up to an equals sign, keys behind it, then a note that is indented."""
     names = ""
-    found: list[OtherNames] = []
+    rows: list[OtherNames] = []
     for line in table.strip().splitlines():
         if line.startswith(" "):
-            found[-1] = found[-1]._replace(note=f"{found[-1].note} {line.strip()}".strip())
+            rows[-1] = rows[-1]._replace(note=f"{rows[-1].note} {line.strip()}".strip())
         elif not line.startswith("#"):
             more, equals, keys = line.partition("=")
             names += f" {more.strip()}"
             if equals:
-                found.append(OtherNames(names.strip(), keys.strip()))
+                rows.append(OtherNames(names.strip(), keys.strip()))
                 names = ""
-    return found
+    return rows
 
 
 ROWS = (

@@ -37,9 +37,9 @@ def unknown_key(
         leaves = dict(islice(_leaves(value, here), LOOKED_AT))
         hints = {key: _elsewhere(root, key.split("."), leaf) for key, leaf in leaves.items()}
         if any(hints.values()):
-            found = [(key, f"unknown key; {hint}") for key, hint in hints.items() if hint]
+            hinted = [(key, f"unknown key; {hint}") for key, hint in hints.items() if hint]
             others = [key.removeprefix(f"{here}.") for key, hint in hints.items() if not hint]
-            return [*found, *([(here, _no_counterparts(others))] if others else [])]
+            return [*hinted, *([(here, _no_counterparts(others))] if others else [])]
     hint = _in_another_system(root, path, value)
     if not hint and typed:
         hint = _meant([section + typed])
@@ -96,13 +96,16 @@ def _of_row(root: type[BaseModel], row: OtherNames, path: list[str], value: Any)
     known = set(key_paths(root))
     keys = [key for key in row.keys.split() if key in known]
     if "critic" in path:
-        keys = [own if (own := f"algorithm.critic.{key}") in known else key for key in keys]
+        keys = [
+            critic_key if (critic_key := f"algorithm.critic.{key}") in known else key
+            for key in keys
+        ]
     if row.keys and not keys:
         return ""
     settings = row.values.get(value_name(value)) or {}
     # The meaning of a value in an RL run does not carry over to a supervised run.
-    if known.issuperset(filter(None, settings)) and (said := meant_by(row.values, value)):
-        return said if settings else f"{said}: see {keys[0]!r}"
+    if known.issuperset(filter(None, settings)) and (meaning := meant_by(row.values, value)):
+        return meaning if settings else f"{meaning}: see {keys[0]!r}"
     shown = str(value).lower() if isinstance(value, bool) else str(value)
     note = row.note.format(value=shown[:SHOWN])
     return " ".join(part for part in (_meant(keys, " and ") if keys else "", note) if part)

@@ -132,7 +132,8 @@ async def test_a_teacher_is_named_and_never_an_address(
         assert f"there is no teacher '{name}'" in checked["teacher"]
     assert upstream.asked == []
     known = await client.post("/v1/verifiers/check", json={"uses": [], "teacher": "big"})
-    assert known.json() == {"problems": [], "teacher": None, "takes_any": [], "own": []}
+    empty: dict[str, Any] = {"problems": [], "takes_any": [], "own_verifier_uses": []}
+    assert known.json() == {**empty, "teacher": None}
 
 
 async def test_teachers_are_asked_with_the_services_key_alone(client: httpx.AsyncClient) -> None:
