@@ -7,7 +7,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from rollout.vllm.model_files import TokenizerLike
-from services.contracts.thoughts import TOKENS, prefill_of
+from services.contracts.thoughts import is_tag, prefill_of
 
 PREFILL_TOKENS = 64
 """More tokens than the tags of an empty thought have, even if a tokenizer splits them into
@@ -49,8 +49,8 @@ def _tags(tokenizer: TokenizerLike) -> dict[int, str]:
     if tokenizer not in _kept:
         added = tokenizer.get_added_vocab()
         _kept[tokenizer] = {
-            added[tag]: tag
-            for tag in TOKENS & added.keys()
-            if not tokenizer.decode([added[tag]], skip_special_tokens=True)
+            number: tag
+            for tag, number in added.items()
+            if is_tag(tag) and not tokenizer.decode([number], skip_special_tokens=True)
         }
     return _kept[tokenizer]

@@ -30,6 +30,7 @@ from reward.verifiers.programs.code_tests import Case, Suite, read_tests, with_b
 from reward.verifiers.programs.program_output import difference
 from reward.verifiers.programs.program_text import find_program, with_prompt
 from services.contracts.scores import ScoreStatus
+from services.contracts.thoughts import read_thoughts
 
 # Seconds. The part of an item's deadline for starting a sandbox and ending a program.
 _MARGIN = 1.0
@@ -145,7 +146,7 @@ class CodeVerifier(Verifier[CodeParams]):
                 return broken(str(error))
             if params.credit == "all" and not results[-1].passed:
                 break
-        end += len(item.completion) - len(answer)
+        end += read_thoughts(item.completion, item.prefill).start or 0
         return _verdict(results, len(tests.cases), end, params)
 
     def output(self, item: Item, params: CodeParams) -> str:

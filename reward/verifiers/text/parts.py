@@ -28,8 +28,8 @@ def part_of(item: Item, part: Part) -> str | None:
     if part == "whole":
         return item.completion.strip()
     thoughts = read_thoughts(item.completion, item.prefill)
-    if part == "thinking" or thoughts.end is None:
+    if part == "thinking" or thoughts.start is None:
         return thoughts.first if part == "thinking" else None
-    answer = item.completion[thoughts.end :]
+    answer = item.said
     content = tagged(answer)
     return answer.strip() if content is None else content

@@ -26,6 +26,17 @@ UNFENCED = "import re\nprint(re.sub(r'<think>.*</think>', '', s))\n"
         ("◁think▷4◁/think▷5", "5"),
         ("<|channel>thought\n4<channel|>5", "5"),
         ("<|channel|>analysis<|message|>4assistant<|channel|>final<|message|>5", "5"),
+        ("<cot>4</cot>5", "5"),
+        ("< think >4</ think >5", "5"),
+        ("<|think|>4<|/think|>5", "5"),
+        ("<|begin_of_thinking|>4<|end_of_thinking|>5", "5"),
+        ("<|thinking_start|>4<|thinking_end|>5", "5"),
+        ("<unused94>thought\n4<unused95>5", "5"),
+        # A thought after the answer belongs to no answer.
+        ("<answer>5</answer>\n<rationale>not 4</rationale>\n", "<answer>5</answer>\n"),
+        ("<think>4</think>5<reflection>or 4?</reflection>", "5"),
+        ("<think>4</think>\n<think>5</think>", ""),
+        ("4</think>", ""),
         # Tags of another kind close nothing.
         ("<think>4</thinking>[/THINK]</think>5", "5"),
     ],
@@ -48,6 +59,11 @@ def test_an_answer_follows_the_last_thought(completion: str, answer: str) -> Non
         "<thought>5",
         "<|begin_of_thought|>5",
         "<|START_THINKING|>5",
+        "<|think|>5",
+        "<|start_of_reasoning|>5",
+        "<rationale>5",
+        "<chain_of_thought>5",
+        "5 <reason>4",
         "<|channel|>analysis<|message|>5",
         "<|channel|>commentary to=functions.f<|message|>5",
         # A thought may hold half of a block of code, and quotes.
@@ -70,6 +86,8 @@ def test_a_thought_without_an_end_has_no_answer(completion: str) -> None:
         ("4[/THINK]5", "[THINK]", "5"),
         ("5", "[THINK]", None),
         ("4<channel|>5", "<|channel>thought\n", "5"),
+        ("4</think>5<reflection>4</reflection>", "<think>\n", "5"),
+        ("5", "<cot>\n", None),
     ],
 )
 def test_the_prompt_may_have_opened_the_thought(
@@ -97,9 +115,9 @@ def test_a_tag_that_an_answer_mentions_opens_no_thought(thought: str, answer: st
 
 
 def test_the_first_thought_is_known() -> None:
-    assert read_thoughts("<think> a </think>b<think>c</think>d") == Thoughts("a", 35)
-    assert read_thoughts(" a </think>b", "<think>\n") == Thoughts("a", 11)
-    assert read_thoughts("b") == Thoughts(None, 0)
+    assert read_thoughts("<think> a </think>b<think>c</think>d") == Thoughts("a", 35, 36)
+    assert read_thoughts(" a </think>b", "<think>\n") == Thoughts("a", 11, 12)
+    assert read_thoughts("b") == Thoughts(None, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -110,6 +128,7 @@ def test_the_first_thought_is_known() -> None:
         ("assistant\n<think>\n\n</think>\n\n", "<think>\n\n</think>\n\n"),
         ("<|assistant|><think></think>", "<think></think>"),
         ("[/INST][THINK]", "[THINK]"),
+        ("<|assistant|><|think|>\n", "<|think|>\n"),
         (
             "<|start|>assistant<|channel|>analysis<|message|>",
             "<|channel|>analysis<|message|>",

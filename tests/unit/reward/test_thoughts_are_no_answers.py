@@ -55,6 +55,8 @@ def test_the_answer_after_a_thought_counts(name: str, answer: str, reference: An
         "scratch_pad",
         "longcat_think",
         "think_fast",
+        "rationale",
+        "antThinking",
     ],
 )
 def test_the_tags_of_other_models_and_prompts_hold_thoughts(tag: str) -> None:
