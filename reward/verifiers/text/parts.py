@@ -30,6 +30,6 @@ def part_of(item: Item, part: Part) -> str | None:
     thoughts = read_thoughts(item.completion, item.prefill)
     if part == "thinking" or thoughts.start is None:
         return thoughts.first if part == "thinking" else None
-    answer = item.said
+    answer = item.after_thoughts
     content = tagged(answer)
     return answer.strip() if content is None else content
