@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 
 from reward.verifiers.math.contrasts import BOUNDED, CONCLUDED, GIVEN_INSTEAD, TAKEN_BACK, is_denied
-from reward.verifiers.math.number_words import words_as_digits
+from reward.verifiers.math.number_words import scaled, words_as_digits
 from reward.verifiers.math.plain_number import SIGN_UNIT
+from reward.verifiers.math.units import UNIT_NAMES
 
 # Two letters are a product (`xy`), unless they are an English word. Letters of other scripts,
 # except Greek, are words too.
@@ -74,11 +75,7 @@ _UNITS_ONLY = re.compile(
     r"where|which|while|with)\b)[^\W\d_]+(?:[ /-][^\W\d_]+){0,2}\W*",
     re.IGNORECASE,
 )
-_MEASURE = (
-    r"(?:ft|feet|foot|in(?!\s+\d)|inch(?:es)?|yd|yards?|miles?|k?m|cm|mm|met(?:er|re)s?|lbs?|"
-    r"pounds?|oz|ounces?|k?g|kilograms?|grams?|h|hrs?|hours?|min|minutes?|s|secs?|seconds?|days?|weeks?|months?|years?|"
-    r"dollars?|cents?|gallons?|quarts?|pints?|cups?)\b\.?"
-)
+_MEASURE = rf"(?!in\s+\d)(?:{UNIT_NAMES}|[mghs])\b\.?"
 _COMPOUND = re.compile(
     rf"\s*[\d.,]+\s*{_MEASURE}(?:,?\s*(?:and\s+)?[\d.,]+\s*{_MEASURE})+", re.IGNORECASE
 )
@@ -118,8 +115,8 @@ _RUN = re.compile(
 )
 # A letter or sign at a number: a factor, unless it is a sign of a unit.
 _SYMBOL = re.compile(
-    r"[\u0080-\u08ff](?<=[^\W\d_])(?![^\W\d_])|_"
-    r"|[\u2030\u2070-\u209f\u2100-\u218f\u2200-\u23ff\u27c0-\u2bff]"
+    r"[\u0080-\u08ff](?<=[^\W\d_])(?![^\W\d_])| (?:е|пи)(?![^\W\d_])|_"
+    r"|[\u2030\u2070-\u209f\u2100-\u218f\u2200-\u23ff\u2669-\u266f\u27c0-\u2bff]"
 )
 _LAST_REMARK = re.compile(
     r"(?:(?<=\d)\s?%?(?:\s[A-Za-z]{1,20})?\s\(|\s\((?=(?:see|cf|by|from|using|since|because|as)\b))[^()]{0,200}[A-Za-z]{2}[^()]{0,200}\)\W{0,3}$"
@@ -292,7 +289,7 @@ def endings(text: str) -> Iterator[str]:
         tail = line[last:].strip(" \t,;:")
         if re.search(r"[\d\\]", tail) and not is_denied(line, last, len(line)):
             yield tail
-    tail = text[-MOST:]
+    tail = scaled(text[-MOST:])
     value = ""
     position = -1
     for formula in FORMULA.finditer(tail):

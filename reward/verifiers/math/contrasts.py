@@ -96,10 +96,20 @@ _REGRET = (
     r"|or rather|i meant?|i (?:made|see) an? (?:\w{1,20} )?(?:error|mistake)"
     r"|(?:that|this|it)(?: is|'s| was) (?:wrong|incorrect|false))\b)"
 )
+# "On second thought, it is 5", and with "should" some work may stand between.
+_RECHECKED = (
+    r"\W{1,3}(?:(?:but|hmm|wait),? )?(?:(?:let me|let's|let us|i'll|i will) (?:re-?|double[ -]?)?"
+    r"(?:check|verify|think|calculat|comput|consider|examin|do)\w*|on second thoughts?"
+    r"|(?:re)?checking(?: again)?|(?:upon|on|after) (?:re\w+|closer \w+))"
+)
+_GET = r"(?:so )?(?:we|i) (?:get|got|obtain|find)\b\s?"
 # The words after a value that replace it: `4? No, it is 5`, `4, but it should be 5`.
 _REPLACED = re.compile(
     rf"[\s$*)]{{0,4}},?\s?\b(?:but|however|yet)\b{_REGRET}{{0,2}}\W{{0,3}}{_IS}(?P<but>{_NAMED})"
-    rf"|\W{{0,3}}{_REGRET}{{1,3}}\W{{1,3}}(?:{_IS}(?P<said>{_NAMED})|(?P<bare>(?={_NUMBER}){_VALUE_LEFT}))",
+    rf"|\W{{0,3}}{_REGRET}{{1,3}}\W{{1,3}}(?:{_IS}(?P<said>{_NAMED})|(?P<bare>(?={_NUMBER}){_VALUE_LEFT}))"
+    rf"|{_RECHECKED}(?: [a-z' ]{{1,30}})?\W{{1,3}}(?:{_IS}|{_GET})(?P<again>{_NAMED})"
+    rf"|{_RECHECKED}[^\n]{{0,80}}?\b(?:it|that|this|the answer) should (?:have )?be(?:en)? "
+    rf"(?P<should>{_NAMED})",
     re.IGNORECASE,
 )
 _JUDGED = re.compile(

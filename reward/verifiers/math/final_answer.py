@@ -226,5 +226,10 @@ def _boxed(text: str) -> tuple[str, int] | None:
         if len(gap) > 60 or not gap.strip(" $\n") or not _JOINT.fullmatch(gap):
             break
         pieces.append(before)
-    contents = [_DOLLAR.sub("", text[start:end]).strip() for _, start, end in reversed(pieces)]
+    contents = [_without_delimiters(text[start:end]) for _, start, end in reversed(pieces)]
     return ", ".join(contents), spans[-1][2] + 1
+
+
+def _without_delimiters(text: str) -> str:
+    """Return `text` without the dollar signs of formulas. A single sign means money: `$5`."""
+    return text.strip() if len(_DOLLAR.findall(text)) == 1 else _DOLLAR.sub("", text).strip()

@@ -10,6 +10,7 @@ import re
 from reward.verifiers.math.math_text import COLOR, CROSS, SIZES, STYLES, is_date
 from reward.verifiers.math.number_words import SCALES
 from reward.verifiers.math.signs import plain_signs
+from reward.verifiers.math.units import UNIT_NAMES
 
 # The letters of Greek that have a name in LaTeX.
 _GREEK = {
@@ -94,7 +95,7 @@ _UNION = re.compile(
 )
 _SCALE = re.compile(
     r"(?<=[\d}])\s*\\(?:text|mathrm|mbox|textrm)\s*\{\s*"
-    rf"({'|'.join(SCALES)})(?![A-Za-z])[^{{}}]*\}}",
+    rf"({'|'.join(SCALES)})(?![^\W\d_])[^{{}}]*\}}",
     re.IGNORECASE,
 )
 _DEGREES = re.compile(r"\s*(?:\^\s*\{?\s*\\(?:circ|degree)\s*\}?|\\text\s*\{\s*degrees?\s*\})\s*$")
@@ -102,9 +103,7 @@ _UNIT = re.compile(
     r"(?<=[\d})\]A-Za-z])\s*(?:(?:[/*]|\\cdot|\\times|\\,)?\s*\\(?:text|mathrm|mbox|textrm|rm)\s*"
     r"\{(?:(?!\s*(?:[eid]|or|and|[A-Z])\s*\})[A-Za-z\s./\u00b0%-]+|\s*[kcdm]?m\^[23])\}(?:\^\{?-?\d\}?|\^\\circ\s*)?)+\s*$"
 )
-_PLAIN_UNIT = re.compile(
-    r"(?<=[\d})\]i])\s+(?:[kcdm]m|ml|[km]g|lbs?|oz|ft|mi|yd|sec|mins?|hrs?|mph)(?:\^\{?[23]\}?)?\s*$"
-)
+_PLAIN_UNIT = re.compile(rf"(?<=[\d}})\]i])\s+(?:{UNIT_NAMES}|mph)(?:\^\{{?[23]\}}?)?\s*$")
 _END = re.compile(r"(?<![.,;])[.,;]$")
 # The parser takes exponential time in the number of signs in a chain.
 _MOST_EQUATIONS = 12

@@ -36,7 +36,7 @@ from reward.verifiers.math.plain_number import (
     read_number,
     same_number,
 )
-from reward.verifiers.math.units import unit_ratio
+from reward.verifiers.math.units import read_units, unit_ratio
 from services.contracts.scores import ScoreStatus
 
 
@@ -93,6 +93,7 @@ class MathParams(VerifierParams):
 UNMARKED = "unmarked"
 _OR = re.compile(r"\s*,?\s+or\s+")
 _SEVERAL = re.compile(r",\s|;|\b(?:and|or)\b")
+_LAST_LETTER = re.compile(r"(?<=\d)\s?[A-Za-z]$")
 _UNIT_LETTER = re.compile(r"(?<=\d)[mgshlLJWVAмгчл]\.?$")
 
 
@@ -160,12 +161,16 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
         # no letter, so this letter is a unit.
         last = piece.rpartition("=")[2]
         number = read_number(last) or read_number(_UNIT_LETTER.sub("", last))
-    if gold.number is not None and number is not None:
+    wanted = gold.number
+    if wanted is None and number is not None and read_units(piece) and read_units(gold.text):
+        # The letter of `12V` is a unit, since the answer is `12 volts`.
+        wanted = read_number(_LAST_LETTER.sub("", gold.text))
+    if wanted is not None and number is not None:
         ratio = unit_ratio(piece, gold.text)
         if ratio is None:
             return ScoreStatus.WRONG
         number = number._replace(value=number.value * ratio)
-        return _status(same_number(gold.number, number, params.float_rounding))
+        return _status(same_number(wanted, number, params.float_rounding))
     if gold.kind is Kind.WORDS and is_words(piece):
         return _status(same_words(gold.text, piece))
     given = read_expressions(piece) if is_expression(piece) else []

@@ -20,7 +20,24 @@ _SCALES = {
     "billion": 10**9,
     "trillion": 10**12,
 }
-SCALES = _SCALES | {"dozen": 12, "lakh": 10**5, "crore": 10**7}
+# Words of further scales and of other languages, by their value.
+_WORDS = {
+    12: "dozen dutzend docena docenas douzaine douzaines дюжина дюжины дюжин",
+    10**2: "hundert hundra 百 백",
+    10**3: "тысяча тысячи тысяч тыс tausend mille mila mil tusen duizend tysiąc tysiące tysięcy"
+    " tys tisíc nghìn ngàn ribu bin ألف آلاف هزار हज़ार हजार 千 천 พัน",
+    10**4: "万 萬 만 หมื่น",
+    10**5: "lakh लाख แสน",
+    10**6: "миллион миллиона миллионов млн millionen millions millón millones milione milioni"
+    " milhão milhões miljoen miljoner miljon milion miliony milionów triệu juta milyon مليون ملايين"
+    " मिलियन ล้าน",
+    10**7: "crore करोड़ करोड",
+    10**8: "亿 億 억",
+    10**9: "миллиард миллиарда миллиардов млрд milliarde milliarden milliard milliards miliardo"
+    " miliardi bilhão bilhões miljard miliard miliardy miliardów tỷ miliar milyar مليار",
+    10**12: "billionen billones триллион триллиона триллионов 兆 조",
+}
+SCALES = _SCALES | {word: value for value, words in _WORDS.items() for word in words.split()}
 """Words that multiply the number before them."""
 _PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4} | {
     ordinal + ending: value
@@ -60,7 +77,7 @@ _HUNDREDS = re.compile(
     r"(?<![\w.,/^])(\d{1,3}) hundred(?: and)? (\d\d?)(?![\w.,/]*\d)", re.IGNORECASE
 )
 _SCALED = re.compile(
-    rf"(?<![\w.,/^])(\d{{1,15}}(?:,\d{{3}})*(?:\.\d{{1,9}})?)[\s-]+({'|'.join(SCALES)})\b",
+    rf"(?<![\w.,/^])(\d{{1,15}}(?:,\d{{3}})*(?:\.\d{{1,9}})?)[\s-]+({'|'.join(SCALES)})(?![^\W\d_])",
     re.IGNORECASE,
 )
 
@@ -75,8 +92,13 @@ def words_as_digits(text: str) -> str:
     text = _HALF.sub("1/2", text)
     text = _DOZEN.sub(lambda match: "6" if match[1] else "12", text)
     text = _HUNDREDS.sub(lambda match: str(int(match[1]) * 100 + int(match[2])), text)
-    text = _SCALED.sub(_scaled, text)
+    text = scaled(text)
     return _SIGN.sub("-", _FRACTION.sub(_fraction, text))
+
+
+def scaled(text: str) -> str:
+    """Return `text` with the products for `5 million` and `5 Millionen`."""
+    return _SCALED.sub(_scaled, text)
 
 
 def _scaled(match: re.Match[str]) -> str:

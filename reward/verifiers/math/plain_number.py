@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from reward.verifiers.math.number_words import SCALES
 from reward.verifiers.math.signs import plain_signs
+from reward.verifiers.math.units import ATTACHED_NAMES, with_powers
 
 # More digits make conversions slow (quadratic time), and no answer needs more.
 MAX_CHARS = 1000
@@ -56,8 +57,7 @@ _FOREIGN = (
 # Letters of a unit that stand at the number itself, as in `5cm`, and are not a product of
 # variables.
 _ATTACHED = rf"""(?:
-    (?:st|nd|rd|th|[kcdm\u00b5\u03bc]m|ml|[km]g|lbs?|oz|ft|mi|yd|sec|mins?|hrs?|[km]?ph
-    |k?cal|mol|[kMG]?Hz|k?Wh?|[kM]J|[kM]Pa|[KMGT]B|dollars?|units?)\b{_POWER}
+    (?:\^\s?\{{?\s?(?:\\(?:text|mathrm)\s?\{{)?)?(?:st|nd|rd|th)\b\}}{{0,2}}|(?:[km]?ph|k?cal|k?Wh?|[KMGT]B|units?|[\u00b5\u03bc]m|{ATTACHED_NAMES})\b{_POWER}
     (?:/[a-z]{{1,3}}\b{_POWER})?|m/s{_POWER}|[gm]{_POWER}/[a-z]+{_POWER}|m\^\{{?[23]\}}?|{_FOREIGN})"""
 _QUOTIENT = (
     r"\\[dt]?frac\s*\{\s*(?:[kcm]?m|mi|ft|[mk]?g|[kM]?[JNW]|mol)\s*\}"
@@ -109,10 +109,8 @@ NOT_UNITS = frozenset(
 )
 # Letters of variables are in no unit here.
 _UNIT_LETTERS = frozenset("mgshLlNJWVACFK$")
-_SCALES = SCALES | {
-    "\u5343": 10**3, "\u4e07": 10**4, "\u842c": 10**4,
-    "\ub9cc": 10**4, "\u5104": 10**8, "\u4ebf": 10**8, "\uc5b5": 10**8,
-}  # fmt: skip
+# Scales of scripts without spaces, except in 千克 (kg) and 千米 (km).
+_JOINED_SCALE = re.compile("[百백만억천万萬亿億兆조]|千(?![克米瓦卡焦赫帕伏升])|พัน|หมื่น|แสน|ล้าน")
 _GROUPING = re.compile(r"[, ']")
 _BLOCK = re.compile(r"(\d{1,6}?)\1\1+$")
 
@@ -220,7 +218,7 @@ def unwrapped(text: str) -> str:
 
 
 def _tidy(text: str) -> str:
-    text = plain_signs(text)
+    text = with_powers(plain_signs(text))
     if "\\" in text or "{" in text or "~" in text:
         text = _THIN_UNIT.sub(r"\\text{\1}", text)
         text = _NO_SPACE.sub("", text.replace("{,}", ",").replace("\\$", "$"))
@@ -281,13 +279,17 @@ def _scale(unit: str) -> int | None:
     if not all(word.isascii() or _is_foreign_unit(word, "/" in unit) for word in words):
         return None
     # N and K are units in `\\text{}`, and otherwise numbers like n and k.
-    words = [word if len(word) == 1 and "\\" in unit else word.lower() for word in words]
+    words = [word if len(word) == 1 and "\\" in unit else _lowered(word) for word in words]
     scale = 1
-    while words and words[0] in _SCALES:
-        scale *= _SCALES[words.pop(0)]
-    if words and words[0][0] in _SCALES:
-        scale *= _SCALES[words[0][0]]
-    return None if any(word in NOT_UNITS or word in _SCALES for word in words) else scale
+    while words and words[0] in SCALES:
+        scale *= SCALES[words.pop(0)]
+    if words and (joined := _JOINED_SCALE.match(words[0])):
+        scale *= SCALES[joined[0]]
+    return None if any(word in NOT_UNITS or word in SCALES for word in words) else scale
+
+
+def _lowered(word: str) -> str:
+    return unicodedata.normalize("NFC", word.lower())
 
 
 def _is_foreign_unit(word: str, in_quotient: bool) -> bool:
