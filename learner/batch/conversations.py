@@ -142,6 +142,7 @@ def write(
     turns, tools = row.turns, row.tools
     whole = chat_text(turns, tokenizer, tools, answer_follows=False)
     answers = [i for i, turn in enumerate(turns) if turn["role"] == "assistant"]
+    untrained = {i for i in answers if not is_trained(turns[i], i)}
     if train_on == "last":
         answers = answers[-1:]
     spans: list[tuple[int, int]] | None = []
@@ -158,9 +159,28 @@ def write(
     begins = {i: start for i, (start, _) in places.items()}
     _check_kept(row, tokenizer, whole)
     _check_contents(turns, {i: whole[start:end] for i, (start, end) in places.items()})
+    if untrained.intersection(answers) and train_on != "all":
+        if not located:
+            raise ValueError(
+                f"has a turn ({min(untrained) + 1}) that is not to be trained, and the template's "
+                "marks do not show which text is that turn: split the conversation into rows"
+            )
+        spans = [place for i, place in places.items() if i not in untrained]
     cut = [(start, _end(whole, start, end, special)) for start, end in spans or []]
     ended = turns[-1]["role"] != "assistant" or ending(whole, special) is not None
     return ChatText(whole, [span for span in cut if span[0] < span[1]], ended, begins)
+
+
+def is_trained(turn: Mapping[str, Any], index: int) -> bool:
+    """Whether the loss has this turn of the assistant. Files of OpenAI's format say `weight: 0` if
+    not, files of Axolotl's `train: false`. Raises ValueError for a share of a turn."""
+    weight = turn.get("weight")
+    if weight not in (None, 0, 1):
+        raise ValueError(
+            f"has a turn ({index + 1}) of weight {weight!r:.40}, and a turn is trained or not: "
+            "set it to 0 or 1"
+        )
+    return weight != 0 and turn.get("train") is not False
 
 
 def _by_prefixes(

@@ -4,6 +4,7 @@ except for the tokenizer."""
 import re
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from learner.batch.row_counts import counted
@@ -21,6 +22,7 @@ from services.contracts.preview import (
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.preference import PAIR
 from services.contracts.rows.rendering import compose, render, templated, use_template
+from services.contracts.rows.turn_end import end_ids, unbegun
 
 MOST_PIECES = 64
 """Pieces that are shown of one row. A long conversation has more."""
@@ -48,11 +50,15 @@ def rendered(job: PreviewJob, tokenizer: Any) -> Rendering:
         for name in config.data.chat_template_kwargs
         if not re.search(rf"\b{re.escape(name)}\b", template)
     ]
+    # A template that fails for all rows, maybe after seconds, is not asked again.
+    works = any(row.problem is None for row in rows)
     looked = job.rows[:1] if form == "chat_template" else []
     idle = [name for asked in looked for name in _idle(asked, config, tokenizer, unread)]
     return Rendering(
         form=form,
         rows=rows,
+        unbegun=unbegun(tokenizer) if works and form == "chat_template" else "",
+        has_end=not works or bool(end_ids(Path(job.folder), tokenizer)),
         unread_variables=unread,
         idle_variables=idle,
         counts=counted(job, config, tokenizer),

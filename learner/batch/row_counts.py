@@ -109,13 +109,21 @@ def _left_out(chat: Chat, tokens: list[int], options: PromptOptions, tokenizer: 
     silent = [{key: value for key, value in turn.items() if key not in CALLS} for turn in chat]
     silent = [{"content": "", **turn} for turn in silent]
     calls = [turn for turn in chat if any(turn.get(key) for key in CALLS)]
-    others = [
-        {**turn, "content": f"{turn.get('content')} 0"} if turn.get("role") in RESULTS else turn
+    results = [_other(turn) if turn.get("role") in RESULTS else turn for turn in chat]
+    # Templates may leave out the content of a turn that calls tools.
+    answers = [
+        _other(turn) if turn.get("role") == "assistant" and turn not in calls else turn
         for turn in chat
     ]
     parts = []
+    if is_same(answers):
+        parts.append("assistant")
     if calls and is_same(silent):
         parts.append("tool_calls")
-    if is_same(others):
+    if is_same(results):
         parts.append("tool")
     return parts
+
+
+def _other(turn: dict[str, Any]) -> dict[str, Any]:
+    return {**turn, "content": f"{turn.get('content')} 0"}

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import msgspec
 
 from services.contracts.rows.rendering import PromptTokenizer
-from services.contracts.rows.turn_end import turn_ends
 from services.contracts.weights import MODEL_FILES, WeightFile
 from services.models import UnusableFolder
 from services.volume import Volume
@@ -66,22 +65,6 @@ def load_tokenizer(model: Path, trust_remote_code: bool = False) -> TokenizerLik
     except Exception as error:  # tokenizers raises nothing more precise
         raise UnusableFolder(f"the tokenizer in {model} does not load: {error}") from error
     return tokenizer
-
-
-def eos_token_ids(model: Path, tokenizer: TokenizerLike) -> list[int]:
-    """Return all ids that end a completion: those of generation_config.json, or else of
-    config.json, the tokenizer's, and those with which its chat template ends a turn."""
-    ids = set(turn_ends(tokenizer).values())
-    for name in ("generation_config.json", "config.json"):
-        if not (model / name).exists():
-            continue
-        value = msgspec.json.decode((model / name).read_bytes()).get("eos_token_id")
-        if value is not None:
-            ids.update(value if isinstance(value, list) else [value])
-            break
-    if tokenizer.eos_token_id is not None:
-        ids.add(tokenizer.eos_token_id)
-    return sorted(ids)
 
 
 def vocabulary(model: Path) -> int:

@@ -113,8 +113,8 @@ class RowCounts(BaseModel):
     special_tokens: list[str] = Field(default_factory=list, description="Some of these tokens.")
     left_out: dict[str, int] = Field(
         default_factory=dict,
-        description="Prompts with `tool_calls`, results of tools (`tool`) or descriptions of tools "
-        "(`tools`) that the model would not read.",
+        description="Prompts with earlier answers (`assistant`), `tool_calls`, results of tools "
+        "(`tool`) or descriptions of tools (`tools`) that the model would not read.",
     )
 
 
@@ -127,6 +127,11 @@ class Rendering(BaseModel):
         "lines join the messages of a chat. Null: nobody knows here.",
     )
     rows: list[RenderedRow] = Field(default_factory=list, description="In their order.")
+    unbegun: str = Field(
+        "",
+        description="What the chat template writes between prompt and answer, if prompts lack it.",
+    )
+    has_end: bool = Field(True, description="Whether the model names a token that ends an answer.")
     unread_variables: list[str] = Field(
         default_factory=list,
         description="Names in `data.chat_template_kwargs` that the chat template does not mention.",

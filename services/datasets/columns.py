@@ -44,6 +44,8 @@ ANSWER_LAYOUTS: tuple[Columns, ...] = (
     ("test", "entry_point", "prompt"),  # HumanEval
     PAIR,  # preferences: TRL, UltraFeedback
 )
+MESSAGE = ("role", "content", "weight", "train")
+"""Keys of a last turn that the answer of its row does not need, if the turn is trained."""
 _MISSING = object()
 
 
@@ -251,7 +253,9 @@ def _split_chat(place: str, chat: Any, column: str) -> tuple[list[Any], Any]:
             f"{place}: the last turn of the chat (column {column!r}), which is the "
             "answer, has no content: fill it in or remove the row"
         )
-    return prompt, last if last.keys() - {"role", "content"} else content
+    is_trained = last.get("weight") in (None, 1) and last.get("train") in (None, True)
+    is_plain = all(value in (None, []) for key, value in last.items() if key not in MESSAGE)
+    return prompt, content if is_plain and is_trained else last
 
 
 def _chat(source: Source, path: str) -> Any:

@@ -9,6 +9,7 @@ from services.contracts.config_keys import keys_of
 from services.contracts.preview import Rendering
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.rendering import SYSTEM
+from services.contracts.rows.turn_end import no_end
 from services.datasets import DatasetReader
 from services.volume import Volume
 
@@ -18,23 +19,36 @@ PLAIN = PromptOptions().template
 
 
 def template_warnings(rendering: Rendering, config: RLConfig | SFTConfig) -> list[str]:
-    """Warn if the model lacks a chat template and the config does not say so. Warn for variables
-    that the template ignores, or that change nothing."""
+    """Warn for a model without a token that ends an answer, and for one without a chat template,
+    unless the config says so. Warn for a template that does not begin the answer, and for variables
+    that it ignores or that change nothing."""
+    warnings = []
+    if isinstance(config, RLConfig) and not rendering.has_end and not config.sampling.ignore_eos:
+        warnings.append(f"model.path: {no_end(config.sampling.stop_token_ids)}")
     if rendering.form == "plain_text" and config.data.chat_template != "none":
         return [
+            *warnings,
             "data.chat_template: the model has no chat template, so prompts are plain text, and "
-            "blank lines join the messages of a chat; set it to none, or to a template"
+            "blank lines join the messages of a chat; set it to none, or to a template",
         ]
-    return [
+    if isinstance(config, RLConfig) and rendering.unbegun:
+        warnings.append(
+            "data.chat_template: the model's chat template does not begin the answer "
+            f"(add_generation_prompt): prompts end before {rendering.unbegun[:60]!r}, which the "
+            "policy has to write itself; take a template that writes it"
+        )
+    warnings += [
         f"data.chat_template_kwargs.{name}: the model's chat template does not mention {name}, so "
         "it changes nothing"
         for name in rendering.unread_variables
-    ] + [
+    ]
+    warnings += [
         f"data.chat_template_kwargs.{name}: the first row is the same with and without {name} = "
         f"{config.data.chat_template_kwargs[name]!r}: check the spelling of the value, unless it "
         "is the template's default"
         for name in rendering.idle_variables
     ]
+    return warnings
 
 
 def template_use(

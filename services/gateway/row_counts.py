@@ -29,6 +29,7 @@ _UNREAD = (
     "that writes them (data.chat_template), or write them into the turns' contents"
 )
 LEFT_OUT = {
+    "assistant": f"earlier answers (turns of the role `assistant`) {_UNREAD}",
     "tool_calls": f"calls of tools (`tool_calls`) {_UNREAD}",
     "tool": f"results of tools (turns of the role `tool`) {_UNREAD}",
     "tools": "a column `tools`, which this run does not describe to the model: set "

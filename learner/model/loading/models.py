@@ -50,7 +50,7 @@ from learner.model.placement.slicing import loading_slices
 from services.contracts.config.lora import LoRA
 from services.contracts.config.model import PretrainedModel
 from services.contracts.config.rollout import Sampling
-from services.contracts.rows.turn_end import turn_ends
+from services.contracts.rows.turn_end import no_end, turn_ends
 from services.models.adapter import MERGED, adapted_layers
 from services.models.agreement import contradictions, not_used
 from services.models.description import TOKENS
@@ -254,13 +254,7 @@ def endless(loaded: LoadedModel, sampling: Sampling) -> str | None:
     limit."""
     if end_tokens(loaded):
         return None
-    ends = "sampling.max_tokens"
-    if sampling.stop_token_ids:
-        ends = "sampling.stop_token_ids or sampling.max_tokens"
-    return (
-        "neither tokenizer nor generation config of the model name an end of sequence: only "
-        f"{ends} end completions; set eos_token_id in the model's generation_config.json"
-    )
+    return no_end(sampling.stop_token_ids)
 
 
 def _read(kind: Any, source: ModelSource, dtype: torch.dtype, **options: Any) -> Any:

@@ -1,4 +1,5 @@
-"""The tokens by which a chat template ends the assistant's turns. Pure, except for the tokenizer.
+"""How a chat template begins and ends the assistant's turns. Pure, except for the tokenizer and the
+model's files.
 
 Supervised training teaches these tokens, so completions must end at them, whatever token the
 tokenizer calls its end of sequence: a base model's is often `<|endoftext|>`, and its template ends
@@ -6,13 +7,17 @@ turns with `<|im_end|>`.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from services.contracts.rows.messages import Chat
 from services.contracts.rows.rendering import chat_text
 
 MARK = "headrace"
 """The answer, and the argument of a call, of the turns that are rendered to see how they end."""
+MAX_TOKENS = "sampling.max_tokens"
 QUESTION: Chat = [{"role": "user", "content": "Say a word."}]
 TOOL = {
     "type": "function",
@@ -68,3 +73,45 @@ def turn_ends(tokenizer: Any) -> dict[str, int]:
         if mark and (end := ending(rest, special)):
             ends.add(end)
     return {end: int(tokenizer.convert_tokens_to_ids(end)) for end in sorted(ends)}
+
+
+def end_ids(model: Path, tokenizer: Any) -> list[int]:
+    """Return all ids that end a completion: those of generation_config.json, or else of
+    config.json, the tokenizer's, and those with which its chat template ends a turn."""
+    ids = set(turn_ends(tokenizer).values())
+    for name in ("generation_config.json", "config.json"):
+        if not (model / name).exists():
+            continue
+        value = msgspec.json.decode((model / name).read_bytes()).get("eos_token_id")
+        if value is not None:
+            ids.update(value if isinstance(value, list) else [value])
+            break
+    if tokenizer.eos_token_id is not None:
+        ids.add(tokenizer.eos_token_id)
+    return sorted(ids)
+
+
+def no_end(stop_token_ids: Sequence[int]) -> str:
+    """Return a warning about a model that names no token that ends an answer."""
+    ends = "sampling.stop_token_ids or sampling.max_tokens" if stop_token_ids else MAX_TOKENS
+    return (
+        "neither tokenizer nor generation config of the model name an end of sequence: only "
+        f"{ends} end completions; set eos_token_id in the model's generation_config.json"
+    )
+
+
+def unbegun(tokenizer: Any) -> str:
+    """Return what a chat template writes between a prompt and its answer, if prompts lack it:
+    a template without `add_generation_prompt`. Return '' if nothing is missing."""
+    try:
+        prompt = chat_text(QUESTION, tokenizer)
+        asked = chat_text(QUESTION, tokenizer, answer_follows=False)
+        answer = {"role": "assistant", "content": MARK}
+        whole = chat_text([*QUESTION, answer], tokenizer, answer_follows=False)
+    except ValueError:
+        return ""
+    before, mark, _ = whole.partition(MARK)
+    # Mistral's template lets the answer follow the question at once.
+    if prompt != asked or not mark or not before.startswith(prompt):
+        return ""
+    return before[len(prompt) :].strip()

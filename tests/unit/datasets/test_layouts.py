@@ -119,6 +119,25 @@ def test_names_of_sharegpt_are_roles_in_chats_and_in_pairs_too(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
+    ("keys", "is_text"),
+    [
+        ({"tool_calls": None, "name": None}, True),
+        ({"weight": 1, "train": True, "tool_calls": []}, True),
+        ({"weight": 0}, False),
+        ({"train": False}, False),
+        ({"reasoning_content": "So."}, False),
+    ],
+)
+def test_the_last_turn_is_a_text_unless_it_holds_more(
+    tmp_path: Path, keys: dict[str, Any], is_text: bool
+) -> None:
+    last = {"role": "assistant", "content": "Yes.", **keys}
+    content = as_lines({"messages": [USER, last]})
+    (row,) = rows_of(tmp_path, imported(tmp_path, ("a.jsonl", content)))
+    assert row.answer == ("Yes." if is_text else last)
+
+
+@pytest.mark.parametrize(
     ("turn", "problem"),
     [
         ({"from": "narrator", "value": "x"}, "message 2 is from 'narrator', and known are human"),

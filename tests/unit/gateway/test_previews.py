@@ -214,6 +214,14 @@ def test_unknown_characters_and_dropped_tool_turns_of_prompts_are_counted(tmp_pa
     ]
     plain = config(data={"dataset": "d", "chat_template": "none"})
     assert counts_of(plain, volume, record)["data.dataset"].left_out == {"tool_calls": 1}
+    earlier = dataset(volume, Row(prompt=[USER, {"role": "assistant", "content": "4"}, USER]))
+    assert said_of(config(), volume, earlier) == ([], [])
+    forgetful = tokenizer_of(CHATML.replace("in messages", "in messages if m.role != 'assistant'"))
+    _, (warning,) = said_of(config(), volume, earlier, forgetful)
+    assert warning.startswith(
+        "data.dataset: 1 of the 1 rows of sums have earlier answers (turns of the role `assistant`)"
+        " that the model's chat template leaves out"
+    )
     texts = dataset(volume, Row(prompt="1+1"), Row(prompt="2+2"), Row(prompt="a + b"))
     _, (warning,) = said_of(config(), volume, texts, knows_sums())
     assert warning.startswith(
@@ -299,12 +307,20 @@ def test_rare_rows_with_calls_that_a_template_drops_refuse_a_supervised_run(
     assert problem[1].endswith("; so it is with 2 of the 10 rows of sums that were counted")
 
 
-def test_a_model_without_a_template_and_variables_for_nobody_are_warned_of() -> None:
+def test_a_model_without_template_or_end_and_variables_for_nobody_are_warned_of() -> None:
     plain = Rendering(form="plain_text")
     (said,) = template_warnings(plain, config())
     assert said.startswith("data.chat_template: the model has no chat template")
     none = config(data={"dataset": "d", "chat_template": "none"})
     assert template_warnings(plain, none) == []
+    assert template_warnings(Rendering(has_end=False), config()) == [
+        "model.path: neither tokenizer nor generation config of the model name an end of sequence: "
+        "only sampling.max_tokens end completions; set eos_token_id in the model's "
+        "generation_config.json"
+    ]
+    assert template_warnings(Rendering(has_end=False), config("sft")) == []
+    (unbegun,) = template_warnings(Rendering(unbegun="<|im_start|>assistant"), config())
+    assert unbegun.startswith("data.chat_template: the model's chat template does not begin the")
     unread = Rendering(form="chat_template", unread_variables=["x"])
     assert template_warnings(unread, config()) == [
         "data.chat_template_kwargs.x: the model's chat template does not mention x, so it changes "

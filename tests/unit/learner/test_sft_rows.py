@@ -179,6 +179,23 @@ def test_the_loss_is_on_assistants_turns_up_to_the_token_that_ends_them_or_on_al
     assert trained(row, byte_tokenizer(template=CHAT), train_on=train_on) == expected
 
 
+@pytest.mark.parametrize("unwanted", [{"weight": 0}, {"weight": 0.0}, {"train": False}])
+def test_a_turn_that_its_file_excludes_is_read_and_not_trained(unwanted: dict[str, Any]) -> None:
+    last = {"role": "assistant", "content": "bye", "weight": 1}
+    row = Row(prompt=turns("hi", {"content": "bad", **unwanted}, "go"), answer=last)
+    tokens = byte_tokenizer(template=CHAT)
+    assert "bad" in tokens.decode(made(row, tokens).tokens)
+    assert trained(row, tokens) == ["bye<end>"]
+    marks = MARKED.replace("<end>{% endgeneration %}", "{% endgeneration %}<end>")
+    assert trained(row, byte_tokenizer(template=marks)) == ["bye<end>"]
+    excluded = Row(prompt=turns("hi"), answer={**last, **unwanted})
+    with pytest.raises(UnusableRow, match="row 5 has no token in the loss"):
+        made(excluded, tokens)
+    share = Row(prompt=turns("hi"), answer={**last, "weight": 0.5})
+    with pytest.raises(UnusableRow, match=r"row 5 has a turn \(2\) of weight 0.5, and a turn is"):
+        made(share, tokens)
+
+
 def test_calls_and_contents_in_parts_are_written_as_in_a_session() -> None:
     template = (
         "{% for m in messages %}<start>{{ m['role'][0] }}\n{{ m['content'] }}"

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rollout.run_events import RunEvents
-from rollout.vllm.model_files import PromptTooLong
+from rollout.vllm.model_files import PromptTooLong, answer_tokens
 from rollout.work.long_prompts import cut_event, rendered
 from services.contracts.config.data import PromptOptions
 from services.contracts.rows.messages import Chat
@@ -83,3 +83,10 @@ async def test_a_frequent_event_is_counted_in_powers_of_ten() -> None:
         said.format(9) + " (10 so far)",
         said.format(99) + " (100 so far)",
     ]
+
+
+def test_a_prompt_that_fills_the_context_is_an_error() -> None:
+    assert answer_tokens([1] * 10, 16) == 6
+    assert answer_tokens([1] * 15, 16) == 1
+    with pytest.raises(PromptTooLong, match="the prompt has 16 tokens and the context 16"):
+        answer_tokens([1] * 16, 16)
