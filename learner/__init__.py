@@ -10,7 +10,7 @@ changes. Imports go down this list, never up:
     coordinate, tools       rank 0 between batches; commands on checkpoints
     assembly                the models and optimizers that a run starts or resumes with
     step, supervised_loss   one batch
-    gpu_turns               the GPU that the learner shares with vLLM on this host
+    shared_gpu              the GPU that the learner shares with vLLM on this host
     checkpoints, publishing, sft_data
     persist                 writes to the data volume
     environment             what a run is trained with: ranks, store, volume
@@ -20,7 +20,7 @@ changes. Imports go down this list, never up:
     batch, optim            samples; updates
     objective               tensors in, tensors out
     distributed, slices     ranks, and what each holds of a sharded weight
-    passing                 errors that may pass by the next start
+    transient_errors        errors that may pass by the next start
     errors, listeners, settings
 
 Nothing here may talk to Redis except through `services.store`, import `rollout` or `reward`, or

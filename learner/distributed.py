@@ -17,8 +17,8 @@ from torch._C._distributed_c10d import FileStore, Store
 
 from learner.errors import PeerFailed, RunCannotGoOn
 from learner.listeners import accept_no_more
-from learner.passing import passes
 from learner.settings import RENDEZVOUS
+from learner.transient_errors import passes
 from services.contracts.config import ConfigError
 from services.datasets import DatasetError
 from services.store import Fenced, Unreadable

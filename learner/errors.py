@@ -12,7 +12,7 @@ class PeerFailed(RunCannotGoOn):
     """Another rank cannot continue. Its own log says why."""
 
     passes = False
-    """Whether the other rank's error may pass by the next start (`learner.passing`)."""
+    """Whether the other rank's error may pass by the next start (`learner.transient_errors`)."""
     passes_when_new = False
     """The same for a run that has trained no step."""
 

@@ -32,13 +32,13 @@ from learner.distributed import USER_ERRORS, Ranks, start_ranks, stop_ranks
 from learner.environment import RunEnvironment
 from learner.errors import PeerFailed, RunCannotGoOn
 from learner.model.pass_plan import gpu_of
-from learner.passing import passes
 from learner.rl import train_rl
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, STARTS, LearnerSettings
 from learner.sft import train_sft
 from learner.store.rendezvous import rendezvous
 from learner.store.run_store import RunStore
 from learner.store.thread import PoolTaken, StoreThread
+from learner.transient_errors import passes
 from services.contracts.config import RLConfig
 from services.contracts.config.trust import parse_trusted
 from services.contracts.devices import GPUDevice, LearnerDevices, LearnerHost

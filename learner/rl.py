@@ -25,7 +25,6 @@ from learner.coordinate.run_rank import RunRank, share_gradients, take_over
 from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.errors import UnreadableGroups
-from learner.gpu_turns import TrainingGPU, training_gpu
 from learner.metrics.reward_metrics import outcome_sums
 from learner.metrics.sample_log import PER_STEP, Picked, pick
 from learner.model.passes.microbatches import MicroBatches
@@ -34,6 +33,7 @@ from learner.objective.baselines import Baselines, GroupReward
 from learner.objective.compose import Objective
 from learner.objective.kl import adapted_beta
 from learner.optim.schedules import lr_share
+from learner.shared_gpu import TrainingGPU, training_gpu
 from learner.state import TrainingProgress, TrainingState
 from learner.step import train_batch
 from learner.store.commands import Command, GroupShare

@@ -15,7 +15,6 @@ from learner.coordinate.planner import Planner
 from learner.coordinate.step_report import StepReport
 from learner.coordinate.waiting import WaitWatcher
 from learner.environment import RunEnvironment
-from learner.gpu_turns import TrainingGPU, changing, still
 from learner.metrics.mismatch import mismatch_problem
 from learner.metrics.sample_log import Picked, described
 from learner.metrics.step_metrics import Stopwatch, staleness_metrics
@@ -27,6 +26,7 @@ from learner.persist.jsonl import RowsFile, SamplesFile
 from learner.publishing.model_folder import export_description
 from learner.publishing.publisher import Again, Publisher
 from learner.publishing.versions import Version
+from learner.shared_gpu import TrainingGPU, changing, still
 from learner.state import TrainingState
 from learner.store.commands import Command
 from services.contracts.config import RLConfig

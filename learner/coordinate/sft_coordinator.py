@@ -39,7 +39,7 @@ class SFTCoordinator(FirstRank):
         self._patience, self._max_steps = config.validation.patience, max_steps
         self._measure = config.validation.best
         self._speed, self._work, self._flops = Speed(), work, self._supervised.flops
-        self._said = 0.0
+        self._reported = 0.0
 
     @property
     def _supervised(self) -> SupervisedProgress:
@@ -101,8 +101,8 @@ class SFTCoordinator(FirstRank):
         }
         # The fenced call comes first: a replaced learner that was asleep must not write rows.
         last = step == self._max_steps or "validation/loss" in row or self._captured is not None
-        if last or now - self._said >= PROGRESS_SECONDS:
-            self._said = now
+        if last or now - self._reported >= PROGRESS_SECONDS:
+            self._reported = now
             self._store.step_done(step, row, kind="progress", total=self._max_steps)
         else:
             self._store.hold()

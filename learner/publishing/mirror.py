@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from learner.model.loading.folder_names import Change, FolderNames
+from learner.model.loading.tensor_names import Change, FolderNames
 from learner.persist.host_copies import HostCopies
 from learner.publishing.changed_weights import Changes
 from services.weights import DeltaWriter, in_threads, tensor_checksum

@@ -16,7 +16,7 @@ import msgspec
 import torch
 from safetensors.torch import save_file
 
-from learner.model.loading.folder_names import Change
+from learner.model.loading.tensor_names import Change
 from learner.persist.background import Background
 from learner.persist.disk_retry import Disk
 from learner.publishing.delta_files import DeltaFiles
@@ -96,7 +96,7 @@ class Publisher(Background[Version | Again]):
         self.pushed: Pushed | None = None
         """Sizes of the newest registered version."""
         # Unfinished files of dead learners.
-        for unfinished in self._own(".v*"):
+        for unfinished in self._files_of_lineage(".v*"):
             if unfinished.suffix != ".lock":
                 unfinished.unlink(missing_ok=True)
 
@@ -104,7 +104,7 @@ class Publisher(Background[Version | Again]):
     def _folder(self) -> Path:
         return (self._root / weights_name(self._run, 0, self._lineage)).parent
 
-    def _own(self, pattern: str) -> Iterator[Path]:
+    def _files_of_lineage(self, pattern: str) -> Iterator[Path]:
         """Yield the matching files, except a successor's."""
         matches = ((path, LINEAGE.match(path.name)) for path in self._folder.glob(pattern))
         return (path for path, name in matches if name is not None and name[1] in self._deletes)
@@ -233,7 +233,7 @@ class Publisher(Background[Version | Again]):
         names = [file.name for manifest in self._kept for file in manifest.files]
         names += [name for worker in self._store.workers() for name in worker.files]
         kept = {Path(name).name for name in (*names, *self._evaluated())}
-        for path in self._own("v*.safetensors"):
+        for path in self._files_of_lineage("v*.safetensors"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)
 

@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 
 from learner.distributed import Ranks
-from learner.model.loading.folder_names import Change, FolderNames
 from learner.model.loading.lora import trained_on_host
 from learner.model.loading.models import LoadedModel
+from learner.model.loading.tensor_names import Change, FolderNames
 from learner.model.placement.parallel import is_sharded
 from learner.persist.host_copies import HostCopies
 from learner.publishing.changed_weights import PublishedWeights

@@ -50,7 +50,7 @@ class RedisStore(Store):
         )
 
     def check(self, keys: list[str]) -> bool:
-        return None not in self._found(keys)
+        return None not in self._values(keys)
 
     def wait(self, keys: list[str], timeout: timedelta = USUAL_WAIT) -> None:
         """Wait until all keys have a value. Raises DistStoreError after `timeout`, or if this rank
@@ -66,7 +66,7 @@ class RedisStore(Store):
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         self.wait(keys)
-        return [value or b"" for value in self._found(keys)]
+        return [value or b"" for value in self._values(keys)]
 
     def multi_set(self, keys: list[str], values: list[bytes]) -> None:
         for key, value in zip(keys, values, strict=True):
@@ -79,7 +79,7 @@ class RedisStore(Store):
         """Return this store: any thread may use it."""
         return self
 
-    def _found(self, keys: list[str]) -> list[bytes | None]:
+    def _values(self, keys: list[str]) -> list[bytes | None]:
         names = [self._name(key) for key in keys]
         return self._thread.call(lambda: self._meetings.get(self._thread.pool, names))
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from learner.settings import RENDEZVOUS, STARTS
-from learner.supervise.nodes import RankStart
+from learner.supervise.one_node import RankStart
 from learner.supervise.requests import MAX_BYTES, RankEnded, Report, Request, SpawnRank, Terminate
 from services.runtime.children import signal_child
 from services.runtime.logs import get_logger

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from redis.exceptions import RedisError
 
 from learner.settings import LearnerSettings
-from learner.supervise.nodes import RankStart
+from learner.supervise.one_node import RankStart
 from services.runtime.logs import get_logger
 from services.settings import EXIT_SETTINGS
 from services.store import Store

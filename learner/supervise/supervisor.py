@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, LearnerSettings
-from learner.supervise.nodes import Nodes, OneNode, RankStart
+from learner.supervise.one_node import Nodes, OneNode, RankStart
 from learner.supervise.processes import RankProcesses
 from services.runtime.logs import get_logger
 from services.settings import EXIT_SETTINGS

@@ -31,7 +31,7 @@ class OnlyRoutesInUse:
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         from rollout.vllm_plugin.generate import capacity, generate, unfinished
-        from rollout.vllm_plugin.message import message
+        from rollout.vllm_plugin.parsed_answer import message
         from rollout.vllm_plugin.patches import pause_at_once
         from rollout.vllm_plugin.stream import stream
 

@@ -71,13 +71,13 @@ def show_error(error: CliError, as_json: bool) -> None:
         return
     err.print(f"[bold red]error:[/] [red]{escape(error.message)}[/]", soft_wrap=True)
     # A single problem may be the whole of the sentence above.
-    listed = error.problems if len(error.problems) > 1 or not _said(error) else []
+    listed = error.problems if len(error.problems) > 1 or not _names_problems(error) else []
     for path, text in listed:
         where = f"[yellow]{escape(path)}[/]: " if path else ""
         err.print(f"  {where}{escape(text)}", soft_wrap=True)
 
 
-def _said(error: CliError) -> bool:
+def _names_problems(error: CliError) -> bool:
     return all(text in error.message for _, text in error.problems)
 
 

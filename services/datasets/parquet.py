@@ -1,5 +1,5 @@
 """Rows of a Parquet file. A file of 821 bytes may hold gigabytes, so a process with
-limits reads it (`services.datasets.converter`).
+limits reads it (`services.datasets.import_process`).
 """
 
 from collections.abc import Iterator

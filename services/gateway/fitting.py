@@ -15,7 +15,7 @@ from services.estimate.answer import Estimate, ProcessNeed
 from services.estimate.fit import cannot_fit, estimate_run
 from services.estimate.inputs import Model, gigabytes, known_workers, of_half
 from services.estimate.one_gpu import division, with_share
-from services.estimate.parts import WORDS
+from services.estimate.part_names import WORDS
 from services.estimate.shape import scratch_shape, shape_of
 from services.gateway.dependencies import Dependencies
 from services.gateway.mixing import DatasetShare

@@ -56,7 +56,7 @@ class Reports:
     def __init__(self, store: Store, volume: Volume) -> None:
         self._store = store
         self._volume = volume
-        self._one = asyncio.Lock()
+        self._writing = asyncio.Lock()
         self._settled: set[str] = set()
         """Ids of ended runs and chains whose report was written, tried or is not wanted."""
         self._since = -inf
@@ -121,7 +121,7 @@ class Reports:
         folder = self._volume.path(f"{kind}/{record.id}")
         if not await self._runs_of(record):
             return None
-        async with self._one:
+        async with self._writing:
             page = folder / FOLDER / PAGE
             if not _stands(page, record.finished):
                 await self._write(record, folder)

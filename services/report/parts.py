@@ -1,4 +1,5 @@
-"""The parts of a report: `content` makes them, the templates show them by their `kind`."""
+"""The parts of a report: `run_sections` and `chain_sections` make them, and the templates show them
+by their `kind`."""
 
 from base64 import b64encode
 from collections.abc import Sequence

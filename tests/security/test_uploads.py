@@ -23,8 +23,8 @@ from services.datasets import (
     DatasetError,
     Imported,
     SourceFile,
-    converter,
     import_in_child,
+    import_process,
 )
 from services.datasets.row_checks import MAX_ROW_BYTES
 from tests.integration.gateway.servers import GatewayProcess
@@ -205,7 +205,7 @@ def test_a_packed_tar_is_unpacked_within_the_quota_and_not_onto_the_disk(
 def test_a_conversion_has_a_minute_of_cpu_time(
     refusal: Refusal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(converter, "CPU_SECONDS", 1)
+    monkeypatch.setattr(import_process, "CPU_SECONDS", 1)
     content = gzip.compress(b"\n" * (60 * MIB))
 
     assert "in 1 s of CPU time: upload fewer rows" in refusal(content, "slow.jsonl.gz")

@@ -171,7 +171,7 @@ def same_words(wanted: str, given: str) -> bool:
     …` means Yes, and `Paris or Rome` does not mean Paris."""
     if same_text(wanted, given):
         return True
-    wanted, given = _said(wanted), _said(given)
+    wanted, given = _without_opening(wanted), _without_opening(given)
     if not wanted or not given.casefold().startswith(wanted.casefold()):
         return same_text(wanted, given)
     rest = given[len(wanted) :]
@@ -242,7 +242,7 @@ def read_ratio(text: str) -> tuple[Fraction, ...]:
     return (Fraction(1), *(other / first for other in others)) if first else (first, *others)
 
 
-def _said(text: str) -> str:
+def _without_opening(text: str) -> str:
     text = unwrapped(plain_signs(text))
     text = _POLITE.sub("", _STYLED.sub(r"\1", text).strip(" *_\"'.")).strip("\"'")
     opening = _OPENING.match(text[0].lower() + text[1:]) if text else None

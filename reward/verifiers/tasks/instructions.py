@@ -27,7 +27,7 @@ def _compared(count: int, wanted: int, relation: Any) -> bool:
     return count < wanted if relation == "less than" else count >= wanted
 
 
-def _found(words: list[Any], text: str, whole: bool) -> list[bool]:
+def _present(words: list[Any], text: str, whole: bool) -> list[bool]:
     edge = r"\b" if whole else ""
     return [
         re.search(f"{edge}{re.escape(str(word))}{edge}", text, re.IGNORECASE) is not None
@@ -159,7 +159,7 @@ def _letters(text: str, arguments: Arguments) -> bool:
 
 INSTRUCTIONS: dict[str, Instruction] = {
     "keywords:existence": Instruction(
-        {"keywords": list}, lambda text, a: all(_found(a["keywords"], text, whole=False))
+        {"keywords": list}, lambda text, a: all(_present(a["keywords"], text, whole=False))
     ),
     "keywords:frequency": Instruction(
         {"keyword": str, "frequency": int},
@@ -171,7 +171,7 @@ INSTRUCTIONS: dict[str, Instruction] = {
     ),
     "keywords:forbidden_words": Instruction(
         {"forbidden_words": list},
-        lambda text, a: not any(_found(a["forbidden_words"], text, whole=True)),
+        lambda text, a: not any(_present(a["forbidden_words"], text, whole=True)),
     ),
     "keywords:letter_frequency": Instruction({"letter": str, "let_frequency": int}, _letters),
     "language:response_language": Instruction(

@@ -54,7 +54,7 @@ class Players:
         self._lock = threading.Lock()
         self._held: dict[str, int] = {}
         """Sessions that have not ended, by their group's attempt."""
-        self._said: set[str] = set()
+        self._printed: set[str] = set()
         """Messages that were printed already; each is printed once."""
         self.stop = threading.Event()
         """Ends all agents."""
@@ -95,8 +95,8 @@ class Players:
                 group: dict[str, Any] = patiently(lambda: self._api.post(path))
                 return group
             except Later as later:
-                if time.monotonic() - began >= QUIET and later.message not in self._said:
-                    self._said.add(later.message)
+                if time.monotonic() - began >= QUIET and later.message not in self._printed:
+                    self._printed.add(later.message)
                     err.print(f"[dim]{escape(later.message)}[/]", soft_wrap=True)
                 time.sleep(later.seconds)
             except CliError:
@@ -201,8 +201,8 @@ class Players:
                 old.unlink(missing_ok=True)
         except OSError as error:
             # Play on when the disk is full.
-            if "log" not in self._said:
-                self._said.add("log")
+            if "log" not in self._printed:
+                self._printed.add("log")
                 message = f"what sessions print is not kept: {error}"
                 err.print(f"[yellow]{escape(message)}[/]", soft_wrap=True)
 

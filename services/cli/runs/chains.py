@@ -22,7 +22,7 @@ from services.cli.output import (
     steps_done,
     table,
 )
-from services.cli.runs.rendered import show_checked
+from services.cli.runs.printed_rows import show_checked
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway

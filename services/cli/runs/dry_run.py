@@ -5,9 +5,9 @@ from typing import Any
 import typer
 
 from services.cli.output import FAILED, escape, out, print_json, table
-from services.cli.runs.rendered import show_checked
+from services.cli.runs.printed_rows import show_checked
 from services.contracts.wording import counted
-from services.estimate.parts import WORDS
+from services.estimate.part_names import WORDS
 
 UNKNOWN_GPU = "a GPU; none of this pool is known"
 

@@ -7,7 +7,7 @@ import typer
 from services.cli.options import AsJson, GatewayURL, connect
 from services.cli.output import escape, out, print_json
 from services.cli.runs.overrides import Set
-from services.cli.runs.rendered import show_checked, show_rendering
+from services.cli.runs.printed_rows import show_checked, show_rendering
 from services.cli.runs.submit import run_request
 from services.contracts.wording import counted
 

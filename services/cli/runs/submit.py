@@ -13,7 +13,7 @@ from services.cli.output import CliError, escape, out, print_json
 from services.cli.runs.chains import find, follow_chain, show_chain
 from services.cli.runs.dry_run import show_chain_dry_run, show_dry_run
 from services.cli.runs.overrides import Set, file_text, overrides_from
-from services.cli.runs.rendered import show_checked
+from services.cli.runs.printed_rows import show_checked
 from services.cli.runs.runs import follow_run
 from services.contracts.agents import agents_lease
 from services.contracts.config_keys import MODEL_PATHS, text_at, with_value

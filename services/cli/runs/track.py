@@ -36,7 +36,7 @@ def track(
 
     Ctrl-C leaves the run running; the same command goes on.
     """
-    from services.cli.runs.trackers import TensorBoard, Tracker, WeightsAndBiases, carry
+    from services.cli.runs.experiment_trackers import TensorBoard, Tracker, WeightsAndBiases, carry
 
     if tensorboard is None and wandb is None:
         raise CliError("say where to: --tensorboard FOLDER, --wandb PROJECT, or both")

@@ -20,7 +20,7 @@ from services.cli.output import (
     escape,
     out,
 )
-from services.cli.runs.view import RunView, figures, sparkline
+from services.cli.runs.run_view import RunView, figures, sparkline
 from services.contracts.events import Event
 
 

@@ -40,7 +40,7 @@ class Calculator(Section):
     """Calls per answer that get a result."""
 
     @model_validator(mode="after")
-    def _apart(self) -> Self:
+    def _distinct_marks(self) -> Self:
         if self.end in self.start:
             raise ValueError(
                 f"start {self.start!r} contains end {self.end!r}, so no call would ever begin: "

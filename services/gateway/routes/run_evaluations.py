@@ -66,7 +66,7 @@ async def evaluations(deps: Deps, record: RunDep) -> RunEvaluations:
     return RunEvaluations(run=record.id, evaluations=listed)
 
 
-async def _one(
+async def _evaluation(
     deps: Deps,
     record: RunDep,
     evaluation: Annotated[
@@ -90,7 +90,7 @@ async def _one(
     )
 
 
-EvaluationDep = Annotated[EvaluationRecord, Depends(_one)]
+EvaluationDep = Annotated[EvaluationRecord, Depends(_evaluation)]
 
 
 @router.get(

@@ -15,7 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.util.tensor_util import make_ndarray
 
 from services.cli.client import Gateway
-from services.cli.runs.trackers import carry
+from services.cli.runs.experiment_trackers import carry
 from services.contracts.records import RunState
 from services.runtime.api_key import first_key
 from services.settings import Settings

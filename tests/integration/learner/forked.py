@@ -13,7 +13,7 @@ from pathlib import Path
 
 from learner.settings import RENDEZVOUS
 from learner.store import thread
-from learner.supervise.nodes import OneNode
+from learner.supervise.one_node import OneNode
 from services.runtime.process import die_with
 
 ROOT = Path(__file__).parents[3]

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.cli.output import escape, print_below, table
-from services.cli.runs.view import RunView, line_of, sparkline
+from services.cli.runs.run_view import RunView, line_of, sparkline
 from services.contracts.events import Event, EventKind
 
 

@@ -60,7 +60,7 @@ async def test_the_list_has_an_evaluation_that_ends_meanwhile(tmp_path: Path) ->
 async def test_an_evaluation_that_ends_meanwhile_is_found(tmp_path: Path) -> None:
     for after in (1, 2, 3):
         ending = Ending(tmp_path / str(after), after)
-        assert (await routes._one(ending.deps, RUN, ending.id)).id == ending.id
+        assert (await routes._evaluation(ending.deps, RUN, ending.id)).id == ending.id
 
 
 async def test_all_answers_of_an_evaluation_that_ends_meanwhile_are_shown(tmp_path: Path) -> None:

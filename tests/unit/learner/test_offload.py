@@ -8,11 +8,10 @@ import pytest
 import torch
 from structlog.testing import capture_logs
 
-from learner import gpu_turns
+from learner import shared_gpu
 from learner.checkpoints.captured import capture
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn
-from learner.gpu_turns import TrainingGPU, changing, still, training_gpu
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
 from learner.model.placement.offload import Offload, UnusableDevice, offloads, place, present
@@ -21,6 +20,7 @@ from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers
+from learner.shared_gpu import TrainingGPU, changing, still, training_gpu
 from learner.state import TrainingProgress, TrainingState
 from learner.step import train_batch
 from services.contracts.config import ConfigError, RLConfig, parse_config
@@ -289,7 +289,7 @@ def test_a_learner_whose_run_should_end_does_not_wait_forever_for_a_hanging_vllm
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("ASKING_SECONDS", "ENDING_SECONDS", "PATIENCE_SECONDS"):
-        monkeypatch.setattr(gpu_turns, name, 0.0)
+        monkeypatch.setattr(shared_gpu, name, 0.0)
     vllm = Handover(tmp_path, "gpu")
     assert vllm.begin_to_train(lambda: True)
     # The user cancels the run while the learner waits already.

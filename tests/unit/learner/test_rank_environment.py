@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from learner.supervise.nodes import RankStart
+from learner.supervise.one_node import RankStart
 from learner.supervise.processes import RankProcesses
 
 TELLS = """

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from learner.supervise.nodes import OneNode, RankStart
+from learner.supervise.one_node import OneNode, RankStart
 from learner.supervise.processes import RankProcesses
 from learner.supervise.requests import MAX_BYTES, RankEnded, Ready, Report, SpawnRank, Terminate
 from services.runtime.process import die_with

@@ -21,7 +21,7 @@ from learner import rank
 from learner.distributed import Ranks
 from learner.errors import PeerFailed, UnusableModel
 from learner.model.loading.folders import find_source, unusable
-from learner.passing import passes
+from learner.transient_errors import passes
 from services.contracts.records import RunRecord, RunState
 from services.volume import Volume
 from tests.unit.learner.threads import on_ranks

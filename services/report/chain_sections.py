@@ -8,9 +8,9 @@ from typing import Any
 import yaml
 
 from services.contracts.chains import with_paths
-from services.report.content import REPEAT, duration, headline, sections
 from services.report.facts import Facts, Row
 from services.report.parts import Code, Paragraph, Part, Picture, ReportSection, Table
+from services.report.run_sections import REPEAT, duration, headline, sections
 
 
 def chain_sections(chain: Row, steps: Sequence[tuple[str, Facts]]) -> list[ReportSection]:
