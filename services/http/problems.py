@@ -236,4 +236,6 @@ async def unexpected(request: Request, error: Exception) -> Response:
     # The server logs the trace itself, after this line.
     log.error("unexpected error", path=request.url.path, number=number, error=repr(error))
     detail = f"something broke here; the service's log has it under {number}"
-    return answer(request, HTTPStatus.INTERNAL_SERVER_ERROR, detail)
+    # uvicorn closes the connection after an error.
+    headers = {"Connection": "close"}
+    return answer(request, HTTPStatus.INTERNAL_SERVER_ERROR, detail, headers=headers)

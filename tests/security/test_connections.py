@@ -10,9 +10,10 @@ from contextlib import asynccontextmanager, suppress
 import httpx
 import pytest
 import uvicorn
-from starlette.types import Receive, Scope, Send
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from services.http import BodyLimit, InFlight, Limit
+from services.http import BodyLimit, InFlight, Limit, install
 from services.http.connections import ConnectionLimits, server_config, trust
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 from tests.ports import own_ports
@@ -95,7 +96,7 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(limits: ConnectionLimits, app: App | BodyLimit) -> AsyncIterator[Server]:
+async def serving(limits: ConnectionLimits, app: ASGIApp) -> AsyncIterator[Server]:
     (port,) = own_ports("127.0.0.1", 1)
     server = uvicorn.Server(
         server_config(app, limits, port=port, lifespan="off", timeout_graceful_shutdown=1)
@@ -220,6 +221,22 @@ async def test_bodies_in_flight_are_bounded_and_small_ones_get_through() -> None
         for client in clients:
             client.writer.transport.abort()
         await until(lambda: bodies.bytes == 0)
+
+
+async def test_an_answer_to_an_unexpected_error_says_that_its_connection_ends() -> None:
+    """uvicorn ends it. A client that was not told sends its next request into the closed one."""
+    app = FastAPI()
+    install(app)
+
+    @app.get("/")
+    def broken() -> None:
+        raise RuntimeError
+
+    async with serving(ConnectionLimits(), app) as server:
+        client = await server.connect(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        answer = await client.rest()
+    assert answer.startswith(b"HTTP/1.1 500")
+    assert b"\r\nconnection: close\r\n" in answer
 
 
 @pytest.fixture(scope="module")
