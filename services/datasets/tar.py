@@ -22,6 +22,9 @@ time, a second for a MiB of such headers, and applies the global ones to each me
 MAX_LONG_NAME = 8192
 """A path has at most 4,096 bytes."""
 
+MAX_MEMBER = 16 << 30
+"""Bytes of a file in the tar. Python reads as much to find the next file, also behind the end."""
+
 
 def _bounded_members() -> type[tarfile.TarInfo]:
     """Return the class for the members of one tar. Its headers are bounded."""
@@ -63,9 +66,15 @@ def tar_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, Any]]:
                     yield f"row {number}", row
                 # Else it remembers all members.
                 source.members = []  # type: ignore[attr-defined]
+                # Not the member's size: a sparse file is smaller in the tar.
+                if source.offset - member.offset_data > MAX_MEMBER:
+                    raise DatasetError(
+                        f"{member.name[:200]} in the tar is larger than {MAX_MEMBER >> 30} GiB: "
+                        "leave it out"
+                    )
     except DatasetError:
         raise
-    except (tarfile.TarError, EOFError, OSError, ValueError) as error:
+    except (tarfile.TarError, EOFError, IndexError, OSError, ValueError) as error:
         raise DatasetError(f"not a whole tar: {error}") from None
     if left_out:
         named = example.encode(errors="replace").decode()[:200]

@@ -177,6 +177,33 @@ def test_global_headers_of_a_tar_are_bounded_together(refusal: Refusal) -> None:
     assert "has no rows" in refusal(member * 30, "global.tar")
 
 
+@pytest.mark.parametrize("in_pax", [False, True])
+def test_a_tar_that_names_a_file_of_many_gigabytes_is_refused_at_once(
+    refusal: Refusal, in_pax: bool
+) -> None:
+    """Python looks for the end of such a file: a kilobyte took the minute of a conversion."""
+    member = tarfile.TarInfo("a.txt")
+    member.size = 1 << 60
+    if in_pax:
+        member.size, member.pax_headers = 1, {"size": "9" * 400}
+    content = member.tobuf(tarfile.PAX_FORMAT if in_pax else tarfile.GNU_FORMAT)
+    began = time.monotonic()
+
+    assert "a.txt in the tar is larger than 16 GiB" in refusal(content, "hostile.tar")
+    assert time.monotonic() - began < 20
+
+
+def test_a_tar_with_a_damaged_header_is_named_as_such(refusal: Refusal) -> None:
+    """The list of a sparse file's parts ends in the middle of a header of Python's own reader."""
+    member = tarfile.TarInfo("a.json")
+    member.type = tarfile.GNUTYPE_SPARSE
+    header = bytearray(member.tobuf(tarfile.GNU_FORMAT))
+    header[482] = 1
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:]) + 8 * ord(" "))
+
+    assert refusal(bytes(header), "hostile.tar") == "not a whole tar: index out of range"
+
+
 def test_blank_lines_in_gzip_cost_the_gateway_nothing(refusal: Refusal) -> None:
     """Four kilobytes cost its own process 8 s."""
     content = gzip.compress(b"\n" * MIB)
