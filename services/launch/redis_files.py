@@ -20,6 +20,8 @@ from services.launch.stack import Stack
 
 COPY = "redis.recovering"
 """The data folder of the trial, inside the real one."""
+MANIFEST = Path("appendonlydir", "appendonly.aof.manifest")
+"""The list of Redis' files, since Redis 7."""
 
 
 class Trial(NamedTuple):
@@ -46,9 +48,11 @@ def redis_on_a_copy(data: Path) -> Iterator[Trial]:
         if (data / REDIS).is_dir():
             shutil.copytree(data / REDIS, folder, ignore=_sockets)
         with contextlib.ExitStack() as stack:
-            url, lost = _start(stack, beside), ""
-            if not url and (lost := _cut_at_damage(folder)):
+            url = lost = ""
+            if _has_snapshot(folder):
                 url = _start(stack, beside)
+                if not url and (lost := _cut_at_damage(folder)):
+                    url = _start(stack, beside)
             if not url:
                 _empty(folder)
                 lost = "Redis' files cannot be read: Redis begins empty"
@@ -89,14 +93,30 @@ def use_copy(data: Path) -> Path | None:
 def increments(folder: Path) -> list[Path]:
     """Return the files of commands of the Redis in `folder`, oldest first: one (Redis 6), or those
     that the manifest names (Redis 7, Valkey)."""
-    manifest = folder / "appendonlydir" / "appendonly.aof.manifest"
-    if not manifest.exists():
+    if not (folder / MANIFEST).exists():
         single = folder / "appendonly.aof"
         return [single] if single.exists() else []
+    return _named(folder, "i")
+
+
+def _named(folder: Path, kind: str) -> list[Path]:
+    """Return the files of a kind that the manifest names and that exist: b (base), i (incremental)
+    or h (not used any more). A damaged manifest may name other folders."""
+    manifest = folder / MANIFEST
     words = [line.split() for line in manifest.read_text(errors="replace").splitlines()]
-    # file NAME seq NUMBER type b (base), i (incremental) or h (not used any more)
-    names = [line[1] for line in words if len(line) >= 6 and line[5] == "i"]
-    return [path for name in names if (path := manifest.with_name(name)).exists()]
+    # file NAME seq NUMBER type KIND
+    names = [line[1] for line in words if len(line) >= 6 and line[5] == kind]
+    paths = [manifest.parent / name for name in names if name == Path(name).name]
+    return [path for path in paths if path.exists()]
+
+
+def _has_snapshot(folder: Path) -> bool:
+    """Whether the commands have something to be applied to. Redis takes an empty or unnamed base
+    for an empty one, and then has halves of records. A base of commands, from Redis 6, may be
+    empty."""
+    if not (folder / MANIFEST).exists():
+        return True
+    return any(path.suffix != ".rdb" or path.stat().st_size for path in _named(folder, "b"))
 
 
 def _start(stack: contextlib.ExitStack, data: Path) -> str:

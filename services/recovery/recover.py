@@ -119,6 +119,7 @@ async def _resubmit(store: Store, data: Path, run: RunRecord, steps: dict[str, i
     """Write the record of a run that is gone, and note its step in `steps`. A run that has the
     checkpoint of its last step had succeeded."""
     named = f"run {run.name} ({run.id})"
+    await store.recovery.clear(run.id)
     try:
         if run.resume_from and (before := await store.runs.get(run.resume_from)):
             reason = f"run {run.id} continued it"

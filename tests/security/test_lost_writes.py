@@ -366,20 +366,22 @@ def snapshot(data: Path) -> Path:
 
 def flipped(data: Path, place: str) -> Path | None:
     """Flip bits of one byte in a file of a rewritten Redis. Return the file if Redis has it."""
-    file, at = increments(data / "redis")[-1], 0
+    file, at, bits = increments(data / "redis")[-1], 0, 0x15
     match place:
         case "increment":
             middle = (snapshot_bytes(data) + file.stat().st_size) // 2
             at = file.read_bytes().index(b"\r\n*", middle) + 2
         case "snapshot":
             file, at = snapshot(data), 40
-        case "manifest":
+        case "manifest" | "name":
             manifest = next((data / "redis").rglob("*.manifest"), None)
             if manifest is None:
                 return None
             file = manifest
+            if place == "name":
+                at, bits = file.read_bytes().rindex(b"."), ord(".") ^ ord("/")
     content = bytearray(file.read_bytes())
-    content[at] ^= 0x15
+    content[at] ^= bits
     file.write_bytes(content)
     return file
 
@@ -455,6 +457,7 @@ async def test_recover_goes_on_from_the_newest_checkpoint_after_a_cut_in_a_rewri
         ("increment", "is damaged: "),
         ("snapshot", "cannot be read: Redis begins empty"),
         ("manifest", "cannot be read: Redis begins empty"),
+        ("name", "cannot be read: Redis begins empty"),
     ],
 )
 async def test_recover_keeps_what_lies_before_a_damage_and_changes_nothing_without_consent(
@@ -488,6 +491,40 @@ async def test_recover_keeps_what_lies_before_a_damage_and_changes_nothing_witho
     (kept,) = rewritten.glob("redis.damaged-*")
     name = str(file.relative_to(rewritten / "redis"))
     assert (kept / name).read_bytes() == before[f"redis/{name}"]
+
+
+async def test_an_empty_snapshot_counts_as_damaged(rewritten: Path) -> None:
+    """Redis loads nothing of it, and applies the later commands to nothing: a run of halves."""
+    file = snapshot(rewritten)
+    if file == increments(rewritten / "redis")[-1]:
+        pytest.skip("Redis 6 has the snapshot and the commands in one file")
+    os.truncate(file, 0)
+    done = await asyncio.to_thread(recovering, rewritten, "--yes")
+    assert done.exit_code == 0, done.output
+    assert "Redis begins empty" in done.output
+    assert f"({RUN}) is there again as cancelled, up to step 2" in done.output
+    with recovered(rewritten) as client:
+        assert committed(client) == 2
+
+
+async def test_remains_of_a_run_without_a_record_are_deleted_before_it_comes_back(
+    tmp_path: Path,
+) -> None:
+    data = tmp_path / "data"
+    with server(tmp_path / "redis") as one:
+        async with one.scene() as scene:
+            await trained(scene, data, 2)
+            await scene.raw.flushall()
+            await scene.raw.hset(f"headrace:{{{RUN}}}:run", "state", "running")
+            await scene.raw.zadd(f"headrace:{{{RUN}}}:returned", {"7:0:7:0": 7})
+
+            await recover_losses(scene.store, data)
+
+            run = await scene.store.runs.get(RUN)
+            assert run is not None
+            assert (run.state, run.committed_step) == ("cancelled", 2)
+            found = await scene.store.ledger.audit(RUN)
+            assert (found.trained, found.lost, found.duplicated) == (4, 0, 0)
 
 
 async def test_recover_that_fails_half_way_has_changed_nothing(

@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 
 from services.contracts.rows.task import TaskPosition
-from services.store.keys import EMPTIED_PARTS, IN_FLIGHT_PARTS, run_key
+from services.store.keys import EMPTIED_PARTS, IN_FLIGHT_PARTS, RUN_PARTS, run_key
 from services.store.runs.submission import ORDER
 from services.store.scripts import StorePart
 
@@ -20,6 +20,10 @@ class Recovery(StorePart):
             return None
         *parts, rows = map(int, values)
         return TaskPosition(*parts), rows
+
+    async def clear(self, run: str) -> None:
+        """Delete what is left of a run without a record."""
+        await self._redis.unlink(*[run_key(run, part) for part in RUN_PARTS])
 
     async def note_loss(self, run: str, what: str) -> None:
         """Add a loss to the run's audit."""
