@@ -19,6 +19,8 @@ log = get_logger(__name__)
 
 
 REDIS = "redis"
+COPY = "redis.recovering"
+"""The data folder in which `headrace recover` tries a copy of Redis' files (`redis_files`)."""
 AGREED = "redis.recovered"
 """The copy of Redis' files that takes their place, once the user has agreed (`redis_files`)."""
 
@@ -151,7 +153,9 @@ def _named_in(lock: int) -> str:
 
 
 def finish_swap(data: Path) -> None:
-    """Finish a `use_copy` that was killed between its steps. Raises OSError."""
+    """Finish a `use_copy` that was killed between its steps, and delete what a killed trial has
+    left. Raises OSError."""
     if (data / AGREED / REDIS).exists() and not (data / REDIS).exists():
         (data / AGREED / REDIS).rename(data / REDIS)
-    shutil.rmtree(data / AGREED, ignore_errors=True)
+    for folder in (AGREED, COPY):
+        shutil.rmtree(data / folder, ignore_errors=True)

@@ -13,13 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from services.launch.data_folder import AGREED, REDIS
+from services.launch.data_folder import AGREED, COPY, REDIS
 from services.launch.options import UpOptions
 from services.launch.redis import UnreadableRedis, find_server, servers_here
 from services.launch.stack import Stack
 
-COPY = "redis.recovering"
-"""The data folder of the trial, inside the real one."""
 MANIFEST = Path("appendonlydir", "appendonly.aof.manifest")
 """The list of Redis' files, since Redis 7."""
 
@@ -34,14 +32,14 @@ class Trial(NamedTuple):
 
 @contextlib.contextmanager
 def redis_on_a_copy(data: Path) -> Iterator[Trial]:
-    """Run Redis on a copy of the folder `data`/redis. Delete the copy if the block raises.
+    """Run Redis on a copy of the folder `data`/redis. Delete the copy if the block raises. The
+    caller holds the `DataFolder`.
 
     Redis cuts a half-written last command by itself. At other damage, the copy keeps the
     commands before it; if Redis cannot read its snapshot either, the copy begins empty. Raises
     LaunchError if Redis does not start for another reason, OSError if the disk is too full.
     """
     beside = data / COPY
-    shutil.rmtree(beside, ignore_errors=True)
     folder = beside / REDIS
     try:
         beside.mkdir(mode=0o700)

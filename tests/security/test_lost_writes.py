@@ -23,6 +23,8 @@ from typer.testing import CliRunner, Result
 from services.cli.main import root
 from services.contracts.records import ApiKeyRecord, RunRecord
 from services.contracts.rows.task import TaskPosition
+from services.launch import DataFolder
+from services.launch.data_folder import AGREED, COPY, REDIS
 from services.launch.redis import Listening, find_server, servers_here, write_config
 from services.launch.redis_files import increments, use_copy
 from services.recovery.copies import LEDGER, Commit, commits, keep_dataset, keep_run
@@ -573,9 +575,10 @@ def killed_before_rename(data: Path, number: int) -> None:
     """Run `headrace recover` in a child that kills itself before a rename: 1 to 3 swap the folders,
     4 replaces the ledger."""
     renames = []
+    swapped = {str(data / name) for name in (COPY, REDIS, f"{AGREED}/{REDIS}")}
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "os.rename" and any(word in str(arguments) for word in ("redis.re", LEDGER)):
+        if event == "os.rename" and (str(arguments[0]) in swapped or LEDGER in str(arguments[1])):
             renames.append(arguments)
             if len(renames) == number:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -606,13 +609,21 @@ def test_a_swap_is_on_the_disk_before_the_next_change(
     assert calls == ["sync", "redis.recovering", "redis", "redis", "sync"]
 
 
-@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("number", "left"),
+    [(1, {COPY, REDIS}), (2, {AGREED, REDIS}), (3, {AGREED}), (4, {REDIS})],
+)
 async def test_recover_that_is_killed_loses_nothing_and_is_finished_by_the_next(
-    rewritten: Path, number: int
+    rewritten: Path, number: int, left: set[str]
 ) -> None:
     cut(rewritten)
     before = contents(rewritten)
     await asyncio.to_thread(killed_before_rename, rewritten, number)
+    assert {name for name in (COPY, AGREED, REDIS) if (rewritten / name).exists()} == left
+    with DataFolder(rewritten):
+        # As `headrace up` begins.
+        assert (rewritten / "redis").exists()
+        assert not list(rewritten.glob("redis.reco*"))
     done = await asyncio.to_thread(recovering, rewritten, "--yes")
     assert done.exit_code == 0, done.output
     with recovered(rewritten) as client:
