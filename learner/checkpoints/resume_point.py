@@ -1,6 +1,8 @@
 """Find the checkpoint that a run resumes from: its current one, or an earlier one if that is
 damaged."""
 
+import errno
+import shutil
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +14,9 @@ from learner.store.run_store import RunStore
 from services.contracts.records import RunRecord
 from services.volume import DamagedFile, Volume, check_file
 from services.volume.checkpoint import damage, earlier, listed_files
+
+UNREADABLE = (errno.EIO, errno.EREMOTEIO, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
+"""Errors of a disk with a bad sector, and of a file in a folder's place."""
 
 
 def read_checkpoint(
@@ -37,11 +42,17 @@ def read_checkpoint(
 
 def checked(folder: Path, part: RankPart) -> tuple[TrainingProgress | None, str]:
     """Return the progress in a checkpoint, or why the checkpoint cannot be used. Raises
-    SchemaMismatch."""
+    SchemaMismatch, and OSError if the disk cannot read any checkpoint of the run."""
     try:
         return verify(folder, part), ""
     except UnusableCheckpoint as error:
         return None, str(error)
+    except OSError as error:
+        is_broken = error.errno in UNREADABLE
+        if is_broken and any(damage(path) is None for _, path in earlier(folder)):
+            name = Path(error.filename).name if error.filename else "a file"
+            return None, f"checkpoint {folder.name}: {name} cannot be read: {error.strerror}"
+        raise
 
 
 def go_back(damaged: Path, problem: str, store: RunStore, volume: Volume) -> str:
@@ -71,9 +82,17 @@ def leave_out_damaged(folder: Path) -> list[str]:
                 check_file(folder / name, size, xxh3, name)
             except FileNotFoundError:
                 continue
-            except DamagedFile as error:
-                (folder / name).unlink()
+            except (DamagedFile, OSError) as error:
+                _delete(folder / name)
+                problem = f"{name}: {error.strerror}" if isinstance(error, OSError) else error
                 warnings.append(
-                    f"checkpoint {folder.name}: {error}; training goes on without the file"
+                    f"checkpoint {folder.name}: {problem}; training goes on without the file"
                 )
     return warnings
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()

@@ -1,6 +1,7 @@
 """On the same recorded groups, 20 steps in one go equal 10 steps, a checkpoint and 10 more, bit for
 bit, with all state that a run carries from step to step."""
 
+import errno
 import json
 import shutil
 import threading
@@ -219,17 +220,19 @@ def damaged(path: Path, how: str) -> None:
             path.write_bytes(content[: len(content) // 2])
         case "changed":
             path.write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+        case "a folder":
+            path.unlink()
+            path.mkdir()
         case _:
             path.unlink()
 
 
-@pytest.mark.parametrize("how", ["cut", "changed", "gone"])
-def test_a_run_goes_back_to_the_newest_checkpoint_that_is_whole(tmp_path: Path, how: str) -> None:
+def checkpoints(data: Path, steps: list[int]) -> list[Path]:
+    """Checkpoints of one run at these steps."""
     loaded = tiny_model()
-    root = tmp_path / "runs/r/checkpoints"
-    folders = [
+    return [
         write_checkpoint(
-            root,
+            data / "runs/r/checkpoints",
             capture(
                 state_of(
                     loaded,
@@ -239,8 +242,19 @@ def test_a_run_goes_back_to_the_newest_checkpoint_that_is_whole(tmp_path: Path, 
             ),
             lambda: None,
         )
-        for step in (2, 3, 4)
+        for step in steps
     ]
+
+
+def mended(path: Path, content: bytes) -> None:
+    if path.is_dir():
+        path.rmdir()
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("how", ["cut", "changed", "gone", "a folder"])
+def test_a_run_goes_back_to_the_newest_checkpoint_that_is_whole(tmp_path: Path, how: str) -> None:
+    folders = checkpoints(tmp_path, [2, 3, 4])
     record: Any = SimpleNamespace(checkpoint=str(folders[2].relative_to(tmp_path)))
     volume = Volume(tmp_path)
     damaged(folders[1] / "training/state.json", how)
@@ -255,7 +269,7 @@ def test_a_run_goes_back_to_the_newest_checkpoint_that_is_whole(tmp_path: Path, 
         (warning,) = store.warnings
         assert "the run goes on from step 2, whose checkpoint is whole" in warning
         assert name in warning
-        (folders[2] / name).write_bytes(whole)
+        mended(folders[2] / name, whole)
     # Training does not need this file.
     damaged(folders[2] / "generation_config.json", how)
     store = Restarted()
@@ -268,6 +282,34 @@ def test_a_run_goes_back_to_the_newest_checkpoint_that_is_whole(tmp_path: Path, 
     damaged(folders[2] / "config.json", how)
     with pytest.raises(UnusableCheckpoint, match=r"config\.json.*no earlier checkpoint of the run"):
         read_checkpoint(record, ALONE, Restarted(), volume)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_that_the_disk_cannot_read_counts_as_damaged_if_an_earlier_one_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = checkpoints(tmp_path, [2, 4])
+    record: Any = SimpleNamespace(checkpoint=str(folders[1].relative_to(tmp_path)))
+    store: Any = Restarted()
+    unreadable = {folders[1] / "model.safetensors", folders[1] / "generation_config.json"}
+    open_file = Path.open
+
+    def fails(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path in unreadable:
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        return open_file(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", fails)
+    saved = read_checkpoint(record, ALONE, store, Volume(tmp_path))
+    assert saved is not None
+    assert (saved[0], store.committed_step) == (folders[0], 2)
+    left_out, went_back = store.warnings
+    assert "generation_config.json: Input/output error" in left_out
+    assert "model.safetensors cannot be read: Input/output error" in went_back
+
+    # Nothing can be read: that may pass, and no run ends by it.
+    unreadable.add(folders[0] / "model.safetensors")
+    with pytest.raises(OSError, match="Input/output error"):
+        read_checkpoint(record, ALONE, store, Volume(tmp_path))
 
 
 def weights(state: TrainingState) -> dict[str, torch.Tensor]:
