@@ -496,7 +496,7 @@ async def test_recover_keeps_what_lies_before_a_damage_and_changes_nothing_witho
 
 
 async def test_an_empty_snapshot_counts_as_damaged(rewritten: Path) -> None:
-    """Redis loads nothing of it, and applies the later commands to nothing: a run of halves."""
+    """Redis would load no record, and apply the later commands to nothing."""
     file = snapshot(rewritten)
     if file == increments(rewritten / "redis")[-1]:
         pytest.skip("Redis 6 has the snapshot and the commands in one file")
