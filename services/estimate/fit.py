@@ -34,6 +34,13 @@ def estimate_run(
     `disk_free`: bytes of the data volume that are free for runs.
     """
     on_gpu = [worker for worker in workers if worker.gpus]
+    unknown = [*_unknown(learner, workers, isinstance(config, RLConfig))]
+    workers_known = bool(workers)
+    # What is not known computes on CPUs if the other side of the pool does.
+    if learner is None and workers and not on_gpu:
+        learner = LearnerDevices(ranks=1, gpus=[])
+    if learner is not None and not learner.gpus and not workers:
+        workers = [Worker(())]
     rollout = None
     if isinstance(config, RLConfig):
         rollout = (
@@ -47,6 +54,8 @@ def estimate_run(
         budget = learner_budget(config, learner, on_gpu)
         need = learner_need(config, model, learner, budget)
         host = host_need(config, model, learner, pass_of(config, model, learner, budget))
+    if rollout is not None and rollout.on_cpu and rollout.memory is None and workers_known:
+        unknown.append("the workers sample on CPUs, and have not said yet how much memory is free")
     disk = disk_need(config, model, disk_free)
     if need.fits is False:
         need.advice = [*learner_advice(config, need)]
@@ -62,7 +71,7 @@ def estimate_run(
         host=host,
         disk=disk,
         fits=False if False in fits else None if None in fits else True,
-        notes=[*_unknown(learner, workers, need, rollout), *_close(need, rollout, host, disk)],
+        notes=[*unknown, *_close(need, rollout, host, disk)],
     )
 
 
@@ -75,20 +84,20 @@ def cannot_fit(need: ProcessNeed | HostNeed) -> bool:
 
 
 def _unknown(
-    learner: LearnerDevices | None,
-    workers: Sequence[Worker],
-    need: ProcessNeed,
-    rollout: ProcessNeed | None,
+    learner: LearnerDevices | None, workers: Sequence[Worker], samples: bool
 ) -> Iterator[str]:
-    """Say which machines are not known."""
+    """Say which machines are not known, and what is assumed. `samples`: whether the run needs
+    workers."""
     if learner is None:
-        yield "no learner of this pool has said what it computes on: one GPU is assumed"
-    elif need.memory is None:
+        on_cpu = workers and not any(worker.gpus for worker in workers)
+        assumed = "CPUs are assumed, as the workers have" if on_cpu else "one GPU is assumed"
+        yield f"no learner of this pool has said what it computes on: {assumed}"
+    elif not learner.gpus and learner.host is None:
         yield "the learner computes on CPUs, and its host has not said how much memory is free"
-    if rollout is not None and not workers:
-        yield "no rollout worker of this pool has said what it samples on"
-    elif rollout is not None and rollout.on_cpu and rollout.memory is None:
-        yield "the workers sample on CPUs, and have not said yet how much memory is free"
+    if samples and not workers:
+        on_cpu = learner is not None and not learner.gpus
+        assumed = "CPUs are assumed, as the learner has" if on_cpu else "one GPU is assumed"
+        yield f"no rollout worker of this pool has said what it samples on: {assumed}"
 
 
 def _close(

@@ -212,8 +212,9 @@ async def accept(
     warnings += _repeated_rows(config, datasets.get("data.dataset"), mixture.epoch_rows, max_steps)
     # An evaluation alone trains on nothing.
     warnings += await check_held_out(deps, datasets) if max_steps != 0 else []
+    warnings += config.warnings()
     if isinstance(config, RLConfig):
-        warnings += config.warnings() + await _check_gpus(deps, pool, config)
+        warnings += await _check_gpus(deps, pool, config)
         warnings += await check_categories(deps, config, datasets)
     config, fit_warnings, estimate = await fitted(deps, pool, config, models)
     warnings += fit_warnings

@@ -104,3 +104,13 @@ class SFTAdamW8bit(AdamW8bit):
 
 Optimizer = Annotated[AdamW | AdamW8bit | MuonAdamW, Field(discriminator="type")]
 SFTOptimizer = Annotated[SFTAdamW | SFTAdamW8bit | MuonAdamW, Field(discriminator="type")]
+
+
+def high_rate(optimizer: AdamWOptions | MuonAdamW) -> list[tuple[str, str]]:
+    """A warning for a learning rate at which no model is known to train, with its key."""
+    muon = isinstance(optimizer, MuonAdamW)
+    most, usual = (0.5, "0.02") if muon else (1e-2, "1e-6 to 1e-3")
+    if optimizer.lr <= most:
+        return []
+    kind = "Muon" if muon else "AdamW"
+    return [("lr", f"{optimizer.lr:g} is far above what {kind} trains with ({usual}): check it")]

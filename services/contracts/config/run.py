@@ -16,7 +16,7 @@ from services.contracts.config.objective.terms import (
     RecomputeProximal,
     ReinforceLoss,
 )
-from services.contracts.config.optimizer import AdamW, Optimizer
+from services.contracts.config.optimizer import AdamW, Optimizer, high_rate
 from services.contracts.config.placement import Placement
 from services.contracts.config.rewards import MOST_REWARDS, RewardComponent, named
 from services.contracts.config.rollout import Rollout, Sampling
@@ -127,8 +127,11 @@ class RLConfig(Section):
 
     def warnings(self) -> list[str]:
         """Settings that are allowed but probably a mistake, each with its key."""
+        critic = self.algorithm.critic
         by_section = {
             "algorithm": [*self.algorithm.warnings(), *self._uncorrected()],
+            "algorithm.critic.optimizer": high_rate(critic.optimizer) if critic else [],
+            "optimizer": high_rate(self.optimizer),
             "sampling": self.sampling.warnings(),
             "rollout": self._short_lived(),
         }

@@ -9,7 +9,7 @@ from services.contracts.config.data import SFTData
 from services.contracts.config.lora import MUON_BESIDE_ADAPTERS
 from services.contracts.config.model import Model, PretrainedModel, ScratchModel, lora_of
 from services.contracts.config.objective.supervised import DPO, Likelihood, SupervisedObjective
-from services.contracts.config.optimizer import MuonAdamW, SFTAdamW, SFTOptimizer
+from services.contracts.config.optimizer import MuonAdamW, SFTAdamW, SFTOptimizer, high_rate
 from services.contracts.config.router import Balance
 from services.contracts.config.training import Packing, SFTSchedule, SFTTraining, Validation
 
@@ -47,6 +47,10 @@ class SFTConfig(Section):
     """Length, batch, micro-batches and checkpoints."""
     validation: Validation = Validation()
     """Rows that are not trained."""
+
+    def warnings(self) -> list[str]:
+        """Settings that are allowed but probably a mistake, each with its key."""
+        return [f"optimizer.{key}: {sentence}" for key, sentence in high_rate(self.optimizer)]
 
     @model_validator(mode="after")
     def _batch(self) -> "SFTConfig":

@@ -303,6 +303,17 @@ def test_quantised_samples_that_nothing_corrects_for_give_a_warning() -> None:
     assert rl(algorithm=recomputed).warnings() == []
 
 
+def test_learning_rates_that_train_no_model_give_a_warning() -> None:
+    gae = {"advantage": {"type": "gae"}, "critic": {"optimizer": {"lr": 1.0}}}
+    critic, policy = rl(algorithm=gae, optimizer={"type": "adamw_8bit", "lr": 0.1}).warnings()
+    assert critic.startswith("algorithm.critic.optimizer.lr: 1 is far above what AdamW trains")
+    assert policy.startswith("optimizer.lr: 0.1 is far above what AdamW trains with (1e-6 to")
+    assert rl(optimizer={"lr": 1e-3}).warnings() == []
+    (muon,) = parse_config(SFT | {"optimizer": {"type": "muon", "lr": 2}}).warnings()
+    assert muon == "optimizer.lr: 2 is far above what Muon trains with (0.02): check it"
+    assert parse_config(SFT | {"optimizer": {"type": "muon"}}).warnings() == []
+
+
 def test_stop_tokens_without_the_end_of_sequence_give_a_warning() -> None:
     (sentence,) = rl(sampling={"stop_token_ids": [5], "ignore_eos": True}).warnings()
     assert sentence.startswith(

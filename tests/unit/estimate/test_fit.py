@@ -172,6 +172,20 @@ def test_a_run_on_cpus_of_unknown_memory_is_accepted() -> None:
     assert sum("CPUs" in note for note in found.notes) == 2
 
 
+def test_the_unknown_side_of_a_pool_is_assumed_to_have_what_the_other_side_has() -> None:
+    host = LearnerHost(free=90 * GB, ranks=1, name="box", total=99 * GB)
+    for learner_devices, workers in (
+        (LearnerDevices(ranks=1, gpus=[], host=host), ()),
+        (None, (Worker((), host="box", free=90 * GB, total=99 * GB),)),
+    ):
+        found = estimate({}, learner_devices, *workers)
+        assert found.rollout is not None
+        assert (found.learner.on_cpu, found.rollout.on_cpu, found.host) == (True, True, None)
+        assert "runtime" not in found.learner.parts.keys() | found.rollout.parts.keys()
+        assert sum("CPUs are assumed" in note for note in found.notes) == 1
+        assert not any("GPU" in note for note in found.notes)
+
+
 def test_a_model_that_no_memory_of_the_host_holds_is_refused_on_cpus() -> None:
     def on(total: int, free: int) -> Estimate:
         host = LearnerHost(free=free, ranks=2, name="box", total=total)
