@@ -7,6 +7,7 @@ from rich.text import Text
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
 from services.cli.output import out, print_below, print_json
+from services.cli.runs.chains import find, present_run
 from services.contracts.wording import counted
 from services.runtime.terminal import one_line
 
@@ -20,9 +21,14 @@ def samples(
 ) -> None:
     """Show some of the answers RUN was trained on, with their rewards and the verifiers' reasons:
     the newest ones, the last step at the end (with --json first). For a run that has failed, or
-    has not trained yet, also show the newest judged answers."""
+    has not trained yet, also show the newest judged answers. For a chain, show those of the
+    present run."""
     api = connect(gateway)
-    answers = api.get(f"/v1/runs/{run}/samples", step=step, limit=limit)
+    named = find(api, run)
+    record = named.record
+    if named.kind == "chain":
+        record = api.get(f"/v1/runs/{present_run(record)}")
+    answers = api.get(f"/v1/runs/{record['id']}/samples", step=step, limit=limit)
     if as_json:
         print_json(answers)
         return
@@ -31,7 +37,7 @@ def samples(
     if not answers["samples"] and not answers["judged"]:
         of = f" of step {step}" if step else ""
         message = f"no answers{of}: they are kept when they are judged"
-        if api.get(f"/v1/runs/{run}")["kind"] == "sft":
+        if record["kind"] == "sft":
             message = "a supervised run samples no answers: `headrace watch` and `headrace report` "
             message += "show its validation, and `headrace eval` samples some"
         out.print(f"[dim]{message}[/]", soft_wrap=True)

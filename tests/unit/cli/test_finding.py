@@ -6,6 +6,7 @@ import pytest
 
 from services.cli.client import Gateway, NotFound
 from services.cli.output import CliError
+from services.cli.runs import samples
 from services.cli.runs.chains import find
 
 RUN = {"id": "8a29aab3", "name": "sums", "state": "queued"}
@@ -38,3 +39,12 @@ def test_a_name_that_a_run_and_a_chain_have_is_refused_with_their_ids() -> None:
     assert found(both["id"], runs=both, chains=CHAIN) == ("run", "8a29aab3")
     assert found("both", runs=RUN, chains=CHAIN) == ("chain", "chain-d1544ce8")
     assert found("sums", runs=RUN, chains=CHAIN) == ("run", "8a29aab3")
+
+
+def test_samples_of_a_name_that_a_run_and_a_chain_have_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    records = Records(runs={**RUN, "name": "both"}, chains=CHAIN)
+    monkeypatch.setattr(samples, "connect", lambda url: records)
+    with pytest.raises(CliError, match="8a29aab3 \\(queued\\), chain-d1544ce8 \\(running\\)"):
+        samples.samples("both")
