@@ -1,9 +1,9 @@
 """How rollout workers sample."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from services.contracts.config.base import Section
 from services.contracts.config.episodes import Episode, SingleTurn
@@ -37,6 +37,13 @@ class Sampling(Section):
     def cuts(self) -> bool:
         """Whether tokens are sampled from less than the vocabulary."""
         return self.top_k > 0
+
+    @field_validator("top_k", mode="before")
+    @classmethod
+    def _all(cls, top_k: Any) -> Any:
+        if top_k == -1:
+            raise ValueError("-1 stands for all tokens in other systems: set it to 0")
+        return top_k
 
     @model_validator(mode="after")
     def _bounded(self) -> "Sampling":

@@ -186,6 +186,27 @@ def test_the_settings_that_a_value_stands_for_are_accepted(
             "critic.optim.lr",
             "did you mean 'algorithm.critic.optimizer.lr'?",
         ),
+        (
+            {"evaluation": {"dataset": "d", "n": 4}},
+            "evaluation.n",
+            "did you mean 'evaluation.samples'?",
+        ),
+        (
+            {"divide_advantage_by_std": True},
+            "divide_advantage_by_std",
+            "is algorithm.advantage.type: group_zscore here",
+        ),
+        ({"data": {"dataset": "d", "file": "x"}}, "data.file", "did you mean 'data.dataset'?"),
+        ({"model": {"path": "m", "name": "x"}}, "model.name", "did you mean 'model.path'?"),
+        ({"algorithm": {"kl": {"coef": 0.1}}}, "algorithm.kl.coef", "Set algorithm.kl.type, too"),
+        ({"lora": {"r": 16}}, "lora.r", "did you mean 'model.lora.rank'?"),
+        # The number of a reward is no section, so datasets of a mixture are not meant.
+        ({"rewards": [{"type": "math"}]}, "rewards.0.type", "known here: clip, dense, name, only"),
+        (
+            {"sampling": {"top_k": -1}},
+            "sampling.top_k",
+            "-1 stands for all tokens in other systems: set it to 0",
+        ),
         # A value of another system at a key that exists.
         (
             {"algorithm": {"loss": {"type": "grpo"}}},

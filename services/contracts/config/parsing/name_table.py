@@ -60,7 +60,7 @@ clip_eps clip_ratio cliprange eps_clip epsilon
 eps_clip_low_high = algorithm.loss.epsilon_low algorithm.loss.epsilon_high
   Each takes one end of {value}.
 clip_ratio_low = algorithm.loss.epsilon_low
-clip_ratio_high eps_clip_high = algorithm.loss.epsilon_high
+clip_ratio_high clip_higher eps_clip_high = algorithm.loss.epsilon_high
 clip_ratio_c c_clip delta = algorithm.loss.dual_clip
 sapo_temperature_pos tau_pos = algorithm.loss.tau_positive
 sapo_temperature_neg tau_neg = algorithm.loss.tau_negative
@@ -87,7 +87,8 @@ off_policy_mask_threshold = algorithm.correction.delta
 async_level max_async_level max_head_offpolicyness max_off_policy_steps off_policy_steps
 async_queue_size = rollout.max_staleness
 # KL
-beta init_kl_coef kl_beta kl_coef kl_coeff kl_ctl kl_loss_coef kl_penalty_coef = algorithm.kl.beta
+beta kl.coef kl.coeff init_kl_coef kl_beta kl_coef kl_coeff kl_ctl kl_loss_coef kl_penalty_coef
+= algorithm.kl.beta
   Set algorithm.kl.type, too: k3 is GRPO's KL in the loss, k1_in_reward is PPO's in the reward, and
   without a type there is none.
 kl_target target_kl adaptive_kl_target = algorithm.kl.adaptive.target
@@ -108,7 +109,8 @@ critic_learning_rate critic_lr = algorithm.critic.optimizer.lr
 critic_pretrain = algorithm.critic.path
 critic_warmup freezing_actor_steps = algorithm.critic.warmup_steps
 # data and models
-dataset_name dataset_path prompt_data train_dataset train_file train_files = data.dataset
+dataset_name dataset_path prompt_data train_dataset train_file train_files data.path data.file
+data.files data.data_files data_path = data.dataset
   It is the name of an uploaded dataset: headrace datasets add FILE.
 dataset_text_field input_key label_key prompt_key messages_key answer_key response_key =
   leave it out: columns are named as a file is uploaded, headrace datasets add FILE --prompt COLUMN
@@ -125,12 +127,12 @@ load_best_model_at_end metric_for_best_model = validation.best
 system_message system_prompt = data.system
 input_template prompt_template = data.template
   The prompt's place in it is {{prompt}}.
-actor.path model_path finetune.config_name base_model model_id model_name model_name_or_path
-pretrain = model.path
+actor.path model.name model.id model_path finetune.config_name base_model model_id model_name
+model_name_or_path pretrain = model.path
 load_in_4bit load_in_8bit = rollout.vllm.quantization
   Only sampling can use quantised weights.
 lora_alpha = model.lora.alpha
-lora_r lora_rank = model.lora.rank
+lora.r lora_r lora_rank = model.lora.rank
 lora_target_modules target_modules = model.lora.targets
   It is a list; left out, it is all linear layers except the output head.
 lora_dropout lora.dropout =
@@ -154,7 +156,8 @@ max_len max_length max_seq_len max_seq_length seq_len = rollout.vllm.max_model_l
 max_prompt_length prompt_length prompt_max_len max_prompt_len = rollout.vllm.max_model_len
   It counts prompt and answer together: {value} and sampling.max_tokens.
 vllm_max_model_length context_length = rollout.vllm.max_model_len
-tensor_model_parallel_size tp tp_size vllm_tensor_parallel_size = rollout.vllm.tensor_parallel_size
+tensor_model_parallel_size tensor_parallel tp tp_size vllm_tensor_parallel_size
+= rollout.vllm.tensor_parallel_size
 vllm_gpu_memory_utilization = rollout.vllm.gpu_memory_utilization
 vllm_enable_sleep_mode vllm_enable_sleep = rollout.vllm.sleeps
 max_assistant_turns max_user_turns max_tool_calling_iterations = rollout.episode.max_turns
@@ -204,7 +207,8 @@ ulysses_sequence_parallel_size = training.context_parallel
 fsdp zero_stage deepspeed actor.strategy critic.strategy = training.parallel
   It is auto, ddp or fsdp.
 num_episodes num_epochs num_train_epochs total_epochs total_train_epochs = training.epochs
-max_train_steps num_steps total_steps total_training_steps benchmark_steps = training.max_steps
+max_train_steps run.steps num_steps total_steps total_training_steps benchmark_steps
+= training.max_steps
 seed data_seed data_loader_seed = training.seed
 save_freq save_interval save_steps save_freq_steps ckpt.interval = training.checkpoint_every
 save_strategy = training.checkpoint_every training.checkpoint_seconds
@@ -232,7 +236,8 @@ eval_freq_epochs = evaluation.every validation.every
   It counts steps: an epoch has the dataset's rows divided by those of a step.
 eval_freq_secs = evaluation.every validation.every
   It counts steps, so that runs can be compared.
-num_generations_eval eval_n_samples_per_prompt val_kwargs.n eval.group_size = evaluation.samples
+num_generations_eval eval_n_samples_per_prompt val_kwargs.n eval.group_size evaluation.n eval.n
+evaluation.num_generations evaluation.n_samples = evaluation.samples
 eval_temperature val_kwargs.temperature = evaluation.temperature
 logging_steps logger report_to use_tensorboard use_wandb wandb wandb_project project_name
 log_completions num_completions_to_print log_unique_prompts logging_dir log_val_generations =
@@ -250,7 +255,8 @@ run.priority =
 enable_thinking = data.chat_template_kwargs
   It takes the variables of the chat template: {{enable_thinking: {value}}}
 # machines and kernels
-nnodes n_gpus_per_node actor_num_nodes actor_num_gpus_per_node critic_num_nodes
+nnodes gpus num_gpus n_gpus world_size n_gpus_per_node actor_num_nodes actor_num_gpus_per_node
+critic_num_nodes
 critic_num_gpus_per_node ref_num_nodes ref_num_gpus_per_node reward_num_nodes
 reward_num_gpus_per_node vllm_num_engines colocate_all_models colocate_actor_ref
 colocate_critic_reward fsdp_size ddp_timeout =
@@ -398,8 +404,6 @@ easy_threshold = data.filter.high
 hard_threshold = data.filter.low
 online_difficulty_filtering filter_zero_advantage_groups = algorithm.dynamic_sampling
   It filters groups whose rewards are all equal: {{}} is enough.
-divide_advantage_by_std = algorithm.advantage.type
-  group_norm divides by the standard deviation, group_mean does not.
 gradient_clipping_threshold = optimizer.max_grad_norm
 save_checkpoint_steps saver.freq_steps = training.checkpoint_every
 saver.freq_epochs = training.checkpoint_every

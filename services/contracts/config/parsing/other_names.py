@@ -59,7 +59,7 @@ ROWS = (
     *_rows(TABLE),
     OtherNames("adv_estimator advantage_estimator", "algorithm.advantage.type", values=ADVANTAGES),
     OtherNames(
-        "scale_rewards norm_adv_by_std_in_grpo",
+        "scale_rewards norm_adv_by_std_in_grpo divide_advantage_by_std",
         "algorithm.advantage.type",
         values={
             "true": GRPO,

@@ -127,6 +127,8 @@ def _same_name(root: type[BaseModel], path: list[str]) -> list[str]:
     """The keys here that have the name of `path`: those in a section of the same name, else the
     least deep ones."""
     *above, name = path
+    # The number of an element in a list names no section.
+    above = [part for part in above if not part.isdigit()]
     sections = ["evaluation" if part.startswith(("eval", "val")) else part for part in above]
     ranks = {
         key: (
