@@ -37,7 +37,9 @@ def test_the_settings_that_a_value_stands_for_are_accepted(
     values: Values,
 ) -> None:
     for settings in values.values():
-        parse_config(changed(RL, {key: value for key, value in (settings or {}).items() if key}))
+        keys = {key: value for key, value in (settings or {}).items() if key}
+        of_pairs = any(key.startswith("objective") for key in keys)
+        parse_config(changed(SFT | {"model": {"path": "m"}} if of_pairs else RL, keys))
 
 
 @pytest.mark.parametrize(
@@ -240,6 +242,21 @@ def test_a_hint_converts_the_value_or_says_how_it_is_converted(
     sections: dict[str, Any], path: str, said: str
 ) -> None:
     assert said in refusal(RL | sections)[path]
+
+
+@pytest.mark.parametrize(
+    ("sections", "path", "said"),
+    [
+        ({"train_batch_size": 64}, "train_batch_size", "did you mean 'training.rows_per_step'?"),
+        ({"training": {"batch_size": 8}}, "training.batch_size", "'training.rows_per_step'?"),
+        ({"loss_type": "sigmoid"}, "loss_type", "'sigmoid' is objective.type: dpo here"),
+        ({"loss_type": "ipo"}, "loss_type", "'ipo' has no counterpart here: see 'objective.type'"),
+    ],
+)
+def test_a_hint_for_a_supervised_run_leads_to_its_own_keys(
+    sections: dict[str, Any], path: str, said: str
+) -> None:
+    assert said in refusal(SFT | sections)[path]
 
 
 def test_keys_of_the_run_itself_and_of_the_chat_template_are_led_to_their_place() -> None:

@@ -314,6 +314,7 @@ SECTIONS: list[tuple[dict[str, Any], list[Way]]] = [
         RL | {"rewards": [{"verifier": "v", "params": {"x": float("nan")}}]},
         [{"rewards.0.params": {"x": 1.0}}],
     ),
+    (RL | {"sampling": {"top_k": -1}}, [{"sampling.top_k": 0}]),
     (
         RL | {"sampling": {"top_p": 0.9}},
         [{"sampling.top_k": 100}, {"sampling.top_p": 1}],

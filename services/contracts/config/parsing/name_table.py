@@ -7,13 +7,15 @@ Names = the keys here that take the value. Indented: how it is converted, with t
 TABLE = """
 # batches
 rollout_batch_size num_prompts prompts_per_batch batch_size train_bs_n_seqs
-= algorithm.prompts_per_step
-  It counts prompts, each with samples_per_prompt answers; prime-rl's batch_size counts answers.
-train_batch_size = algorithm.prompts_per_step
-  It counts prompts, as verl's does. OpenRLHF's counts the answers of one update:
-  algorithm.minibatches is the answers of a step divided by {value}.
-per_device_train_batch_size generation_batch_size = algorithm.prompts_per_step
-  It counts prompts on all devices: the answers of a step divided by samples_per_prompt.
+= algorithm.prompts_per_step training.rows_per_step
+  It counts rows of all devices. A row of RL is a prompt, with samples_per_prompt answers;
+  prime-rl's batch_size counts answers.
+train_batch_size = algorithm.prompts_per_step training.rows_per_step
+  It counts rows of all devices. A row of RL is a prompt, as verl's is. OpenRLHF's RL counts the
+  answers of one update: algorithm.minibatches is the answers of a step divided by {value}.
+per_device_train_batch_size generation_batch_size
+= algorithm.prompts_per_step training.rows_per_step
+  It counts rows of all devices and of all accumulated passes; for RL divide by samples_per_prompt.
 mini_batch_size ppo_batch_size ppo_mini_batch_size = algorithm.minibatches
   It is a count, not a size: prompts_per_step divided by {value} (by the prompts that {value}
   answers belong to, if the size counts answers).
@@ -21,7 +23,8 @@ num_minibatches n_minibatches ppo_n_minibatches = algorithm.minibatches
 steps_per_generation = algorithm.minibatches
   It counts optimizer steps of a batch: {value} divided by gradient_accumulation_steps.
 gradient_accumulation_steps micro_batch_size micro_train_batch_size ppo_micro_batch_size
-ppo_micro_batch_size_per_gpu log_prob_micro_batch_size log_prob_micro_batch_size_per_gpu
+ppo_micro_batch_size_per_gpu micro_batch_size_per_gpu log_prob_micro_batch_size
+log_prob_micro_batch_size_per_gpu
 = training.tokens_per_microbatch
   It counts tokens, not samples, and changes memory and speed alone: gradients are the same.
 ppo_max_token_len_per_gpu train_max_tokens_per_gpu max_tokens_per_mb
@@ -127,8 +130,8 @@ load_best_model_at_end metric_for_best_model = validation.best
 system_message system_prompt = data.system
 input_template prompt_template = data.template
   The prompt's place in it is {{prompt}}.
-actor.path model.name model.id model_path finetune.config_name base_model model_id model_name
-model_name_or_path pretrain = model.path
+actor.path model.partial_pretrain model.name model.id model_path finetune.config_name base_model
+model_id model_name model_name_or_path pretrain = model.path
 load_in_4bit load_in_8bit = rollout.vllm.quantization
   Only sampling can use quantised weights.
 lora_alpha = model.lora.alpha
@@ -189,7 +192,8 @@ adam_offload offload_optimizer optim_cpu_offload optimizer_offload = training.of
 param_offload fsdp_cpu_offload ref_reward_offload = training.offload
   It is a list of copies and states: [optimizer, reference]. Weights that are trained stay.
 lr_warmup_steps num_warmup_steps = schedule.warmup_steps
-lr_warmup_ratio lr_warmup_steps_ratio warmup_ratio warmup_steps_proportion = schedule.warmup_steps
+lr_warmup_ratio warmup_steps_ratio lr_warmup_steps_ratio warmup_ratio warmup_steps_proportion
+= schedule.warmup_steps
   It counts steps: {value} times the steps of the run.
 min_lr_ratio min_lr_rate = schedule.floor
 min_lr = schedule.floor

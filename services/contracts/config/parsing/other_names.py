@@ -97,7 +97,9 @@ ROWS = (
         values={"true": {"algorithm.dynamic_sampling": {}}},
     ),
     OtherNames(
-        "loss_type policy_loss policy_loss_type loss_mode", "algorithm.loss.type", values=LOSSES
+        "loss_type policy_loss policy_loss_type loss_mode",
+        "algorithm.loss.type objective.type",
+        values=LOSSES,
     ),
     OtherNames(
         "importance_sampling_level ratio_type",

@@ -70,6 +70,11 @@ LOSSES: Values = {
     "pg": {"algorithm.loss.type": "reinforce"},
     "clip_cov": None,
     "kl_cov": None,
+    # Of pairs of answers, in supervised runs.
+    "sigmoid": {"objective.type": "dpo"},
+    "hinge": None,
+    "ipo": None,
+    "nll": {"objective.type": "likelihood"},
 }
 KLS: Values = {
     "kl": {"algorithm.kl.type": "k1"},
