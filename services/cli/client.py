@@ -41,10 +41,9 @@ class Gateway:
         variables: Mapping[str, str] | None = None,
         data: Path | None = None,
     ) -> None:
-        """`still_there` is called while waiting; it raises if waiting has become useless. `key`:
-        the API key; default: the one that the settings and the data folder have. `variables`: with
-        which commands in other terminals find this gateway, if it is not that of the settings.
-        `data`: the data folder; default: the settings'."""
+        """`still_there` is called while waiting, and raises if waiting has become useless. `key`:
+        the API key, by default the key of the settings and the data folder. `variables`: variables
+        that lead commands in other terminals to this gateway, if the settings do not."""
         self._still_there = still_there
         self._variables = variables
         settings = Settings() if data is None else Settings(data=data)
@@ -71,19 +70,19 @@ class Gateway:
             )
 
     def command(self, *words: str) -> str:
-        """`headrace WORDS`, which asks this gateway, for a user to copy."""
+        """Return a `headrace` command for a user to copy. It asks this gateway."""
         if self._variables:
             return pasted(self._variables, *words)
         end = words.index("--") if "--" in words else len(words)
         return shlex.join(["headrace", *words[:end], *self._option, *words[end:]])
 
     def get(self, path: str, **params: Any) -> Any:
-        """GET `path`; the decoded answer."""
+        """Return the decoded answer of GET `path`."""
         given = {key: value for key, value in params.items() if value is not None}
         return self._request("GET", path, params=given)
 
     def text(self, path: str) -> str:
-        """GET `path`; the answer as text."""
+        """Return the answer of GET `path` as text."""
         return self._answer("GET", path).text
 
     def pages(self, path: str, items: str, cursor: str = "before", **params: Any) -> Iterator[Any]:
@@ -105,15 +104,13 @@ class Gateway:
         self._request("DELETE", path)
 
     def login_link(self) -> str:
-        """A link that opens the page logged in, once and within an hour."""
+        """Return a link that logs a browser in, once and within an hour."""
         return f"{self.url}/#login={self.post('/v1/login')['token']}"
 
     def events(self, run: str, after: str | None = None) -> "Iterator[Event | str]":
-        """Events of `run` until it is final. A string is a remark about the connection.
-
-        Reconnects after the last event seen; gives up after PATIENCE seconds in which the
-        gateway was not heard: neither an event nor a ping.
-        """
+        """Yield the events of `run` until it is final. A string is a remark about the connection.
+        After a lost connection, continues behind the last event. Gives up after PATIENCE seconds
+        without an event or a ping."""
         from services.contracts.records import RunState
 
         lost: float | None = None
@@ -141,7 +138,8 @@ class Gateway:
                 time.sleep(1)
 
     def parts(self, path: str, **request: Any) -> Iterator[Any]:
-        """POST `path`, whose answer comes as OpenAI's API streams one; the documents in it."""
+        """Yield the documents of a POST to `path` whose answer is a stream in the format of
+        OpenAI's API."""
         self._still_there()
         timeout = httpx.Timeout(CONNECT, read=WORK, write=WORK)
         with (
@@ -246,7 +244,7 @@ def _key(settings: Settings, url: str) -> str | None:
 
 
 class Away(CliError):
-    """The gateway, or what it needs, is away; the same again later may work."""
+    """The gateway, or a part that it needs, is away. A retry may succeed."""
 
     def __init__(self, message: str, problems: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message, problems, NO_GATEWAY)
@@ -257,7 +255,7 @@ class NotFound(CliError):
 
 
 class Later(CliError):
-    """The gateway refuses for now (429); the same again after `seconds` may work."""
+    """The gateway refuses for now (429). A retry after `seconds` may succeed."""
 
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
@@ -269,7 +267,8 @@ class _Broken(Exception):
 
 
 def _parsed(lines: Iterator[str]) -> "Iterator[Event | None]":
-    """Events out of `text/event-stream` lines; None for a comment, which is a ping."""
+    """Parse the lines of `text/event-stream` to events. None stands for a comment, which is a
+    ping."""
     from services.contracts.events import Event
 
     data: list[str] = []

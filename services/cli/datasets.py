@@ -96,7 +96,7 @@ def add(
 
 
 def _paths(file: str) -> list[Path]:
-    """The file of this name, or the files that match it, in the order of names and numbers."""
+    """List the file with this name, or the files that match it, sorted by names and numbers."""
     path = Path(file)
     if path.is_file():
         return [path]
@@ -111,7 +111,7 @@ def _paths(file: str) -> list[Path]:
 
 
 def _by_numbers(name: str) -> list[tuple[int, str]]:
-    """Sorts part-2 before part-10."""
+    """Return a sort key that puts part-2 before part-10."""
     return [(int(p) if p.isdecimal() else -1, p) for p in re.split(r"([0-9]+)", name)]
 
 

@@ -1,4 +1,4 @@
-"""Commands that clean up behind themselves end alike on every signal that asks them to."""
+"""Lets commands that clean up end alike on every signal that asks them to end."""
 
 import signal
 from collections.abc import Iterator

@@ -107,7 +107,7 @@ def main() -> None:
 
 
 def _refuse_settings(error: ValueError) -> NoReturn:
-    """End the command where HEADRACE_* or .env make no sense; raise any other error again."""
+    """End the command if HEADRACE_* or .env are invalid. Raise any other error again."""
     from pydantic import ValidationError
     from pydantic_settings import SettingsError
 

@@ -82,7 +82,7 @@ def _names_problems(error: CliError) -> bool:
 
 
 def print_json(value: Any) -> None:
-    """`value` as indented JSON, unstyled and unwrapped."""
+    """Print `value` as indented JSON, without style or line breaks for the terminal."""
     typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 

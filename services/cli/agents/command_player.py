@@ -46,7 +46,7 @@ class CommandPlayer:
     """Runs a command for each session (see `players.Player`)."""
 
     def __init__(self, command: list[str], limit: float, reward: str) -> None:
-        """`reward`: as of `reward_of`. Raises CliError without such a program."""
+        """`reward`: see `reward_of`. Raises CliError if the program does not exist."""
         if shutil.which(command[0]) is None:
             raise CliError(f"there is no program {command[0]!r}", code=2)
         self._command, self._limit, self._reward = command, limit, reward
@@ -117,7 +117,8 @@ def play(
 def _watch(
     process: subprocess.Popen[bytes], deadline: float, stop: threading.Event
 ) -> tuple[tuple[bytearray, bytearray], str]:
-    """Read both streams until the process has ended: what it wrote, and why it is stopped."""
+    """Read both output streams until the process has ended. Return the output, and the reason if
+    the process has to be stopped."""
     assert process.stdout is not None
     assert process.stderr is not None
     texts = {process.stdout.fileno(): bytearray(), process.stderr.fileno(): bytearray()}
@@ -145,7 +146,7 @@ def _watch(
 
 
 def _read(number: int, text: bytearray) -> bool:
-    """Add what there is to read to `text`. False: nothing more will come."""
+    """Append the available output to `text`. Return False at its end."""
     while True:
         try:
             chunk = os.read(number, 65536)
@@ -159,8 +160,8 @@ def _read(number: int, text: bytearray) -> bool:
 
 
 def reward_in(text: str) -> dict[str, Any]:
-    """The reward that the last line of `text` says, as the gateway takes it: a number, or an object
-    with `reward` or `components`. Raises ValueError."""
+    """Parse the reward in the last line of `text`: a number, or an object with `reward` or
+    `components`. Raises ValueError."""
     lines = text.strip().splitlines()
     if not lines:
         raise ValueError(NO_REWARD)
@@ -177,8 +178,8 @@ def reward_in(text: str) -> dict[str, Any]:
 
 
 def check_sendable(value: Any) -> None:
-    """Raises ValueError or RecursionError for what a request cannot have in its body, such as NaN
-    or half of a surrogate pair: Python reads both from JSON."""
+    """Raise ValueError or RecursionError for values that no request body may hold, such as NaN or
+    half of a surrogate pair. Python's JSON reader accepts both."""
     json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
 
 

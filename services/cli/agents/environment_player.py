@@ -30,7 +30,8 @@ class EnvironmentPlayer:
 
     @contextmanager
     def serving(self) -> Iterator[None]:
-        """Around all sessions. Raises CliError if the environment does not start."""
+        """Run the environment while the block plays sessions. Raises CliError if it does not
+        start."""
         thread = threading.Thread(target=self._loop.run_forever, name="environment", daemon=True)
         thread.start()
         serving = self._environment.serving()
@@ -98,7 +99,7 @@ async def _entered(serving: Any) -> None:
 def chosen(
     verifiers: str | None, openenv: str | None, url: str | None, config: Path | None, turns: int
 ) -> Environment:
-    """The environment of the one option that is given. Raises CliError."""
+    """Return the environment of the one option that is set. Raises CliError."""
     try:
         if verifiers:
             from services.environments.verifiers_taskset import VerifiersEnvironment

@@ -35,7 +35,7 @@ class Player(Protocol):
     """Plays one session. Several threads call it at once."""
 
     def serving(self) -> AbstractContextManager[None]:
-        """Around all sessions."""
+        """Keep the player's resources open while the block plays sessions."""
 
     def play(
         self, group: dict[str, Any], session: dict[str, Any], stop: threading.Event
@@ -61,7 +61,7 @@ class Players:
         self.played = self.failed = 0
 
     def play_all(self, pool: ThreadPoolExecutor, parallel: int) -> None:
-        """Play until the run takes no more. Raises CliError if nothing works."""
+        """Play sessions until the run takes no more. Raises CliError if nothing works."""
         playing: set[Future[None]] = set()
         while (group := self._lease()) is not None:
             self._held[group["attempt"]] = len(group["sessions"])
@@ -85,7 +85,7 @@ class Players:
             future.result()
 
     def _lease(self) -> dict[str, Any] | None:
-        """The next group; None when the run has ended."""
+        """Return the next group, or None if the run has ended."""
         from services.cli.client import Later
 
         path = f"/v1/runs/{self._run}/groups:lease"
@@ -129,8 +129,8 @@ class Players:
     def _report(
         self, attempt: str, session: str, ended: "Ended", reward: dict[str, Any] | None
     ) -> tuple[str, dict[str, Any] | None]:
-        """Tell the gateway. Returns why that had no effect, and the reward that counts: that of an
-        agent which has posted it itself."""
+        """Send a session's reward to the gateway. Return the reason if the gateway did not take it,
+        and the reward that counts: an agent may have posted its own reward before."""
         from services.cli.client import Away
 
         base, refusal = f"/v1/sessions/{session}", ""
@@ -208,7 +208,8 @@ class Players:
 
 
 def _written_at(file: Path) -> float:
-    """0 for one that another `headrace agents` of the run has just removed."""
+    """Return a file's time of modification; 0 if another `headrace agents` has just deleted the
+    file."""
     try:
         return file.stat().st_mtime
     except FileNotFoundError:
@@ -216,7 +217,7 @@ def _written_at(file: Path) -> float:
 
 
 def patiently(call: Callable[[], Any]) -> Any:
-    """The result of `call`, which is repeated while the gateway or Redis is away."""
+    """Return the result of `call`. Retries while the gateway or Redis is away."""
     from services.cli.client import Away
 
     deadline = time.monotonic() + PATIENCE

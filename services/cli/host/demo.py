@@ -39,7 +39,7 @@ def carries(a: int, b: int) -> bool:
 
 
 def sums(seed: int = 0) -> dict[str, list[dict[str, str]]]:
-    """Rows of the datasets `demo-examples`, `demo-train` and `demo-test`."""
+    """Return the rows of the datasets `demo-examples`, `demo-train` and `demo-test`."""
     chance = random.Random(seed)
     pairs = [(a, b) for a in range(10, 100) for b in range(10, 100)]
     carrying = [pair for pair in pairs if carries(*pair)]
@@ -63,7 +63,7 @@ def sums(seed: int = 0) -> dict[str, list[dict[str, str]]]:
 
 
 def upload_sums(api: Gateway, agent: bool = False) -> None:
-    """The datasets of `sums`, under their names; for an `agent` also `demo-agent-…`."""
+    """Upload the datasets of `sums`. For an `agent`, also upload the datasets `demo-agent-…`."""
     datasets: dict[str, list[Any]] = {**sums()}
     if agent:
         datasets["demo-agent-examples"] = demo_agents.conversations(datasets["demo-examples"])
@@ -74,8 +74,8 @@ def upload_sums(api: Gateway, agent: bool = False) -> None:
 
 
 def installation(data: Path | None) -> UpOptions:
-    """Options of the `headrace up` that the demo starts. `data` defaults to `demo` in the data
-    folder."""
+    """Return the options of the `headrace up` that the demo starts. `data` defaults to `demo` in
+    the data folder."""
     return UpOptions(data=data or Settings().data / "demo", port=0, reward_port=0)
 
 
@@ -120,7 +120,7 @@ def run(
 
 
 def found_by(stack: Stack) -> dict[str, str]:
-    """The variables with which `headrace` finds `stack` from another terminal."""
+    """Return the variables by which `headrace` in another terminal finds `stack`."""
     return {"HEADRACE_GATEWAY_URL": stack.gateway_url, "HEADRACE_DATA": str(stack.data)}
 
 
@@ -224,7 +224,7 @@ def chain_of(name: str, quick: bool, agent: bool = False) -> dict[str, Any]:
 
 
 def _with_files(verdict: dict[str, Any], data: Path, options: Options) -> dict[str, Any]:
-    """The verdict with the paths of its files."""
+    """Add the paths of its files to the verdict."""
     checkpoint, report = data / verdict["checkpoint"], data / verdict["report"]
     if not options.as_json:
         # Without its agent, and so without its tool, the other model is not what was trained.

@@ -41,14 +41,14 @@ GRACE = 20.0
 
 
 def conversations(rows: list[dict[str, str]], seed: int = 0) -> list[dict[str, Any]]:
-    """A conversation for each question of `rows`."""
+    """Return a conversation for each question of `rows`."""
     chance = random.Random(seed)
     return [_conversation(row["prompt"], chance) for row in rows]
 
 
 def questions(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Those of `rows` that are trained: with results of one length, which even so small a model
-    reads well."""
+    """Return the rows that are trained: those whose results have one length, which even so small a
+    model reads well."""
     return [row for row in rows if len(row["answer"]) == DIGITS]
 
 
@@ -70,7 +70,7 @@ def _conversation(question: str, chance: random.Random) -> dict[str, Any]:
 
 
 def check_client() -> None:
-    """Raise CliError where the agent could not start."""
+    """Raise CliError if the agent's packages are missing."""
     if find_spec("openai") is None:
         raise CliError(
             "the demo's agent needs OpenAI's client, which is not installed here: run it where "
@@ -79,7 +79,7 @@ def check_client() -> None:
 
 
 class Agents:
-    """`headrace agents` as a process of the demo."""
+    """Runs `headrace agents` as a process of the demo."""
 
     def __init__(self, data: Path) -> None:
         """`data`: the data folder, which gets its log."""
@@ -102,8 +102,8 @@ class Agents:
                 self.process.wait()
 
     def start(self, url: str, key: str | None, run: str) -> list[str]:
-        """Play the sessions of `run`. Returns the words after `headrace` with which a user does
-        the same."""
+        """Start to play the sessions of `run`. Return the same command in words for the user,
+        without `headrace`."""
         words = ["agents", run, "--parallel", str(PARALLEL), "--", sys.executable, str(SCRIPT)]
         options = ["--gateway", url, "--data", str(self._data)]
         command = [sys.executable, "-m", "services.cli", *words[:2], *options, *words[2:]]

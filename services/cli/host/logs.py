@@ -57,7 +57,7 @@ def _opened(path: Path) -> TextIO:
 
 
 def _follow(path: Path, file: TextIO) -> None:
-    """Print what comes in `path`, from where its open `file` stands."""
+    """Print new output in `path`, from the position of its open `file`."""
     while True:
         if text := file.read():
             typer.echo(text, nl=False)

@@ -55,7 +55,8 @@ def recover(
 
 
 def _on_a_copy(folder: Path, yes: bool, as_json: bool) -> list[str]:
-    """Recover the data folder's own Redis on a copy of its files, which then takes their place."""
+    """Recover the data folder's own Redis on a copy of its files, then put the copy in their
+    place."""
     from services.launch import DataFolder, discard_copy, holder_of, redis_on_a_copy, use_copy
     from services.launch.data_folder import AGREED, REDIS
     from services.recovery.recover import cut_ledgers
@@ -77,8 +78,8 @@ def _on_a_copy(folder: Path, yes: bool, as_json: bool) -> list[str]:
 
 
 def _recovered(url: str, folder: Path, files: str, yes: bool, as_json: bool) -> "Recovered":
-    """Say what the Redis at `url` has lost, ask, and recover it. `files`: what its files have lost,
-    in a sentence, or ''. Raises CliError without consent."""
+    """Report the losses of the Redis at `url`, ask for consent, and recover it. `files`: the losses
+    in its files in a sentence, or ''. Raises CliError without consent."""
     import asyncio
 
     from services.recovery.lost_writes import compare

@@ -36,7 +36,7 @@ def scale(
 
 
 def wanted_of(what: str) -> int:
-    """The number in `rollout=N`. Raises CliError for anything else."""
+    """Parse the number in `rollout=N`. Raises CliError for anything else."""
     part, separator, number = (piece.strip() for piece in what.partition("="))
     if not separator:
         raise CliError(f"{what!r}: say how many, like rollout=2")

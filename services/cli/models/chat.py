@@ -85,7 +85,7 @@ def _ask_policy(
     sampling: dict[str, Any],
     as_json: bool,
 ) -> None:
-    """Have the run's workers answer one prompt, or one a line from standard input."""
+    """Have the run's workers answer one prompt, or each line of standard input."""
     interactive = prompt is None and sys.stdin.isatty()
     try:
         while (asked := prompt if prompt is not None else input("> " if interactive else "")) != "":
@@ -118,7 +118,7 @@ def _ask_policy(
 
 
 def conversation(prompt: str, options: dict[str, Any], no_template: bool) -> list[dict[str, str]]:
-    """The messages of a prompt, as a run with this `data` section makes them."""
+    """Return a prompt as messages, as a run with this `data` section makes them."""
     from services.contracts.config.data import PromptOptions
     from services.contracts.rows.dataset import Row
     from services.contracts.rows.rendering import compose
@@ -134,7 +134,7 @@ def conversation(prompt: str, options: dict[str, Any], no_template: bool) -> lis
 
 
 def _ask_folder(path: Path, options: list[str], prompt: str | None, as_json: bool) -> None:
-    """Load a model here, and have it answer."""
+    """Load a model here, and let it answer."""
     options = [*options, "--json"] if as_json else options
     asked = () if prompt is None else (prompt,)
     try:
@@ -147,8 +147,8 @@ def _ask_folder(path: Path, options: list[str], prompt: str | None, as_json: boo
 
 
 def _model_folder(model: str) -> Path | None:
-    """The folder that `model` is; None if it can only be a run. Raises CliError for a path
-    without a model."""
+    """Return the model folder that `model` names, or None if it can only be a run. Raises CliError
+    for a path without a model."""
     path = Path(os.path.expanduser(model))
     if any((path / name).is_file() for name in ("config.json", ADAPTER_CONFIG)):
         return path
@@ -159,8 +159,8 @@ def _model_folder(model: str) -> Path | None:
 
 
 def prompt_options(data: dict[str, Any], no_template: bool) -> list[str]:
-    """The options of `chat` that render a prompt as the run with this `data` section does, or with
-    `no_template` without its own words."""
+    """Return options of `chat` that render a prompt as the run with this `data` section does. With
+    `no_template` they leave out the run's system message and `data.template`."""
     keys = ("chat_template",) if no_template else ("system", "template", "chat_template")
     given = {key: data.get(key) for key in keys}
     # They belong to the model's own format, as the chat template does.

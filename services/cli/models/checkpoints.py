@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def run_with_step(api: "Gateway", record: dict[str, Any], step: int | None) -> dict[str, Any]:
-    """The run that trained `step` of `record`'s: a run that resumes another has only the steps
-    since."""
+    """Return the run that trained `step`: `record`'s run, or an earlier run that it resumes. A
+    resumed run has only the later steps."""
     while step is not None and record["resume_from"] is not None:
         before: dict[str, Any] = api.get(f"/v1/runs/{record['resume_from']}")
         began = record.get("resume_step")
@@ -24,8 +24,8 @@ def run_with_step(api: "Gateway", record: dict[str, Any], step: int | None) -> d
 
 
 def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = None) -> Path:
-    """The folder of the run's current checkpoint, or that of `step`. Raises CliError if it is
-    missing or damaged."""
+    """Return the folder of the run's current checkpoint, or of the checkpoint of `step`. Raises
+    CliError if it is missing or damaged."""
     source, data = folder_source(data), data_folder(data)
     if record["checkpoint"] is None:
         yet = "" if record["state"] in FINAL else " yet"
@@ -58,8 +58,8 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
 
 
 def _whole(checkpoint: Path, run: str) -> Path:
-    """Return `checkpoint`. Raises CliError if it is damaged, with the newest whole one of the
-    run."""
+    """Return `checkpoint`. If it is damaged, raise CliError with the name of the newest undamaged
+    checkpoint."""
     # It brings httpx, which other commands do not need.
     from services.volume.checkpoint import damage, others
 

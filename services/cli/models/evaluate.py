@@ -151,7 +151,7 @@ def compare(
 
 
 def _absolute(model: str) -> str:
-    """A folder by its whole path: the gateway has another working folder."""
+    """Return a folder as an absolute path, because the gateway has another working folder."""
     from pathlib import Path
 
     path = Path(model).expanduser()
@@ -161,7 +161,7 @@ def _absolute(model: str) -> str:
 def _other(
     api: "Gateway", against: str, request: dict[str, Any], mine: dict[str, Any]
 ) -> dict[str, Any]:
-    """The evaluation to compare with: it exists, or is queued with the options of `mine`."""
+    """Return the evaluation to compare with. It exists, or is queued with the options of `mine`."""
     from services.cli.client import NotFound
 
     names = ("dataset", "pool", "priority", "rows")
@@ -201,7 +201,8 @@ def _queued(
 
 
 def _followed(api: "Gateway", id: str, as_json: bool) -> dict[str, Any]:
-    """Wait for the end of one, with its progress on stderr. Raises CliError unless it succeeds."""
+    """Wait until an evaluation ends, with its progress on stderr. Raises CliError unless it
+    succeeds."""
     printed = ""
     try:
         while True:
@@ -241,7 +242,7 @@ def _progress(view: dict[str, Any]) -> str:
 def _shown(
     api: "Gateway", mine: dict[str, Any], other: dict[str, Any] | None, as_json: bool
 ) -> None:
-    """A finished evaluation, and its comparison with `other`."""
+    """Print a finished evaluation, and its comparison with `other`."""
     comparison = None
     if other is not None:
         place = f"/v1/runs/{mine['run']['id']}/evaluations/{mine['evaluation']['id']}/comparison"
@@ -301,7 +302,7 @@ def _of_category(figures: dict[str, float]) -> str:
 
 
 def _named(api: "Gateway", evaluation: dict[str, Any]) -> str:
-    """An evaluation by its run and step, in rich's markup."""
+    """Name an evaluation by its run and step, in rich's markup."""
     run = api.get(f"/v1/runs/{evaluation['run']}")
     # A run that only evaluates has no steps.
     step = f" at step {evaluation['step']}" if run["max_steps"] != 0 else ""

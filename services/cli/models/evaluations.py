@@ -79,7 +79,7 @@ def evaluations(
 
 
 def described(evaluation: dict[str, Any]) -> str:
-    """An evaluation in one line."""
+    """Describe an evaluation in one line."""
     rows = f"{evaluation['answered']}/{counted(evaluation['rows'], 'row')}"
     text = f"{evaluation['id']}  step {evaluation['step']}  {rows}"
     figures = evaluation["metrics"]

@@ -91,8 +91,8 @@ def export(
 
 
 def _copy(checkpoint: Path, folder: Path) -> None:
-    """Copy a checkpoint without what only Headrace reads, and without modes: earlier versions made
-    checkpoints for their own user alone."""
+    """Copy a checkpoint, without the files that only Headrace reads. The files get the usual modes:
+    earlier versions closed checkpoints to all other users."""
     folder.mkdir()
     for path in sorted(checkpoint.rglob("*")):
         name = path.relative_to(checkpoint)
@@ -105,7 +105,7 @@ def _copy(checkpoint: Path, folder: Path) -> None:
 
 
 def _in_learner(tool: str, *arguments: str) -> str:
-    """Run a tool that needs torch. Returns what it says that rounding has lost."""
+    """Run a tool that needs torch. Return its sentence about the loss by rounding."""
     done = run_tool(tool, *arguments, capture=True)
     if done.returncode != 0:
         raise CliError("nothing was written", code=done.returncode)

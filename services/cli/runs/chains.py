@@ -46,8 +46,8 @@ class Found(NamedTuple):
 
 
 def find(api: "Gateway", reference: str) -> Found:
-    """The run, or else the chain, of this id, beginning of an id, or name. Raises CliError, also
-    for a name that a run and a chain have."""
+    """Return the run, or else the chain, that `name` means: an id, the beginning of an id, or a
+    name. Raises CliError, also if a run and a chain have the same name."""
     from services.cli.client import NotFound
 
     if reference.startswith(CHAIN):
@@ -78,8 +78,8 @@ def present_run(chain: dict[str, Any]) -> str:
 
 
 def last_runs(chain: dict[str, Any]) -> list[tuple[str, str]]:
-    """(step, id) of the runs of a chain's steps, in their order; of a step that was continued, the
-    last one."""
+    """Return (step, run id) for each step of a chain that has a run, in the order of the steps. A
+    step that was continued has several runs: its last run counts."""
     return [(step["name"], step["run"]) for step in chain["steps"] if step["run"] is not None]
 
 
@@ -111,7 +111,7 @@ def _brief(step: dict[str, Any]) -> str:
 
 
 def show_chain(chain: dict[str, Any]) -> None:
-    """Its state and its steps, as a table."""
+    """Print a chain's state and its steps as a table."""
     if chain["note"]:
         out.print(f"[dim]{escape(chain['note'])}[/]", soft_wrap=True)
     why = f": {escape(chain['reason'])}" if chain["reason"] else ""
@@ -163,7 +163,7 @@ def submit_chain(api: "Gateway", request: dict[str, Any], follow: bool, as_json:
 
 
 def follow_chain(api: "Gateway", id: str, as_json: bool) -> None:
-    """Show a chain until it ends; then end the command."""
+    """Show a chain until it ends, then end the command with its exit code."""
     try:
         chain = watch_chain(api, id, as_json)
     except KeyboardInterrupt:
@@ -182,8 +182,8 @@ def watch_chain(
     quiet: bool = False,
     begun: Callable[[dict[str, Any]], None] = lambda step: None,
 ) -> dict[str, Any]:
-    """Show the runs of a chain, one after the other, until it is over; `quiet`: wait alone. `begun`
-    gets each step that has a run. Returns the chain."""
+    """Show the runs of a chain one after the other until the chain is over. Returns the chain.
+    `quiet`: print nothing. `begun` is called with each step that has a run."""
     seen: set[str] = set()
     while True:
         chain: dict[str, Any] = api.get(f"/v1/chains/{id}")

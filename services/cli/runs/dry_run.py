@@ -13,7 +13,7 @@ UNKNOWN_GPU = "a GPU; none of this pool is known"
 
 
 def show_dry_run(answer: dict[str, Any], as_json: bool) -> None:
-    """Print what `POST /v1/runs?dry_run=true` said. Raises typer.Exit where the run would be
+    """Print the answer of `POST /v1/runs?dry_run=true`. Raises typer.Exit if the run would be
     refused."""
     if as_json:
         print_json(answer)
@@ -24,7 +24,7 @@ def show_dry_run(answer: dict[str, Any], as_json: bool) -> None:
 
 
 def show_chain_dry_run(answer: dict[str, Any], as_json: bool) -> None:
-    """The same of `POST /v1/chains?dry_run=true`, step by step."""
+    """Print the answer of `POST /v1/chains?dry_run=true`, step by step."""
     if as_json:
         print_json(answer)
     else:

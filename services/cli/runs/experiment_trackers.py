@@ -36,7 +36,8 @@ def place_of(row: dict[str, Any]) -> tuple[str, int]:
 
 
 def by_set(row: Row) -> Row:
-    """`row`; of an evaluation, with the held-out set in the names: `evaluation/NAME/accuracy`."""
+    """Return `row`. The names in a row of an evaluation get its held-out set:
+    `evaluation/NAME/accuracy`."""
     held_out = row.get("evaluation/name")
     if held_out is None:
         return row
@@ -44,7 +45,7 @@ def by_set(row: Row) -> Row:
 
 
 class Tracker(Protocol):
-    """Where metrics go."""
+    """A service or a folder that receives the metrics of a run."""
 
     name: str
     place: str
@@ -54,11 +55,12 @@ class Tracker(Protocol):
         """Add a row."""
 
     def close(self, state: str) -> None:
-        """Write what is left of a run that is over, in this state; empty if it may go on."""
+        """Write the rows that are left. `state`: the state of a run that is over, or '' if it may
+        continue."""
 
 
 class TensorBoard:
-    """Event files in a folder of the run's own, written anew each time."""
+    """Writes event files into a folder of the run, from the first row on."""
 
     name = "tensorboard"
 
@@ -98,7 +100,7 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run of the same id and name in a project; one that is there already goes on."""
+    """Logs to the project's run with the same id and name. Continues that run if it exists."""
 
     name = "wandb"
 

@@ -32,8 +32,8 @@ MOST_BYTES = 1 << 20
 
 
 def overrides_from(settings: list[str], steps: bool = False) -> dict[str, Any]:
-    r"""`["a.b=1"]` as {"a": {"b": 1}}. With `steps`, a key begins with the name of a chain's
-    step. Raises CliError."""
+    """Return `["a.b=1"]` as {"a": {"b": 1}}. With `steps`, each key begins with the name of a
+    chain's step. Raises CliError."""
     result: dict[str, Any] = {}
     seen: set[str] = set()
     for setting in settings:
@@ -51,8 +51,8 @@ def overrides_from(settings: list[str], steps: bool = False) -> dict[str, Any]:
 
 
 def set_value(key: str, text: str) -> Any:
-    """The YAML value of `--set KEY=TEXT`; 1e-6 is a number (YAML 1.1 has it as text). Raises
-    CliError, also for a mapping that has a key twice, and for a comment."""
+    """Parse the text of `--set KEY=TEXT` as YAML. 1e-6 is a number here, although YAML 1.1 reads it
+    as text. Raises CliError, also for a mapping with a repeated key, and for a comment."""
     import yaml
 
     from recipes import load_yaml
@@ -73,7 +73,7 @@ def set_value(key: str, text: str) -> Any:
 
 
 def _typed(key: str, parts: list[str], text: str) -> Any:
-    """The value of `--set KEY=TEXT` by the type of the key that `parts` lead to."""
+    """Parse the text of `--set KEY=TEXT` by the type of the key. `parts` lead to the key."""
     read = text.startswith("@")
     if read and not text.startswith("@@"):
         text = file_text(key, text[1:])
@@ -90,8 +90,8 @@ def _typed(key: str, parts: list[str], text: str) -> Any:
 
 
 def file_text(key: str, name: str) -> str:
-    """The text of the file `name`, which holds the value of `key`, without the line end behind its
-    last line. Raises CliError."""
+    """Return the text of the file `name`, the value of `key`, without its last line end. Raises
+    CliError."""
     path = Path(name).expanduser()
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -106,14 +106,14 @@ def file_text(key: str, name: str) -> str:
 
 
 def _with_new_lines(text: str) -> str:
-    r"""`text` with a new line for each `\n`; `\\n` is for the two characters, and a LaTeX command
-    that begins with n stays."""
+    r"""Replace each `\n` in `text` by a new line. `\\n` stays as the two characters, and so does a
+    LaTeX command that begins with n."""
     return NEW_LINE.sub(lambda match: "\n" if match[1] == "n" else "\\n", text)
 
 
 def _annotations(parts: list[str]) -> list[Any]:
-    """The types that the key may have: in a run of RL, in a supervised one, in each member of a
-    union. Empty for a key that no model has, and for what is inside a free mapping."""
+    """List the types that the key may have: in an RL run, in a supervised run, in each member of a
+    union. Return an empty list for a key that no model has, and for a key inside a free mapping."""
     from pydantic import BaseModel
 
     from services.contracts.config import RLConfig, SFTConfig
@@ -155,8 +155,8 @@ def _is_text(annotation: Any) -> bool:
 
 
 def _place_of(parts: list[str], config: dict[str, Any]) -> tuple[Any, str | int]:
-    """The mapping or list in `config` that the key belongs into, and its last part or index there.
-    Raises CliError for a place that a list does not have."""
+    """Return the mapping or list of `config` that holds the key, and the last part of the key
+    there. Raises CliError if a list has no such index."""
     section: Any = config
     path = ""
     for part in parts[:-1]:

@@ -19,8 +19,8 @@ BLANKS = re.compile(r"[^\S\n]+(?=\n|$)")
 
 
 def show_checked(answer: dict[str, Any]) -> None:
-    """Print what the check of a submission has found, of a run or of a dry run: warnings, what its
-    datasets have set, and the first row as its model reads it."""
+    """Print what the check of a submission has found: its warnings, the settings of its datasets,
+    and the first row as its model reads it."""
     for warning in answer["warnings"]:
         out.print(f"[yellow]warning[/] {escape(warning)}", soft_wrap=True)
     # An older gateway does not say it.
@@ -33,7 +33,7 @@ def show_checked(answer: dict[str, Any]) -> None:
 
 
 def show_rendering(rendering: dict[str, Any]) -> None:
-    """Print rows, and what is to be known of them."""
+    """Print rows and the notes about them."""
     for row in rendering["rows"]:
         show_row(row, rendering["form"])
     if rendering["note"]:
@@ -41,7 +41,7 @@ def show_rendering(rendering: dict[str, Any]) -> None:
 
 
 def show_row(row: dict[str, Any], form: str | None) -> None:
-    """Print one row, its reference, and verdicts on that."""
+    """Print one row, its reference, and the verifiers' verdicts on the reference."""
     which = f", {row['answer']}" if row["answer"] else ""
     counts = "" if row["tokens"] is None else f", {counted(row['tokens'], 'token')}"
     if row["trained_tokens"] is not None:
@@ -83,7 +83,7 @@ def _indented(text: str, by: str) -> str:
 
 
 def visible(text: str) -> str:
-    """`text` for rich, in which each character can be seen. `⏎` stands before a new line, `→`
-    before a tab, `·` for a blank at the end of a line; control characters are as in JSON."""
+    """Return `text` for rich with every character visible. `⏎` stands before a new line, `→` before
+    a tab, `·` for a blank at the end of a line. Control characters are written as in JSON."""
     seen = BLANKS.sub(lambda blanks: "·" * len(blanks[0]), terminal.visible(text))
     return str(markup.escape(seen.replace("\t", "→\t").replace("\n", "⏎\n")))

@@ -24,7 +24,7 @@ BARS = "▁▂▃▄▅▆▇█"
 
 @dataclass
 class RunView:
-    """A run as seen so far."""
+    """The state of a run, as its events have told it so far."""
 
     name: str
     id: str
@@ -43,14 +43,14 @@ class RunView:
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> "RunView":
-        """From the API's run record."""
+        """Begin with the run's record in the API."""
         known = ("name", "id", "kind", "state", "reason", "max_steps", "step")
         view = cls(**{key: record[key] for key in known})
         view.name, view.reason = one_line(view.name), one_line(view.reason or "")
         return view
 
     def apply(self, event: Event) -> str:
-        """Take in one event; the line that says it."""
+        """Apply one event. Return the line that describes it."""
         data = event.data
         if event.kind == "state":
             self.state, self.reason = data["state"], one_line(data.get("reason") or "")
@@ -76,7 +76,8 @@ class RunView:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the pace of the newest steps; None if that is not known."""
+        """Estimate the remaining seconds by the pace of the newest steps. Return None if the pace
+        is unknown."""
         if self.max_steps is None or len(self.step_times) < 2:
             return None
         (begin, first), (end, last) = self.step_times[0], self.step_times[-1]
@@ -84,7 +85,7 @@ class RunView:
 
 
 def line_of(event: Event, max_steps: int | None) -> str:
-    """One event as one plain line."""
+    """Describe one event in one plain line."""
     data = event.data
     if event.kind == "state":
         return f"{data['state']}{': ' + data['reason'] if data.get('reason') else ''}"
@@ -114,7 +115,7 @@ def _measured(evaluation: dict[str, Any]) -> tuple[str, float]:
 
 
 def figures(metrics: dict[str, Any]) -> list[str]:
-    """The figures a watcher looks at first, those that are there."""
+    """Return the metrics that a watcher looks at first, if they are there."""
     result = []
     if (reward := metrics.get(REWARD)) is not None:
         result.append(f"reward {float(reward):.3f}")
@@ -132,7 +133,7 @@ def figures(metrics: dict[str, Any]) -> list[str]:
 
 
 def sparkline(values: list[float], width: int) -> str:
-    """`values` as at most `width` bars from their lowest to their highest; longer lists are
+    """Draw `values` as at most `width` bars between their minimum and maximum. Longer lists are
     averaged in equal pieces."""
     if not values or width < 1:
         return ""

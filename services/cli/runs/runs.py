@@ -67,7 +67,7 @@ def watch(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None
 
 
 def follow_run(api: "Gateway", run: str, as_json: bool) -> None:
-    """Show `run` until it ends; then end the command."""
+    """Show `run` until it ends, then end the command with its exit code."""
     from services.cli.runs.watch import watch_run
 
     raise typer.Exit(watch_run(api, run, as_json))

@@ -73,7 +73,7 @@ def show_reasons(sample: dict[str, Any]) -> None:
 
 
 def origin(sample: dict[str, Any]) -> str:
-    """Where its prompt came from."""
+    """Describe where an answer's prompt comes from."""
     if sample["own"] is None:
         return f"row {sample['row']}"
     return f"a client's prompt {sample['own']!r}" if sample["own"] else "a client's prompt"

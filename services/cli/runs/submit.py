@@ -86,8 +86,8 @@ def submit(
 
 
 def run_request(recipe: str, settings: list[str]) -> dict[str, Any]:
-    """The submission of `recipe`, a name or a file, with the keys of `settings`. Raises CliError,
-    also for a chain."""
+    """Return the submission of `recipe` (a name or a file) with the keys of `settings`. Raises
+    CliError, also for a chain."""
     file = _named_file(recipe)
     if file is not None and "steps" in file:
         raise CliError(f"{recipe} is a chain: name the recipe of one of its steps")
@@ -107,8 +107,8 @@ def _request(
 
 
 def _check_keys(name: str, file: dict[str, Any]) -> None:
-    """Raise CliError if the file `name` is neither a submission nor a config, with the key that is
-    meant."""
+    """Raise CliError, with the intended key, if the file `name` is neither a submission nor a
+    config."""
     from services.contracts.config import RLConfig, SFTConfig
     from services.contracts.config.parsing.tags import fields_of
 
@@ -131,7 +131,8 @@ def _listed(keys: Iterable[str]) -> str:
 
 
 def _named_file(recipe: str) -> dict[str, Any] | None:
-    """The content of the file `recipe`, or the chain of that name. None: it names a recipe."""
+    """Return the content of the file `recipe`, or the chain of that name. Return None if `recipe`
+    is the name of a recipe."""
     path = Path(recipe)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return _file(path)
@@ -275,7 +276,7 @@ def _merged(config: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]
 
 
 def _unsendable(value: Any, path: str) -> Iterator[str]:
-    """A sentence for each value that YAML knows and JSON does not."""
+    """Yield a sentence for each value that YAML can hold and JSON cannot."""
     if isinstance(value, dict | list):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         for key, inner in pairs:
@@ -287,7 +288,8 @@ def _unsendable(value: Any, path: str) -> Iterator[str]:
 
 
 def _is_file(template: str) -> bool:
-    """Whether a chat template is the name of a file, neither a word of the config nor a text."""
+    """Whether a chat template is the name of a file, rather than a word of the config or a
+    template's text."""
     return template not in ("auto", "none") and "{{" not in template and "{%" not in template
 
 

@@ -25,7 +25,8 @@ from services.contracts.events import Event
 
 
 def watch_run(api: Gateway, run: str, as_json: bool = False) -> int:
-    """Follow `run` until it is final; the exit code. Ctrl-C ends the watching, not the run."""
+    """Follow `run` until it is final. Return the exit code. Ctrl-C ends the watching, not the
+    run."""
     try:
         state = follow(api, run, as_json)
         if state == "failed":
@@ -43,7 +44,7 @@ def watch_run(api: Gateway, run: str, as_json: bool = False) -> int:
 
 
 def follow(api: Gateway, run: str, as_json: bool = False) -> str:
-    """Show `run` until it is final; its last state."""
+    """Show `run` until it is final. Return its last state."""
     view = RunView.of(api.get(f"/v1/runs/{run}"))
     if as_json:
         _lines_of_json(api, view)

@@ -46,7 +46,7 @@ def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
 
 
 def _progress(diagnosis: dict[str, Any], samples: bool) -> None:
-    """Print what its processes do. `samples`: whether workers sample for it."""
+    """Print the work of the run's processes. `samples`: whether workers sample for it."""
     if samples:
         _tasks(diagnosis)
     if learner := diagnosis["learner"]:
@@ -109,7 +109,7 @@ def _workers(diagnosis: dict[str, Any]) -> None:
 
 
 def _described(oldest: dict[str, Any]) -> str:
-    """The task that has been in flight longest."""
+    """Describe the task that has been in flight longest."""
     where = oldest["place"] + (f" by {oldest['worker']}" if oldest["worker"] else "")
     if oldest["step"] is not None:
         where += f", step {oldest['step']}"
