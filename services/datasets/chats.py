@@ -55,7 +55,7 @@ def _message(number: int, turn: dict[str, Any]) -> dict[str, Any]:
 
 
 def _calls(number: int, content: Any) -> list[dict[str, Any]]:
-    """The calls that the text of a turn `function_call` holds."""
+    """Parse the text of a turn `function_call` to its calls."""
     try:
         decoded = decode(content.encode()) if isinstance(content, str) else content
     except NotJSON as error:

@@ -51,7 +51,7 @@ _MISSING = object()
 
 @dataclass(frozen=True, config=ConfigDict(extra="forbid", use_attribute_docstrings=True))
 class ColumnMapping:
-    """The source's columns by their role. None: guessed from well-known names."""
+    """The source's columns by their role. None: guess the column by well-known names."""
 
     prompt: Columns | None = None
     """The column that is the prompt, or a path like `extra.question`. The texts of several columns
@@ -122,16 +122,16 @@ class ColumnMapping:
         return ColumnMapping(prompt, answer, self.keep)
 
     def seen(self, columns: Iterable[str]) -> "ColumnMapping":
-        """This mapping without the columns of the prompt that no row has; `columns`: those that
-        the rows have."""
+        """Return this mapping without the prompt's columns that are not among `columns`, the
+        columns that the rows have."""
         there = set(columns)
         left = tuple(name for name in self.prompts if name in there)
         return replace(self, prompt=left[0] if len(left) == 1 else left)
 
 
 def _with_inputs(prompt: str, first: Source, answer: tuple[str, ...], own_columns: bool) -> Columns:
-    """The columns of the prompt, if an instruction may have an input. If rows have columns of
-    their own, a later row may have one."""
+    """Return the prompt's columns, with the column of an input if an instruction may have one. If
+    each row has its own columns, a later row may have an input."""
     if prompt.strip().lower() != "instruction":
         return prompt
     names = [_known((name,), first) or (name if own_columns else None) for name in INPUT_NAMES]
@@ -140,7 +140,7 @@ def _with_inputs(prompt: str, first: Source, answer: tuple[str, ...], own_column
 
 
 def guessed_answer(source: Source, prompts: tuple[str, ...]) -> Columns | None:
-    """The columns of `source` that look like the answer to those of the prompt, if any do."""
+    """Return the columns of `source` that look like the answer to the prompt, if any do."""
     rest = [name for name in source if name not in prompts]
     layouts = (c for c in ANSWER_LAYOUTS if all(has(source, name) for name in _tuple(c)))
     return _known(ANSWER_NAMES, rest) or next(layouts, None) or _known(WRITTEN_NAMES, rest)
@@ -173,7 +173,7 @@ def row_from(place: str, source: Source, mapping: ColumnMapping) -> Row:
 
 
 def _check_there(place: str, source: Source, mapping: ColumnMapping) -> None:
-    """Raise DatasetError for a row without a mapped column, or without all those of its prompt."""
+    """Raise DatasetError for a row without a mapped column, or without any column of its prompt."""
     several = len(mapping.prompts) > 1
     wanted = _tuple(mapping.answer) if several else mapping.used
     if several and not any(has(source, name) for name in mapping.prompts):
@@ -187,7 +187,8 @@ def _check_there(place: str, source: Source, mapping: ColumnMapping) -> None:
 
 
 def _prompt_and_answer(place: str, source: Source, mapping: ColumnMapping) -> tuple[Any, Any]:
-    """Raises ValueError, in words that follow the row's place, and DatasetError."""
+    """Return the prompt and the answer of a row. Raises ValueError, in words that follow the row's
+    place, and DatasetError."""
     if mapping.answer == PAIR and mapping.prompt == PAIR[0]:
         chosen, rejected = (_chat(source, name) for name in PAIR)
         return shared_prompt(chosen, rejected), {PAIR[0]: chosen[-1], PAIR[1]: rejected[-1]}
@@ -209,7 +210,7 @@ def _prompt_and_answer(place: str, source: Source, mapping: ColumnMapping) -> tu
 
 
 def _part(name: str, value: Any) -> str:
-    """The text of one of several columns of a prompt; choices get their letters."""
+    """Return the text of one of a prompt's columns. Choices get their letters."""
     if value is None or isinstance(value, str):
         return value or ""
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -225,7 +226,8 @@ def _part(name: str, value: Any) -> str:
 
 
 def _split_chat(place: str, chat: Any, column: str) -> tuple[list[Any], Any]:
-    """The chat before its last turn, and that turn, which is the answer. Raises DatasetError."""
+    """Split a chat into the turns before the last, and the last turn, which is the answer. Raises
+    DatasetError."""
     if not isinstance(chat, list):
         raise DatasetError(
             f"{place}: column {column!r} is {kind_of(chat)}, and the answer is the "
@@ -259,7 +261,7 @@ def _split_chat(place: str, chat: Any, column: str) -> tuple[list[Any], Any]:
 
 
 def _chat(source: Source, path: str) -> Any:
-    """The column, in the form of OpenAI's API if it is a conversation in another one."""
+    """Return the column's value. A conversation in another form gets the form of OpenAI's API."""
     try:
         return as_messages(value_of(source, path))
     except ValueError as error:
@@ -271,12 +273,12 @@ def _tuple(names: Columns | None) -> tuple[str, ...]:
 
 
 def has(source: Source, path: str) -> bool:
-    """Whether a row has the column, or the place that a dotted path leads to."""
+    """Whether a row has the column, or the value that a dotted path leads to."""
     return value_of(source, path) is not _MISSING
 
 
 def value_of(source: Source, path: str) -> Any:
-    """The column `path`, or the value at the dotted path, or _MISSING."""
+    """Return the column `path`, or the value at the dotted path, or _MISSING."""
     if path in source:
         return source[path]
     value: Any = source

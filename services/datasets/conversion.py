@@ -1,4 +1,4 @@
-"""The rows of uploaded files, read one at a time, in the order of the files."""
+"""Read the rows of uploaded files one at a time, in the order of the files."""
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +26,7 @@ class SourceFile:
 
 
 class Conversion:
-    """The rows of several files, with what is found on the way."""
+    """Yields the rows of several files, and counts findings on the way."""
 
     def __init__(
         self,
@@ -46,12 +46,13 @@ class Conversion:
 
     @property
     def mapping(self) -> ColumnMapping | KnownFile:
-        """The mapping that was used, guesses made."""
+        """Return the mapping that was used, with its guesses."""
         resolved = self.findings.resolved()
         return self._mapping if resolved is None else resolved
 
     def rows(self) -> Iterator[Row]:
-        """Raises DatasetError, which names the file if there are several, and the place."""
+        """Yield all rows. Raises DatasetError, which names the place, and the file if there are
+        several."""
         formats = [self._opened(source) for source in self._files]
         first_format, first_columns = formats[0][1], None
         for source, (file, format) in zip(self._files, formats, strict=True):
@@ -88,7 +89,7 @@ class Conversion:
             )
 
     def _opened(self, source: SourceFile) -> tuple[BinaryIO, Format]:
-        """The file, unpacked, and its format."""
+        """Unpack a file. Return it with its format."""
         file, name = source.file, source.name
         file.seek(0)
         head = file.read(16)
@@ -119,7 +120,7 @@ class Conversion:
             raise DatasetError(f"{name}: {error}") from None
 
     def _begin(self, first: tuple[str, Source], format: Format) -> None:
-        """Make the guesses of the mapping by the first row of all."""
+        """Make the mapping's guesses by the first row of the first file."""
         self._first = first[0]
         if isinstance(self._mapping, ColumnMapping):
             self._mapping = self._mapping.resolved(

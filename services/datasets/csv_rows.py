@@ -27,8 +27,8 @@ LOOKED_AT_CHARS = 1 << 18
 
 
 def csv_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows with their place (`line 3`, from 1). Raises DatasetError naming it. Appends to `notes`
-    how the file is separated, unless it is by commas."""
+    """Yield rows with their place (`line 3`, from 1). Raises DatasetError, which names the place.
+    Adds the delimiter to `notes` unless it is a comma."""
     csv.field_size_limit(MAX_ROW_BYTES)
     source = (line for _, line in text_lines(file))
     lines = _first_lines(source)
@@ -42,7 +42,7 @@ def csv_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, dict[str, 
 
 
 def _first_lines(source: Iterator[str]) -> list[str]:
-    """The lines by which the delimiter is chosen."""
+    """Return the lines by which the delimiter is chosen."""
     lines: list[str] = []
     for line in islice(source, LOOKED_AT):
         lines.append(line)
@@ -52,8 +52,9 @@ def _first_lines(source: Iterator[str]) -> list[str]:
 
 
 def _delimiter(lines: list[str]) -> str:
-    """The delimiter that gives all rows as many cells as the header. If several do, or none does,
-    the header decides: by names that are known, then by its number of cells."""
+    """Return the delimiter that gives all rows as many cells as the header. If several delimiters
+    do, or none does, the header decides: by well-known column names, then by its number of
+    cells."""
     ranks = []
     for delimiter in DELIMITERS:
         try:
@@ -113,7 +114,8 @@ def _rows(
 
 
 def _is_spaced(source: Iterator[str], delimiter: str) -> tuple[bool, Iterator[str]]:
-    """Whether a space follows each delimiter of the first line with text, and all lines again."""
+    """Whether a space follows each delimiter of the first line with text. Also return an iterator
+    over all lines, since `source` was read."""
     before = []
     for line in source:
         before.append(line)

@@ -39,14 +39,12 @@ SUFFIXES: dict[str, Format] = {
 
 
 class UnsupportedFormat(DatasetError):
-    """Neither the file's name nor its first bytes are those of a known format."""
+    """A file of no known format, by its name and its first bytes."""
 
 
 def guess_format(filename: str, head: bytes) -> Format:
-    """The format by the file's first bytes, else by its name. Raises UnsupportedFormat.
-
-    `head` is the beginning of the file; 16 bytes are enough.
-    """
+    """Guess the format by the file's first bytes, else by its name. `head`: at least the first 16
+    bytes. Raises UnsupportedFormat."""
     if head[:4] == b"PAR1":
         return "parquet"
     if head[:2] == b"PK" or head[:4] == b"\x28\xb5\x2f\xfd":
@@ -65,8 +63,8 @@ def guess_format(filename: str, head: bytes) -> Format:
 def read_rows(
     file: BinaryIO, format: Format, notes: list[str]
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows with their place (`line 3`, `row 3`, `element 3`, from 1). Raises DatasetError naming
-    it. Appends to `notes` what was guessed of the format."""
+    """Yield rows with their place (`line 3`, `row 3`, `element 3`, from 1). Raises DatasetError,
+    which names the place. Adds guesses about the format to `notes`."""
     file.seek(0)
     if format == "parquet":
         yield from parquet_rows(file)
@@ -100,7 +98,8 @@ def _jsonl(file: BinaryIO) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def check_names(place: str, text: bytes) -> None:
-    """Raise DatasetError if an object in a row has a name twice: JSON readers take the last."""
+    """Raise DatasetError if an object in a row repeats a name: JSON readers keep only the last
+    value."""
 
     def pairs(members: list[tuple[str, Any]]) -> None:
         twice = sorted(name for name, count in Counter(n for n, _ in members).items() if count > 1)
@@ -113,7 +112,7 @@ def check_names(place: str, text: bytes) -> None:
 
 
 def _row(place: str, value: Any, holds: str) -> dict[str, Any]:
-    """`value`, which has to be a row's columns."""
+    """Return `value` if it is an object: a row's columns. Raises DatasetError otherwise."""
     if not isinstance(value, dict):
         kind = "a list" if isinstance(value, list) else "a bare value"
         raise DatasetError(

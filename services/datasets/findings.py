@@ -39,7 +39,7 @@ FEW = 3
 
 
 class Findings:
-    """Counts over the rows of one upload. `mapping`: None for a well-known file."""
+    """Counts findings over the rows of one upload. `mapping` is None for a well-known file."""
 
     def __init__(self, mapping: ColumnMapping | None) -> None:
         self._mapping = mapping
@@ -56,7 +56,7 @@ class Findings:
         """Rows that were left out, as their chosen answer equals the rejected one."""
 
     def add(self, source: Source, row: Row) -> None:
-        """Count one row, and what it was made of."""
+        """Count one row. `source`: the columns that it was made of."""
         prompt, answer = msgspec.json.encode(row.prompt), msgspec.json.encode(row.answer)
         self._prompts.append(xxhash.xxh3_64_intdigest(prompt))
         self._pairs.append(xxhash.xxh3_64_intdigest(b"%b\n%b" % (prompt, answer)))
@@ -75,23 +75,23 @@ class Findings:
 
     @property
     def duplicates(self) -> int:
-        """Rows whose prompt and answer an earlier row has."""
+        """Number of rows that repeat the prompt and answer of an earlier row."""
         return len(self._pairs) - _distinct(self._pairs)
 
     def left_over(self) -> list[str]:
-        """Columns with values that are in neither prompt nor answer."""
+        """List columns with values that are in neither prompt nor answer."""
         used = self._mapping.used if self._mapping else self._columns
         return [name for name in self._columns if name not in used]
 
     def resolved(self) -> ColumnMapping | None:
-        """The mapping, without columns of the prompt that no row fills."""
+        """Return the mapping without the prompt's columns that no row fills."""
         if self._mapping is None or len(self._mapping.prompts) == 1:
             return self._mapping
         there = [name for name in self._mapping.prompts if name in self._columns or "." in name]
         return self._mapping.seen(there)
 
     def warnings(self) -> list[str]:
-        """A sentence for each finding."""
+        """Return a sentence for each finding."""
         rows, warnings = len(self._prompts), [*self._of_columns()]
         if self.equal_pairs:
             warnings.append(
@@ -123,7 +123,8 @@ class Findings:
         return warnings
 
     def _keeps_column(self, name: str) -> bool:
-        """Rows may have other columns each: how many names are kept is bounded."""
+        """Whether the column `name` is counted. Each row may have other columns, so the number of
+        counted columns is bounded."""
         used = self._mapping is not None and name in self._mapping.used
         return used or (len(self._columns) < MAX_COLUMNS and len(name) <= MAX_NAME)
 

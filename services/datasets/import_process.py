@@ -1,8 +1,8 @@
-"""Uploads converted by a process of their own, which the kernel limits and the caller may kill.
+"""Convert uploads in a child process, which the kernel limits and the caller may kill.
 
-Parquet, gzip and tars may hold much more than they take, and any file may cost more time than it
-looks. The child writes the rows; only the caller publishes them. A small text file is converted in
-the caller's process: that takes less than the start of a child.
+Parquet, gzip and tar files may hold much more than their size, and any file may take more time than
+its size suggests. The child writes the rows; only the caller publishes them. A small text file is
+converted in the caller's process, because a child takes longer to start.
 """
 
 import asyncio
@@ -81,7 +81,8 @@ async def import_in_child(
 
 
 def _is_text(source: SourceFile, format: Format | None) -> bool:
-    """Whether a file takes as much memory as bytes, whatever it holds."""
+    """Whether a file is neither packed nor binary, so that its rows take about as much memory as
+    its bytes."""
     source.file.seek(0)
     head = source.file.read(4)
     packed = head.startswith(MAGIC) or head == b"PAR1" or format in ("parquet", "tar")
@@ -89,7 +90,7 @@ def _is_text(source: SourceFile, format: Format | None) -> bool:
 
 
 async def _converted(job: dict[str, Any], files: list[int]) -> Converted:
-    """Have a child do the job. Raises DatasetError and OSError."""
+    """Convert the files of `job` in a child process. Raises DatasetError and OSError."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("HEADRACE_")}
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", f"import sys; from {__name__} import main; sys.exit(main())"),
@@ -126,7 +127,7 @@ async def _converted(job: dict[str, Any], files: list[int]) -> Converted:
 
 
 def main() -> int:
-    """Do the job that standard input names, and write what is known of the rows as JSON."""
+    """Do the job that standard input describes. Write the result as JSON."""
     job = json.loads(sys.stdin.buffer.read())
     for limit, value in (
         (resource.RLIMIT_DATA, MEMORY_BYTES),

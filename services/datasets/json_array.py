@@ -1,4 +1,4 @@
-"""A JSON array, read element by element: the file may be larger than memory."""
+"""Read a JSON array element by element: the file may be larger than memory."""
 
 import re
 from collections.abc import Iterator
@@ -22,8 +22,8 @@ def is_array(file: BinaryIO) -> bool:
 
 
 def array_elements(file: BinaryIO) -> Iterator[tuple[str, Any, bytes]]:
-    """Elements with their place (`element 3`, from 1) and their text. Raises DatasetError naming
-    the place."""
+    """Yield the elements with their place (`element 3`, from 1) and their text. Raises
+    DatasetError, which names the place."""
     for number, text in enumerate(_texts(file), 1):
         try:
             yield f"element {number}", decode(text), text

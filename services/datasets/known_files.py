@@ -18,7 +18,7 @@ from services.datasets.row_checks import DatasetError, check_columns, check_prom
 
 @dataclass(frozen=True)
 class KnownFile:
-    """How the rows of one well-known file become rows of a dataset."""
+    """Turns the rows of one well-known file into rows of a dataset."""
 
     name: str
     needs: tuple[str, ...]
@@ -31,7 +31,7 @@ class KnownFile:
     defaults: DatasetDefaults
 
     def row(self, place: str, source: Source) -> Row:
-        """The row at `place` (e.g. `line 3`). Raises DatasetError."""
+        """Make the row at `place` (e.g. `line 3`). Raises DatasetError."""
         for wanted in self.needs:
             if not any(source.get(name) is not None for name in wanted.split("|")):
                 if nulls := [name for name in wanted.split("|") if name in source]:
@@ -66,7 +66,8 @@ class KnownFile:
 
 
 def _mbpp(source: Source) -> str:
-    """The tests name the function, so the authors show them with the task."""
+    """Return the task with its tests: the tests name the function, so MBPP's authors show them
+    too."""
     text = source.get("text") or source.get("prompt")
     tests = source["test_list"]
     if not isinstance(tests, list) or not all(isinstance(test, str) for test in tests):
@@ -75,7 +76,7 @@ def _mbpp(source: Source) -> str:
 
 
 def _countdown(source: Source) -> str:
-    """The question of TinyZero, which made the files."""
+    """Return the question as TinyZero, which made the files, asks it."""
     return (
         f"Using the numbers {source['nums']}, create an equation that equals {source['target']}. "
         "You can use basic arithmetic operations (+, -, *, /) and each number can only be used "

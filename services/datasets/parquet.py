@@ -23,8 +23,8 @@ BATCH = 64
 
 
 def parquet_rows(file: BinaryIO) -> Iterator[tuple[str, Any]]:
-    """Rows with their place (`row 3`, from 1), with values as JSON has them. Raises DatasetError
-    and MemoryError."""
+    """Yield rows with their place (`row 3`, from 1), with values as JSON has them. Raises
+    DatasetError and MemoryError."""
     number = 0
     try:
         for row in _rows(file):
@@ -75,8 +75,8 @@ def _is_binary(type: pa.DataType) -> bool:
 
 
 def _text(value: bytes | None) -> Any:
-    """A value of a binary column: many writers do not mark text as such. Other bytes become an
-    object, which can be neither a prompt nor an answer by mistake."""
+    """Decode a value of a binary column as text, because many writers do not mark text as such.
+    Other bytes become an object, which cannot become a prompt or an answer by mistake."""
     try:
         return value if value is None else value.decode()
     except UnicodeDecodeError:

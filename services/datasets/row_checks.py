@@ -23,17 +23,17 @@ class DatasetError(ValueError):
 
 
 def too_large(place: str) -> str:
-    """The sentence for a row of more than MAX_ROW_BYTES."""
+    """Return the sentence about a row of more than MAX_ROW_BYTES."""
     return f"{place} takes more than {MAX_ROW_BYTES >> 20} MiB, the most that one row may: cut it"
 
 
 def too_many_columns(place: str, columns: int) -> str:
-    """The sentence for a row of more than MAX_COLUMNS columns."""
+    """Return the sentence about a row of more than MAX_COLUMNS columns."""
     return f"{place} has {columns} columns; {MAX_COLUMNS} is the most: leave out what no one needs"
 
 
 def names_in(source: Iterable[str], most: int = 20) -> str:
-    """The names of its columns, at most `most` of them, for error messages."""
+    """List column names for error messages, at most `most` of them."""
     columns = list(source)
     if not columns:
         return "none"
@@ -42,7 +42,7 @@ def names_in(source: Iterable[str], most: int = 20) -> str:
 
 
 def kind_of(value: Any) -> str:
-    """The type of a JSON value in words for errors: `null`, `a list`, `text`."""
+    """Name the type of a JSON value for error messages: `null`, `a list`, `text`."""
     if value is None:
         return "null"
     names = {bool: "a boolean", int: "a number", float: "a number", dict: "an object"}
@@ -62,8 +62,8 @@ def check_columns(place: str, columns: dict[str, Any]) -> None:
 
 
 def check_prompt(place: str, prompt: Any, column: str = "prompt") -> None:
-    """Raise DatasetError for an empty prompt, for one that is neither text nor a chat, and for a
-    chat that the assistant ends."""
+    """Raise DatasetError for an empty prompt, for a prompt that is neither text nor a chat, and for
+    a chat whose last turn is the assistant's."""
     where = f"{place}: the prompt" + (f" (column {column!r})" if column != "prompt" else "")
     quoted = json.dumps(column)
     if isinstance(prompt, str):

@@ -1,4 +1,4 @@
-"""How many rows of one dataset are also in others."""
+"""Count the rows of one dataset that are also in other datasets."""
 
 from collections.abc import Iterable
 
@@ -14,8 +14,8 @@ COMPARED_BYTES = 64 * 2**20
 
 
 def shared_rows(volume: Volume, held: DatasetRecord, trained: DatasetRecord) -> int:
-    """Rows of `held` whose prompt and answer `trained` also has. If one of the two is larger than
-    COMPARED_BYTES, these are the rows of the segments that both have."""
+    """Count the rows of `held` whose prompt and answer are also in `trained`. If either dataset is
+    larger than COMPARED_BYTES, only rows in segments that both datasets have are counted."""
     if max(_bytes(held), _bytes(trained)) > COMPARED_BYTES:
         common = {segment.xxh3 for segment in trained.segments}
         return sum(segment.rows for segment in held.segments if segment.xxh3 in common)

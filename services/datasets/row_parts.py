@@ -1,4 +1,4 @@
-"""Rows with parts of a chat that many chat templates leave out, over all rows of a dataset."""
+"""Find the rows of a dataset with parts of a chat that many chat templates leave out."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,6 @@ PARTS = {
 
 
 def rows_with_parts(reader: DatasetReader) -> dict[str, NDArray[np.int64]]:
-    """The indices of the rows with each part; without the parts that no row has."""
+    """Return the indices of the rows with each part. Parts that no row has are left out."""
     matching = {name: reader.matching(*PARTS[name]) for name in PARTS}
     return {name: rows for name, rows in matching.items() if len(rows)}

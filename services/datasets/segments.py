@@ -38,8 +38,8 @@ COLUMNS = tuple(SCHEMA.names)
 
 
 def write_segment(rows: Iterable[Row], root: Path, dataset: str) -> DatasetSegment:
-    """Write `rows` as a segment of `dataset` under the data volume's `root`, durably. Raises
-    whatever `rows` raises, and then leaves no file."""
+    """Write `rows` durably as a segment of `dataset` under the data volume's `root`. If `rows`
+    raises, so does this function, and no file is left."""
     path = unpublished_file(root)
     try:
         count = write_rows(rows, path)
@@ -49,7 +49,7 @@ def write_segment(rows: Iterable[Row], root: Path, dataset: str) -> DatasetSegme
 
 
 def publish(path: Path, xxh3: str, rows: int, root: Path, dataset: str) -> DatasetSegment:
-    """Move the segment at `path`, with this checksum, to its place, durably."""
+    """Move the segment at `path`, which has this checksum, durably to its place."""
     size = path.stat().st_size
     name = f"datasets/{dataset}/segment-{xxh3}.arrow"
     target = root / name
@@ -62,7 +62,7 @@ def publish(path: Path, xxh3: str, rows: int, root: Path, dataset: str) -> Datas
 
 
 def unpublished_file(root: Path) -> Path:
-    """A new, empty file on the data volume, for rows that have no place yet."""
+    """Make an empty file on the data volume for rows that are not published yet."""
     folder = root / "datasets"
     folder.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=UNPUBLISHED, suffix=".arrow", dir=folder)
@@ -71,8 +71,8 @@ def unpublished_file(root: Path) -> Path:
 
 
 def write_rows(rows: Iterable[Row], path: Path, most: int | None = None) -> int:
-    """Write `rows` to the file at `path`, fsynced. Return how many they are. Raises whatever `rows`
-    raises, and DatasetError for rows that take more than `most` bytes."""
+    """Write `rows` to the file at `path`, with fsync. Return their number. Raises DatasetError if
+    the rows take more than `most` bytes, and the errors of `rows`."""
     count = size = 0
     with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, SCHEMA) as writer:
         # Rows wait as text until their batch is full, because text takes the least memory.
@@ -103,9 +103,8 @@ def _json(value: Any) -> str:
 
 
 class Segment:
-    """A memory-mapped segment: rows by index within it, without reading the rest. Raises
-    DatasetError for a damaged file and one of another schema version, and OSError naming the
-    file."""
+    """Reads rows of a memory-mapped segment by their index. Raises DatasetError for a damaged file
+    and for another schema version, and OSError, which names the file."""
 
     def __init__(self, path: Path) -> None:
         # Arrow's own errors do not name the file.
@@ -121,7 +120,7 @@ class Segment:
             )
 
     def row(self, index: int) -> Row:
-        """The row at `index` (from 0). Raises IndexError beyond the end."""
+        """Return the row at `index` (from 0). Raises IndexError beyond the end."""
         if index < 0:
             raise IndexError(f"row {index} of a segment")
         batch = self._reader.get_batch(index // BATCH)

@@ -1,4 +1,5 @@
-"""The names of files that are parts of one dataset, like train-00000-of-00003.parquet. Pure."""
+"""Recognise files that are parts of one dataset by their names, like train-00000-of-00003.parquet.
+Pure."""
 
 import re
 from collections.abc import Sequence
@@ -7,7 +8,7 @@ SHARD = re.compile(r"(?P<stem>.*?)[-_.](?P<number>\d{2,8})-of-(?P<count>\d{2,8})
 
 
 def missing_shards(names: Sequence[str]) -> list[str]:
-    """A sentence for each set of shards that `names` has only in part."""
+    """Return a sentence for each set of shards of which some are missing in `names`."""
     shards: dict[tuple[str, int], set[int]] = {}
     for name in names:
         if shard := SHARD.match(name):
@@ -24,6 +25,6 @@ def missing_shards(names: Sequence[str]) -> list[str]:
 
 
 def stem_of_shard(name: str) -> str:
-    """The name of a shard without its number. Any other name comes back unchanged."""
+    """Return the name of a shard without its number. Any other name comes back unchanged."""
     shard = SHARD.match(name)
     return shard["stem"] if shard and shard["stem"] else name

@@ -1,4 +1,4 @@
-"""Rows of a dataset by index, across its segments, without loading it."""
+"""Read rows of a dataset by index, across its segments, without loading all of it."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,8 @@ from services.volume import Volume
 
 
 class DatasetReader:
-    """Random access to the rows of `record`. A dataset only grows: `extend` takes a newer record.
+    """Reads rows of the dataset `record` by index. A dataset only grows: `extend` takes a newer
+    record.
 
     A host without the data volume must `fetch` the segments before it reads rows.
     """
@@ -29,7 +30,7 @@ class DatasetReader:
         return self._ends[-1] if self._ends else 0
 
     def extend(self, record: DatasetRecord) -> None:
-        """Add the segments that `record` has in addition."""
+        """Add the segments of a newer `record`."""
         self.record = record
         self._ends = list(accumulate(segment.rows for segment in record.segments))
         self._segments += [None] * (len(record.segments) - len(self._segments))
@@ -46,15 +47,15 @@ class DatasetReader:
         self.extend(record)
 
     def rows(self, indices: Iterable[int]) -> list[Row]:
-        """The rows at `indices`, in their order.
+        """Return the rows at `indices`, in their order.
 
         Raises IndexError beyond the end, FileNotFoundError for a segment that was not fetched, and
-        DatasetError for one of another schema version.
+        DatasetError for a segment of another schema version.
         """
         return [self.row(index) for index in indices]
 
     def row(self, index: int) -> Row:
-        """The row at `index`. Raises as `rows` does."""
+        """Return the row at `index`. Raises as `rows` does."""
         if not 0 <= index < len(self):
             raise IndexError(
                 f"dataset {self.record.name} has {len(self)} rows; there is no row {index}"

@@ -51,8 +51,8 @@ def _bounded_members() -> type[tarfile.TarInfo]:
 
 
 def tar_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, Any]]:
-    """Rows with their place (`row 3`, from 1). Appends to `notes` which files were left out. Raises
-    DatasetError."""
+    """Yield rows with their place (`row 3`, from 1). Adds to `notes` which files were left out.
+    Raises DatasetError."""
     number, left_out, example = 0, 0, ""
     try:
         # Not `r|*`: what else could be packed inside is not counted.
@@ -85,7 +85,8 @@ def tar_rows(file: BinaryIO, notes: list[str]) -> Iterator[tuple[str, Any]]:
 
 
 def _rows(source: tarfile.TarFile, member: tarfile.TarInfo) -> Iterable[dict[str, Any]] | None:
-    """The rows of one member; no rows of links and folders; None for files of other kinds."""
+    """Return the rows of one member of the tar: none for links and folders, None for files of other
+    types."""
     name = PurePosixPath(member.name)
     # macOS adds a file of its own, `._x.json`, for each file.
     if not member.isreg() or name.name.startswith("."):

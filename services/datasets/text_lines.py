@@ -1,4 +1,5 @@
-"""The lines of a text file in UTF-8, at most MAX_ROW_BYTES each. Every refusal names the line."""
+"""Read the lines of a text file in UTF-8, of at most MAX_ROW_BYTES each. Every error names the
+line."""
 
 import codecs
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ def check_encoding(filename: str, head: bytes) -> None:
 
 
 def text_lines(file: BinaryIO) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, from 1, and with their ends. Raises DatasetError."""
+    """Yield the lines with their numbers (from 1), line ends included. Raises DatasetError."""
     for number, raw in enumerate(iter(lambda: file.readline(MAX_ROW_BYTES + 1), b""), 1):
         if len(raw) > MAX_ROW_BYTES:
             raise DatasetError(too_large(f"line {number}"))

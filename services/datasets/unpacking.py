@@ -1,4 +1,4 @@
-"""A gzip file, read as what it holds. A few bytes may hold gigabytes: what comes is counted."""
+"""Read gzip files. A few bytes may unpack to gigabytes, so the unpacked bytes are counted."""
 
 import gzip
 import io
@@ -12,8 +12,8 @@ CHUNK = 1 << 18
 
 
 def unpacked(file: BinaryIO, filename: str, most: int) -> io.BufferedReader:
-    """The content of `file`. Reading it raises DatasetError if the file is damaged, or holds more
-    than `most` bytes."""
+    """Return a reader of the unpacked `file`. It raises DatasetError if the file is damaged, or
+    holds more than `most` bytes."""
     file.seek(0)
     return io.BufferedReader(_Unpacked(file, filename, most), CHUNK)
 
@@ -28,7 +28,7 @@ class _Unpacked(io.RawIOBase):
         return True
 
     def seekable(self) -> bool:
-        """Only as far back as its beginning."""
+        """Whether a reader may seek: here, only to the beginning."""
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""From uploaded files, or a list of prompts, to one segment.
+"""Turn uploaded files, or a list of prompts, into one segment.
 
 Nothing is visible on the data volume until every row is accepted.
 """
@@ -34,7 +34,7 @@ LEAST_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class Converted:
-    """Files whose rows have been written."""
+    """The result of a conversion: rows that are written and not published yet."""
 
     rows: int
     mapping: ColumnMapping | str
@@ -51,7 +51,7 @@ class Converted:
 
 @dataclass(frozen=True)
 class Imported(Converted):
-    """Imported files."""
+    """The result of an import: a published segment."""
 
     id: str
     """The same for the same name, rows and mapping, wherever and whenever it is imported."""
@@ -112,13 +112,13 @@ def published(root: Path, name: str, path: Path, converted: Converted) -> Import
 
 
 def most_row_bytes(size: int, quota: int | None = None) -> int:
-    """Bytes that files of this `size` may take as rows, at most `quota`."""
+    """Return the most bytes that the rows of files of this `size` may take, at most `quota`."""
     allowed = max(LEAST_BYTES, EXPANSION * size)
     return allowed if quota is None else min(allowed, max(LEAST_BYTES, quota))
 
 
 def size_of(files: Sequence[SourceFile]) -> int:
-    """Bytes of all files together."""
+    """Return the bytes of all files together."""
     return sum(source.file.seek(0, os.SEEK_END) for source in files)
 
 
@@ -139,6 +139,6 @@ def append_rows(root: Path, dataset: str, rows: Iterable[Row]) -> DatasetSegment
 
 
 def dataset_id(name: str, xxh3: str) -> str:
-    """16 hex digits from the dataset's name and the checksum of its first segment. Two datasets may
-    start with the same rows."""
+    """Return 16 hex digits from the dataset's name and the checksum of its first segment. The name
+    keeps two datasets apart that begin with the same rows."""
     return xxhash.xxh3_64_hexdigest(f"{name}\0{xxh3}".encode())

@@ -37,8 +37,8 @@ def _address(instance: str) -> str:
 
 @asynccontextmanager
 async def control(instance: str, answer: Answer) -> AsyncIterator[None]:
-    """Have `answer` answer requests to `instance`, one at a time, as long as the context lasts.
-    Requests that are unfinished when it ends are cancelled."""
+    """Answer requests to `instance` with `answer`, one at a time, while the context lasts. Its end
+    cancels unfinished requests."""
     busy = asyncio.Lock()
     requests: set[asyncio.Task[None]] = set()
 
@@ -62,7 +62,7 @@ async def control(instance: str, answer: Answer) -> AsyncIterator[None]:
 
 
 def _ours(writer: asyncio.StreamWriter) -> bool:
-    """Whether the other end runs as this user, or as root."""
+    """Whether the process at the other end runs as this user, or as root."""
     peer = writer.get_extra_info("socket").getsockopt(
         socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
     )
@@ -97,8 +97,9 @@ async def _serve(
 
 
 def ask(data: Path, request: dict[str, Any], say: Say) -> dict[str, Any]:
-    """Ask the `headrace up` that holds the folder `data`; `say` is called with its progress. Blocks
-    until it is done. Raises LaunchError if none runs there, or if it refuses or fails."""
+    """Send a request to the `headrace up` that holds the folder `data`, and wait until it is done.
+    `say` is called with its progress. Raises LaunchError if none runs there, or if it refuses or
+    fails."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         try:
             instance = json.loads((data / "up.json").read_text())["instance"]
@@ -123,7 +124,8 @@ def ask(data: Path, request: dict[str, Any], say: Say) -> dict[str, Any]:
 
 
 def _nobody_answers(data: Path) -> str:
-    """Why, and what to do. Requests are answered while everything is ready."""
+    """Explain why no `headrace up` answers, and what to do. Requests are answered while everything
+    is ready."""
     if holder := holder_of(data):
         return (
             f"{holder} on the data folder {data} is still starting, or is stopping: try again when "

@@ -66,7 +66,8 @@ def plan_cores(cores: Sequence[int], rollouts: int, ranks: int) -> CorePlan:
 
 
 def _dealt(cores: Cores, parts: int) -> tuple[Cores, ...]:
-    """`cores` in `parts` contiguous shares, as even as can be; one core each if there are fewer."""
+    """Split `cores` into `parts` contiguous shares of about equal size. If there are fewer cores
+    than parts, parts share single cores."""
     if len(cores) < parts:
         return tuple((cores[i % len(cores)],) for i in range(parts))
     return tuple(
@@ -75,8 +76,8 @@ def _dealt(cores: Cores, parts: int) -> tuple[Cores, ...]:
 
 
 def cores_here(parts: int) -> list[int]:
-    """The cores that this process may use (its affinity mask, which cgroup cpusets narrow): one
-    logical id for each physical core, as vLLM prefers it, or all ids if `parts` need more."""
+    """List the cores that this process may use (its affinity mask, which cgroup cpusets narrow). As
+    vLLM prefers, each physical core has one logical id, unless `parts` need more."""
     allowed = sorted(os.sched_getaffinity(0))
     first: dict[str, int] = {}
     for core in allowed:
@@ -86,14 +87,15 @@ def cores_here(parts: int) -> list[int]:
 
 
 def has_accelerator() -> bool:
-    """Whether an NVIDIA or AMD accelerator is there and not hidden from this process."""
+    """Whether this machine has an NVIDIA or AMD accelerator that is not hidden from this
+    process."""
     if os.environ.get("CUDA_VISIBLE_DEVICES") == "":
         return False
     return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/kfd").exists()
 
 
 def place_here(rollouts: int, ranks: int) -> CorePlan | None:
-    """The plan for this machine; None if it has an accelerator."""
+    """Return the plan for this machine, or None if it has an accelerator."""
     if has_accelerator():
         return None
     return plan_cores(cores_here(rollouts + ranks), rollouts, ranks)

@@ -92,7 +92,8 @@ class DataFolder:
         return {INSTANCE: self.instance}
 
     def _end_processes_left(self) -> None:
-        """Kill what the instance in up.json left. We hold the lock, so it has no supervisor."""
+        """Kill the processes that the instance in up.json left. This process holds the lock, so
+        that instance has no supervisor."""
         try:
             instance = str(json.loads((self.path / "up.json").read_text())["instance"])
         except FileNotFoundError:
@@ -112,8 +113,8 @@ class DataFolder:
 
 
 def _close_to_others(path: Path) -> None:
-    """Let only its user enter the folder `path`, which protects its files whatever their modes.
-    Log a warning if we may not change that."""
+    """Close the folder `path` to other users, which protects its files too. Log a warning if this
+    user may not change the folder."""
     status = path.stat()
     mode = stat.S_IMODE(status.st_mode)
     with contextlib.suppress(PermissionError):
@@ -146,7 +147,8 @@ def holder_of(path: Path) -> str | None:
 
 
 def _named_in(lock: int) -> str:
-    """A `headrace up`, whose pid is in the lock, or what the lock says instead: a Slurm job."""
+    """Describe the holder in the lock: the pid of a `headrace up`, or a Slurm job in its own
+    words."""
     holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
     named = holder and not holder.isdigit()
     return holder if named else f"a `headrace up` (pid {holder or 'unknown'})"

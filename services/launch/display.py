@@ -38,11 +38,11 @@ class Display:
 
     @property
     def on_terminal(self) -> bool:
-        """Whether people read along, and no log file."""
+        """Whether a person reads along, instead of a log file."""
         return self._console.is_terminal
 
     def begin(self, statuses: Mapping[str, Status]) -> None:
-        """Show the table, if this is a terminal."""
+        """Show the table if the output is a terminal."""
         self._statuses = dict(statuses)
         if self._console.is_terminal:
             self._live = Live(self._table(), console=self._console, refresh_per_second=8)
@@ -50,7 +50,7 @@ class Display:
                 self._live.start()
 
     def change(self, status: Status) -> None:
-        """A part has changed."""
+        """Show the new state of a part."""
         before = self._statuses.get(status.name)
         self._statuses[status.name] = status
         if self._live is not None:
@@ -60,7 +60,7 @@ class Display:
             self.say(f"{status.name:<10} ", _state(status), _details(status))
 
     def ready(self, facts: Mapping[str, str], exports: Mapping[str, str]) -> None:
-        """Everything runs: the table stays as it is, and below it comes what the user needs next.
+        """Show that everything runs: keep the table, and print below it what the user needs next.
         `exports`: variables that `headrace` needs in another terminal."""
         self.end()
         seconds = time.monotonic() - self._began
@@ -73,7 +73,7 @@ class Display:
         self.say("Ctrl-C stops everything in order; twice, at once.\n")
 
     def say(self, *line: str | Text) -> None:
-        """One line, above the table if there is one."""
+        """Print one line, above the table if there is one."""
         # EIO or EPIPE: the terminal is gone, and stopping in order matters more.
         with contextlib.suppress(OSError):
             self._console.print(Text.assemble(*line), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""A Redis that the user named: looked at before anything is started on it."""
+"""Check a Redis that the user named before anything is started on it."""
 
 import anyio
 from redis.exceptions import RedisError
@@ -15,11 +15,9 @@ LOOK_EVERY = 0.1
 
 
 async def check_external_redis(options: UpOptions, url: str) -> None:
-    """Raise LaunchError if the Redis at `url` cannot be used.
-
-    It must answer, and keep what it acknowledges unless the options waive that. If a learner is to
-    be started, the pool must be without a learner.
-    """
+    """Raise LaunchError if the Redis at `url` cannot be used. It must answer, and it must keep
+    acknowledged writes unless the options waive that. If a learner is to be started, the pool must
+    not have one."""
     settings = Settings(
         redis_url=url,
         allow_unsafe_redis=options.allow_unsafe_redis,
@@ -41,7 +39,7 @@ async def check_external_redis(options: UpOptions, url: str) -> None:
 
 
 async def _learner_lives(store: Store, pool: str) -> bool:
-    """Whether the pool's lock is being prolonged. One that a killed learner left only runs out."""
+    """Whether a learner prolongs the pool's lock. The lock of a killed learner only lapses."""
     before = await store.pools.lock_seconds(pool)
     with anyio.move_on_after(PROLONGED_WITHIN):
         while before > 0:

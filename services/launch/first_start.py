@@ -20,7 +20,7 @@ REDIS_USERS = "redis-users.conf"
 
 
 def main() -> int:
-    """Make what is missing; returns the exit code."""
+    """Make the missing secrets. Return the exit code."""
     folder, reward_folder = map(Path, sys.argv[1:])
     try:
         password, _ = kept(folder / REDIS_PASSWORD)
@@ -47,8 +47,8 @@ def kept(path: Path) -> tuple[str, bool]:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write the whole file or nothing. All users of a container may read it: Redis has its own,
-    and only those containers have the folder."""
+    """Write the whole file or nothing. All users of a container may read it, because Redis runs as
+    another user. Only the containers that need the folder have it."""
     beside = path.with_name(f".{path.name}.new")
     beside.unlink(missing_ok=True)
     beside.write_text(text)

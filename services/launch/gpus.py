@@ -40,7 +40,8 @@ class UpGPUSettings(GPUSettings):
 
     @property
     def loaded_models(self) -> int:
-        """Reward models that the reward service loads, rather than asks a server about."""
+        """Number of reward models that the reward service loads. Models with a URL are loaded
+        elsewhere."""
         return sum("://" not in model for model in self.reward_models)
 
 
@@ -85,17 +86,18 @@ class GPUPlan:
         )
 
     def learner_environment(self) -> dict[str, str]:
-        """For all ranks together: each takes the device of its own number among those shown."""
+        """Return the variables of all ranks. Each rank takes the device of its own number among
+        those shown."""
         return {} if self.shared else shown(self.learner)
 
     def reward_environment(self) -> dict[str, str]:
-        """For the reward service."""
+        """Return the variables of the reward service."""
         if self.shared or not self.reward:
             return {}
         return {"HEADRACE_REWARD_GPUS": ",".join(gpu.index for gpu in self.reward)}
 
     def rollout_environment(self, engines: int) -> dict[str, str]:
-        """For a rollout worker that is one of `engines`."""
+        """Return the variables of one of `engines` rollout workers."""
         if self.shared:
             if self.memory is not None:
                 return {}
@@ -159,7 +161,8 @@ def plan_gpus(
 
 
 def _chosen(visible: Sequence[GPU], variable: str, names: str) -> list[GPU]:
-    """Those of the `visible` GPUs that the operator names. LaunchError if none is there."""
+    """Return the `visible` GPUs that the operator names. Raises LaunchError if a named GPU is
+    missing."""
     chosen = [gpu for gpu in visible if gpu.named_in(names_in(names))]
     if names_in(names) and not chosen:
         raise LaunchError(
@@ -170,8 +173,8 @@ def _chosen(visible: Sequence[GPU], variable: str, names: str) -> list[GPU]:
 
 
 def gpus_here(environment: Mapping[str, str]) -> list[GPU]:
-    """The GPUs that a process with this environment sees; none if the installed vLLM is the build
-    for CPUs, or if no nvidia-smi can list them."""
+    """Return the GPUs that a process with this environment sees. Return none if the installed vLLM
+    is the build for CPUs, or if no nvidia-smi can list them."""
     if installed_device() == "cpu" or not has_accelerator() or shutil.which(DRIVER) is None:
         return []
     try:

@@ -1,4 +1,4 @@
-"""The options of `headrace up`, its ports, and its one error."""
+"""The options of `headrace up`, its ports, and its error."""
 
 import errno
 import socket
@@ -54,7 +54,7 @@ class UpOptions:
 
 
 def parts_named(text: str) -> frozenset[str]:
-    """`gateway, reward` as names of parts. Raises LaunchError for an unknown one."""
+    """Parse names of parts like `gateway, reward`. Raises LaunchError for an unknown name."""
     parts = frozenset(name for part in text.split(",") if (name := part.strip()))
     _require_known(parts)
     return parts
@@ -69,7 +69,8 @@ def _require_known(parts: frozenset[str]) -> None:
 
 
 def cannot_listen(host: str, port: int) -> OSError | None:
-    """Why no server could listen there now; None if one could. A port in TIME_WAIT is free."""
+    """Return the error if no server can listen on the port now, else None. A port in TIME_WAIT is
+    free."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -83,7 +84,8 @@ def cannot_listen(host: str, port: int) -> OSError | None:
 
 
 def free_ports(host: str, count: int) -> list[int]:
-    """`count` different free ports. All are held at once, so none is handed out twice."""
+    """Return `count` different free ports. All of them are bound at once, so no port comes
+    twice."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     held = [socket.socket(family, socket.SOCK_STREAM) for _ in range(count)]
     try:

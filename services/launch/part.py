@@ -1,4 +1,5 @@
-"""One process of an installation: how it is started, when it is ready, where its output goes."""
+"""One process of an installation: how it is started, when it is ready, and where its output
+goes."""
 
 import contextlib
 import os
@@ -22,7 +23,8 @@ NotReady = Callable[[], Awaitable[str | None]]
 
 
 class Loading(str):
-    """Such a reason of a part that is at work on its start. Its deadline begins anew."""
+    """The reason why a part is not ready yet although its start makes progress. The part's deadline
+    begins again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +51,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Status:
-    """A part as of now. `detail` is for people; `pid` is None while no process runs."""
+    """The current state of a part. `detail` is for people; `pid` is None while no process runs."""
 
     name: str
     state: State = "waiting"
@@ -59,20 +61,22 @@ class Status:
 
 
 class LogFile:
-    """The output of one part, over all its starts: appended to, cut before it grows without end.
+    """The output of one part over all its starts. Processes append to it, and it is cut before it
+    grows without end.
 
-    Rotation copies and truncates, since the writer keeps its descriptor. It was opened for
-    appending, so it goes on at the new end; what it wrote between copy and truncation is lost.
+    Rotation copies and truncates the file, because the writer keeps its descriptor. The descriptor
+    was opened for appending, so the writer continues at the new end. Output between copy and
+    truncation is lost.
     """
 
     def __init__(self, path: Path, limit: int = 64 << 20) -> None:
-        """`limit`: bytes after which the file moves to `<name>.1`, replacing the one before."""
+        """`limit`: above this many bytes, the content is moved to `<name>.1`."""
         self.path = path
         self.limit = limit
         self._mark = 0
 
     def open(self, argv: tuple[str, ...]) -> int:
-        """A descriptor to append to, for a process about to start; a heading line goes first."""
+        """Write a heading line. Return a descriptor to which a new process appends."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.rotate()
         descriptor = os.open(
@@ -86,13 +90,13 @@ class LogFile:
         return descriptor
 
     def tail(self, lines: int = 40) -> str:
-        """The last lines that the current process wrote, indented; at most 16 KiB of them."""
+        """Return the last lines of the current process, indented, of at most 16 KiB."""
         kept = self._lines()[-lines:]
         return "\n".join(f"    {line}" for line in kept) or "    (it wrote nothing)"
 
     def error(self) -> str:
-        """The error that the current process has written last: lines that begin with `error: `,
-        which is left out, and the indented lines below each. Empty if it wrote anything after."""
+        """Return the last error of the current process: lines that begin with `error: ` (left out
+        here), and the indented lines below each. Return '' if other lines follow the error."""
         error: list[str] = []
         for line in self._lines():
             if line.startswith("error: "):
@@ -104,7 +108,7 @@ class LogFile:
         return "\n".join(error)
 
     def _lines(self) -> list[str]:
-        """The last 16 KiB that the current process wrote, without empty lines."""
+        """Return the last 16 KiB of the current process, without empty lines."""
         try:
             size = self.path.stat().st_size
             with self.path.open("rb") as file:
@@ -115,7 +119,7 @@ class LogFile:
         return [line for line in text.splitlines() if line.strip()]
 
     def rotate(self) -> None:
-        """Move what is there to `<name>.1` if it has passed the limit."""
+        """Move the content to `<name>.1` if it exceeds the limit."""
         try:
             if self.path.stat().st_size <= self.limit:
                 return
@@ -131,8 +135,8 @@ class LogFile:
 
 
 def http_not_ready(url: str) -> NotReady:
-    """Readiness as an HTTP server tells it: 200 from `url`, else the status and body it gave. A
-    JSON body with the `status` `loading` is Loading."""
+    """Return why an HTTP server is not ready: the status and body of `url`. Return None for status
+    200. A JSON body with the `status` `loading` is Loading."""
 
     async def check() -> str | None:
         # trust_env=False: a proxy from the environment has no business between local processes.

@@ -1,4 +1,4 @@
-"""From what was asked to what is started: ports, addresses, cores, GPUs, parts' command lines."""
+"""Turn the options into the parts to start: ports, addresses, cores, GPUs and command lines."""
 
 import os
 import sys
@@ -34,7 +34,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True)
 class RolloutWorkers:
-    """How the rollout workers of an installation are started."""
+    """Makes the rollout workers of an installation, also later ones."""
 
     environment: Mapping[str, str]
     cores: CorePlan | None
@@ -48,7 +48,8 @@ class RolloutWorkers:
             self.gpus.refuse(engines)
 
     def part(self, index: int, engines: int, running: Sequence[Part] | None = None) -> Part:
-        """Worker `index` of `engines`. `running`: those that it joins; None at the start."""
+        """Return worker `index` of `engines`. `running`: the workers that it joins, or None at the
+        start."""
         cores: Cores = ()
         if self.cores is not None and running is None:
             cores = self.cores.rollouts[index]
@@ -69,7 +70,7 @@ class RolloutWorkers:
 
 @dataclass(frozen=True)
 class Plan:
-    """The parts to start. The URLs are as this machine's processes reach them."""
+    """The parts to start. The URLs are for processes of this machine."""
 
     parts: tuple[Part, ...]
     redis_url: str
@@ -80,7 +81,7 @@ class Plan:
 
 
 def configured_redis_url() -> str | None:
-    """HEADRACE_REDIS_URL, if the user set it in the environment or in .env."""
+    """Return HEADRACE_REDIS_URL if the user has set it in the environment or in .env."""
     settings = Settings()
     if "redis_url" not in settings.model_fields_set:
         return None
@@ -89,7 +90,7 @@ def configured_redis_url() -> str | None:
 
 @dataclass(frozen=True)
 class Addresses:
-    """Where the parts listen, and the URLs by which this machine's processes reach them."""
+    """The addresses on which the parts listen, and their URLs for processes of this machine."""
 
     redis: redis.Listening
     inner: str
@@ -143,8 +144,8 @@ def make_plan(
 
 
 def addresses(options: UpOptions, data: Path) -> Addresses:
-    """Those of the parts that are started here, and the settings' of the others. LaunchError for a
-    port that cannot be had."""
+    """Return the addresses of the parts that are started here, and the settings' addresses of the
+    others. Raises LaunchError for a port that is not free."""
     settings = Settings()
     reachable = LOOPBACK if options.host in ("0.0.0.0", "::", "") else options.host
     bracketed = f"[{reachable}]" if ":" in reachable else reachable
@@ -179,9 +180,9 @@ def exports(plan: Plan, data: Path, options: UpOptions) -> dict[str, str]:
 
 
 def choose_ports(options: UpOptions, inner: str = LOOPBACK) -> tuple[int, int, int]:
-    """The ports of Redis, gateway and reward service; 0 for a part not started here, or a Redis
-    without a port. `inner`: the address of Redis and reward service. LaunchError names every one
-    that cannot be had."""
+    """Choose the ports of Redis, gateway and reward service. The port is 0 for a part that is not
+    started here, and for a Redis without a port. `inner`: the address of Redis and reward service.
+    Raises LaunchError, which names every port that is not free."""
     problems: list[str] = []
     anything = iter(free_ports(LOOPBACK, 3))
     chosen: list[int] = []
@@ -231,8 +232,8 @@ def _service(name: str, command: Sequence[str], url: str, environment: Mapping[s
 
 
 def make_keys(options: UpOptions, data: Path) -> None:
-    """The keys that parts find in `data`, before any part starts: a worker that was faster than the
-    gateway would find none, and ask without one. Raises LaunchError."""
+    """Make the keys that parts find in `data`, before any part starts: a worker that starts before
+    the gateway would find no key, and send requests without one. Raises LaunchError."""
     settings = Settings(data=data)
     try:
         if options.runs("gateway"):
@@ -267,7 +268,7 @@ def _redis_part(at: redis.Listening, data: Path, url: str) -> Part:
 
 
 def _divided(options: UpOptions, data: Path, devices: Devices) -> GPUPlan | None:
-    """The GPUs, where workers may be started here: a learner by itself has all of them."""
+    """Divide the GPUs if workers may be started here. A learner by itself has all GPUs."""
     if "rollout" not in options.parts:
         return None
     settings = UpGPUSettings()
@@ -295,5 +296,5 @@ def _learner_part(
 
 
 def _unless_set(placed: dict[str, str]) -> dict[str, str]:
-    """Core placement, minus what the user has decided already."""
+    """Return the variables of the core placement without those that the user has set."""
     return {name: value for name, value in placed.items() if name not in os.environ}

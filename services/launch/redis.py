@@ -1,9 +1,10 @@
-"""The Redis of an installation without Docker: which binary, which config, when it is ready.
+"""Start the Redis of an installation without Docker: choose the binary, write its config, and tell
+when it is ready.
 
-Never weaker than what the store needs (AOF, fsync before every reply, `noeviction`), and closed to
-other users: it listens on a Unix socket in a folder that only its user can enter, and on a TCP
-port, with a password, only if it has to. Never a way to write elsewhere: the commands that turn a
-Redis into a shell (CONFIG SET, MODULE, DEBUG, REPLICAOF) are off.
+It is never weaker than the store needs (AOF, fsync before every reply, `noeviction`). It is closed
+to other users: it listens on a Unix socket in a folder that only its user can enter, and on a TCP
+port, with a password, only if it has to. The commands that turn a Redis into a shell (CONFIG SET,
+MODULE, DEBUG, REPLICAOF) are off.
 """
 
 import hashlib
@@ -53,7 +54,7 @@ FORBIDDEN = "-config +config|get -module -debug -replicaof -slaveof -acl"
 
 
 def parse_version(text: str) -> tuple[str, Version] | None:
-    """ "Redis" or "Valkey", and its version, from what `redis-server --version` prints."""
+    """Parse the output of `redis-server --version`: "Redis" or "Valkey", and the version."""
     match = re.search(r"\b(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", text)
     return (match[1], (int(match[2]), int(match[3]), int(match[4]))) if match else None
 
@@ -75,9 +76,9 @@ def servers_here() -> list[Path]:
 
 
 def find_server(candidates: Sequence[Path]) -> Path:
-    """The first of `candidates` that is Redis 6.2 or later, without known flaws if there is one.
+    """Return the first of `candidates` that is Redis 6.2 or later, preferably without known flaws.
 
-    Raises LaunchError with what was found and what to install.
+    Raises LaunchError with the servers that were tried, and what to install.
     """
     seen, flawed = [], []
     for candidate in candidates:
@@ -116,7 +117,7 @@ def _version_of(binary: Path) -> tuple[str, Version] | None:
 
 @dataclass(frozen=True)
 class Listening:
-    """Where the Redis of one data folder listens."""
+    """The addresses on which the Redis of one data folder listens."""
 
     folder: Path
     """With its files."""
@@ -128,7 +129,7 @@ class Listening:
     """Needed with a port."""
 
     def url(self, host: str) -> str:
-        """For processes of this machine, which reach the port at `host`."""
+        """Return the URL for processes of this machine, which reach the port at `host`."""
         login = f":{self.password}@" if self.password else ""
         if self.socket is not None:
             return f"unix://{login}{quote(str(self.socket))}"
@@ -136,7 +137,7 @@ class Listening:
 
 
 def socket_in(folder: Path) -> Path | None:
-    """A Unix socket's place in `folder`, which is closed to other users. None if there can be none:
+    """Return the path of a Unix socket in `folder`, which is closed to other users. Return None if
     the path is too long for the kernel, or the file system has no sockets."""
     close(folder)
     path = folder / SOCKET
@@ -151,23 +152,24 @@ def socket_in(folder: Path) -> Path | None:
 
 
 def close(folder: Path) -> None:
-    """Make `folder` one that only its user can enter. Raises OSError."""
+    """Close `folder` to all other users. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
 
 
 def user(password: str) -> str:
-    """The one user, in Redis' words: by the hash of the password, or without one."""
+    """Return the config line of the only user: with the hash of the password, or without a
+    password."""
     digest = hashlib.sha256(password.encode()).hexdigest()
     return f"user default on {f'#{digest}' if password else 'nopass'} ~* &* +@all {FORBIDDEN}\n"
 
 
 def config(at: Listening) -> str:
-    """The text of a redis.conf for one installation.
+    """Return the redis.conf of one installation.
 
-    RDB snapshots are off: with the AOF, they would fork a large process for nothing. The title
-    stays as started, since `set-proc-title` overwrites the environment that `runtime.process` looks
-    for.
+    RDB snapshots are off: besides the AOF, they would fork a large process for nothing. The process
+    title stays unchanged, because `set-proc-title` overwrites the environment that
+    `runtime.process` looks for.
     """
     return f"""\
 {f"bind {at.host}" if at.port else ""}
@@ -194,7 +196,7 @@ def _quoted(path: Path) -> str:
 
 
 def write_config(at: Listening) -> Path:
-    """Write redis.conf into the folder, closed to other users as its folder is; return its path."""
+    """Write redis.conf into the folder, both closed to other users. Return its path."""
     close(at.folder)
     path = at.folder / "redis.conf"
     temporary = at.folder / "redis.conf.new"
@@ -205,8 +207,8 @@ def write_config(at: Listening) -> Path:
 
 
 def disk_full(data: Path, needed: int = REDIS_RESERVE) -> str | None:
-    """Why Redis would end at once: it cannot append to its file. None if the volume of the folder
-    `data` is there, and has `needed` free bytes."""
+    """Return why Redis would end at once: it cannot append to its file. Return None if the volume
+    of the folder `data` is mounted and has `needed` free bytes."""
     try:
         if shutil.disk_usage(data).free >= needed:
             return None
@@ -216,8 +218,8 @@ def disk_full(data: Path, needed: int = REDIS_RESERVE) -> str | None:
 
 
 def unreadable(text: str) -> bool:
-    """Whether Redis has ended because it cannot read its files, by its log. Files that a newer
-    server has written are not damaged."""
+    """Whether Redis ended because it cannot read its files, by `text`, its log. Files that a newer
+    server wrote are not damaged."""
     return NEWER not in text and any(words in text for words in UNREADABLE)
 
 
@@ -254,7 +256,7 @@ def explained(data: Path) -> Iterator[None]:
 
 
 async def not_ready(url: str) -> str | None:
-    """Why the Redis at `url` cannot serve yet; None once it can."""
+    """Return why the Redis at `url` cannot serve yet, or None if it can."""
     client = redis.asyncio.Redis.from_url(url, socket_timeout=2, socket_connect_timeout=2)
     try:
         await client.ping()

@@ -1,8 +1,8 @@
-"""More or fewer rollout workers of a running installation.
+"""Add or remove rollout workers of a running installation.
 
-The worker that joined last leaves first: on SIGTERM it releases its leases. A joining worker counts
-as there when its vLLM serves the newest weights of the pool's active run. Without an active run, it
-counts when it has been heard of. Nothing else is restarted or moved.
+The worker that joined last leaves first: on SIGTERM it releases its leases. A new worker has joined
+when its vLLM serves the newest weights of the pool's active run. Without an active run, it has
+joined when its heartbeat arrives. No other process is restarted or moved.
 """
 
 import asyncio
@@ -34,7 +34,8 @@ HEARD_WITHIN = 60.0
 
 
 def number_of_workers(request: dict[str, Any], plan: Plan) -> int:
-    """How many workers `request` asks for. Raises LaunchError if it cannot be granted."""
+    """Return the number of workers that `request` asks for. Raises LaunchError if it cannot be
+    granted."""
     wanted = request.get("scale", {}).get("rollout")
     if not isinstance(wanted, int) or isinstance(wanted, bool) or not 0 <= wanted <= MOST:
         raise LaunchError(
@@ -66,7 +67,7 @@ def require_memory(joining: int, workers: Mapping[str, int], free: int) -> None:
 
 
 def shared_cores(part: Part, running: Sequence[Part]) -> str:
-    """A warning if the worker `part` computes on cores that others have; else empty."""
+    """Return a warning if the worker `part` computes on cores that other workers have, else ''."""
     others = [other.name for other in running if set(other.cores) & set(part.cores)]
     if not others:
         return ""
@@ -87,7 +88,7 @@ class Scaling:
         self._supervisor = supervisor
 
     async def answer(self, request: dict[str, Any], say: Say) -> dict[str, Any]:
-        """Carry out {"scale": {"rollout": N}}; returns once the workers have joined or left."""
+        """Carry out {"scale": {"rollout": N}}. Returns when the workers have joined or left."""
         wanted = number_of_workers(request, self._plan)
         # A worker that joined and was given up later no longer counts.
         for name in self._supervisor.failures.keys() & self._supervisor.parts.keys():
@@ -153,7 +154,7 @@ class Scaling:
             await store.close()
 
     async def _sampled(self, store: Store) -> RunRecord | None:
-        """The pool's active run, once there are weights to serve."""
+        """Return the pool's active run if it has weights to serve."""
         run = await store.runs.active(self._options.pool)
         if run is None or run.damage or run.kind != "rl" or run.state.ending:
             return None
@@ -175,7 +176,8 @@ class Scaling:
 
 
 def patience(run: RunRecord | None, starts_in_turn: int) -> float:
-    """Seconds that workers may take to join, if the last waits for the others' starts."""
+    """Return the seconds that workers may take to join if the last one waits for all others to
+    start."""
     if run is None:
         return HEARD_WITHIN
     startup = float(run.config["rollout"]["vllm"]["startup_seconds"])

@@ -45,9 +45,9 @@ async def live(
     ready: Callable[[Running], None],
     watch: Callable[[Status], None],
 ) -> None:
-    """One installation from start to end, which `stop` brings about. `prepared` is called before
-    anything is started, `ready` when everything is. Raises LaunchError if something could not be
-    started or was given up, when all else has ended."""
+    """Run one installation until `stop` ends it. `prepared` is called before anything is started,
+    `ready` when everything is ready. Raises LaunchError if a part does not start or was given up,
+    after all other parts have ended."""
     with DataFolder(options.data) as folder:
         if options.redis_url is not None:
             await check_external_redis(options, options.redis_url)
@@ -84,7 +84,8 @@ async def live(
 
 
 async def _unless(stopped: asyncio.Future[Any], work: Coroutine[Any, Any, None]) -> bool:
-    """Whether `work` was done before `stopped`; else it is cancelled. Raises what it raises."""
+    """Wait for `work` or `stopped`. Return whether `work` ended first; if not, it is cancelled.
+    Raises the error of `work`."""
     doing = asyncio.ensure_future(work)
     await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if doing.done():
@@ -97,8 +98,8 @@ async def _unless(stopped: asyncio.Future[Any], work: Coroutine[Any, Any, None])
 
 @contextmanager
 def redis_of(data: Path) -> Iterator[str]:
-    """The URL of a data folder's Redis: that of the `headrace up` which holds the folder, else one
-    that runs as long as the context lasts. Raises LaunchError."""
+    """Yield the URL of a data folder's Redis: the Redis of the `headrace up` that holds the folder,
+    else a Redis that runs while the context lasts. Raises LaunchError."""
     if holder_of(data) is not None:
         yield str(ask(data, {"redis": True}, lambda text: None)["redis"])
         return
@@ -145,7 +146,7 @@ class Stack:
 
     @property
     def api_key(self) -> str:
-        """The key that the gateway asks for."""
+        """The first key of the gateway."""
         return first_key(Settings(data=self.data))
 
     @property
@@ -162,24 +163,25 @@ class Stack:
 
     @property
     def processes(self) -> dict[str, int]:
-        """The pid of each part that runs now (its descendants not counted)."""
+        """The pid of each running part, without its descendants."""
         return self._running.supervisor.pids if self._running is not None else {}
 
     @property
     def marker(self) -> dict[str, str]:
-        """The environment that all processes of this stack carry; for `process.marked`."""
+        """The environment by which `process.marked` finds all processes of this stack."""
         return self._running.folder.marker if self._running is not None else {}
 
     def status(self, part: str) -> Status:
-        """The part as of now: state, pid, restarts."""
+        """Return the current state, pid and restarts of the part."""
         return self._started().supervisor.status[part]
 
     def log(self, part: str) -> Path:
-        """Where the part's output goes."""
+        """Return the path of the part's log."""
         return self.data / "logs" / f"{part}.log"
 
     def check(self) -> None:
-        """Raise LaunchError if a part was given up, or whatever else ended the stack."""
+        """Raise LaunchError if a part was given up, or if the stack has ended with another
+        error."""
         if self._running is not None and (failure := self._running.supervisor.failure):
             with explained(self.data):
                 raise LaunchError(failure)

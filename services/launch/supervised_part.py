@@ -1,4 +1,4 @@
-"""One part of an installation: started again when it dies, ended when told to."""
+"""Starts one part of an installation, starts it again when it dies, and ends it on request."""
 
 import asyncio
 import contextlib
@@ -26,12 +26,12 @@ HELD_BACK_EVERY = 1.0
 
 
 def pause_before_restart(deaths: int) -> float:
-    """Seconds to wait after `deaths` (at least 1) in a row: 0.5, 1, 2, … up to 30."""
+    """Return the seconds to wait after `deaths` (at least 1) in a row: 0.5, 1, 2, … up to 30."""
     return float(min(FIRST_PAUSE * 2 ** (deaths - 1), LONGEST_PAUSE))
 
 
 def how_it_ended(code: int) -> str:
-    """An exit status in words."""
+    """Describe an exit status in words."""
     if code < 0:
         return f"was killed by {signal.Signals(-code).name}"
     return f"exited with code {code}"
@@ -39,7 +39,7 @@ def how_it_ended(code: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """The same for all parts of one installation."""
+    """The rules that all parts of one installation share."""
 
     marker: Mapping[str, str]
     """The environment that names this instance."""
@@ -68,7 +68,7 @@ class SupervisedPart:
         self.status = Status(part.name)
         self.ready = asyncio.Event()
         self.leaving = asyncio.Event()
-        """Set: whatever ends is not started again."""
+        """Set when the part is to end: its process is not started again."""
         self.file = file
         self.task: asyncio.Task[str | None] | None = None
         """Keeps the part running. Its result is the reason why the part was given up, or None."""
@@ -79,7 +79,7 @@ class SupervisedPart:
 
     @property
     def pid(self) -> int | None:
-        """The id of the process that runs now."""
+        """The id of the running process, or None."""
         process = self._process
         return process.pid if process is not None and process.returncode is None else None
 
@@ -89,7 +89,8 @@ class SupervisedPart:
         return self.task
 
     async def end(self) -> None:
-        """SIGTERM, SIGKILL after the grace period. `leaving` has been set."""
+        """End the process with SIGTERM, and with SIGKILL after the grace period. `leaving` must be
+        set."""
         if self.task is None:
             return
         failed = self.status.state == "failed"
@@ -122,8 +123,9 @@ class SupervisedPart:
         return None
 
     async def _restart_until_told_to_leave(self) -> None:
-        """Raises GivenUp for a part that was never ready: at once if it exits for its settings,
-        which are the same at the next start, else after some tries."""
+        """Run the part again and again until it is to leave. Raises GivenUp for a part that was
+        never ready: at once if its settings are wrong, since the next start would end alike, else
+        after some tries."""
         clock = asyncio.get_running_loop().time
         deaths = 0
         while not self.leaving.is_set():
@@ -157,7 +159,7 @@ class SupervisedPart:
             await _at_most(pause, self.leaving.wait())
 
     async def _run(self) -> int:
-        """One process from its start to its end; its exit status. Raises FailedStart."""
+        """Run one process from start to end. Return its exit status. Raises FailedStart."""
         try:
             self._process = process = await self._spawn()
         except OSError as error:

@@ -23,7 +23,7 @@ ROTATE_EVERY = 30.0
 
 
 class Supervisor:
-    """The process tree of one `headrace up`. Used from one event loop, once."""
+    """Starts, watches and ends the parts of one `headrace up`. Used once, from one event loop."""
 
     def __init__(
         self,
@@ -43,22 +43,23 @@ class Supervisor:
 
     @property
     def parts(self) -> dict[str, Part]:
-        """The parts that are to run, by name."""
+        """The parts that should run, by name."""
         return {name: supervised.part for name, supervised in self._parts.items()}
 
     @property
     def status(self) -> dict[str, Status]:
-        """Each part as of now."""
+        """The current state of each part."""
         return {name: supervised.status for name, supervised in self._parts.items()}
 
     @property
     def pids(self) -> dict[str, int]:
-        """The processes started here that run now, by part."""
+        """The ids of the running processes, by part."""
         pids = ((name, supervised.pid) for name, supervised in self._parts.items())
         return {name: pid for name, pid in pids if pid is not None}
 
     async def start(self) -> None:
-        """Start all parts, stage 0 first; return when all are ready. LaunchError if one fails."""
+        """Start all parts, stage 0 first. Return when all are ready. Raises LaunchError if one
+        fails."""
         self._rotation = asyncio.create_task(self._rotate())
         parts = list(self._parts.values())
         first = [supervised for supervised in parts if supervised.part.stage == 0]
@@ -69,9 +70,8 @@ class Supervisor:
             await self._until_ready(stage)
 
     def add(self, part: Part) -> None:
-        """Start one more part, of the last stage, and keep it running; returns at once. If it has
-        to be given up, the others go on, and `failures` says why. Raises LaunchError while
-        everything is being stopped."""
+        """Start one more part of the last stage. Returns at once. If the part has to be given up,
+        the others go on, and `failures` has the reason. Raises LaunchError during the stop."""
         if self._stopping:
             raise LaunchError("everything is being stopped: nothing new is started")
         self._added.add(part.name)
@@ -80,7 +80,7 @@ class Supervisor:
         self._begin(self._parts[part.name])
 
     async def remove(self, name: str) -> None:
-        """End one part for good: SIGTERM, SIGKILL after the grace period."""
+        """End one part for good, with SIGTERM, and with SIGKILL after the grace period."""
         part = self._parts[name]
         part.leaving.set()
         await part.end()
@@ -88,16 +88,17 @@ class Supervisor:
 
     @property
     def failure(self) -> str | None:
-        """The part that was given up, and why; None if no part was."""
+        """The name of the part that was given up and the reason, or None."""
         done = self._failure.done() and self._failure.exception() is None
         return self._failure.result() if done else None
 
     async def failed(self) -> None:
-        """Wait until a part has been given up; raise LaunchError with which and why."""
+        """Wait until a part is given up. Raise LaunchError with its name and the reason."""
         raise LaunchError(await asyncio.shield(self._failure))
 
     async def stop(self) -> None:
-        """End everything: workers first, Redis last; SIGTERM, SIGKILL after the grace period."""
+        """End all parts, workers first and Redis last: with SIGTERM, and with SIGKILL after the
+        grace period."""
         self._stop_restarting()
         parts = list(self._parts.values())
         for stage in sorted({supervised.part.stage for supervised in parts}, reverse=True):
@@ -108,7 +109,7 @@ class Supervisor:
         await self.kill()
 
     async def kill(self) -> None:
-        """SIGKILL to everything of this instance, at once, and start nothing again."""
+        """Send SIGKILL to all processes of this instance at once, and start nothing again."""
         self._stop_restarting()
         _, alive = await asyncio.to_thread(kill_marked, self._rules.marker)
         if alive:

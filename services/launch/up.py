@@ -1,4 +1,4 @@
-"""`headrace up`: an installation with a display, until a signal ends it."""
+"""Runs `headrace up`: an installation with a display, until a signal ends it."""
 
 import asyncio
 import signal
@@ -69,8 +69,8 @@ def _handle_signals(on_signal: Callable[[str], None]) -> None:
 
 
 def _page(plan: Plan, folder: DataFolder, on_terminal: bool) -> dict[str, str]:
-    """A link that logs in. The page's address if Redis has gone away again meanwhile, or if the
-    output is a file: others may read a log, and use the link first."""
+    """Return a link that logs in. Return the page's address if Redis has gone away again, or if the
+    output is a file: another reader of a log could use the link first."""
     url = plan.gateway_url
     if not on_terminal:
         return {"page": f"{url} (`headrace keys link` prints a link that logs in)"}
