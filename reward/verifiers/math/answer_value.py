@@ -18,7 +18,8 @@ from reward.verifiers.math.units import UNIT_NAMES
 # except Greek, are words too.
 PROSE = re.compile(
     r"(?<![\\A-Za-z])(?:[A-Za-z]{3,}|"
-    r"(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)(?![A-Za-z]))"
+    r"(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)(?![A-Za-z])"
+    r"|(?<=\s)(?:al|de|di|du|el|en|er|es|et|il|je|la|le|se|un|zu)(?=\s))"
     r"(?:'[a-z]{1,2}(?![A-Za-z]))?"
     # A single letter of an alphabet that stands at a number is a symbol.
     r"|(?!(?:(?<=\d)[\u0080-\u08ff]|(?:(?<=\d)|(?<=\d ))(?:е|пи))(?![^\W\d_]))"
@@ -81,7 +82,7 @@ _COMPOUND = re.compile(
 )
 _EXCLAIMED = re.compile(r"[\d.,]+!")
 _SHARE = re.compile(
-    r"\W*(\d+)\s+(?:out\s+of\s+(?:every\s+)?(\d+)\b[^\d=]*|in\s+(\d+)(?:\s+(?:chances?|odds))?\W*)",
+    r"(?:^\W*|\s)(\d+)\s+(?:out\s+of\s+(?:every\s+)?(\d+)\b[^\d=]*|in\s+(\d+)(?:\s+(?:chances?|odds))?\W*)$",
     re.IGNORECASE,
 )
 _RESTATED = re.compile(
@@ -151,7 +152,7 @@ def other_readings(text: str) -> list[str]:
     text = _TEXT.sub(r" \1 ", text)
     if _EXCLAIMED.fullmatch(text):
         return [text.rstrip("!")]
-    share = _SHARE.fullmatch(words_as_digits(text))
+    share = _SHARE.search(words_as_digits(text))
     if share:
         return [f"{share[1]}/{share[2] or share[3]}"]
     return text.split("=") if _RESTATED.match(text) else []
@@ -276,6 +277,8 @@ def endings(text: str) -> Iterator[str]:
     """Return the pieces of `text`, which marks no answer, that may be its value: the last formula
     or number, in its longest form first."""
     line = text.rstrip().rpartition("\n")[2].strip()
+    if len(line) <= MOST and (share := _SHARE.search(line)):
+        yield share[1]
     remark = _LAST_REMARK.search(line) if len(line) <= MOST else None
     if remark:
         # `The total is 6 (2 dogs and 4 cats).`

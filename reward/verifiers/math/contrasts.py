@@ -36,6 +36,11 @@ _NOT_LAST = re.compile(
     r"|,\s{0,3}(?:(?:no|pas|nicht|não|non|не)\s+|不是\s*)(?=\W{0,3}[\dA-Z]\b)",
     re.IGNORECASE,
 )
+_JOINT = re.compile(
+    r"(?<=[\d)}\]%$])(?: (?:(?P<or>oder|или|ou|lub|veya|hoặc|atau)|und|et|y|и|và) "
+    r"| ?(?:\\text ?\{)? ?(?:(?P<han_or>或者?|または|또는|혹은)|和|与|および|그리고) ?\}?)"
+    r"(?=(?:[A-Za-z] ?[=<>] ?)?[-+($\\]{0,3}[\d\\])",
+)
 # "Not" of other languages, before a value.
 FOREIGN_NOT = (
     r"\b(?:не|nicht|n'est pas|pas|no es|não|non è|nie|niet|inte|ikke)\b|不(?:是|为|等|选|選)"
@@ -49,11 +54,21 @@ _BOUND = (
     r"|(?:min(?:imum)?|max(?:imum)?)(?: of|(?=\.?\s*(?:\d|$)))"
     r"|under|(?<!\d )over|below|above|beyond|between"
 )
+# The same in other languages. 至少 and 最多 are no bounds: they answer "how many at least?".
+_FOREIGN_BOUND = (
+    r"\b(?:al menos|por lo menos|como (?:mínimo|máximo)|a lo sumo|(?:más|menos|mais|plus|moins) de"
+    r"|(?:mayor|menor|maior) (?:que|a)|au (?:moins|plus)|mindestens|höchstens|(?:mehr|weniger) als"
+    r"|pelo menos|no (?:mínimo|máximo)|almeno|al massimo|(?:più|meno) di|minstens|hoogstens"
+    r"|(?:meer|minder) dan|co najmniej|co najwyżej|(?:więcej|mniej) niż|ít nhất|nhiều nhất|en az"
+    r"|en fazla|(?:не )?(?:больше|меньше|более|менее))\b"
+    r"|(?:不?(?:大于|小于|超过|多于|少于|到)|不足|低于|高于)"
+)
+_FOREIGN_BOUND_AFTER = r".{0,3}(?:以上|以下|以内|未満|이상|이하|미만|초과)"
 # Words between a mark and the value that take the value back.
 TAKEN_BACK = re.compile(
     r"n't\b|\b(?:not|never|no longer|neither|nor|rather than|instead of|other than|unlike|except|"
     rf"{_BOUND}|half|twice|thrice|double|triple|third|quarter|percent of|"
-    rf"anything but)\b|{FOREIGN_NOT}",
+    rf"anything but)\b|{FOREIGN_NOT}|{_FOREIGN_BOUND}",
     re.IGNORECASE,
 )
 # Words after a value that take the value back.
@@ -69,7 +84,7 @@ BOUNDED = re.compile(
     rf"\W*(?:(?:an?|no|not)\s+)?(?:{_BOUND})\b\W*\d|[^\w\n]*\d[\d,./]*(?<!,)%?(?:\s+[A-Za-z]+)?"
     rf"(?:\s+(?:or|and)\s+(?:{_COMPARED}|above|below|over|under|up)\b"
     r"|\s+at\s+(?:the\s+)?(?:least|most)\b|\+\s*(?:$|[A-Za-z]{3})"
-    rf"|{_DENIED_AFTER})",
+    rf"|{_DENIED_AFTER}|{_FOREIGN_BOUND_AFTER})|\W*(?:{_FOREIGN_BOUND})\W*\d",
     re.IGNORECASE,
 )
 # `between 5 and 7, so 6`.
@@ -142,12 +157,18 @@ _DENIED = re.compile(
 )
 
 
+def plain_joints(text: str) -> str:
+    """Return `text` with "and" and "or" between values in English."""
+    return _JOINT.sub(lambda match: " or " if match["or"] or match["han_or"] else " and ", text)
+
+
 def plain_contrasts(text: str) -> str:
-    """Return `text` with its contrasts in English."""
+    """Return `text` with its contrasts, and "and" and "or" between values, in English."""
     text = _NOT_LAST.sub(", not ", text)
     if not text.isascii():
         text = _AFTER.sub(r" is not \1 but ", text)
-    return _BEFORE.sub(lambda match: f" is not {match[match.lastindex or 0]} but ", text)
+    text = _BEFORE.sub(lambda match: f" is not {match[match.lastindex or 0]} but ", text)
+    return plain_joints(text)
 
 
 def is_denied(text: str, start: int, end: int) -> bool:

@@ -43,7 +43,7 @@ _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 # "The answer is" in the languages that most models speak, including languages without spaces.
 _NOUNS = (
     "answers?|respuesta|réponse|antwort|risposta|resposta|antwoord|odpowiedź|odpověď|svar|svaret|cevap"
-    "|yanıt|jawaban|jawabannya|đáp.án|đáp.số|ответ|відповідь|απάντηση|الجواب|الإجابة|התשובה|پاسخ|उत्तर"
+    "|yanıt|jawaban|jawabannya|đáp.án|đáp.số|câu.trả.lời|ответ|відповідь|απάντηση|الجواب|الإجابة|התשובה|پاسخ|उत्तर"
 )
 _VERBS = (
     "is|are|was|were|er|es|est|ist|lautet|è|é|este|to|brzmi|je|är|adalah|là|это|равен|равна|είναι"

@@ -88,7 +88,13 @@ _SPACE = re.compile(r"(?<!\\)\\ |[~\n\t]")
 _DELIMITERS = re.compile(r"\\[()\[\]](?![a-zA-Z0-9]*\\\\)|(?<!\\)\$|\\\$")
 # Separators in words count too: `x = 1 or x = 2`, `1 \text{ and } 2`.
 _AND_OR = re.compile(
-    r"\s*,?\s*(?:\\text\s*\{\s*,?\s*(?:and|or)\s*,?\s*\}|(?<![\\A-Za-z{])(?:and|or)(?![A-Za-z}]))\s*,?\s*"
+    r"\s*,?\s*(?:\\text\s*\{\s*(?:,|,?\s*(?:and|or)\s*,?)\s*\}"
+    r"|(?<![\\A-Za-z{])(?:and|or)(?![A-Za-z}]))\s*,?\s*"
+)
+# `{x | 1 < x < 2}` is what its condition says.
+_SET_OF_ALL = re.compile(
+    r"\s*\\?\{\s*([a-z])\s*(?:\\in\s*\\mathbb\s*\{?\s*R\s*\}?\s*)?(?:\\?\||:|\\mid(?![a-z]))"
+    r"(?=[^|:]*\1)(.*(?:[<>]|\\(?:[lg](?:eq?|t)|neq?)(?![a-z])).*?)\\?\}[\s.]*"
 )
 _UNION = re.compile(
     r"(?<=[)\]])\s*,?\s*(?:\\text\s*\{\s*)?(?:\b(?:or|union)\b|\bU\b|(?P<both>\band\b))\s*\}?\s*(?=[(\[])"
@@ -171,6 +177,8 @@ def readings(text: str) -> list[str]:
         if not before.strip() or _NAME.fullmatch(before):
             before = f"{before}={after}" if before.strip() else after
         text = before
+    if set_of_all := _SET_OF_ALL.fullmatch(text):
+        text = set_of_all[2]
     text = _SCALE.sub(lambda match: rf" \cdot {SCALES[match[1].lower()]} ", text)
     if text.lstrip().startswith("]") or text.rstrip().endswith("["):
         text = _OUTWARD.sub(_inward, text)

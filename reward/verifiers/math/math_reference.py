@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from reward.verifiers.base import BadReferenceError, shown
 from reward.verifiers.math.answer_value import COMMAND, beginnings, is_bound, is_compound
+from reward.verifiers.math.contrasts import plain_joints
 from reward.verifiers.math.final_answer import find_answer
 from reward.verifiers.math.math_text import (
     SIZES,
@@ -54,7 +55,7 @@ def read_reference(text: str) -> Reference:
     Raises BadReferenceError, naming the value, if there is nothing to compare with."""
     from reward.verifiers.math.math_expressions import read_expressions
 
-    text = plain_signs(answer_of(text) or "")
+    text = plain_joints(plain_signs(answer_of(text) or ""))
     final = find_answer(text)
     answer = unwrapped(single_backslashes(final.text if final else text))
     number = read_number(answer)

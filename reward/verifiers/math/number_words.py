@@ -65,11 +65,16 @@ _HAN_VALUES = {sign: value for value, sign in enumerate("零一二三四五六�
 }
 _HAN_SCALES = {"十": 10, "百": 100, "千": 10**3, "万": 10**4, "萬": 10**4, "亿": 10**8, "億": 10**8}
 # The numeral must be the whole text, but for a measure word: many other words begin with a numeral.
+_HAN_NUMERAL = f"[{''.join([*_HAN_VALUES, *_HAN_SCALES])}]{{1,20}}"
+_HAN_END = r"(?=です|である|\W*$)"
 _HAN = re.compile(
-    rf"^[{''.join([*_HAN_VALUES, *_HAN_SCALES])}]{{1,20}}"
-    r"(?=(?:[个個只隻本元块塊天年人岁歳歲次条張张つ]|です)?\W*$)"
+    rf"^([负負]?)(百分之)?({_HAN_NUMERAL})(?:点([{''.join(_HAN_VALUES)}]{{1,20}}))?"
+    r"(?=(?:[个個只隻本元块塊天年人岁歳歲次条張张つ名位页頁円度倍枚匹台杯间間种種棵朵头辆件套瓶颗米克升秒]"
+    r"|小[时時]|分[钟鐘間]|公[里斤顷]|[千厘毫]米|千克|(?:平方|立方)[厘分]?米|時間|通り)?"
+    rf"{_HAN_END})"
 )
-_HAN_FRACTION = re.compile(r"^(\w{1,10})分之(\w{1,10})(?=\W*$)")
+_HAN_FRACTION = re.compile(rf"^(\d+|{_HAN_NUMERAL})分之?の?(\d+|{_HAN_NUMERAL}){_HAN_END}")
+_HAN_HALF = re.compile(rf"^({_HAN_NUMERAL})[个個]半|^一?半{_HAN_END}")
 _DOZEN = re.compile(r"\b(half\s+)?an?\s+dozen\b", re.IGNORECASE)
 _HALF_SCALE = re.compile(rf"\bhalf\s+an?\s+(?={'|'.join(_SCALES)})", re.IGNORECASE)
 # `1 hundred and 5`.
@@ -85,10 +90,8 @@ _SCALED = re.compile(
 def words_as_digits(text: str) -> str:
     """Return `text` with digits for its number words."""
     text = _RUN.sub(_digits, _HALF_SCALE.sub("0.5 ", text))
-    text = _HAN.sub(_han_digits, text)
-    if parts := _HAN_FRACTION.match(text):
-        bottom, top = (_HAN.sub(_han_digits, part) for part in parts.groups())
-        text = f"{top}/{bottom}"
+    text = _HAN_HALF.sub(lambda match: f"{_han_value(match[1] or '零')}.5", text)
+    text = _HAN_FRACTION.sub(_han_fraction, _HAN.sub(_han_number, text))
     text = _HALF.sub("1/2", text)
     text = _DOZEN.sub(lambda match: "6" if match[1] else "12", text)
     text = _HUNDREDS.sub(lambda match: str(int(match[1]) * 100 + int(match[2])), text)
@@ -106,9 +109,20 @@ def _scaled(match: re.Match[str]) -> str:
     return f"{value.normalize():f}"
 
 
-def _han_digits(match: re.Match[str]) -> str:
+def _han_number(match: re.Match[str]) -> str:
+    decimals = "".join(str(_HAN_VALUES[sign]) for sign in match[4] or "")
+    number = f"{_han_value(match[3])}.{decimals}" if decimals else f"{_han_value(match[3])}"
+    return ("-" if match[1] else "") + number + ("%" if match[2] else "")
+
+
+def _han_fraction(match: re.Match[str]) -> str:
+    bottom, top = (int(part) if part.isdigit() else _han_value(part) for part in match.groups())
+    return f"{top}/{bottom}"
+
+
+def _han_value(numeral: str) -> int:
     total = section = current = 0
-    for sign in match[0]:
+    for sign in numeral:
         scale = _HAN_SCALES.get(sign)
         if scale is None:
             current = current * 10 + _HAN_VALUES[sign]
@@ -118,7 +132,7 @@ def _han_digits(match: re.Match[str]) -> str:
         else:
             total += (section + current) * scale
             section = current = 0
-    return str(total + section + current)
+    return total + section + current
 
 
 def _digits(match: re.Match[str]) -> str:

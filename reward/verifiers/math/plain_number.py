@@ -94,6 +94,7 @@ PUNCTUATION = re.compile(r"(?<![.,;])\s*[.,;]$")
 _TEXT = re.compile(r"\\(?:text|mbox)(?:bf|it|rm)?\{([^{}]*)\}\.?")
 # A thin space stands before a unit: `300\\,K`. `300K` may be 300,000.
 _THIN_UNIT = re.compile(r"(?<=[\d}])\s*\\[,; ]\s*([KN])(?=\$?$)")
+_QUOTIENT_SIGN = re.compile(r"(?<=[A-Za-z]) / (?=[A-Za-z])")
 _NO_SPACE = re.compile(r"\\!\s*")
 _SPACE = re.compile(r"(?:(?:\\[,;: ]|~)\s*)+")
 _MEASURE = re.compile(r"(?:[kMGm]\s*\}?\s*)?\\Omega|\\[A-Za-z]+\s*|[{}^\d-]+")
@@ -218,7 +219,7 @@ def unwrapped(text: str) -> str:
 
 
 def _tidy(text: str) -> str:
-    text = with_powers(plain_signs(text))
+    text = _QUOTIENT_SIGN.sub("/", with_powers(plain_signs(text)))
     if "\\" in text or "{" in text or "~" in text:
         text = _THIN_UNIT.sub(r"\\text{\1}", text)
         text = _NO_SPACE.sub("", text.replace("{,}", ",").replace("\\$", "$"))

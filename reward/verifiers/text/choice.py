@@ -35,7 +35,9 @@ from reward.verifiers.math.signs import plain_signs
 from services.contracts.scores import ScoreStatus
 
 _NAMES = (
-    "option|choice|answer|letter|opción|opcion|opção|вариант|उत्तर|选项|選項|选择|選擇|選択肢|选|選"
+    "option|choice|answer|letter|opción|opcion|opção|alternativa|вариант|ответ|respuesta|réponse"
+    "|antwort|resposta|risposta|odpowiedź|cevap|jawaban|đáp án|chọn|उत्तर|选项|選項|选择|選擇"
+    "|選択肢|选|選|答案|只有|正しいのは"
 )
 _INTRODUCTION = re.compile(
     r"(?:(?:but|is|rather|so|thus|hence|therefore|it(?:'s|\s+is|\s+must\s+be)|must\s+be|es|а|definitely"
@@ -51,13 +53,22 @@ _BLANKS = re.compile(r"[ \t]+")
 _BRACES = re.compile(r"[{}$`\"]|''")
 # "I" is a pronoun.
 _CHOICE = r"(?:(?i:option|choice|answer) )?\(?(?!I )[A-Z]\)?(?![A-Za-z'])"
-_CHOICES = rf"{_CHOICE}(?:(?: ?[,/] ?|,? (?:and|or|nor) )(?:(?:and|or|nor) )?{_CHOICE}){{0,8}}+"
+_CHOICES = (
+    rf"{_CHOICE}(?:(?: ?[,/和与或及] ?|,? (?:and|or|nor) )(?:(?:and|or|nor) )?{_CHOICE}){{0,8}}+"
+)
 _WRONG = r"(?:incorrect|wrong|false|impossible|invalid|out|ruled out|eliminated|excluded)"
 _REFUSALS = (
     r"n't|\b(?:not|never|cannot|neither|eliminat\w+|rul(?:e|es|ed|ing) out|exclud\w+|discard\w*"
     r"|reject\w*|except|anything but|all but|over|rather than|instead of|better than|unlikely to"
     r"|(?:wrong|incorrect|false|unlikely|least likely) (?:answer|option|choice)s?(?: is| are)?:?)"
     rf"|排除|(?:{FOREIGN_NOT})(?: é)?"
+)
+_FOREIGN_WRONG = (
+    r"(?:, )?(?:错|錯|误|不正确|不对|不符|不成立|排除|(?:で)?はない"
+    r"|ではありません|[はが](?:誤|間違|不正)|[가는이은] ?(?:아니|아닙|틀)|오답)"
+    r"|(?:\u2014|является|es|est|ist|é|è|is)? ?"
+    r"(?:неверн|неправильн|ошибочн|не подходит|incorrect[aoe]?\b|fals[ao]\b|fau(?:x|sse)\b|falsch\b"
+    r"|nicht (?:richtig|korrekt)|errad[ao]\b|sbagliat[ao]\b)"
 )
 # Choices that a text names and does not choose: `not B`, `eliminate A and D`, `B is wrong`. Each
 # blank here is a single blank, which keeps the search linear.
@@ -68,7 +79,8 @@ _REFUSED = re.compile(
     rf"(?i: (?:is|was|were))? {_CHOICES}"
     rf"|{_CHOICES}(?i: (?:also )?(?:cannot|fails|contradicts|[a-z]{{2,6}}n't)\b"
     r"| (?:is|was|are|were|can|could|must|should|would|does|do|seems?) (?:be |also ){0,2}"
-    rf"(?:not|{_WRONG})\b| ?[:?\u2013-]{{1,3}} ?(?:no|{_WRONG})\b)"
+    rf"(?:not|{_WRONG})\b| ?[:?\u2013-]{{1,3}} ?(?:no|{_WRONG})\b"
+    rf"|(?:选项|項|项)? ?(?:[\u2717\u2718\u274c\u00d7]|{_FOREIGN_WRONG}))"
     rf"|{_CHOICES}"
     r"(?i: (?:seems?|looks?|appears?|sounds?|might|may|could|is tempting)\b[^.;\n]{0,40}?"
     r"(?=,? (?:but|yet|however)\b))"
@@ -76,19 +88,21 @@ _REFUSED = re.compile(
 _LETTER = re.compile(
     r"""[(\[{]\s*(?P<enclosed>[A-Za-z])\s*[)\]}]
       | (?P<bare>[A-Za-z])(?=\s*$|\s*[).:,;*\]\-\u2013\u2014(]|\s+(?:because|since|is)\b
-            |[\u3040-\u9fff\uac00-\ud7a3])
+            |[\u3010-\u9fff\uac00-\ud7a3])
       | (?P<capital>[B-HJ-Z])(?=\s)""",
     re.VERBOSE,
 )
 _IN_PROSE = re.compile(
-    rf"(?<![A-Za-z])(?i:{_NAMES})(?:\s+(?:correcta|correta|corretta))?\s*"
-    r"(?:(?:[:是为は\u2014-]|(?:is|es|est|é|è|ist)\b)\s*)?\(?([A-Z])(?![A-Za-z])"
+    rf"(?<![A-Za-z])(?i:{_NAMES})(?:\s+(?:correcta|correta|corretta|correcte|yang benar))?\s*"
+    r"(?:(?:[:是为は\u2014-]|(?:is|es|est|é|è|ist|adalah|là)\b)\s*)?\(?([A-Z])(?![A-Za-z])"
     r"|\(([A-Z])\)"
     r"|\b(?i:choose|pick|select|prefer|go with|it's|it is|must be"
     r"|leaves(?: us)?(?: with)?|left with|only|but)\s+"
-    r"\(?([A-Z])(?![A-Za-z])(?!\s+(?!remains\b)[a-z])"
+    r"\(?([A-Z])(?![A-Za-z])(?!\s+(?!remains\b|is (?:true|correct|right)\b)[a-z])"
     r"|\b(?i:so|thus|hence|therefore|is|be|say|final|answer)(?:[,:]| -)?\s+([B-HJ-Z])\.?\s*$"
     r"|而是\s*\(?([A-Z])(?![A-Za-z])"
+    r"|([A-Z])(?: ?[\u2713\u2714\u2705\u221a]"
+    r"|\)?(?:项|選項|选项|[がは가는이])? ?(?:정답|正解|正しい|正确|正確|符合))"
     r"|\b([A-Z])\s+is\s+(?:(?:the|a)\s+)?(?:correct|right|answer|better|best|more\s)"
     r"|\b([B-HJ-Z])\s+is[.!]?\s*$"
 )
@@ -136,9 +150,11 @@ class ChoiceVerifier(Verifier[ChoiceParams]):
         if answer is None or not answer.text:
             return failed(ScoreStatus.NO_ANSWER, "the completion names no choice")
         letters = read_choices(answer.text)
-        if not letters and takes_back(answer.text) and (other := _unmarked(text)):
+        if not letters and answer.form == "answer is":
             # "The answer is not A. It is B."
-            letters, answer = read_choices(other.text), other
+            rest = text if takes_back(answer.text) else text.rpartition(answer.text)[2]
+            if other := _unmarked(rest):
+                letters, answer = read_choices(other.text), other
         if not letters and takes_back(answer.text):
             return failed(ScoreStatus.WRONG, f"{shown(answer.text)} names no choice")
         if not letters:
