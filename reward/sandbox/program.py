@@ -29,6 +29,7 @@ from reward.sandbox.checker_source import (
     used_names,
     uses_nan,
 )
+from reward.sandbox.leetcode_nodes import pass_nodes
 from reward.sandbox.peers import Channel, EndedError, UnsendableError
 from reward.sandbox.program_peer import ProgramPeer
 from reward.sandbox.provided_names import RECURSION, builtins_with_library
@@ -47,7 +48,7 @@ def run(task: dict[str, Any]) -> None:
         case "script":
             execute(task["source"], "__main__")
         case "program":
-            serve(task["source"], task["provided"])
+            serve(task["source"], task["provided"], task["entry_point"])
         case "test":
             Test(task).run()
 
@@ -75,9 +76,12 @@ def execute(source: str, name: str, provided: bool = False) -> dict[str, Any]:
     return module.__dict__
 
 
-def serve(source: str, provided: bool) -> None:
+def serve(source: str, provided: bool, entry_point: str) -> None:
     """Load the program, and let the test call its functions until the test has ended."""
-    ProgramPeer(Channel(CHANNEL), execute(source, "solution", provided)).serve_all()
+    names = execute(source, "solution", provided)
+    if provided:
+        pass_nodes(names, entry_point)
+    ProgramPeer(Channel(CHANNEL), names).serve_all()
 
 
 def _fail(error: BaseException) -> NoReturn:

@@ -1,7 +1,7 @@
 """Names that a program of a function test may use without importing them.
 
 The judges of APPS, TACO and LiveCodeBench import them before the program, as LeetCode does.
-LeetCode also has `sortedcontainers`.
+LeetCode also has `sortedcontainers`, `ListNode` and `TreeNode`.
 """
 
 import builtins
@@ -10,6 +10,8 @@ import re
 import sys
 from contextlib import suppress
 from typing import Any
+
+from reward.sandbox.leetcode_nodes import NODES
 
 # If two modules have a name, the later module wins: `Counter` is collections', not typing's.
 # Built-in functions keep their names, and modules theirs (`copy`, `random`).
@@ -39,4 +41,4 @@ def builtins_with_library(source: str) -> dict[str, Any]:
         with suppress(ImportError):
             sorted_containers = importlib.import_module("sortedcontainers")
             names |= {name: getattr(sorted_containers, name) for name in sorted_containers.__all__}
-    return names | vars(builtins)
+    return names | NODES | vars(builtins)

@@ -179,7 +179,12 @@ class CodeVerifier(Verifier[CodeParams]):
             "entry_point": tests.entry_point,
         }
         provided = tests.provided or _LEETCODE.search(source) is not None
-        program = {"kind": "program", "source": source, "provided": provided}
+        program = {
+            "kind": "program",
+            "source": source,
+            "provided": provided,
+            "entry_point": tests.entry_point,
+        }
         endings = self._run([ProgramTask(test), ProgramTask(program)], limits)
         return _outcome(*endings)._replace(waited=endings[0].waited)
 

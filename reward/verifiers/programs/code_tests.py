@@ -188,7 +188,7 @@ def _listed(tests: list[Any], name: str) -> Suite:
     are_called = bool(kinds & {"", *_CALLED})
     if len(names) > 1 or (names == {""} and kinds & {*_CALLED}):
         raise BadReferenceError(
-            f"tests of a function need its name, the same in all: {shown(sorted(names))}; give "
+            f"tests of a function need its name, the same in all, not {shown(sorted(names))}; give "
             "{fn_name, inputs, outputs}"
         )
     pairs = [(test["input"], test["output"]) for test in tests]

@@ -147,6 +147,64 @@ def test_tests_in_functions_and_classes_are_run(score: Score, test: str) -> None
     assert outcome(score("def add(a, b):\n    return 4", test)) == ("wrong", 0.0)
 
 
+REVERSED = """class Solution:
+    def f(self, head: Optional[ListNode]) -> Optional[ListNode]:
+        back = None
+        while head:
+            back, head = ListNode(head.val, back), head.next
+        return back
+"""
+OWN = f"class ListNode:\n    def __init__(self, v, n): self.val, self.next = v, n\n\n\n{REVERSED}"
+MERGED = """def f(lists: List[ListNode]) -> Optional[ListNode]:
+    nodes = []
+    for node in lists:
+        while node:
+            nodes.append(node)
+            node = node.next
+    nodes.sort(key=lambda node: node.val)
+    for one, other in zip(nodes, nodes[1:]):
+        one.next = other
+    return nodes[0] if nodes else None
+"""
+MIRRORED = """class Solution:
+    def f(self, root: "TreeNode") -> "TreeNode":
+        if root:
+            root.left, root.right = self.g(root.right), self.g(root.left)
+        return root
+    def g(self, root):
+        return self.f(root)
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "given", "wanted"),
+    [
+        (REVERSED, "[1, 2, 3]", "[3, 2, 1]"),
+        (REVERSED, "[]", "[]"),
+        (OWN, "[1, 2]", "[2, 1]"),
+        (MERGED, "[[1, 4], [], [2]]", "[1, 2, 4]"),
+        (MERGED, "[]", "[]"),
+        (MIRRORED, "[1, 2, 3, null, 4]", "[1, 3, 2, null, null, 4]"),
+        ("def f(root: TreeNode) -> int: return root.right.val", "[1, 2, 3]", "3"),
+    ],
+)
+def test_lists_become_nodes_if_the_program_wants_them(
+    score: Score, program: str, given: str, wanted: str
+) -> None:
+    right = {"fn_name": "f", "inputs": [given], "outputs": [wanted]}
+    wrong = right | {"outputs": ["[7]"]}
+
+    assert outcome(score(program, right)) == ("correct", 1.0)
+    assert outcome(score(program, wrong)) == ("wrong", 0.0)
+
+
+def test_a_cycle_of_nodes_is_wrong(score: Score) -> None:
+    program = "def f(a: ListNode) -> ListNode:\n    a.next = a\n    return a"
+    tests = {"fn_name": "f", "inputs": ["[1]"], "outputs": ["[1]"]}
+
+    assert "with a cycle" in score(program, tests, memory_mb=512).detail
+
+
 def test_a_recursion_may_be_deep(score: Score) -> None:
     deep = "@cache\ndef f(n): return 0 if n == 0 else 1 + f(n - 1)"
     tests = {"fn_name": "f", "inputs": ["20000"], "outputs": ["20000"]}
