@@ -32,7 +32,6 @@ from learner.model.passes.microbatches import MicroBatches
 from learner.model.passes.moe_balance import RouterTally, balance, routing_of
 from learner.model.placement.offload import present
 from learner.optim.schedules import lr_share
-from learner.sft_data.read_ahead import ReadAhead
 from learner.sft_data.run_rows import SupervisedRows, open_rows
 from learner.state import TrainingProgress, TrainingState
 from learner.supervised_loss import SupervisedLoss, loss_of, validation_metrics, validation_sums
@@ -66,7 +65,6 @@ def train_sft(config: SFTConfig, environment: RunEnvironment, crash_limit: Crash
         rank = SFTCoordinator(config, rows.max_steps, environment, state, work)
     else:
         rank = RunRank(config, environment, state)
-    ahead = ReadAhead(rows, run.dealt)
     try:
         rank.begin()
         if rows.validation and not state.progress.step:
@@ -76,12 +74,13 @@ def train_sft(config: SFTConfig, environment: RunEnvironment, crash_limit: Crash
             if command.kind != "train":
                 break
             watch = Stopwatch("rows", "training", "validation", "checkpointing")
-            step, examples = ahead.next(is_last=state.progress.step + 1 >= rows.max_steps)
+            step = rows.steps.next()
+            assert step is not None
+            examples = rows.examples(run.dealt(step.uses))
             watch.lap("rows")
             metrics = train(run, state, step, examples)
             watch.lap("training")
             if rows.validation and run.validates(state.progress):
-                ahead.wait()
                 metrics |= validate(run, state)
                 watch.lap("validation")
             rank.checkpoint()
@@ -89,7 +88,6 @@ def train_sft(config: SFTConfig, environment: RunEnvironment, crash_limit: Crash
             rank.report(metrics | time_metrics(watch.seconds), len(step.uses), step.tokens)
         return rank.end(command, crash_limit)
     finally:
-        ahead.close()
         rank.close()
 
 

@@ -35,6 +35,7 @@ from reward.verifiers.remote.http_verifier import HttpVerifier
 from reward.verifiers.remote.judge import JudgeVerifier
 from reward.verifiers.remote.model import ModelVerifier, RemoteModel
 from reward.workers.pool import Pool, PoolStartError
+from reward.workers.processes import WorkerOptions
 from services.http import server_config
 from services.runtime.api_key import BadKeyFile, reward_service_key
 from services.runtime.logs import configure, get_logger
@@ -131,9 +132,9 @@ async def _serve(
         workers=settings.worker_count,
         spare=settings.spare_workers,
         capacity=settings.max_queued_items,
-        memory_bytes=settings.worker_memory_mb << 20,
-        own_verifiers=settings.verifier_classes,
-        sandbox=settings.sandbox,
+        options=WorkerOptions(
+            settings.worker_memory_mb << 20, settings.verifier_classes, settings.sandbox
+        ),
         metrics=metrics,
     )
     calls = Calls(

@@ -12,13 +12,21 @@ import time
 from collections.abc import Sequence
 
 from reward.metrics import Metrics
-from reward.sandbox.host import SandboxOptions
 from reward.verifiers.base import ItemWork, Verdict
-from reward.workers.actions import Action, Cause, Done, ItemTask, Kill, Send, StartWorker, Stop
-from reward.workers.processes import Children
+from reward.workers.processes import Children, WorkerOptions
 from reward.workers.protocol import Answer, WorkerJob
 from reward.workers.requests import Request
-from reward.workers.scheduler import WorkerSchedule
+from reward.workers.scheduler import (
+    Action,
+    Cause,
+    Done,
+    ItemTask,
+    Kill,
+    Send,
+    StartWorker,
+    Stop,
+    WorkerSchedule,
+)
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -58,10 +66,8 @@ class Pool:
         workers: int,
         spare: int,
         capacity: int,
-        memory_bytes: int,
-        own_verifiers: Sequence[str],
+        options: WorkerOptions,
         metrics: Metrics,
-        sandbox: SandboxOptions | None = None,
     ) -> None:
         self.capacity = capacity
         self.failed: dict[str, str] = {}
@@ -69,8 +75,7 @@ class Pool:
         returned."""
         self._metrics = metrics
         self._schedule = WorkerSchedule(workers, spare=spare)
-        options = sandbox or SandboxOptions()
-        self._children = Children(self, memory_bytes, own_verifiers, options)
+        self._children = Children(self, options)
         self._items: dict[int, tuple[Request, asyncio.Future[Verdict]]] = {}
         """By ticket, until the verdict."""
         self._next_ticket = 0
@@ -122,8 +127,7 @@ class Pool:
     async def score(self, items: Sequence[Request]) -> list[Verdict]:
         """Return the verdicts on `items`, in their order. Raises QueueFullError, PoolClosedError.
 
-        A cancelled call removes its items from the queue. A worker finishes the items that it
-        already has.
+        A cancelled call removes its items from the queue. A worker finishes the item that it has.
         """
         if not items:
             return []
@@ -170,8 +174,9 @@ class Pool:
                     # The request may have been cancelled meanwhile.
                     if not settled.done():
                         settled.set_result(verdict)
-                case Send(worker, tasks):
-                    self._children.send(worker, [self._job(task) for task in tasks])
+                case Send(worker, task):
+                    item = self._items[task.ticket][0]
+                    self._children.send(worker, WorkerJob(task.ticket, task.step, item.item))
                 case Stop(worker):
                     self._children.kill(worker)
                 case Kill(worker, task):
@@ -179,9 +184,6 @@ class Pool:
                 case StartWorker():
                     self._fork()
         self._arm()
-
-    def _job(self, task: ItemTask) -> WorkerJob:
-        return WorkerJob(task.ticket, task.step, self._items[task.ticket][0].item)
 
     def _fork(self) -> None:
         if not self._children.can_fork:
@@ -291,7 +293,7 @@ class Pool:
     def on_answer(self, worker: int, answer: Answer) -> None:
         self._metrics.seconds.labels(self._verifier(answer.ticket)).observe(answer.seconds)
         self._item_seconds += 0.01 * (answer.seconds - self._item_seconds)
-        self._advance(self._schedule.answered(worker, answer.verdict, time.monotonic()))
+        self._advance(self._schedule.answered(worker, answer.verdict))
 
     def on_lost(self, worker: int, unread: bool) -> None:
         task = self._schedule.lost(worker)

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import msgspec
 
@@ -43,6 +43,15 @@ REAP_AGAIN = 0.05
 orders: hundreds of orders fill its socket."""
 
 
+class WorkerOptions(NamedTuple):
+    """The options of all workers of a service."""
+
+    memory_bytes: int
+    """The maximum of memory that a worker may add to its parent's."""
+    own_verifiers: Sequence[str] = ()
+    sandbox: SandboxOptions = SandboxOptions()
+
+
 class WorkerEvents(Protocol):
     """The receiver of the child processes' events. A number identifies a worker."""
 
@@ -60,11 +69,11 @@ class WorkerEvents(Protocol):
         """The worker does not exist, or ended before it was ready."""
 
     def on_answer(self, worker: int, answer: Answer) -> None:
-        """The worker's verdict on its next job."""
+        """The worker's verdict on its job."""
 
     def on_lost(self, worker: int, unread: bool) -> None:
         """A ready worker ended, and this service did not kill it. `on_ending` follows. `unread`:
-        the worker ended before it read its last jobs, so another cause killed it."""
+        the worker ended before it read its last job, so another cause killed it."""
 
     def on_ending(self, worker: int, cause: str) -> None:
         """Report, in words, how the lost worker ended."""
@@ -77,7 +86,7 @@ class _WorkerSocket(asyncio.Protocol):
         self.pid = 0
         self.ready = False
         self.unread = False
-        """Whether the last jobs cannot have reached the worker, because it ended before they were
+        """Whether the last job cannot have reached the worker, because it ended before the job was
         sent."""
         self.transport: asyncio.Transport | None = None
         self._unpacker = Unpacker()
@@ -99,15 +108,10 @@ class _WorkerSocket(asyncio.Protocol):
 class Children:
     """The fork server and its workers. Belongs to one event loop."""
 
-    def __init__(
-        self,
-        owner: WorkerEvents,
-        memory_bytes: int,
-        own_verifiers: Sequence[str],
-        sandbox: SandboxOptions,
-    ) -> None:
+    def __init__(self, owner: WorkerEvents, options: WorkerOptions) -> None:
         self._owner = owner
-        self._argv = [str(memory_bytes), json.dumps(sandbox), *own_verifiers]
+        sandbox = json.dumps(options.sandbox)
+        self._argv = [str(options.memory_bytes), sandbox, *options.own_verifiers]
         self._links: dict[int, _WorkerSocket] = {}
         self._lost: set[int] = set()
         self._unsent: list[Reap] = []
@@ -172,13 +176,13 @@ class Children:
         self._connecting.add(connecting)
         connecting.add_done_callback(self._connecting.discard)
 
-    def send(self, worker: int, jobs: list[WorkerJob]) -> None:
+    def send(self, worker: int, job: WorkerJob) -> None:
         link = self._links[worker]
         assert link.transport is not None
         # The loop has read the end of the stream, and calls `connection_lost` in its next round.
         # Until then, a transport drops all that is written to it.
         link.unread = link.transport.is_closing()
-        link.transport.write(pack(jobs))
+        link.transport.write(pack(job))
 
     def kill(self, worker: int) -> None:
         """Kill the worker and its descendants now. No more events of the worker follow."""

@@ -1,8 +1,7 @@
-"""One worker process: takes jobs, scores them one by one, and sends each verdict at once.
+"""One worker process: takes one job at a time, and sends its verdict.
 
-The worker sends each verdict before the next job starts, which makes blame exact: when the worker
-dies, its first job without a verdict is to blame. The worker never handles a deadline itself, and
-writes only to its socket.
+When the worker dies, its job without a verdict is to blame. The worker never handles a deadline
+itself, and writes only to its socket.
 """
 
 import os
@@ -42,13 +41,13 @@ def work(
     memory."""
     limit_memory(memory_bytes)
     connection.sendall(len(READY).to_bytes(4, "little") + READY)
-    decoder = msgspec.msgpack.Decoder(list[WorkerJob])
+    decoder = msgspec.msgpack.Decoder(WorkerJob)
     while (body := receive(connection)) is not None:
-        for job in decoder.decode(body):
-            began = time.perf_counter()
-            item = unpack_item(job.item)
-            verdict = verdict_on(registry[item.verifier], item, job.step)
-            connection.sendall(pack(Answer(job.ticket, verdict, time.perf_counter() - began)))
+        job = decoder.decode(body)
+        began = time.perf_counter()
+        item = unpack_item(job.item)
+        verdict = verdict_on(registry[item.verifier], item, job.step)
+        connection.sendall(pack(Answer(job.ticket, verdict, time.perf_counter() - began)))
 
 
 def verdict_on(verifier: Verifier[Any], item: Item, step: ItemWork) -> Verdict:

@@ -17,7 +17,6 @@ from structlog.contextvars import bind_contextvars
 from rollout.aio import retry
 from rollout.sessions.ended_groups import EndedGroups
 from rollout.sessions.live_sessions import LiveSessionTasks
-from rollout.sessions.recent_turns import RecentTurns
 from rollout.sessions.turn_player import Refused, TurnPlayer
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.resume import mixed
@@ -62,7 +61,6 @@ class CallSource:
         assert isinstance(episode, Sessions)
         self._idle = episode.idle_seconds
         self._player = TurnPlayer(work.context)
-        self._turns = RecentTurns(work.store.agent_sessions)
         self._ended_groups = EndedGroups(work)
         self._calls: dict[str, _HeldCall] = {}
         self._full = False
@@ -143,8 +141,9 @@ class CallSource:
 
     async def _turn(self, claimed: Claimed) -> None:
         calls, run, worker = self._store.agent_calls, self._context.run, self._context.worker
-        session = (run, claimed.attempt, claimed.index)
-        earlier = await self._turns.of(session, claimed.call.path)
+        earlier = await self._store.agent_sessions.turns(
+            run, claimed.attempt, claimed.index, claimed.call.path
+        )
         if earlier is None:
             await self._fail(claimed, 409, "this session's turns are gone")
             return
@@ -161,11 +160,8 @@ class CallSource:
             await self._fail(claimed, 500, f"the turn could not be sampled: {error}"[:500])
             return
         recorded = partial(calls.answer, run, worker, claimed, *played)
-        number = await retry("a turn", recorded)
-        if number is None:
+        if await retry("a turn", recorded) is None:
             log.info("a turn came too late and is discarded")
-        elif number >= 0:
-            self._turns.remember(session, number, played[0])
 
     async def _fail(self, claimed: Claimed, status: int, message: str, **more: str | None) -> None:
         run, worker = self._context.run, self._context.worker

@@ -12,6 +12,7 @@ from reward.scoring import Service
 from reward.teachers import Teachers
 from reward.verifiers.registry import build_registry
 from reward.workers.pool import Pool
+from reward.workers.processes import WorkerOptions
 from services.gateway.app import create_app as create_gateway
 from services.gateway.settings import GatewaySettings
 
@@ -32,8 +33,7 @@ def reward() -> dict[str, Any]:
         workers=1,
         spare=0,
         capacity=1,
-        memory_bytes=1 << 30,
-        own_verifiers=[],
+        options=WorkerOptions(1 << 30),
         metrics=metrics,
     )
     calls = Calls([], at_once=1, capacity=1, metrics=metrics)

@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from reward.metrics import Metrics
-from reward.sandbox.host import SandboxOptions
 from reward.verifiers.base import Item, ItemWork, Verifier
 from reward.verifiers.registry import build_registry, usable
 from reward.workers.pool import Pool
-from reward.workers.processes import Children
+from reward.workers.processes import Children, WorkerOptions
 from reward.workers.protocol import Answer, WorkerJob, pack_item
 from reward.workers.requests import Request, request_for
 from tests.integration.reward.conftest import alive, until
@@ -51,7 +50,7 @@ class Events:
 @asynccontextmanager
 async def started_children() -> AsyncIterator[tuple[Events, Children]]:
     events = Events()
-    children = Children(events, 1 << 30, [], SandboxOptions())
+    children = Children(events, WorkerOptions(1 << 30))
     children.start_fork_server()
     try:
         yield events, children
@@ -59,7 +58,7 @@ async def started_children() -> AsyncIterator[tuple[Events, Children]]:
         await children.close()
 
 
-async def test_jobs_sent_to_a_worker_whose_end_is_not_yet_reported_are_unread() -> None:
+async def test_a_job_sent_to_a_worker_whose_end_is_not_yet_reported_is_unread() -> None:
     async with started_children() as (events, children):
         children.fork(0)
         # The worker reports that it is ready, and its parent reports its id, in either order.
@@ -75,9 +74,8 @@ async def test_jobs_sent_to_a_worker_whose_end_is_not_yet_reported_are_unread() 
         while not transport.is_closing():
             assert not events.lost
             await asyncio.sleep(0)
-        children.send(
-            0, [WorkerJob(0, ItemWork.SCORE, pack_item(Item("math", "", "", "", {}, {})))]
-        )
+        item = pack_item(Item("math", "", "", "", {}, {}))
+        children.send(0, WorkerJob(0, ItemWork.SCORE, item))
 
         await until(lambda: events.lost, "the worker's end is reported")
         assert events.lost == [(0, True)]
@@ -89,8 +87,7 @@ async def small_pool() -> AsyncIterator[Pool]:
         workers=1,
         spare=1,
         capacity=8,
-        memory_bytes=1 << 30,
-        own_verifiers=[],
+        options=WorkerOptions(1 << 30),
         metrics=Metrics(),
     )
     await pool.start()
