@@ -85,7 +85,6 @@ def departures(groups: Sequence[tuple[int, float]], skip: int, count: int) -> St
 
 
 def rate(stretch: Stretch) -> dict[str, float]:
-    """The figure of one round."""
     tokens, seconds = stretch
     return {"tokens/s": tokens / seconds}
 

@@ -70,11 +70,9 @@ class Installation:
 
     @property
     def data(self) -> Path:
-        """The data volume."""
         return self.stack.data
 
     def submit(self, recipe: str, name: str, config: dict[str, Any]) -> str:
-        """Queue a run and return its id."""
         body = {"name": f"bench-{name}-{self._stamp}", "recipe": recipe, "config": config}
         return str(self.api.post("/v1/runs", json=body)["id"])
 
@@ -108,7 +106,6 @@ class Installation:
             time.sleep(POLL_SECONDS)
 
     def metrics(self, run: str) -> list[dict[str, Any]]:
-        """The run's metrics of its steps."""
         rows = self.api.pages(f"/v1/runs/{run}/metrics", "metrics", "start")
         return [row for row in rows if "time/step" in row]
 

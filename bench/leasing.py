@@ -326,7 +326,6 @@ def measured(fleet: Fleet) -> Figures:
 
 
 def run(fleet: Fleet) -> BenchResults:
-    """Measure one fleet."""
     results = BenchResults("leasing", asdict(fleet))
     with results.noting(), failures():
         sides = {f"{fleet.workers} workers": partial(measured, fleet)}
@@ -335,7 +334,6 @@ def run(fleet: Fleet) -> BenchResults:
 
 
 def main() -> int:
-    """Simulate, print, keep."""
     parser = argparse.ArgumentParser(prog="python -m bench.leasing", description=__doc__)
     parser.add_argument("--workers", type=int, default=Fleet.workers)
     parser.add_argument("--batch", type=int, default=Fleet.prompts_per_step)

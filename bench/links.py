@@ -46,7 +46,6 @@ class Links:
         self._to: dict[str, dict[_Flow, None]] = defaultdict(dict)
 
     def after(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call `call` after `seconds`."""
         heapq.heappush(self._events, (self.now + seconds, next(self._order), call))
 
     def send(self, source: str, target: str, count: int, done: Callable[[], None]) -> None:
@@ -57,7 +56,6 @@ class Links:
         self._share(source, target)
 
     def run(self) -> None:
-        """Run until no event is left."""
         while self._events:
             self.now, _, call = heapq.heappop(self._events)
             call()

@@ -2,12 +2,10 @@
 models, as deltas and as full files.
 
 - `codec`: real code on smaller bfloat16 weights. A share of them has changed.
-- `cores`: what learner and worker do with a delta, on one core and on all, in turns.
 - `spread`: the product's own download plans on simulated links, in virtual time, at full size.
 """
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -17,15 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
 
 from bench.links import Links, fetched
 from bench.runner import BenchFailed, BenchPart, BenchResults, Figures
 from learner.publishing.delta_files import LONGEST, SHARE
-from learner.publishing.mirror import Mirror
-from rollout.vllm.weights.staging import patched, whole
 from services.runtime import logs
 from services.volume import weight_file
 from services.volume.sources import GATEWAY
@@ -39,7 +33,7 @@ MODELS = {"8B": 8.03e9, "32B": 32.8e9}
 SHARES = (0.004, 0.01, 0.02)
 """Shares of the weights. A step of AdamW at a learning rate of 1e-6 changes as many in bfloat16."""
 USUAL = SHARES[1]
-HOSTS, WORKERS, ROUNDS = 8, 56, 5
+HOSTS, WORKERS = 8, 56
 LINK = 10e9 / 8
 """Bytes/s of each host's link, in each direction."""
 BYTES_PER_CHANGE = "bytes per changed weight"
@@ -64,14 +58,6 @@ def step(before: Mapping[str, Bits], share: float, seed: int) -> dict[str, Bits]
         name: (bits ^ (random.random(bits.size, np.float32) < share)).astype(np.uint16)
         for name, bits in before.items()
     }
-
-
-def write_delta(path: Path, old: Mapping[str, Bits], new: Mapping[str, Bits]) -> None:
-    """Write the file that leads from one version to the next."""
-    delta = DeltaWriter("aa:0", "aa:1")
-    for name, bits in new.items():
-        delta.add(name, bits.shape, tensor_checksum(bits), *changes(old[name], bits))
-    delta.write(path)
 
 
 def codec(count: int, share: float, folder: Path) -> dict[str, float]:
@@ -110,57 +96,6 @@ def codec(count: int, share: float, folder: Path) -> dict[str, float]:
     if any(not np.array_equal(old[name], new[name]) for name in new):
         raise BenchFailed("the delta does not lead to the new weights")
     return {BYTES_PER_CHANGE: path.stat().st_size / (share * size / 2), **seconds}
-
-
-class DeltaWork:
-    """The work of learner and worker on one delta. The learner takes the changes over and encodes
-    them. The worker decodes values, or makes the whole version for a vLLM that takes no values."""
-
-    def __init__(self, count: int, folder: Path) -> None:
-        old = weights(count, 0)
-        new = step(old, USUAL, 1)
-        self._size = sum(bits.nbytes for bits in new.values())
-        self._whole, self._delta = folder / "whole", folder / "changes"
-        tensors = {name: torch.from_numpy(bits.view(np.int16)) for name, bits in old.items()}
-        save_file({name: t.view(torch.bfloat16) for name, t in tensors.items()}, self._whole)
-        write_delta(self._delta, old, new)
-        self._changes = [(name, *changes(old[name], bits)) for name, bits in new.items()]
-        self._mirror = Mirror(load_file(self._whole))
-
-    def on(self, cores: set[int]) -> Figures:
-        """Seconds for each GB of weights on these cores."""
-        allowed = os.sched_getaffinity(0)
-        # Holds for this thread and its new threads.
-        os.sched_setaffinity(0, cores)
-        figures: dict[str, float] = {}
-        try:
-            for name, call in (
-                ("learner", self._learner),
-                ("worker, values", self._worker_values),
-                ("worker, whole version", self._worker_whole),
-            ):
-                began, cpu, thread = time.monotonic(), time.process_time(), time.thread_time()
-                call()
-                for kind, spent in (
-                    ("s/GB", time.monotonic() - began),
-                    ("CPU s/GB", time.process_time() - cpu),
-                    ("CPU s/GB in one thread", time.thread_time() - thread),
-                ):
-                    figures[f"{name}, {kind}"] = spent / self._size * 1e9
-        finally:
-            os.sched_setaffinity(0, allowed)
-        return figures
-
-    def _learner(self) -> None:
-        self._mirror.change(iter(self._changes), "aa:0", "aa:1")
-
-    def _worker_values(self) -> None:
-        with DeltaReader(self._delta) as delta:
-            patched([delta])
-
-    def _worker_whole(self) -> None:
-        with DeltaReader(self._delta) as delta:
-            whole(self._whole, [delta])
 
 
 def spread(size: float, hosts: int, alone: bool = False) -> Figures:
@@ -218,22 +153,13 @@ def spreads(model: str, bytes_per_change: Mapping[float, float]) -> BenchPart:
     return BenchPart(f"spread, {model}", sides, sides_as_rows=True)
 
 
-def run(count: int, rounds: int) -> BenchResults:
+def run(count: int) -> BenchResults:
     """Measure all parts. `count`: weights of the codec."""
-    results = BenchResults("push", {"weights": count, "rounds": rounds})
+    results = BenchResults("push", {"weights": count})
     with results.noting(), tempfile.TemporaryDirectory(prefix="headrace-") as name:
         folder = Path(name)
         sides = {f"{share:.1%} changed": partial(codec, count, share, folder) for share in SHARES}
         results.measure(BenchPart("codec", sides))
-        work, allowed = DeltaWork(count, folder), os.sched_getaffinity(0)
-        results.measure(
-            BenchPart(
-                "cores",
-                {"one core": partial(work.on, {min(allowed)}), "all": partial(work.on, allowed)},
-                rounds,
-                ratio=("one core", "all"),
-            )
-        )
         sizes = {
             share: bytes_per_change
             for share, side in zip(SHARES, sides, strict=True)
@@ -245,12 +171,11 @@ def run(count: int, rounds: int) -> BenchResults:
 
 
 def main() -> int:
-    """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog="python -m bench.push", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="smaller weights")
     quick = parser.parse_args().quick
     logs.configure("bench", "warning", "auto")
-    return run((2 if quick else 16) * TENSOR, 2 if quick else ROUNDS).report()
+    return run((2 if quick else 16) * TENSOR).report()
 
 
 if __name__ == "__main__":

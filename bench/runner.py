@@ -98,7 +98,6 @@ class BenchResults:
             self.failed[self._now] = str(error)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every figure as one row."""
         return [
             {
                 "part": part,
@@ -253,7 +252,6 @@ def commit() -> str | None:
 
 
 def installed_version(package: str) -> str | None:
-    """The version of an installed package."""
     try:
         return version(package)
     except PackageNotFoundError:

@@ -153,7 +153,6 @@ def run(sizes: Sequence[int], warmup: float, seconds: float) -> BenchResults:
 
 
 def main() -> int:
-    """Measure, print, keep."""
     parser = argparse.ArgumentParser(prog="python -m bench.store", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one second a load")
     return run(WORKERS, *(QUICK if parser.parse_args().quick else FULL)).report()

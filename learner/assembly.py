@@ -91,7 +91,6 @@ def prepare(record: RunRecord, config: Config, environment: RunEnvironment) -> T
 
 
 def shared_in_words(plan: PassPlan, ranks: Ranks) -> str:
-    """Describe how several ranks share the training."""
     rows = f", of which {ranks.context.size} share each micro-batch" if ranks.context else ""
     return f"{plan.parallel} on {ranks.size} ranks{rows}"
 
@@ -335,7 +334,6 @@ def with_policy_dtype(config: C, state: TrainingState) -> C:
 def prepare_critic(
     config: RLConfig, state: TrainingState, path: str, plan: PassPlan, ranks: Ranks
 ) -> TrainedCritic:
-    """Load the critic for the policy of `state`, from the model at `path`."""
     critic = config.algorithm.critic
     assert critic is not None
     where = place("placement.critic", config.placement.critic, ranks)

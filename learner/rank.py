@@ -85,7 +85,6 @@ def main() -> int:
 
 
 def restarted() -> bool:
-    """Whether the supervisor has started this rank before."""
     return os.environ.get(STARTS, "0") != "0"
 
 
@@ -195,8 +194,6 @@ def next_run(thread: StoreThread, volume: Volume) -> RunRecord | None:
 
 @dataclass(frozen=True)
 class PoolRank:
-    """A rank that trains the runs of its pool."""
-
     ranks: Ranks
     thread: StoreThread
     volume: Volume

@@ -97,8 +97,6 @@ def train_on(
 
 @dataclass(frozen=True)
 class RankBatch:
-    """This rank's share of a batch."""
-
     minibatches: list[list[TrainingSample]]
     """Samples of each minibatch, pass after pass."""
     outcomes: dict[str, float]
@@ -291,7 +289,6 @@ def advanced(
     metrics: dict[str, float],
     critic: TrainedCritic | None = None,
 ) -> TrainingProgress:
-    """Return the progress after one more batch with these `metrics`."""
     algorithm = config.algorithm
     samples = algorithm.prompts_per_step * algorithm.samples_per_prompt
     beta, beta_from = progress.kl_beta, progress.kl_beta_from

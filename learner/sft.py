@@ -165,7 +165,6 @@ def flops_of(work: Work, step: SFTStep, computed: float, sequences: int) -> floa
 def advanced(
     progress: TrainingProgress, step: SFTStep, loss: float, flops: float
 ) -> TrainingProgress:
-    """Return the progress after one more step with this `loss`."""
     assert progress.supervised is not None
     supervised = replace(
         progress.supervised,

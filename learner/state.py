@@ -16,8 +16,6 @@ SCHEMA = 2
 
 @dataclass(frozen=True)
 class SupervisedProgress:
-    """Progress of a supervised run in its data and its validations."""
-
     rows: list[int]
     """Rows of each dataset when the run began. Later rows are not in the run's order."""
     position: int = 0

@@ -208,7 +208,6 @@ def _probe(verifier: Verifier[Any]) -> None:
 
 
 def _remote(settings: RewardSettings) -> list[RemoteVerifier[Any]]:
-    """Return the verifiers of the settings that ask other services."""
     models = {
         name: RemoteModel(place) if isinstance(place, Endpoint) else ModelProcess(name, place)
         for name, place in settings.model_places.items()

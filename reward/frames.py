@@ -8,14 +8,11 @@ HEADER = 4
 
 
 def pack(value: object) -> bytes:
-    """Pack `value` as one frame."""
     body = msgspec.msgpack.encode(value)
     return len(body).to_bytes(HEADER, "little") + body
 
 
 class Unpacker:
-    """A cutter of a byte stream into frames."""
-
     def __init__(self) -> None:
         self._buffer = bytearray()
 

@@ -53,5 +53,4 @@ class Metrics:
         Gauge(f"headrace_reward_{name}", text, registry=self.registry).set_function(read)
 
     def render(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)

@@ -35,8 +35,6 @@ RETRY_AFTER = 2
 
 @dataclass(frozen=True, slots=True)
 class RemoteCall:
-    """One item for a remote verifier."""
-
     verifier: RemoteVerifier[Any]
     item: Item
     params: ItemParams

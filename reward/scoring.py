@@ -44,8 +44,6 @@ def _set_event() -> asyncio.Event:
 
 @dataclass
 class Service:
-    """The state that all routes share."""
-
     registry: Registry
     pool: Pool
     calls: Calls

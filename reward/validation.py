@@ -69,7 +69,6 @@ class CheckedUses:
 
 
 def checked_uses(uses: list[Use], registry: Registry) -> CheckedUses:
-    """Check the uses one by one."""
     problems: list[UseProblem] = []
     checks: list[Check] = []
     takes_any: list[int] = []

@@ -32,7 +32,6 @@ class Heartbeat:
         """The work on the present run."""
 
     async def run(self) -> None:
-        """Send heartbeats until cancelled."""
         cores = vllm_cores()
         idle = IdleCores(cores) if installed_device() == "cpu" else None
         logged = ""

@@ -60,7 +60,6 @@ class RunWorker:
 
     @property
     def follower(self) -> WeightFollower:
-        """The loop that keeps the weights current."""
         return self._context.follower
 
     def describe(self, record: WorkerRecord) -> None:

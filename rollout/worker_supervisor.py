@@ -253,7 +253,6 @@ class WorkerSupervisor:
         run_events: RunEvents,
         wake: asyncio.Event,
     ) -> WeightFollower:
-        """Return the loop that keeps the weights of `served` current."""
         policy, server = served
 
         async def distrust(problem: str) -> None:

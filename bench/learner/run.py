@@ -69,7 +69,6 @@ def part(work: str, options: Mapping[str, Any]) -> BenchPart:
 
 
 def measured(side: str, work: str, options: Mapping[str, Any]) -> Figures:
-    """The figures of one side and one work."""
     return figures(one_side(side, work, options))
 
 
@@ -131,7 +130,6 @@ def sizes(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Measure, print, keep."""
     options = parsed()
     results = BenchResults("learner", options)
     with results.noting():

@@ -53,7 +53,6 @@ def least_ranks(model: ModelShape, memory: int, checkpointing: bool) -> tuple[in
 
 
 def markdown() -> str:
-    """The table of docs/scale.md."""
     head = ["| Model | Activations | " + " | ".join(name for name, _ in GPUS) + " |"]
     head.append("|" + " --- |" * (len(GPUS) + 2))
     for name in MODELS:

@@ -4,7 +4,6 @@ from typing import Any
 
 
 def qwen3(hidden: int, inside: int, layers: int, heads: int, tied: bool) -> dict[str, Any]:
-    """The config of a Qwen3."""
     return {
         "model_type": "qwen3",
         "hidden_size": hidden,

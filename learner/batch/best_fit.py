@@ -18,8 +18,6 @@ Crop = Literal["shortest", "first"]
 
 
 class Placed(NamedTuple):
-    """A conversation in a row."""
-
     position: int
     """The conversation's position in the run's order."""
     tokens: int

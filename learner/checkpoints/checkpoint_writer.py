@@ -57,8 +57,6 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class WrittenPart(msgspec.Struct, frozen=True):
-    """The files of a checkpoint that one rank has written."""
-
     files: dict[str, Entry]
     weights: dict[str, dict[str, str]] = {}
     """Tensors and their files, for each model folder in parts, by the path of its index."""
@@ -173,7 +171,6 @@ def _save_model(
 
 
 def _durable(folder: Path, part: RankPart) -> dict[str, Entry]:
-    """Fsync the files of `part` in `folder` and return them."""
     files = {}
     for path in sorted(folder.rglob("*")):
         numbered = PART.search(path.name)

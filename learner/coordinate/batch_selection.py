@@ -83,7 +83,6 @@ class BatchSelection:
 
     @property
     def enough(self) -> bool:
-        """Whether enough groups wait to fill a batch."""
         return len(self.waiting) >= self.batch
 
     def take(

@@ -99,7 +99,6 @@ class EvaluationSchedule:
         self.follow()
 
     def after_step(self, progress: TrainingProgress) -> None:
-        """Request the evaluations that are due."""
         every = self._config.every if self._config else None
         # `last` evaluates the last version in any case.
         if every and progress.step % every == 0 and progress.step < self._max_steps:

@@ -80,7 +80,6 @@ class RunRank:
         """Have unreadable groups of the batch of `step` sampled again. Rank 0 does."""
 
     def publish(self) -> None:
-        """Publish the version that the batch has made."""
         self._publish(self._taken())
 
     def checkpoint(self) -> None:

@@ -70,7 +70,6 @@ def comparisons(
 
 
 def time_metrics(spent: Mapping[str, float]) -> dict[str, float]:
-    """Return the times of a step, from its seconds by activity."""
     return {
         "time/rows": spent["rows"],
         "time/training": spent["training"],

@@ -102,12 +102,10 @@ class Copies:
 
     @property
     def moving(self) -> dict[str, PolicyCopy]:
-        """The copies that change, by their names in a checkpoint."""
         named = {"reference": self.reference, "lagged": self.lagged}
         return {name: copy for name, copy in named.items() if copy and copy.following}
 
     def after_step(self, step: int, policy: PreTrainedModel) -> None:
-        """Let all copies follow `policy`."""
         for copy in self.moving.values():
             copy.after_step(step, policy)
 
@@ -123,8 +121,6 @@ class Scorers:
 
 @dataclass(frozen=True)
 class CopiedPolicy:
-    """The policy that copies are made of, and how its passes are made."""
-
     policy: TokenLogprobs
     ranks: Ranks
     compiled: Backend | None = None

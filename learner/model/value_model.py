@@ -65,8 +65,6 @@ class TokenValues(nn.Module):
 
 @dataclass
 class TrainedCritic:
-    """A critic's training state and config."""
-
     model: PreTrainedModel
     values: nn.Module
     """The model as TokenValues: sharded, or inside DDP if there are several ranks."""

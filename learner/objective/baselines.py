@@ -15,8 +15,6 @@ MOST_KEYS = 100_000
 
 
 class Mean(NamedTuple):
-    """A running mean."""
-
     value: float
     rewards: int
     """Number of rewards in the mean."""
@@ -29,8 +27,6 @@ class Mean(NamedTuple):
 
 
 class GroupReward(NamedTuple):
-    """The mean reward of a group."""
-
     key: str
     """The group's prompt key. Empty if it has no key."""
     reward: float
@@ -72,7 +68,6 @@ class Baselines:
         return Baselines(overall, keys)
 
     def metrics(self, batch: Sequence[GroupReward]) -> dict[str, float]:
-        """Return metrics of a batch that is compared with these baselines."""
         count = max(len(batch), 1)
         return {
             "baseline/mean": math.fsum(self.of(group.key) for group in batch) / count,

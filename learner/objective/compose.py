@@ -27,7 +27,6 @@ class Objective:
 
     @property
     def beta(self) -> float:
-        """Weight of the KL in this batch."""
         kl = self.algorithm.kl
         if isinstance(kl, NoKL):
             return 0.0

@@ -23,7 +23,6 @@ class Scale:
     """Largest absolute output that the critic learns."""
 
     def value(self, outputs: torch.Tensor) -> torch.Tensor:
-        """Return the values for these outputs, float64."""
         return outputs.double() * self.deviation + self.mean
 
     def target(self, value: torch.Tensor) -> torch.Tensor:

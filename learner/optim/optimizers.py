@@ -129,7 +129,6 @@ class Optimizers:
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The parameters that are updated, by name."""
         return {name: p for p, name in self.names.items()}
 
     def load(self, tensors: dict[str, torch.Tensor]) -> None:

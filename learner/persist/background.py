@@ -40,7 +40,6 @@ class Background(Generic[T]):
         self._waiting.put(item)
 
     def check(self) -> None:
-        """Raise the thread's error, if any."""
         if self._error is not None:
             raise self._error
 

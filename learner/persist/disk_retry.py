@@ -75,7 +75,6 @@ class OtherRank:
         """Do nothing."""
 
     def cancelled(self) -> bool:
-        """Whether the run should end."""
         return self.store.cancelled()
 
     def hold(self) -> None:

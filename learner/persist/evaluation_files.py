@@ -36,8 +36,6 @@ PART_SECONDS = 5.0
 
 @dataclass
 class EvaluationFiles:
-    """The evaluation files of one run."""
-
     store: RunStore
     disk: Disk
     _moved: dict[str, tuple[float, int]] = field(default_factory=dict)

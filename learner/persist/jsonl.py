@@ -71,7 +71,6 @@ class RowsFile:
         self._disk.retry(self._name, add)
 
     def close(self) -> None:
-        """Close the file. No rows may follow."""
         if self._opened is not None:
             self._opened.close()
 
@@ -81,8 +80,6 @@ class RowsFile:
 
 
 class MetricsFile(RowsFile):
-    """The metrics of one run."""
-
     name = "metrics.jsonl"
 
 

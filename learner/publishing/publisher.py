@@ -46,8 +46,6 @@ class Again:
 
 @dataclass(frozen=True)
 class Pushed:
-    """Sizes of a published version."""
-
     bytes: int
     """Bytes of its file, which a worker with the previous version fetches."""
     full_bytes: int
@@ -57,7 +55,6 @@ class Pushed:
     compared."""
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics, named as in docs/metrics.md."""
         sizes = {"push/bytes": float(self.bytes), "push/full_bytes": float(self.full_bytes)}
         return sizes if self.changed is None else {**sizes, "push/changed": self.changed}
 

@@ -76,7 +76,6 @@ class RoundingLoss:
 
     @property
     def words(self) -> str:
-        """The loss in words, for a user."""
         if not self.rounded:
             return f"{self}: every weight kept its value"
         zeroed = f"; {self.zeroed:,} became 0" if self.zeroed else ""

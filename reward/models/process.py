@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 
@@ -24,11 +23,8 @@ from services.runtime.threads import WAITING
 
 log = get_logger(__name__)
 
-QUIET = 60.0
-"""Seconds. A loading process that does nothing for this time counts as stuck."""
 STUCK = 50.0
 """A passed deadline kills the process if it has answered nothing for this time. Seconds."""
-
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 """Seconds before an ended process is restarted."""
@@ -61,30 +57,19 @@ class ModelProcess:
         self._writer: asyncio.StreamWriter | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._progress = 0.0
-        self._work: tuple[int, int] | None = None
-        self._worked_at = 0.0
 
     @property
     def pid(self) -> int | None:
-        """Return the process id while the process runs."""
         return self._process.pid if self._process is not None else None
 
     @property
     def loaded(self) -> bool:
-        """Tell whether the model has been loaded once."""
         return self._loaded is not None and self._loaded.done()
 
     @property
     def loading(self) -> bool:
-        """Tell whether the process is at work on its first load. Call this at least every QUIET
-        seconds: it compares the work of the process since the last call."""
-        process = self._process
-        if process is None or self.loaded:
-            return False
-        now, work = time.monotonic(), _work_of(process.pid)
-        if work != self._work:
-            self._work, self._worked_at = work, now
-        return now - self._worked_at <= QUIET
+        """Tell whether the process is at its first load."""
+        return self._process is not None and not self.loaded
 
     async def open(self) -> None:
         """Start the process, and wait until the model is loaded. Raises ModelLoadError."""
@@ -136,7 +121,6 @@ class ModelProcess:
             self._asked.pop(ticket, None)
 
     async def _keep(self, loaded: asyncio.Future[None]) -> None:
-        """Keep a process running, until cancelled."""
         pause = 0.0
         while True:
             began = time.monotonic()
@@ -215,18 +199,6 @@ class ModelProcess:
                     answer = self._asked.get(reply.ticket)
                     if answer is not None and not answer.done():
                         answer.set_result(reply)
-
-
-def _work_of(pid: int) -> tuple[int, int] | None:
-    """Return a process's CPU time (in ticks) and bytes read from disks so far, by proc(5). Return
-    None if it has ended."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
-        io = Path(f"/proc/{pid}/io").read_text()
-    except OSError:
-        return None
-    user, system = stat.rpartition(")")[2].split()[11:13]
-    return int(user) + int(system), int(io.partition("\nread_bytes: ")[2].split()[0])
 
 
 def gpu_environment(gpu: str) -> dict[str, str]:

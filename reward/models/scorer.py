@@ -40,8 +40,6 @@ class Encoded(NamedTuple):
 
 
 class Scorer(Protocol):
-    """The interface of a model for the process."""
-
     labels: int
     batch_tokens: int
     """The limit of one forward pass."""

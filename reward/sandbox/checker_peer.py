@@ -199,7 +199,6 @@ class CheckerPeer(Peer):
         return importlib.import_module("numpy").array(self.decode(values), kind)
 
     def decode_class(self, number: int) -> RemoteType:
-        """Return the stand-in for a class."""
         if number not in self._classes:
             wanted = [*SPECIAL]
             about = self.request(["describe", [{"yours": number}, wanted], {}], [None, wanted])
@@ -228,7 +227,6 @@ class CheckerPeer(Peer):
             return RemoteType(name, (Remote,), space)
 
     def decode_mine(self, content: Any) -> Any:
-        """Return the stand-in for an object."""
         number, kind, plain = content
         if number not in self._stand_ins:
             made = self.decode_class(kind)

@@ -73,14 +73,12 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """mount(2)."""
     arguments = [text.encode() or None for text in (source, target, kind)]
     result = _libc.mount(*arguments, ctypes.c_ulong(flags), options.encode() or None)
     _checked(f"mount of {kind or source or 'propagation'} on {target}", result)
 
 
 def detach(target: str) -> None:
-    """Unmount everything that is mounted at `target`."""
     _checked(f"umount of {target}", _libc.umount2(target.encode(), MNT_DETACH))
 
 
@@ -105,7 +103,6 @@ def make_read_only(path: str) -> None:
 
 
 def prctl(option: int, value: int) -> None:
-    """prctl(2) with one argument."""
     _checked(f"prctl({option})", _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0))
 
 

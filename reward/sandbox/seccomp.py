@@ -87,12 +87,10 @@ class _Compare(ctypes.Structure):
 
 
 def equal(argument: int, value: int) -> _Compare:
-    """Compare: that argument of a call is `value`."""
     return _Compare(argument, 4, value, 0)
 
 
 def unequal(argument: int, value: int) -> _Compare:
-    """Compare: that argument of a call differs from `value`."""
     return _Compare(argument, 1, value, 0)
 
 
@@ -119,7 +117,6 @@ class Filter:
 
     @classmethod
     def of_nothing(cls) -> "Filter":
-        """Return a filter that hides all calls."""
         return cls(cls._ERRNO | errno.ENOSYS)
 
     def allow(self, *calls: str, when: tuple[_Compare, ...] = ()) -> None:

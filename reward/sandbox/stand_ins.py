@@ -50,8 +50,6 @@ class Asks(Protocol):
 
 
 class Link:
-    """The link from a stand-in to its object in the program."""
-
     __slots__ = ("base", "given", "informed", "made", "number", "peer")
 
     def __init__(self, peer: Asks, number: int, base: Any = None) -> None:
@@ -95,8 +93,6 @@ def _for_arrays(value: Any, name: str) -> Any:
 
 
 class RemoteType(type):
-    """A stand-in for a class of the program."""
-
     _link: Link | None = None
 
     def __call__(cls, *arguments: Any, **keywords: Any) -> Any:
@@ -149,8 +145,6 @@ def attribute(name: str) -> property:
 
 
 class Remote(metaclass=RemoteType):
-    """A stand-in for an object of the program."""
-
     __dict__ = attribute("__dict__")
 
     def __init_subclass__(cls) -> None:

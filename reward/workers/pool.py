@@ -100,7 +100,6 @@ class Pool:
 
     @property
     def worker_pids(self) -> list[int]:
-        """Return the process ids of the workers that are up."""
         return self._children.pids
 
     async def start(self, patience: float = 120.0) -> None:

@@ -44,8 +44,6 @@ orders: hundreds of orders fill its socket."""
 
 
 class WorkerOptions(NamedTuple):
-    """The options of all workers of a service."""
-
     memory_bytes: int
     """The maximum of memory that a worker may add to its parent's."""
     own_verifiers: Sequence[str] = ()
@@ -129,7 +127,6 @@ class Children:
 
     @property
     def pids(self) -> list[int]:
-        """Return the process ids of the workers that are up."""
         return [link.pid for link in self._links.values() if link.pid]
 
     def start_fork_server(self) -> None:

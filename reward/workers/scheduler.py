@@ -27,8 +27,6 @@ EXCUSED_MAX = 4
 
 
 class Cause(StrEnum):
-    """How a worker was lost."""
-
     DEADLINE = "deadline"
     DIED = "died"
     ORPHANED = "orphaned"
@@ -161,7 +159,6 @@ class WorkerSchedule:
         self._starting = max(0, self._starting - 1)
 
     def answered(self, worker: int, verdict: Verdict) -> list[Action]:
-        """Record the worker's verdict on its task."""
         state = self._workers[worker]
         task, state.task, state.slow = state.task, None, False
         state.scored += 1

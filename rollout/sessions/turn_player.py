@@ -44,8 +44,6 @@ class Refused(ValueError):
 
 
 class TurnPlayer:
-    """Plays the turns of one run on one server."""
-
     def __init__(self, context: RunContext) -> None:
         self._context = context
         served = context.config.served

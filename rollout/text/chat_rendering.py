@@ -33,7 +33,6 @@ _known: WeakKeyDictionary[TokenizerLike, dict[str, tuple[int, int]]] = WeakKeyDi
 
 
 async def tokens(text: str, tokenizer: TokenizerLike, **options: Any) -> list[int]:
-    """Return the ids of `text`. `options` are the tokenizer's."""
 
     def ids() -> list[int]:
         return list(tokenizer(text, **options)["input_ids"])

@@ -30,8 +30,6 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class Listed(NamedTuple):
-    """A tool as its server describes it."""
-
     name: str
     description: str
     schema: dict[str, Any]

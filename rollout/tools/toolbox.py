@@ -22,8 +22,6 @@ PYTHON_SECONDS = 600.0
 
 
 class RunTools:
-    """The tools that a run's config names."""
-
     def __init__(
         self, config: Tools, servers: Mapping[str, ToolServer], rewards: RewardClient
     ) -> None:

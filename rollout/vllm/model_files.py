@@ -68,7 +68,6 @@ def load_tokenizer(model: Path, trust_remote_code: bool = False) -> TokenizerLik
 
 
 def vocabulary(model: Path) -> int:
-    """Return the size of an exported model's vocabulary."""
     config = msgspec.json.decode((model / "config.json").read_bytes())
     return int(config.get("text_config", config)["vocab_size"])
 

@@ -30,7 +30,6 @@ class AdapterSlot:
 
     @property
     def max_rank(self) -> int:
-        """The rank that the server has to reserve memory for."""
         return next(rank for rank in RANKS if rank >= self._config["r"])
 
     @property

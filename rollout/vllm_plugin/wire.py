@@ -105,11 +105,9 @@ class Capacity(msgspec.Struct):
 
 
 def ids(numbers: Sequence[int] | npt.NDArray[np.integer]) -> bytes:
-    """Encode token ids, or counts."""
     return np.asarray(numbers, ID).tobytes()
 
 
 def logprobs(numbers: Sequence[float] | npt.NDArray[np.floating]) -> bytes:
-    """Encode log-probabilities."""
     array = np.asarray(numbers, LOGPROB)
     return np.nan_to_num(array, nan=LOWEST, neginf=LOWEST).astype(LOGPROB).tobytes()

@@ -47,7 +47,6 @@ class RunContext:
 
     @property
     def group_slots(self) -> int:
-        """Groups that fill vLLM."""
         return slots(
             self.sequences.at_once,
             self.config.algorithm.samples_generated,

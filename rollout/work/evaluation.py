@@ -49,8 +49,6 @@ AWAY = (VLLMUnavailable, ToolsAway, RedisError, GatewayAway, RowsAway)
 
 
 class Evaluator:
-    """Answers evaluation rows on one worker."""
-
     def __init__(self, work: RunWork, rows_of: Callable[[str], Rows]) -> None:
         """`rows_of` returns a dataset's rows."""
         self._work, self._context, self._store = work, work.context, work.store
@@ -73,7 +71,6 @@ class Evaluator:
 
     @property
     def generating(self) -> int:
-        """Rows in vLLM now."""
         return sum(self._held.values())
 
     async def run(self) -> None:
@@ -115,7 +112,6 @@ class Evaluator:
 
     @property
     def _ready(self) -> bool:
-        """Whether requests may start now."""
         return not (self._work.closing or self._work.tasks.paused)
 
     def _row_limit(self, samples: int) -> int:

@@ -21,8 +21,6 @@ class RunCannotWork(RuntimeError):
 
 @dataclass
 class FailureLimit:
-    """The failures of one run on one worker."""
-
     start_tries: int = 1
     failures: int = 0
     """Failures in a row, of vLLM or of the run. Each one lengthens the wait before the next try."""

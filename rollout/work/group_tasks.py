@@ -70,7 +70,6 @@ class GroupTasks:
 
     @property
     def paused(self) -> bool:
-        """Whether no task is to begin now."""
         return self._limit.reason is not None or time.monotonic() < self._pause_until
 
     def pause(self) -> None:

@@ -72,8 +72,6 @@ class Rows:
 
 @dataclass(frozen=True)
 class DatasetWork:
-    """One dataset of a run."""
-
     name: str
     """The name in metrics; '' in a run with one dataset."""
     number: int

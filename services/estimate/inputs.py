@@ -33,8 +33,6 @@ class Worker:
 
 @dataclass(frozen=True)
 class Model:
-    """The sizes of a run's models."""
-
     shape: ModelShape
     half: bool
     """Whether its own type is a half one."""

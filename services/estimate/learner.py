@@ -83,7 +83,6 @@ def _longest(config: Config) -> int:
 
 
 def rank_memory(config: Config, model: Model, how: Pass) -> Memory:
-    """The peak of one rank."""
     memory = training.added(
         held(config, model, how),
         training.in_a_pass(model.shape, trained_weights(config, model.shape), how),

@@ -25,8 +25,6 @@ PERCENT = range(int(ALONE * 100), 0, -1)
 
 @dataclass(frozen=True)
 class Division:
-    """The division of a GPU that learner and vLLM share."""
-
     share: float | None
     """vLLM's share of the GPU's memory; None if learner or vLLM does not fit even alone."""
     words: str

@@ -66,7 +66,6 @@ def served_weights(shape: ModelShape, number: int, quantised: bool) -> int:
 
 
 def served_number(config: RLConfig, model: Model) -> int:
-    """Return the bytes of a number that vLLM computes with."""
     options = config.rollout.vllm
     dtype = config.model.dtype if options.computes_in == "auto" else options.computes_in
     return 2 if dtype == "bfloat16" or (dtype == "auto" and model.half) else 4

@@ -136,7 +136,6 @@ def vocabulary_of(tokenizer: "CharacterTokenizer | BPETokenizer") -> int:
 
 
 def scratch_config(config: "ScratchModel") -> dict[str, Any]:
-    """Return the config.json of a model that a run makes from scratch."""
     return {
         "hidden_size": config.hidden_size,
         "num_hidden_layers": config.layers,

@@ -60,7 +60,6 @@ class Memory:
 
 
 def state_bytes(optimizer: Optimizer, shape: ModelShape, trained: int) -> int:
-    """Bytes of the optimizer's state for `trained` weights."""
     if isinstance(optimizer, AdamW8bit):
         return 2 * trained
     if isinstance(optimizer, MuonAdamW):

@@ -38,8 +38,6 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True)
 class ConnectionLimits:
-    """The limits of one server."""
-
     header_seconds: float = 10.0
     """Seconds for a request's header, from the connection's start or the header's first byte."""
     header_bytes: int = 64 << 10
@@ -85,7 +83,6 @@ class Connections:
         self._all.pop(connection, None)
 
     def end(self, connection: "HttpConnection", why: str, status: int = 0) -> None:
-        """Close a connection, and count it for the log."""
         self._closed[why][connection.address] += 1
         connection.end(status)
 
@@ -113,8 +110,6 @@ class Connections:
 
 
 class HttpConnection(HttpToolsProtocol):
-    """uvicorn's protocol, with limits."""
-
     def __init__(self, *args: Any, connections: Connections, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.siblings = connections

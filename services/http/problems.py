@@ -85,7 +85,6 @@ class Problem(Exception):
         self.headers = headers
 
     def response(self, path: str) -> Response:
-        """Return the HTTP response to a request of `path`."""
         document = ProblemDocument(
             title=HTTPStatus(self.status).phrase,
             status=self.status,
@@ -110,7 +109,6 @@ def answer(
     problems: Iterable[ProblemItem | tuple[str, str]] = (),
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """Return the problem document as a response to `request`."""
     return Problem(status, detail, problems, headers).response(request.url.path)
 
 

@@ -65,7 +65,6 @@ class GPUPlan:
 
     @property
     def shared(self) -> bool:
-        """Whether there is one GPU for everything."""
         return len(self.visible) == 1
 
     def refuse(self, workers: int) -> None:

@@ -224,8 +224,6 @@ def unreadable(text: str) -> bool:
 
 
 class UnreadableRedis(LaunchError):
-    """Redis does not start on its files."""
-
     def __init__(self, data: Path, log: str) -> None:
         words = [line for line in log.splitlines() if any(words in line for words in UNREADABLE)]
         recover = shlex.join([program(), "recover", "--data", str(data)])

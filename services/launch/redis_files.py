@@ -23,8 +23,6 @@ MANIFEST = Path("appendonlydir", "appendonly.aof.manifest")
 
 
 class Trial(NamedTuple):
-    """A Redis that runs on the copy."""
-
     url: str
     lost: str
     """A sentence on what its files have lost; '' if Redis has read them whole."""
@@ -62,7 +60,6 @@ def redis_on_a_copy(data: Path) -> Iterator[Trial]:
 
 
 def discard_copy(data: Path) -> None:
-    """Delete the copy of an ended trial."""
     shutil.rmtree(data / COPY)
 
 

@@ -73,12 +73,10 @@ def forget_dataset(data: Path, id: str) -> None:
 
 
 def kept_runs(data: Path) -> Iterator[RunRecord]:
-    """Yield all copies of runs."""
     return _kept(data / "runs", RunRecord)
 
 
 def kept_datasets(data: Path) -> Iterator[DatasetRecord]:
-    """Yield all copies of datasets."""
     return _kept(data / "datasets", DatasetRecord)
 
 

@@ -21,8 +21,6 @@ FOLDER = "keys"
 
 
 class KeyCopy(BaseModel):
-    """The content of a copy."""
-
     digest: str
     record: ApiKeyRecord
     revoked: bool = False

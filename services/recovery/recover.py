@@ -40,8 +40,6 @@ class CannotRecover(RuntimeError):
 
 
 class Recovered(NamedTuple):
-    """The result of `recover`."""
-
     done: list[str]
     """In sentences."""
     steps: dict[str, int]

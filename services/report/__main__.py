@@ -48,7 +48,6 @@ def main() -> int:
 
 
 def facts_of(run: JobRun, job: Job) -> Facts:
-    """Read the facts of a run from the job and the run's files."""
     files = Path(run.files)
     metrics, _ = read_metrics(files / METRICS, set(), -1, sys.maxsize, 0)
     newest, _ = read_samples(files / SAMPLES, None, SHOWN, None)

@@ -10,7 +10,6 @@ Row = Mapping[str, Any]
 
 
 def datasets_in(config: Any) -> set[str]:
-    """The dataset names or ids in a config."""
     if isinstance(config, list):
         return {name for part in config for name in datasets_in(part)}
     if not isinstance(config, dict):
@@ -98,7 +97,6 @@ class Facts:
 
     @property
     def names(self) -> list[str]:
-        """Names of all metrics that have numbers."""
         named = {
             name: None
             for row in self.metrics

@@ -8,16 +8,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Plain text."""
-
     text: str
     kind = "paragraph"
 
 
 @dataclass(frozen=True)
 class Table:
-    """Plain texts in columns."""
-
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     kind = "table"
@@ -42,7 +38,6 @@ class Picture:
 
     @property
     def base64(self) -> str:
-        """The PNG for a data URL."""
         return b64encode(self.png).decode()
 
 
@@ -51,7 +46,5 @@ Part = Paragraph | Table | Code | Picture
 
 @dataclass(frozen=True)
 class ReportSection:
-    """A heading and its parts."""
-
     title: str
     parts: Sequence[Part]

@@ -15,8 +15,6 @@ MANY = 60
 
 @dataclass(frozen=True)
 class Curve:
-    """One line of a plot."""
-
     label: str
     steps: Sequence[float]
     values: Sequence[float]

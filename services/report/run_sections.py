@@ -138,7 +138,6 @@ def _lasted(facts: Facts) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words."""
     if seconds < 10:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

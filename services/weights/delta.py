@@ -155,11 +155,9 @@ class DeltaReader:
         self._file.__exit__(*error)
 
     def patches(self) -> Iterator[Patch]:
-        """Yield the changes of each changed tensor."""
         return (self.patch(name) for name in self.changed)
 
     def patch(self, name: str) -> Patch:
-        """Return the changes of one of the `changed` tensors."""
         tensor, starts = self.tensors[name], self._starts[name]
         try:
             part = {

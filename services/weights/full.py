@@ -19,8 +19,6 @@ class UnusableBase(ValueError):
 
 
 class _Entry(msgspec.Struct):
-    """A tensor in a safetensors header."""
-
     dtype: str
     shape: tuple[int, ...]
     data_offsets: tuple[int, int]
@@ -99,7 +97,6 @@ class WholeVersion:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of all tensors, by name."""
         return {name: place.shape for name, place in self._places.items()}
 
     def tensor(self, name: str) -> NDArray[np.uint16]:

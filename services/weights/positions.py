@@ -16,7 +16,6 @@ BLOCK_BITS = 8
 
 
 def blocks_of(size: int) -> int:
-    """Return the number of blocks of a tensor with `size` elements."""
     return -(-size >> BLOCK_BITS)
 
 

@@ -39,7 +39,6 @@ class LogitScale:
         return LogitScale(self.multiplier / temperature, cap)
 
     def apply_(self, z: torch.Tensor) -> torch.Tensor:
-        """Scale the head's output `z` to logits, in place."""
         if self.multiplier != 1.0:
             z.mul_(self.multiplier)
         return z if self.cap is None else z.div_(self.cap).tanh_().mul_(self.cap)
@@ -54,7 +53,6 @@ PLAIN = LogitScale()
 
 
 def logit_scale(model: PreTrainedModel) -> LogitScale:
-    """Read the scale of `model` from its config."""
     config = model.config.get_text_config()
 
     def named(name: str) -> float:

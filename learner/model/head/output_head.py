@@ -22,8 +22,6 @@ CPU_VOCABULARY = 2048
 
 
 class HeadTypes(NamedTuple):
-    """How an output head computes."""
-
     scale: LogitScale
     kind: torch.dtype
     """Type of the products."""

@@ -96,7 +96,6 @@ def numbers_of(kind: Any, source: ModelSource, **options: Any) -> int:
 
 
 def scratch_numbers(config: ScratchModel) -> int:
-    """Count the numbers in a model from scratch, before it is made."""
     return max(scratch_shape(config).parameters, config.layers * LAYER_BYTES // BYTES)
 
 

@@ -60,8 +60,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass
 class LoadedModel:
-    """A model ready to train on one device."""
-
     model: PreTrainedModel
     tokenizer: Any
     publish_dtype: torch.dtype

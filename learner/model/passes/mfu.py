@@ -54,7 +54,6 @@ class Work:
         return {"train/mfu": flops / (max(seconds, 1e-9) * self.peak)}
 
     def flops(self, tokens: float, squares: float, passes: float) -> float:
-        """Return the FLOPs for the same arguments."""
 
         def once(weights: int, attention: int) -> float:
             return 6 * weights * tokens + 12 * attention * squares

@@ -23,7 +23,6 @@ log = get_logger(__name__)
 
 
 def mesh_of(ranks: Ranks) -> DeviceMesh:
-    """Return the mesh of all ranks, in their order."""
     assert dist.group.WORLD is not None
     return DeviceMesh.from_group(dist.group.WORLD, ranks.device.type)
 

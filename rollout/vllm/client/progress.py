@@ -23,7 +23,6 @@ class Counters(NamedTuple):
 
 
 def read_counters(metrics: bytes) -> Counters:
-    """Parse the counters in the text of vLLM's `/metrics`."""
     return Counters(_sum(_TOKENS, metrics), _sum(_UNFINISHED, metrics))
 
 

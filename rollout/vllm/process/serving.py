@@ -169,7 +169,6 @@ class Serving:
         return handover
 
     def check(self) -> None:
-        """Raise VLLMFailed if the server has ended."""
         if self._sleeper is not None and self._sleeper.problem:
             raise VLLMFailed(self._sleeper.problem)
         if self._running is not None:

@@ -88,8 +88,6 @@ def only_whole(model: Path) -> bool:
 
 @dataclass(frozen=True)
 class StagedArray:
-    """An array of a safetensors file."""
-
     dtype: str
     values: NDArray[Any]
     """Contiguous."""

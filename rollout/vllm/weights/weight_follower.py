@@ -76,7 +76,6 @@ class WeightFollower:
 
     @property
     def live(self) -> WeightManifest | None:
-        """The version that vLLM was found to serve."""
         return self._served.live
 
     @property

@@ -1,6 +1,5 @@
 """The benchmark of weight distribution: its links and weights, and its parts in a tiny size."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,6 @@ from bench.push import (
     BYTES_PER_CHANGE,
     TENSOR,
     WORKERS,
-    DeltaWork,
     codec,
     spread,
     spreads,
@@ -70,16 +68,6 @@ def test_hosts_that_pass_a_file_on_relieve_the_gateway() -> None:
 
 def test_a_delta_leads_to_the_new_weights_and_costs_a_few_bytes_a_change(tmp_path: Path) -> None:
     assert 2 < codec(1 << 16, 0.01, tmp_path)[BYTES_PER_CHANGE] < 5
-
-
-def test_learner_and_worker_are_measured_on_the_given_cores(tmp_path: Path) -> None:
-    allowed = os.sched_getaffinity(0)
-    figures = DeltaWork(1 << 16, tmp_path).on({min(allowed)})
-    assert os.sched_getaffinity(0) == allowed
-    assert {name.rpartition(", ")[0] for name in figures} == {
-        *("learner", "worker, values", "worker, whole version")
-    }
-    assert all(figures.values())
 
 
 def test_every_change_goes_to_one_8_and_56_hosts() -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import subprocess
 from itertools import pairwise
 
 import pytest
@@ -78,28 +77,3 @@ async def test_a_process_that_ends_at_once_after_it_was_loaded_is_waited_for_aga
     done, _ = await asyncio.wait([asking], timeout=0.1)
     assert not done
     asking.cancel()
-
-
-def test_a_process_counts_as_loading_as_long_as_it_does_something(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    model = ModelProcess("rm", ModelOptions(path="m"))
-    assert not model.loading
-    looks = iter([(0.0, (1, 0)), (50.0, (1, 0)), (61.0, (1, 0)), (99.0, (1, 7)), (160.0, (1, 7))])
-    now, work = 0.0, (0, 0)
-    monkeypatch.setattr("reward.models.process.time.monotonic", lambda: now)
-    monkeypatch.setattr(process, "_work_of", lambda pid: work)
-    with subprocess.Popen(["true"]) as model._process:
-        said = []
-        for look in looks:
-            now, work = look
-            said.append(model.loading)
-    assert said == [True, True, False, True, False]
-
-
-def test_the_work_of_a_process_is_read_from_the_kernel() -> None:
-    before = process._work_of(os.getpid())
-    assert before is not None
-    while process._work_of(os.getpid()) == before:
-        pass
-    assert process._work_of(0) is None
