@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.client.weight_loader import WeightUpdate
+from rollout.vllm.process.options import ServerConfig
 from rollout.vllm.process.server import VLLMServer
 from services.cli.client import Gateway
 from services.cli.host.demo import upload_sums
@@ -91,11 +92,13 @@ async def vllm_server(
 ) -> AsyncIterator[VLLMServer]:
     """The running server. Tests talk to it through `policy`."""
     server = VLLMServer(
-        tiny_model.folder,
-        VLLM(max_model_len=CONTEXT, max_num_seqs=64, startup_seconds=300),
-        dtype="float32",
-        device=installed_device(),
-        log_file=tmp_path_factory.mktemp("vllm") / "vllm.log",
+        ServerConfig(
+            tiny_model.folder,
+            VLLM(max_model_len=CONTEXT, max_num_seqs=64, startup_seconds=300),
+            "float32",
+            installed_device(),
+        ),
+        tmp_path_factory.mktemp("vllm") / "vllm.log",
     )
     client = await server.start()
     await client.close()

@@ -16,6 +16,7 @@ from learner.publishing.versions import host_weights
 from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.client.response import sampling_params
 from rollout.vllm.client.weight_loader import WeightUpdate
+from rollout.vllm.process.options import ServerConfig
 from rollout.vllm.process.server import VLLMServer
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.rollout import Sampling
@@ -55,11 +56,13 @@ async def test_published_experts_are_those_that_vllm_serves(tmp_path: Path) -> N
                     parameter.mul_(6)
     save_description(versions[0], tmp_path / "model")
     server = VLLMServer(
-        tmp_path / "model",
-        VLLM(max_model_len=128, max_num_seqs=16, startup_seconds=300),
-        dtype="float32",
-        device=installed_device(),
-        log_file=tmp_path / "vllm.log",
+        ServerConfig(
+            tmp_path / "model",
+            VLLM(max_model_len=128, max_num_seqs=16, startup_seconds=300),
+            "float32",
+            installed_device(),
+        ),
+        tmp_path / "vllm.log",
     )
     client: PolicyClient | None = None
     try:

@@ -21,6 +21,7 @@ from learner.publishing.versions import host_weights
 from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.client.response import Sample, sampling_params
 from rollout.vllm.client.weight_loader import LoadRefused, WeightUpdate
+from rollout.vllm.process.options import ServerConfig
 from rollout.vllm.process.server import VLLMServer
 from rollout.vllm.weights.canary_check import CanaryCheck
 from services.contracts.config.lora import LoRA
@@ -92,11 +93,13 @@ async def served(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serv
         versions[version] = root / f"v{version}.safetensors"
         save_file({n: 0.3 * torch.randn_like(t) for n, t in tensors.items()}, versions[version])
     server = VLLMServer(
-        root / "model",
-        VLLM(max_model_len=CONTEXT, max_num_seqs=16, startup_seconds=300),
-        dtype="float32",
-        device=installed_device(),
-        log_file=root / "vllm.log",
+        ServerConfig(
+            root / "model",
+            VLLM(max_model_len=CONTEXT, max_num_seqs=16, startup_seconds=300),
+            "float32",
+            installed_device(),
+        ),
+        root / "vllm.log",
     )
     policy = await server.start()
     yield Served(policy, loaded, versions)

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.client.weight_loader import WeightsUnclear, WeightUpdate
+from rollout.vllm.process.options import ServerConfig
 from rollout.vllm.process.server import VLLMServer
 from rollout.vllm.weights.canary_check import CanaryCheck
 from rollout.vllm.weights.staging import Staging
@@ -86,7 +87,7 @@ async def policy(
     log = tmp_path_factory.mktemp("vllm") / "vllm.log"
     # The learner's weights are of float32 here; vLLM takes bfloat16 for what it quantises.
     server = VLLMServer(
-        tiny_model.folder, OPTIONS, dtype="float32", device=installed_device(), log_file=log
+        ServerConfig(tiny_model.folder, OPTIONS, "float32", installed_device()), log
     )
     client = await server.start()
     assert "fp8" in log.read_text().lower()

@@ -21,6 +21,7 @@ from rollout.vllm.client.response import (
 )
 from rollout.vllm.client.weight_loader import LoadRefused, UpdateMode
 from rollout.vllm.model_files import load_tokenizer, vocabulary
+from rollout.vllm.process.options import ServerConfig
 from rollout.vllm.process.server import VLLMFailed, VLLMServer
 from rollout.vllm.weights.canary_check import CanaryCheck
 from rollout.vllm_plugin.wire import GENERATE
@@ -432,11 +433,13 @@ async def test_a_server_that_cannot_start_says_why_with_the_end_of_its_log(
     tiny_model: TinyModel, tmp_path: Path
 ) -> None:
     server = VLLMServer(
-        tiny_model.folder,
-        VLLM(max_model_len=4096, startup_seconds=120),  # the model has 1024 positions
-        dtype="float32",
-        device=installed_device(),
-        log_file=tmp_path / "vllm.log",
+        ServerConfig(
+            tiny_model.folder,
+            VLLM(max_model_len=4096, startup_seconds=120),
+            "float32",
+            installed_device(),
+        ),
+        tmp_path / "vllm.log",
     )
 
     with pytest.raises(VLLMFailed) as failed:

@@ -36,6 +36,7 @@ async def sleep_and_patch(folder: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
     from rollout.vllm.client.weight_loader import WeightUpdate
+    from rollout.vllm.process.options import ServerConfig
     from rollout.vllm.process.server import VLLMServer
     from rollout.vllm.weights.staging import Staging
     from services.contracts.config.vllm import VLLM
@@ -76,16 +77,18 @@ async def sleep_and_patch(folder: Path) -> None:
 
     before = used()
     server = VLLMServer(
-        folder / "model",
-        VLLM(
-            max_model_len=CONTEXT,
-            max_num_seqs=8,
-            gpu_memory_utilization=(4 << 30) / torch.cuda.mem_get_info()[1],
-            sleeps=True,
+        ServerConfig(
+            folder / "model",
+            VLLM(
+                max_model_len=CONTEXT,
+                max_num_seqs=8,
+                gpu_memory_utilization=(4 << 30) / torch.cuda.mem_get_info()[1],
+                sleeps=True,
+            ),
+            "bfloat16",
+            "cuda",
         ),
-        dtype="bfloat16",
-        device="cuda",
-        log_file=folder / "vllm.log",
+        folder / "vllm.log",
     )
     policy = await server.start()
     try:

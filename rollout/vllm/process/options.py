@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -44,6 +45,22 @@ SECRET = frozenset(
 }
 
 
+@dataclass(frozen=True)
+class ServerConfig:
+    """The settings of one server."""
+
+    model: Path
+    """The exported folder."""
+    options: VLLM
+    dtype: str
+    """The type of the published weights, for `auto`."""
+    device: Device
+    command: str | None = None
+    """Replaces `python -m rollout.vllm_plugin.serve`, split as by a shell."""
+    more: Mapping[str, Any] = field(default_factory=dict)
+    """Options that follow from the run's config."""
+
+
 def with_memory(options: VLLM, here: float | None) -> VLLM:
     """Return a run's options, with this worker's share of GPU memory (`here`) if they name none."""
     if options.gpu_memory_utilization is not None or here is None:
@@ -68,23 +85,10 @@ def fingerprint(
     return digest.hexdigest()
 
 
-def command_line(
-    model: Path,
-    options: VLLM,
-    dtype: str,
-    socket: Path,
-    device: Device,
-    command: str | None = None,
-    more: Mapping[str, Any] = MappingProxyType({}),
-    slot: AdapterSlot | None = None,
-) -> list[str]:
-    """Return the server's arguments.
-
-    `dtype` is the type of the published weights, for `auto`; `socket` is the Unix socket to listen
-    on; `more` are options that follow from the run's config; `slot` is the adapter's, if the policy
-    is an adapter. `command` replaces `python -m rollout.vllm_plugin.serve` (split as by a shell).
-    Raises ValueError for what this vLLM cannot do.
-    """
+def command_line(config: ServerConfig, socket: Path, slot: AdapterSlot | None = None) -> list[str]:
+    """Return the server's arguments. It listens on the Unix socket `socket`. `slot` is the
+    adapter's, if the policy is an adapter. Raises ValueError for what this vLLM cannot do."""
+    options, device, command = config.options, config.device, config.command
     extra = {spelled(name): value for name, value in options.extra.items()}
     if device == "cpu" and extra.get(RECORD_ROUTING) and command is None:
         # vLLM's CPU runner cannot do it (0.32), and its error does not name the key.
@@ -105,11 +109,11 @@ def command_line(
             "on a GPU"
         )
     flags: dict[str, Any] = {
-        "model": str(model),
+        "model": str(config.model),
         "served-model-name": SERVED_NAME,
         "uds": str(socket),
         "load-format": "dummy",
-        "dtype": dtype if options.computes_in == "auto" else options.computes_in,
+        "dtype": config.dtype if options.computes_in == "auto" else options.computes_in,
         "quantization": options.quantization,
         "max-num-seqs": options.max_num_seqs,  # None: vLLM chooses
         "tensor-parallel-size": options.tensor_parallel_size,
@@ -119,7 +123,7 @@ def command_line(
         "disable-uvicorn-access-log": True,
         "middleware": ONLY_ROUTES_IN_USE,
         "weight-transfer-config": {"backend": TRANSFER_ENGINE},
-        **more,
+        **config.more,
     }
     if options.max_model_len is not None:
         flags["max-model-len"] = options.max_model_len

@@ -17,18 +17,14 @@ import subprocess
 import tempfile
 import time
 import zlib
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, Any
+from typing import IO
 
 from rollout.aio import finish
 from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.process.logs import explained
-from rollout.vllm.process.options import command_line, environment
+from rollout.vllm.process.options import ServerConfig, command_line, environment
 from rollout.vllm_plugin.lora_slot import AdapterSlot, slot_for
-from services.contracts.config.vllm import VLLM
-from services.runtime.gpus import Device
 from services.runtime.logs import get_logger
 from services.runtime.process import die_with, started_at
 
@@ -55,26 +51,10 @@ class VLLMFailed(RuntimeError):
 class VLLMServer:
     """One start of a server. After `stop` create a new one."""
 
-    def __init__(
-        self,
-        model: Path,
-        options: VLLM,
-        dtype: str,
-        device: Device,
-        log_file: Path,
-        kv_cache_gib: int = 1,
-        command: str | None = None,
-        more: Mapping[str, Any] = MappingProxyType({}),
-    ) -> None:
-        """`more`: see `options.command_line`."""
-        self.model = model
-        self.options = options
+    def __init__(self, config: ServerConfig, log_file: Path, kv_cache_gib: int = 1) -> None:
+        self.config = config
         self.log_file = log_file
-        self._dtype = dtype
-        self._device: Device = device
         self._kv_cache_gib = kv_cache_gib
-        self._command = command
-        self._more = more
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
         self._ending: asyncio.Task[None] | None = None
@@ -116,16 +96,16 @@ class VLLMServer:
         client: PolicyClient | None = None
         try:
             self._folder = make_server_folder()
-            slot = slot_for(self.model, self._folder)
+            slot = slot_for(self.config.model, self._folder)
             self._spawn(slot)
-            client = PolicyClient(self.socket, several=self.options.several_processes)
-            async with asyncio.timeout(self.options.startup_seconds):
+            client = PolicyClient(self.socket, several=self.config.options.several_processes)
+            async with asyncio.timeout(self.config.options.startup_seconds):
                 while not await client.healthy():
                     self.check()
                     await asyncio.sleep(0.2)
                 await client.weights.prepare(slot)
                 # The frozen weights below an adapter.
-                frozen = self.model.glob("*.safetensors")
+                frozen = self.config.model.glob("*.safetensors")
                 client.weights.bytes = sum(file.stat().st_size for file in frozen)
         except BaseException as error:
             if client is not None:
@@ -133,7 +113,9 @@ class VLLMServer:
             await self.stop()
             match error:
                 case TimeoutError():
-                    limit = f"rollout.vllm.startup_seconds = {self.options.startup_seconds:g}"
+                    limit = (
+                        f"rollout.vllm.startup_seconds = {self.config.options.startup_seconds:g}"
+                    )
                     problem = f"vLLM did not start within {limit}"
                     raise self.failed(problem) from error
                 case VLLMFailed():
@@ -147,23 +129,15 @@ class VLLMServer:
 
     def _spawn(self, slot: AdapterSlot | None) -> None:
         """Start the child. Raises ValueError, OSError."""
-        arguments = command_line(
-            self.model,
-            self.options,
-            self._dtype,
-            self.socket,
-            self._device,
-            self._command,
-            self._more,
-            slot,
-        )
+        arguments = command_line(self.config, self.socket, slot)
+        device = self.config.device
         with _open_log(self.log_file) as output:
             self._process = subprocess.Popen(
                 arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment(os.environ, self._device, self._kv_cache_gib, self.folder),
+                env=environment(os.environ, device, self._kv_cache_gib, self.folder),
                 start_new_session=True,
                 preexec_fn=die_with(os.getpid()),
             )

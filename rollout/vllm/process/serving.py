@@ -13,7 +13,7 @@ from rollout.vllm.client.policy_client import PolicyClient
 from rollout.vllm.client.sampling_mask import server_flags
 from rollout.vllm.process.gpu_lock import start_lock
 from rollout.vllm.process.logs import delete_old_logs, log_of
-from rollout.vllm.process.options import fingerprint, with_memory
+from rollout.vllm.process.options import ServerConfig, fingerprint, with_memory
 from rollout.vllm.process.server import VLLMFailed, VLLMServer
 from rollout.vllm.process.sleeping import Sleeper
 from services.contracts.config import RLConfig
@@ -113,14 +113,11 @@ class Serving:
         living = {worker.id for worker in await self._store.workers.list()} | {self._record.id}
         await asyncio.to_thread(delete_old_logs, logs, living)
         server = VLLMServer(
-            model,
-            options,
-            dtype,
-            device,
-            log_file=log_of(logs, self._record.id),
-            kv_cache_gib=self._settings.vllm_kv_cache_gib,
-            command=self._settings.vllm_command,
-            more=more,
+            ServerConfig(
+                model, options, dtype, device, command=self._settings.vllm_command, more=more
+            ),
+            log_of(logs, self._record.id),
+            self._settings.vllm_kv_cache_gib,
         )
         handover = await self._handover(options, device)
         with ExitStack() as held:

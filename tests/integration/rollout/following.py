@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -153,7 +153,7 @@ async def following(
 ) -> AsyncIterator[Scene]:
     """A learner that publishes to `data`, and a follower that reads `volume`."""
     server = make_server(folder, monkeypatch, **script)
-    server.options = VLLM(startup_seconds=100, sleeps=True)
+    server.config = replace(server.config, options=VLLM(startup_seconds=100, sleeps=True))
     store = Store.from_url(stack.redis_url)
     await store.runs.submit(record())
     learner = Learner(store, data, await store.runs.acquire(RUN, LINEAGE))

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.policy_client import PolicyClient, RequestRefused
 from rollout.vllm.client.response import sampling_params
 from rollout.vllm.client.weight_loader import LoadRefused, WeightUpdate
+from rollout.vllm.process.options import ServerConfig
 from rollout.vllm.process.server import VLLMFailed, VLLMServer
 from services.contracts.config.rollout import Sampling
 from services.contracts.config.vllm import VLLM
@@ -30,12 +32,10 @@ def make_server(folder: Path, monkeypatch: pytest.MonkeyPatch, **script: object)
     (folder / "model" / "config.json").write_text('{"max_position_embeddings": 128}')
     monkeypatch.setenv("HEADRACE_SCRIPTED_VLLM", json.dumps(script))
     return VLLMServer(
-        folder / "model",
-        VLLM(startup_seconds=100),
-        dtype="float32",
-        device="cpu",
-        log_file=folder / "vllm.log",
-        command=COMMAND,
+        ServerConfig(
+            folder / "model", VLLM(startup_seconds=100), "float32", "cpu", command=COMMAND
+        ),
+        folder / "vllm.log",
     )
 
 
@@ -171,7 +171,7 @@ async def test_a_start_that_takes_too_long_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = make_server(tmp_path, monkeypatch)
-    server.options = VLLM(startup_seconds=0.2)
+    server.config = replace(server.config, options=VLLM(startup_seconds=0.2))
     with pytest.raises(VLLMFailed, match=r"did not start within .*startup_seconds = 0\.2"):
         await server.start()
     assert not server.alive

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +41,9 @@ async def sharing(
     mode. The server samples 20 tokens, and stops until the file `go-on` exists."""
     held = {"tokens_per_second": 400, "hang_after": 20, "hang_until": str(folder / "go-on")}
     server = make_server(folder, monkeypatch, **held)
-    server.options = VLLM(startup_seconds=100, sleeps=sleeps)
+    server.config = replace(server.config, options=VLLM(startup_seconds=100, sleeps=sleeps))
     # Frozen weights, as below an adapter: half a second at 50 MB a second.
-    with (server.model / "model.safetensors").open("w") as base:
+    with (server.config.model / "model.safetensors").open("w") as base:
         base.truncate(25_000_000)
     policy = await server.start()
     handover, learner = Handover(folder, "gpu"), Handover(folder, "gpu")

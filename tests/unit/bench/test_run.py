@@ -12,7 +12,7 @@ from bench.generation import engine_options, sampling
 from bench.training import PARTS
 from bench.workload import generation_config, model_config, run_config
 from recipes import find_recipe, merged
-from rollout.vllm.process.options import command_line
+from rollout.vllm.process.options import ServerConfig, command_line
 from services.cli.output import CliError
 from services.contracts.config import RLConfig, SFTConfig, parse_config
 
@@ -47,7 +47,7 @@ def test_all_runs_can_share_one_server() -> None:
 
 def test_the_offline_side_has_the_options_of_the_worker_s_server() -> None:
     vllm = parsed("demo_grpo", generation_config("run:0123abcd")).rollout.vllm
-    arguments = command_line(Path("weights"), vllm, "float32", Path("socket"), "cpu")
+    arguments = command_line(ServerConfig(Path("weights"), vllm, "float32", "cpu"), Path("socket"))
     served = dict(itertools.pairwise(arguments))
     offline = engine_options(Path("weights"))
     assert "--enforce-eager" in arguments

@@ -14,6 +14,7 @@ import pytest
 
 from rollout.vllm.process import server
 from rollout.vllm.process.logs import delete_old_logs
+from rollout.vllm.process.options import ServerConfig
 from rollout.vllm.process.server import VLLMServer, make_server_folder
 from services.contracts.config.vllm import VLLM
 from services.runtime.file_lock import file_lock
@@ -99,7 +100,9 @@ def test_a_temporary_folder_too_long_for_vllms_sockets_is_replaced_by_a_short_on
 async def test_a_vllm_that_cannot_be_started_leaves_no_folder(folder: Path, tmp_path: Path):
     options = VLLM()
     command = str(tmp_path / "missing")
-    missing = VLLMServer(tmp_path, options, "float32", "cpu", tmp_path / "log", command=command)
+    missing = VLLMServer(
+        ServerConfig(tmp_path, options, "float32", "cpu", command=command), tmp_path / "log"
+    )
 
     with pytest.raises(FileNotFoundError):
         await missing.start()

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from rollout.vllm.process.options import ServerConfig
 from rollout.vllm.process.server import VLLMFailed, VLLMServer
 from rollout.vllm.process.serving import Serving
 from services.contracts.config.vllm import VLLM
@@ -92,7 +93,7 @@ async def test_a_failure_of_a_running_server_names_the_cause_in_its_log(
 ) -> None:
     log, nothing = tmp_path / "vllm-w.log", cast(Any, None)
     log.write_text("(EngineCore pid=2) ERROR 11-21 04:29:17 [core.py:9] RuntimeError: head_dim=16")
-    server = VLLMServer(tmp_path, VLLM(), "float32", "cpu", log)
+    server = VLLMServer(ServerConfig(tmp_path, VLLM(), "float32", "cpu"), log)
     serving = Serving(nothing, nothing, nothing)
     error = VLLMFailed("vLLM could not be brought to a:1 in 3 tries")
     assert await serving.explained(error) == str(error)

@@ -6,7 +6,14 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from rollout.vllm.process.options import command_line, environment, fingerprint, flag, with_memory
+from rollout.vllm.process.options import (
+    ServerConfig,
+    command_line,
+    environment,
+    fingerprint,
+    flag,
+    with_memory,
+)
 from rollout.vllm_plugin.lora_slot import slot_for
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.config.vllm import VLLM
@@ -26,7 +33,9 @@ def options_of(arguments: list[str]) -> dict[str, str | None]:
 
 
 def test_the_server_listens_on_its_socket_with_dummy_weights_and_the_safetensors_engine():
-    options = options_of(command_line(MODEL, VLLM(max_model_len=512), "float32", SOCKET, "cpu"))
+    options = options_of(
+        command_line(ServerConfig(MODEL, VLLM(max_model_len=512), "float32", "cpu"), SOCKET)
+    )
 
     assert options["--model"] == str(MODEL)
     assert options["--uds"] == str(SOCKET)
@@ -39,30 +48,34 @@ def test_the_server_listens_on_its_socket_with_dummy_weights_and_the_safetensors
 
 
 def test_tokens_are_guessed_without_a_draft_model():
-    arguments = command_line(MODEL, VLLM(ngram_tokens=3), "float32", SOCKET, "cuda")
+    arguments = command_line(ServerConfig(MODEL, VLLM(ngram_tokens=3), "float32", "cuda"), SOCKET)
     found = json.loads(options_of(arguments)["--speculative-config"] or "")
     assert (found["method"], found["num_speculative_tokens"]) == ("ngram", 3)
-    plain = command_line(MODEL, VLLM(), "float32", SOCKET, "cpu")
+    plain = command_line(ServerConfig(MODEL, VLLM(), "float32", "cpu"), SOCKET)
     assert "--speculative-config" not in plain
     with pytest.raises(ValueError, match="reports wrong log-probabilities of guessed tokens"):
-        command_line(MODEL, VLLM(ngram_tokens=3), "float32", SOCKET, "cpu")
+        command_line(ServerConfig(MODEL, VLLM(ngram_tokens=3), "float32", "cpu"), SOCKET)
 
 
 def test_a_vllm_that_takes_turns_with_the_learner_can_sleep():
-    sleeps = command_line(MODEL, VLLM(sleeps=True), "float32", SOCKET, "cuda")
+    sleeps = command_line(ServerConfig(MODEL, VLLM(sleeps=True), "float32", "cuda"), SOCKET)
     assert "--enable-sleep-mode" in sleeps
-    assert "--enable-sleep-mode" not in command_line(MODEL, VLLM(), "float32", SOCKET, "cuda")
+    assert "--enable-sleep-mode" not in command_line(
+        ServerConfig(MODEL, VLLM(), "float32", "cuda"), SOCKET
+    )
     with pytest.raises(ValueError, match="build for CPUs cannot sleep"):
-        command_line(MODEL, VLLM(sleeps=True), "float32", SOCKET, "cpu")
+        command_line(ServerConfig(MODEL, VLLM(sleeps=True), "float32", "cpu"), SOCKET)
     with pytest.raises(ValidationError, match="take turns on one GPU"):
         VLLM(sleeps=True, tensor_parallel_size=2)
 
 
 def test_weights_are_quantised_from_bfloat16():
     options = VLLM(quantization="fp8_per_channel")
-    found = options_of(command_line(MODEL, options, "float32", SOCKET, "cuda"))
+    found = options_of(command_line(ServerConfig(MODEL, options, "float32", "cuda"), SOCKET))
     assert (found["--quantization"], found["--dtype"]) == ("fp8_per_channel", "bfloat16")
-    assert "--quantization" not in command_line(MODEL, VLLM(), "float32", SOCKET, "cuda")
+    assert "--quantization" not in command_line(
+        ServerConfig(MODEL, VLLM(), "float32", "cuda"), SOCKET
+    )
 
 
 def adapted_model(folder: Path, rank: int) -> Path:
@@ -82,7 +95,7 @@ def test_an_adapter_is_the_policy_and_the_server_reads_the_frozen_weights(
     model = adapted_model(tmp_path / "model", rank)
     slot = slot_for(model, tmp_path)
     assert slot is not None
-    arguments = command_line(model, VLLM(), "float32", SOCKET, "cpu", slot=slot)
+    arguments = command_line(ServerConfig(model, VLLM(), "float32", "cpu"), SOCKET, slot)
     options = options_of(arguments)
 
     at = arguments.index("--lora-target-modules")
@@ -116,10 +129,14 @@ def test_a_model_without_an_adapter_has_no_slot(tmp_path: Path):
 
 def test_vllm_samples_in_the_type_of_the_published_weights_by_default():
     assert (
-        options_of(command_line(MODEL, VLLM(), "bfloat16", SOCKET, "cpu"))["--dtype"] == "bfloat16"
+        options_of(command_line(ServerConfig(MODEL, VLLM(), "bfloat16", "cpu"), SOCKET))["--dtype"]
+        == "bfloat16"
     )
     own = VLLM(dtype="float32")
-    assert options_of(command_line(MODEL, own, "bfloat16", SOCKET, "cpu"))["--dtype"] == "float32"
+    assert (
+        options_of(command_line(ServerConfig(MODEL, own, "bfloat16", "cpu"), SOCKET))["--dtype"]
+        == "float32"
+    )
 
 
 def recording() -> VLLM:
@@ -136,22 +153,22 @@ def recording() -> VLLM:
 
 
 def test_a_run_that_replays_routing_has_it_recorded():
-    options = options_of(command_line(MODEL, recording(), "float32", SOCKET, "cuda"))
+    options = options_of(command_line(ServerConfig(MODEL, recording(), "float32", "cuda"), SOCKET))
     assert "--enable-return-routed-experts" in options
     assert options["--block-size"] == "32"
 
 
 def test_the_build_for_cpus_cannot_record_routing():
     with pytest.raises(ValueError, match=r"router\.replay .* set it to false, or sample on a GPU"):
-        command_line(MODEL, recording(), "float32", SOCKET, "cpu")
+        command_line(ServerConfig(MODEL, recording(), "float32", "cpu"), SOCKET)
     # Another command may be able to do it.
-    own = command_line(MODEL, recording(), "float32", SOCKET, "cpu", "my-vllm serve")
+    own = command_line(ServerConfig(MODEL, recording(), "float32", "cpu", "my-vllm serve"), SOCKET)
     assert "--enable-return-routed-experts" in own
 
 
 def test_only_gpus_get_a_memory_share_and_only_cpus_eager_mode_and_small_blocks():
-    cpu = options_of(command_line(MODEL, VLLM(), "float32", SOCKET, "cpu"))
-    gpu = options_of(command_line(MODEL, VLLM(), "float32", SOCKET, "cuda"))
+    cpu = options_of(command_line(ServerConfig(MODEL, VLLM(), "float32", "cpu"), SOCKET))
+    gpu = options_of(command_line(ServerConfig(MODEL, VLLM(), "float32", "cuda"), SOCKET))
 
     assert "--gpu-memory-utilization" not in cpu
     assert "--enforce-eager" in cpu
@@ -163,7 +180,9 @@ def test_only_gpus_get_a_memory_share_and_only_cpus_eager_mode_and_small_blocks(
 
 def test_a_workers_memory_share_is_the_default_of_its_runs():
     def share(options: VLLM) -> str | None:
-        arguments = command_line(MODEL, with_memory(options, 0.4), "float32", SOCKET, "cuda")
+        arguments = command_line(
+            ServerConfig(MODEL, with_memory(options, 0.4), "float32", "cuda"), SOCKET
+        )
         return options_of(arguments)["--gpu-memory-utilization"]
 
     assert share(VLLM()) == "0.4"
@@ -172,7 +191,9 @@ def test_a_workers_memory_share_is_the_default_of_its_runs():
 
 def test_options_of_the_run_reach_vllm_and_change_the_fingerprint(tmp_path: Path):
     more = {"max-logprobs": 64}
-    options = options_of(command_line(MODEL, VLLM(), "float32", SOCKET, "cpu", more=more))
+    options = options_of(
+        command_line(ServerConfig(MODEL, VLLM(), "float32", "cpu", more=more), SOCKET)
+    )
     assert options["--max-logprobs"] == "64"
     (tmp_path / "config.json").write_text("{}")
     plain, other = (fingerprint(tmp_path, VLLM(), "float32", m) for m in ({}, more))
@@ -182,7 +203,7 @@ def test_options_of_the_run_reach_vllm_and_change_the_fingerprint(tmp_path: Path
 
 def test_extra_options_are_passed_on_in_vllms_spelling_and_win():
     extra = {"block_size": 64, "enforce-eager": False, "--seed": 3}
-    arguments = command_line(MODEL, VLLM(extra=extra), "float32", SOCKET, "cpu")
+    arguments = command_line(ServerConfig(MODEL, VLLM(extra=extra), "float32", "cpu"), SOCKET)
 
     assert options_of(arguments)["--block-size"] == "64"
     assert options_of(arguments)["--seed"] == "3"
@@ -206,7 +227,7 @@ def test_each_way_to_divide_a_model_makes_a_server_of_several_processes():
 
 def test_another_command_takes_the_place_of_the_stock_server():
     arguments = command_line(
-        MODEL, VLLM(), "float32", SOCKET, "cpu", "python 'my server.py' --slow"
+        ServerConfig(MODEL, VLLM(), "float32", "cpu", "python 'my server.py' --slow"), SOCKET
     )
     assert arguments[:3] == ["python", "my server.py", "--slow"]
 
