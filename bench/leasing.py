@@ -317,7 +317,6 @@ async def simulate(fleet: Fleet, url: str) -> Figures:
 
 
 def measured(fleet: Fleet) -> Figures:
-    """Simulate one run in a Redis of its own."""
     with (
         tempfile.TemporaryDirectory(prefix="headrace-") as folder,
         durable_redis(Path(folder)) as url,

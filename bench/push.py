@@ -154,7 +154,6 @@ def spreads(model: str, bytes_per_change: Mapping[float, float]) -> BenchPart:
 
 
 def run(count: int) -> BenchResults:
-    """Measure all parts. `count`: weights of the codec."""
     results = BenchResults("push", {"weights": count})
     with results.noting(), tempfile.TemporaryDirectory(prefix="headrace-") as name:
         folder = Path(name)

@@ -139,7 +139,6 @@ def latency(name: str, taken: Sequence[float]) -> dict[str, float]:
 
 
 def run(sizes: Sequence[int], warmup: float, seconds: float) -> BenchResults:
-    """Measure each load with each number of workers."""
     results = BenchResults("store", {"warmup": warmup, "seconds": seconds})
     with results.noting(), failures():
         for load in LOADS:

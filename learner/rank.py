@@ -202,7 +202,6 @@ class PoolRank:
     """Whether the operator trusts the runs' code."""
 
     def serve(self) -> None:
-        """Train runs, one at a time, until `stop`."""
         while True:
             record = None
             if self.ranks.first:

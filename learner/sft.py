@@ -93,8 +93,6 @@ def train_sft(config: SFTConfig, environment: RunEnvironment, crash_limit: Crash
 
 @dataclass(frozen=True)
 class SupervisedRun:
-    """The values that all steps of a run share on this rank."""
-
     config: SFTConfig
     rows: SupervisedRows
     batches: MicroBatches

@@ -23,8 +23,6 @@ from services.contracts.config.objective.supervised import DPO
 
 
 class SupervisedLoss(Protocol):
-    """The loss of one step over this rank's `rows`."""
-
     rows: list[Example]
     together: int
     """Consecutive rows that must share a micro-batch."""

@@ -72,7 +72,6 @@ class Calls:
 
     @property
     def outstanding(self) -> int:
-        """Return the number of items without a verdict."""
         return len(self._running)
 
     async def open(self) -> None:

@@ -26,7 +26,6 @@ from services.store.at_start import cannot_use, require_durable
 
 
 def main() -> int:
-    """Run until told to stop. Returns the exit code."""
     settings = from_command_line(RolloutSettings)
     logs.configure("rollout", settings.log_level, settings.log_format)
     try:

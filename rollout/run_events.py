@@ -44,7 +44,6 @@ class RunEvents:
         await self._add(f"state {state}", "worker", data)
 
     async def judged(self, answers: list[SampledAnswer]) -> None:
-        """Store scored answers for the pages and reports that show samples of the run."""
         try:
             await self._store.judged.add(self.run, answers)
         except (RedisError, OSError) as error:

@@ -63,7 +63,6 @@ class RunWorker:
         return self._context.follower
 
     def describe(self, record: WorkerRecord) -> None:
-        """Write this worker's leases and state into its heartbeat `record`."""
         follower, status = self.follower, self._status
         record.state = status.state
         record.version = follower.live.version if follower.live else None

@@ -31,7 +31,6 @@ LEAST = 40
 
 
 def rendered(job: PreviewJob, tokenizer: Any) -> Rendering:
-    """Render the job's rows as a run with its config does."""
     config = parse_config(job.config)
     use_template(tokenizer, config.data)
     rows = [

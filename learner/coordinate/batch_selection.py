@@ -37,8 +37,6 @@ class WaitingGroup:
 
 @dataclass
 class BatchSelection:
-    """The groups that have arrived and are not in a plan yet."""
-
     batch: int
     """Number of groups in a batch."""
     max_staleness: int

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 
 @dataclass
 class CheckpointSchedule:
-    """Counts the batches since the newest submitted checkpoint."""
-
     every: int
     """Steps between checkpoints."""
     last_step: int

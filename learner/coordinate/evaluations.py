@@ -33,8 +33,6 @@ disk space."""
 
 @dataclass(frozen=True)
 class _Due:
-    """An evaluation that is requested as soon as its version is published."""
-
     id: str
     step: int
     version: str

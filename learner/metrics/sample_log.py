@@ -24,8 +24,6 @@ PER_STEP = 4
 
 @dataclass(frozen=True)
 class Picked:
-    """A completion to log after it has been trained."""
-
     header: GroupHeader
     sample: TrainingSample
     prompt_tokens: int

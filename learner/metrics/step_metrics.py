@@ -20,7 +20,6 @@ class Stopwatch:
         self._last = time.monotonic()
 
     def lap(self, activity: str) -> None:
-        """Count the time since the last lap as `activity`."""
         now = time.monotonic()
         self.seconds[activity] += now - self._last
         self._last = now

@@ -52,7 +52,6 @@ def vocabulary_of(loaded: LoadedModel) -> int:
 
 @torch.no_grad()
 def scored(policy: TokenLogprobs | BaseLogprobs, tokens: list[list[int]]) -> list[float]:
-    """Return the log-probabilities of all tokens of each sequence except the first."""
     masks = [torch.arange(len(sequence)) > 0 for sequence in tokens]
     row = packed_row([torch.tensor(sequence) for sequence in tokens], masks, device_of(policy))
     logprobs, _ = policy(row)

@@ -93,8 +93,6 @@ class PolicyCopy:
 
 @dataclass
 class Copies:
-    """The copies that a run's objective needs."""
-
     reference: PolicyCopy | None = None
     lagged: PolicyCopy | None = None
     teacher: PolicyCopy | None = None

@@ -35,8 +35,6 @@ class GroupReward(NamedTuple):
 
 @dataclass(frozen=True)
 class Baselines:
-    """The running means after some batches."""
-
     overall: Mean = field(default_factory=partial(Mean, 0.0, 0))
     """Mean of all rewards, whatever their keys."""
     keys: dict[str, Mean] = field(default_factory=dict)

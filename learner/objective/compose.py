@@ -16,8 +16,6 @@ from services.contracts.config.objective.terms import NoKL, ReferenceKL, Reinfor
 
 @dataclass(frozen=True)
 class Objective:
-    """The objective of a step, and the temperature of its log-probabilities."""
-
     algorithm: Algorithm
     temperature: float
     max_tokens: int

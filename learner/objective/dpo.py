@@ -7,8 +7,6 @@ from torch.nn.functional import logsigmoid
 
 
 class Compared(NamedTuple):
-    """Loss and rewards of n pairs."""
-
     loss: torch.Tensor
     """[n], with gradient."""
     rewards: torch.Tensor

@@ -32,8 +32,6 @@ class Scale:
 
 @dataclass(frozen=True)
 class Moments:
-    """Weighted sums over the returns so far."""
-
     weight: float = 0.0
     """Sum of the shares."""
     total: float = 0.0

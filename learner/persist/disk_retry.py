@@ -93,7 +93,6 @@ class Disk:
         """Reasons by the name of the file that cannot be written."""
 
     def abandon(self) -> None:
-        """Stop retrying failed writes."""
         self._abandoned.set()
 
     def retry(self, name: str, write: Callable[[], T], size: int = 0) -> T:

@@ -15,7 +15,6 @@ CPU_SECONDS = 15
 
 
 def main() -> int:
-    """Render one job. Returns the exit code."""
     for limit, most in ((resource.RLIMIT_AS, MEMORY), (resource.RLIMIT_CPU, CPU_SECONDS)):
         _, hard = resource.getrlimit(limit)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)

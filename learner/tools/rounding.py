@@ -23,7 +23,6 @@ TYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Round the weights in place. Returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m learner.tools.rounding", description=__doc__)
     parser.add_argument("dtype", choices=TYPES)
     parser.add_argument("folder", type=Path)
@@ -38,8 +37,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 @dataclass
 class RoundingLoss:
-    """Counts the weights that rounding changes, over all tensors."""
-
     dtype: torch.dtype
     weights: int = 0
     rounded: int = 0

@@ -277,7 +277,6 @@ class Test:
 
 
 def _module(value: Any) -> Any:
-    """Return the module that a function or class claims to come from."""
     if link_of(value) is None:
         return getattr(value, "__module__", None)
     return ask(value, "getattr", "__module__")

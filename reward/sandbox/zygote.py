@@ -43,7 +43,6 @@ MAX_ORDER = 1 << 16
 
 
 def main() -> None:
-    """Serve orders until the control socket closes."""
     linux.prctl(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     # Interrupts are for the service. Programs get Python's default handling back.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

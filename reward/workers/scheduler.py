@@ -130,7 +130,6 @@ class WorkerSchedule:
 
     @property
     def workers(self) -> tuple[int, int, int]:
-        """Return how many workers are idle, busy, slow."""
         slow = self._slow()
         idle = sum(worker.task is None for worker in self._workers.values())
         return idle, len(self._workers) - idle - slow, slow
@@ -140,7 +139,6 @@ class WorkerSchedule:
             (self._slow_queue if task.slow else self._queue).append(task)
 
     def withdraw(self, tickets: Container[int]) -> list[int]:
-        """Forget the tasks of `tickets` that no worker has been given. Return their tickets."""
         withdrawn: list[int] = []
         for queue in (self._queue, self._slow_queue):
             withdrawn += [task.ticket for task in queue if task.ticket in tickets]
@@ -150,7 +148,6 @@ class WorkerSchedule:
         return withdrawn
 
     def started(self, worker: int) -> None:
-        """Add a new worker, which can take a task."""
         self.not_started()
         self._workers[worker] = _Worker()
 

@@ -42,8 +42,6 @@ class NotAnswered(ValueError):
 
 
 class Answering:
-    """Answers calls on one run's vLLM."""
-
     def __init__(self, context: RunContext) -> None:
         self._context = context
         served = context.config.served

@@ -138,7 +138,6 @@ def transcript(turns: Sequence[Turn], last: Turn) -> tuple[list[int], list[int]]
 
 
 def answer_text(turn: Turn) -> str:
-    """Return the text that verifiers read of a session's last turn."""
     message = turn.message
     return str(message.get("content") or message.get("text") or "")
 

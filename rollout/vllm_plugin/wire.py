@@ -96,8 +96,6 @@ class Parsed(msgspec.Struct):
 
 
 class Capacity(msgspec.Struct):
-    """How much a server holds at once."""
-
     sequences: int
     """The most sequences that it runs."""
     cache_tokens: int | None = None

@@ -21,8 +21,6 @@ from services.contracts.weights import parse_version_tag
 
 @dataclass(frozen=True)
 class Origin:
-    """The lease and the dataset row that a group was sampled for."""
-
     run: str
     task: int
     attempt: str

@@ -17,8 +17,6 @@ from services.runtime.tool_servers import ToolServer
 
 @dataclass
 class RunContext:
-    """Shared by all groups that one worker samples for one run."""
-
     run: str
     worker: str
     config: RLConfig

@@ -39,8 +39,6 @@ class VerifierBroke(RuntimeError):
 
 @dataclass
 class Sampled:
-    """A prompt's completions and their scores."""
-
     prompt_tokens: list[int]
     completions: list[Completion]
     scores: list[SampleScore] = field(default_factory=list)

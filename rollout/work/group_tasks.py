@@ -39,8 +39,6 @@ PAUSE_SECONDS = 1.0
 
 @dataclass
 class WorkStatus:
-    """Progress of a worker on a run, for its heartbeat."""
-
     state: str = "starting"
     tokens: int = 0
     rate: Rate = field(default_factory=Rate)

@@ -35,8 +35,6 @@ in each JUDGED_SECONDS."""
 
 
 class HandIn:
-    """Completes or filters the groups of one run."""
-
     def __init__(self, leases: Leases, run_events: RunEvents) -> None:
         self._leases = leases
         self._run_events = run_events

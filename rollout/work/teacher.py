@@ -27,8 +27,6 @@ SHOWN = 60
 
 
 class TeacherScorer:
-    """Scores the groups of one run on one worker."""
-
     def __init__(
         self,
         config: TeacherConfig,

@@ -48,7 +48,6 @@ class Estimate(BaseModel):
 
     @property
     def advice(self) -> list[str]:
-        """The changes for all parts that do not fit."""
         needs = (self.learner, self.rollout, self.host, self.disk)
         return [sentence for need in needs if need is not None for sentence in need.advice]
 

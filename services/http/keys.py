@@ -23,8 +23,6 @@ def has_key(request: Request) -> bool:
 
 
 class KeyRequired:
-    """Answers 401, with `way_out`, to requests without `key`."""
-
     def __init__(self, app: ASGIApp, key: str, way_out: str) -> None:
         self.app = app
         self._digest = digest(key)

@@ -50,8 +50,6 @@ class Bandwidth:
 
 
 class SocketSender:
-    """Sends parts of files on the socket of one connection."""
-
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._writable: asyncio.Future[None] | None = None

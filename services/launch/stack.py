@@ -30,8 +30,6 @@ Planner = Callable[[UpOptions, Path], Plan]
 
 
 class Running(NamedTuple):
-    """An installation that runs, or is about to start."""
-
     folder: DataFolder
     plan: Plan
     supervisor: Supervisor

@@ -23,8 +23,6 @@ RESTORE = "Stop everything, then put back Redis' files or a backup (`headrace re
 
 @dataclass(frozen=True)
 class Losses:
-    """Records that the data volume has and Redis lacks."""
-
     runs: list[RunRecord] = field(default_factory=list)
     """Runs without a record."""
     behind: list[tuple[RunSummary, Commit]] = field(default_factory=list)

@@ -20,7 +20,6 @@ def datasets_in(config: Any) -> set[str]:
 
 
 def with_names(record: Row, names: Mapping[str, str]) -> Row:
-    """Replace the ids of datasets in the record's config by their names."""
     return {**record, "config": _renamed(record["config"], names)}
 
 

@@ -10,8 +10,6 @@ import msgspec
 
 
 class JobRun(msgspec.Struct):
-    """A run: its body of the API, and related records."""
-
     files: str
     """The run's folder."""
     record: dict[str, Any]

@@ -69,8 +69,6 @@ class Patch:
 
 
 class DeltaWriter:
-    """Collects the tensors of one version, then writes them."""
-
     def __init__(self, base: str, tag: str) -> None:
         """`base` and `tag` are the version tags of the base, and of the result."""
         self._base, self._tag = base, tag

@@ -84,7 +84,6 @@ class LoadedModel:
 
     @property
     def attention(self) -> AttentionInUse:
-        """How its attention over packed rows is computed."""
         return attention_in_use(self.model, self.autocast)
 
     @property

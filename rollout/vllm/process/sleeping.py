@@ -30,7 +30,6 @@ class Sleeper:
         await end([self._task])
 
     def close(self) -> None:
-        """Leave the GPU, after the server has ended."""
         self._handover.close()
 
     async def _keep(self) -> None:

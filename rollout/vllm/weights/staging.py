@@ -58,7 +58,6 @@ class Staging:
             raise LoadRefused(f"loading {update.tag}: {error}") from error
 
     def clear(self) -> None:
-        """Delete the staged file, after the load."""
         self._file.unlink(missing_ok=True)
 
     def _write(self, arrays: dict[str, "StagedArray"], metadata: dict[str, str]) -> None:

@@ -45,8 +45,6 @@ class CannotPin(RuntimeError):
 
 
 class WeightFollower:
-    """Follows the manifests of `run` for one server."""
-
     def __init__(
         self,
         run: str,
