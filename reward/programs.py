@@ -4,8 +4,7 @@ from reward.remote_pool import RemoteCall
 from reward.verifiers.base import Item, ItemWork, Verifier
 from reward.verifiers.programs.code import CodeVerifier
 from reward.verifiers.registry import Registry, UnusableError, usable
-from reward.workers.protocol import pack_item
-from reward.workers.requests import Request
+from reward.workers.protocol import Request, pack_item
 from services.contracts.programs import PythonRequest
 from services.http import Problem
 

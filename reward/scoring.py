@@ -17,7 +17,7 @@ from reward.validation import checked_items
 from reward.verifiers.base import UNJUDGED, Verdict
 from reward.verifiers.registry import Registry
 from reward.workers.pool import Pool, PoolClosedError, QueueFullError
-from reward.workers.requests import Request
+from reward.workers.protocol import Request
 from services.contracts.scores import (
     PartScore,
     ScoreItem,

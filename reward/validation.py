@@ -10,8 +10,7 @@ from typing import Any
 from reward.remote_pool import RemoteCall
 from reward.verifiers.base import Item, ItemWork, RemoteVerifier, Verifier
 from reward.verifiers.registry import AnyVerifier, Registry, UnusableError, usable
-from reward.workers.protocol import pack_item
-from reward.workers.requests import Request, check_for, request_for
+from reward.workers.protocol import Request, check_for, pack_item, request_for
 from services.contracts.scores import ScoreItem, Use, UseProblem
 from services.http import Problem, ProblemItem, summary
 

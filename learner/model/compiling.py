@@ -11,11 +11,11 @@ from functools import cache
 from typing import Literal
 
 import torch
+from torch import nn
 from transformers import AttentionInterface, PreTrainedModel
 
 from learner.errors import UnusableModel
 from learner.model.attention.packed import NAME, packed_attention
-from learner.model.placement.blocks import blocks
 from services.contracts.experts import expert_count
 
 Backend = Literal["inductor", "cudagraphs", "aot_eager", "eager"]
@@ -105,3 +105,15 @@ def make_trainable(model: PreTrainedModel, checkpointing: bool, compiled: Backen
 
 def _drops(name: str, value: object) -> bool:
     return isinstance(value, float) and "drop" in name
+
+
+def blocks(model: PreTrainedModel, why: str) -> list[nn.Module]:
+    """Return the stacked blocks of `model`. Raises UnusableModel, with the reason `why` they are
+    needed, if the model does not name its blocks."""
+    kinds = set(model._no_split_modules or ())
+    stack = [module for module in model.modules() if type(module).__name__ in kinds]
+    if not stack:
+        raise UnusableModel(
+            f"{type(model).__name__} does not say what its blocks are, which {why}: leave it out"
+        )
+    return stack

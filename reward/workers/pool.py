@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from reward.metrics import Metrics
 from reward.verifiers.base import ItemWork, Verdict
 from reward.workers.processes import Children, WorkerOptions
-from reward.workers.protocol import Answer, WorkerJob
-from reward.workers.requests import Request
+from reward.workers.protocol import Answer, Request, WorkerJob
 from reward.workers.scheduler import (
     Action,
     Cause,

@@ -5,11 +5,12 @@ Worker sockets carry frames (`reward.frames`). The fork server's control socket 
 one message is one packet, and may carry a socket.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from reward.verifiers.base import Item, ItemWork, Verdict
+from reward.verifiers.base import Item, ItemWork, Verdict, Verifier, VerifierParams
 
 MAX_CONTROL = 4096
 MAX_FAILED = 8
@@ -104,3 +105,28 @@ def _portable(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _portable(inner) for key, inner in value.items()}
     return value
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One item, packed for its worker: to score it, or to check its reference alone."""
+
+    verifier: str
+    item: msgspec.Raw
+    timeout: float
+    on_timeout: float | None
+    slow: bool
+    step: ItemWork = ItemWork.SCORE
+
+
+def check_for(item: Item, seconds: float) -> Request:
+    """Return the check of `item`'s reference, with a deadline in seconds. Its verdict is an `error`
+    if the reference cannot be used. Raises ValueError as `request_for` does."""
+    return Request(item.verifier, pack_item(item), seconds, None, False, ItemWork.REFERENCE)
+
+
+def request_for(item: Item, params: VerifierParams, verifier: Verifier[Any]) -> Request:
+    """Return `item` as the pool takes it. Raises ValueError if it cannot be sent (see
+    `pack_item`)."""
+    deadline = verifier.deadline(params)
+    return Request(item.verifier, pack_item(item), deadline, params.on_timeout, verifier.slow)

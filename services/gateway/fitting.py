@@ -11,11 +11,10 @@ from pydantic import BaseModel, Field
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import ScratchModel
 from services.contracts.preview import Rendering
-from services.estimate.answer import Estimate, ProcessNeed
+from services.estimate.answer import WORDS, Estimate, ProcessNeed
 from services.estimate.fit import cannot_fit, estimate_run
 from services.estimate.inputs import Model, gigabytes, known_workers, of_half
 from services.estimate.one_gpu import division, with_share
-from services.estimate.part_names import WORDS
 from services.estimate.shape import scratch_shape, shape_of
 from services.gateway.dependencies import Dependencies
 from services.gateway.mixing import DatasetShare

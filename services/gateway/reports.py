@@ -24,7 +24,7 @@ from services.contracts.chains import ChainRecord, viewed
 from services.contracts.records import RunRecord, RunSummary
 from services.report.facts import datasets_in
 from services.report.job import Job, JobRun
-from services.report.writing import PAGE
+from services.report.rendering import PAGE
 from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
 from services.store import Store

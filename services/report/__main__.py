@@ -14,8 +14,8 @@ import msgspec
 from services.report.chain_sections import chain_sections
 from services.report.facts import Facts, with_names
 from services.report.job import Job, JobRun
+from services.report.rendering import write
 from services.report.run_sections import sections
-from services.report.writing import write
 from services.runtime.process import die_with_parent, keep_files_private
 from services.volume.run_files import METRICS, SAMPLES, first_samples, read_metrics, read_samples
 

@@ -11,13 +11,15 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from services.report.parts import ReportSection
+from services.report.parts import Picture, ReportSection
 from services.runtime.terminal import one_line, visible
+from services.volume import written_beside
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|~&@]|:(?=//)|(?<=www)\.|^[-+=])")
 """Characters that get a backslash: markup anywhere, links of some flavours, and the beginning of a
 list or a heading."""
 NUMBERED = re.compile(r"^(\d+)([.)])(?=\s|$)")
+PAGE, TEXT = "report.html", "report.md"
 PLOTS = "plots"
 """The folder of the plots."""
 
@@ -64,3 +66,17 @@ def _escaped(text: str) -> str:
     if isinstance(text, Escaped):
         return text
     return NUMBERED.sub(r"\1\\\2", SPECIAL.sub(r"\\\1", one_line(text)))
+
+
+def write(folder: Path, title: str, sections: Sequence[ReportSection]) -> None:
+    """Write `report.html`, and `report.md` with its plots, into `folder`. Raise OSError."""
+    for section in sections:
+        for part in section.parts:
+            if isinstance(part, Picture):
+                with written_beside(folder / PLOTS / f"{part.name}.png") as beside:
+                    beside.write_bytes(part.png)
+    texts = {TEXT: as_markdown(title, sections), PAGE: as_html(title, sections)}
+    # The page comes last: if it is there, the report is complete.
+    for name, text in texts.items():
+        with written_beside(folder / name) as beside:
+            beside.write_text(text, encoding="utf-8")

@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
-from learner.model.placement.blocks import blocks
+from learner.model.compiling import blocks
 from learner.model.placement.slicing import mesh_of, weights_of
 
 T = TypeVar("T")

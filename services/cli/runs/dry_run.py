@@ -7,7 +7,7 @@ import typer
 from services.cli.output import FAILED, escape, out, print_json, table
 from services.cli.runs.printed_rows import show_checked
 from services.contracts.wording import counted
-from services.estimate.part_names import WORDS
+from services.estimate.answer import WORDS
 
 UNKNOWN_GPU = "a GPU; none of this pool is known"
 

@@ -18,8 +18,7 @@ from reward.verifiers.base import Item, ItemWork, Verifier
 from reward.verifiers.registry import build_registry, usable
 from reward.workers.pool import Pool
 from reward.workers.processes import Children, WorkerOptions
-from reward.workers.protocol import Answer, WorkerJob, pack_item
-from reward.workers.requests import Request, request_for
+from reward.workers.protocol import Answer, Request, WorkerJob, pack_item, request_for
 from tests.integration.reward.conftest import alive, until
 
 

@@ -121,7 +121,6 @@ USED = (
     *("model.head", "model.head.logit_scale", "model.head.output_head"),
     *("model.head.topk_logprobs", "model.moe", "model.moe.experts", "model.passes"),
     *("model.passes.families", "model.passes.logprobs", "model.passes.mfu"),
-    *("model.placement", "model.placement.blocks"),
 )
 
 

@@ -12,7 +12,7 @@ from services.contracts.records import RunRecord, RunState, RunSummary
 from services.gateway import reports as module
 from services.gateway.reports import ReportFailed, Reports
 from services.report.job import Job
-from services.report.writing import PAGE
+from services.report.rendering import PAGE
 from services.volume import Volume
 from services.volume.run_files import METRICS
 

@@ -10,7 +10,7 @@ from reward.metrics import Metrics
 from reward.scoring import Service, verdicts_of
 from reward.verifiers.base import Item, ItemWork, Verdict, Verifier, VerifierParams
 from reward.workers import worker
-from reward.workers.requests import Request, request_for
+from reward.workers.protocol import Request, request_for
 from reward.workers.worker import verdict_on
 from tests.unit.reward.scoring import VERIFIERS
 
