@@ -62,10 +62,11 @@ def limit_process(memory: int, file: int, seconds: int, numbers: Numbers) -> Non
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     if memory > most != resource.RLIM_INFINITY:
         raise ValueError("memory_mb is more than a worker may have; raise --worker-memory-mb")
-    stack = resource.getrlimit(resource.RLIMIT_STACK)[1]
-    stack = STACK_BYTES if stack == resource.RLIM_INFINITY else min(stack, STACK_BYTES)
+    # Programs of contests raise the limit themselves.
+    largest = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    stack = STACK_BYTES if largest == resource.RLIM_INFINITY else min(largest, STACK_BYTES)
     for limit, soft, hard in (
-        (resource.RLIMIT_STACK, stack, stack),
+        (resource.RLIMIT_STACK, stack, largest),
         (resource.RLIMIT_AS, memory, memory),
         (resource.RLIMIT_FSIZE, file, file),
         (resource.RLIMIT_NPROC, numbers.processes, numbers.processes),

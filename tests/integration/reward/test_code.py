@@ -210,6 +210,9 @@ def test_a_recursion_may_be_deep(score: Score) -> None:
     tests = {"fn_name": "f", "inputs": ["20000"], "outputs": ["20000"]}
 
     assert outcome(score(deep, tests, memory_mb=512)) == ("correct", 1.0)
+    unlimited = "(resource.RLIM_INFINITY, resource.RLIM_INFINITY)"
+    script = f"import resource\nresource.setrlimit(resource.RLIMIT_STACK, {unlimited})\nprint(1)"
+    assert outcome(score(script, [{"input": "", "output": "1"}])) == ("correct", 1.0)
 
 
 def test_other_programs_import_what_they_use(score: Score) -> None:
