@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 import services.contracts.config
 from services.contracts.config import ConfigError, parse_config
-from tests.unit.contracts.ways_out import OUT, REFUSED, Way
+from tests.unit.contracts.refused_parts import OUT, Way
+from tests.unit.contracts.ways_out import REFUSED
 
 
 def changed(raw: dict[str, Any], way: Way) -> dict[str, Any]:

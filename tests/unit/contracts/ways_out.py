@@ -1,178 +1,28 @@
 """Configs that are refused, each with the ways out that its refusal names (test_ways_out)."""
 
-from typing import Any, Final
+from typing import Any
 
-from tests.unit.contracts.configs import RL, SFT
-
-OUT: Final = object()
-"""Leave the key out."""
-Way = dict[str, Any]
-"""Return the values that a way out changes, by key path."""
-
-DATA = {"dataset": "d"}
-LORA = {"path": "m", "lora": {}}
-VARIABLES = "chat_template_kwargs"
-NO_VARIABLES: list[dict[str, Any]] = [
-    *({"a b": 1}, {"tools": []}, {"a": float("inf")}, {"a": "x" * 20_000}),
-]
-DENSE = [{"verifier": "v", "dense": "values"}]
-CRITIC: dict[str, Any] = {"advantage": {"type": "gae"}, "critic": {}}
-TAUGHT: dict[str, Any] = {"advantage": {"type": "reverse_kl"}, "teacher": {"path": "t"}}
-SERVED = {**TAUGHT, "teacher": {"endpoint": "big"}}
-LIVE: dict[str, Any] = {
-    **RL,
-    "data": {"source": "sessions"},
-    "rewards": [],
-    "rollout": {"episode": "sessions"},
-    "algorithm": {"samples_per_prompt": 1, "advantage": {"type": "running_mean"}},
-    "training": {"max_steps": 3},
-}
-PARSER = {"extra": {"enable-auto-tool-choice": True, "tool-call-parser": "hermes"}}
-TOOLS: dict[str, Any] = {"episode": {"type": "tools", "python": True}, "vllm": PARSER}
-IN_BACKWARD = {"in_backward": True, "max_grad_norm": None}
-ONE_MICROBATCH = {
-    "training": {"tokens_per_microbatch": 1 << 20},
-    "rollout": {"vllm": {"max_model_len": 128}},
-}
-
-
-def algorithm(**terms: Any) -> dict[str, Any]:
-    return RL | {"algorithm": terms}
-
-
-OBJECTIVES: list[tuple[dict[str, Any], list[Way]]] = [
-    (algorithm(minibatches=64), [{"algorithm.minibatches": 32}]),
-    (
-        algorithm(samples_per_prompt=1),
-        [
-            {"algorithm.samples_per_prompt": 2},
-            {"algorithm.advantage": {"type": "running_mean"}},
-        ],
-    ),
-    (
-        algorithm(samples_per_prompt=1, advantage={"type": "global_whiten", "whiten": "group"}),
-        [{"algorithm.samples_per_prompt": 2}, {"algorithm.advantage.whiten": "batch"}],
-    ),
-    (
-        algorithm(samples_per_prompt=1, advantage={"type": "gae", "whiten": "group"}, critic={}),
-        [{"algorithm.samples_per_prompt": 2}, {"algorithm.advantage.whiten": "batch"}],
-    ),
-    (
-        algorithm(samples_per_prompt=1, advantage={"type": "running_mean"}, dynamic_sampling={}),
-        [{"algorithm.samples_per_prompt": 2}, {"algorithm.dynamic_sampling": OUT}],
-    ),
-    (
-        algorithm(kl={"type": "k3", "adaptive": {"horizon": 51}}),
-        [{"algorithm.kl.adaptive.horizon": 52}],
-    ),
-    (
-        algorithm(aggregation={"type": "prompt_mean", "chunk": 9}),
-        [{"algorithm.aggregation.chunk": 8}, {"algorithm.aggregation.chunk": OUT}],
-    ),
-    (
-        algorithm(best_of={"generation_size": 8}),
-        [{"algorithm.best_of.generation_size": 9}, {"algorithm.best_of": OUT}],
-    ),
-    (
-        algorithm(correction={"type": "truncate"}),
-        [{"algorithm.proximal.type": "recompute"}, {"algorithm.correction": {"type": "none"}}],
-    ),
-    (
-        algorithm(correction={"type": "mask"}, proximal={"type": "lagged"}),
-        [{"algorithm.proximal": {"type": "recompute"}}, {"algorithm.correction.type": "none"}],
-    ),
-    *(
-        (
-            algorithm(loss={"type": "dppo"}, correction={"type": kind}, **more),
-            [{"algorithm.correction.type": "none"}],
-        )
-        for kind in ("truncate", "mask", "off_policy_sequence_mask")
-        for more in ({}, {"proximal": {"type": "recompute"}}, {"proximal": {"type": "lagged"}})
-    ),
-    (
-        algorithm(kl={"type": "k1_in_reward"}),
-        [
-            {"algorithm.advantage": {"type": "global_whiten"}},
-            {"algorithm.advantage": {"type": "gae"}, "algorithm.critic": {}},
-            {"algorithm.kl.type": "k2"},
-            {"algorithm.kl.type": "k3"},
-        ],
-    ),
-    (
-        algorithm(kl={"type": "k1_in_reward"}, advantage={"type": "sequence_value"}, critic={}),
-        [
-            {"algorithm.advantage": {"type": "global_whiten"}, "algorithm.critic": OUT},
-            {"algorithm.advantage": {"type": "gae"}},
-            {"algorithm.kl.type": "k2"},
-        ],
-    ),
-    (
-        algorithm(advantage={"type": "reverse_kl"}),
-        [
-            {"algorithm.teacher": {"path": "t"}},
-            {"algorithm.teacher": {"endpoint": "big"}},
-        ],
-    ),
-    (
-        algorithm(teacher={"path": "t"}),
-        [{"algorithm.advantage": {"type": "reverse_kl"}}, {"algorithm.teacher": OUT}],
-    ),
-    (algorithm(**TAUGHT, dynamic_sampling={}), [{"algorithm.dynamic_sampling": OUT}]),
-    (algorithm(**TAUGHT, best_of={"generation_size": 9}), [{"algorithm.best_of": OUT}]),
-    (
-        algorithm(advantage={"type": "gae"}),
-        [{"algorithm.critic": {}}, {"algorithm.advantage": {"type": "group_zscore"}}],
-    ),
-    (
-        algorithm(critic={}),
-        [{"algorithm.critic": OUT}, {"algorithm.advantage": {"type": "gae"}}],
-    ),
-    (
-        algorithm(advantage={"type": "gae", "whiten": False, "keep_mean": True}, critic={}),
-        [{"algorithm.advantage.whiten": True}],
-    ),
-    (
-        algorithm(correction={"type": "mask", "low": 5.0, "high": 5.0}),
-        [{"algorithm.correction.low": 4.0}, {"algorithm.correction.high": 6.0}],
-    ),
-    (
-        algorithm(dynamic_sampling={"low": 0.5, "high": 0.5}),
-        [{"algorithm.dynamic_sampling.low": 0.4}, {"algorithm.dynamic_sampling.high": 0.6}],
-    ),
-    (
-        algorithm(shaping={"penalise_no_eos": True}),
-        [{"algorithm.shaping.reward_penalty": -1}],
-    ),
-    (
-        algorithm(shaping={"reward_penalty": -1}),
-        [
-            {"algorithm.shaping.penalise_no_eos": True},
-            {"algorithm.shaping.min_response_length": 2},
-            {"algorithm.shaping.reward_penalty": OUT},
-        ],
-    ),
-    (algorithm(shaping={"scale": 0}), [{"algorithm.shaping.scale": 1}]),
-    (
-        algorithm(
-            shaping={"penalise_no_eos": True, "mask_no_eos_with_zero": True, "reward_penalty": -1}
-        ),
-        [
-            {"algorithm.shaping.mask_no_eos_with_zero": False},
-            {"algorithm.shaping.penalise_no_eos": OUT, "algorithm.shaping.reward_penalty": OUT},
-        ],
-    ),
-    (
-        algorithm(**TAUGHT | {"teacher": {}}),
-        [{"algorithm.teacher.path": "t"}, {"algorithm.teacher.endpoint": "big"}],
-    ),
-    (
-        algorithm(**TAUGHT | {"teacher": {"path": "t", "model": "m"}}),
-        [
-            {"algorithm.teacher.model": OUT},
-            {"algorithm.teacher.endpoint": "big", "algorithm.teacher.path": OUT},
-        ],
-    ),
-]
+from tests.unit.contracts.configs import RL
+from tests.unit.contracts.refused_objectives import OBJECTIVES
+from tests.unit.contracts.refused_parts import (
+    CRITIC,
+    DATA,
+    DENSE,
+    IN_BACKWARD,
+    LIVE,
+    LORA,
+    NO_VARIABLES,
+    ONE_MICROBATCH,
+    OUT,
+    PARSER,
+    SERVED,
+    TAUGHT,
+    TOOLS,
+    VARIABLES,
+    Way,
+    algorithm,
+)
+from tests.unit.contracts.refused_supervised import SUPERVISED
 
 SECTIONS: list[tuple[dict[str, Any], list[Way]]] = [
     (RL | {"data": DATA | {"template": "Q"}}, [{"data.template": "Q {prompt}"}]),
@@ -535,77 +385,4 @@ SECTIONS: list[tuple[dict[str, Any], list[Way]]] = [
     ),
 ]
 
-PRETRAINED = SFT | {"model": {"path": "m"}, "optimizer": {"type": "adamw"}}
-PREFERENCES = PRETRAINED | {"objective": {"type": "dpo"}}
-SUPERVISED: list[tuple[dict[str, Any], list[Way]]] = [
-    (
-        SFT | {"model": {"source": "scratch", "tokenizer": {"alphabet": "aab"}}},
-        [{"model.tokenizer.alphabet": "ab"}],
-    ),
-    (
-        SFT | {"model": {"source": "scratch", "experts": 2}},
-        [{"model.experts": 3}, {"model.experts": 0}],
-    ),
-    (
-        SFT | {"model": {"source": "scratch", "hidden_size": 100, "heads": 3}},
-        [{"model.heads": 5}],
-    ),
-    (
-        SFT | {"model": {"source": "scratch", "hidden_size": 36, "heads": 4}},
-        [{"model.hidden_size": 40}, {"model.heads": 2}],
-    ),
-    (
-        SFT | {"data": DATA | {"weight": 1}},
-        [{"data.weight": OUT}, {"data.mix": [{"dataset": "e", "weight": 1}]}],
-    ),
-    (
-        SFT | {"training": {"rows_per_step": 8}, "packing": {"tokens_per_step": 256}},
-        [{"training.rows_per_step": OUT}, {"packing": OUT}],
-    ),
-    (
-        SFT | {"data": DATA | {"max_seq_len": 300}},
-        [{"data.max_seq_len": 256}, {"model.max_length": 300}],
-    ),
-    (
-        SFT | {"data": DATA | {"max_seq_len": 64}, "packing": {"tokens_per_step": 100}},
-        [{"packing.tokens_per_step": 64}, {"packing.tokens_per_step": 128}],
-    ),
-    (
-        PRETRAINED | {"training": {"offload": ["reference"]}},
-        [{"training.offload": []}, {"objective": {"type": "dpo"}}],
-    ),
-    (SFT | {"objective": {"type": "dpo"}}, [{"model": {"path": "run:RUN"}}]),
-    (
-        PREFERENCES | {"validation": {"best": "bits_per_byte"}},
-        [{"validation.best": "loss"}, {"validation.best": OUT}],
-    ),
-    (
-        SFT | {"packing": {"tokens_per_step": 256, "crop": "first"}},
-        [{"packing.when_none_fits": "crop"}, {"packing.crop": OUT}],
-    ),
-    (
-        PREFERENCES | {"packing": {"tokens_per_step": 256}},
-        [{"packing": OUT, "training.rows_per_step": 8}],
-    ),
-    (PREFERENCES | {"data": DATA | {"train_on": "all"}}, [{"data.train_on": OUT}]),
-    (
-        PREFERENCES | {"model": LORA, "training": {"offload": ["reference"]}},
-        [{"training.offload": []}],
-    ),
-    (
-        PRETRAINED | {"optimizer": {"type": "adamw", **IN_BACKWARD}},
-        [{"optimizer.in_backward": OUT}],
-    ),
-    (PRETRAINED | {"model": LORA, "optimizer": {"type": "muon"}}, [{"optimizer.type": "adamw"}]),
-    (SFT | {"training": {"max_steps": 0}}, [{"training.max_steps": 1}]),
-    (SFT | {"training": {"offload": ["critic"]}}, [{"training.offload": []}]),
-    (
-        SFT | {"validation": {"share": 0, "patience": 3}},
-        [
-            {"validation.share": 0.1},
-            {"validation.datasets": ["e"]},
-            {"validation.patience": OUT},
-        ],
-    ),
-]
 REFUSED = [*OBJECTIVES, *SECTIONS, *SUPERVISED]
