@@ -1,29 +1,15 @@
-"""Choose the rows of a submission that are counted, and say what their counts mean: rows that are
+"""The rows of a submission that are counted, and what their counts mean: rows that are
 too long, hold unknown characters, or have parts that the model would not read."""
 
-import random
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
-
 from services.contracts.config import RLConfig, SFTConfig
-from services.contracts.config.data import PromptDataset
-from services.contracts.config.episodes import OwnEpisode, Sessions, Tools
-from services.contracts.config.model import ScratchModel
+from services.contracts.config.episodes import OwnEpisode, Tools
 from services.contracts.preview import AskedRow, CountedRows, RowCounts
-from services.contracts.records import DatasetRecord
-from services.datasets import DatasetReader, rows_with_parts
 from services.gateway.model_check import Problems
-from services.gateway.row_check import asked_of
-from services.volume import Volume
+from services.gateway.row_sample import DatasetOptions, RowSample
 
-MOST_ROWS = 2000
-"""Rows of a dataset that are counted. A row takes a fraction of a millisecond."""
-MOST_BYTES = 8 << 20
-"""Bytes of the rows of a dataset that are counted."""
-PART_ROWS = 50
-"""Rows with each part of a chat that a template may leave out. They are counted first."""
 _UNREAD = (
     "that the model's chat template leaves out, so the model would not read them: take a template "
     "that writes them (data.chat_template), or write them into the turns' contents"
@@ -49,30 +35,37 @@ class RowLimits(NamedTuple):
 
 
 def rows_to_count(
-    config: RLConfig | SFTConfig,
-    datasets: Mapping[str, DatasetRecord],
-    volume: Volume,
-    positions: int | None,
+    config: RLConfig | SFTConfig, samples: Mapping[str, RowSample], positions: int | None
 ) -> dict[str, CountedRows]:
-    """Choose rows of each dataset whose prompts the run renders itself. `positions`: the model's
-    longest sequence."""
-    if isinstance(config.model, ScratchModel) or (
-        isinstance(config, RLConfig) and isinstance(config.rollout.episode, Sessions)
-    ):
-        return {}
-    asked = asked_of(config)
-    if isinstance(config, SFTConfig):
-        asked = {key.removesuffix(".dataset"): asked["data"] for key in datasets}
+    """The rows of each dataset whose prompts the run renders itself, by the key that names it.
+    `positions`: the model's longest sequence."""
     return {
-        f"{key}.dataset": _chosen(config, key, options, record, volume, positions)
-        for key, options in asked.items()
-        if (record := datasets.get(f"{key}.dataset")) is not None
-        and not _has_own_chat_template(config, key)
+        f"{section}.dataset": _asked(config, sample, limits_of(config, sample.options, positions))
+        for section, sample in samples.items()
+        if sample.options.is_counted
     }
 
 
-def limits_of(config: RLConfig | SFTConfig, key: str, positions: int | None) -> RowLimits:
-    """The limits for the dataset of the section `key`."""
+def _asked(config: RLConfig | SFTConfig, sample: RowSample, limits: RowLimits) -> CountedRows:
+    rows = []
+    for index, row in sample.rows.items():
+        asked = AskedRow(index=index, prompt=row.prompt)
+        if isinstance(config, SFTConfig):
+            asked.answer, asked.columns = row.answer, row.columns
+        # A run with tools or an episode of its own describes them itself.
+        elif not isinstance(config.rollout.episode, Tools | OwnEpisode):
+            asked.columns = {"tools": row.columns.get("tools")}
+        rows.append(asked)
+    template, system, *_ = sample.options
+    return CountedRows(
+        template=template, system=system, rows=rows, most=limits.most, roomy=limits.roomy
+    )
+
+
+def limits_of(
+    config: RLConfig | SFTConfig, options: DatasetOptions, positions: int | None
+) -> RowLimits:
+    """The limits for the rows of a dataset."""
     if isinstance(config, SFTConfig):
         longest, name = _lower("data.max_seq_len", config.data.max_seq_len, positions)
         return RowLimits(longest, None, f"{name}, which prompt and answer share")
@@ -82,7 +75,7 @@ def limits_of(config: RLConfig | SFTConfig, key: str, positions: int | None) -> 
         return RowLimits(None, None, "")
     words = f"{name} {context:,}, which prompt and answer share"
     cuts = config.data.long_prompts == "cut"
-    return RowLimits(None if cuts else context - 1, context - _max_tokens(config, key), words)
+    return RowLimits(None if cuts else context - 1, context - options.max_tokens, words)
 
 
 def _lower(key: str, wanted: int | None, positions: int | None) -> tuple[int | None, str]:
@@ -94,7 +87,7 @@ def _lower(key: str, wanted: int | None, positions: int | None) -> tuple[int | N
 
 def count_problems(
     config: RLConfig | SFTConfig,
-    datasets: Mapping[str, DatasetRecord],
+    samples: Mapping[str, RowSample],
     counts: Mapping[str, RowCounts],
     positions: int | None,
 ) -> tuple[Problems, list[str]]:
@@ -102,10 +95,11 @@ def count_problems(
     problems: Problems = []
     warnings: list[str] = []
     for key, count in counts.items():
-        name, rows = datasets[key].name, count.rows + count.unusable
+        record, options, _ = samples[key.removesuffix(".dataset")]
+        name, rows = record.name, count.rows + count.unusable
         of = f"{rows:,} rows of {name}"
-        of += " that were counted" if rows < datasets[key].rows else ""
-        limits = limits_of(config, key.removesuffix(".dataset"), positions)
+        of += " that were counted" if rows < record.rows else ""
+        limits = limits_of(config, options, positions)
         for refused, text in (
             _unusable(config, count, name, of),
             _too_long(config, count, of, limits),
@@ -198,66 +192,3 @@ def _unread(count: RowCounts, of: str) -> list[str]:
             "prompts, upload them without it, or set data.chat_template to none"
         )
     return warnings
-
-
-def _chosen(
-    config: RLConfig | SFTConfig,
-    key: str,
-    asked: tuple[str, str | None],
-    record: DatasetRecord,
-    volume: Volume,
-    positions: int | None,
-) -> CountedRows:
-    reader = DatasetReader(volume, record)
-    parts = rows_with_parts(reader)
-    # A run with tools or an episode of its own describes them itself.
-    has_tools = isinstance(config, RLConfig) and not isinstance(
-        config.rollout.episode, Tools | OwnEpisode
-    )
-    first = [int(i) for rows in parts.values() for i in rows[:PART_ROWS]]
-    most = min(len(reader), MOST_ROWS)
-    # In any order but that of the file: the count ends early if it takes too long.
-    others = random.Random(0).sample(range(len(reader)), most)
-    rows, size = list[AskedRow](), 0
-    for index in dict.fromkeys([*first, *others]):
-        row = reader.row(index)
-        size += len(msgspec.json.encode(row))
-        if rows and (size > MOST_BYTES or len(rows) >= MOST_ROWS):
-            break
-        learned = {"answer": row.answer, "columns": row.columns}
-        described = {"columns": {"tools": row.columns.get("tools")}} if has_tools else {}
-        rows.append(
-            AskedRow(
-                index=index,
-                prompt=row.prompt,
-                **(learned if isinstance(config, SFTConfig) else described),
-            )
-        )
-    limits = limits_of(config, key, positions)
-    template, system = asked
-    return CountedRows(
-        template=template, system=system, rows=rows, most=limits.most, roomy=limits.roomy
-    )
-
-
-def _max_tokens(config: RLConfig, key: str) -> int:
-    """The longest answer of the dataset of the section `key`."""
-    section, *place = key.split(".")
-    if section == "evaluation":
-        assert config.evaluation is not None
-        held_out = config.evaluation.sets[int(place[1]) + 1 if place else 0]
-        return held_out.max_tokens or config.sampling.max_tokens
-    part = _part(config, key)
-    return getattr(part, "max_tokens", None) or config.sampling.max_tokens
-
-
-def _has_own_chat_template(config: RLConfig | SFTConfig, key: str) -> bool:
-    """Whether a further dataset of a mixture has another chat template than the run."""
-    if not isinstance(config, RLConfig) or not key.startswith("data."):
-        return False
-    return getattr(_part(config, key), "chat_template", None) is not None
-
-
-def _part(config: RLConfig, key: str) -> PromptDataset:
-    place = key.split(".")[2:]
-    return config.data.components[int(place[0]) + 1 if place else 0]

@@ -55,6 +55,7 @@ from services.gateway.references import ReferenceCheck
 from services.gateway.resuming import begins_anew, changed_by_resume, resumable
 from services.gateway.row_check import template_use, template_warnings
 from services.gateway.row_counts import count_problems, rows_to_count
+from services.gateway.row_sample import read_rows
 from services.gateway.verifier_check import check_verifiers
 from services.http import Problem
 from services.http.problems import MAX_LISTED
@@ -254,13 +255,11 @@ async def _rendered(
     first = datasets.get("data.dataset")
     shown = Shown([i for i in rows or (0,) if first is None or i < first.rows])
     positions = positions_of(models.policy)
-    counted = await anyio.to_thread.run_sync(
-        rows_to_count, config, datasets, deps.volume, positions
-    )
-    rendering = await deps.previews.of(config, first, models.tokenizer, shown, counted)
-    problems, warnings = count_problems(config, datasets, rendering.counts, positions)
-    warnings += template_warnings(rendering, config)
-    warnings += await anyio.to_thread.run_sync(template_use, config, datasets, deps.volume)
+    samples = await anyio.to_thread.run_sync(read_rows, config, datasets, deps.volume)
+    asked = await anyio.to_thread.run_sync(rows_to_count, config, samples, positions)
+    rendering = await deps.previews.of(config, first, models.tokenizer, shown, asked)
+    problems, warnings = count_problems(config, samples, rendering.counts, positions)
+    warnings += template_warnings(rendering, config) + template_use(config, samples)
     return rendering, problems, warnings
 
 

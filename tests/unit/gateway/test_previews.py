@@ -15,11 +15,12 @@ from services.contracts.preview import PreviewJob, Rendering, RowCounts, shorten
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
-from services.gateway import previews, row_check, row_counts
+from services.gateway import previews, row_sample
 from services.gateway.model_check import check_stop_tokens
 from services.gateway.previews import Previews, Shown
 from services.gateway.row_check import template_use, template_warnings
 from services.gateway.row_counts import count_problems, rows_to_count
+from services.gateway.row_sample import DatasetOptions, RowSample, read_rows
 from services.models import ModelFolder
 from services.volume import Volume
 from tests.unit.rollout.chat_templates import CALLS, CHATML, tokenizer_of
@@ -55,7 +56,8 @@ async def test_a_child_process_renders_a_row_once(
     volume = Volume(tmp_path)
     record = dataset(volume, Row(prompt="2+2", answer={"tests": ["4"]}), Row(prompt="1+1"))
     shows = Previews(volume)
-    counts = rows_to_count(config(), {"data.dataset": record}, volume, POSITIONS)
+    samples = read_rows(config(), {"data.dataset": record}, volume)
+    counts = rows_to_count(config(), samples, POSITIONS)
     found = await shows.of(config(), record, model, Shown([0, 1]), counts)
     assert found.counts["data.dataset"].rows == 2
     texts = ["".join(piece.text for piece in row.pieces) for row in found.rows]
@@ -128,7 +130,8 @@ async def test_rows_are_shown_even_if_the_tokenizer_does_not_load(
 def counts_of(
     checked: RLConfig | SFTConfig, volume: Volume, record: DatasetRecord, tokenizer: Any = None
 ) -> dict[str, RowCounts]:
-    rows = rows_to_count(checked, {"data.dataset": record}, volume, POSITIONS)
+    samples = read_rows(checked, {"data.dataset": record}, volume)
+    rows = rows_to_count(checked, samples, POSITIONS)
     whole = checked.model_dump(mode="json")
     job = PreviewJob(config=whole, folder="", rows=[], characters=0, counted=rows)
     return counted(job, checked, tokenizer or tokenizer_of(CHATML))
@@ -138,7 +141,8 @@ def said_of(
     checked: RLConfig | SFTConfig, volume: Volume, record: DatasetRecord, tokenizer: Any = None
 ) -> tuple[list[tuple[str, str]], list[str]]:
     counts = counts_of(checked, volume, record, tokenizer)
-    return count_problems(checked, {"data.dataset": record}, counts, POSITIONS)
+    samples = read_rows(checked, {"data.dataset": record}, volume)
+    return count_problems(checked, samples, counts, POSITIONS)
 
 
 def test_prompts_longer_than_the_context_are_counted_and_refused_if_none_fits(
@@ -277,8 +281,8 @@ def test_rows_that_cannot_be_rendered_refuse_a_run_that_would_fail() -> None:
     warned = [f"data.dataset: {said}; the run will leave such rows out"]
 
     def problems(kind: str, counts: RowCounts) -> tuple[list[tuple[str, str]], list[str]]:
-        key = "data.dataset"
-        return count_problems(config(kind), {key: record}, {key: counts}, None)
+        sample = RowSample(record, DatasetOptions("{prompt}", None, 0, True), {})
+        return count_problems(config(kind), {"data": sample}, {"data.dataset": counts}, None)
 
     assert problems("rl", some) == ([], warned)
     assert problems("sft", some) == ([("data.dataset", said)], [])
@@ -293,7 +297,7 @@ def test_rare_rows_with_calls_that_a_template_drops_refuse_a_supervised_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deaf = tokenizer_of(CHATML.replace(CALLS, ""))
-    monkeypatch.setattr(row_counts, "MOST_ROWS", 10)
+    monkeypatch.setattr(row_sample, "MOST_ROWS", 10)
     call = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
     plain = Row(prompt=[USER], answer="4")
     calls = Row(prompt=[USER], answer={"role": "assistant", "content": None, "tool_calls": [call]})
@@ -344,7 +348,8 @@ def test_the_warning_counts_chats_without_the_template_or_system_message(
 
     def warnings(kind: str = "rl", **sections: Any) -> list[str]:
         keys = ("data.dataset", "data.mix.0.dataset", "evaluation.dataset")
-        return template_use(config(kind, **sections), dict.fromkeys(keys, record), volume)
+        checked = config(kind, **sections)
+        return template_use(checked, read_rows(checked, dict.fromkeys(keys, record), volume))
 
     data = {"dataset": "d", "template": "{prompt}!", "system": "Be brief."}
     template = (
@@ -365,8 +370,8 @@ def test_the_warning_counts_chats_without_the_template_or_system_message(
         f"data.mix.0.{template.format('')}",
         f"evaluation.{system}",
     ]
-    monkeypatch.setattr(row_check, "MOST_COUNTED", 2)
-    assert "1 of the 2 rows of sums that were looked at are chats" in warnings(data=data)[0]
+    monkeypatch.setattr(row_sample, "MOST_ROWS", 2)
+    assert "2 of the 2 rows of sums that were looked at are chats" in warnings(data=data)[0]
 
 
 def test_a_name_in_braces_that_nothing_replaces_gives_a_warning_with_the_columns(
@@ -377,7 +382,7 @@ def test_a_name_in_braces_that_nothing_replaces_gives_a_warning_with_the_columns
 
     def warnings(**data: Any) -> list[str]:
         asked = config(data={"dataset": "d", **data})
-        return template_use(asked, {"data.dataset": record}, volume)
+        return template_use(asked, read_rows(asked, {"data.dataset": record}, volume))
 
     left = (
         ": {question} stays in the text as it is, since %s; a row of sums has a prompt, a "
