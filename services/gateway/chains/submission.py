@@ -27,9 +27,9 @@ from services.contracts.config.model import ScratchModel
 from services.contracts.config_keys import value_at, with_value
 from services.estimate.shape import scratch_config
 from services.gateway.dependencies import Dependencies
-from services.gateway.fitting import DryRun, refusals
-from services.gateway.model_check import Problems
-from services.gateway.submission import (
+from services.gateway.submission.fitting import DryRun, refusals
+from services.gateway.submission.model_check import Problems
+from services.gateway.submission.run_submission import (
     Accepted,
     RunSubmission,
     accept,

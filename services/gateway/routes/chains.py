@@ -29,7 +29,7 @@ from services.gateway.chains.submission import (
 )
 from services.gateway.dependencies import CHAIN_PROBLEMS, ChainDep, Dependencies, Deps
 from services.gateway.routes.runs import UNCHANGED
-from services.gateway.submission import refusal
+from services.gateway.submission.run_submission import refusal
 from services.http import Problem, responses, unless_unchanged
 from services.runtime.logs import get_logger
 

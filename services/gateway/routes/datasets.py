@@ -32,7 +32,7 @@ from services.gateway.dependencies import (
     Deps,
     users_of,
 )
-from services.gateway.verifier_check import check_named, check_upload
+from services.gateway.submission.verifier_check import check_named, check_upload
 from services.http import CLIENT_GONE, Problem, responses, while_connected
 from services.recovery.copies import forget_dataset, keep_copy, keep_dataset
 from services.runtime.logs import get_logger

@@ -25,15 +25,15 @@ from services.gateway.dependencies import (
     find_dataset,
     find_run,
 )
-from services.gateway.evaluation_submission import (
+from services.gateway.routes.run_evaluations import EvaluationDep, evaluations
+from services.gateway.routes.runs import detailed, queue
+from services.gateway.submission.evaluation_submission import (
     EvaluationSubmission,
     differing,
     evaluation_run,
     is_evaluation,
     resolve_model,
 )
-from services.gateway.routes.run_evaluations import EvaluationDep, evaluations
-from services.gateway.routes.runs import detailed, queue
 from services.http import Problem, responses
 
 router = APIRouter(tags=["evaluations"])

@@ -14,7 +14,7 @@ from services.contracts.rows.rendering import compose
 from services.contracts.scores import ScoreItem, ScoreRequest, ScoreResponse
 from services.datasets import DatasetReader
 from services.gateway.dependencies import Dependencies, Deps
-from services.gateway.submission import Accepted, RunSubmission, accept
+from services.gateway.submission.run_submission import Accepted, RunSubmission, accept
 from services.http import Problem, responses
 from services.runtime.api_key import authorization, key_for_rewards
 from services.runtime.logs import get_logger

@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.diagnosis.queue import queued_verdict
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
-from services.gateway.fitting import DryRun, refusals
 from services.gateway.run_deletion import delete_run
-from services.gateway.submission import (
+from services.gateway.submission.fitting import DryRun, refusals
+from services.gateway.submission.run_submission import (
     Accepted,
     RunSubmission,
     accept,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from services.contracts.records import DatasetRecord
-from services.gateway.dataset_check import find_datasets
+from services.gateway.submission.dataset_check import find_datasets
 
 
 @pytest.mark.parametrize("mix", [5, True, "abc", {"a": 1}])

@@ -8,9 +8,9 @@ from recipes import list_recipes
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.records import DatasetRecord
 from services.datasets import KNOWN_FILES
-from services.gateway import dataset_defaults
-from services.gateway.dataset_check import Datasets
-from services.gateway.submission import RunSubmission, merged_config
+from services.gateway.submission import dataset_defaults
+from services.gateway.submission.dataset_check import Datasets
+from services.gateway.submission.run_submission import RunSubmission, merged_config
 
 
 def with_defaults(raw: Any, datasets: Datasets, *more: Any) -> dict[str, Any]:

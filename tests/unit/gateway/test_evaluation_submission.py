@@ -7,7 +7,7 @@ import pytest
 from services.contracts.config import parse_config
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.datasets import KNOWN_FILES
-from services.gateway.evaluation_submission import EvaluationSubmission, evaluation_run
+from services.gateway.submission.evaluation_submission import EvaluationSubmission, evaluation_run
 from services.http import Problem
 
 PLAIN = DatasetRecord(id="d1", name="plain", rows=2, created=0, segments=[])

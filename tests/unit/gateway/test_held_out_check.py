@@ -11,9 +11,9 @@ import pytest
 from services.contracts.records import DatasetRecord
 from services.datasets import SourceFile, append_rows, import_files, shared_rows
 from services.datasets.stored_rows import DatasetReader
-from services.gateway.dataset_check import find_datasets
 from services.gateway.dependencies import Dependencies
-from services.gateway.held_out_check import check_held_out
+from services.gateway.submission.dataset_check import find_datasets
+from services.gateway.submission.held_out_check import check_held_out
 from services.volume import Volume
 
 

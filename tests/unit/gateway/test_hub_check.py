@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from services.gateway.hub_check import HubVerdict, asked_of_hub
+from services.gateway.submission.hub_check import HubVerdict, asked_of_hub
 
 
 def asked(status: int | None, **environment: str) -> tuple[HubVerdict, list[httpx.Request]]:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from services.contracts.config.lora import LoRA
-from services.gateway.lora_check import check_targets
+from services.gateway.submission.lora_check import check_targets
 from services.models import ModelFolder
 from services.models.headers import Tensors
 

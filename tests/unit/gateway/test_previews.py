@@ -15,12 +15,13 @@ from services.contracts.preview import PreviewJob, Rendering, RowCounts, shorten
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
-from services.gateway import previews, row_sample
-from services.gateway.model_check import check_stop_tokens
+from services.gateway import previews
 from services.gateway.previews import Previews, Shown
-from services.gateway.row_check import template_use, template_warnings
-from services.gateway.row_counts import count_problems, rows_to_count
-from services.gateway.row_sample import DatasetOptions, RowSample, read_rows
+from services.gateway.submission import row_sample
+from services.gateway.submission.model_check import check_stop_tokens
+from services.gateway.submission.row_counts import count_problems, rows_to_count
+from services.gateway.submission.row_sample import DatasetOptions, RowSample, read_rows
+from services.gateway.submission.template_check import template_use, template_warnings
 from services.models import ModelFolder
 from services.volume import Volume
 from tests.unit.rollout.chat_templates import CALLS, CHATML, tokenizer_of

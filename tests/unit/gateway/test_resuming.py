@@ -6,7 +6,7 @@ import pytest
 
 from recipes import find_recipe, merged
 from services.contracts.config import parse_config
-from services.gateway.resuming import changed_by_resume
+from services.gateway.submission.resuming import changed_by_resume
 
 LIVE = merged(find_recipe("live").config, {"model": {"path": "m"}})
 RL = LIVE | {"rollout": {}, "rewards": [{"verifier": "math"}]}

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from services.contracts.records import RunRecord, RunState
-from services.gateway.submission import keep_record
+from services.gateway.submission.run_submission import keep_record
 from services.recovery.copies import kept_runs
 from services.volume import Volume
 

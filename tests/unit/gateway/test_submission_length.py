@@ -2,8 +2,8 @@
 
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.records import DatasetRecord
-from services.gateway.model_check import Problems
-from services.gateway.submission import _length, _repeated_rows
+from services.gateway.submission.model_check import Problems
+from services.gateway.submission.run_submission import _length, _repeated_rows
 
 
 def steps(epochs: float, rows: int, prompts_per_step: int) -> tuple[int | None, Problems]:

@@ -6,7 +6,7 @@ import httpx
 from fastapi import FastAPI
 
 from services.gateway.chains.submission import ChainSubmission
-from services.gateway.submission import RunSubmission
+from services.gateway.submission.run_submission import RunSubmission
 from services.http import install
 
 app = FastAPI()

@@ -16,10 +16,10 @@ from services.contracts.config_keys import dataset_names
 from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
-from services.gateway import verifier_check
 from services.gateway.dependencies import Dependencies
 from services.gateway.references import ReferenceChecks
-from services.gateway.verifier_check import (
+from services.gateway.submission import verifier_check
+from services.gateway.submission.verifier_check import (
     VerifierCheck,
     check_upload,
     check_verifiers,

@@ -26,7 +26,7 @@ from services.contracts.nearest import did_you_mean
 from services.contracts.records import RunRecord
 from services.contracts.weights import ADAPTER_CONFIG
 from services.gateway.dependencies import Dependencies, find_run
-from services.gateway.hub_check import asked_of_hub
+from services.gateway.submission.hub_check import asked_of_hub
 from services.http import Problem
 from services.models import ModelFolder
 from services.models.agreement import contradictions

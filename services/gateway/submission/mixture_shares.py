@@ -10,8 +10,8 @@ from services.contracts.config.data import Data, numbered
 from services.contracts.config_keys import keys_of
 from services.contracts.records import RunRecord
 from services.contracts.rows.mixture import Source, prompt_mixture, sources
-from services.gateway.dataset_check import Datasets
-from services.gateway.model_check import Problems
+from services.gateway.submission.dataset_check import Datasets
+from services.gateway.submission.model_check import Problems
 
 
 class DatasetShare(BaseModel):

@@ -8,7 +8,7 @@ from typing import Any
 from recipes import merged
 from services.contracts.config.data import PromptOptions
 from services.contracts.config_keys import value_at, with_value
-from services.gateway.dataset_check import Datasets
+from services.gateway.submission.dataset_check import Datasets
 
 Options = dict[str, Any]
 """A template and rewards."""

@@ -4,8 +4,8 @@ import anyio.to_thread
 
 from services.contracts.records import DatasetRecord
 from services.datasets import shared_rows
-from services.gateway.dataset_check import Datasets
 from services.gateway.dependencies import Dependencies
+from services.gateway.submission.dataset_check import Datasets
 
 MEASURES = {
     "evaluation": "accuracy will look better",

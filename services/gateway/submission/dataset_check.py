@@ -14,7 +14,7 @@ from services.contracts.rows.preference import PAIR, preferred
 from services.contracts.scores import ReferenceRow
 from services.datasets import DatasetReader
 from services.gateway.dependencies import Dependencies, missing_dataset
-from services.gateway.model_check import Problems
+from services.gateway.submission.model_check import Problems
 from services.volume import Volume
 
 CHECKED_ROWS = 5

@@ -8,7 +8,7 @@ from services.contracts.config.data import placeholders
 from services.contracts.preview import Rendering
 from services.contracts.rows.rendering import SYSTEM
 from services.contracts.rows.turn_end import no_end
-from services.gateway.row_sample import PLAIN, RowSample
+from services.gateway.submission.row_sample import PLAIN, RowSample
 
 
 def template_warnings(rendering: Rendering, config: RLConfig | SFTConfig) -> list[str]:

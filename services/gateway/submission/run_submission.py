@@ -26,19 +26,26 @@ from services.contracts.preview import Rendering
 from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.contracts.wording import counted
 from services.estimate.answer import Estimate
-from services.gateway.dataset_check import (
+from services.gateway.dependencies import Dependencies
+from services.gateway.previews import Shown
+from services.gateway.references import ReferenceCheck
+from services.gateway.submission.dataset_check import (
     Datasets,
     check_categories,
     find_datasets,
     unlearnable,
 )
-from services.gateway.dataset_defaults import with_defaults
-from services.gateway.dependencies import Dependencies
-from services.gateway.fitting import DryRun, fitted, refusals
-from services.gateway.held_out_check import check_held_out
-from services.gateway.lora_check import check_targets
-from services.gateway.mixing import DatasetShare, MixtureShares, mixed_rows, supervised_shares
-from services.gateway.model_check import (
+from services.gateway.submission.dataset_defaults import with_defaults
+from services.gateway.submission.fitting import DryRun, fitted, refusals
+from services.gateway.submission.held_out_check import check_held_out
+from services.gateway.submission.lora_check import check_targets
+from services.gateway.submission.mixture_shares import (
+    DatasetShare,
+    MixtureShares,
+    mixed_rows,
+    supervised_shares,
+)
+from services.gateway.submission.model_check import (
     Models,
     Problems,
     Steps,
@@ -50,13 +57,11 @@ from services.gateway.model_check import (
     check_trust,
     positions_of,
 )
-from services.gateway.previews import Shown
-from services.gateway.references import ReferenceCheck
-from services.gateway.resuming import begins_anew, changed_by_resume, resumable
-from services.gateway.row_check import template_use, template_warnings
-from services.gateway.row_counts import count_problems, rows_to_count
-from services.gateway.row_sample import read_rows
-from services.gateway.verifier_check import check_verifiers
+from services.gateway.submission.resuming import begins_anew, changed_by_resume, resumable
+from services.gateway.submission.row_counts import count_problems, rows_to_count
+from services.gateway.submission.row_sample import read_rows
+from services.gateway.submission.template_check import template_use, template_warnings
+from services.gateway.submission.verifier_check import check_verifiers
 from services.http import Problem
 from services.http.problems import MAX_LISTED
 from services.models import ModelFolder

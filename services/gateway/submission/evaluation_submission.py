@@ -16,7 +16,7 @@ from services.contracts.config import ConfigError
 from services.contracts.evaluation import EvaluationRecord
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
 from services.gateway.dependencies import Dependencies, find_run
-from services.gateway.submission import RunSubmission, refusal
+from services.gateway.submission.run_submission import RunSubmission, refusal
 from services.http import Problem
 from services.models.path import PREFIX, run_named
 

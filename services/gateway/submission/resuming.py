@@ -11,7 +11,7 @@ from services.contracts.config import ConfigError, RLConfig, SFTConfig, parse_co
 from services.contracts.config_keys import value_at
 from services.contracts.records import RunRecord
 from services.gateway.dependencies import Dependencies, find_run
-from services.gateway.model_check import Problems
+from services.gateway.submission.model_check import Problems
 from services.http import Problem
 from services.models.path import checkpoint_of, run_with_step
 from services.volume import Volume

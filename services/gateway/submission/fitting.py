@@ -17,8 +17,8 @@ from services.estimate.inputs import Model, gigabytes, known_workers, of_half
 from services.estimate.one_gpu import division, with_share
 from services.estimate.shape import scratch_shape, shape_of
 from services.gateway.dependencies import Dependencies
-from services.gateway.mixing import DatasetShare
-from services.gateway.model_check import Models, Problems
+from services.gateway.submission.mixture_shares import DatasetShare
+from services.gateway.submission.model_check import Models, Problems
 from services.volume import DATA_RESERVE
 
 

@@ -4,7 +4,7 @@ The learner decides, which has the model; where its files are here, a user need 
 """
 
 from services.contracts.config.lora import LoRA
-from services.gateway.model_check import Problems
+from services.gateway.submission.model_check import Problems
 from services.models import ModelFolder
 
 NO_LAYERS = ("embed", "lm_head", "wte", "wpe")

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.episodes import OwnEpisode, Tools
 from services.contracts.preview import AskedRow, CountedRows, RowCounts
-from services.gateway.model_check import Problems
-from services.gateway.row_sample import DatasetOptions, RowSample
+from services.gateway.submission.model_check import Problems
+from services.gateway.submission.row_sample import DatasetOptions, RowSample
 
 _UNREAD = (
     "that the model's chat template leaves out, so the model would not read them: take a template "

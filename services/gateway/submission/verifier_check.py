@@ -13,9 +13,7 @@ from services.contracts.config.rewards import RewardComponent
 from services.contracts.config_keys import keys_of
 from services.contracts.records import DatasetRecord
 from services.contracts.scores import CheckRequest, CheckResponse, Use
-from services.gateway.dataset_check import Datasets, SampleRow, sample_rows
 from services.gateway.dependencies import Dependencies
-from services.gateway.model_check import Problems
 from services.gateway.references import (
     CHECK_SECONDS,
     SHOWN,
@@ -26,6 +24,8 @@ from services.gateway.references import (
     finding,
     reason_of,
 )
+from services.gateway.submission.dataset_check import Datasets, SampleRow, sample_rows
+from services.gateway.submission.model_check import Problems
 from services.http import Problem
 from services.runtime.logs import get_logger
 
