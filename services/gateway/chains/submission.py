@@ -35,9 +35,9 @@ from services.gateway.submission.run_submission import (
     accept,
     described_run,
     merged_config,
+    refusal,
 )
 from services.http import Problem
-from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
 
 MOST_STEPS = 20
@@ -177,7 +177,7 @@ async def accept_chain(
             made_by[name] = accepted
         made[name] = model
     if problems:
-        raise _refusal(problems)
+        raise refusal(problems, what="chain")
     record = ChainRecord(
         id=CHAIN + secrets.token_hex(4),
         name=submission.name,
@@ -267,13 +267,3 @@ def lacks(accepted: Accepted, step: int) -> str | None:
 
 def _place(step: str, rest: str) -> str:
     return f"steps.{step}.{rest}".rstrip(".")
-
-
-def _refusal(problems: Problems) -> Problem:
-    count = "a problem" if len(problems) == 1 else f"{len(problems):,} problems"
-    listed = f", of which {MAX_LISTED} are listed" if len(problems) > MAX_LISTED else ""
-    return Problem(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        f"the chain was not queued: its steps have {count}{listed}",
-        problems,
-    )

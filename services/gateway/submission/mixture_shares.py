@@ -36,12 +36,28 @@ class MixtureShares:
         return sum(share.per_epoch for share in self.shares)
 
 
-def mixed_rows(
+def shares_of(
+    config: RLConfig | SFTConfig,
+    datasets: Datasets,
+    previous: RunRecord | None,
+    problems: Problems,
+) -> MixtureShares:
+    """The shares of a run's datasets. Add to `problems` if a dataset gives an epoch no row. With
+    other problems nothing is said of shares."""
+    if problems or (isinstance(config, RLConfig) and not config.data.mix):
+        return MixtureShares([], [])
+    if isinstance(config, RLConfig):
+        return _of_prompts(config, datasets, previous, problems)
+    # The learner counts the rows of a supervised run anew when it begins.
+    shares = _of_examples(config, datasets, problems) if previous is None else []
+    return MixtureShares([], shares)
+
+
+def _of_prompts(
     config: RLConfig, datasets: Datasets, previous: RunRecord | None, problems: Problems
 ) -> MixtureShares:
-    """Return the present rows of each dataset. A run that continues the mixture of `previous` keeps
-    the rows of `previous`, so that open tasks name the same prompts. Add to `problems` if a dataset
-    gives an epoch no row."""
+    """Count the present rows of each dataset. A run that continues the mixture of `previous` keeps
+    the rows of `previous`, so that open tasks name the same prompts."""
     data = config.data
     keys = keys_of("data", "mix", len(data.mix))
     rows = [datasets[f"{key}.dataset"].rows for key in keys]
@@ -59,11 +75,7 @@ def mixed_rows(
     return MixtureShares(list(rows), _shares(data.names, mixture.sources))
 
 
-def supervised_shares(
-    config: SFTConfig, datasets: Datasets, problems: Problems
-) -> list[DatasetShare]:
-    """The same of a supervised run, whose learner counts the rows anew when it begins; empty: one
-    dataset."""
+def _of_examples(config: SFTConfig, datasets: Datasets, problems: Problems) -> list[DatasetShare]:
     components = config.data.components
     records = [datasets[f"{key}.dataset"] for key in keys_of("data", "mix", len(config.data.mix))]
     names = numbered([record.name for record in records])

@@ -5,7 +5,6 @@ A refusal lists all problems at once, each with its key path.
 
 import secrets
 import time
-from fractions import Fraction
 from http import HTTPStatus
 from typing import Annotated, Any, NamedTuple
 
@@ -14,17 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from recipes import UnknownRecipe, find_recipe, merged
 from services.contracts.config import ConfigError, RLConfig, SFTConfig, parse_config
-from services.contracts.config.episodes import (
-    Episode,
-    OwnEpisode,
-    Tools,
-    own_episodes,
-    unknown_episode,
-)
 from services.contracts.config.model import lora_of
 from services.contracts.preview import Rendering
 from services.contracts.records import DatasetRecord, RunRecord, RunState
-from services.contracts.wording import counted
 from services.estimate.answer import Estimate
 from services.gateway.dependencies import Dependencies
 from services.gateway.previews import Shown
@@ -39,12 +30,7 @@ from services.gateway.submission.dataset_defaults import with_defaults
 from services.gateway.submission.fitting import DryRun, fitted, refusals
 from services.gateway.submission.held_out_check import check_held_out
 from services.gateway.submission.lora_check import check_targets
-from services.gateway.submission.mixture_shares import (
-    DatasetShare,
-    MixtureShares,
-    mixed_rows,
-    supervised_shares,
-)
+from services.gateway.submission.mixture_shares import DatasetShare, shares_of
 from services.gateway.submission.model_check import (
     Models,
     Problems,
@@ -60,13 +46,14 @@ from services.gateway.submission.model_check import (
 from services.gateway.submission.resuming import begins_anew, changed_by_resume, resumable
 from services.gateway.submission.row_counts import count_problems, rows_to_count
 from services.gateway.submission.row_sample import read_rows
+from services.gateway.submission.run_length import repeated_rows, run_length, trained_already
 from services.gateway.submission.template_check import template_use, template_warnings
-from services.gateway.submission.verifier_check import check_verifiers
+from services.gateway.submission.verifier_check import VerifierCheck, check_verifiers
+from services.gateway.submission.worker_check import check_episodes, check_gpus
 from services.http import Problem
 from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
 from services.recovery.copies import forget_run, keep_copy, keep_run
-from services.runtime.tool_servers import tool_servers, unknown_server, usable
 
 
 class RunSubmission(BaseModel):
@@ -140,6 +127,23 @@ def described_run(accepted: Accepted) -> DryRun:
     )
 
 
+class _Draft(NamedTuple):
+    """A submission whose names are resolved and whose config is parsed."""
+
+    config: RLConfig | SFTConfig
+    name: str
+    datasets: Datasets
+    models: Models
+    from_datasets: dict[str, str]
+    problems: Problems
+    """Names that mean nothing here. A preview that has any is refused."""
+
+    @property
+    def first(self) -> DatasetRecord | None:
+        """The run's own dataset; None: applications bring the prompts."""
+        return self.datasets.get("data.dataset")
+
+
 async def accept(
     deps: Dependencies,
     submission: RunSubmission,
@@ -154,87 +158,55 @@ async def accept(
     resumed = await resumable(deps, submission.resume_from)
     source = resumed.record if resumed else None
     previous = None if source is None or begins_anew(source) else source
-    raw, name = merged_config(submission, source)
-    problems: Problems = []
-    raw, datasets = await find_datasets(deps, raw, problems)
-    goes_on_with = source.config if source and submission.recipe is None else None
-    submitted = submission.config if submission.recipe is not None else None
-    try:
-        raw, from_datasets = with_defaults(raw, datasets, goes_on_with, submitted)
-    except ConfigError as error:
-        raise refusal(error.problems) from None
-    raw, models = await check_models(deps, raw, problems, steps, previous)
-    try:
-        config = parse_config(raw)
-    except ConfigError as error:
-        problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
-        raise refusal(problems, error.more) from None
-    model = models.policy
-    problems += await anyio.to_thread.run_sync(unlearnable, config, datasets, deps.volume)
-    warnings: list[str] = []
-    unfinished: list[ReferenceCheck] = []
+    draft = await _draft(deps, submission, source, previous, steps)
+    config, datasets, problems = draft.config, draft.datasets, draft.problems
+    checked = VerifierCheck([], [])
     if isinstance(config, RLConfig) and not rows:
-        warnings, unfinished = await check_verifiers(deps, config, datasets, problems)
-    warnings = [*(resumed.warnings if resumed else []), *warnings, *models.warnings]
+        checked = await check_verifiers(deps, config, datasets, problems)
+    before = resumed.warnings if resumed else []
+    warnings = [*before, *checked.warnings, *draft.models.warnings]
     if source is not None and previous is None:
         warnings.append(
             f"run {source.name} ({source.id}) ended without a checkpoint: this run has its config, "
             "and begins from the first step"
         )
-    named = bool(problems)
-    problems += check_trust(deps, config)
-    problems += await anyio.to_thread.run_sync(check_tokenizer, models)
-    if model is not None:
-        problems += check_context(model, config)
-    if isinstance(config, RLConfig) and model is not None:
-        problems += check_experts(model, config) + check_stop_tokens(model, config)
-    if model is not None:
-        problems += check_targets(model, lora_of(config.model))
-    if isinstance(config, RLConfig):
-        await _check_episode(deps, config, problems)
+    is_refused = bool(problems)
+    problems += await _unfit(deps, draft)
     if previous is not None:
         problems += changed_by_resume(config, previous.config)
-    mixture = MixtureShares([], [])
-    if isinstance(config, RLConfig) and config.data.mix and not problems:
-        mixture = mixed_rows(config, datasets, previous, problems)
-    shares = mixture.shares
-    if isinstance(config, SFTConfig) and previous is None and not problems:
-        shares = supervised_shares(config, datasets, problems)
-    max_steps = _length(config, datasets.get("data.dataset"), mixture.epoch_rows, problems)
-    trained_by = previous if previous is not None and previous.max_steps != 0 else None
-    if trained_by and max_steps is not None and max_steps <= trained_by.committed_step:
-        trained = (
-            f"the run that is resumed has trained {counted(trained_by.committed_step, 'step')}"
-        )
-        problems.append(("training.max_steps", f"is {max_steps}, and {trained}: set it higher"))
-    if problems and (named or not rows):
+    mixture = shares_of(config, datasets, previous, problems)
+    epoch_rows = mixture.epoch_rows or (draft.first.rows if draft.first else 0)
+    max_steps = run_length(config, epoch_rows, problems)
+    problems += trained_already(max_steps, previous)
+    if problems and (is_refused or not rows):
         raise refusal(problems)
-    rendering, unusable, row_warnings = await _rendered(deps, config, datasets, models, rows)
+    rendering, unusable, row_warnings = await _rendered(deps, draft, rows)
     problems += unusable
     if problems and not rows:
         raise refusal(problems)
-    warnings += _would_refuse(problems) + row_warnings
+    # A preview shows the rows of a run that a submission would refuse.
+    warnings += [f"{key}: a run would be refused: {text}" for key, text in problems]
+    warnings += row_warnings
     pool = submission.pool or (source.pool if source else "default")
-    warnings += _repeated_rows(config, datasets.get("data.dataset"), mixture.epoch_rows, max_steps)
+    warnings += repeated_rows(config, epoch_rows, max_steps)
     # An evaluation alone trains on nothing.
     warnings += await check_held_out(deps, datasets) if max_steps != 0 else []
     warnings += config.warnings()
     if isinstance(config, RLConfig):
-        warnings += await _check_gpus(deps, pool, config)
+        warnings += await check_gpus(deps, pool, config)
         warnings += await check_categories(deps, config, datasets)
-    config, fit_warnings, estimate = await fitted(deps, pool, config, models)
-    warnings += fit_warnings
+    config, fit_warnings, estimate = await fitted(deps, pool, config, draft.models)
     record = RunRecord(
         id=secrets.token_hex(4),
-        name=name,
+        name=draft.name,
         pool=pool,
         kind=config.type,
         state=RunState.QUEUED,
         priority=submission.priority,
         config=config.model_dump(mode="json"),
         recipe=submission.recipe or (source.recipe if source else None),
-        warnings=warnings,
-        from_datasets=from_datasets,
+        warnings=warnings + fit_warnings,
+        from_datasets=draft.from_datasets,
         preview=rendering.first,
         resume_from=previous.id if previous else None,
         resume_step=previous.committed_step if previous and previous.checkpoint else None,
@@ -245,32 +217,64 @@ async def accept(
     if resumed and resumed.goes_back:
         at = ("checkpoint", "committed_step", "step", "version")
         record = record.model_copy(update={name: getattr(resumed.record, name) for name in at})
-    return Accepted(record, estimate, config, model, shares, unfinished, rendering)
+    policy = draft.models.policy
+    return Accepted(record, estimate, config, policy, mixture.shares, checked.unfinished, rendering)
+
+
+async def _draft(
+    deps: Dependencies,
+    submission: RunSubmission,
+    source: RunRecord | None,
+    previous: RunRecord | None,
+    steps: Steps | None,
+) -> _Draft:
+    """Merge recipe, dataset and submission, resolve names, and parse the config. Raises Problem as
+    `accept` does."""
+    raw, name = merged_config(submission, source)
+    problems: Problems = []
+    raw, datasets = await find_datasets(deps, raw, problems)
+    goes_on_with = source.config if source and submission.recipe is None else None
+    submitted = submission.config if submission.recipe is not None else None
+    try:
+        raw, from_datasets = with_defaults(raw, datasets, goes_on_with, submitted)
+        raw, models = await check_models(deps, raw, problems, steps, previous)
+        config = parse_config(raw)
+    except ConfigError as error:
+        problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
+        raise refusal(problems, error.more) from None
+    problems += await anyio.to_thread.run_sync(unlearnable, config, datasets, deps.volume)
+    return _Draft(config, name, datasets, models, from_datasets, problems)
+
+
+async def _unfit(deps: Dependencies, draft: _Draft) -> Problems:
+    """Problems of a config with the operator's settings, the run's models and the workers."""
+    config, models, model = draft.config, draft.models, draft.models.policy
+    problems = check_trust(deps, config)
+    problems += await anyio.to_thread.run_sync(check_tokenizer, models)
+    if model is not None:
+        problems += check_context(model, config)
+        if isinstance(config, RLConfig):
+            problems += check_experts(model, config) + check_stop_tokens(model, config)
+        problems += check_targets(model, lora_of(config.model))
+    if isinstance(config, RLConfig):
+        problems += await check_episodes(deps, config)
+    return problems
 
 
 async def _rendered(
-    deps: Dependencies,
-    config: RLConfig | SFTConfig,
-    datasets: Datasets,
-    models: Models,
-    rows: range | None,
+    deps: Dependencies, draft: _Draft, rows: range | None
 ) -> tuple[Rendering, Problems, list[str]]:
     """`rows` of the run's dataset, or the first one, rendered; and problems and warnings of all
     rows."""
-    first = datasets.get("data.dataset")
+    config, first, models = draft.config, draft.first, draft.models
     shown = Shown([i for i in rows or (0,) if first is None or i < first.rows])
     positions = positions_of(models.policy)
-    samples = await anyio.to_thread.run_sync(read_rows, config, datasets, deps.volume)
+    samples = await anyio.to_thread.run_sync(read_rows, config, draft.datasets, deps.volume)
     asked = await anyio.to_thread.run_sync(rows_to_count, config, samples, positions)
     rendering = await deps.previews.of(config, first, models.tokenizer, shown, asked)
     problems, warnings = count_problems(config, samples, rendering.counts, positions)
     warnings += template_warnings(rendering, config) + template_use(config, samples)
     return rendering, problems, warnings
-
-
-def _would_refuse(problems: Problems) -> list[str]:
-    """Warnings of a preview, which shows rows of a run that a submission would refuse."""
-    return [f"{key}: a run would be refused: {text}" for key, text in problems]
 
 
 async def keep_record(deps: Dependencies, run: str) -> None:
@@ -281,16 +285,16 @@ async def keep_record(deps: Dependencies, run: str) -> None:
         await anyio.to_thread.run_sync(forget_run, deps.volume.root, run)
 
 
-def refusal(problems: Problems, more: int = 0) -> Problem:
-    """The answer to a submission with these problems, and `more` that are not explained."""
+def refusal(problems: Problems, more: int = 0, what: str = "run") -> Problem:
+    """The answer to the submission of a run or a chain with these problems, and `more` that are not
+    explained."""
     total = len(problems) + more
     count = "a problem" if total == 1 else f"{total:,} problems"
     if total > MAX_LISTED:
         count += f", of which {MAX_LISTED} are listed"
+    has = "its config has" if what == "run" else "its steps have"
     return Problem(
-        HTTPStatus.UNPROCESSABLE_ENTITY,
-        f"the run was not queued: its config has {count}",
-        problems,
+        HTTPStatus.UNPROCESSABLE_ENTITY, f"the {what} was not queued: {has} {count}", problems
     )
 
 
@@ -318,87 +322,3 @@ def merged_config(
         return merged(base, submission.config), submission.name or name
     except ConfigError as error:
         raise refusal(error.problems) from None
-
-
-async def _check_episode(deps: Dependencies, config: RLConfig, problems: Problems) -> None:
-    """Whether the type is installed, and its MCP servers are named: here, or with any worker that
-    is there now."""
-    named: dict[str, Episode | None] = {"rollout.episode": config.rollout.episode}
-    named |= {f"data.mix.{i}.episode": episode.episode for i, episode in enumerate(config.data.mix)}
-    asked = {key: episode.name for key, episode in named.items() if isinstance(episode, OwnEpisode)}
-    tools = {key: episode.servers for key, episode in named.items() if isinstance(episode, Tools)}
-    if not (asked or tools):
-        return
-    workers = await deps.store.workers.list()
-    here = tool_servers(deps.settings.mcp_servers)
-    known = {*usable(here), *(name for worker in workers for name in worker.tool_servers)}
-    for key, servers in tools.items():
-        for at, name in enumerate(servers):
-            if name not in known:
-                wrong = here[name].problem if name in here else ""
-                problems.append((f"{key}.servers.{at}", unknown_server(name, known, wrong)))
-    installed = {*own_episodes(), *(name for worker in workers for name in worker.episodes)}
-    problems += [
-        (key, unknown_episode(name, installed))
-        for key, name in asked.items()
-        if name not in installed
-    ]
-
-
-async def _check_gpus(deps: Dependencies, pool: str, config: RLConfig) -> list[str]:
-    """Warn if no present worker has enough GPUs for one vLLM server."""
-    wanted = config.rollout.vllm.tensor_parallel_size
-    workers = await deps.store.workers.list(pool)
-    most = max((worker.gpus for worker in workers if worker.gpus is not None), default=wanted)
-    if wanted == 1 or most >= wanted:
-        return []
-    return [
-        f"rollout.vllm.tensor_parallel_size: {wanted} is more than the {most} GPUs that a worker "
-        f"of pool {pool} has: lower it, or start workers with HEADRACE_GPUS_PER_WORKER={wanted}"
-    ]
-
-
-def _repeated_rows(
-    config: RLConfig | SFTConfig, dataset: DatasetRecord | None, mixed: int, max_steps: int | None
-) -> list[str]:
-    """A warning for steps that have more prompts than an epoch has rows (`mixed`: as in
-    `_length`)."""
-    rows = mixed or (dataset.rows if dataset is not None else 0)
-    if not isinstance(config, RLConfig) or max_steps == 0 or rows == 0:
-        return []
-    batch = config.algorithm.prompts_per_step
-    if batch <= rows:
-        return []
-    return [
-        f"algorithm.prompts_per_step: a step has {counted(batch, 'prompt')}, and an epoch only "
-        f"{counted(rows, 'row')}: each step takes each row about {batch / rows:.3g} times"
-    ]
-
-
-def _length(
-    config: RLConfig | SFTConfig,
-    dataset: DatasetRecord | None,
-    mixed: int,
-    problems: Problems,
-) -> int | None:
-    """Steps the run will have: ⌊epochs · N / B⌋ unless the config says, with N rows of `dataset`,
-    or of an epoch of several (`mixed`; 0: one dataset). A supervised run knows when it has its rows
-    in tokens."""
-    if isinstance(config, SFTConfig):
-        return config.training.max_steps
-    if config.training.max_steps is not None or dataset is None:
-        return config.training.max_steps
-    epochs = config.training.epochs or 1
-    batch = config.algorithm.prompts_per_step
-    rows = mixed or dataset.rows
-    # As it is written: 0.29 · 100 / 29 is one step, and a little less as a float.
-    steps = int(Fraction(repr(epochs)) * rows / batch)
-    if steps == 0:
-        problems.append(
-            (
-                "training.epochs",
-                f"{epochs:g} × {counted(rows, 'row')} make no step of {counted(batch, 'prompt')}: "
-                "lower algorithm.prompts_per_step, or set training.max_steps",
-            )
-        )
-    return steps

@@ -1,9 +1,8 @@
 """How many steps a run gets from its epochs."""
 
 from services.contracts.config import RLConfig, parse_config
-from services.contracts.records import DatasetRecord
 from services.gateway.submission.model_check import Problems
-from services.gateway.submission.run_submission import _length, _repeated_rows
+from services.gateway.submission.run_length import repeated_rows, run_length
 
 
 def steps(epochs: float, rows: int, prompts_per_step: int) -> tuple[int | None, Problems]:
@@ -19,8 +18,7 @@ def steps(epochs: float, rows: int, prompts_per_step: int) -> tuple[int | None, 
     )
     assert isinstance(config, RLConfig)
     problems: Problems = []
-    record = DatasetRecord(id="d", name="d", rows=rows, created=0.0, segments=[])
-    return _length(config, record, 0, problems), problems
+    return run_length(config, rows, problems), problems
 
 
 def test_a_share_of_an_epoch_that_makes_whole_steps_makes_all_of_them() -> None:
@@ -40,13 +38,9 @@ def test_a_step_that_takes_rows_more_than_once_gives_a_warning_with_the_numbers(
     config = parse_config(raw | {"rewards": [{"verifier": "math"}]})
     assert isinstance(config, RLConfig)
     batch = config.algorithm.prompts_per_step
-    few, enough = (
-        DatasetRecord(id="d", name="d", rows=rows, created=0.0, segments=[])
-        for rows in (batch // 2, batch)
-    )
-    assert _repeated_rows(config, few, 0, 10) == [
+    assert repeated_rows(config, batch // 2, 10) == [
         f"algorithm.prompts_per_step: a step has {batch} prompts, and an epoch only {batch // 2} "
         "rows: each step takes each row about 2 times"
     ]
-    assert _repeated_rows(config, few, 0, 0) == []
-    assert _repeated_rows(config, enough, 0, 10) == []
+    assert repeated_rows(config, batch // 2, 0) == []
+    assert repeated_rows(config, batch, 10) == []
