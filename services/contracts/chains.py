@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from services.contracts.config_keys import MODEL_PATHS, text_at, with_value
+from services.contracts.config_keys import MODEL_PATHS, text_at, value_at, with_value
 from services.contracts.preview import Rendering
 from services.contracts.records import RunState, RunSummary
 
@@ -209,7 +209,7 @@ def _step(step: ChainStep, run: RunSummary | None) -> StepView:
         models=references(step.config),
     )
     if run is None:
-        steps = (step.config.get("training") or {}).get("max_steps")
+        steps = value_at(step.config, "training.max_steps")
         return view.model_copy(update={"max_steps": steps if isinstance(steps, int) else None})
     fields = ("state", "reason", "step", "max_steps", "checkpoint")
     of_run = {field: getattr(run, field) for field in fields}

@@ -21,8 +21,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from recipes import UnknownRecipe, find_recipe
 from services.contracts.chains import ChainRecord, viewed
+from services.contracts.config_keys import dataset_names
 from services.contracts.records import RunRecord, RunSummary
-from services.report.facts import datasets_in
 from services.report.job import Job, JobRun
 from services.report.rendering import PAGE
 from services.runtime.children import signal_child
@@ -166,10 +166,9 @@ class Reports:
 
     async def _run(self, record: RunRecord, step: str) -> JobRun:
         store = self._store
-        datasets = {
-            name: await store.datasets.find(name) for name in sorted(datasets_in(record.config))
-        }
-        dataset = datasets.get(str(record.config.get("data", {}).get("dataset")))
+        named = dataset_names(record.config)
+        datasets = {name: await store.datasets.find(name) for name in sorted({*named.values()})}
+        dataset = datasets.get(named.get("data.dataset", ""))
         workers = await store.workers.list(record.pool)
         return JobRun(
             files=str(self._volume.path(f"runs/{record.id}")),

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from services.contracts.config_keys import CRITIC, MODEL_PATHS, POLICY, REFERENCE, text_at
+from services.contracts.config_keys import CRITIC, MODEL_PATHS, POLICY, REFERENCE, text_at, value_at
 from services.contracts.records import RunRecord, RunSummary
 from services.contracts.weights import ADAPTER_CONFIG
 from services.contracts.wording import predicate
@@ -48,15 +48,11 @@ def needed_runs(record: RunRecord) -> set[str]:
 def needs_start(config: dict[str, Any]) -> bool:
     """Return whether a run that continues from its checkpoint also needs the model of its first
     step: as the reference of a KL, or of a comparison of two answers."""
-    model, algorithm, objective = (config.get(key) for key in ("model", "algorithm", "objective"))
-    if isinstance(model, dict) and model.get("lora"):
-        # The reference is the policy without its adapters.
+    # With adapters the reference is the policy without them.
+    if value_at(config, "model.lora") or text_at(config, REFERENCE) is not None:
         return False
-    if text_at(config, REFERENCE) is not None:
-        return False
-    kl = algorithm.get("kl") if isinstance(algorithm, dict) else None
-    compares = isinstance(objective, dict) and objective.get("type") == "dpo"
-    return compares or (isinstance(kl, dict) and kl.get("type", "none") != "none")
+    kl = value_at(config, "algorithm.kl.type") or "none"
+    return kl != "none" or value_at(config, "objective.type") == "dpo"
 
 
 def named_steps(config: dict[str, Any]) -> set[tuple[str, int]]:

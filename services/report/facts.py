@@ -5,35 +5,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from services.contracts.config import ConfigError, parse_config
+from services.contracts.config_keys import dataset_names, with_value
 
 Row = Mapping[str, Any]
 
 
-def datasets_in(config: Any) -> set[str]:
-    if isinstance(config, list):
-        return {name for part in config for name in datasets_in(part)}
-    if not isinstance(config, dict):
-        return set()
-    named = [config.get("dataset"), *_listed(config.get("datasets"))]
-    names = {entry for entry in named if isinstance(entry, str) and entry}
-    return names.union(*(datasets_in(part) for part in config.values()))
-
-
 def with_names(record: Row, names: Mapping[str, str]) -> Row:
-    return {**record, "config": _renamed(record["config"], names)}
-
-
-def _renamed(value: Any, names: Mapping[str, str], key: str = "") -> Any:
-    if isinstance(value, dict):
-        return {name: _renamed(part, names, name) for name, part in value.items()}
-    if isinstance(value, list):
-        return [_renamed(part, names, key) for part in value]
-    named = key in ("dataset", "datasets") and isinstance(value, str)
-    return names.get(value, value) if named else value
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
+    config = record["config"]
+    for key, dataset in dataset_names(config).items():
+        config = with_value(config, key, names.get(dataset, dataset))
+    return {**record, "config": config}
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from services.cli.options import AsJson, GatewayURL, connect
 from services.cli.options import Run as RunArgument
 from services.cli.output import CliError, escape, out, print_json
 from services.cli.runs.chains import find, last_runs
+from services.contracts.config_keys import dataset_names
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway
@@ -89,12 +90,13 @@ def gathered(api: "Gateway", run: str) -> "Facts":
     from importlib.metadata import version
 
     from services.report import Facts
-    from services.report.facts import datasets_in, with_names
+    from services.report.facts import with_names
 
     record = api.get(f"/v1/runs/{run}")
     id, config, recipe = record["id"], record["config"], record.get("recipe") or record["name"]
     newest = api.get(f"/v1/runs/{id}/samples", limit=SHOWN)["samples"]
-    datasets = {name: _or_none(api, "/v1/datasets", name) for name in sorted(datasets_in(config))}
+    ids = sorted({*dataset_names(config).values()})
+    datasets = {name: _or_none(api, "/v1/datasets", name) for name in ids}
     names = {name: dataset["name"] for name, dataset in datasets.items() if dataset}
     return Facts(
         record=with_names(record, names),
