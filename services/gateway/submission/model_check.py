@@ -82,17 +82,15 @@ async def check_models(
     old = _goes_on_from(deps, previous)
     if needs_start(raw):
         old.pop(POLICY, None)
-    folders: dict[str, ModelFolder | None] = {}
-    named: dict[str, Path | None] = {}
+    named: dict[str, FoundModel] = {}
     warnings: list[str] = []
     for key in MODEL_PATHS:
-        path = text_at(raw, key)
-        folders[key] = None
-        if path:
-            path, folders[key], named[key] = await _checked(
-                deps, path, key, problems, warnings, steps, old.get(key)
-            )
-            raw = raw if path is None else with_value(raw, key, path)
+        if path := text_at(raw, key):
+            model = named[key] = await _found(deps, path, steps, old.get(key))
+            problems += [(key, model.problem)] if model.problem else []
+            warnings += [f"{key}: {model.warning}"] if model.warning else []
+            raw = with_value(raw, key, model.path)
+    folders = {key: named[key].weights if key in named else None for key in MODEL_PATHS}
     policy = folders[POLICY]
     for key in (TEACHER, REFERENCE):
         if policy is not None and (other := folders[key]) is not None:
@@ -100,18 +98,13 @@ async def check_models(
     # The checkpoint of a run that is resumed was written by the learner.
     for key in (POLICY, TEACHER, REFERENCE) if previous is None else ():
         if (folder := folders[key]) is not None and folder.tensors:
-            refused, warned = await anyio.to_thread.run_sync(_contradictions, folder)
-            problems += [(key, text) for text in refused]
-            warnings += [f"{key}: {text}" for text in warned]
-    resolved = named.get(POLICY)
+            verdict = await anyio.to_thread.run_sync(contradictions, folder)
+            problems += [(key, text) for text in verdict.refused]
+            warnings += [f"{key}: {text}" for text in verdict.warnings]
+    tokenizer = named[POLICY].folder if POLICY in named else None
     return raw, Models(
-        policy, folders[CRITIC], folders[TEACHER], folders[REFERENCE], resolved, warnings
+        policy, folders[CRITIC], folders[TEACHER], folders[REFERENCE], tokenizer, warnings
     )
-
-
-def _contradictions(folder: ModelFolder) -> tuple[list[str], list[str]]:
-    verdict = contradictions(folder)
-    return verdict.refused, verdict.warnings
 
 
 class Checkpointed(NamedTuple):
@@ -155,39 +148,43 @@ def _check_tokens(key: str, policy: ModelFolder, scorer: ModelFolder) -> Problem
     ]
 
 
-async def _checked(
-    deps: Dependencies,
-    path: str,
-    key: str,
-    problems: Problems,
-    warnings: list[str],
-    steps: Steps | None,
-    checkpointed: Checkpointed | None = None,
-) -> tuple[str | None, ModelFolder | None, Path | None]:
-    """`path` resolved, the model there, and the folder that `path` names; None for a path with a
-    problem, and for a model that is not here. `checkpointed`: the model that is trained
-    on, whatever became of `path`."""
+class FoundModel(NamedTuple):
+    """The model of a path."""
+
+    path: str
+    """Means the same on every host, unless there is a problem."""
+    weights: ModelFolder | None = None
+    """The whole model; of an adapter its base. None: it is not here."""
+    folder: Path | None = None
+    """The folder that the path names; None: it is not here."""
+    problem: str = ""
+    warning: str = ""
+
+
+async def _found(
+    deps: Dependencies, path: str, steps: Steps | None, checkpointed: Checkpointed | None
+) -> FoundModel:
+    """Find the model of `path`. `checkpointed`: the model that is trained on, whatever became of
+    its path."""
     try:
         if (step := referred(path)) is not None:
             made = _made_by(step[0], path, steps)
-            return path, made, made.path if made is not None and made.path.is_dir() else None
+            return FoundModel(path, made, made.path if made and made.path.is_dir() else None)
         if path.startswith(STEP):
             raise ValueError(
                 f"{path}: a step's name is followed by nothing, by @best, or by @ and the number "
                 f"of a step: {STEP}NAME@20"
             )
         resolved, folder, warning = await _resolved(deps, path)
-        warnings += [f"{key}: {warning}"] if warning else []
         # A run's checkpoint may lie on another host's volume.
         if folder is None or not folder.is_dir():
-            return resolved, None, None
+            return FoundModel(resolved, warning=warning)
         model = await anyio.to_thread.run_sync(check_model, folder)
     except (Problem, ValueError) as error:
         if checkpointed is None or checkpointed.path != path:
-            problems.append((key, str(error)))
-            return None, None, None
-        return path, await _weights_in(checkpointed.folder), checkpointed.folder
-    return resolved, model.weights, model.named.path
+            return FoundModel(path, problem=str(error))
+        return FoundModel(path, await _weights_in(checkpointed.folder), checkpointed.folder)
+    return FoundModel(resolved, model.weights, model.named.path, warning=warning)
 
 
 async def _weights_in(folder: Path | None) -> ModelFolder | None:
