@@ -177,7 +177,7 @@ async def accept_chain(
             made_by[name] = accepted
         made[name] = model
     if problems:
-        raise refusal(problems, what="chain")
+        raise refusal(problems, refused="the chain was not queued: its steps have ")
     record = ChainRecord(
         id=CHAIN + secrets.token_hex(4),
         name=submission.name,

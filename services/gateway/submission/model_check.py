@@ -86,7 +86,7 @@ async def check_models(
     warnings: list[str] = []
     for key in MODEL_PATHS:
         if path := text_at(raw, key):
-            model = named[key] = await _found(deps, path, steps, old.get(key))
+            model = named[key] = await _model_of(deps, path, steps, old.get(key))
             problems += [(key, model.problem)] if model.problem else []
             warnings += [f"{key}: {model.warning}"] if model.warning else []
             raw = with_value(raw, key, model.path)
@@ -161,7 +161,7 @@ class FoundModel(NamedTuple):
     warning: str = ""
 
 
-async def _found(
+async def _model_of(
     deps: Dependencies, path: str, steps: Steps | None, checkpointed: Checkpointed | None
 ) -> FoundModel:
     """Find the model of `path`. `checkpointed`: the model that is trained on, whatever became of

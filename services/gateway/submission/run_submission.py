@@ -55,6 +55,8 @@ from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
 from services.recovery.copies import forget_run, keep_copy, keep_run
 
+RUN_REFUSED = "the run was not queued: its config has "
+
 
 class RunSubmission(BaseModel):
     """The body of `POST /v1/runs`. At least one of `recipe`, `config`, `resume_from`."""
@@ -285,17 +287,14 @@ async def keep_record(deps: Dependencies, run: str) -> None:
         await anyio.to_thread.run_sync(forget_run, deps.volume.root, run)
 
 
-def refusal(problems: Problems, more: int = 0, what: str = "run") -> Problem:
+def refusal(problems: Problems, more: int = 0, refused: str = RUN_REFUSED) -> Problem:
     """The answer to the submission of a run or a chain with these problems, and `more` that are not
     explained."""
     total = len(problems) + more
     count = "a problem" if total == 1 else f"{total:,} problems"
     if total > MAX_LISTED:
         count += f", of which {MAX_LISTED} are listed"
-    has = "its config has" if what == "run" else "its steps have"
-    return Problem(
-        HTTPStatus.UNPROCESSABLE_ENTITY, f"the {what} was not queued: {has} {count}", problems
-    )
+    return Problem(HTTPStatus.UNPROCESSABLE_ENTITY, refused + count, problems)
 
 
 def merged_config(
