@@ -1,8 +1,8 @@
-"""Settings every process shares: one name each, as a flag (`--redis-url`), as an environment
-variable (`HEADRACE_REDIS_URL`) and in a `.env` file. Flags win over the environment. A secret may
-lie in a file of its own, which `HEADRACE_…_FILE` names.
+"""Settings that all processes share. Each has one name: as a flag (`--redis-url`), as a variable of
+the environment (`HEADRACE_REDIS_URL`) and in a `.env` file. Flags win over the environment. A
+secret may be in a file of its own, which `HEADRACE_…_FILE` names.
 
-What belongs to one run stands in its config (`services.contracts.config`), never here.
+Settings of one run are in its config (`services.contracts.config`), never here.
 """
 
 import os
@@ -43,7 +43,7 @@ FILE_BANDWIDTH: Any = Field(
     description="Most Mbit/s of files that this process sends to other hosts, to all of them "
     "together. Default: no limit.",
 )
-"""Of each process that sends files."""
+"""A limit of each process that sends files."""
 
 
 class SecretFiles(PydanticBaseSettingsSource):

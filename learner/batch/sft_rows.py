@@ -292,8 +292,8 @@ def _token_row(
 
 
 def unknown_id(tokenizer: Any) -> int | None:
-    """Return the id that stands for text without a token of its own. Return None if there is none,
-    as in GPT-2's vocabulary, which names its end of text so."""
+    """Return the id that stands for text without a token of its own. Return None if the tokenizer
+    has no such id: GPT-2's unknown token is its end of text."""
     ids = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
     return None if tokenizer.unk_token_id in ids else tokenizer.unk_token_id
 

@@ -105,8 +105,8 @@ def complete(
     returns.
 
     `before_rename` may raise, which leaves nothing under the final name. An existing folder of that
-    name is an earlier, uncommitted attempt of the same learner and is replaced. But if there is no
-    unfinished folder, it is this checkpoint itself, whose rename may not be durable yet.
+    name is an earlier, uncommitted attempt of the same learner and is replaced. Without an
+    unfinished folder, the existing one is this checkpoint: its rename may not be durable yet.
     """
     beside, folder = _unfinished(root, captured), root / captured.progress.directory
     if beside.exists() or not folder.exists():

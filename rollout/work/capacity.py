@@ -7,10 +7,10 @@ from dataclasses import dataclass
 QUEUED = 1.25
 """Sequences to have in vLLM, running and queued, for each sequence that it can run at once."""
 COMPONENT_BYTES = 2048
-"""What a sample's reward by one verifier takes at most: its parts, and its reason of up to 300
-characters. A sample's status and spans fit in."""
+"""The most bytes of a sample's reward by one verifier: its parts, and its reason of up to 300
+characters. A sample's status and spans are included."""
 RECENT = 32
-"""Number of groups over which the mean length is taken, about."""
+"""Groups over which the mean length is taken, approximately."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Which failures of a task drop it, and after how many tries.
+"""The failures that drop a task, and the number of tries before.
 
 A dropped task is never trained, and its reason is in the ledger. A prompt that is too long is
 dropped at once: another try would fail alike. Any other failure releases the task, so that another

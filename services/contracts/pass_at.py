@@ -19,8 +19,8 @@ def every_k(samples: int) -> list[int]:
 
 
 def in_short(names: Iterable[str]) -> list[str]:
-    """Return the names of metrics that fit into one line or picture. Of the pass@k, only the powers
-    of two and the largest k stay."""
+    """Return the names of metrics that fit into one line or picture. Only the powers of two and
+    the largest k of pass@k stay."""
     names = list(names)
     known = {name: int(match[1]) for name in names if (match := K.search(name))}
     largest = max(known.values(), default=0)

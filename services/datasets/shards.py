@@ -8,7 +8,7 @@ SHARD = re.compile(r"(?P<stem>.*?)[-_.](?P<number>\d{2,8})-of-(?P<count>\d{2,8})
 
 
 def missing_shards(names: Sequence[str]) -> list[str]:
-    """Return a sentence for each set of shards of which some are missing in `names`."""
+    """Return a sentence for each set of shards that `names` has only in part."""
     shards: dict[tuple[str, int], set[int]] = {}
     for name in names:
         if shard := SHARD.match(name):

@@ -36,7 +36,7 @@ def estimate_run(
     on_gpu = [worker for worker in workers if worker.gpus]
     unknown = [*_unknown(learner, workers, isinstance(config, RLConfig))]
     workers_known = bool(workers)
-    # What is not known computes on CPUs if the other side of the pool does.
+    # An unknown side of the pool computes on CPUs if the other side does.
     if learner is None and workers and not on_gpu:
         learner = LearnerDevices(ranks=1, gpus=[])
     if learner is not None and not learner.gpus and not workers:

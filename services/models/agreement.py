@@ -76,7 +76,8 @@ def not_used(names: list[str]) -> str:
 
 
 def with_prefix_of(tensors: Iterable[str], expected: Shapes) -> Shapes:
-    """Return `expected` with the names of a folder that was saved from a model without its head."""
+    """Return `expected` with the names that `tensors` have: without the prefix `model.` if the
+    folder was saved from a model without its head."""
     if any(name.startswith("model.") for name in tensors):
         return expected
     return {name.removeprefix("model."): shape for name, shape in expected.items()}

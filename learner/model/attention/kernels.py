@@ -17,7 +17,7 @@ from learner.model.attention.row_calls import Block, VarlenCall
 
 Call = Block | VarlenCall
 Gradients = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Of queries, keys and values."""
+"""The gradients of queries, keys and values."""
 
 
 class Attended(NamedTuple):

@@ -121,8 +121,8 @@ class PackedLayout:
         return pieces
 
     def _windowed(self, window: int) -> list[AttentionPiece]:
-        """Cut the row into chunks of the window. A chunk sees itself as a triangle. Of the `window`
-        − 1 tokens before the chunk, the chunk's token a sees all except the first a: a triangle in
+        """Cut the row into chunks of the window. A chunk sees itself as a triangle. The chunk's
+        token a sees the `window` − 1 tokens before the chunk except the first a: a triangle in
         reversed order."""
         pieces = []
         for i, length in enumerate(self.lengths):

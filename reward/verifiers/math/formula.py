@@ -138,7 +138,7 @@ _VECTOR = re.compile(r"\s*[(\[]([^()\[\]]*,[^()\[\]]*)[)\]]\s*$")
 # `]3, 5[`, as in France, is (3, 5).
 _OUTWARD = re.compile(r"([\[\]])([^\[\]()]*[,;][^\[\]()]*)([\[\]])")
 _MEMBER = re.compile(r"^\s*[A-Za-z]\s*\\in(?![A-Za-z])\s*(?=[\[(\\])")
-# `[1; 2]` is [1, 2] where a comma is a decimal point, and a column for programs.
+# `[1; 2]` is [1, 2] if a comma is the decimal point, and a column in programs.
 _SEMICOLON = re.compile(r"(\s*[\[(][^\[\]();,]*);([^\[\]();,]*[\])]\s*)")
 _ROW = r"\[([^\[\]();]*)\]"
 _ROWS = re.compile(rf"\s*\[\s*{_ROW}(?:\s*,\s*{_ROW})+\s*\]\s*")

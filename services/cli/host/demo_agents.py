@@ -47,8 +47,8 @@ def conversations(rows: list[dict[str, str]], seed: int = 0) -> list[dict[str, A
 
 
 def questions(rows: list[dict[str, str]]) -> list[dict[str, str]]:
-    """Return the rows that are trained: those whose results have one length, which even so small a
-    model reads well."""
+    """Return the rows whose results have DIGITS digits: even so small a model reads results of one
+    length well."""
     return [row for row in rows if len(row["answer"]) == DIGITS]
 
 

@@ -29,7 +29,7 @@ class RunEvaluations(BaseModel):
 
 
 class AnswerFilter(BaseModel):
-    """Which answered rows of an evaluation are asked for."""
+    """The answered rows of an evaluation that a request asks for."""
 
     offset: int = Field(0, ge=0, description="Matching rows to leave out.")
     limit: int = Field(20, ge=1, le=200, description="At most so many rows.")

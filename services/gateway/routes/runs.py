@@ -43,7 +43,7 @@ log = get_logger(__name__)
 
 
 class RunFilter(BaseModel):
-    """Which runs a list has."""
+    """The runs that a list has."""
 
     state: list[RunState] | None = Field(None, description="Only these states.")
     pool: str | None = Field(None, description="Only this pool's.")

@@ -63,10 +63,10 @@ class Models(NamedTuple):
     reference: ModelFolder | None
     """The one that `algorithm.kl.reference.path` names."""
     tokenizer: Path | None = None
-    """The folder of the policy's tokenizer: of an adapter, the adapter's own."""
+    """The folder of the policy's tokenizer. An adapter has its own."""
     warnings: Sequence[str] = ()
-    """What does not refuse a run: contradictions between their configs and weights, and names that
-    the hub could not be asked for."""
+    """Problems that do not refuse a run: contradictions between configs and weights, and names
+    that could not be looked up at the hub."""
 
 
 async def check_models(

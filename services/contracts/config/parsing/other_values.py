@@ -70,7 +70,7 @@ LOSSES: Values = {
     "pg": {"algorithm.loss.type": "reinforce"},
     "clip_cov": None,
     "kl_cov": None,
-    # Of pairs of answers, in supervised runs.
+    # Losses over pairs of answers, in supervised runs.
     "sigmoid": {"objective.type": "dpo"},
     "hinge": None,
     "ipo": None,
