@@ -66,8 +66,10 @@ def _suite(answer: Any, columns: Mapping[str, Any] | None) -> Suite:
     if isinstance(answer, str):
         answer = _parsed(answer)
     if isinstance(answer, str):
-        if _asserts(answer):
-            answer = {**form, "test": answer} if _CHECK in answer else [answer]
+        if _CHECK in answer:
+            answer = form | {"test": answer}
+        elif _asserts(answer):
+            answer = _context(form, {}) | {"test_list": [answer]}
         elif not any(key in form for key in _TESTS):
             raise BadReferenceError(
                 f"reference {shown(answer)} asserts nothing, so every program would pass; {FORMS}"
@@ -79,8 +81,9 @@ def _suite(answer: Any, columns: Mapping[str, Any] | None) -> Suite:
     elif isinstance(answer, dict):
         known = any(key in answer for key in (*_TESTS, "test_cases", "inputs", "input"))
         answer = (_context(form, answer) if known else form) | answer
-    elif isinstance(answer, list) and not all(isinstance(test, str) for test in answer):
-        answer = _context(form, {}) | {"test_cases": answer}
+    elif isinstance(answer, list):
+        are_code = all(isinstance(test, str) for test in answer)
+        answer = _context(form, {}) | {"test_list" if are_code else "test_cases": answer}
     tests = _read(answer)
     if not tests.cases:
         raise BadReferenceError(f"reference {shown(answer)} holds no tests; {FORMS}")
@@ -118,19 +121,18 @@ def _parsed(text: str) -> Any:
 
 def _asserts(code: str) -> bool:
     """Tell whether a test's code can fail at all."""
-    return any(word in code for word in ("assert", "raise", _CHECK))
+    return "assert" in code or "raise" in code
 
 
 def _read(answer: Any) -> Suite:
-    if isinstance(answer, list):
-        return _listed(answer, "")
     if not isinstance(answer, dict):
         raise BadReferenceError(f"reference {shown(answer)} holds no tests; {FORMS}")
     if "test" in answer:
         return _function(answer)
     if "test_list" in answer:
         setup = [answer.get("test_setup_code") or "", *(answer.get("test_imports") or [])]
-        return Suite(_coded(_list(answer, "test_list")), setup=as_text(setup))
+        setup_code = as_text(setup)
+        return Suite(_coded(_list(answer, "test_list"), setup_code), setup=setup_code)
     if "test_cases" in answer:
         return _listed(_list(answer, "test_cases"), _name(answer))
     for inputs, outputs in (("inputs", "outputs"), ("input", "output")):
@@ -159,13 +161,13 @@ def _function(answer: dict[str, Any]) -> Suite:
     entry, prompt = _name(answer), as_text(answer.get("prompt") or "")
     prompt = prompt if _is_python(prompt) else ""
     if _CHECK not in code:
-        return Suite(_coded([code]), entry, prompt)
+        return Suite(_coded([code], prompt), entry, prompt)
     if not entry:
         raise BadReferenceError(
             "the reference has a test with check(candidate), but no 'entry_point' that names "
             "the function"
         )
-    return Suite([Case(code=f"{code}\n\ncheck(candidate)\n")], entry, prompt)
+    return Suite(_coded([f"{code}\n\ncheck(candidate)\n"], prompt), entry, prompt)
 
 
 def _is_python(prompt: str) -> bool:
@@ -202,9 +204,15 @@ def _of_pairs(pairs: Sequence[tuple[Any, Any]], name: str) -> Suite:
     return Suite([Case(code=test) for test in calls(name, pairs)], name, provided=True)
 
 
-def _coded(tests: Sequence[Any]) -> list[Case]:
+def _coded(tests: Sequence[Any], setup: str = "") -> list[Case]:
+    """Read tests that are code. `setup`: code before each of them, whose functions may assert."""
     if not all(isinstance(test, str) for test in tests):
         raise BadReferenceError(f"{shown(tests)} is no list of asserts; {FORMS}")
+    for test in tests:
+        if not _asserts(setup + test):
+            raise BadReferenceError(
+                f"test {shown(test)} asserts nothing, so every program would pass; {FORMS}"
+            )
     return [Case(code=code) for test in tests for code in collected(test)]
 
 

@@ -107,11 +107,12 @@ def collected(code: str) -> list[str]:
     and classes of `unittest`. Other code is one test. Names that it imports from `solution` are the
     program's."""
     try:
-        body = [*_without_solution(ast.parse(code).body)]
+        given = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return [code]
+    body = [*_without_solution(given)]
     if any(map(_acts, body)):
-        return [_source(body) if "solution" in code else code]
+        return [code if body == given else _source(body)]
     definitions = _source([node for node in body if not _runs_all(node)])
     tests = [f"{definitions}\n\n{call}\n" for node in body for call in _calls_of(node)]
     if not tests and not any(isinstance(node, ast.Call) for node in _assigned(body)):

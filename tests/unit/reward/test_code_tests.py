@@ -33,10 +33,15 @@ def test_every_form_of_tests_is_read(answer: Any, cases: list[Case]) -> None:
 
 def test_a_humaneval_row_is_read() -> None:
     tests = read_tests(
-        {"task_id": "0", "prompt": "def f(x):\n", "entry_point": "f", "test": "def check(c): c(1)"}
+        {
+            "task_id": "0",
+            "prompt": "def f(x):\n",
+            "entry_point": "f",
+            "test": "def check(c): assert c(1)",
+        }
     )
 
-    code = "def check(c): c(1)\n\ncheck(candidate)\n"
+    code = "def check(c): assert c(1)\n\ncheck(candidate)\n"
     assert tests == Suite([Case(code=code)], entry_point="f", prompt="def f(x):\n")
 
 
@@ -44,6 +49,9 @@ def test_imports_of_an_mbpp_row_are_read() -> None:
     tests = read_tests({"test_imports": ["import math"], "test_list": ["assert f(1)"]})
 
     assert tests.setup.strip() == "import math"
+    columns = {"test_imports": ["import math"], "test_setup_code": "def same(a): assert a"}
+    by_columns = [read_tests(answer, columns) for answer in ("assert f(1)", ["same(f(1))"])]
+    assert {tests.setup for tests in by_columns} == {"def same(a): assert a\nimport math"}
 
 
 def test_reading_tests_leaves_the_limit_of_integers_as_it_was() -> None:
@@ -126,7 +134,9 @@ def test_a_part_for_each_test_adds_up_to_the_reward() -> None:
     "answer",
     [None, 5, [], "", "  ", {}, {"inputs": ["1"], "outputs": []}, [1], ["assert f()", {}],
      {"test": "def check(candidate): pass"}, {"test_list": "assert f()"}, "[1", {"test": None},
-     {"inputs": [None], "outputs": ["1"]}, {"fn_name": "f", "inputs": [1], "outputs": [1]},
+     ["f(1) == 2"], {"test": "f(1) == 2"}, {"inputs": [None], "outputs": ["1"]},
+     {"test": "def check(candidate): pass", "entry_point": "f"},
+     {"fn_name": "f", "inputs": [1], "outputs": [1]},
      {"fn_name": "f", "inputs": ["{"], "outputs": ["1"]}],
 )  # fmt: skip
 def test_a_reference_without_tests_is_refused(answer: Any) -> None:
