@@ -45,6 +45,7 @@ from services.contracts.devices import GPUDevice, LearnerDevices, LearnerHost
 from services.contracts.records import RunRecord
 from services.contracts.rows.template_limits import TemplateTooGreedy, check_noted, noted
 from services.contracts.schema import SchemaMismatch
+from services.recovery.copies import newest_commit
 from services.recovery.lost_writes import lost_commit
 from services.runtime.api_key import key_for
 from services.runtime.host_load import free_memory, memory_of, total_memory
@@ -183,7 +184,8 @@ def next_run(thread: StoreThread, volume: Volume) -> RunRecord | None:
     record = thread.next_run()
     if record is None or record.state.ending:
         return record
-    problem = lost_commit(volume.root, record, thread.redis_url)
+    newest = newest_commit(volume.root, record.id)
+    problem = lost_commit(volume.root, record, newest, thread.redis_url)
     if problem is None:
         return record
     if record.reason != problem:

@@ -71,10 +71,11 @@ def recover_command(data: Path, redis_url: str) -> str:
     return shlex.join(words)
 
 
-def lost_commit(data: Path, run: RunSummary, redis_url: str) -> str | None:
-    """Describe the loss if Redis has lost a commit of `run`; otherwise return None."""
-    newest = _newest(data, run)
-    if newest is None:
+def lost_commit(data: Path, run: RunSummary, newest: Commit | None, redis_url: str) -> str | None:
+    """Describe the loss if Redis has lost a commit of `run`; otherwise return None. `newest`: the
+    run's newest commit on the volume. If a learner may commit meanwhile, read it before `run`,
+    because Redis has each commit before its copy is written."""
+    if newest is None or newest.step <= run.committed_step:
         return None
     return (
         f"Redis has lost acknowledged writes: {late(run, newest)}. {RESTORE}, or accept the loss: "
@@ -92,7 +93,12 @@ async def compare(store: Store, data: Path) -> Losses:
     listed = await store.runs.all()
     losses.runs.extend(run for run in kept if run.id not in {run.id for run in listed})
     for run in listed:
-        if (newest := await anyio.to_thread.run_sync(_newest, data, run)) is not None:
+        newest = await anyio.to_thread.run_sync(newest_commit, data, run.id)
+        if newest is None or newest.step <= run.committed_step:
+            continue
+        # The learner may have committed since `run` was read.
+        later = await store.runs.get(run.id) or run
+        if newest.step > later.committed_step:
             losses.behind.append((run, newest))
     # An unreadable record exists, and affects only itself.
     there = await store.datasets.list()
@@ -106,6 +112,9 @@ async def require_complete(store: Store, data: Path, redis_url: str) -> None:
     """Raise LostWrites, with both facts and the way out, each on a line of its own, if Redis has
     lost anything."""
     losses = await compare(store, data)
+    if losses:
+        # A record that another gateway deletes during the comparison only seems lost.
+        losses = await compare(store, data)
     if not losses:
         return
     sentences = losses.sentences()
@@ -119,9 +128,3 @@ async def require_complete(store: Store, data: Path, redis_url: str) -> None:
         f"  {recover_command(data, redis_url)}",
     ]
     raise LostWrites("\n  ".join(lines))
-
-
-def _newest(data: Path, run: RunSummary) -> Commit | None:
-    """Return the run's newest commit if Redis does not know it."""
-    newest = newest_commit(data, run.id)
-    return newest if newest is not None and newest.step > run.committed_step else None

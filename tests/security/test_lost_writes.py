@@ -8,11 +8,12 @@ import threading
 from pathlib import Path
 
 import pytest
+import redis
 from pydantic import SecretStr
 
 from services.contracts.records import ApiKeyRecord, RunRecord
 from services.contracts.rows.task import TaskPosition
-from services.recovery.copies import commits, keep_run
+from services.recovery.copies import Commit, commits, keep_run, kept_datasets, newest_commit
 from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked, revoke_again
 from services.recovery.lost_writes import compare, lost_commit, require_complete
 from services.recovery.recover import align, still_open
@@ -48,7 +49,7 @@ async def test_a_cut_file_is_noticed_by_its_commits_and_the_run_goes_on_from_its
                 await require_complete(store, data, one.url)
             behind = await store.runs.get(RUN)
             assert behind is not None
-            assert "step 4" in str(lost_commit(data, behind, one.url))
+            assert "step 4" in str(lost_commit(data, behind, newest_commit(data, RUN), one.url))
 
             done = await recover_losses(store, data)
 
@@ -187,6 +188,32 @@ async def test_lost_writes_are_told_in_lines_with_the_command_to_copy(tmp_path: 
     assert "step 2" in fact
     assert command.endswith(f" recover --data '{data}'")
     assert str(other.value).endswith(f" --data '{data}' --redis-url 'redis://:***@far:6379'")
+
+
+async def test_a_commit_or_a_deletion_during_the_comparison_is_no_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A gateway that started while a learner committed refused to start."""
+    data, key = tmp_path / "data", f"headrace:{{{RUN}}}:run"
+    with server(tmp_path / "redis") as one:
+        async with one.scene() as scene:
+            await trained(scene, data, 2)
+            await scene.raw.hset(key, "committed_step", "1")
+
+            def after_a_commit(data: Path, run: str) -> Commit | None:
+                with redis.Redis.from_url(one.url) as learner:
+                    learner.hset(key, "committed_step", "2")
+                return newest_commit(data, run)
+
+            monkeypatch.setattr("services.recovery.lost_writes.newest_commit", after_a_commit)
+            assert not await compare(scene.store, data)
+
+            looks = iter([[*kept_datasets(data)], []])
+            monkeypatch.setattr(
+                "services.recovery.lost_writes.kept_datasets", lambda _: next(looks)
+            )
+            await scene.raw.delete("headrace:{datasets}:records")
+            await require_complete(scene.store, data, one.url)
 
 
 async def test_a_damaged_checkpoint_is_not_recovered_from(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from fastapi import APIRouter
 
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.http import responses
+from services.recovery.copies import newest_commit
 from services.recovery.lost_writes import lost_commit
 from services.store import Audit
 
@@ -16,9 +17,10 @@ async def audit(deps: Deps, record: RunDep) -> Audit:
     """Account for every task of a run, and of the runs that it continues, from the ledger and the
     stores, not from counters. `lost` and `duplicated` are always 0; `unknown` counts tasks whose
     entries Redis has lost."""
+    data, redis_url = deps.volume.root, deps.settings.redis_url.get_secret_value()
+    newest = await anyio.to_thread.run_sync(newest_commit, data, record.id)
+    run = await deps.store.runs.get(record.id) or record
     account = await deps.store.ledger.audit(record.id)
-    if problem := await anyio.to_thread.run_sync(
-        lost_commit, deps.volume.root, record, deps.settings.redis_url.get_secret_value()
-    ):
+    if problem := lost_commit(data, run, newest, redis_url):
         account.unknown.append(problem)
     return account
