@@ -5,6 +5,7 @@ it is until the user has agreed to the loss; then the copy takes its place.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import subprocess
@@ -41,13 +42,13 @@ def redis_on_a_copy(data: Path) -> Iterator[Trial]:
     folder = beside / REDIS
     try:
         beside.mkdir(mode=0o700)
-        if (data / REDIS).is_dir():
-            shutil.copytree(data / REDIS, folder, ignore=_sockets)
+        unread = _copy(data / REDIS, folder) if (data / REDIS).is_dir() else []
         with contextlib.ExitStack() as stack:
-            url = lost = ""
+            url, lost = "", "; ".join(unread)
             if _has_snapshot(folder):
                 url = _start(stack, beside)
-                if not url and (lost := _cut_at_damage(folder)):
+                if not url and (cut := _cut_at_damage(folder)):
+                    lost = "; ".join([*unread, cut])
                     url = _start(stack, beside)
             if not url:
                 _empty(folder)
@@ -112,6 +113,31 @@ def _has_snapshot(folder: Path) -> bool:
     if not (folder / MANIFEST).exists():
         return True
     return any(path.suffix != ".rdb" or path.stat().st_size for path in _named(folder, "b"))
+
+
+def _copy(folder: Path, target: Path) -> list[str]:
+    """Copy Redis' folder, and of a file with a bad sector what lies before it. Return a sentence
+    for each such file."""
+    unread: list[str] = []
+
+    def copy(source: str, copied: str) -> None:
+        with open(copied, "wb") as output:
+            try:
+                with open(source, "rb") as file:
+                    shutil.copyfileobj(file, output)
+            except OSError as error:
+                if error.errno != errno.EIO:
+                    raise
+                unread.append(
+                    f"Redis' file {Path(source).name} cannot be read: {error.strerror} after "
+                    f"{output.tell():,} bytes"
+                )
+        shutil.copymode(source, copied)
+
+    shutil.copytree(
+        folder, target, ignore=_sockets, copy_function=copy, ignore_dangling_symlinks=True
+    )
+    return unread
 
 
 def _start(stack: contextlib.ExitStack, data: Path) -> str:

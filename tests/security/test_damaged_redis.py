@@ -202,6 +202,20 @@ async def test_an_empty_snapshot_counts_as_damaged(rewritten: Path) -> None:
         assert committed(client) == 2
 
 
+async def test_a_file_that_the_disk_cannot_read_is_kept_up_to_there(rewritten: Path) -> None:
+    file = increments(rewritten / "redis")[-1]
+    file.unlink()
+    # The kernel answers EIO: nothing of a process' memory is at address 0.
+    file.symlink_to("/proc/self/mem")
+    asked = await asyncio.to_thread(recovering, rewritten)
+    assert f"lost: Redis' file {file.name} cannot be read" in asked.output
+    done = await asyncio.to_thread(recovering, rewritten, "--yes")
+    assert done.exit_code == 0, done.output
+    assert "Input/output error after 0 bytes" in done.output
+    with recovered(rewritten) as client:
+        assert committed(client) == 2
+
+
 async def test_remains_of_a_run_without_a_record_are_deleted_before_it_comes_back(
     tmp_path: Path,
 ) -> None:
