@@ -11,16 +11,22 @@ from pathlib import Path
 
 FOLDERS = {
     "CUDA_CACHE_PATH": "cuda",
+    "CUTE_DSL_CACHE_DIR": "cute-dsl",
+    "FLASH_ATTENTION_CUTE_DSL_CACHE_DIR": "flash-attention",
     "FLASHINFER_WORKSPACE_BASE": "flashinfer",
     "HF_MODULES_CACHE": "hf-modules",
     "MPLCONFIGDIR": "matplotlib",
     "NUMBA_CACHE_DIR": "numba",
+    "QUACK_CACHE_DIR": "quack",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "TORCH_EXTENSIONS_DIR": "torch-extensions",
     "TRITON_CACHE_DIR": "triton",
+    "TVM_FFI_CACHE_DIR": "tvm-ffi",
     "VLLM_CACHE_ROOT": "vllm",
 }
 """The folder of each library's cache, by the variable that places it."""
+NO_CACHES = {"TIKTOKEN_CACHE_DIR": ""}
+"""Caches that are off. tiktoken would keep a model's vocabulary in the shared /tmp, by its path."""
 
 
 def cache_variables(data: Path, inherited: Mapping[str, str]) -> dict[str, str]:
@@ -31,7 +37,8 @@ def cache_variables(data: Path, inherited: Mapping[str, str]) -> dict[str, str]:
     user = Path(inherited.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     places = {name: root / folder for name, folder in FOLDERS.items()}
     places |= {"XDG_CACHE_HOME": root, "HF_HOME": user / "huggingface"}
-    return {name: inherited.get(name) or str(place) for name, place in places.items()}
+    placed = {name: inherited.get(name) or str(place) for name, place in places.items()}
+    return placed | {name: inherited.get(name, value) for name, value in NO_CACHES.items()}
 
 
 def place_caches(data: Path) -> str:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import anyio.to_thread
 import xxhash
 
+from services.caches import NO_CACHES
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.episodes import Sessions, Tools
 from services.contracts.config.model import ScratchModel
@@ -45,7 +46,10 @@ MOST_SECONDS = 20.0
 """For one child process. It takes a second."""
 KEPT = 64
 """Results that are remembered."""
-ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONSAFEPATH", "TMPDIR")
+ENVIRONMENT = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONSAFEPATH", "TMPDIR"),
+    *NO_CACHES,
+)
 """Variables that the child gets. The others may hold keys."""
 LARGE_FILE = 64 << 20
 """Bytes. No larger tokenizer is accepted."""

@@ -80,6 +80,7 @@ async def test_a_child_process_renders_a_row_once(
 
 async def test_the_child_process_gets_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_API_KEY", "secret")
+    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", "")
     seen: dict[str, str] = {}
 
     async def spawned(*words: str, env: dict[str, str], **pipes: Any) -> None:
@@ -91,6 +92,8 @@ async def test_the_child_process_gets_no_keys(monkeypatch: pytest.MonkeyPatch) -
     assert found.note is not None
     assert "no process can be started here (no memory)" in found.note
     assert not [name for name in seen if "KEY" in name or name.startswith("HEADRACE")]
+    # A model's vocabulary comes from its folder, and not from a cache in /tmp.
+    assert seen["TIKTOKEN_CACHE_DIR"] == ""
     missing = previews._answered(b"", "ModuleNotFoundError: No module named 'tokenizers'")
     assert missing.note is not None
     assert missing.note.startswith("this gateway has no tokenizers")
