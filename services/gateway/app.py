@@ -81,7 +81,8 @@ TAGS = [
 
 
 def with_key(schema: dict[str, Any]) -> dict[str, Any]:
-    """Add the API key's place to an OpenAPI document; its page then has a button for the key."""
+    """Add the header of the API key to an OpenAPI document, so that its page has a button for the
+    key."""
     bearer = {"type": "http", "scheme": "bearer", "description": "An API key."}
     schema.setdefault("components", {})["securitySchemes"] = {"key": bearer}
     schema["security"] = [{"key": []}]
@@ -89,10 +90,8 @@ def with_key(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
-    """The gateway. It also starts without Redis, and answers 503 until Redis is there.
-
-    Requests need `first_key`, or a key made later.
-    """
+    """Make the gateway's application. Without Redis it starts too, and answers 503 until Redis is
+    there. Requests need `first_key`, or a key made later."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -160,7 +159,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
 
 
 def _limits(settings: GatewaySettings) -> Callable[[Scope], Limit]:
-    """The limit of a request's body, by its path."""
+    """Return the limit of a request's body, by its path."""
     bodies, uploads = InFlight(2 * settings.body_limit), InFlight(4 * settings.upload_limit)
     # Turns have a larger limit: a turn's body is held until the turn has been sampled.
     turns = InFlight(8 * settings.body_limit)

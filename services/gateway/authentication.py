@@ -44,8 +44,8 @@ log = get_logger(__name__)
 
 
 class Keyring:
-    """The keys and sessions that are accepted. All methods raise RedisError; for the first key
-    Redis is not asked."""
+    """Knows which keys and sessions are accepted. All methods raise RedisError. The first key needs
+    no request to Redis."""
 
     def __init__(self, first: str, store: Store) -> None:
         self._first = digest(first)
@@ -56,7 +56,7 @@ class Keyring:
         return await self._knows(digest(key))
 
     async def opens_session(self, path: str, key: str) -> bool:
-        """Whether this is the key of the agent's session whose path this is."""
+        """Whether `key` is the key of the agent's session with this `path`."""
         try:
             run, attempt, index = parse_session_id(path.removeprefix(SESSIONS).split("/")[0])
         except ValueError:
@@ -70,8 +70,8 @@ class Keyring:
         return key is not None and await self._knows(key)
 
     async def begin_session(self, key: str) -> str | None:
-        """The token of a new session for a key, or for the token of a login link. None if neither
-        is accepted."""
+        """Begin a session for a key, or for the token of a login link. Return the session's token,
+        or None if `key` is neither."""
         shown = digest(key)
         if not await self._knows(shown):
             linked = await self._store.page_sessions.use_login(shown)
@@ -83,13 +83,13 @@ class Keyring:
         return token
 
     async def login_token(self, key: str) -> str:
-        """A token that begins one session for `key`, within LOGIN_SECONDS."""
+        """Return a token that begins one session for `key`, within LOGIN_SECONDS."""
         token = secrets.token_urlsafe(32)
         await self._store.page_sessions.begin("login", digest(token), digest(key), LOGIN_SECONDS)
         return token
 
     async def end_session(self, token: str) -> None:
-        """Accept a session no more."""
+        """End the session of `token`."""
         await self._store.page_sessions.end(digest(token))
 
     async def _knows(self, shown: str) -> bool:
@@ -99,8 +99,8 @@ class Keyring:
 
 
 class Authentication:
-    """Answers 400, 401, 403 or 503 to requests that may not pass. `keyring_of` gives what is
-    accepted; `hosts` are the names by which browsers reach the page; `data` is the data folder."""
+    """Answers 400, 401, 403 or 503 to requests that may not pass. `keyring_of` returns the keyring;
+    `hosts` are the names by which browsers reach the page; `data` is the data folder."""
 
     def __init__(
         self, app: ASGIApp, keyring_of: Callable[[], Keyring], hosts: Collection[str], data: Path
@@ -111,7 +111,7 @@ class Authentication:
         self.hosts = hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request; anything but HTTP passes through."""
+        """Check one HTTP request. Other messages pass through."""
         if scope["type"] == "http" and (problem := await self._problem(scope)):
             log.info("refused", path=scope["path"], status=problem.status)
             await discard(scope, receive)
@@ -160,13 +160,14 @@ class Authentication:
 
 
 def cookie_name(port: str, secure: bool) -> str:
-    """The name of the session's cookie. Cookies do not know ports: each has a name of its own. With
-    the prefix, no neighbour of the host's domain can set it."""
+    """Return the name of the session's cookie. Browsers send cookies to all ports of a host, so
+    each port has its own name. The prefix `__Host-` keeps other hosts of the domain from setting
+    it."""
     return f"__Host-headrace-{port or 443}" if secure else f"headrace-{port or 80}"
 
 
 def session_token(headers: Headers, port: str, scheme: str) -> str | None:
-    """The token in the page's cookie."""
+    """Return the token in the page's cookie, or None."""
     cookies = cookie_parser(headers.get("cookie", ""))
     token = cookies.get(cookie_name(port, True))
     # A proxy may have taken TLS off, and then only the browser knows.
@@ -176,7 +177,7 @@ def session_token(headers: Headers, port: str, scheme: str) -> str | None:
 
 
 def unauthorized(what: str) -> Problem:
-    """401, with the way out."""
+    """Return a 401 that says where to find the key."""
     return Problem(
         HTTPStatus.UNAUTHORIZED,
         f"{what}. Send it as `Authorization: Bearer KEY`; the command line takes it from "

@@ -37,7 +37,7 @@ LISTED = 5
 
 @dataclass
 class Dependencies:
-    """One per application, made at start."""
+    """The objects that all routes of one application share."""
 
     settings: GatewaySettings
     store: Store
@@ -66,15 +66,15 @@ Deps = Annotated[Dependencies, Depends(_dependencies)]
 
 
 async def find_run(deps: Dependencies, reference: str) -> RunRecord:
-    """The run with this id, or the only one with this name, or whose id begins so. A run that
-    another of its name continues does not count. Raises Problem 404, or 409 with the ids of
-    several."""
+    """Return the run with this id, or the only run with this name, or the only run whose id begins
+    so. A run that a run of the same name continues does not count. Raises Problem 404, or 409 with
+    the ids of several runs."""
     return await _meant("run", reference, deps.store.runs.get, deps.store.runs.all)
 
 
 async def find_chain(deps: Dependencies, reference: str) -> ChainRecord:
-    """The chain with this id, or the only one with this name, or whose id begins so. Raises Problem
-    404, or 409 with the ids of several."""
+    """Return the chain with this id, or the only chain with this name, or the only chain whose id
+    begins so. Raises Problem 404, or 409 with the ids of several chains."""
     return await _meant("chain", reference, deps.store.chains.get, deps.store.chains.all)
 
 
@@ -84,7 +84,7 @@ async def _meant(
     get: Callable[[str], Awaitable[T | None]],
     every: Callable[[], Awaitable[Sequence[RunSummary | ChainRecord]]],
 ) -> T:
-    """The record that `reference` means. `kind` is the word for it in an error: `run`, `chain`."""
+    """Return the record that `reference` means. `kind` is its word in an error: `run`, `chain`."""
     record = await get(reference)
     if record is None:
         record = await get(_meant_id(kind, reference, await every()))
@@ -94,8 +94,8 @@ async def _meant(
 
 
 def _meant_id(kind: str, reference: str, records: Sequence[RunSummary | ChainRecord]) -> str:
-    """The id of the only one of `records`, newest first, that has this name, or else whose id
-    begins so."""
+    """Return the id of the only record (newest first) with this name, or else of the only record
+    whose id begins so."""
     named = [record for record in records if record.name == reference]
     begins = [record for record in records if reference and record.id.startswith(reference)]
     # Only runs have `resume_from`. A resumed run keeps the name, and answers to it.
@@ -115,7 +115,7 @@ def _meant_id(kind: str, reference: str, records: Sequence[RunSummary | ChainRec
 
 
 def _listed(records: Sequence[RunSummary | ChainRecord]) -> str:
-    """The first few records, with what tells them apart."""
+    """List the first few records, with the facts that tell them apart."""
     first = records[:LISTED]
     times = [
         time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(record.created)) for record in first
@@ -126,13 +126,14 @@ def _listed(records: Sequence[RunSummary | ChainRecord]) -> str:
 
 
 async def open_chains(deps: Dependencies) -> list[ChainRecord]:
-    """All chains that are not over."""
+    """Return all chains that are not over."""
     chains = [await deps.store.chains.get(id) for id in await deps.store.chains.open()]
     return [chain for chain in chains if chain is not None and not chain.state.over]
 
 
 async def find_dataset(deps: Dependencies, reference: str) -> DatasetRecord:
-    """The dataset with this id or name. Raises Problem 404 naming the nearest."""
+    """Return the dataset with this id or name. Raises Problem 404, which names the nearest
+    dataset."""
     record = await deps.store.datasets.find(reference)
     if record is not None:
         return record
@@ -141,7 +142,7 @@ async def find_dataset(deps: Dependencies, reference: str) -> DatasetRecord:
 
 
 def missing_dataset(reference: str, records: list[DatasetRecord]) -> str:
-    """The sentence for a dataset that is not there."""
+    """Return the sentence about a dataset that does not exist."""
     names = sorted(record.name for record in records)
     if "/" in reference or reference.endswith(FILES):
         return (

@@ -1,5 +1,7 @@
-"""Followers of runs' events. Each reads the stream in pieces, as fast as its client takes them: a
-slow client delays nobody, and holds one piece in memory. One reader a run tells them of news.
+"""Serve the events of runs to clients that follow them.
+
+Each follower reads the stream in pieces, as fast as its client takes them: a slow client delays
+nobody, and holds one piece in memory. One reader for each run wakes its followers.
 """
 
 import asyncio
@@ -41,8 +43,8 @@ class Followers:
         self.close = self._readers.close
 
     async def follow(self, run: str, after: str) -> AsyncIterator[bytes]:
-        """The events of `run` after the id `after`, as server-sent events, until the run is over
-        or Redis goes away."""
+        """Yield the events of `run` after the id `after`, as server-sent events, until the run is
+        over or Redis goes away."""
         try:
             async with self._readers.waiting(run, "") as (reader, news):
                 while True:

@@ -201,7 +201,7 @@ def endless(job: PreviewJob) -> Rendering:
 
 
 def _answered(answer: bytes, errors: str) -> Rendering:
-    """The answer of a child process, by what it wrote to its standard output and error."""
+    """Return the answer of a child process, from its standard output and error."""
     try:
         return Rendering.model_validate_json(answer)
     except ValueError:
@@ -215,7 +215,7 @@ def _answered(answer: bytes, errors: str) -> Rendering:
 def _untokenized(
     config: RLConfig | SFTConfig, index: int, row: Row, characters: int
 ) -> RenderedRow:
-    """A row before any tokenizer."""
+    """Return a row as text, if there is no tokenizer to render it."""
     asked = compose(row, config.data)
     text = asked if isinstance(asked, str) else "\n\n".join(map(_turn, asked))
     return RenderedRow(

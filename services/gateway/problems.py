@@ -68,8 +68,8 @@ async def _redis(request: Request, error: Exception) -> Response:
 
 
 def redis_away(root: Path) -> str:
-    """The sentence for a Redis that does not answer. It ends when it cannot append to its file, so
-    a full data volume `root` is named."""
+    """Return the sentence about a Redis that does not answer. Redis ends when it cannot append to
+    its file, so the sentence names a full data volume `root`."""
     try:
         free = shutil.disk_usage(root).free
     except OSError:
@@ -104,7 +104,7 @@ async def _storage(request: Request, error: Exception) -> Response:
 
 
 def _on_volume(request: Request, filename: Any) -> str | None:
-    """The name of a file relative to the data volume; None for a file elsewhere."""
+    """Return the name of a file relative to the data volume, or None for another file."""
     try:
         data = request.app.state.deps.settings.data.absolute()
         return str(Path(filename).absolute().relative_to(data))

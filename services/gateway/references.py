@@ -56,7 +56,7 @@ FOLDER = "references"
 
 
 class NotChecked(Exception):
-    """Not all references were read; the message ends a sentence that says so."""
+    """Not all references were read. The message ends a sentence that says so."""
 
 
 class ReferenceReport(msgspec.Struct):
@@ -79,7 +79,7 @@ class ReferenceReport(msgspec.Struct):
         return self.unreadable == self.checked > 0
 
     def sentence(self) -> str:
-        """How many references cannot be read, and the first ones."""
+        """Say how many references cannot be read, with the first of them."""
         of = f"{self.rows:,}"
         if self.checked < self.rows:
             of = f"the {self.checked:,} that were read of {self.rows:,}"
@@ -95,7 +95,7 @@ class ReferenceReport(msgspec.Struct):
 
 @dataclass(frozen=True)
 class ReferenceCheck:
-    """A check that is done, or goes on."""
+    """A check that is running or done."""
 
     report: ReferenceReport
     """Grows while the check goes on."""
@@ -106,7 +106,8 @@ class ReferenceCheck:
 async def ask_check(
     settings: Settings, http: httpx.AsyncClient, request: CheckRequest, seconds: float
 ) -> CheckResponse:
-    """The reward service's answer. Raises httpx.HTTPError, and ValueError for another answer."""
+    """Return the reward service's answer to a check. Raises httpx.HTTPError, and ValueError for an
+    unreadable answer."""
     response = await http.post(
         f"{settings.reward_url}/v1/verifiers/check",
         json=request.model_dump(),
@@ -216,7 +217,8 @@ class ReferenceChecks:
 
 
 def finding(check: ReferenceCheck) -> str:
-    """The unreadable references that a check has found, and why it stopped early; or nothing."""
+    """Describe the unreadable references that a check has found, and why it stopped early. Return
+    '' if it found none."""
     report = check.report
     sentence = report.sentence() if report.unreadable else ""
     if not check.task.done() or check.task.cancelled() or (error := check.task.exception()) is None:
@@ -230,7 +232,7 @@ def finding(check: ReferenceCheck) -> str:
 
 
 def reason_of(error: Exception, seconds: float = CHECK_SECONDS) -> str:
-    """Why the reward service did not check, after `the reward service`."""
+    """Return why the reward service did not check, in words that follow `the reward service`."""
     match error:
         case httpx.ConnectError() | httpx.ConnectTimeout():
             return "is away"
@@ -244,7 +246,7 @@ def reason_of(error: Exception, seconds: float = CHECK_SECONDS) -> str:
 
 
 async def _done() -> None:
-    """A check that was done before."""
+    """Return at once: the task of a check that was done before."""
 
 
 def _key(record: DatasetRecord, use: Use) -> str:
@@ -253,7 +255,7 @@ def _key(record: DatasetRecord, use: Use) -> str:
 
 
 def _rows(reader: DatasetReader, start: int, most: int) -> list[ReferenceRow]:
-    """The references from row `start` on: at least one, at most BATCH_BYTES of them."""
+    """Return references from row `start` on: at least one row, and at most BATCH_BYTES."""
     references: list[ReferenceRow] = []
     size = 0
     for row in reader.rows(range(start, min(start + most, len(reader)))):
@@ -265,7 +267,7 @@ def _rows(reader: DatasetReader, start: int, most: int) -> list[ReferenceRow]:
 
 
 def _kept(path: Path) -> ReferenceReport | None:
-    """A report of before. A damaged one counts as missing."""
+    """Return the report of an earlier check. A damaged report counts as missing."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=ReferenceReport)
     except (OSError, msgspec.MsgspecError):
@@ -273,8 +275,8 @@ def _kept(path: Path) -> ReferenceReport | None:
 
 
 def _keep(path: Path, report: ReferenceReport) -> None:
-    """Write a report. The next check reads the rows again if that fails, or if the dataset is gone
-    meanwhile."""
+    """Write a report. If that fails, or if the dataset was deleted meanwhile, the next check reads
+    the rows again."""
     if not path.parent.parent.exists():
         return
     try:

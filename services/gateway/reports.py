@@ -155,8 +155,8 @@ class Reports:
         return Job(str(folder), jobs, version("headrace"), time.time(), chain)
 
     async def _runs_of(self, record: RunRecord | ChainRecord) -> dict[str, RunRecord]:
-        """The readable runs of a chain, by the names of its steps; or the run itself, if it has
-        metrics."""
+        """Return the readable runs of a chain by the names of its steps, or the run itself if it
+        has metrics."""
         runs: list[tuple[str, RunRecord | None]] = []
         if isinstance(record, ChainRecord):
             runs = [(step.name, await self._store.runs.get(step.run)) for step in record.steps]
@@ -190,7 +190,8 @@ def _recipe(name: str) -> dict[str, Any] | None:
 
 
 def _stands(page: Path, finished: float | None) -> bool:
-    """Whether the page exists and is newer than the end, or fresh if the run goes on."""
+    """Whether the page exists and is newer than the end of its run. The page of an unfinished run
+    may be FRESH_SECONDS old."""
     try:
         written = page.stat().st_mtime
     except OSError:

@@ -72,8 +72,8 @@ def unneeded(
     needed: Collection[str],
     steps: Collection[int] = (),
 ) -> list[Path]:
-    """Weight versions and checkpoints that a finished run need not keep, but not the files that
-    `needed` names (relative to `root`) and the checkpoints of `steps`."""
+    """List weight versions and checkpoints that a finished run need not keep. `needed` names files
+    to keep (relative to `root`), and `steps` checkpoints to keep."""
     folder = root / "runs" / run.id
     weights = folder.glob("weights/*.safetensors")
     gone = [path for path in weights if str(path.relative_to(root)) not in needed]
@@ -111,7 +111,8 @@ def remove_unfinished(data: Path) -> None:
 
 
 async def prune_finished(store: Store, settings: GatewaySettings) -> None:
-    """Prune every run that ended at least `keep_finished_seconds` ago, and what uploads left."""
+    """Prune every run that ended at least `keep_finished_seconds` ago, and delete remains of
+    uploads."""
     await anyio.to_thread.run_sync(remove_unfinished, settings.data)
     ended = [
         run
@@ -143,7 +144,7 @@ async def prune_finished(store: Store, settings: GatewaySettings) -> None:
 
 
 async def _named_steps(store: Store) -> set[tuple[str, int]]:
-    """(run, step) of the checkpoints that runs which are not over and open chains start from."""
+    """Return (run, step) of each checkpoint that unfinished runs and open chains start from."""
     named = set()
     for run in await store.runs.live():
         named |= named_steps(run.config)

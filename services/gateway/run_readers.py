@@ -1,7 +1,5 @@
-"""One reader for each run of a stream in Redis, which wakes the requests that wait for its entries.
-
-A wake is only a hint: each request looks for its entry itself.
-"""
+"""Read a stream of each run once, and wake all requests that wait for its entries. A wake is only a
+hint: each request looks for its entry itself."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
@@ -20,8 +18,8 @@ empty batch comes after some seconds without entries."""
 
 
 class RunReaders:
-    """All readers of one stream in this process. A reader ends with its stream, or when nobody has
-    waited for two batches."""
+    """Keeps the readers of one stream in this process. A reader ends with its stream, or when
+    nobody has waited for two batches."""
 
     def __init__(self, read: Callable[[str], Batches]) -> None:
         self._read = read
@@ -29,7 +27,8 @@ class RunReaders:
 
     @asynccontextmanager
     async def waiting(self, run: str, key: str) -> AsyncIterator["tuple[RunReader, asyncio.Event]"]:
-        """The reader of `run`, and an event that is set for each entry of `key` and at the end."""
+        """Yield the reader of `run`, and an event that is set for each entry of `key` and at the
+        end."""
         reader = self._readers.get(run)
         if reader is None or reader.ended:
             reader = self._readers[run] = RunReader(run, self._read(run))

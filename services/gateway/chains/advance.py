@@ -71,7 +71,7 @@ async def _advance_or_log(deps: Dependencies, id: str) -> None:
 
 
 async def advance(deps: Dependencies, id: str) -> None:
-    """Do what follows for the chain `id`, until nothing follows."""
+    """Advance the chain `id` until there is nothing to do now."""
     async with _locks.setdefault(id, asyncio.Lock()):
         while True:
             try:
@@ -85,7 +85,7 @@ async def advance(deps: Dependencies, id: str) -> None:
 
 
 async def _look(deps: Dependencies, id: str) -> tuple[ChainRecord, bool]:
-    """Look at a chain's present run, once. Returns the chain, and whether to look again."""
+    """Look once at a chain's present run, and act. Returns the chain, and whether to look again."""
     chain = await deps.store.chains.get(id)
     if chain is None:
         raise Gone(f"there is no chain {id} any more")
@@ -109,12 +109,12 @@ async def _look(deps: Dependencies, id: str) -> tuple[ChainRecord, bool]:
 
 
 def _same(chain: ChainRecord, other: ChainRecord) -> bool:
-    """Whether the present run is still the same, and nobody has asked for an end."""
+    """Whether the chain has still the same present run, and nobody has asked for its end."""
     return chain.step.run == other.step.run and chain.state == other.state
 
 
 async def _submit(deps: Dependencies, chain: ChainRecord) -> bool:
-    """Submit the present step's run. Returns whether to look again: it ended the chain."""
+    """Submit the present step's run. Returns True to look again: a refused run ends the chain."""
     try:
         record, unfinished = await run_of(deps, chain)
         await deps.store.runs.submit(record, needed_runs(record))
@@ -166,7 +166,7 @@ async def run_of(deps: Dependencies, chain: ChainRecord) -> tuple[RunRecord, lis
 
 
 async def _continued(deps: Dependencies, chain: ChainRecord) -> RunRecord | None:
-    """The last run of the present step that has left a checkpoint."""
+    """Return the last run of the present step that has left a checkpoint."""
     for id in reversed(chain.step.runs[:-1]):
         run = await deps.store.runs.get(id)
         if run is not None and run.checkpoint is not None:
@@ -177,7 +177,7 @@ async def _continued(deps: Dependencies, chain: ChainRecord) -> RunRecord | None
 async def _answered(
     deps: Dependencies, chain: ChainRecord, config: RLConfig | SFTConfig
 ) -> str | None:
-    """The last run of the present step that has evaluated with the same options."""
+    """Return the last run of the present step that has evaluated with the same options."""
     for id in reversed(chain.step.runs[:-1]):
         run = await deps.store.runs.get(id)
         if run is not None and not run.damage and not changed_by_resume(config, run.config):
@@ -242,7 +242,7 @@ async def _best_step(deps: Dependencies, run: RunRecord, named: str) -> int:
 
 
 def _reason(error: Exception) -> str:
-    """The reason in words, with each problem's key."""
+    """Return a refusal in words, with each problem's key."""
     if isinstance(error, Problem):
         listed = "; ".join(f"{problem.path}: {problem.message}" for problem in error.problems)
         return listed or error.detail

@@ -107,7 +107,7 @@ class ChainSubmission(BaseModel):
 
 
 class StepDryRun(DryRun):
-    """One step of a chain."""
+    """The dry run of one step."""
 
     name: str = Field(description="The step's.")
 
@@ -141,8 +141,8 @@ async def dry_run_of(deps: Dependencies, submission: ChainSubmission) -> ChainDr
 async def accept_chain(
     deps: Dependencies, submission: ChainSubmission, fitting: bool = True
 ) -> AcceptedChain:
-    """The record to write. Raises Problem 422 listing everything that is wrong, by step and key;
-    with `fitting` that is also a step that does not fit its pool's GPUs."""
+    """Return the record of a submitted chain. Raises Problem 422, which lists all problems by step
+    and key. With `fitting`, a step that does not fit its pool's GPUs is a problem too."""
     problems: Problems = []
     warnings: list[str] = []
     steps: list[ChainStep] = []
@@ -191,8 +191,8 @@ async def accept_chain(
 
 
 def _starts_from_step(raw: dict[str, Any], before: str | None) -> bool:
-    """Whether a step with this config starts from the step `before` it: unless it says otherwise,
-    or is the first."""
+    """Whether a step with this config starts from the step `before` it. It does unless its config
+    names another model."""
     # `parse_config` refuses a model that is a text or a number.
     if before is None or not isinstance(raw.get("model", {}), dict) or value_at(raw, "model.path"):
         return False
@@ -200,7 +200,7 @@ def _starts_from_step(raw: dict[str, Any], before: str | None) -> bool:
 
 
 def _makes(step: str, accepted: Accepted) -> ModelFolder | None:
-    """The model that a step will have made, as far as its config tells."""
+    """Return the model that a step will make, if its config tells."""
     model = accepted.config.model
     if isinstance(model, ScratchModel):
         return ModelFolder(Path(STEP + step), scratch_config(model))
@@ -208,7 +208,7 @@ def _makes(step: str, accepted: Accepted) -> ModelFolder | None:
 
 
 def _validates(accepted: Accepted) -> bool:
-    """Whether a step's run knows its best checkpoint."""
+    """Whether a step's run will know its best checkpoint."""
     config = accepted.config
     if not isinstance(config, SFTConfig):
         return False
@@ -218,8 +218,8 @@ def _validates(accepted: Accepted) -> bool:
 def _missing_checkpoints(
     raw: dict[str, Any], made_by: Mapping[str, Accepted]
 ) -> Iterable[tuple[str, str]]:
-    """A problem for each checkpoint of an earlier step, the best or one by its number, that will
-    not be there when that step ends."""
+    """Yield a problem for each checkpoint of an earlier step, the best or a numbered one, that will
+    not exist when that step ends."""
     for key, path in references(raw).items():
         step, which = referred(path) or ("", "")
         accepted = made_by.get(step)
@@ -236,7 +236,8 @@ def _missing_checkpoints(
 
 
 def lacks(accepted: Accepted, step: int) -> str | None:
-    """Why a run that trains to its end will have no checkpoint of `step`; None: it will or may."""
+    """Return why a run that trains to its end will have no checkpoint of `step`, or None if it will
+    or may have one."""
     config, last = accepted.config, accepted.record.max_steps
     if last is None or step == last:
         return None

@@ -71,7 +71,7 @@ class AnswerWriter:
 
 
 def problem_of(failure: Failure) -> SessionProblem:
-    """A failure as the answer to a request."""
+    """Return a failure as the response to a request."""
     headers = {"Retry-After": "1"} if failure.status == 503 else None
     return SessionProblem(failure.status, failure.message, failure.param, failure.code, headers)
 

@@ -1,5 +1,6 @@
-"""Bodies of OpenAI's API, as the description of this API has them. `requests` checks the requests:
-its errors name OpenAI's options, and say why one cannot be taken.
+"""Bodies of requests and answers of OpenAI's API, for the OpenAPI document.
+
+`requests` checks the requests: its errors name OpenAI's options, and say why an option is refused.
 """
 
 from typing import Any, Literal
@@ -11,7 +12,7 @@ Kind = Literal["chat", "completions"]
 
 
 class _Open(BaseModel):
-    """Takes any field: what is refused is refused by name."""
+    """A body that accepts any field. `requests` refuses fields by name."""
 
     model_config = ConfigDict(extra="allow")
 

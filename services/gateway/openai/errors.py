@@ -1,5 +1,5 @@
-"""Errors of sessions and of the policy as an endpoint, in the format of OpenAI's API, whose clients
-show the message."""
+"""Errors of sessions and of the policy's endpoint, in the format of OpenAI's API. Its clients show
+the message."""
 
 import json
 from http import HTTPStatus
@@ -61,7 +61,7 @@ class OpenAIErrorDocument(BaseModel):
 
 
 def openai_errors(descriptions: dict[int | str, str]) -> dict[int | str, dict[str, Any]]:
-    """The meaning of each status, and of any other, for the OpenAPI document."""
+    """Return the meaning of each status, and of any other, for the OpenAPI document."""
     described = descriptions | {
         "4XX": "What is wrong with the request",
         "5XX": "What is wrong here",
@@ -73,7 +73,7 @@ def openai_errors(descriptions: dict[int | str, str]) -> dict[int | str, dict[st
 
 
 class SessionProblem(Problem):
-    """A refused call of a session. `param` names what of the request is at fault."""
+    """A refused call of a session. `param` names the part of the request that is at fault."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class SessionProblem(Problem):
         }
 
     def response(self, path: str) -> Response:
-        """The answer in the format of OpenAI's API."""
+        """Return the response in the format of OpenAI's API."""
         # OpenAI's clients retry 409, unless a header tells them not to.
         headers = {"x-should-retry": "false"} if self.status == HTTPStatus.CONFLICT else {}
         body = json.dumps({"error": self.error})
@@ -106,19 +106,19 @@ class SessionProblem(Problem):
 
 
 def no_responses() -> SessionProblem:
-    """404 for OpenAI's Responses API, which some frameworks call by default."""
+    """Return 404 for OpenAI's Responses API, which some frameworks call by default."""
     return SessionProblem(HTTPStatus.NOT_FOUND, NO_RESPONSES)
 
 
 def over(reason: str) -> SessionProblem:
-    """409 for a session that has ended for the store's `reason`."""
+    """Return 409 for a session that has ended for the store's `reason`."""
     message = ENDED.get(reason, f"this session has ended ({reason})")
     return SessionProblem(HTTPStatus.CONFLICT, message + WAY_OUT, code=f"session_{reason}")
 
 
 class OpenAIErrors:
-    """ASGI middleware that puts the errors of other parts (limits of bodies, keys, Redis) into the
-    same format, for the paths of sessions and of the policy."""
+    """ASGI middleware for the paths of sessions and of the policy. It puts errors of other parts
+    (limits of bodies, keys, Redis) into OpenAI's format."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -82,18 +82,18 @@ TAKEN = frozenset(
 
 
 def refused(param: str, message: str, code: str | None = None) -> SessionProblem:
-    """400 for one option."""
+    """Return 400 for one option."""
     return SessionProblem(HTTPStatus.BAD_REQUEST, f"{param}: {message}", param, code)
 
 
 def call_of(kind: Kind, body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
-    """The call of a request, as if it were the first of its conversation. `sampling`: the run's,
-    with its `chat_template_kwargs`."""
+    """Return the call of a request, as the first of its conversation. `sampling`: the run's, with
+    its `chat_template_kwargs`."""
     return (chat_call if kind == "chat" else completions_call)(body, sampling)
 
 
 def chat_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
-    """The call of a request for chat completions."""
+    """Return the call of a request for chat completions."""
     choice = body.get("tool_choice")
     call = _call("chat", {k: body[k] for k in body if k != "tool_choice"}, sampling)
     messages = body.get("messages")
@@ -115,7 +115,7 @@ def chat_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
 
 
 def completions_call(body: Mapping[str, Any], sampling: Mapping[str, Any]) -> Call:
-    """The call of a request for the completion of a text or of token ids."""
+    """Return the call of a request to complete a text or token ids."""
     call = _call("completions", body, sampling)
     prompt = body.get("prompt")
     text = isinstance(prompt, str) and prompt
@@ -132,13 +132,14 @@ def _is_id(value: Any) -> bool:
 
 
 def with_usage(body: Mapping[str, Any]) -> bool:
-    """Whether a stream ends with the number of tokens."""
+    """Whether a stream ends with its number of tokens."""
     options = body.get("stream_options")
     return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
 def _check_portable(name: str, value: Any) -> None:
-    """Calls travel to workers as MessagePack, which takes less than JSON does."""
+    """Refuse integers and nesting that MessagePack cannot hold: calls travel to workers as
+    MessagePack."""
     try:
         msgspec.msgpack.encode(value)
     except OverflowError:
@@ -222,7 +223,7 @@ def _structured(format: Any, sampling: Mapping[str, Any]) -> dict[str, Any] | No
 
 
 def _forced(choice: Any, tools: Sequence[dict[str, Any]], sampling: Mapping[str, Any]) -> Any:
-    """The `tool_choice` of a request whose answer has to be a call, for vLLM."""
+    """Return vLLM's `tool_choice` for a request whose answer must be a call."""
     named = isinstance(choice, dict) and choice.get("type") == "function"
     function = choice.get("function") if named else None
     name = function.get("name") if isinstance(function, dict) else None
@@ -249,7 +250,8 @@ def _check_schema(param: str, schema: dict[str, Any]) -> None:
 
 
 def _message(message: Any, at: int) -> dict[str, Any]:
-    """One message, of known shape: what the chat template and the session's history rely on."""
+    """Check one message. Return it in the form that the chat template and the session's history
+    rely on."""
     where = f"messages[{at}]"
     if not isinstance(message, dict) or message.get("role") not in ROLES:
         raise refused(where, f"must be an object with a role: {', '.join(ROLES)}")

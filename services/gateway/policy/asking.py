@@ -1,4 +1,4 @@
-"""One call of the policy: its place among those that are open, its worker, and its answer."""
+"""One call of the policy: its place among the open calls, its worker, and its answer."""
 
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable

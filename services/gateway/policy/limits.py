@@ -1,5 +1,5 @@
-"""How many calls of the policy may be open at once, and how many one API key may make. Counted in
-this gateway's memory."""
+"""Limit how many calls of the policy may be open at once, and how many one API key may make. This
+gateway counts in its memory."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ class OpenCalls:
 
     @contextmanager
     def slot(self, worker: str) -> Iterator[None]:
-        """A place among the open calls, for the block. Raises SessionProblem 429."""
+        """Hold a place among the open calls during the block. Raises SessionProblem 429."""
         if self.of_worker.total() >= self._most:
             raise _later(
                 f"{self._most} calls of the policy are open (the gateway's HEADRACE_POLICY_CALLS)",

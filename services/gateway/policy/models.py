@@ -21,7 +21,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def parse_model(model: object) -> Asked:
-    """`RUN`, `RUN@latest` or `RUN@STEP`. Raises SessionProblem."""
+    """Parse `RUN`, `RUN@latest` or `RUN@STEP`. Raises SessionProblem."""
     if not isinstance(model, str) or not model:
         raise SessionProblem(
             HTTPStatus.BAD_REQUEST,
@@ -109,5 +109,5 @@ def _nobody(run: RunRecord) -> SessionProblem:
 
 
 def not_found(message: str, status: int = HTTPStatus.NOT_FOUND) -> SessionProblem:
-    """A model that is not there."""
+    """Return 404 for a model that does not exist."""
     return SessionProblem(status, message, "model", "model_not_found")

@@ -58,8 +58,8 @@ def policy_call(
     max_tokens: int,
     variables: Mapping[str, Any] | None = None,
 ) -> PolicyCall:
-    """The call of a request. `max_tokens`: the most that is allowed. `variables`: of the run's chat
-    template."""
+    """Return the call of a request. `max_tokens`: the most tokens of an answer. `variables`: of the
+    run's chat template."""
     sampling: dict[str, Any] = {}
     for name, value in body.items():
         if value is None or name in UNUSED or name in CONVERSATION:

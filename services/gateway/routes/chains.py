@@ -124,7 +124,7 @@ async def list_all(
 
 
 async def shown(deps: Dependencies, chain: ChainRecord) -> ChainView:
-    """A chain with what the runs of its steps say."""
+    """Return a chain with the states of its steps' runs."""
     summaries = await deps.store.runs.summaries([step.run for step in chain.steps])
     return viewed(chain, {run.id: run for run in summaries if run is not None})
 

@@ -300,7 +300,7 @@ def _remove(deps: Deps, dataset: str) -> None:
 
 
 def _way(record: DatasetRecord) -> str:
-    """How the rows are asked and scored, for a refusal that tells two ways apart."""
+    """Describe how the rows are asked and scored, for a refusal that tells two ways apart."""
     if record.defaults is None:
         return "without a template and a verifier of its own"
     verifiers = " and ".join(repr(reward.verifier) for reward in record.defaults.rewards)
@@ -308,13 +308,14 @@ def _way(record: DatasetRecord) -> str:
 
 
 def _source(files: list[SourceFile]) -> str:
-    """The name of the first file, and how many more there are."""
+    """Describe the uploaded files: the name of the first, and the number of the others."""
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     return f"{files[0].name[:150]}{more}"
 
 
 def _name_from(filenames: list[str]) -> str:
-    """The first file's name without its suffix; several files are called without their numbers."""
+    """Return the first file's name without its suffix. The names of several files lose their
+    numbers."""
     stem = (stem_of_shard(filenames[0]) if len(filenames) > 1 else filenames[0]).split(".")[0]
     stem = stem.strip()
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem)

@@ -69,7 +69,7 @@ class Scrape(Collector):
     pools: list[PoolLoad]
 
     def collect(self) -> Iterator[Metric]:
-        """The metric families."""
+        """Yield the metric families."""
         yield _family("redis_up", "1 where Redis answers", [], [([], self.reachable)])
         if self.reachable:
             yield from self._runs()
@@ -122,7 +122,7 @@ class Scrape(Collector):
 def _family(
     name: str, text: str, labels: list[str], values: Iterable[tuple[Sequence[str], float]]
 ) -> Metric:
-    """One metric family, with the values of the labels and the number of each sample."""
+    """Return one metric family from the label values and the number of each sample."""
     family = GaugeMetricFamily(f"headrace_{name}", text, labels=labels)
     for labelled, value in values:
         family.add_metric(labelled, value)

@@ -189,7 +189,7 @@ async def comparison(
 async def _other(
     deps: Dependencies, run: RunRecord, id: str, evaluation: EvaluationRecord
 ) -> EvaluationRecord:
-    """The evaluation to compare with. Raises Problem (404, 409)."""
+    """Return the evaluation to compare with. Raises Problem (404, 409)."""
     ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, run.id)))
     if id:
         matching = [candidate for candidate in ended if candidate.id == id]
@@ -219,7 +219,7 @@ def _of_same_rows(evaluation: EvaluationRecord, other: EvaluationRecord) -> bool
 
 
 def _done(evaluation: EvaluationRecord) -> None:
-    """Raise Problem 409 unless all its rows are answered."""
+    """Raise Problem 409 unless all rows of the evaluation are answered."""
     if evaluation.state != "done":
         raise Problem(
             HTTPStatus.CONFLICT,

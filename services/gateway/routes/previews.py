@@ -82,7 +82,7 @@ async def preview(deps: Deps, request: PreviewRequest) -> RunPreview:
 async def _with_verdicts(
     deps: Dependencies, accepted: Accepted, dataset: DatasetRecord
 ) -> Rendering:
-    """The rows, each with the verdicts of the run's verifiers on its reference."""
+    """Return the rows, each with the verdicts of the run's verifiers on its reference."""
     rendering, config = accepted.rendering, accepted.config
     assert isinstance(config, RLConfig)
     indices = [row.index for row in rendering.rows]
@@ -115,7 +115,7 @@ async def _with_verdicts(
 async def _scores(
     deps: Dependencies, items: list[ScoreItem]
 ) -> list[tuple[float | None, str, str]]:
-    """Reward, status and detail of each item, in their order."""
+    """Return reward, status and detail of each item, in order."""
     if not items:
         return []
     try:

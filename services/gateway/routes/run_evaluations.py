@@ -139,7 +139,7 @@ async def _result(deps: Deps, run: str, evaluation: str) -> EvaluationRecord | N
 
 
 async def _unfinished(deps: Deps, run: str) -> list[EvaluationRecord]:
-    """The evaluations without a result yet, as Redis has them."""
+    """Return the evaluations in Redis, which have no result yet."""
     with reading(f"the evaluations of run {run}"):
         standing = {entry.id: entry for entry in await deps.store.evaluations.standing(run)}
         requests = await deps.store.evaluations.requests(run)

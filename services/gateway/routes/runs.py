@@ -128,7 +128,7 @@ async def submit(
 
 
 async def queue(deps: Dependencies, submission: RunSubmission) -> RunRecord:
-    """Check and queue what another route makes a run of. Raises Problem as `accept`."""
+    """Check a submission that another route has made, and queue it. Raises Problem as `accept`."""
     return await _queued(deps, await accept(deps, submission))
 
 
@@ -162,7 +162,7 @@ async def list_all(deps: Deps, request: Request, wanted: Annotated[RunFilter, Qu
 
 
 async def detailed(deps: Dependencies, runs: list[R]) -> list[R]:
-    """The runs with the sizes of their files, and queued ones with what they wait for."""
+    """Return the runs with the sizes of their files, and queued runs with what they wait for."""
     sizes = await deps.sizes.of([run.id for run in runs])
     pools = {run.pool for run in runs if run.state is RunState.QUEUED}
     queues = {pool: await deps.store.pools.queue(pool) for pool in pools}

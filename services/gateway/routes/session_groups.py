@@ -48,7 +48,7 @@ class LeasedSession(BaseModel):
 
     @classmethod
     def at(cls, request: Request, id: str, key: str) -> "LeasedSession":
-        """The session `id`, at the address by which the client has reached this gateway."""
+        """Return the session `id` at the address by which the client has reached this gateway."""
         return cls(id=id, base_url=f"{request.base_url}v1/sessions/{id}/v1", key=key)
 
 
@@ -278,9 +278,9 @@ async def _granted(
 async def _again(
     deps: Deps, run: RunRecord, client_row: Row, name: str
 ) -> tuple[_Group | None, str]:
-    """The open group of this name, with new keys. If that group is lost: None and its attempt;
-    without such a group None and ''. Raises Problem 410 if it has ended, 409 if it is of another
-    prompt."""
+    """Return the open group of this name, with new keys. If the group is lost, return None and its
+    attempt; if there is none, None and ''. Raises Problem 410 if it has ended, 409 if it has
+    another prompt."""
     sessions = deps.store.agent_sessions
     known = await sessions.named(run.id, name)
     if known is None:
@@ -304,7 +304,7 @@ async def _again(
 
 
 async def _row(deps: Deps, dataset: str, row: int) -> Row:
-    """A row of a run's dataset. Raises Problem 409 if the dataset was deleted."""
+    """Return a row of a run's dataset. Raises Problem 409 if the dataset was deleted."""
     record = await deps.store.datasets.find(dataset)
     if record is None:
         raise Problem(HTTPStatus.CONFLICT, f"there is no dataset {dataset!r}")

@@ -52,7 +52,7 @@ def most_session_bytes(config: RLConfig) -> int:
 
 
 def later(reason: str) -> Problem:
-    """429, with the reason and a `Retry-After`."""
+    """Return 429 with the reason and a `Retry-After`."""
     return Problem(
         HTTPStatus.TOO_MANY_REQUESTS,
         f"no session can be opened now: {WAITS.get(reason, reason)}. Try again in a moment",

@@ -1,4 +1,5 @@
-"""Rows of the datasets that agents lease: each file is read and checked once, not at each lease."""
+"""Read rows of the datasets that agents lease. Each file is read and checked once, not at each
+lease."""
 
 from collections import OrderedDict
 
@@ -12,14 +13,14 @@ KEPT_OPEN = 64
 
 
 class DatasetRows:
-    """Readers of datasets, kept for the life of one gateway."""
+    """Keeps readers of datasets for the life of one gateway."""
 
     def __init__(self, volume: Volume) -> None:
         self._volume = volume
         self._readers: OrderedDict[str, DatasetReader] = OrderedDict()
 
     async def row(self, record: DatasetRecord, index: int) -> Row:
-        """Raises IndexError, FileNotFoundError and DamagedFile."""
+        """Return a row. Raises IndexError, FileNotFoundError and DamagedFile."""
         reader = self._readers.get(record.id)
         known = reader.record.segments if reader is not None else []
         # A dataset that was deleted and uploaded again may have other segments.

@@ -1,4 +1,5 @@
-"""Finds the conversation of a session that a request continues, and equal requests. Pure."""
+"""Find the conversation of a session that a request continues, and recognise repeated requests.
+Pure."""
 
 import math
 from collections.abc import Sequence
@@ -12,14 +13,14 @@ MAX_BEGINNINGS = 4096
 
 
 def request_digest(call: Call) -> str:
-    """Return a digest that is equal for equal requests, whatever the connection."""
+    """Return a digest of the request. A request that is sent again has the same digest."""
     content = [call.kind, call.messages, call.prompt, call.tools, call.stop, call.seed]
     options = [call.max_tokens, call.side, call.structured, call.parallel_tool_calls]
     return digest_of([*content, *options])
 
 
 def is_side_call(call: Call, model: Any, rules: SideCalls) -> bool:
-    """Whether `call`, of a request that names `model`, is not to be trained."""
+    """Whether `call`, from a request that names `model`, is a side call, which is not trained."""
     first = text_of(call.messages[0]) if call.messages else call.prompt
     few = rules.max_tokens is not None and (call.max_tokens or math.inf) <= rules.max_tokens
     begins = bool(rules.first_message) and isinstance(first, str) and rules.first_message in first

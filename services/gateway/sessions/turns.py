@@ -1,4 +1,5 @@
-"""A session's next turn: asked for, waited for, and answered in the format of OpenAI's API.
+"""Play a session's next turn: submit the call, wait for it, and answer in the format of OpenAI's
+API.
 
 A stream begins when the turn is recorded: nothing that an agent has read is ever lost.
 """
@@ -39,7 +40,7 @@ MOST_RUNS = 256
 
 
 class Turns:
-    """The turns of all sessions that send requests to this process."""
+    """Plays the turns of all sessions that send requests to this process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -54,8 +55,8 @@ class Turns:
         kind: Kind,
         gone: Callable[[], Awaitable[bool]],
     ) -> Response:
-        """The answer to a request of `session`, as a whole or as a stream. `gone`: whether the
-        client has left. The turn is sampled and recorded even then."""
+        """Answer a request of `session`, as a whole or as a stream. `gone`: whether the client has
+        left. The turn is sampled and recorded even then."""
         config = await self._config(session.run)
         variables = {VARIABLES: config.data.chat_template_kwargs}
         call = call_of(kind, body, config.sampling.model_dump() | variables)
@@ -73,7 +74,7 @@ class Turns:
         return JSONResponse(writer.whole([piece]))
 
     async def _config(self, run: str) -> RLConfig:
-        """A run's config, as far as it never changes."""
+        """Return a run's config. The parts that are read here never change."""
         if run not in self._configs:
             record = await self._store.runs.get(run)
             config = parse_config(record.config) if record else None
@@ -87,7 +88,8 @@ class Turns:
     async def _played(
         self, session: SessionName, call: Call, asked: str, gone: Callable[[], Awaitable[bool]]
     ) -> Turn | None:
-        """The turn that answers `call`, whose digest is `asked`; None if the client is `gone`."""
+        """Return the turn that answers `call`, whose digest is `asked`, or None if the client is
+        `gone`."""
         sessions = self._store.agent_sessions
         lengths = await sessions.lengths(*session) if call.kind == "completions" else []
         histories = beginnings(call, lengths)
@@ -133,7 +135,8 @@ class Turns:
             yield [call for call, _ in ended]
 
     async def _ask(self, session: SessionName, call: Call, asked: str) -> str:
-        """Have a worker take `call`. Returns `waiting`, `answered` or `spent`."""
+        """Have a worker take `call`. Returns `waiting`, `answered`, or `spent` if the session has
+        no turn left."""
         outcome = await self._store.agent_sessions.call(*session, asked, call)
         if outcome == "busy":
             raise SessionProblem(
@@ -153,7 +156,7 @@ class Turns:
 
 
 def piece_of(turn: Turn, kind: Kind) -> Piece:
-    """The whole answer of a turn as one piece."""
+    """Return the whole answer of a turn as one piece."""
     chat = kind == "chat"
     return Piece(
         text="" if chat else turn.message["text"],
