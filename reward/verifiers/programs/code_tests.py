@@ -167,7 +167,8 @@ def _function(answer: dict[str, Any]) -> Suite:
             "the reference has a test with check(candidate), but no 'entry_point' that names "
             "the function"
         )
-    return Suite(_coded([f"{code}\n\ncheck(candidate)\n"], prompt), entry, prompt)
+    _check_asserts(prompt + code)
+    return Suite([Case(code=f"{code}\n\ncheck(candidate)\n")], entry, prompt)
 
 
 def _is_python(prompt: str) -> bool:
@@ -209,11 +210,15 @@ def _coded(tests: Sequence[Any], setup: str = "") -> list[Case]:
     if not all(isinstance(test, str) for test in tests):
         raise BadReferenceError(f"{shown(tests)} is no list of asserts; {FORMS}")
     for test in tests:
-        if not _asserts(setup + test):
-            raise BadReferenceError(
-                f"test {shown(test)} asserts nothing, so every program would pass; {FORMS}"
-            )
+        _check_asserts(setup + test)
     return [Case(code=code) for test in tests for code in collected(test)]
+
+
+def _check_asserts(test: str) -> None:
+    if not _asserts(test):
+        raise BadReferenceError(
+            f"test {shown(test)} asserts nothing, so every program would pass; {FORMS}"
+        )
 
 
 def _pairs(inputs: list[Any], outputs: list[Any]) -> list[tuple[Any, Any]]:
