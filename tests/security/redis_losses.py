@@ -13,7 +13,7 @@ import msgspec
 import redis
 from redis.asyncio import Redis
 
-from services.launch.redis import Listening, find_server, servers_here, write_config
+from services.launch.redis import Listening, bundled_server, write_config
 from services.launch.redis_files import increments
 from services.recovery.copies import LEDGER, Commit, keep_dataset, keep_run
 from services.recovery.lost_writes import compare
@@ -36,7 +36,7 @@ class Server:
 
     def start(self) -> None:
         self.process = subprocess.Popen(
-            [find_server(servers_here()), write_config(self._at)],
+            [bundled_server(), write_config(self._at)],
             stdout=subprocess.DEVNULL,
             preexec_fn=die_with(os.getpid()),
         )

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from services.cli.main import root
 from services.launch import DataFolder
 from services.launch.data_folder import AGREED, COPY, REDIS
-from services.launch.redis import servers_here
+from services.launch.redis import bundled_server
 from services.launch.redis_files import increments, use_copy
 from services.recovery.copies import LEDGER, commits
 from tests.integration.store.scene import RUN
@@ -24,20 +24,20 @@ from tests.security.redis_losses import begun, commit, recover_losses, server, t
 
 MORE_SERVERS = os.environ.get("HEADRACE_TEST_SERVERS", "")
 """Paths of other servers, with `:` between them."""
-SERVERS = [path for path in servers_here() if path.exists()]
+SERVERS = [bundled_server()]
 SERVERS += [Path(path) for path in MORE_SERVERS.split(":") if path]
 
 
 @pytest.fixture(params=SERVERS, ids=lambda path: f"{path.parent.name}/{path.name}")
 def installed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Each server of this machine in turn, and each of HEADRACE_TEST_SERVERS."""
+    """The bundled server, and each of HEADRACE_TEST_SERVERS."""
 
-    def only() -> list[Path]:
-        return [request.param]
+    def only() -> Path:
+        return Path(request.param)
 
-    monkeypatch.setattr("services.launch.redis.servers_here", only)
-    monkeypatch.setattr("services.launch.redis_files.servers_here", only)
-    monkeypatch.setattr("tests.security.redis_losses.servers_here", only)
+    monkeypatch.setattr("services.launch.redis.bundled_server", only)
+    monkeypatch.setattr("services.launch.redis_files.bundled_server", only)
+    monkeypatch.setattr("tests.security.redis_losses.bundled_server", only)
     return Path(request.param)
 
 

