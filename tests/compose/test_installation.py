@@ -85,7 +85,7 @@ def test_images_without_torch_are_small(installation: Installation) -> None:
     """The official python:3.11-slim has 130 MB; the base here may be another image."""
     base = int(docker("image", "inspect", BASE, "--format", "{{.Size}}"))
     # The gateway draws plots and reads tokenizers: matplotlib and transformers take 220 MB.
-    for target, most in {"gateway": 680e6, "reward": 400e6, "sandbox": 400e6}.items():
+    for target, most in {"gateway": 680e6, "reward": 320e6, "sandbox": 320e6}.items():
         size = docker("image", "inspect", f"headrace-{target}:test", "--format", "{{.Size}}")
         assert 130e6 + int(size) - base < most, target
 
