@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from services.launch.redis_files import increments
+from services.recovery.copies import newest_commit
 from tests.integration.installation.conftest import RUN, SCRIPTED
 from tests.integration.installation.test_reboot import Box, box
 from tests.integration.launch.conditions import eventually
@@ -46,7 +47,13 @@ def test_a_lost_commit_stops_the_start_and_the_run_goes_on_after_recover(box: Bo
     eventually(lambda: committed() >= 3)
     file = increments(box.data / "redis")[-1]
     cut = file.stat().st_size
-    eventually(lambda: committed() >= 6)
+
+    def is_copied() -> bool:
+        # The copy, which proves the loss, is written after Redis has the commit.
+        newest = newest_commit(box.data, run)
+        return newest is not None and newest.step >= 6
+
+    eventually(is_copied)
     box.power_cut()
     os.truncate(file, cut)
 
