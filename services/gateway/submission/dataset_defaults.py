@@ -20,13 +20,15 @@ def with_defaults(
     previous: dict[str, Any] | None = None,
     submitted: dict[str, Any] | None = None,
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """`raw` with the template and the rewards of its datasets, and by key the name of the dataset
-    that has set it. Raises ConfigError for a place that the dataset's rewards do not have.
+    """Return `raw` with the template and the rewards that its datasets bring, and for each key that
+    a dataset has set the dataset's name. Raises ConfigError if the submission changes a place of
+    the rewards that the dataset does not have.
 
-    `submitted`: what the submission itself says, over a recipe; None: all of `raw`. `previous`: the
-    config that a resumed run goes on with. Its datasets are asked and scored as they were, also if
-    that run is older than what they bring. A supervised run takes the template of its dataset,
-    unless it mixes several."""
+    `submitted`: the submission without its recipe; None: all of `raw`. `previous`: the config of
+    the run that is resumed. Its datasets keep the template and the rewards of that run, whatever
+    they bring by now. A supervised run takes its dataset's template, unless it mixes several
+    datasets.
+    """
     if not value_at(submitted, "data.dataset"):
         # A recipe that names its dataset has chosen how that is asked and scored.
         submitted = raw

@@ -149,7 +149,7 @@ def _check_tokens(key: str, policy: ModelFolder, scorer: ModelFolder) -> Problem
 
 
 class FoundModel(NamedTuple):
-    """The model of a path."""
+    """The model that a path names, as far as its files are on this host."""
 
     path: str
     """Means the same on every host, unless there is a problem."""

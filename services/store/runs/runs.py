@@ -169,8 +169,9 @@ class Runs(RunRecords):
             await self._redis.unlink(run_key(run, part))
 
     async def cancel(self, run: str, *, now: bool = False) -> None:
-        """Ask a run to end after its present step. A queued run ends at once, and so does any run
-        with `now`. Raises KeyError for an unknown run."""
+        """Ask a run to end after its present step. A queued run ends at once. With `now` any run
+        ends at once: its learner ends its ranks in the middle of a step (`learner.store.thread`).
+        Raises KeyError for an unknown run."""
         record = await self.get(run)
         if record is None:
             raise KeyError(f"there is no run {run}")
