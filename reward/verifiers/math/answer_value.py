@@ -14,10 +14,16 @@ from reward.verifiers.math.number_words import scaled, words_as_digits
 from reward.verifiers.math.plain_number import SIGN_UNIT
 from reward.verifiers.math.units import UNIT_NAMES
 
+# A product of variables: `mgh`, `GMm`, `abc`. Most words have a vowel and no capital within.
+_PRODUCT = (
+    r"(?!(?:[A-Z]+s?|[Mm]rs|[Hh]mm|[Nn]th|mph|kph|rpm|pcs|lbs|hrs|yds|tsp|tbsp)(?![A-Za-z]))"
+    r"(?:[b-df-hj-np-tv-xzB-DF-HJ-NP-TV-XZ]{3,4}|[a-z]{1,3}[A-Z]{1,3}|[A-Z]{2,3}[a-rt-z]"
+    r"|[A-Z][a-z][A-Z]|[abc]{3}|abcd|def|uvw|[wxyz]{3,4}|ijk)(?![A-Za-z])"
+)
 # Two letters are a product (`xy`), unless they are an English word. Letters of other scripts,
 # except Greek, are words too.
 PROSE = re.compile(
-    r"(?<![\\A-Za-z])(?:[A-Za-z]{3,}|"
+    rf"(?<![\\A-Za-z])(?!{_PRODUCT})(?:[A-Za-z]{{3,}}|"
     r"(?i:am|an|as|at|be|by|do|go|he|if|in|is|it|me|my|no|of|on|or|so|to|up|us|we)(?![A-Za-z])"
     r"|(?<=\s)(?:al|de|di|du|el|en|er|es|et|il|je|la|le|se|un|zu)(?=\s))"
     r"(?:'[a-z]{1,2}(?![A-Za-z]))?"

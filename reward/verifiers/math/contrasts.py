@@ -83,7 +83,7 @@ _ANSWERED_NO = r"\s?\?+\s?(?:no|nope|nein|non|нет)\b(?! doubt)"
 BOUNDED = re.compile(
     rf"\W*(?:(?:an?|no|not)\s+)?(?:{_BOUND})\b\W*\d|[^\w\n]*\d[\d,./]*(?<!,)%?(?:\s+[A-Za-z]+)?"
     rf"(?:\s+(?:or|and)\s+(?:{_COMPARED}|above|below|over|under|up)\b"
-    r"|\s+at\s+(?:the\s+)?(?:least|most)\b|\+\s*(?:$|[A-Za-z]{3})"
+    r"|\s+at\s+(?:the\s+)?(?:least|most)\b|\+\s*(?:$|\s[A-Za-z]{3})"
     rf"|{_DENIED_AFTER}|{_FOREIGN_BOUND_AFTER})|\W*(?:{_FOREIGN_BOUND})\W*\d",
     re.IGNORECASE,
 )

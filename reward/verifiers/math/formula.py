@@ -145,6 +145,12 @@ _ROWS = re.compile(rf"\s*\[\s*{_ROW}(?:\s*,\s*{_ROW})+\s*\]\s*")
 _CODE_ROWS = re.compile(r"\s*\[([^\[\]();]+(?:;[^\[\]();]+)+)\]\s*")
 _APPROXIMATELY = re.compile(r"\\(?:approx|simeq|doteq)(?![A-Za-z])|\u2248|~=")
 _NAME = re.compile(r"\s*[A-Za-z](?:_\{?\w+\}?)?\s*")
+_COMMAND = re.compile(r"\\[A-Za-z]+")
+# The parser takes `I_0` for i, and does not read `E_0`.
+_NAMED_CONSTANT = re.compile(r"(?<![\\A-Za-z])([EeI])\s*(?=_)")
+_SPARE = {"E": r"\varsigma ", "e": r"\varrho ", "I": r"\varpi "}
+# `x = y = 1` gives several values; `a = b = c` gives none.
+_EQUAL_NAMES = re.compile(r"\s*((?:[A-Za-z]\s*=\s*){2,})([^=]*)")
 _ARGUMENTS = re.compile(r"\\(frac|binom|sqrt)(?![A-Za-z])\s*")
 _POWER = re.compile(r"\^\s*\(")
 
@@ -152,6 +158,13 @@ _POWER = re.compile(r"\^\s*\(")
 def has_degrees(latex: str) -> bool:
     """Tell whether the angles in `latex` are in degrees, and a function is taken of them."""
     return "^\\circ" in latex and _TRIGONOMETRIC.search(latex) is not None
+
+
+def has_both_cases(latex: str) -> bool:
+    """Tell whether `latex` has a letter in both cases, as in `R^2-r^2`. Else case is a matter of
+    taste: `N+1` is n+1."""
+    letters = set(_COMMAND.sub("", latex))
+    return any(letter.islower() and letter.upper() in letters for letter in letters)
 
 
 def readings(text: str) -> list[str]:
@@ -193,6 +206,11 @@ def readings(text: str) -> list[str]:
         spellings.append(_latex(rf"\frac{{\pi}}{{180}}\cdot({_DEGREES.sub('', text)})"))
     if union and (not union["both"] or "[" in text or "infty" in text):
         spellings.append(_latex(_UNION.sub(r"\\cup ", text)))
+    if chain := _EQUAL_NAMES.fullmatch(text):
+        if chain[2].strip().isalpha():
+            return []
+        names = chain[1].split("=")[:-1]
+        spellings.append(_latex(", ".join(f"{name} = {chain[2]}" for name in names)))
     if pair := _SEMICOLON.fullmatch(text):
         spellings.append(_latex(f"{pair[1]},{pair[2]}"))
     spellings.append(_latex(_AND_OR.sub(", ", text)))
@@ -223,6 +241,7 @@ def _latex(text: str) -> str | None:
     for _ in range(2):
         text = _LETTER.sub(r"\1 ", _NAMED.sub(r"\\\1 ", text))
     text = _FUNCTION.sub(r"\\\1 ", _OLD_LETTER.sub(r" \1 ", text))
+    text = _NAMED_CONSTANT.sub(lambda match: _SPARE[match[1]], text)
     for pattern, written in _WRITTEN:
         text = pattern.sub(written, text)
     text = re.sub("\u221a\\s*", r"\\sqrt ", text)

@@ -17,9 +17,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
+from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
 from math_verify import grader, parse, verify
 from math_verify.grader import And, FiniteSet
-from math_verify.parser import latex2sympy
 from sympy import (
     Basic,
     Eq,
@@ -43,7 +43,7 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 
 from reward.verifiers.math.final_answer import too_deep
-from reward.verifiers.math.formula import has_degrees, readings
+from reward.verifiers.math.formula import has_both_cases, has_degrees, readings
 from reward.verifiers.math.formula_size import is_endless
 from reward.verifiers.math.plain_number import close
 
@@ -74,6 +74,7 @@ def _read(latex: str) -> Any:
             is_real=not grader.should_treat_as_complex(latex),
             convert_degrees=has_degrees(latex),
             normalization_config=None,
+            conversion_config=ConversionConfig(lowercase_symbols=not has_both_cases(latex)),
         )
         return None if is_endless(value) else value
     except Exception:  # The parser raises bare exceptions, and SymPy exceptions of any kind.

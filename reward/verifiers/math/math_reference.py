@@ -20,6 +20,7 @@ from reward.verifiers.math.math_text import (
 )
 from reward.verifiers.math.plain_number import PlainNumber, read_number, unwrapped
 from reward.verifiers.math.signs import plain_signs
+from reward.verifiers.math.units import read_units
 from services.contracts.thoughts import answer_of
 
 # These are answers to "which sign?".
@@ -27,6 +28,8 @@ _SIGN = re.compile(r"[-+=<>/*\u00d7\u00f7\u00b1\u2260\u2264\u2265]|[<>]=")
 
 _EMPTY = re.compile(r"\(\s*\)|\[\s*\]|\\\{\s*\\\}")
 
+# `v = 5 m/s`.
+_NAMED_MEASURE = re.compile(r"\\?[A-Za-z]+(?:_\{?\w+\}?)?\s*=\s*(.+)")
 _DIGIT = re.compile(r"[-+(]?\s*\d")
 
 
@@ -61,6 +64,9 @@ def read_reference(text: str) -> Reference:
     number = read_number(answer)
     if number is not None:
         return Reference(answer, Kind.NUMBER, number)
+    measured = _NAMED_MEASURE.fullmatch(answer)
+    if measured and read_units(measured[1]) and (number := read_number(measured[1])):
+        return Reference(measured[1], Kind.NUMBER, number)
     if is_words(answer):
         return Reference(answer, Kind.WORDS)
     # Prose has numbers too: a guess would turn a broken dataset row into rewards.

@@ -96,6 +96,7 @@ ATTACHED_NAMES = rf"(?:{'|'.join(filter(_ATTACHED.fullmatch, _LONGEST_FIRST))})s
 """A pattern of the units that may stand at the number itself, as in `5cm`."""
 
 _STYLE = re.compile(r"\\(?:text|mathrm|mbox|textrm|textit|textbf|rm)(?![A-Za-z])|\\[ ,;:!]|[{}~]")
+_GREEK = re.compile(r"(?:\\Omega|(\\mu))(?![A-Za-z])(?:\s*\\(?:text|mathrm|mbox)\s*\{|\s*)")
 _POWER = re.compile(r"\s*\^\s*(?=\d)")
 _DEGREE = re.compile(r"\^?\s*\{?\s*\\(?:circ|degree)(?![A-Za-z])\s*\}?")
 _TEMPERATURE = re.compile(r"(?:\u00b0|\bdegrees?) ?([CF])(?:elsius|ahrenheit)?(?![A-Za-z])")
@@ -131,6 +132,7 @@ def read_units(text: str) -> list[Unit]:
     a unit of the table."""
     if len(text) > _LONGEST:
         return []
+    text = _GREEK.sub(lambda match: "\u00b5" if match[1] else "\u03a9", text)
     text = _STYLE.sub(" ", _DEGREE.sub("\u00b0", text.replace("\\$", "$")))
     text = _TEMPERATURE.sub("\u00b0\\1", " ".join(_POWER.sub("^", text).split()).strip(" *_."))
     if len(text) > 2 and text[0] == text[-1] == "$":
