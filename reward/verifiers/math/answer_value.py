@@ -291,12 +291,16 @@ def endings(text: str) -> Iterator[str]:
         text = line = line[: remark.start()]
     if len(line) <= MOST:
         line = words_as_digits(line)
-        last = 0
-        for word in PROSE.finditer(COMMAND.sub(lambda match: " " * len(match[0]), line)):
-            if word[0].lower() not in FUNCTIONS:
-                last = word.end()
-        tail = line[last:].strip(" \t,;:")
-        if re.search(r"[\d\\]", tail) and not is_denied(line, last, len(line)):
+        # The text after the last word, or a formula between words: `5\\sqrt{2} units`.
+        last, tail, start = 0, "", 0
+        words = PROSE.finditer(COMMAND.sub(lambda match: " " * len(match[0]), line))
+        ends = [(word.start(), word.end()) for word in words if word[0].lower() not in FUNCTIONS]
+        for position, end in [*ends, (len(line), 0)]:
+            between = line[last:position].strip(" \t,;:")
+            if re.search(r"\\[A-Za-z]|[\u221a\u03c0]" if end else r"[\d\\]", between):
+                tail, start = between, line.index(between, last)
+            last = end
+        if tail and not is_denied(line, start, start + len(tail)):
             yield tail
     tail = scaled(text[-MOST:])
     value = ""

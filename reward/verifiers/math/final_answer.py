@@ -23,6 +23,8 @@ CUT_OFF = "the completion was cut off, and marks no answer"
 """The detail of a verdict on a truncated completion, whose last words are not its answer."""
 MAX_DEPTH = 40
 
+# `\boxed 12`, as some solutions of MATH have it.
+_BARE_BOX = re.compile(r"\\boxed +([^\s{$][^\s$]*?)(?=\.?(?:[\s$]|$))")
 _BRACES = re.compile(r"\\[{}]|\\boxed\s*\{|[{}]")
 # Text between two boxes that are parts of one answer: `and`, `,`, `\quad \text{or} \quad`, `or x
 # =`.
@@ -42,7 +44,7 @@ _SPECIAL = re.compile(r"<\|\w{1,40}\|>")
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 # "The answer is" in the languages that most models speak, including languages without spaces.
 _NOUNS = (
-    "answers?|respuesta|réponse|antwort|risposta|resposta|antwoord|odpowiedź|odpověď|svar|svaret|cevap"
+    "answers?|ans|respuesta|réponse|antwort|risposta|resposta|antwoord|odpowiedź|odpověď|svar|svaret|cevap"
     "|yanıt|jawaban|jawabannya|đáp.án|đáp.số|câu.trả.lời|ответ|відповідь|απάντηση|الجواب|الإجابة|התשובה|پاسخ|उत्तर"
 )
 _VERBS = (
@@ -87,7 +89,7 @@ def without_special_tokens(text: str) -> str:
 def find_answer(text: str) -> FinalAnswer | None:
     """Return the marked final answer in `text`, or None without a mark. The piece may be empty
     (`\\boxed{}`, an empty tag)."""
-    text = text.replace("\\fbox", "\\boxed")
+    text = _BARE_BOX.sub(r"\\boxed{\1}", text.replace("\\fbox", "\\boxed"))
     boxed = _boxed(text) if "\\boxed" in text else None
     if boxed is not None:
         content, end = boxed

@@ -72,7 +72,7 @@ _WRITTEN = (
     (re.compile(r"\\(?:ast|bullet|star)(?![A-Za-z])"), r"\\cdot "),
     (re.compile(r"\\(?:lbrack)(?![A-Za-z])"), "["),
     (re.compile(r"\\(?:rbrack)(?![A-Za-z])"), "]"),
-    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\(?:[dtcs]|nice)frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\[dt]binom(?![A-Za-z])"), r"\\binom"),
     (re.compile(r"\\infin(?![A-Za-z])|(?<![\\A-Za-z])infinity(?![A-Za-z])"), r"\\infty "),
     (re.compile(r"\^\s*\{?\s*\\(?:circ|degree)\s*\}?"), r"^\\circ "),
@@ -116,8 +116,10 @@ _MOST_EQUATIONS = 12
 _TRIGONOMETRIC = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 # The parser reads these and drops them.
 _WORDS_IN_TEXT = r"\\(?:text|mbox|mathrm|textrm|textbf|textit)\s*\{[^{}]*[A-Za-z]{2}[^{}]*\}"
-# The parser takes quadratic time for a run of signs, and for ever for `1e99999999`.
-_ENDLESS = re.compile(r"(?:[-+|!^_]\s?){9}|\d[eE][-+]?\d{5}")
+# The parser takes quadratic time for a run of signs, and for ever for `1e99999999` and `x_x_x_x_x`.
+_ENDLESS = re.compile(
+    r"(?:[-+|!^_]\s?){9}|\d[eE][-+]?\d{5}|(?:_ ?(?:[A-Za-z0-9]|\\[A-Za-z]+) ?(?=_)){3}"
+)
 # `0x10` is 16 for programs, and no product.
 _HEXADECIMAL = re.compile(r"(?<![\w.])0(?:[xX][0-9a-fA-F]+|[bB][01]+|[oO][0-7]+)(?!\w)")
 _SEVERAL_POINTS = re.compile(r"\d\.\d+\.\d")
@@ -244,6 +246,7 @@ def _latex(text: str) -> str | None:
     text = _NAMED_CONSTANT.sub(lambda match: _SPARE[match[1]], text)
     for pattern, written in _WRITTEN:
         text = pattern.sub(written, text)
+    text = re.sub(r"(?:\u221b|(?<![\\A-Za-z])cbrt)\s*", r"\\sqrt[3] ", text)
     text = re.sub("\u221a\\s*", r"\\sqrt ", text)
     if (
         _DROPPED.search(text)

@@ -93,6 +93,8 @@ class MathParams(VerifierParams):
 UNMARKED = "unmarked"
 _OR = re.compile(r"\s*,?\s+or\s+")
 _SEVERAL = re.compile(r",\s|;|\b(?:and|or)\b")
+# `7:45 pm` is right for `7:45`.
+_HALF_OF_DAY = re.compile(r"\s*(?:[ap]\.?m\.?|o'clock)$", re.IGNORECASE)
 _LAST_LETTER = re.compile(r"(?<=\d)\s?[A-Za-z]$")
 _UNIT_LETTER = re.compile(r"(?<=\d)[mgshlLJWVAмгчл]\.?$")
 
@@ -147,7 +149,7 @@ def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStat
     if same_text(gold.text, piece) or _equal_by_decimal_comma(gold, piece, params):
         return ScoreStatus.CORRECT
     if is_time_or_date(gold.text) and is_time_or_date(piece):
-        return ScoreStatus.WRONG
+        return _status(same_text(gold.text, _HALF_OF_DAY.sub("", piece)))
     ratios = read_ratio(gold.text), read_ratio(piece)
     if all(ratios):
         return _status(ratios[0] == ratios[1])

@@ -40,6 +40,7 @@ _SPELLINGS = {
     r"\dbinom": r"\binom", r"\to": r"\rightarrow", r"\bar": r"\overline", r"\degree": r"^\circ",
     r"\land": r"\wedge", r"\lor": r"\vee", r"\iff": r"\Leftrightarrow", r"\infin": r"\infty",
     r"\And": "&", r"\div": "/", r"\lt": "<", r"\gt": ">", r"\dotsm": "...",
+    r"\nicefrac": r"\frac", r"\sfrac": r"\frac",
 }  # fmt: skip
 # The product of two vectors, which is not their scalar product.
 CROSS = re.compile(
@@ -75,7 +76,7 @@ _ORDINAL = re.compile(r"(?<=\d)(?:st|nd|rd|th)\b")
 _LABEL_WORD = re.compile(r"[A-Z][\w.']*|\d[\w:.]*|of|the|at|[ap]\.?m\.?|o'clock|and|")
 _BETWEEN_WORDS = re.compile(r"[\s,&/()-]")
 _TIME_OR_DATE = re.compile(
-    r"(?:[01]?\d|2[0-4])(?:(?::[0-5]\d){1,2}\s*(?:[ap]\.?m\.?|midnight)?|\s*[ap]\.?m\.?)"
+    r"(?:[01]?\d|2[0-4])(?:(?::[0-5]\d){1,2}\s*(?:[ap]\.?m\.?|midnight|o'clock)?|\s*[ap]\.?m\.?)"
     r"|\d{4}([/.-])\d{1,2}\1\d{1,2}|\d{1,2}([/.-])\d{1,2}\2\d{4}",
     re.IGNORECASE,
 )
@@ -94,7 +95,8 @@ _FULL_HOUR = re.compile(r":00(?=\s*[ap])", re.IGNORECASE)
 _LEADING_ZERO = re.compile(r"(?<![\d.:])0(?=\d)")
 _PERIOD = re.compile(r"(?<!\d)\.|\.(?!\d)")
 _OPENING = re.compile(
-    r"(?:(?:it|that|this|he|she|they|there|on|in|at)\s+)?(?:(?:is|was|are|were)\s+)?(?:(?:the|an?|on|in)\s+)?"
+    r"(?:(?:it|that|this|he|she|they|there|on|in|at)\s+)?(?:(?:is|was|are|were|will be)\s+)?"
+    r"(?:(?:the|an?|on|in)\s+)?"
 )
 # "Is", at the end of a sentence in Japanese or Korean.
 _POLITE = re.compile(r"(?:\u3067\u3059|\u3067\u3057\u305f|\u3067\u3042\u308b|\uc785\ub2c8\ub2e4)$")

@@ -46,6 +46,8 @@ _PARTS = {"half": 2, "halves": 2, "quarter": 4, "quarters": 4} | {
     )
     for ending in ("", "s")
 }
+_PARTS |= {"twelfth": 12, "hundredth": 100, "thousandth": 1000}
+_PARTS |= {"twelfths": 12, "hundredths": 100, "thousandths": 1000}
 _WORD = "|".join([*_VALUES, *_SCALES])
 _RUN = re.compile(
     rf"(?<![\w\\])(?:a\s+(?:{'|'.join(_SCALES)})|{'|'.join(_VALUES)})\b"

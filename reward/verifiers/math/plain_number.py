@@ -22,7 +22,7 @@ CURRENCY = "$\u20ac\u00a3\u00a5\u20b9\u20bd\u20a9\u20bf"
 _MONEY = rf"(?:(?:US|CA|AU|HK)?[{CURRENCY}]|(?:Rs\.?|INR|USD|EUR|GBP|CNY|RMB|JPY)(?![A-Za-z]))"
 _NUMBER = re.compile(
     rf"""(?P<sign>[-+]?)\s*{_MONEY}?\s*(?P<inner>-?)\s*(?:
-        (?:(?P<mixed>\d+)\s*)?\\[dtc]?frac\s*(?:\{{\s*(?P<top>\d+)\s*\}}|(?P<top1>\d))\s*
+        (?:(?P<mixed>\d+)\s*)?\\(?:[dtcs]|nice)?frac\s*(?:\{{\s*(?P<top>\d+)\s*\}}|(?P<top1>\d))\s*
         (?:\{{\s*(?P<bottom>\d+)\s*\}}|(?P<bottom1>\d))
       | (?:(?P<whole>\d+)(?:\s+|\s+and\s+))?(?P<upper>\d+)\s?/\s?(?P<lower>\d+)
       | (?P<digits>[1-9]\d{{0,2}}(?:,\d{{3}})+(?!\d)|[1-9]\d?(?:,\d\d)+,\d{{3}}(?!\d)
