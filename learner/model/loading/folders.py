@@ -1,5 +1,6 @@
 """Find the model folders for a `model.path`, check that they are safe to load, and measure them."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from services.models.path import check_base, check_model
 from services.runtime.host_load import free_memory
 from services.runtime.panics import is_panic
 
+NUMBERS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 READ = [*DESCRIPTIONS, "*.safetensors"]
 """Files of a hub repository that are fetched. None of them can contain code."""
 NOT_READ = ["*/*.safetensors", "consolidated*"]
@@ -125,6 +127,21 @@ def check_tied(path: str, model: PreTrainedModel) -> None:
             f"model {path}: config.json says tie_word_embeddings, and the files have another "
             "output head: set it to false"
         )
+
+
+def check_finite(path: str, model: PreTrainedModel) -> None:
+    """Raise UnusableModel for weights that are no numbers: such a model gives no token a
+    probability."""
+    for name, weight in model.named_parameters():
+        values = weight.detach()
+        if values.is_meta or not values.numel() or values.dtype not in NUMBERS:
+            continue
+        # Both extremes of a tensor with NaN are NaN.
+        if not all(math.isfinite(value) for value in values.aminmax()):
+            raise UnusableModel(
+                f"model {path}: {name} holds NaN or infinite numbers: copy the files again, or "
+                "name an earlier checkpoint"
+            )
 
 
 def why_not(path: str, error: BaseException, what: str = "model") -> str:

@@ -32,6 +32,7 @@ from learner.model.attention.packed import (
 from learner.model.head.logit_scale import other_logits
 from learner.model.loading.folders import (
     ModelSource,
+    check_finite,
     check_size,
     check_tied,
     find_source,
@@ -125,6 +126,7 @@ def load_model(
             missing = sorted(report["missing_keys"])[0]
             raise UnusableModel(f"model {path} lacks {missing}, which would be random")
         check_tied(path, model)
+        check_finite(path, model)
         if not checked.warnings and (unused := sorted(report["unexpected_keys"])):
             checked.warnings.append(not_used(unused))
         model = _merged(model, source) if merged else model

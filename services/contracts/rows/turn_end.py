@@ -6,6 +6,7 @@ tokenizer calls its end of sequence: a base model's is often `<|endoftext|>`, an
 turns with `<|im_end|>`.
 """
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from services.contracts.rows.rendering import chat_text
 MARK = "headrace"
 """The answer, and the argument of a call, of the turns that are rendered to see how they end."""
 MAX_TOKENS = "sampling.max_tokens"
+CONFIG = "config.json"
 QUESTION: Chat = [{"role": "user", "content": "Say a word."}]
 TOOL = {
     "type": "function",
@@ -77,18 +79,19 @@ def turn_ends(tokenizer: Any) -> dict[str, int]:
 
 def end_ids(model: Path, tokenizer: Any) -> list[int]:
     """Return all ids that end a completion: those of generation_config.json, or else of
-    config.json, the tokenizer's, and those with which its chat template ends a turn."""
-    ids = set(turn_ends(tokenizer).values())
-    for name in ("generation_config.json", "config.json"):
-        if not (model / name).exists():
-            continue
-        value = msgspec.json.decode((model / name).read_bytes()).get("eos_token_id")
-        if value is not None:
-            ids.update(value if isinstance(value, list) else [value])
-            break
-    if tokenizer.eos_token_id is not None:
-        ids.add(tokenizer.eos_token_id)
-    return sorted(ids)
+    config.json, the tokenizer's, and those with which its chat template ends a turn. Ids beyond
+    the vocabulary, which vLLM refuses and no model samples, are left out."""
+    generation, config = (_object(model / name) for name in ("generation_config.json", CONFIG))
+    named = generation.get("eos_token_id")
+    named = config.get("eos_token_id") if named is None else named
+    ids = {*turn_ends(tokenizer).values(), *(named if isinstance(named, list) else [named])}
+    size = config.get("text_config", config).get("vocab_size", sys.maxsize)
+    return sorted(id for id in {*ids, tokenizer.eos_token_id} if id is not None and 0 <= id < size)
+
+
+def _object(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
+    return found
 
 
 def no_end(stop_token_ids: Sequence[int]) -> str:

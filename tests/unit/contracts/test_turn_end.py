@@ -54,6 +54,13 @@ def test_a_turn_ends_by_the_special_token_after_an_answer_or_a_call(
             },
             [2, 8],
         ),
+        (
+            {
+                "config.json": '{"vocab_size": 9}',
+                "generation_config.json": '{"eos_token_id": [-1, 8, 9]}',
+            },
+            [2, 8],
+        ),
     ],
 )
 def test_every_end_of_sequence_the_model_names_ends_a_completion(

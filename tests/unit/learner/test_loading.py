@@ -110,6 +110,17 @@ def test_a_model_without_an_end_of_sequence_is_named_with_what_ends_completions(
     assert "only sampling.stop_token_ids or sampling.max_tokens end completions" in str(said)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_no_numbers_are_named(tmp_path: Path, value: float) -> None:
+    made = tiny_model()
+    with torch.no_grad():
+        made.model.model.norm.weight[0] = value
+    save_description(made, tmp_path)
+    save_file(host_weights(made, 1, 0.0).tensors, tmp_path / "model.safetensors")
+    with pytest.raises(UnusableModel, match=r"model\.norm\.weight holds NaN or infinite numbers"):
+        load_model(str(tmp_path), PretrainedModel(path=str(tmp_path)))
+
+
 @pytest.mark.parametrize(
     ("prepare", "message"),
     [
