@@ -71,7 +71,7 @@ def chat_row(row: Row, data: SFTData) -> ChatRow | str:
     asked = compose(row, data)
     turns = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
     if row.answer is not None:
-        turns.append(answer_turn(row.answer))
+        turns.append(answer_turn(row.answer, row.columns))
     check_roles(turns)
     turns = for_template(turns)
     if data.train_on != "all" and all(turn["role"] != "assistant" for turn in turns):
@@ -82,14 +82,17 @@ def chat_row(row: Row, data: SFTData) -> ChatRow | str:
     return ChatRow(turns, tools_of(row))
 
 
-def answer_turn(answer: Any) -> dict[str, Any]:
-    """Return the turn for a row's `answer`: text, or a whole message of the assistant."""
+def answer_turn(answer: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the turn for a row's `answer`: text, or a whole message of the assistant. `columns`:
+    the row's others."""
     if isinstance(answer, dict) and answer.get("role") == "assistant":
         return answer
     if isinstance(answer, bool) or not isinstance(answer, str | int | float):
+        texts = [name for name, value in columns.items() if isinstance(value, str)]
+        named = f" (its other columns of text are {', '.join(texts)[:200]})" if texts else ""
         raise ValueError(
-            f"has no answer to learn (it is {answer!r}): map a column of text to `answer` when the "
-            "dataset is uploaded"
+            f"has no answer to learn (it is {answer!s:.200}): upload the file without a "
+            f"`--mapping`, and name a column of text with `--answer`{named}"
         )
     return {"role": "assistant", "content": str(answer)}
 

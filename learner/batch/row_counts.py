@@ -35,9 +35,11 @@ def counted(job: PreviewJob, config: RLConfig | SFTConfig, tokenizer: Any) -> di
 def _counts(
     asked: CountedRows, config: RLConfig | SFTConfig, tokenizer: Any, until: float
 ) -> RowCounts:
-    options = {"template": asked.template, "system": asked.system}
+    changed = {"template": asked.template, "system": asked.system}
+    changed["chat_template"] = asked.chat_template or config.data.chat_template
+    options = config.data.model_copy(update=changed)
     counts, lengths = RowCounts(), list[int]()
-    special = special_texts(tokenizer) if templated(config.data, tokenizer) else []
+    special = special_texts(tokenizer) if templated(options, tokenizer) else []
     answers = PAIR if isinstance(config, SFTConfig) and config.objective.type == "dpo" else (None,)
     learned = [
         RowTokenizer(tokenizer, config.data, answer)
@@ -47,9 +49,7 @@ def _counts(
     for row in asked.rows:
         try:
             if isinstance(config, RLConfig):
-                lengths.append(
-                    _prompt(row, config.data.model_copy(update=options), tokenizer, counts)
-                )
+                lengths.append(_prompt(row, options, tokenizer, counts))
                 _count_special(row, special, counts)
             else:
                 lengths.append(_learned(row, learned))

@@ -22,6 +22,8 @@ class CountedRows(BaseModel):
 
     template: str
     system: str | None
+    chat_template: str | None = None
+    """Null: the run's."""
     rows: list[AskedRow]
     most: int | None
     """Tokens of the longest usable row. None: nobody knows."""

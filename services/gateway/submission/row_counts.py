@@ -56,9 +56,13 @@ def _asked(config: RLConfig | SFTConfig, sample: RowSample, limits: RowLimits) -
         elif not isinstance(config.rollout.episode, Tools | OwnEpisode):
             asked.columns = {"tools": row.columns.get("tools")}
         rows.append(asked)
-    template, system, *_ = sample.options
     return CountedRows(
-        template=template, system=system, rows=rows, most=limits.most, roomy=limits.roomy
+        template=sample.options.template,
+        system=sample.options.system,
+        chat_template=sample.options.chat_template,
+        rows=rows,
+        most=limits.most,
+        roomy=limits.roomy,
     )
 
 

@@ -34,6 +34,8 @@ class DatasetOptions(NamedTuple):
     """Longest answer. A supervised run has none."""
     is_counted: bool
     """Whether the run renders its prompts, with a chat template and a tokenizer that are known."""
+    chat_template: str | None = None
+    """None: the run's."""
 
 
 class RowSample(NamedTuple):
@@ -78,7 +80,8 @@ def options_by_section(config: RLConfig | SFTConfig) -> dict[str, DatasetOptions
             part.data.template,
             part.data.system,
             part.sampling.max_tokens,
-            renders and part.data.chat_template == data.chat_template,
+            renders,
+            part.data.chat_template if part.data.chat_template != data.chat_template else None,
         )
         for section, part in zip(mixed, config.datasets.values(), strict=True)
     }

@@ -184,6 +184,21 @@ def test_prompts_longer_than_the_context_are_counted_and_refused_if_none_fits(
     assert "(the model's positions 4,096" in refused
 
 
+def test_a_dataset_of_a_mixture_is_counted_with_its_own_chat_template(tmp_path: Path) -> None:
+    volume = Volume(tmp_path)
+    record = dataset(volume, Row(prompt="2+2"))
+    mix = [{"dataset": "d", "chat_template": own} for own in ("none", "auto", None)]
+    checked = config(data={"dataset": "d", "name": "a", "mix": mix})
+    keys = ["data.dataset", *(f"data.mix.{place}.dataset" for place in range(3))]
+    samples = read_rows(checked, dict.fromkeys(keys, record), volume)
+    rows = rows_to_count(checked, samples, POSITIONS)
+    job = PreviewJob(
+        config=checked.model_dump(mode="json"), folder="", rows=[], characters=0, counted=rows
+    )
+    found = counted(job, checked, tokenizer_of(CHATML))
+    assert [found[key].most_tokens for key in keys] == [22, 3, 22, 22]
+
+
 def test_supervised_rows_longer_than_a_row_may_be_are_refused(tmp_path: Path) -> None:
     volume = Volume(tmp_path)
     record = dataset(volume, *[Row(prompt="2+2" * times, answer="4") for times in (1, 9)])

@@ -285,6 +285,12 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"name": "f"}]}
     [
         (Row(prompt="a"), byte_tokenizer(), {}, "no answer .* set data.train_on to all"),
         (Row(prompt="a", answer=[1]), byte_tokenizer(), {}, r"has no answer to learn \(it is \[1"),
+        (
+            Row(prompt="a", answer={"tests": []}, columns={"code": "x", "id": 1}),
+            byte_tokenizer(),
+            {},
+            r"with `--answer` \(its other columns of text are code\)",
+        ),
         (Row(prompt=turns("a")), CHATTY, {}, "without an assistant's turn"),
         (
             Row(prompt=[*turns("a"), *turns("b")], answer="c"),
