@@ -45,6 +45,8 @@ class Part:
     held_back: Callable[[], str | None] | None = None
     """Why it is of no use to start it now, in words that follow its name; None once it is. Asked
     before each start."""
+    is_final: Callable[[str], bool] | None = None
+    """Whether its last lines, given as a text, say that no further start can succeed."""
     cores: tuple[int, ...] = ()
     """The cores that it computes on; () if the cores are not divided."""
 

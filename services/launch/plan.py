@@ -264,6 +264,7 @@ def _redis_part(at: redis.Listening, data: Path, url: str) -> Part:
         stage=0,
         not_ready=not_ready,
         held_back=lambda: redis.disk_full(data),
+        is_final=redis.unreadable,
     )
 
 

@@ -124,8 +124,8 @@ class SupervisedPart:
 
     async def _restart_until_told_to_leave(self) -> None:
         """Run the part again and again until it is to leave. Raises GivenUp for a part that was
-        never ready: at once if its settings are wrong, since the next start would end alike, else
-        after some tries."""
+        never ready: at once if its settings are wrong or its last words are final, since the next
+        start would end alike, else after some tries."""
         clock = asyncio.get_running_loop().time
         deaths = 0
         while not self.leaving.is_set():
@@ -148,7 +148,7 @@ class SupervisedPart:
             lasted = clock() - began >= STABLE_AFTER
             deaths = 1 if lasted else deaths + 1
             self._was_ready |= lasted
-            if not self._was_ready and code == EXIT_SETTINGS:
+            if not self._was_ready and (code == EXIT_SETTINGS or self._is_final()):
                 raise GivenUp(f"{ended}, which the next start would not change")
             if not self._was_ready and deaths >= self._rules.start_tries:
                 raise GivenUp(f"{ended} at each of its {deaths} starts")
@@ -157,6 +157,9 @@ class SupervisedPart:
             restarts = self.status.restarts + 1
             self._change(state="restarting", pid=None, restarts=restarts, detail=ended)
             await _at_most(pause, self.leaving.wait())
+
+    def _is_final(self) -> bool:
+        return self.part.is_final is not None and self.part.is_final(self.file.tail())
 
     async def _run(self) -> int:
         """Run one process from start to end. Return its exit status. Raises FailedStart."""

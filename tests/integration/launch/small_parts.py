@@ -4,6 +4,7 @@ Run as a script it is `headrace up` over such parts: `python small_parts.py DATA
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from services.launch import LaunchError, UpOptions, run
@@ -67,6 +68,7 @@ KINDS: dict[str, tuple[Part, ...]] = {
     "agent": (script("redis", OBEDIENT, stage=0), script("learner", AGENT, "1")),
     "agent-with-loose-child": (script("learner", AGENT, "2"),),
     "crashing": (script("redis", OBEDIENT, stage=0), script("learner", CRASHING)),
+    "hopeless": (replace(script("learner", CRASHING), is_final=lambda text: "on fire" in text),),
     "misconfigured": (
         script("redis", OBEDIENT, stage=0),
         script("reward", MISCONFIGURED, stage=1),

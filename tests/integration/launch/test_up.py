@@ -202,3 +202,11 @@ def test_a_part_with_wrong_settings_ends_everything_at_its_first_start(up: Start
     assert "reward cannot start: --port (HEADRACE_PORT): not a port" in one.said
     assert "restarting" not in one.said
     assert one.log("reward").count("\nerror:") == 1
+
+
+def test_a_part_whose_last_words_are_final_is_started_once(up: Starter) -> None:
+    hopeless = up("hopeless")
+    assert hopeless.process.wait(100) == 1
+    assert "learner exited with code 1, which the next start would not change" in hopeless.said
+    assert "    the GPU is on fire" in hopeless.said
+    assert "restarting" not in hopeless.said
