@@ -25,7 +25,13 @@ from rollout.sessions.call_source import CallSource
 from rollout.settings import RolloutSettings
 from rollout.vllm.client.expert_routing import bytes_per_token
 from rollout.vllm.client.policy_client import PolicyClient
-from rollout.vllm.model_files import TokenizerLike, fetch_model, load_tokenizer, vocabulary
+from rollout.vllm.model_files import (
+    TokenizerLike,
+    eos_token_ids,
+    fetch_model,
+    load_tokenizer,
+    vocabulary,
+)
 from rollout.vllm.process.logs import brief
 from rollout.vllm.process.server import VLLMFailed
 from rollout.vllm.process.serving import Served, Serving
@@ -48,7 +54,6 @@ from services.contracts.config.trust import parse_trusted
 from services.contracts.records import RunRecord, WorkerRecord
 from services.contracts.rows.rendering import use_template
 from services.contracts.rows.template_limits import check_noted, noted
-from services.contracts.rows.turn_end import end_ids
 from services.contracts.schema import SchemaMismatch
 from services.contracts.weights import WeightManifest
 from services.models import check_folder
@@ -304,7 +309,7 @@ class WorkerSupervisor:
             episode=None
             if isinstance(episode, Sessions)
             else load_episode(episode, tokenizer, self._tool_servers, self._rewards),
-            eos=end_ids(model, tokenizer),
+            eos=eos_token_ids(model, tokenizer),
             payloads=self._payloads,
             context=longest,
             sequences=Sequences(

@@ -22,7 +22,7 @@ from services.contracts.preview import (
 from services.contracts.rows.dataset import Row
 from services.contracts.rows.preference import PAIR
 from services.contracts.rows.rendering import compose, render, templated, use_template
-from services.contracts.rows.turn_end import end_ids, unbegun
+from services.contracts.rows.turn_end import eos_token_ids, unbegun
 
 MOST_PIECES = 64
 """Pieces that are shown of one row. A long conversation has more."""
@@ -57,7 +57,7 @@ def rendered(job: PreviewJob, tokenizer: Any) -> Rendering:
         form=form,
         rows=rows,
         unbegun=unbegun(tokenizer) if works and form == "chat_template" else "",
-        has_end=not works or bool(end_ids(Path(job.folder), tokenizer)),
+        has_end=not works or bool(eos_token_ids(Path(job.folder), tokenizer)),
         unread_variables=unread,
         idle_variables=idle,
         counts=counted(job, config, tokenizer),

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import msgspec
 
 from services.contracts.rows.rendering import PromptTokenizer
+from services.contracts.rows.turn_end import eos_token_ids as eos_token_ids
 from services.contracts.weights import MODEL_FILES, WeightFile
 from services.models import UnusableFolder
 from services.volume import Volume

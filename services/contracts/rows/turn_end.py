@@ -77,7 +77,7 @@ def turn_ends(tokenizer: Any) -> dict[str, int]:
     return {end: int(tokenizer.convert_tokens_to_ids(end)) for end in sorted(ends)}
 
 
-def end_ids(model: Path, tokenizer: Any) -> list[int]:
+def eos_token_ids(model: Path, tokenizer: Any) -> list[int]:
     """Return all ids that end a completion: those of generation_config.json, or else of
     config.json, the tokenizer's, and those with which its chat template ends a turn. Ids beyond
     the vocabulary, which vLLM refuses and no model samples, are left out."""

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from services.contracts.rows.turn_end import end_ids, turn_ends, unbegun
+from services.contracts.rows.turn_end import eos_token_ids, turn_ends, unbegun
 from tests.unit.rollout.chat_templates import (
     CHATML,
     LLAMA,
@@ -69,14 +69,14 @@ def test_every_end_of_sequence_the_model_names_ends_a_completion(
     for name, content in files.items():
         (tmp_path / name).write_text(content)
     tokenizer = SimpleNamespace(eos_token_id=2, chat_template=None)
-    assert end_ids(tmp_path, tokenizer) == expected
+    assert eos_token_ids(tmp_path, tokenizer) == expected
 
 
 def test_a_completion_ends_at_the_token_that_ends_the_templates_turn(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(CHATML)
     tokenizer.eos_token = "<|end|>"
     expected = sorted(map(tokenizer.convert_tokens_to_ids, ["<|end|>", "<|im_end|>"]))
-    assert end_ids(tmp_path, tokenizer) == expected
+    assert eos_token_ids(tmp_path, tokenizer) == expected
 
 
 @pytest.mark.parametrize(
