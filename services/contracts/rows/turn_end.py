@@ -90,8 +90,8 @@ def eos_token_ids(model: Path, tokenizer: Any) -> list[int]:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
-    return found
+    content: dict[str, Any] = msgspec.json.decode(path.read_bytes()) if path.exists() else {}
+    return content
 
 
 def no_end(stop_token_ids: Sequence[int]) -> str:
