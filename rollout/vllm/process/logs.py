@@ -25,12 +25,19 @@ _NOISE = re.compile(
 COMPUTING = ("EngineCore", "Worker")
 """Prefixes of the names of vLLM's processes that compute. Other processes pass requests on."""
 LONGEST = 500
-_EXCEPTION = re.compile(r"^(?:\w+\.)*[A-Z]\w*(?:Error|Exception)(?:: ?(?P<message>.*))?$")
+_EXCEPTION = re.compile(
+    r"^(?:(?:\w+\.)*[A-Z]\w*(?:Error|Exception)|(?:\w+\.)+[A-Z]\w*(?:Failed|Unsupported|Timeout))"
+    r"(?:: ?(?P<message>.*))?$"
+)
 _CONSEQUENCE = re.compile(
     r"EngineDeadError|CancelledError|BrokenPipeError|ConnectionResetError|EOFError"
     r"|[Ss]ee (?:the )?(?:root cause|stack trace)|root cause above"
 )
-_USAGE = re.compile(r"^\S+: error: |^Fatal Python error: ")
+_USAGE = re.compile(
+    r"^\S+: error: |^Fatal Python error: |^Segmentation fault|^Illegal instruction|^Bus error"
+    # What C++ writes before it aborts a process.
+    r"|^terminate called after |^(?:free|malloc)\(\): |^double free "
+)
 _SECRET = re.compile(
     r"(?P<name>(?i:(?:token|password|secret|api[-_]?key)[\"']?\s?[:=]\s?[\"']?)"
     r"|--(?i:[\w-]*(?:token|password|secret|key)) )[^\s\"',]+"
@@ -64,20 +71,22 @@ def root_cause(log: str) -> str:
     process. Exceptions that only report another process's end do not count. Empty if the log has no
     exception."""
     causes = {True: "", False: ""}
-    code, waits = "", False
+    code, waits, place = "", False, False
     for raw in log.splitlines():
         prefix = _PREFIX.match(raw)
         line = raw[prefix.end() :] if prefix else raw
         process = (prefix["process"] or "") if prefix else ""
         computes = process.startswith(COMPUTING)
         if waits and line.startswith("  "):
-            # A validation error has several parts, each with its message below its name.
-            causes[computes] += f" {line.strip()}"
+            # A validation error has several parts, each with its message below its name, and the
+            # message of an abort is below it without the process.
+            causes[place] += f" {line.strip()}"
             waits = line.strip().isidentifier()
         elif (exception := _EXCEPTION.match(line)) and not _CONSEQUENCE.search(line):
-            waits = "validation error" in line
+            waits, place = "validation error" in line, computes
             causes[computes] = line if exception["message"] else f"{line.strip(': ')} at {code}"
         elif _USAGE.match(line):
+            waits, place = line.startswith("terminate"), computes
             causes[computes] = line
         else:
             waits = False

@@ -10,6 +10,10 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 """The decay of an average: the share of it that is left after an update."""
 
 
+MOST_FOR_TRAINED = 2e-3
+"""Muon's highest learning rate for a model that others have trained."""
+
+
 class _Options(Section):
     eps: float = Field(1e-8, gt=0)
     """Added to Adam's denominator."""
@@ -106,9 +110,21 @@ Optimizer = Annotated[AdamW | AdamW8bit | MuonAdamW, Field(discriminator="type")
 SFTOptimizer = Annotated[SFTAdamW | SFTAdamW8bit | MuonAdamW, Field(discriminator="type")]
 
 
-def high_rate(optimizer: AdamWOptions | MuonAdamW) -> list[tuple[str, str]]:
-    """A warning for a learning rate at which no model is known to train, with its key."""
+def high_rate(optimizer: AdamWOptions | MuonAdamW, model: str = "") -> list[tuple[str, str]]:
+    """A warning for a learning rate at which no model is known to train, with its key. `model`:
+    the path of the model that is trained; '' for a new one."""
+    # What a run has made may be in the middle of its training.
+    is_foreign = model and not model.startswith(("run:", "step:"))
     muon = isinstance(optimizer, MuonAdamW)
+    if isinstance(optimizer, MuonAdamW) and is_foreign:
+        if optimizer.lr * optimizer.initial_lr_fraction <= MOST_FOR_TRAINED:
+            return []
+        sentence = (
+            f"{optimizer.lr:g} is what Muon trains a new model with, and others have trained "
+            f"{model:.100}: set optimizer.initial_lr_fraction to 0.02 or less, or "
+            "optimizer.type to adamw"
+        )
+        return [("lr", sentence)]
     most, usual = (0.5, "0.02") if muon else (1e-2, "1e-6 to 1e-3")
     if optimizer.lr <= most:
         return []

@@ -131,7 +131,7 @@ class RLConfig(Section):
         by_section = {
             "algorithm": [*self.algorithm.warnings(), *self._uncorrected()],
             "algorithm.critic.optimizer": high_rate(critic.optimizer) if critic else [],
-            "optimizer": high_rate(self.optimizer),
+            "optimizer": high_rate(self.optimizer, self.model.path),
             "sampling": self.sampling.warnings(),
             "rollout": self._short_lived(),
         }

@@ -50,7 +50,8 @@ class SFTConfig(Section):
 
     def warnings(self) -> list[str]:
         """Settings that are allowed but probably a mistake, each with its key."""
-        return [f"optimizer.{key}: {sentence}" for key, sentence in high_rate(self.optimizer)]
+        path = self.model.path if isinstance(self.model, PretrainedModel) else ""
+        return [f"optimizer.{key}: {sentence}" for key, sentence in high_rate(self.optimizer, path)]
 
     @model_validator(mode="after")
     def _batch(self) -> "SFTConfig":

@@ -311,7 +311,17 @@ def test_learning_rates_that_train_no_model_give_a_warning() -> None:
     assert rl(optimizer={"lr": 1e-3}).warnings() == []
     (muon,) = parse_config(SFT | {"optimizer": {"type": "muon", "lr": 2}}).warnings()
     assert muon == "optimizer.lr: 2 is far above what Muon trains with (0.02): check it"
-    assert parse_config(SFT | {"optimizer": {"type": "muon"}}).warnings() == []
+    muon_sft = SFT | {"optimizer": {"type": "muon"}}
+    assert parse_config(muon_sft).warnings() == []
+    assert parse_config(muon_sft | {"model": {"path": "run:0a"}}).warnings() == []
+    for config in (
+        parse_config(muon_sft | {"model": {"path": "m"}}),
+        rl(optimizer={"type": "muon"}),
+    ):
+        (foreign,) = config.warnings()
+        assert foreign.startswith("optimizer.lr: 0.02 is what Muon trains a new model with, and")
+    fraction = {"type": "muon", "initial_lr_fraction": 0.02}
+    assert rl(optimizer=fraction).warnings() == []
 
 
 def test_stop_tokens_without_the_end_of_sequence_give_a_warning() -> None:

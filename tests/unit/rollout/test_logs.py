@@ -90,6 +90,22 @@ DIES = f"""
             "x: error: unrecognized arguments: --no",
         ),
         ("(APIServer pid=1) INFO 11-21 04:28:30 [a.py:1] fine\nKilled", ""),
+        (
+            f"{ENGINE}torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised: no g++",
+            "torch._dynamo.exc.BackendCompilerFailed: backend='inductor' raised: no g++",
+        ),
+        (
+            "(EngineCore_DP0 pid=2) terminate called after throwing an instance of 'c10::Error'\n"
+            "  what():  could not create a primitive descriptor\n"
+            "(APIServer pid=1) RuntimeError: Engine core died. See root cause above.",
+            "terminate called after throwing an instance of 'c10::Error' what():  could not create "
+            "a primitive descriptor",
+        ),
+        (
+            "(APIServer pid=1) INFO 11-21 04:28:30 [a.py:1] fine\nIllegal instruction",
+            "Illegal instruction",
+        ),
+        ("(Worker pid=3) INFO 11-21 04:28:30 [a.py:1] free memory: 3 GiB", ""),
     ],
 )
 def test_the_cause_is_the_exception_of_the_process_that_computes(log: str, cause: str) -> None:
