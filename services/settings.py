@@ -23,8 +23,8 @@ from pydantic_settings import (
 )
 
 from services.caches import place_caches
-from services.contracts import redis_address
-from services.contracts.redis_address import redacted
+from services.contracts.redis import redis_address
+from services.contracts.redis.redis_address import redacted
 from services.contracts.wrong_values import wrong_value
 from services.variables import places, unread
 

@@ -65,3 +65,9 @@ def dataset_names(document: Any) -> dict[str, str]:
                 # A validation set may be its name alone.
                 names[f"{key}.dataset"] = text_at(document, key)
     return {key: name for key, name in names.items() if name is not None}
+
+
+def agents_lease(config: Any) -> bool:
+    """Whether agents lease the groups of a run with this config. Live traffic leases none."""
+    is_live = value_at(config, "data.source") == "sessions"
+    return value_at(config, "rollout.episode.type") == "sessions" and not is_live

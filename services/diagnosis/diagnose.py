@@ -7,7 +7,7 @@ on and a worker can sample; otherwise the states of workers and tasks decide.
 
 from collections.abc import Iterator
 
-from services.contracts.agents import agents_lease
+from services.contracts.config_keys import agents_lease
 from services.contracts.events import Event
 from services.contracts.records import RunState
 from services.contracts.why import ALL_ZERO, Remark, Situation, Why

@@ -4,7 +4,7 @@ Nothing is silent: a Redis that may lose acknowledged work is refused, or logged
 accepted the risk. A Redis with the state of another version of Headrace is refused.
 """
 
-from services.contracts.redis_address import parse
+from services.contracts.redis.redis_address import parse
 from services.contracts.schema import SchemaMismatch
 from services.runtime.logs import get_logger
 from services.settings import Settings, redacted

@@ -5,7 +5,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from services.contracts.redis_version import lua_flaw
+from services.contracts.redis.redis_version import lua_flaw
 from services.contracts.schema import require_schema
 from services.store.access.api_keys import ApiKeys
 from services.store.access.page_sessions import PageSessions

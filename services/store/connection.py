@@ -23,7 +23,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from services.contracts import redis_address
+from services.contracts.redis import redis_address
 from services.store.errors import RedisFull
 
 SILENCE_SECONDS = 10.0

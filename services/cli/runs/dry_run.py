@@ -7,7 +7,6 @@ import typer
 from services.cli.output import FAILED, escape, out, print_json, table
 from services.cli.runs.printed_rows import show_checked
 from services.contracts.wording import counted
-from services.estimate.answer import WORDS
 
 UNKNOWN_GPU = "a GPU; none of this pool is known"
 
@@ -73,6 +72,9 @@ def _show(answer: dict[str, Any]) -> None:
 
 def _rows(need: dict[str, Any], unknown: str) -> list[tuple[str, str]]:
     # A newer gateway may know parts that this command does not.
+    # pydantic comes with it: a command that prints no needs starts without.
+    from services.estimate.answer import WORDS
+
     parts = [(WORDS.get(name, escape(name)), value) for name, value in need["parts"].items()]
     rows = [(f"  {words}", _gb(value)) for words, value in parts]
     of = unknown if need["memory"] is None else _gb(need["memory"])

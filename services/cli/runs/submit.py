@@ -15,8 +15,7 @@ from services.cli.runs.dry_run import show_chain_dry_run, show_dry_run
 from services.cli.runs.overrides import Set, file_text, overrides_from
 from services.cli.runs.printed_rows import show_checked
 from services.cli.runs.runs import follow_run
-from services.contracts.agents import agents_lease
-from services.contracts.config_keys import MODEL_PATHS, text_at, with_value
+from services.contracts.config_keys import MODEL_PATHS, agents_lease, text_at, with_value
 from services.contracts.nearest import did_you_mean
 
 DryRun = Annotated[

@@ -42,8 +42,8 @@ def shares_of(
     previous: RunRecord | None,
     problems: Problems,
 ) -> MixtureShares:
-    """The shares of a run's datasets. Add to `problems` if a dataset gives an epoch no row. With
-    other problems nothing is said of shares."""
+    """The shares of a run's datasets. Add to `problems` if a dataset gives an epoch no row. A run
+    that has problems already gets no shares."""
     if problems or (isinstance(config, RLConfig) and not config.data.mix):
         return MixtureShares([], [])
     if isinstance(config, RLConfig):

@@ -31,7 +31,7 @@ class DatasetOptions(NamedTuple):
     template: str
     system: str | None
     max_tokens: int
-    """Longest answer. A supervised run has none."""
+    """Longest answer; 0 for a supervised run."""
     is_counted: bool
     """Whether the run renders its prompts, with a chat template and a tokenizer that are known."""
     chat_template: str | None = None

@@ -30,7 +30,7 @@ def run_length(config: RLConfig | SFTConfig, rows: int, problems: Problems) -> i
 
 
 def trained_already(max_steps: int | None, previous: RunRecord | None) -> Problems:
-    """A problem for a run that has all its steps from `previous`, the run that it resumes. An
+    """A problem for a run whose steps `previous`, the resumed run, has trained already. An
     evaluation of a model has no steps."""
     if max_steps is None or previous is None or previous.max_steps == 0:
         return []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.contracts.redis_version import Version, lua_flaw
+from services.contracts.redis.redis_version import Version, lua_flaw
 
 
 @pytest.mark.parametrize(
