@@ -117,8 +117,9 @@ def _has_snapshot(folder: Path) -> bool:
 
 def _copy(folder: Path, target: Path) -> list[str]:
     """Copy Redis' folder, and of a file with a bad sector what lies before it. Return a sentence
-    for each such file."""
+    for each such file. Raises OSError."""
     unread: list[str] = []
+    failures: list[OSError] = []
 
     def copy(source: str, copied: str) -> None:
         with open(copied, "wb") as output:
@@ -127,6 +128,7 @@ def _copy(folder: Path, target: Path) -> list[str]:
                     shutil.copyfileobj(file, output)
             except OSError as error:
                 if error.errno != errno.EIO:
+                    failures.append(error)
                     raise
                 unread.append(
                     f"Redis' file {Path(source).name} cannot be read: {error.strerror} after "
@@ -134,9 +136,15 @@ def _copy(folder: Path, target: Path) -> list[str]:
                 )
         shutil.copymode(source, copied)
 
-    shutil.copytree(
-        folder, target, ignore=_sockets, copy_function=copy, ignore_dangling_symlinks=True
-    )
+    try:
+        shutil.copytree(
+            folder, target, ignore=_sockets, copy_function=copy, ignore_dangling_symlinks=True
+        )
+    except shutil.Error:
+        # Its text is a list of all files.
+        if not failures:
+            raise
+        raise failures[0] from None
     return unread
 
 

@@ -1,6 +1,7 @@
 """`headrace recover` mends Redis' damaged files on a copy, and changes nothing without consent."""
 
 import asyncio
+import errno
 import os
 import signal
 import sys
@@ -214,6 +215,21 @@ async def test_a_file_that_the_disk_cannot_read_is_kept_up_to_there(rewritten: P
     assert "Input/output error after 0 bytes" in done.output
     with recovered(rewritten) as client:
         assert committed(client) == 2
+
+
+async def test_recover_on_a_full_disk_says_so_in_a_line_and_has_changed_nothing(
+    rewritten: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = contents(rewritten)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    done = await asyncio.to_thread(recovering, rewritten, "--yes")
+    assert str(done.exception) == f"{rewritten}: No space left on device"
+    assert contents(rewritten) == before
+    assert not list(rewritten.glob("redis.*"))
 
 
 async def test_remains_of_a_run_without_a_record_are_deleted_before_it_comes_back(
