@@ -63,7 +63,7 @@ _FOREIGN_BOUND = (
     r"|en fazla|(?:не )?(?:больше|меньше|более|менее))\b"
     r"|(?:不?(?:大于|小于|超过|多于|少于|到)|不足|低于|高于)"
 )
-_FOREIGN_BOUND_AFTER = r".{0,3}(?:以上|以下|以内|未満|이상|이하|미만|초과)"
+_FOREIGN_BOUND_AFTER = r".{0,3}(?:以上|以下|以内|未満|이상|이하|미만|초과|[到至~]\s?\d)"
 # Words between a mark and the value that take the value back.
 TAKEN_BACK = re.compile(
     r"n't\b|\b(?:not|never|no longer|neither|nor|rather than|instead of|other than|unlike|except|"

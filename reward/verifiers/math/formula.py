@@ -109,7 +109,10 @@ _UNIT = re.compile(
     r"(?<=[\d})\]A-Za-z])\s*(?:(?:[/*]|\\cdot|\\times|\\,)?\s*\\(?:text|mathrm|mbox|textrm|rm)\s*"
     r"\{(?:(?!\s*(?:[eid]|or|and|[A-Z])\s*\})[A-Za-z\s./\u00b0%-]+|\s*[kcdm]?m\^[23])\}(?:\^\{?-?\d\}?|\^\\circ\s*)?)+\s*$"
 )
-_PLAIN_UNIT = re.compile(rf"(?<=[\d}})\]i])\s+(?:{UNIT_NAMES}|mph)(?:\^\{{?[23]\}}?)?\s*$")
+# `2\pi hr` and `\frac12 mg` are products.
+_PLAIN_UNIT = re.compile(
+    rf"(?<=[\d}})\]i])\s+(?!(?:hr|mg|ms)\b)(?:{UNIT_NAMES}|mph)(?:\^\{{?[23]\}}?)?\s*$"
+)
 _END = re.compile(r"(?<![.,;])[.,;]$")
 # The parser takes exponential time in the number of signs in a chain.
 _MOST_EQUATIONS = 12
