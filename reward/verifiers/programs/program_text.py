@@ -10,13 +10,14 @@ from reward.verifiers.programs.code_tests import Suite, with_body
 
 # A fence may be in an item of a list, or in a quotation. Two marks in one line make no block.
 _FENCE = re.compile(
-    r"(?P<indent>[ \t]*(?:(?:[-*+>]|\d{1,9}[.)])[ \t]+)*)"
+    r"(?P<indent>[ \t]*(?:>[ \t]*|(?:[-*+]|\d{1,9}[.)])[ \t]+)*)"
     r"(?:(?P<ticks>`{3,})(?P<info>[^`]*)|(?P<tildes>~{3,})(?P<about>.*))$"
 )
 # Models also open a block at the end of a line of text, or of an `<answer>` tag.
 _LATE_FENCE = re.compile(
     r"(?<!`)(?P<ticks>`{3,})[ \t]*(?P<info>(?:python3?|py)\s*)$", re.IGNORECASE
 )
+_BARE_FENCE = re.compile(r"^(?:`{3,}|~{3,})[ \t\r]*$", re.MULTILINE)
 _TAG = re.compile(r"[ \t]*([\w+-]*)")
 _READS = re.compile(r"\binput\s*\(|\bstdin\b|\bopen\s*\(\s*0\b")
 _PYTHON = ("python", "python3", "py")
@@ -44,7 +45,12 @@ def find_program(answer: str, tests: Suite) -> Program:
     Blocks of expected output, of comments, and of examples that use another block's definitions do
     not replace a program. The program continues the prompt of `tests`, if there is one.
     """
-    program = _chosen([*_blocks(answer)], tests)
+    blocks = [*_blocks(answer)]
+    # A block of Markdown, such as of four backticks, holds the blocks of a whole answer.
+    inner = [_blocks(block.source) for block in blocks if block.tag in ("markdown", "md")]
+    blocks += [block._replace(end=len(answer)) for found in inner for block in found]
+    is_tagged = any(block.tag in _PYTHON for block in blocks)
+    program = (None if is_tagged else _begun(answer, tests)) or _chosen(blocks, tests)
     code, end = (program.source, program.end) if program else _tagged(answer)
     prompt = tests.prompt
     if not code.strip() or not prompt:
@@ -145,6 +151,17 @@ def _parsed(code: str) -> ast.Module | None:
         return None
 
 
+def _begun(answer: str, tests: Suite) -> Program | None:
+    """Return the program before the first fence, if the prompt has opened its block: then the fence
+    closes it. Return None for prose, and for values and calls, which may be output."""
+    fence = _BARE_FENCE.search(answer)
+    code = answer[: fence.start()] if fence else ""
+    begins = not defines(tests.entry_point, code) and defines(tests.entry_point, tests.prompt)
+    if not code.strip() or not _acts(tests.prompt + code if begins else code):
+        return None
+    return Program(code, len(code))
+
+
 def _tagged(answer: str) -> tuple[str, int]:
     """Return the content of the last `<answer>` and its end. Without such a tag, return the whole
     answer and its end."""
@@ -200,8 +217,6 @@ def _block(tag: str, lines: list[str], end: int, unclosed: str) -> _Block:
 def _without(indent: str, line: str) -> str:
     """Return a line of a block without the indentation of the block's fence."""
     for _ in range(indent.count(">")):
-        line = re.sub(r"^[ \t]*>[ \t]?", "", line)
-    if ">" in indent:
-        return line
+        line, indent = (re.sub(r"^[ \t]*>[ \t]?", "", text) for text in (line, indent))
     blanks = len(line) - len(line.lstrip(" \t"))
     return line[min(blanks, len(indent)) :]

@@ -203,6 +203,15 @@ FUNCTION = Suite([Case(code="check(candidate)")], "f", PROMPT)
         ("```python\nx = 1```", "x = 1"),
         ("```python\nx = 1```\nThat is it.", "x = 1"),
         ("```python\ns = '```'\nx = 1\n```", "s = '```'\nx = 1\n"),
+        # The prompt has opened the block.
+        ("print(1)\n```\n", "print(1)\n"),
+        ("print(1)\n```\nIt prints:\n```\n1\n```\n", "print(1)\n"),
+        ("n = 1\n```\nprint(1)\n```\n", "print(1)\n"),
+        ("So:\n```\nx = 1\n```\n", "x = 1\n"),
+        # Blocks in lists, quotations and Markdown.
+        ("> 1. So\n>    ```python\n>    x = 1\n>    ```\n", "x = 1\n"),
+        (">> ```python\n>> x = 1\n>> ```\n", "x = 1\n"),
+        ("````markdown\n# So\n```python\nx = 1\n```\n````\n", "x = 1\n"),
         # Python under another tag, and without a fence.
         ("```pypy3\nx = 1\n```", "x = 1\n"),
         ("```cpp\nint x;\n```\n```code\nx = 1\n```", "x = 1\n"),
@@ -240,6 +249,12 @@ def test_a_completion_may_continue_the_prompt() -> None:
     found = find_program("    return 2 * x\n", FUNCTION).source
 
     assert found == PROMPT + "    return 2 * x\n"
+
+
+def test_a_block_that_the_prompt_has_opened_continues_the_function() -> None:
+    found = find_program("    return 2 * x\n```\nIt doubles.\n", FUNCTION)
+
+    assert found == (PROMPT + "    return 2 * x\n", len("    return 2 * x\n"))
 
 
 def test_a_completion_that_writes_the_function_out_keeps_the_prompts_imports() -> None:
