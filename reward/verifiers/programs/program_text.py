@@ -47,8 +47,8 @@ def find_program(answer: str, tests: Suite) -> Program:
     """
     blocks = [*_blocks(answer)]
     # A block of Markdown, such as of four backticks, holds the blocks of a whole answer.
-    inner = [_blocks(block.source) for block in blocks if block.tag in ("markdown", "md")]
-    blocks += [block._replace(end=len(answer)) for found in inner for block in found]
+    wrapped = [_blocks(block.source) for block in blocks if block.tag in ("markdown", "md")]
+    blocks += [block._replace(end=len(answer)) for inner in wrapped for block in inner]
     is_tagged = any(block.tag in _PYTHON for block in blocks)
     program = (None if is_tagged else _begun(answer, tests)) or _chosen(blocks, tests)
     code, end = (program.source, program.end) if program else _tagged(answer)
