@@ -8,7 +8,7 @@ on the content of a completion.
 import time
 from typing import Any, Literal
 
-from fastapi import FastAPI, Response
+from fastapi import Depends, FastAPI, Response
 from fastapi import Request as HTTPRequest
 from fastapi.responses import JSONResponse
 from fastapi_offline import FastAPIOffline
@@ -43,6 +43,7 @@ from services.http import (
     SingleHeaders,
     has_key,
     install,
+    refuse_unused_parameters,
     responses,
     while_connected,
 )
@@ -92,9 +93,11 @@ def create_app(service: Service, max_request_bytes: int, key: str | None = None)
     `key`. Without a key, everybody who can connect may use the service."""
     app = FastAPIOffline(
         title="Headrace reward service",
-        description="Scores completions with verifiers that run in killable processes.",
+        description="Scores completions with verifiers that run in killable processes. "
+        "A query parameter is refused with 422: no route has any.",
         version="1",
         responses=responses({"5XX": "What is wrong here"}),
+        dependencies=[Depends(refuse_unused_parameters)],
     )
     # The factor is larger than the gateway's: a body stays until its items are scored, and many
     # workers wait.

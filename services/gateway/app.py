@@ -10,7 +10,7 @@ from typing import Any
 
 import anyio.to_thread
 import httpx
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.types import Scope
 
@@ -38,6 +38,7 @@ from services.http import (
     Limit,
     SingleHeaders,
     StrictBodies,
+    refuse_unused_parameters,
     responses,
 )
 from services.http.problems import described
@@ -54,8 +55,9 @@ use what it made.
 
 Every error is an [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problem document
 (`application/problem+json`): `detail` says what is wrong and the way out, `problems` lists each
-thing where several are. Those of `/v1/chat/completions`, `/v1/completions`, `/v1/models` and below
-`/v1/sessions/` have the format of OpenAI's API instead.
+thing where several are. A query parameter that a route does not have is refused with 422, and so
+are several values for a parameter that takes one. Errors of `/v1/chat/completions`,
+`/v1/completions`, `/v1/models` and below `/v1/sessions/` have the format of OpenAI's API instead.
 """
 
 TAGS = [
@@ -135,6 +137,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         description=DESCRIPTION,
         openapi_tags=TAGS,
         responses=responses({"4XX": "What is wrong with the request", "5XX": "What is wrong here"}),
+        dependencies=[Depends(refuse_unused_parameters)],
         lifespan=lifespan,
         redoc_url=None,
     )

@@ -21,6 +21,7 @@ from services.http.problems import (
     summary,
     unexpected,
 )
+from services.http.query_parameters import refuse_unused_parameters
 from services.http.sendfile import Bandwidth, OpenFile, byte_range
 from services.http.single_headers import SingleHeaders
 from services.http.strict_bodies import StrictBodies
