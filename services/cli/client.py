@@ -55,7 +55,9 @@ class Gateway:
         usual = url is None or given == settings.gateway_url.rstrip("/")
         self._option = [] if usual else ["--gateway", self.url]
         self._url_source = named_by("gateway_url") if url is None else None
+        self._usual_url = url is None and self._url_source is None
         self._data_source = named_by("data") if data is None else None
+        self._usual_data = data is None and self._data_source is None
         self._settings, self._own_key = settings, key is None
         # A proxy from the environment has no business between a machine and itself.
         with self._reachable():
@@ -204,6 +206,11 @@ class Gateway:
                 return f"This command showed the key of {source}"
         file = self._settings.data.absolute() / API_KEY
         which = f"; {self._data_source} names the folder" if self._data_source else ""
+        if self._usual_data:
+            which = (
+                ". HEADRACE_DATA, which names the gateway's data folder, is not set: paste the "
+                "`export` lines that `headrace up` printed, or set HEADRACE_API_KEY"
+            )
         if "Authorization" in self._client.headers:
             return f"This command showed the key in {file}{which}"
         if file.exists():
@@ -224,6 +231,11 @@ class Gateway:
             data = self._settings.data.absolute()
             gone = self._data_source and not data.is_dir()
             missing = f". {self._data_source} names {data}, which is no folder" if gone else ""
+            if self._usual_url:
+                missing += (
+                    ". If one runs, paste the `export` lines that `headrace up` or `headrace demo` "
+                    "printed"
+                )
             raise Away(
                 f"no gateway at {self.url}{named}: start one with `headrace up`, or name another "
                 f"with --gateway URL{missing}"

@@ -87,6 +87,35 @@ def test_an_error_names_the_stale_variable_that_caused_it(
     )
 
 
+def _refuse_connection(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("refused")
+
+
+def test_a_refusal_without_a_data_folder_names_the_variable_and_the_lines_to_paste(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HEADRACE_DATA", raising=False)
+    monkeypatch.delenv("HEADRACE_API_KEY", raising=False)
+    monkeypatch.delenv("HEADRACE_GATEWAY_URL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    away = Gateway()
+    gone = httpx.MockTransport(_refuse_connection)
+    monkeypatch.setattr(away._client, "_transport_for_url", lambda url: gone)
+    with pytest.raises(CliError, match=r"If one runs, paste the `export` lines that `headrace up`"):
+        away.get("/v1/runs")
+
+    refused = httpx.MockTransport(lambda request: httpx.Response(401, json={"detail": "no"}))
+    api = Gateway("http://127.0.0.1:1")
+    monkeypatch.setattr(api._client, "_transport_for_url", lambda url: refused)
+    with pytest.raises(CliError) as raised:
+        api.get("/v1/runs")
+    assert str(raised.value) == (
+        f"no. This command found no key in {tmp_path / 'headrace-data' / 'api-key'}. "
+        "HEADRACE_DATA, which names the gateway's data folder, is not set: paste the `export` "
+        "lines that `headrace up` printed, or set HEADRACE_API_KEY"
+    )
+
+
 def test_the_data_folder_of_a_command_chooses_the_key(tmp_path: Path) -> None:
     (tmp_path / "api-key").write_text("hr-0123456789abcdef\n")
     api = Gateway("http://127.0.0.1:1", data=tmp_path)
