@@ -5,7 +5,6 @@ end anything.
 """
 
 import contextlib
-import shlex
 import time
 from collections.abc import Mapping
 
@@ -15,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from services.launch.part import Status
+from services.runtime.commands import exported
 from services.runtime.console import EscapingConsole
 
 COLOURS = {
@@ -68,8 +68,8 @@ class Display:
         for name, value in facts.items():
             self.say(f"  {name:<9} {value}")
         self.say("For `headrace` in another terminal:")
-        for name, value in exports.items():
-            self.say(f"  export {name}={shlex.quote(value)}")
+        for line in exported(exports):
+            self.say(f"  {line}")
         self.say("Ctrl-C stops everything in order; twice, at once.\n")
 
     def say(self, *line: str | Text) -> None:

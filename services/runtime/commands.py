@@ -19,3 +19,8 @@ def pasted(variables: Mapping[str, str], *words: str) -> str:
     """`headrace WORDS` with these variables in its environment, as a shell reads it."""
     assignments = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
     return " ".join([*assignments, shlex.join([program(), *words])])
+
+
+def exported(variables: Mapping[str, str]) -> list[str]:
+    """Return the lines that set these variables in a shell."""
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]

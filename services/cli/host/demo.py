@@ -9,6 +9,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,8 @@ from services.cli.output import INTERRUPTED, CliError, err, refusal
 from services.cli.runs.chains import watch_chain
 from services.contracts.wording import counted
 from services.launch import LaunchError, Stack, UpOptions
-from services.runtime.commands import pasted
+from services.runtime.api_key import API_KEY
+from services.runtime.commands import exported, pasted
 from services.settings import Settings
 
 HELD_OUT = 200
@@ -124,6 +126,17 @@ def found_by(stack: Stack) -> dict[str, str]:
     return {"HEADRACE_GATEWAY_URL": stack.gateway_url, "HEADRACE_DATA": str(stack.data)}
 
 
+def greeting(page: str, has_login: bool, variables: Mapping[str, str], key: Path) -> str:
+    """Return the lines that lead a user to the page, and another terminal to the gateway.
+    `has_login`: `page` is a link that logs in; else `key`, a file, is named."""
+    login = "the link works once" if has_login else f"it asks for the API key, which is in {key}"
+    exports = "\n".join(f"  {line}" for line in exported(variables))
+    return (
+        f"The page, as long as the demo works: {page} ({login})\n"
+        f"For `headrace` in another terminal:\n{exports}"
+    )
+
+
 def _in_a_stack(up: UpOptions, options: Options) -> dict[str, Any]:
     playing = demo_agents.Agents(up.data)
     with Stack(up) as stack:
@@ -134,8 +147,9 @@ def _in_a_stack(up: UpOptions, options: Options) -> dict[str, Any]:
 
         api = Gateway(stack.gateway_url, check, stack.api_key, found_by(stack))
         if not options.as_json:
-            page = api.login_link() if sys.stdout.isatty() else api.url
-            print(f"The page, as long as the demo works: {page}", flush=True)
+            on_terminal = sys.stdout.isatty()
+            page = api.login_link() if on_terminal else api.url
+            print(greeting(page, on_terminal, found_by(stack), stack.data / API_KEY), flush=True)
         try:
             verdict = _learn(api, options, playing, stack.api_key)
             return _with_files(verdict, up.data.absolute(), options)
