@@ -32,11 +32,13 @@ from services.cli.runs.submit import resume, submit
 from services.cli.runs.track import track
 from services.cli.runs.why import why
 from services.cli.workers import workers
+from services.cli.wrong_options import CommandGroup, ConfigCommand
 from services.runtime.terminal import escape_output
 from services.variables import places, unread
 
 root = typer.Typer(
     name="headrace",
+    cls=CommandGroup,
     help="Reinforcement learning of language models: submit a run, watch it, use what it made.",
     no_args_is_help=True,
     add_completion=True,
@@ -68,12 +70,13 @@ COMMANDS: list[Callable[..., None]] = [
     ),
     *(audit, why, scale, backup, restore, recover, workers, recipes, bench),
 ]
+WITH_CONFIG = (preview, submit, resume)
 for command in COMMANDS:
-    root.command()(command)
+    root.command(cls=ConfigCommand if command in WITH_CONFIG else None)(command)
 # Not named after the function, which would hide Python's own.
 root.command("eval")(evaluate)
-root.add_typer(datasets.commands, name="datasets")
-root.add_typer(keys.commands, name="keys")
+root.add_typer(datasets.commands, name="datasets", cls=CommandGroup)
+root.add_typer(keys.commands, name="keys", cls=CommandGroup)
 
 
 def main() -> None:

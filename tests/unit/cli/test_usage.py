@@ -25,6 +25,34 @@ def test_an_unknown_part_ends_the_command_with_code_2(flag: str) -> None:
     assert result.exception.message.startswith("unknown part lerner: the parts are gateway,")
 
 
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("submit grpo --model a/b", "`--set model.path=a/b`"),
+        ("submit grpo --dataset=sums", "`--set data.dataset=sums`"),
+        ("submit grpo --lr 1e-6", "`--set optimizer.lr=1e-6`"),
+        ("submit grpo --learning-rate", "`--set optimizer.lr=VALUE`"),
+        ("submit grpo --num-steps 5", "`--set training.max_steps=5`"),
+        ("submit grpo --epochs 2", "`--set training.epochs=2`"),
+        ("submit grpo --optimizer.lr 2", "`--set optimizer.lr=2`"),
+        ("submit grpo --batch-size 8", "`--set algorithm.prompts_per_step=VALUE` or"),
+        ("resume a1 --max-steps 9", "`--set training.max_steps=9`"),
+        ("preview sums --template x", "`--set data.template=x`"),
+        ("submit grpo --prio 1", "--priority"),
+        ("submit grpo --nothing", "No such option: --nothing"),
+        ("--gateway http://a:1 runs", "goes behind it: headrace runs --gateway"),
+        ("--json datasets", "No such option: --json"),
+        ("datasets --gateway http://a:1 list", "headrace datasets list --gateway"),
+        ("--gateway http://a:1", "goes behind it: headrace COMMAND --gateway"),
+        ("--nothing runs", "No such option: --nothing"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_its_set_or_its_place(words: str, hint: str) -> None:
+    result = CliRunner().invoke(root, words.split(), prog_name="headrace", terminal_width=300)
+    assert result.exit_code == 2
+    assert hint in " ".join(result.output.replace("│", " ").split())
+
+
 @pytest.mark.parametrize("value", ["{a: 1, a: 2}", "[1"])
 def test_a_task_setting_without_a_value_or_with_a_repeated_key_is_refused(value: str) -> None:
     result = CliRunner().invoke(root, ["datasets", "gym", "chain_sum", "--set", f"terms={value}"])

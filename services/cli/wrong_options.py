@@ -1,0 +1,105 @@
+"""The way out for an option that a command does not have: `--set` for a config's key, and the place
+behind the command for a command's own option."""
+
+import shlex
+from typing import Any
+
+from typer.core import TyperCommand, TyperGroup
+
+USUAL = {"model": "model.path", "dataset": "data.dataset", "data": "data.dataset"}
+"""The keys that a section's name, or a key of several sections, stands for."""
+UNNAMED = ("name", "path", "source", "type")
+"""Keys of many sections: alone they name no key."""
+MOST_KEYS = 3
+
+
+class ConfigCommand(TyperCommand):
+    """A command whose `--set` overrides keys of a config."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments. Answer a key that is written as an option with its `--set`."""
+        before = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if (option := unknown_option(error)) and (hint := set_form(option, before)):
+                ctx.fail(f"No such option: {option}. {hint}")
+            raise
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments up to the command. Name the place of a command's option."""
+        before = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option = unknown_option(error)
+            named = next((word for word in before if word in self.commands), None)
+            commands = self.commands.values() if named is None else [self.commands[named]]
+            if option and any(
+                option in names.opts for command in commands for names in command.params
+            ):
+                example = f"{ctx.command_path} {named or 'COMMAND'} {option}"
+                ctx.fail(
+                    f"No such option: {option}. It belongs to a command, and goes behind it: "
+                    f"{example} …"
+                )
+            raise
+
+
+def unknown_option(error: Exception) -> str | None:
+    """Return the option that the parser does not know, or None for any other error."""
+    # By name: some versions of typer have their own copy of click, which is private.
+    return getattr(error, "option_name", None) if type(error).__name__ == "NoSuchOption" else None
+
+
+def set_form(option: str, args: list[str]) -> str:
+    """Return a sentence with the `--set` for an option of `args` that is called like a config's
+    key, here or in another system. Return an empty text for any other option."""
+    # They bring pydantic, which other commands start without.
+    from services.contracts.config import RLConfig, SFTConfig
+    from services.contracts.config.parsing.other_names import OTHER_NAMES
+    from services.contracts.config.parsing.tags import key_paths
+
+    name = option.lstrip("-").replace("-", "_")
+    row = OTHER_NAMES.get(f"run.{name.lower()}") or OTHER_NAMES.get(name.lower())
+    value = _value(option, args)
+    # Another system's value may need a conversion.
+    converted = row is not None and bool(row.note or row.values) and name not in USUAL
+    setting = "VALUE" if converted else value
+    ways: list[str] = []
+    for config in (RLConfig, SFTConfig):
+        known = list(dict.fromkeys(key_paths(config)))
+        if name in USUAL:
+            keys = [USUAL[name]]
+        elif row is not None:
+            keys = [key for key in row.keys.split() if key in known]
+        else:
+            keys = _called(name, known)
+        shown = (f"`--set {shlex.quote(f'{key}={setting}')}`" for key in keys)
+        ways.append((" and " if row else " or ").join(shown))
+    note = row.note.format(value=value) if row and name not in USUAL else ""
+    if forms := " or ".join(dict.fromkeys(filter(None, ways))):
+        return f"A key of the config goes into --set: {forms}. {note}".rstrip()
+    return note
+
+
+def _called(name: str, known: list[str]) -> list[str]:
+    """Return the key `name`, or else the least deep keys whose last part is `name`."""
+    if name in known:
+        return [name]
+    keys = [key for key in known if key.rpartition(".")[2] == name and name not in UNNAMED]
+    least = min((key.count(".") for key in keys), default=0)
+    return [key for key in keys if key.count(".") == least][:MOST_KEYS]
+
+
+def _value(option: str, args: list[str]) -> str:
+    """Return the value that stands behind `option`, or VALUE."""
+    for word, after in zip(args, [*args[1:], "-"], strict=True):
+        name, equals, value = word.partition("=")
+        if name == option:
+            return value if equals else "VALUE" if after.startswith("-") else after
+    return "VALUE"
