@@ -39,6 +39,7 @@ WANTED = {
     "set_type": "a list",
     "dict_type": "a mapping",
     "model_type": "a mapping",
+    "dataclass_type": "a mapping",
     "model_attributes_type": "a mapping",
     "path_type": "a path",
     "too_short": "a list of at least {min_length} items",

@@ -1,6 +1,5 @@
 """`/v1/datasets`: upload, list, show, preview, delete."""
 
-import re
 import shutil
 import time
 from http import HTTPStatus
@@ -9,12 +8,10 @@ from typing import Annotated, Any
 
 import anyio.to_thread
 from fastapi import APIRouter, File, Form, Query, Request, Response, UploadFile
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field
 
 from services.contracts.config.rewards import RewardComponent
 from services.contracts.records import DatasetRecord
-from services.contracts.strict_json import NotJSON, decode
-from services.contracts.wrong_values import wrong_value
 from services.datasets import (
     ColumnMapping,
     DatasetReader,
@@ -23,7 +20,6 @@ from services.datasets import (
     KnownFile,
     SourceFile,
     import_in_child,
-    known_file,
 )
 from services.datasets.shards import stem_of_shard
 from services.gateway.dependencies import (
@@ -32,6 +28,7 @@ from services.gateway.dependencies import (
     Deps,
     users_of,
 )
+from services.gateway.mappings import read_mapping
 from services.gateway.submission.verifier_check import check_named, check_upload
 from services.http import CLIENT_GONE, Problem, responses, while_connected
 from services.recovery.copies import forget_dataset, keep_copy, keep_dataset
@@ -151,7 +148,7 @@ async def upload(
     rows under a name that exists are refused (409), and so is a mapping with other defaults."""
     files = [SourceFile(part.file, PurePath(part.filename or "upload").name) for part in file]
     chosen = name or _name_from([part.name for part in files])
-    columns = _mapping(mapping)
+    columns = read_mapping(mapping)
     if verifier is not None:
         await check_named(deps, verifier)
     quota = QUOTA * deps.settings.upload_limit
@@ -320,28 +317,3 @@ def _name_from(filenames: list[str]) -> str:
     stem = stem.strip()
     kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in stem)
     return kept.lstrip("._-")[:100] or "dataset"
-
-
-def _mapping(text: str | None) -> ColumnMapping | KnownFile:
-    if text is None or not text.strip():
-        return ColumnMapping()
-    if re.fullmatch(r"[\w-]+", text.strip()):
-        return known_file(text.strip())
-    try:
-        return TypeAdapter(ColumnMapping).validate_python(decode(text.encode()))
-    except NotJSON as error:
-        raise Problem(
-            HTTPStatus.UNPROCESSABLE_ENTITY,
-            f"the mapping is not JSON: {error}",
-            [("mapping", str(error))],
-        ) from None
-    except ValidationError as error:
-        problems = [
-            (".".join(["mapping", *map(str, item["loc"])]), wrong_value(item))
-            for item in error.errors()
-        ]
-        detail = (
-            f"the mapping cannot be used ({problems[0][1]}): a mapping is JSON like "
-            '{"prompt": "question", "answer": "answer"}'
-        )
-        raise Problem(HTTPStatus.UNPROCESSABLE_ENTITY, detail, problems) from None
