@@ -87,6 +87,11 @@ class RunRecord(RunSummary):
         description="Keys that a dataset has set, with its name: `data.template`, `rewards`. The "
         "dataset was uploaded with a named mapping, and the submission itself does not say them.",
     )
+    dataset_names: dict[str, str] = Field(
+        default_factory=dict,
+        description="The names of its datasets when it was submitted, by the keys of its config "
+        "that have their ids: `data.dataset`. Empty: a run from before names were kept.",
+    )
     preview: Rendering | None = Field(
         None,
         description="The first row of its dataset as its model will read it; null: a run from "

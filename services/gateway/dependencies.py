@@ -150,9 +150,14 @@ def missing_dataset(reference: str, records: list[DatasetRecord]) -> str:
         )
     if near := nearest(reference, names):
         return f"there is no dataset {reference!r}; did you mean {near!r}?"
+    return f"there is no dataset {reference!r}; {listed_datasets(records)}"
+
+
+def listed_datasets(records: list[DatasetRecord]) -> str:
+    """Return the names of the first ten datasets, as a clause."""
+    names = sorted(record.name for record in records)
     more = f" and {len(names) - 10:,} more" if len(names) > 10 else ""
-    listed = f"there is {', '.join(names[:10])}{more}" if names else "none has been uploaded yet"
-    return f"there is no dataset {reference!r}; {listed}"
+    return f"there is {', '.join(names[:10])}{more}" if names else "none has been uploaded yet"
 
 
 Reference = Annotated[

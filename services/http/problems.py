@@ -18,6 +18,7 @@ from pydantic import BaseModel, Field
 from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
+from services.contracts.config.parsing.errors import place_in_config
 from services.contracts.config.parsing.tags import fields_of, models_of
 from services.contracts.nearest import nearest
 from services.contracts.wrong_values import wrong_value
@@ -207,6 +208,9 @@ async def _validation(request: Request, error: Exception) -> Response:
         message = wrong_value(item)
         if item["type"] == "extra_forbidden" and (names := _known_beside(request, where)):
             near = nearest(where[-1], names)
+            if near is None and "config" in names:
+                # A key of a run's config that stands beside the config.
+                near = place_in_config(where[-1])
             meant = f"did you mean {near!r}?" if near else f"known here: {', '.join(names)}"
             message = f"unknown key; {meant}"
         path = ".".join(where[1:] if where[:1] == ["body"] else where)

@@ -268,7 +268,7 @@ class Data(PromptOptions, PromptDataset):
     def _source(self) -> Self:
         if not self.live:
             if not self.dataset:
-                raise ValueError("dataset is required: the name of an uploaded dataset")
+                raise ValueError("dataset is required")
             if self.reward_deadline is not None:
                 raise ValueError(
                     "reward_deadline is for sessions that applications open: set source to "

@@ -9,11 +9,11 @@ from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.data import numbered
 from services.contracts.config.objective.supervised import DPO
 from services.contracts.config_keys import dataset_names, value_at, with_value
-from services.contracts.records import DatasetRecord
+from services.contracts.records import DatasetRecord, RunRecord
 from services.contracts.rows.preference import PAIR, preferred
 from services.contracts.scores import ReferenceRow
 from services.datasets import DatasetReader
-from services.gateway.dependencies import Dependencies, missing_dataset
+from services.gateway.dependencies import Dependencies, listed_datasets, missing_dataset
 from services.gateway.submission.model_check import Problems
 from services.volume import Volume
 
@@ -25,15 +25,22 @@ Datasets = dict[str, DatasetRecord]
 
 
 async def find_datasets(
-    deps: Dependencies, raw: dict[str, Any], problems: Problems
+    deps: Dependencies,
+    raw: dict[str, Any],
+    problems: Problems,
+    resumed: RunRecord | None = None,
 ) -> tuple[dict[str, Any], Datasets]:
     """`raw` with its datasets by id, since another dataset may have the name by the time a run is
-    resumed; and their records."""
+    resumed; and their records. `resumed`: the run that is resumed."""
     datasets: Datasets = {}
     for key, name in dataset_names(raw).items():
         record = await deps.store.datasets.find(name)
         if record is None:
-            problems.append((key, missing_dataset(name, await deps.store.datasets.list())))
+            sentence = missing_dataset(name, await deps.store.datasets.list())
+            # A user never typed the id that a resumed run brings.
+            if resumed is not None and name == dataset_names(resumed.config).get(key):
+                sentence = _deleted(key, name, resumed)
+            problems.append((key, sentence))
         elif record.damage:
             problems.append((key, f"{record.damage}: delete it, and upload it again"))
         else:
@@ -45,6 +52,27 @@ async def find_datasets(
     for key, name in _metric_names(raw, datasets).items():
         raw = with_value(raw, key, name)
     return raw, datasets
+
+
+def with_names(problems: Problems, records: list[DatasetRecord]) -> Problems:
+    """Return `problems` with the names of the datasets in the sentence about a run without one."""
+    return [
+        (key, f"{text}; {listed_datasets(records)}")
+        if key == "data.dataset" and text.startswith("is required")
+        else (key, text)
+        for key, text in problems
+    ]
+
+
+def _deleted(key: str, id: str, run: RunRecord) -> str:
+    """Return the sentence about a dataset that was deleted after `run` began with it."""
+    name = run.dataset_names.get(key)
+    called = f"{name!r} ({id})" if name else f"with the id {id!r}"
+    same = "the same name" if name else "the name that it had"
+    return (
+        f"the dataset {called}, with which run {run.name} ({run.id}) began, was deleted: upload "
+        f"the same rows under {same} again, which gives the dataset the same id"
+    )
 
 
 def _metric_names(raw: dict[str, Any], datasets: Datasets) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from services.gateway.submission.dataset_check import (
     check_categories,
     find_datasets,
     unlearnable,
+    with_names,
 )
 from services.gateway.submission.dataset_defaults import with_defaults
 from services.gateway.submission.fitting import DryRun, fitted, refusals
@@ -209,6 +210,7 @@ async def accept(
         recipe=submission.recipe or (source.recipe if source else None),
         warnings=warnings + fit_warnings,
         from_datasets=draft.from_datasets,
+        dataset_names={key: dataset.name for key, dataset in datasets.items()},
         preview=rendering.first,
         resume_from=previous.id if previous else None,
         resume_step=previous.committed_step if previous and previous.checkpoint else None,
@@ -234,7 +236,7 @@ async def _draft(
     `accept` does."""
     raw, name = merged_config(submission, source)
     problems: Problems = []
-    raw, datasets = await find_datasets(deps, raw, problems)
+    raw, datasets = await find_datasets(deps, raw, problems, source)
     goes_on_with = source.config if source and submission.recipe is None else None
     submitted = submission.config if submission.recipe is not None else None
     try:
@@ -243,6 +245,7 @@ async def _draft(
         config = parse_config(raw)
     except ConfigError as error:
         problems = error.problems + [p for p in problems if p[0] not in dict(error.problems)]
+        problems = with_names(problems, await deps.store.datasets.list())
         raise refusal(problems, error.more) from None
     problems += await anyio.to_thread.run_sync(unlearnable, config, datasets, deps.volume)
     return _Draft(config, name, datasets, models, from_datasets, problems)

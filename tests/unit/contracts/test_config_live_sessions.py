@@ -31,7 +31,7 @@ def live(**changes: Any) -> dict[str, Any]:
         ({"data": {"source": "sessions", "mix": [{"dataset": "d"}]}}, "mix is for the rows"),
         ({"data": {"source": "sessions", "curriculum": {}}}, "curriculum is for the rows"),
         ({"data": {"source": "sessions", "filter": {"low": 0.1}}}, "filter is for the rows"),
-        ({"data": {}}, "dataset is required"),
+        ({"data": {}}, "data.dataset: is required"),
         ({"data": {"dataset": "d", "reward_deadline": 9}}, "reward_deadline is for sessions that"),
         ({"rollout": {}}, "needs rollout.episode: sessions"),
         ({"rewards": [{"verifier": "math"}]}, "set rewards to []"),

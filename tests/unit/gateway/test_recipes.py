@@ -36,8 +36,16 @@ def test_a_recipe_is_valid_and_says_when_to_use_it(recipe: Recipe) -> None:
 
 
 def test_a_recipe_without_its_model_and_dataset_is_refused_with_the_keys_to_set() -> None:
-    with pytest.raises(ConfigError, match=r"model\.path.*--set model\.path.*dataset is required"):
+    with pytest.raises(ConfigError) as refused:
         parse_config(find_recipe("dr_grpo").config)
+    problems = dict(refused.value.problems)
+    assert "--set model.path=" in problems["model.path"]
+    assert "--set data.dataset=" in problems["data.dataset"]
+
+
+def test_a_config_without_a_recipe_is_told_that_a_recipe_brings_rewards() -> None:
+    with pytest.raises(ConfigError, match=r"rewards: is required: a list of verifiers.*recipes"):
+        parse_config({"model": {"path": "m"}, "data": {"dataset": "d"}})
 
 
 @pytest.mark.parametrize("chain", list_chains(), ids=lambda chain: chain.name)

@@ -30,6 +30,20 @@ async def problems(path: str, body: dict[str, Any]) -> list[dict[str, str]]:
     return listed
 
 
+async def test_a_key_of_the_config_that_stands_beside_it_is_named_with_its_place() -> None:
+    misplaced = {"recipe": "grpo", "dataset": "sums", "model": "m", "type": "rl"}
+    known = "config, name, pool, priority, recipe, resume_from"
+    assert await problems("/run", misplaced) == [
+        {"path": "dataset", "message": "unknown key; did you mean 'config.data.dataset'?"},
+        {"path": "model", "message": "unknown key; did you mean 'config.model'?"},
+        {"path": "type", "message": f"unknown key; known here: {known}"},
+    ]
+    step = {"name": "a", "rewards": []}
+    assert await problems("/chain", {"steps": [step]}) == [
+        {"path": "steps.0.rewards", "message": "unknown key; did you mean 'config.rewards'?"}
+    ]
+
+
 async def test_a_typo_in_a_body_is_answered_with_the_key_that_is_meant() -> None:
     assert await problems("/run", {"recipe": "grpo", "confg": {}}) == [
         {"path": "confg", "message": "unknown key; did you mean 'config'?"}

@@ -19,6 +19,7 @@ def test_each_field_of_a_run_is_read_as_it_was_written() -> None:
         config={"data": {"dataset": "d"}, "model": {}},
         warnings=["w"],
         from_datasets={"data.template": "d"},
+        dataset_names={"data.dataset": "d"},
         preview=Rendering(form="chat_template", rows=[RenderedRow(index=0, tokens=3)]),
         dataset_rows=[3],
         metrics={"m": 1.5},

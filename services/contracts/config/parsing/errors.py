@@ -15,7 +15,7 @@ from services.contracts.config.parsing.tags import (
     tags_of,
     with_default_tags,
 )
-from services.contracts.config.parsing.unknown_keys import Problem, unknown_key
+from services.contracts.config.parsing.unknown_keys import Problem, same_name, unknown_key
 from services.contracts.config.run import RLConfig, RunConfig
 from services.contracts.config.sft import SFTConfig, with_default_optimizer
 from services.contracts.nearest import did_you_mean
@@ -28,6 +28,8 @@ WAYS_OUT = {
     "command line --set model.path=…, of preview --model …)",
     "data.dataset": ": the name of a dataset that `headrace datasets` lists (on the command line "
     "--set data.dataset=…)",
+    "rewards": ": a list of verifiers, like [{verifier: math}]. A recipe brings one: `headrace "
+    "recipes` and GET /v1/recipes list the recipes",
 }
 """How to give a key that each run needs, by its path."""
 MAIN_KEYS = ("dataset", "datasets", "path", "verifier", "type")
@@ -64,6 +66,13 @@ def parse_config(raw: Any) -> RLConfig | SFTConfig:
         details = error.errors(include_url=False)
         problems = [p for detail in details[:MOST] for p in _problems(detail)]
         raise ConfigError(problems, max(0, len(details) - MOST)) from None
+
+
+def place_in_config(name: str) -> str | None:
+    """Return the place in a request's `config` of the key `name`, which stands beside it; None for
+    a name that is no key of a run's config."""
+    keys = [key for root in (RLConfig, SFTConfig) for key in same_name(root, [name])]
+    return f"config.{keys[0]}" if keys else None
 
 
 def _problems(detail: ErrorDetails) -> list[Problem]:
@@ -106,7 +115,11 @@ def _problem(detail: ErrorDetails, shown: str, models: Models, may_be_null: bool
         meaning = meant_by(OTHER_VALUES.get(f"{shown}.{key}", {}), tag)
         hint = f" ({meaning})" if meaning else did_you_mean(tag, names)
         return shown, f"{key} {tag!r} does not exist{hint}; there is {', '.join(names)}"
-    if detail["type"] == "missing":
+    is_missing = detail["type"] == "missing"
+    if detail["type"] == "value_error" and (key := wrong_value(detail)).endswith(" is required"):
+        # A key that is required unless another key has a certain value.
+        is_missing, shown = True, f"{shown}.{key.removesuffix(' is required')}"
+    if is_missing:
         section = shown.rpartition(".")[0]
         way_out = f": set it, or set {section} to null" if may_be_null else ""
         way_out = WAYS_OUT.get(shown, way_out)

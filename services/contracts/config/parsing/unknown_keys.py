@@ -120,10 +120,10 @@ def _elsewhere(root: type[BaseModel], path: list[str], value: Any) -> str:
         row = OTHER_NAMES.get(parent.lower())
         if row and not row.values and (hint := _of_row(root, row, path, value)):
             return hint
-    return _meant(keys) if (keys := _same_name(root, path)) else ""
+    return _meant(keys) if (keys := same_name(root, path)) else ""
 
 
-def _same_name(root: type[BaseModel], path: list[str]) -> list[str]:
+def same_name(root: type[BaseModel], path: list[str]) -> list[str]:
     """The keys here that have the name of `path`: those in a section of the same name, else the
     least deep ones."""
     *above, name = path
