@@ -54,8 +54,9 @@ class BestFit:
             self._count += 1
 
     def row(self, following: Iterator[tuple[int, int]]) -> list[Placed]:
-        """Fill the next row. `following` yields (position, tokens) of the conversations that come
-        next. Return an empty list if no conversation remains."""
+        """Return the conversations of the next row, each with its tokens in the row and those that
+        a crop cut off. `following` yields (position, tokens) of the conversations that come next.
+        Return an empty list if no conversation remains."""
         placed: list[Placed] = []
         free = self._length
         while free:

@@ -243,8 +243,9 @@ def _finite(norm: float) -> bool:
 def _groups(
     parameters: Iterable[nn.Parameter], config: Config, outer: dict[int, str]
 ) -> list[dict[str, object]]:
-    """Return AdamW's groups, each with a rate and a decay. Matrices decay; vectors (norms, biases)
-    do not."""
+    """Return AdamW's groups, one a kind of parameter, each with a rate and a decay. Matrices decay;
+    vectors (norms, biases) do not. `outer`: the kind by id of an embedding or a head, which have a
+    rate and a decay of their own beside Muon."""
     kinds: dict[str, list[nn.Parameter]] = {}
     for parameter in parameters:
         kind = outer.get(id(parameter), "matrix" if parameter.ndim >= 2 else "vector")

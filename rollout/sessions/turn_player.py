@@ -56,7 +56,7 @@ class TurnPlayer:
     async def play(
         self, call: Call, earlier: Sequence[Turn], seed: int | None
     ) -> tuple[Turn, str, int | None, tuple[str, int]]:
-        """Sample the turn that continues the conversation `before`.
+        """Sample the turn of `call`, which continues the conversation of the turns `earlier`.
 
         Returns the turn, the digest of the conversation with it, the conversation's length for
         /completions, and (lineage, version) of the turn's oldest token. `seed` is the call's seed,

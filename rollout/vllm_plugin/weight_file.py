@@ -50,7 +50,7 @@ def read_tensors(path: Path) -> Tensors:
 
 
 def check_tensors(path: Path, tensors: Tensors, expected: Tensors) -> None:
-    """Raise UnusableFile with the first tensors in which `found` differs from `expected`."""
+    """Raise UnusableFile with the first tensors that differ from `expected`."""
     if missing := sorted(expected.keys() - tensors.keys()):
         raise UnusableFile(f"{path} lacks {some(missing)}")
     if unknown := sorted(tensors.keys() - expected.keys()):

@@ -137,8 +137,8 @@ def copy_parts(source: Path, folder: Path) -> tuple[int, list[int]]:
 
 
 def measured(folder: Path, parts: int | None = None) -> list[Measured]:
-    """Return all answered rows by number, without their texts. `parts` limits them to the first
-    parts."""
+    """Return all answered rows in the order of their numbers, without their texts. `parts`: read
+    only this many of the first part files."""
     return [row for _, _, row in _index(folder, parts)]
 
 

@@ -20,9 +20,9 @@ log = get_logger(__name__)
 
 REDIS = "redis"
 COPY = "redis.recovering"
-"""The data folder in which `headrace recover` tries a copy of Redis' files (`redis_files`)."""
+"""The data folder in which `headrace recover` tries a copy of Redis' files (`damaged_redis`)."""
 AGREED = "redis.recovered"
-"""The copy of Redis' files that takes their place, once the user has agreed (`redis_files`)."""
+"""The copy of Redis' files that takes their place, once the user has agreed (`damaged_redis`)."""
 
 
 class DataFolder:

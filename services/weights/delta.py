@@ -51,7 +51,7 @@ class Tensor(msgspec.Struct, frozen=True):
 
     @property
     def lengths(self) -> dict[str, int]:
-        """Number of this tensor's entries in each array."""
+        """Count this tensor's entries in each array, by the array's name."""
         if self.values == self.size:
             return {"values": self.values, "low": 0, "high": 0}
         high = high_bytes(self.values, self.size) if self.values else 0

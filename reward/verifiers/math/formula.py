@@ -228,7 +228,8 @@ def _inward(match: re.Match[str]) -> str:
 
 
 def _matrix(text: str) -> list[str]:
-    """Return a matrix as programs write it (`[[1, 2], [3, 4]]`, `[1 2; 3 4]`) as LaTeX."""
+    """Return the LaTeX of a matrix in a program's notation (`[[1, 2], [3, 4]]`, `[1 2; 3 4]`), or
+    an empty list if `text` is none."""
     if _ROWS.fullmatch(text):
         rows = [row.split(",") for row in re.findall(_ROW, text)]
     elif code := _CODE_ROWS.fullmatch(text):

@@ -21,12 +21,12 @@ from services.contracts.wrong_values import wrong_value
 
 
 class HttpParams(RemoteParams):
-    """How often to ask. Other parameters go to the service."""
+    """The number of tries for an item. All other parameters go to the service."""
 
     model_config = ConfigDict(extra="allow")
 
     attempts: int = Field(
-        3, ge=1, le=100, description="How often to ask after no answer, after 429 and after 5xx."
+        3, ge=1, le=100, description="Tries for an item: after no answer, 429 and 5xx, ask again."
     )
 
 
@@ -175,7 +175,8 @@ def _settle(waiting: _Waiting, verdict: Verdict) -> None:
 def _end(
     batch: list[_Waiting], request: asyncio.Task[None], _verdict: asyncio.Future[Verdict]
 ) -> None:
-    """Cancel a request when no item waits for it any more."""
+    """Cancel `request` once each item of `batch` has its verdict or has given up. This is the
+    callback of each verdict."""
     if all(waiting.verdict.done() for waiting in batch):
         request.cancel()
 

@@ -61,7 +61,7 @@ class JudgeParams(RemoteParams):
     temperature: float = Field(0.0, ge=0, le=2, description="Sampling temperature of the judge.")
     max_tokens: int = Field(1024, ge=1, description="The longest reply, in tokens.")
     attempts: int = Field(
-        3, ge=1, le=100, description="How often to ask for a reply, and for one that can be read."
+        3, ge=1, le=100, description="Tries for a reply, and again for one that can be read."
     )
 
     @field_validator("template")

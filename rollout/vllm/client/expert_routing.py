@@ -59,7 +59,7 @@ def gathered(
     prompt: int, lengths: Sequence[int], routings: Sequence[Experts | None]
 ) -> tuple[Experts, npt.NDArray[np.int64]]:
     """Return a group's routing as on the wire (`TrajectoryGroup`). Completions have `lengths`
-    tokens; `found` is their routing from the prompt's first token on.
+    tokens; `routings` are theirs from the prompt's first token on.
 
     The prompt's routing is taken from the first completion, since all share its keys and values.
     Raises MissingRouting.

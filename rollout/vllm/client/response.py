@@ -87,8 +87,8 @@ def sampling_params(
     seed: int | None = None,
     vocabulary: int | None = None,
 ) -> dict[str, Any]:
-    """Return vLLM's sampling parameters. `room`: tokens left between prompt and context length;
-    `vocabulary`: see `sampling_mask.request_params`.
+    """Return vLLM's sampling parameters. `tokens_left`: those between prompt and context
+    length; `vocabulary`: see `sampling_mask.request_params`.
 
     They name the end-of-sequence ids, so that the server's own tokenizer and generation config do
     not decide what ends a completion.

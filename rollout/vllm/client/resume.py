@@ -83,8 +83,8 @@ def begun_by(whole: Sample, length: int) -> Sample:
 
 
 def not_sampled(token_ids: Sequence[int], finish_reason: str) -> Sample:
-    """Return tokens that no version of the policy sampled. Without tokens: the end of a
-    completion."""
+    """Return a sample of inserted tokens: no version of the policy sampled them, so their
+    log-probabilities are 0. Without tokens, the sample only ends a completion."""
     return Sample(
         token_ids=np.array(token_ids, dtype=np.int32),
         logprobs=np.zeros(len(token_ids), dtype=np.float32),

@@ -113,9 +113,9 @@ def chat_text(
     tools: list[dict[str, Any]] | None = None,
     answer_follows: bool = True,
 ) -> str:
-    """The chat as its template writes it, and if an answer follows the beginning of that. Raises
-    ValueError for a chat that the template refuses or whose text it leaves out, and for a template
-    that exceeds the limits."""
+    """Return the chat as its template writes it, with the beginning of the assistant's turn if an
+    answer follows. Raises ValueError for a chat that the template refuses or whose text it leaves
+    out, and for a template that exceeds the limits."""
     chat = for_template(chat)
     try:
         text = _written(for_tokenizer(chat, tokenizer), tokenizer, tools, answer_follows)
