@@ -18,6 +18,8 @@ from services.runtime.process import INSTANCE, kill_marked
 log = get_logger(__name__)
 
 
+LOCK, NAMED = "up.lock", "up.json"
+"""The lock, which names its holder, and the file that names the instance."""
 REDIS = "redis"
 COPY = "redis.recovering"
 """The data folder in which `headrace recover` tries a copy of Redis' files (`damaged_redis`)."""
@@ -37,12 +39,14 @@ class DataFolder:
         self.path = path.resolve()
         self.instance = secrets.token_hex(16)
         self._lock: int | None = None
+        self._is_new = False
 
     def __enter__(self) -> Self:
+        self._is_new = not self.path.exists()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             _close_to_others(self.path)
-            lock = os.open(self.path / "up.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise LaunchError(
                 f"the data folder {self.path} cannot be used: {error.strerror}; "
@@ -57,7 +61,7 @@ class DataFolder:
             finish_swap(self.path)
             temporary = self.path / "up.json.new"
             temporary.write_text(json.dumps({"instance": self.instance}) + "\n")
-            os.replace(temporary, self.path / "up.json")
+            os.replace(temporary, self.path / NAMED)
         except BlockingIOError:
             holder = _named_in(lock)
             os.close(lock)
@@ -82,9 +86,22 @@ class DataFolder:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if error is not None and self._is_new:
+            self._remove_unused()
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
+
+    def _remove_unused(self) -> None:
+        """Remove the folder if it holds only its lock and an empty folder for Redis. A start that
+        was refused leaves nothing behind."""
+        with contextlib.suppress(OSError):
+            (self.path / REDIS).rmdir()
+        with contextlib.suppress(OSError):
+            if {file.name for file in self.path.iterdir()} == {LOCK, NAMED}:
+                for name in (LOCK, NAMED):
+                    (self.path / name).unlink()
+                self.path.rmdir()
 
     @property
     def marker(self) -> dict[str, str]:
@@ -95,7 +112,7 @@ class DataFolder:
         """Kill the processes that the instance in up.json left. This process holds the lock, so
         that instance has no supervisor."""
         try:
-            instance = str(json.loads((self.path / "up.json").read_text())["instance"])
+            instance = str(json.loads((self.path / NAMED).read_text())["instance"])
         except FileNotFoundError:
             return
         except (ValueError, KeyError, TypeError) as error:
@@ -134,7 +151,7 @@ def _close_to_others(path: Path) -> None:
 def holder_of(path: Path) -> str | None:
     """Describe the holder of the data folder `path`; None if nobody holds it."""
     try:
-        lock = os.open(path / "up.lock", os.O_RDONLY | os.O_CLOEXEC)
+        lock = os.open(path / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
