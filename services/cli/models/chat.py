@@ -61,7 +61,7 @@ def chat(
     if path is None:
         api = connect(gateway, data)
         reference, step = run_and_step(model)
-        record: dict[str, Any] = api.get(f"/v1/runs/{reference}")
+        record = _record(api, reference)
         options = prompt_options(record["config"]["data"], no_template)
         if note := template_note(record["config"]["data"], no_template):
             err.print(f"[dim]{escape(note)}[/]", soft_wrap=True)
@@ -74,6 +74,20 @@ def chat(
         path = checkpoint_of(made_by, data, step)
     options += [f"--max-tokens={max_tokens}", f"--temperature={temperature}"]
     _ask_folder(path, options, prompt, as_json)
+
+
+def _record(api: "Gateway", reference: str) -> dict[str, Any]:
+    """Return the record of a run. Without a gateway, say what works without it."""
+    from services.cli.client import Away
+
+    try:
+        record: dict[str, Any] = api.get(f"/v1/runs/{reference}")
+    except Away as error:
+        raise Away(
+            f"{error.message}. A model's folder needs no gateway: name a checkpoint, which is in "
+            "runs/ID/checkpoints of the data folder"
+        ) from None
+    return record
 
 
 def _ask_policy(

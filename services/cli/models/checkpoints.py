@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from services.cli.options import data_folder, folder_source
 from services.cli.output import FINAL, CliError
-from services.contracts.wording import predicate
+from services.contracts.wording import counted, predicate
 
 if TYPE_CHECKING:
     from services.cli.client import Gateway
@@ -28,7 +28,7 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
     CliError if it is missing or damaged."""
     source, data = folder_source(data), data_folder(data)
     if record["checkpoint"] is None:
-        yet = "" if record["state"] in FINAL else " yet"
+        yet = "" if record["state"] in FINAL else f" yet{_next_checkpoint(record)}"
         raise CliError(
             f"run {record['name']} ({record['id']}) {predicate(record['state'])} and has no "
             f"checkpoint{yet}"
@@ -55,6 +55,15 @@ def checkpoint_of(record: dict[str, Any], data: Path | None, step: int | None = 
             "keep more"
         )
     return _whole(checkpoints[-1], record["id"])
+
+
+def _next_checkpoint(record: dict[str, Any]) -> str:
+    """Say when a run that is not over makes its first checkpoint."""
+    every = record["config"]["training"]["checkpoint_every"]
+    return (
+        f": it makes one every {counted(every, 'step')} (training.checkpoint_every) and at its "
+        "end, also if `headrace cancel` ends it"
+    )
 
 
 def _whole(checkpoint: Path, run: str) -> Path:

@@ -257,7 +257,9 @@ def _file(path: Path) -> dict[str, Any]:
     try:
         return read_recipe(str(path), path.read_text()).config
     except OSError as error:
-        raise CliError(f"{path} cannot be read: {error.strerror}") from None
+        known = [str(file) for file in path.parent.glob("*.y*ml")]
+        hint = did_you_mean(str(path), known) if isinstance(error, FileNotFoundError) else ""
+        raise CliError(f"{path} cannot be read: {error.strerror}{hint}") from None
     except UnicodeDecodeError:
         raise CliError(f"{path} is not UTF-8 text: is it a recipe?") from None
     except UnknownRecipe as error:

@@ -9,9 +9,11 @@ from threading import Thread
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from services.cli import client
 from services.cli.client import Gateway
+from services.cli.main import root
 from services.cli.output import NO_GATEWAY, CliError
 from services.contracts.events import Event
 
@@ -114,6 +116,15 @@ def test_a_refusal_without_a_data_folder_names_the_variable_and_the_lines_to_pas
         "HEADRACE_DATA, which names the gateway's data folder, is not set: paste the `export` "
         "lines that `headrace up` printed, or set HEADRACE_API_KEY"
     )
+
+
+def test_chat_without_a_gateway_says_that_a_checkpoint_needs_none() -> None:
+    asked = ["chat", "sums", "1+1", "--gateway", "http://127.0.0.1:1"]
+    result = CliRunner().invoke(root, asked)
+    assert isinstance(result.exception, CliError)
+    assert "no gateway at http://127.0.0.1:1: start one" in result.exception.message
+    assert "A model's folder needs no gateway: name a checkpoint" in result.exception.message
+    assert result.exception.code == NO_GATEWAY
 
 
 def test_the_data_folder_of_a_command_chooses_the_key(tmp_path: Path) -> None:

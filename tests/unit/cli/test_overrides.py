@@ -172,6 +172,28 @@ def test_a_step_without_a_checkpoint_is_answered_with_the_steps_of_all_runs(
         checkpoint_of(resumed, tmp_path, 25)
 
 
+def test_a_run_without_a_checkpoint_is_answered_with_the_time_of_its_first(tmp_path: Path) -> None:
+    record = {"checkpoint": None, "name": "r", "id": "b", "state": "running"}
+    config = {"config": {"training": {"checkpoint_every": 20}}}
+    with pytest.raises(CliError) as raised:
+        checkpoint_of(record | config, tmp_path)
+    assert str(raised.value) == (
+        "run r (b) is running and has no checkpoint yet: it makes one every 20 steps "
+        "(training.checkpoint_every) and at its end, also if `headrace cancel` ends it"
+    )
+    with pytest.raises(CliError, match=r"was cancelled and has no checkpoint$"):
+        checkpoint_of(record | config | {"state": "cancelled"}, tmp_path)
+
+
+def test_a_mistyped_file_is_answered_with_the_file_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.yaml").write_text("recipe: grpo\n")
+    with pytest.raises(CliError, match=r"my.yml cannot be read: .* \(did you mean 'my.yaml'\?\)$"):
+        run_request("my.yml", [])
+
+
 def test_the_file_of_a_chat_template_is_read_on_the_submitting_machine(tmp_path: Path) -> None:
     file = tmp_path / "my.jinja"
     file.write_text("{{ messages[0].content }}\n")
