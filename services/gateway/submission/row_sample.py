@@ -59,7 +59,7 @@ def read_rows(
     """Read rows of each dataset, by the section that names it: rows with a part of a chat that a
     template may leave out, and as many others as the limits allow."""
     return {
-        section: RowSample(record, options, _read(DatasetReader(volume, record), options))
+        section: RowSample(record, options, _read(DatasetReader(volume, record)))
         for section, options in options_by_section(config).items()
         if (record := datasets.get(f"{section}.dataset")) is not None
     }
@@ -91,9 +91,7 @@ def options_by_section(config: RLConfig | SFTConfig) -> dict[str, DatasetOptions
     return options
 
 
-def _read(reader: DatasetReader, options: DatasetOptions) -> dict[int, Row]:
-    if not options.is_counted and options.template == PLAIN and options.system is None:
-        return {}
+def _read(reader: DatasetReader) -> dict[int, Row]:
     first = [int(i) for rows in rows_with_parts(reader).values() for i in rows[:PART_ROWS]]
     # In any order but that of the file: counting ends early if it takes too long.
     others = random.Random(0).sample(range(len(reader)), min(len(reader), MOST_ROWS))

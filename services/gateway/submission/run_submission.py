@@ -20,6 +20,7 @@ from services.estimate.answer import Estimate
 from services.gateway.dependencies import Dependencies
 from services.gateway.previews import Shown
 from services.gateway.references import ReferenceCheck
+from services.gateway.submission.answer_check import answer_warnings
 from services.gateway.submission.dataset_check import (
     Datasets,
     check_categories,
@@ -279,6 +280,7 @@ async def _rendered(
     rendering = await deps.previews.of(config, first, models.tokenizer, shown, asked)
     problems, warnings = count_problems(config, samples, rendering.counts, positions)
     warnings += template_warnings(rendering, config) + template_use(config, samples)
+    warnings += answer_warnings(config, samples)
     return rendering, problems, warnings
 
 
