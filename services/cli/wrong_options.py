@@ -8,9 +8,6 @@ from typer.core import TyperCommand, TyperGroup
 
 USUAL = {"model": "model.path", "dataset": "data.dataset", "data": "data.dataset"}
 """The keys that a section's name, or a key of several sections, stands for."""
-UNNAMED = ("name", "path", "source", "type")
-"""Keys of many sections: alone they name no key."""
-MOST_KEYS = 3
 
 
 class ConfigCommand(TyperCommand):
@@ -61,39 +58,30 @@ def set_form(option: str, args: list[str]) -> str:
     key, here or in another system. Return an empty text for any other option."""
     # They bring pydantic, which other commands start without.
     from services.contracts.config import RLConfig, SFTConfig
-    from services.contracts.config.parsing.other_names import OTHER_NAMES
     from services.contracts.config.parsing.tags import key_paths
+    from services.contracts.config.parsing.unknown_keys import row_of, same_name
 
     name = option.lstrip("-").replace("-", "_")
-    row = OTHER_NAMES.get(f"run.{name.lower()}") or OTHER_NAMES.get(name.lower())
+    row = row_of([name])
     value = _value(option, args)
     # Another system's value may need a conversion.
     converted = row is not None and bool(row.note or row.values) and name not in USUAL
     setting = "VALUE" if converted else value
     ways: list[str] = []
     for config in (RLConfig, SFTConfig):
-        known = list(dict.fromkeys(key_paths(config)))
+        known = set(key_paths(config))
         if name in USUAL:
             keys = [USUAL[name]]
         elif row is not None:
             keys = [key for key in row.keys.split() if key in known]
         else:
-            keys = _called(name, known)
+            keys = [name] if name in known else same_name(config, [name])
         shown = (f"`--set {shlex.quote(f'{key}={setting}')}`" for key in keys)
         ways.append((" and " if row else " or ").join(shown))
     note = row.note.format(value=value) if row and name not in USUAL else ""
     if forms := " or ".join(dict.fromkeys(filter(None, ways))):
         return f"A key of the config goes into --set: {forms}. {note}".rstrip()
     return note
-
-
-def _called(name: str, known: list[str]) -> list[str]:
-    """Return the key `name`, or else the least deep keys whose last part is `name`."""
-    if name in known:
-        return [name]
-    keys = [key for key in known if key.rpartition(".")[2] == name and name not in UNNAMED]
-    least = min((key.count(".") for key in keys), default=0)
-    return [key for key in keys if key.count(".") == least][:MOST_KEYS]
 
 
 def _value(option: str, args: list[str]) -> str:

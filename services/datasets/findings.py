@@ -108,7 +108,7 @@ class Findings:
         if self._empty:
             warnings.append(f"{self._empty:,} of {rows:,} rows have an empty answer")
         if self._same == rows >= FEW and not self._empty:
-            warnings.append(f"all rows have the same answer, {_short(self._answer)}")
+            warnings.append(f"all rows have the same answer, {short_json(self._answer)}")
         if self._shown * 2 > rows:
             warnings.append(
                 f"the prompts of {self._shown:,} of {rows:,} rows end with their answers: the "
@@ -143,7 +143,7 @@ class Findings:
             # Cells of CSV are text.
             self._floats += 1
             self._whole += not number[1].strip("0")
-            self._float = _short(row.answer)
+            self._float = short_json(row.answer)
 
     def _count_prompt(self, row: Row) -> None:
         text: Any = row.prompt
@@ -212,6 +212,7 @@ def _words(answer: Any) -> Any:
     return last.strip() if isinstance(last, str) else last
 
 
-def _short(value: Any) -> str:
+def short_json(value: Any) -> str:
+    """Return the beginning of a value's JSON, for a sentence that quotes the value."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 40 else f"{text[:40]}…"

@@ -4,16 +4,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from services.contracts.config import RLConfig, SFTConfig
+from services.datasets.findings import short_json
 from services.gateway.submission.row_sample import RowSample
 from services.gateway.submission.verifier_check import rewards_by_key, scored_by
 
 FEW = 3
 """Rows that may have equal answers by chance."""
-SHOWN = 40
-"""Characters of an answer that a warning quotes."""
 COLUMN = "check that they come from the right column (`headrace datasets add FILE --answer COLUMN`)"
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _FORMULA = re.compile(r"[\\^=+*/<>$_{}|√∞π]")
@@ -39,7 +36,7 @@ def answer_warnings(config: RLConfig | SFTConfig, samples: Mapping[str, RowSampl
         first = answers[0]
         if first not in (None, "") and all(answer == first for answer in answers):
             warnings.append(
-                f"{key}: all {sample.words} have the same answer, {_short(first)}: {COLUMN}"
+                f"{key}: all {sample.words} have the same answer, {short_json(first)}: {COLUMN}"
             )
         scorers = {reward.verifier for reward in rewards.get(scored_by(key, rewards), [])}
         words = sum(map(_is_words, answers)) if "math" in scorers else 0
@@ -60,8 +57,3 @@ def _is_words(answer: Any) -> bool:
         return False
     is_value = any(map(str.isnumeric, answer)) or _FORMULA.search(answer) or _VALUE.search(answer)
     return not is_value
-
-
-def _short(answer: Any) -> str:
-    text = msgspec.json.encode(answer).decode()
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"

@@ -54,7 +54,7 @@ def _of_other_type(other: type[BaseModel], path: list[str]) -> str:
     """The hint for a key that only runs of the other type have, by its name here or in another
     system; '' for any other key."""
     known = set(key_paths(other))
-    row = _row(path)
+    row = row_of(path)
     keys = [key for key in row.keys.split() if key in known] if row else []
     if not keys and path[-1] not in ANYWHERE:
         named = [key for key in known if key.rpartition(".")[2] == path[-1]]
@@ -79,7 +79,7 @@ def _no_counterparts(keys: list[str]) -> str:
     return f"unknown section; nothing here is called {shown}{more}: leave them out"
 
 
-def _row(path: list[str]) -> OtherNames | None:
+def row_of(path: list[str]) -> OtherNames | None:
     """The row of a name that another system has, with its section or alone."""
     # A key of no section may be meant for the run: `name` and `run.name` are the same.
     lower = [part.lower() for part in (path if len(path) > 1 else ["run", *path])]
@@ -88,7 +88,7 @@ def _row(path: list[str]) -> OtherNames | None:
 
 def _in_another_system(root: type[BaseModel], path: list[str], value: Any) -> str:
     """The hint for a name that another system has; '' for any other name."""
-    row = _row(path)
+    row = row_of(path)
     return _of_row(root, row, path, value) if row else ""
 
 
