@@ -156,8 +156,9 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     app.add_middleware(SingleHeaders)
     app.add_middleware(BrowserHeaders)
     app.add_middleware(OpenAIErrors)
-    for module in pkgutil.iter_modules(routes.__path__, f"{routes.__name__}."):
-        app.include_router(importlib.import_module(module.name).router)
+    for module in pkgutil.walk_packages(routes.__path__, f"{routes.__name__}."):
+        if not module.ispkg:
+            app.include_router(importlib.import_module(module.name).router)
     return app
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from reward.metrics import Metrics
 from services.contracts.records import PoolLoad, RunRecord, RunState, WorkerRecord
-from services.gateway.routes.metrics import Scrape
+from services.gateway.routes.operation.prometheus import Scrape
 from services.store.keys import POOL_PARTS, RUN_PARTS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,1 +1,2 @@
-"""The routes of the API. The application takes the `router` of each module."""
+"""The routes of the API, in a folder for each thing. The application takes the `router` of each
+module."""

@@ -28,7 +28,7 @@ from services.gateway.chains.submission import (
     dry_run_of,
 )
 from services.gateway.dependencies import CHAIN_PROBLEMS, ChainDep, Dependencies, Deps
-from services.gateway.routes.runs import UNCHANGED
+from services.gateway.routes.runs.runs import UNCHANGED
 from services.gateway.submission.run_submission import refusal
 from services.http import Problem, responses, unless_unchanged
 from services.runtime.logs import get_logger

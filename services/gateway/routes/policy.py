@@ -27,7 +27,7 @@ from services.gateway.openai.requests import with_usage
 from services.gateway.policy.asking import Asking
 from services.gateway.policy.models import Asked, names_of, not_found, parse_model
 from services.gateway.policy.options import policy_call
-from services.gateway.routes.events import EventStream
+from services.gateway.routes.runs.events import EventStream
 from services.http import CLIENT_GONE, Problem
 from services.runtime.api_key import bearer, digest
 

@@ -11,8 +11,8 @@ from fastapi import Response, UploadFile
 
 from services.contracts.records import DatasetRecord, DatasetSegment
 from services.datasets import append_rows
-from services.gateway.routes import datasets as routes
-from services.gateway.routes import prompts
+from services.gateway.routes.datasets import datasets as routes
+from services.gateway.routes.datasets import prompts
 from services.http import Problem
 from services.recovery.copies import keep_copy, kept_datasets
 from services.volume import Volume

@@ -9,7 +9,7 @@ import pytest
 from services.contracts.evaluation import EvaluationRequest, record_of
 from services.contracts.weights import WeightManifest
 from services.evaluations import folder_of, part_path, write_part, write_result
-from services.gateway.routes import run_evaluations as routes
+from services.gateway.routes.evaluations import run_evaluations as routes
 from services.http import Problem
 from services.volume import Volume
 from tests.evaluating import answered, request

@@ -5,7 +5,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from services.contracts.records import RunRecord, RunState
-from services.gateway.routes.metrics import Scrape
+from services.gateway.routes.operation.prometheus import Scrape
 
 
 def test_components_whose_names_differ_in_one_sign_have_separate_metrics() -> None:

@@ -1,11 +1,10 @@
-"""`/v1/runs`: submit, list, show, cancel, delete, metrics."""
+"""`/v1/runs`: submit, list, show, cancel, delete."""
 
 import asyncio
 import time
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
-import anyio.to_thread
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
@@ -27,7 +26,6 @@ from services.http import Problem, responses, unless_unchanged
 from services.models.path import needed_runs
 from services.runtime.logs import get_logger
 from services.store import Gone
-from services.volume.run_files import METRICS, read_metrics
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
@@ -79,18 +77,6 @@ class CancelledRun(RunRecord):
     is_released: bool = Field(
         description="Whether no learner works on it any more. Until then its learner may still "
         "train a step, and write a checkpoint."
-    )
-
-
-class RunMetrics(BaseModel):
-    """Metrics of a run by step."""
-
-    run: str = Field(description="The run's id.")
-    metrics: list[dict[str, Any]] = Field(
-        description="One object a step and one an evaluation, by the names of docs/metrics.md."
-    )
-    next: int | None = Field(
-        description="Where later ones begin: `start` of the next request. Null: there are none yet."
     )
 
 
@@ -244,26 +230,3 @@ async def delete(deps: Deps, record: RunDep) -> None:
     resumable if it has a checkpoint and no reference (KL or DPO without adapters)."""
     await delete_run(deps, record)
     log.info("run deleted", run=record.id, name=record.name)
-
-
-@router.get("/{run}/metrics", summary="Metrics of a run", responses=responses(RUN_PROBLEMS))
-async def metrics(
-    deps: Deps,
-    record: RunDep,
-    name: Annotated[
-        list[str] | None,
-        Query(description="Only rows with one of these metrics, and of them only these."),
-    ] = None,
-    after: Annotated[int, Query(description="Only steps after this one.")] = -1,
-    limit: Annotated[int, Query(ge=1, le=10_000, description="At most so many.")] = 1000,
-    start: Annotated[
-        int, Query(ge=0, description="Only later ones: `next` of the answer before.")
-    ] = 0,
-) -> RunMetrics:
-    """List the learner's metrics of each step in the order of writing, page by page. An evaluation
-    may come after steps that were trained meanwhile."""
-    path = deps.volume.path(f"runs/{record.id}/{METRICS}")
-    rows, following = await anyio.to_thread.run_sync(
-        read_metrics, path, set(name or ()), after, limit, start
-    )
-    return RunMetrics(run=record.id, metrics=rows, next=following)

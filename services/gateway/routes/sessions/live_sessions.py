@@ -12,7 +12,7 @@ from services.contracts.records import RunRecord
 from services.contracts.sessions import live_id, session_id
 from services.contracts.wording import predicate
 from services.gateway.dependencies import Deps, RunDep
-from services.gateway.routes.session_groups import LeasedSession
+from services.gateway.routes.sessions.session_groups import LeasedSession
 from services.gateway.sessions.admission import most_bytes, most_session_bytes, serving_versions
 from services.http import Problem, responses
 from services.runtime.api_key import digest, new_key

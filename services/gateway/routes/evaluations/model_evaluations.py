@@ -25,8 +25,8 @@ from services.gateway.dependencies import (
     find_dataset,
     find_run,
 )
-from services.gateway.routes.run_evaluations import EvaluationDep, evaluations
-from services.gateway.routes.runs import detailed, queue
+from services.gateway.routes.evaluations.run_evaluations import EvaluationDep, evaluations
+from services.gateway.routes.runs.runs import detailed, queue
 from services.gateway.submission.evaluation_submission import (
     EvaluationSubmission,
     differing,

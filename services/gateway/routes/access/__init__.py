@@ -1,0 +1,1 @@
+"""Routes about API keys, and the page's login."""

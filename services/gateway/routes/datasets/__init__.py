@@ -1,0 +1,1 @@
+"""Routes about datasets: upload, list, preview, append, delete."""

@@ -1,0 +1,1 @@
+"""Routes about the gateway itself: health, and metrics for Prometheus."""

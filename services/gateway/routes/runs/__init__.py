@@ -1,0 +1,1 @@
+"""Routes about runs: submit, list, change, follow, report."""
