@@ -17,7 +17,13 @@ from learner.settings import LearnerSettings
 from reward.settings import RewardSettings
 from rollout.settings import RolloutSettings
 from services.contracts.config import RLConfig, SFTConfig
-from services.contracts.config.parsing.tags import TAGS, fields_of, models_of, tag_name, tags_of
+from services.contracts.config.parsing.type_tags import (
+    TAGS,
+    fields_of,
+    models_of,
+    tag_name,
+    tags_of,
+)
 from services.gateway.settings import GatewaySettings
 from services.settings import Settings
 

@@ -7,7 +7,7 @@ exit codes of a rank that no restart can help (`learner.rank`).
 import sys
 
 from learner.settings import LearnerSettings
-from learner.supervise.supervisor import supervise
+from learner.supervise.rank_supervisor import supervise
 from services.runtime.logs import configure
 from services.runtime.process import die_with_parent, keep_files_private
 from services.settings import from_command_line

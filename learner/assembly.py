@@ -14,15 +14,15 @@ from learner.checkpoints.checkpoint_reader import (
     load_optimizer,
     load_random_state,
 )
+from learner.checkpoints.checkpoint_retention import clear
 from learner.checkpoints.checkpoint_writer import CRITIC, CRITIC_OPTIMIZER
 from learner.checkpoints.resume_point import read_checkpoint
-from learner.checkpoints.retention import clear
 from learner.distributed import Ranks
 from learner.environment import RunEnvironment
 from learner.errors import UnusableModel
 from learner.model.compiling import compiles, make_trainable
 from learner.model.loading.lora import PolicyFolders, base_of, check_files, load_policy
-from learner.model.loading.models import (
+from learner.model.loading.model_loader import (
     LoadedModel,
     load_critic,
     name_ends,
@@ -37,7 +37,7 @@ from learner.model.passes.microbatches import check_sharing
 from learner.model.passes.packing_check import mixes_sequences
 from learner.model.placement.offload import Offload, offloads, place, present
 from learner.model.placement.parallel import gathered, is_sharded, shard
-from learner.model.references import CopiedPolicy, Scorers, load_copies, load_reference
+from learner.model.reference_policies import CopiedPolicy, Scorers, load_copies, load_reference
 from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers, check_optimizer
@@ -53,7 +53,7 @@ from services.contracts.config_keys import REFERENCE, TEACHER, text_at
 from services.contracts.records import RunRecord
 from services.contracts.rows.rendering import use_template
 from services.estimate.inputs import Model, known_workers
-from services.estimate.shape import scratch_shape
+from services.estimate.model_shape import scratch_shape
 from services.models.path import run_named
 from services.runtime.logs import get_logger
 from services.volume import Volume

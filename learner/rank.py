@@ -45,8 +45,8 @@ from services.contracts.devices import GPUDevice, LearnerDevices, LearnerHost
 from services.contracts.records import RunRecord
 from services.contracts.rows.template_limits import TemplateTooGreedy, check_noted, noted
 from services.contracts.schema import SchemaMismatch
-from services.recovery.copies import newest_commit
 from services.recovery.lost_writes import lost_commit
+from services.recovery.record_copies import newest_commit
 from services.runtime.api_key import key_for
 from services.runtime.host_load import free_memory, memory_of, total_memory
 from services.runtime.logs import configure, get_logger

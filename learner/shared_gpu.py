@@ -21,7 +21,7 @@ from learner.slices import local
 from learner.state import TrainingState
 from services.contracts.config import RLConfig
 from services.estimate.inputs import gigabytes
-from services.estimate.rollout import ASLEEP
+from services.estimate.rollout_memory import ASLEEP
 from services.runtime.gpu_handover import Handover
 from services.runtime.logs import get_logger
 

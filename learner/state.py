@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.placement.offload import Offload
-from learner.model.references import Copies
+from learner.model.reference_policies import Copies
 from learner.model.value_model import TrainedCritic
 from learner.objective.baselines import Baselines
 from learner.optim.optimizers import Optimizers

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, get_args
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
-    from services.contracts.config.parsing.tags import Models
+    from services.contracts.config.parsing.type_tags import Models
 
 
 def merged(base: dict[str, Any], overrides: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def place_in(values: list[Any], key: Any, path: str) -> int:
 def _merged(
     base: dict[str, Any], overrides: dict[str, Any], models: "Models", path: str
 ) -> dict[str, Any]:
-    from services.contracts.config.parsing.tags import models_of
+    from services.contracts.config.parsing.type_tags import models_of
 
     result = dict(base)
     for key, value in overrides.items():

@@ -33,9 +33,9 @@ from reward.verifiers.programs.sandboxed import SandboxedCodeVerifier
 from reward.verifiers.registry import Registry, build_registry
 from reward.verifiers.remote.http_verifier import HttpVerifier
 from reward.verifiers.remote.judge import JudgeVerifier
-from reward.verifiers.remote.model import ModelVerifier, RemoteModel
+from reward.verifiers.remote.reward_model import ModelVerifier, RemoteModel
 from reward.workers.pool import Pool, PoolStartError
-from reward.workers.processes import WorkerOptions
+from reward.workers.worker_processes import WorkerOptions
 from services.http import server_config
 from services.runtime.api_key import BadKeyFile, reward_service_key
 from services.runtime.logs import configure, get_logger

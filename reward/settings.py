@@ -11,7 +11,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from reward.models.wire import ModelOptions
 from reward.remote_endpoints import Endpoint, is_named_url, is_url, named
-from reward.sandbox.host import SandboxOptions
+from reward.sandbox.sandbox_host import SandboxOptions
 from services.runtime.gpus import names_in
 from services.settings import Settings
 

@@ -2,14 +2,14 @@
 
 A group's way: lease (work/task_source.py) -> the task's row (work/task_rows.py) -> sample
 (work/group.py, through episodes and vllm/client) and score (work/scoring.py, rewards/client.py) ->
-assemble (work/assembly.py) -> complete (work/hand_in.py). work/group_tasks.py has one asyncio task
-for each group. In a run of agents, sessions/call_source.py takes calls instead of tasks.
+assemble (work/group_assembly.py) -> complete (work/hand_in.py). work/group_tasks.py has one asyncio
+task for each group. In a run of agents, sessions/call_source.py takes calls instead of tasks.
 
 Many groups are in flight, and a finished group frees its slot at once. The worker holds no state
 that outlives a lease: if it dies, its tasks are leased again. It leases nothing while its weights
-may be wrong, and renews leases only while vLLM samples tokens. On SIGTERM it releases its leases.
-Admission bounds staleness before sampling (store/lua/work/lease.lua); the learner requeues groups
-that became too stale (learner/coordinate/batch_selection.py).
+may be wrong, and renews leases only while vLLM samples tokens. On SIGTERM it releases its leases
+(work/leases.py). Admission bounds staleness before sampling (store/lua/work/lease.lua); the learner
+requeues groups that became too stale (learner/coordinate/batch_selection.py).
 """
 
 import asyncio
@@ -25,8 +25,9 @@ from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.progress import TokenProgress
 from rollout.vllm.process.server import VLLMFailed
 from rollout.vllm.weights.weight_follower import WeightFollower
-from rollout.work.evaluation import Evaluator
+from rollout.work.evaluator import Evaluator
 from rollout.work.failure_limit import RunCannotWork
+from rollout.work.leases import DRAIN_SECONDS
 from rollout.work.run_work import RunWork, WorkSource
 from services.contracts.records import WorkerRecord
 from services.runtime.logs import get_logger
@@ -37,8 +38,6 @@ log = get_logger(__name__)
 POLL_SECONDS = 0.25
 """Seconds until a refused lease is requested again. The worker's own weight update usually opens
 admission, and wakes the loop at once."""
-DRAIN_SECONDS = 5.0
-"""Seconds that groups in scoring have to finish when the worker stops."""
 LEARNER_REFUSALS = ("admission", "bytes")
 
 
@@ -107,7 +106,7 @@ class RunWorker:
                 self._work.closing = True
                 self._work.wake.set()
                 await self._evaluator.release_all()
-                await self._release_on_sigterm(leasing)
+                await self._leases.release_on_sigterm(leasing)
         finally:
             # Not cancelled at once: a lease that is granted to a cancelled call has no holder.
             self._work.closing = True
@@ -130,15 +129,6 @@ class RunWorker:
     async def _release_all(self) -> None:
         await self._source.release_all()
         await self._evaluator.release_all()
-
-    async def _release_on_sigterm(self, leasing: asyncio.Task[None]) -> None:
-        """Release groups in vLLM at once, so that other workers sample them; groups in scoring get
-        DRAIN_SECONDS to finish. `leasing` is already ending, but Redis may be granting it a lease
-        at this moment."""
-        await self._leases.release_generating()
-        await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
-        await self._leases.release_generating()
-        await self._leases.until_ended(DRAIN_SECONDS)
 
     # --- taking work --------------------------------------------------------------------------
 

@@ -41,9 +41,9 @@ from rollout.vllm.weights.served_weights import ServedWeights
 from rollout.vllm.weights.staging import Staging, only_whole
 from rollout.vllm.weights.weight_follower import WeightFollower
 from rollout.work.capacity import Sequences
-from rollout.work.context import RunContext
-from rollout.work.evaluation import Evaluator
+from rollout.work.evaluator import Evaluator
 from rollout.work.failure_limit import FailureLimit, RunCannotWork
+from rollout.work.run_context import RunContext
 from rollout.work.run_work import RunWork
 from rollout.work.task_rows import Rows, task_rows
 from rollout.work.task_source import TaskSource

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from bench.learner.sizes import MODELS
 from services.contracts.config.optimizer import AdamW
-from services.estimate.shape import ModelShape, shape_of
-from services.estimate.training import (
+from services.estimate.model_shape import ModelShape, shape_of
+from services.estimate.rank_bytes import (
     FLOAT32,
     RUNTIME,
     Memory,

@@ -19,13 +19,13 @@ from pathlib import Path
 import msgspec
 
 from learner.checkpoints.captured import Captured
+from learner.checkpoints.checkpoint_retention import retain
 from learner.checkpoints.checkpoint_writer import (
     WrittenPart,
     complete,
     write_checkpoint,
     write_part,
 )
-from learner.checkpoints.retention import retain
 from learner.distributed import Ranks
 from learner.persist.background import Background
 from learner.persist.disk_retry import CannotWrite, Disk

@@ -8,7 +8,7 @@ from transformers import PreTrainedModel
 
 from learner.distributed import Ranks
 from learner.model.loading.lora import trained_on_host
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.loading.saving import as_in_a_folder, on_host, weight_tensors
 from learner.model.placement.offload import present
 from learner.model.placement.parallel import is_sharded

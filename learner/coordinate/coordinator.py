@@ -18,7 +18,7 @@ from learner.environment import RunEnvironment
 from learner.metrics.mismatch import mismatch_problem
 from learner.metrics.sample_log import Picked, described
 from learner.metrics.step_metrics import Stopwatch, staleness_metrics
-from learner.model.loading.models import endless
+from learner.model.loading.model_loader import endless
 from learner.model.passes.families import sharing_in_words, sharing_of
 from learner.model.passes.mfu import sequence_cost, work
 from learner.persist.disk_retry import CannotWrite

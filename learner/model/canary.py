@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from learner.model.loading.lora import BaseLogprobs
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.passes.families import device_of, unwrapped
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from services.contracts.canary import SHORTEST, Canary, packed, sequences

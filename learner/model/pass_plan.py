@@ -19,9 +19,9 @@ from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.model import PretrainedModel
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.estimate.inputs import Model, Worker, gigabytes, of_half
-from services.estimate.learner import learner_budget, pass_of, rank_memory
-from services.estimate.shape import ModelShape, shape_of
-from services.estimate.training import parallel_on
+from services.estimate.learner_memory import learner_budget, pass_of, rank_memory
+from services.estimate.model_shape import ModelShape, shape_of
+from services.estimate.rank_bytes import parallel_on
 from services.runtime.logs import get_logger
 
 Config = RLConfig | SFTConfig

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from learner.metrics.step_metrics import finite
 from learner.persist.disk_retry import Disk, append, replaced
 from learner.store.run_store import RunStore
-from services.recovery.copies import LEDGER, commits
+from services.recovery.record_copies import LEDGER, commits
 from services.runtime.logs import get_logger
 from services.volume import fsync
 
@@ -84,7 +84,7 @@ class MetricsFile(RowsFile):
 
 
 class LedgerFile(RowsFile):
-    """The copy of one run's ledger: see `services.recovery.copies`."""
+    """The copy of one run's ledger: see `services.recovery.record_copies`."""
 
     name = LEDGER
 

@@ -8,7 +8,7 @@ import msgspec
 import torch
 
 from learner.model.loading.lora import base_on_host, save_base
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.loading.saving import save_description
 from services.contracts.weights import MODEL_FILES
 from services.volume import fsync, opened_by_umask, weight_file

@@ -12,7 +12,7 @@ import torch
 
 from learner.distributed import Ranks
 from learner.model.loading.lora import trained_on_host
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.loading.tensor_names import Change, FolderNames
 from learner.model.placement.parallel import is_sharded
 from learner.persist.host_copies import HostCopies

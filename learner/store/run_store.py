@@ -20,7 +20,7 @@ from services.contracts.records import DatasetRecord, RunRecord, WorkerRecord
 from services.contracts.weights import WeightManifest
 from services.datasets import DatasetReader
 from services.models.path import checkpoint_of, run_named, run_with_step, step_named
-from services.recovery.copies import cut_commits
+from services.recovery.record_copies import cut_commits
 from services.runtime.logs import get_logger
 from services.store import Fenced
 from services.volume import Volume

@@ -15,7 +15,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from learner.batch.sft_rows import lacking
 from learner.errors import UnusableModel
-from learner.model.loading.models import LoadedModel, end_tokens, load_model
+from learner.model.loading.model_loader import LoadedModel, end_tokens, load_model
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.model import PretrainedModel
 from services.contracts.policy_calls import cut_at

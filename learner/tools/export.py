@@ -16,7 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 from learner.checkpoints.checkpoint_writer import WEIGHTS
 from learner.errors import UnusableModel
 from learner.model.loading.folders import find_source
-from learner.model.loading.models import load_model
+from learner.model.loading.model_loader import load_model
 from learner.model.loading.saving import as_in_a_folder, save_description, weight_tensors
 from learner.tools.rounding import TYPES, RoundingLoss
 from services.contracts.config.model import PretrainedModel

@@ -17,7 +17,7 @@ import msgspec
 
 from reward.frames import HEADER, pack
 from reward.models.wire import Failed, Loaded, Message, ModelOptions, Question, Reply, Scored
-from reward.verifiers.remote.model import ModelError
+from reward.verifiers.remote.reward_model import ModelError
 from services.runtime.logs import get_logger
 from services.runtime.threads import WAITING
 
@@ -86,7 +86,8 @@ class ModelProcess:
                 await self._keeper
 
     async def scores(self, messages: list[Message]) -> tuple[list[float], bool]:
-        """Implements `RewardModel.scores` (reward.verifiers.remote.model). Raises ModelError."""
+        """Implements `RewardModel.scores` (`reward.verifiers.remote.reward_model`). Raises
+        ModelError."""
         for attempt in (1, 2):
             # The process may have ended again meanwhile.
             while not self._up.is_set():

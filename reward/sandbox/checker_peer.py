@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from reward.sandbox.checker_source import Catch
-from reward.sandbox.peers import Channel, Peer, UnsendableError
+from reward.sandbox.peer_protocol import Channel, Peer, UnsendableError
 from reward.sandbox.special import SPECIAL, forwarded, send
 from reward.sandbox.stand_ins import Link, Remote, RemoteType, ask, attribute, link_of
 from reward.sandbox.values import (

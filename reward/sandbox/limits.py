@@ -1,9 +1,9 @@
 """The limits of a program, and the part of them that the kernel sets on each of its processes.
 
 If the service may make cgroups, `cgroup` limits all processes of a program together. If not, a
-program gets fewer processes and descriptors, and `running` measures their total use. The size of
-the folder in memory limits all files of a program. The module imports only the standard library,
-because it runs in the sandbox too.
+program gets fewer processes and descriptors, and `running_program` measures their total use. The
+size of the folder in memory limits all files of a program. The module imports only the standard
+library, because it runs in the sandbox too.
 """
 
 import resource

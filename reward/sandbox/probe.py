@@ -5,9 +5,9 @@ import os
 import socket
 import tempfile
 
-from reward.sandbox.host import ProgramTask, Sandbox, SandboxOptions
 from reward.sandbox.limits import Limits
-from reward.sandbox.running import SandboxError
+from reward.sandbox.running_program import SandboxError
+from reward.sandbox.sandbox_host import ProgramTask, Sandbox, SandboxOptions
 
 _WAY_OUT = (
     "It takes Linux 5.14 or later where this user may create user namespaces; docs/sandbox.md has "

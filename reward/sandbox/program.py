@@ -30,7 +30,7 @@ from reward.sandbox.checker_source import (
     uses_nan,
 )
 from reward.sandbox.leetcode_nodes import pass_nodes
-from reward.sandbox.peers import Channel, EndedError, UnsendableError
+from reward.sandbox.peer_protocol import Channel, EndedError, UnsendableError
 from reward.sandbox.program_peer import ProgramPeer
 from reward.sandbox.provided_names import RECURSION, builtins_with_library
 from reward.sandbox.stand_ins import RemoteType, ask, link_of

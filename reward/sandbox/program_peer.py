@@ -1,7 +1,7 @@
 """The program's end of the socket: keeps the program's objects, and carries out the test's requests
 on them.
 
-`reward.sandbox.peers` describes the messages.
+`reward.sandbox.peer_protocol` describes the messages.
 """
 
 import importlib
@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
-from reward.sandbox.peers import Channel, EndedError, Peer
+from reward.sandbox.peer_protocol import Channel, EndedError, Peer
 from reward.sandbox.values import (
     CONTAINERS,
     IMMUTABLE,

@@ -13,7 +13,7 @@ The program wrote the special methods. Some of their answers could make any test
 
 from typing import Any, Protocol
 
-from reward.sandbox.peers import UnsendableError
+from reward.sandbox.peer_protocol import UnsendableError
 from reward.sandbox.values import IMMUTABLE
 
 _PREDICATES = (

@@ -18,19 +18,23 @@ from typing import Any
 from pydantic import ValidationError
 
 from reward.errors import brief
-from reward.sandbox.host import SandboxOptions
+from reward.sandbox.sandbox_host import SandboxOptions
 from reward.verifiers.base import Item, RemoteVerifier, Verdict, Verifier, VerifierParams, broken
-from reward.verifiers.math.mathematics import MathVerifier
+from reward.verifiers.math.math_verifier import MathVerifier
 from reward.verifiers.programs.code import CodeVerifier
 from reward.verifiers.programs.sandboxed import SandboxedCodeVerifier
 from reward.verifiers.tasks.countdown import CountdownVerifier
 from reward.verifiers.tasks.ifeval import IFEvalVerifier
 from reward.verifiers.tasks.reasoning import ReasoningGymVerifier
+from reward.verifiers.text.answer_tags import FormatVerifier, XmlFormatVerifier
 from reward.verifiers.text.choice import ChoiceVerifier
-from reward.verifiers.text.comparison import ContainsVerifier, ExactVerifier, RegexVerifier
-from reward.verifiers.text.shape import LanguageVerifier, LengthVerifier, RepetitionVerifier
+from reward.verifiers.text.length_and_language import (
+    LanguageVerifier,
+    LengthVerifier,
+    RepetitionVerifier,
+)
 from reward.verifiers.text.structured import JsonSchemaVerifier
-from reward.verifiers.text.tags import FormatVerifier, XmlFormatVerifier
+from reward.verifiers.text.text_comparison import ContainsVerifier, ExactVerifier, RegexVerifier
 from services.contracts.nearest import did_you_mean
 from services.contracts.wrong_values import wrong_value
 

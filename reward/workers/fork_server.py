@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from reward.errors import brief
-from reward.sandbox.host import SandboxOptions
+from reward.sandbox.sandbox_host import SandboxOptions
 from reward.verifiers.base import Verifier
 from reward.verifiers.registry import build_registry
 from reward.workers.protocol import (

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from reward.metrics import Metrics
 from reward.verifiers.base import ItemWork, Verdict
-from reward.workers.processes import Children, WorkerOptions
 from reward.workers.protocol import Answer, Request, WorkerJob
 from reward.workers.scheduler import (
     Action,
@@ -26,6 +25,7 @@ from reward.workers.scheduler import (
     Stop,
     WorkerSchedule,
 )
+from reward.workers.worker_processes import Children, WorkerOptions
 from services.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -234,7 +234,7 @@ class Pool:
         else:
             self._advance(self._schedule.tick(now))
 
-    # Events of the child processes; see `reward.workers.processes.WorkerEvents`.
+    # Events of the child processes; see `reward.workers.worker_processes.WorkerEvents`.
 
     def on_warm(self, failed: dict[str, str]) -> None:
         self.failed = failed

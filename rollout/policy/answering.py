@@ -17,8 +17,8 @@ from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm.client.resume import ABORTED, rest_of
 from rollout.vllm_plugin.wire import Delta
-from rollout.work.context import RunContext
 from rollout.work.prompt_sampler import assistant_message
+from rollout.work.run_context import RunContext
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.policy_calls import Failure, Piece, PolicyCall
 from services.contracts.rows.rendering import plain_text

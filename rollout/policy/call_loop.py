@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 from structlog.contextvars import bind_contextvars
 
 from rollout.policy.answering import Answering, Say
-from rollout.work.context import RunContext
+from rollout.work.run_context import RunContext
 from services.contracts.policy_calls import Failure, Piece, PolicyCall
 from services.runtime.logs import get_logger
 from services.runtime.panics import panics_as

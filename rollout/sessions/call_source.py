@@ -17,7 +17,7 @@ from structlog.contextvars import bind_contextvars
 from rollout.aio import retry
 from rollout.sessions.ended_groups import EndedGroups
 from rollout.sessions.live_sessions import LiveSessionTasks
-from rollout.sessions.turn_player import Refused, TurnPlayer
+from rollout.sessions.turn_sampler import Refused, TurnSampler
 from rollout.vllm.client.connection import VLLMUnavailable
 from rollout.vllm.client.resume import mixed
 from rollout.work.prompt_sampler import task_seed
@@ -52,7 +52,7 @@ class _HeldCall:
 
 
 class CallSource:
-    """Plays turns, and completes ended groups. See WorkSource."""
+    """Samples and records turns, and completes ended groups. See WorkSource."""
 
     def __init__(self, work: RunWork) -> None:
         self._work, self._context, self._store = work, work.context, work.store
@@ -60,7 +60,7 @@ class CallSource:
         episode = work.context.config.rollout.episode
         assert isinstance(episode, Sessions)
         self._idle = episode.idle_seconds
-        self._player = TurnPlayer(work.context)
+        self._sampler = TurnSampler(work.context)
         self._ended_groups = EndedGroups(work)
         self._calls: dict[str, _HeldCall] = {}
         self._full = False
@@ -148,7 +148,7 @@ class CallSource:
             await self._fail(claimed, 409, "this session's turns are gone")
             return
         try:
-            played = await self._player.play(claimed.call, earlier, await self._seed(claimed))
+            sampled = await self._sampler.sample(claimed.call, earlier, await self._seed(claimed))
         except Refused as refused:
             await self._fail(claimed, 400, str(refused), code=refused.code, param=refused.param)
             return
@@ -159,7 +159,7 @@ class CallSource:
             self._work.status.error = str(error)
             await self._fail(claimed, 500, f"the turn could not be sampled: {error}"[:500])
             return
-        recorded = partial(calls.answer, run, worker, claimed, *played)
+        recorded = partial(calls.record_turn, run, worker, claimed, *sampled)
         if await retry("a turn", recorded) is None:
             log.info("a turn came too late and is discarded")
 

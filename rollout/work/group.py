@@ -17,10 +17,10 @@ from rollout.text.answer_text import prefill, text_of
 from rollout.vllm.client.policy_client import PastDeadline
 from rollout.vllm.client.resume import CUT_OFF
 from rollout.vllm.client.weight_loader import WeightLoader
-from rollout.work.context import RunContext
 from rollout.work.filtering import chosen
 from rollout.work.long_prompts import rendered
 from rollout.work.prompt_sampler import PromptSampler
+from rollout.work.run_context import RunContext
 from rollout.work.scoring import scores_of
 from services.contracts.config.data import PromptOptions
 from services.contracts.config.objective.algorithm import Algorithm

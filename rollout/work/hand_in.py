@@ -9,11 +9,11 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from rollout.run_events import RunEvents
-from rollout.work.assembly import Origin, oldest_tag, to_group
-from rollout.work.context import RunContext
 from rollout.work.filtering import filter_reason
 from rollout.work.group import Sampled
+from rollout.work.group_assembly import Origin, oldest_tag, to_group
 from rollout.work.leases import Leases
+from rollout.work.run_context import RunContext
 from rollout.work.task_rows import TaskRow
 from services.contracts.config.data import DatasetFilter
 from services.contracts.groups.payload import Owner

@@ -27,6 +27,8 @@ log = get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
+DRAIN_SECONDS = 5.0
+"""Seconds that groups in scoring have to finish when the worker stops."""
 SPACE_SECONDS = 1.0
 """Seconds until a group that did not fit in Redis is sent again."""
 
@@ -171,10 +173,15 @@ class Leases:
                 log.info("lease lost", task=held.task, attempt=attempt)
                 held.work.cancel()
 
-    async def until_ended(self, seconds: float) -> None:
-        """Return when all work has ended, or after `seconds`."""
+    async def release_on_sigterm(self, leasing: asyncio.Task[None]) -> None:
+        """Release groups in vLLM at once, so that other workers sample them; groups in scoring get
+        DRAIN_SECONDS to finish. `leasing` is already ending, but Redis may be granting it a lease
+        at this moment."""
+        await self.release_generating()
+        await asyncio.wait([leasing], timeout=DRAIN_SECONDS)
+        await self.release_generating()
         if works := [held.work for held in self._held.values()]:
-            await asyncio.wait(works, timeout=seconds)
+            await asyncio.wait(works, timeout=DRAIN_SECONDS)
 
     async def release_generating(self) -> None:
         """Stop and release the groups in vLLM."""

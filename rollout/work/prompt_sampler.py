@@ -12,7 +12,7 @@ from rollout.vllm.client.response import Sample, sampling_params, stopping_after
 from rollout.vllm.client.resume import DEADLINE, mixed, not_sampled, rest_of
 from rollout.vllm.model_files import answer_tokens
 from rollout.vllm_plugin.wire import Parsed
-from rollout.work.context import RunContext
+from rollout.work.run_context import RunContext
 from services.contracts.config.rollout import Sampling
 
 STAND_IN = [{"role": "user", "content": QUESTION}]

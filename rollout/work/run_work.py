@@ -10,10 +10,10 @@ from typing import Any, Protocol
 from rollout.run_events import RunEvents
 from rollout.vllm.client.sampling_mask import TIES
 from rollout.work.capacity import reserve_bytes
-from rollout.work.context import RunContext
 from rollout.work.failure_limit import FailureLimit
 from rollout.work.group_tasks import GroupTasks, WorkStatus
 from rollout.work.leases import Leases
+from rollout.work.run_context import RunContext
 from rollout.work.task_rows import TaskRows
 from services.contracts.records import WorkerRecord
 from services.store import Store

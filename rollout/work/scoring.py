@@ -11,7 +11,7 @@ from rollout.rewards.combine import (
     earned_score,
     score_items,
 )
-from rollout.work.context import RunContext
+from rollout.work.run_context import RunContext
 from services.contracts.config.objective.terms import ReverseKL
 from services.contracts.config.rewards import RewardComponent
 from services.contracts.rows.dataset import Row

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rollout.episodes import load_episode
-from rollout.work.context import RunContext
+from rollout.work.run_context import RunContext
 from services.contracts.config.episodes import Sessions
 from services.contracts.records import RunRecord
 from services.contracts.rows.dataset import Row

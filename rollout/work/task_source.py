@@ -4,7 +4,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from rollout.work.capacity import share_of, to_lease, widened
-from rollout.work.evaluation import Evaluator
+from rollout.work.evaluator import Evaluator
 from rollout.work.run_work import RunWork
 from services.contracts.records import WorkerRecord
 

@@ -58,8 +58,8 @@ def set_form(option: str, args: list[str]) -> str:
     key, here or in another system. Return an empty text for any other option."""
     # They bring pydantic, which other commands start without.
     from services.contracts.config import RLConfig, SFTConfig
-    from services.contracts.config.parsing.tags import key_paths
-    from services.contracts.config.parsing.unknown_keys import row_of, same_name
+    from services.contracts.config.parsing.type_tags import key_paths
+    from services.contracts.config.parsing.unknown_key_hints import row_of, same_name
 
     name = option.lstrip("-").replace("-", "_")
     row = row_of([name])

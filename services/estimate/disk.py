@@ -2,9 +2,9 @@
 
 from services.contracts.config import RLConfig
 from services.estimate.answer import DiskNeed
-from services.estimate.host import checkpoint_bytes, published_bytes
+from services.estimate.host_memory import checkpoint_bytes, published_bytes
 from services.estimate.inputs import PROMPT, Config, Model
-from services.estimate.training import FLOAT32
+from services.estimate.rank_bytes import FLOAT32
 
 PAYLOAD_FILE = 4 << 20
 """Bytes above which a group is stored outside Redis: the default of HEADRACE_PAYLOAD_FILE_BYTES."""

@@ -6,16 +6,16 @@ from services.contracts.config import RLConfig
 from services.contracts.devices import LearnerDevices
 from services.estimate.answer import DiskNeed, Estimate, HostNeed, ProcessNeed
 from services.estimate.disk import disk_need
-from services.estimate.host import cpu_learner_need, host_advice, host_need
+from services.estimate.host_memory import cpu_learner_need, host_advice, host_need
 from services.estimate.inputs import Config, Model, Worker, gigabytes
-from services.estimate.learner import (
+from services.estimate.learner_memory import (
     TIGHT,
     learner_advice,
     learner_budget,
     learner_need,
     pass_of,
 )
-from services.estimate.rollout import cpu_rollout_need, rollout_advice, rollout_need
+from services.estimate.rollout_memory import cpu_rollout_need, rollout_advice, rollout_need
 
 CERTAIN = 1.1
 """Estimates are within 10 %: a run that needs over 1.1 times the memory cannot fit."""

@@ -7,7 +7,7 @@ from typing import Any
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.contracts.records import WorkerRecord
-from services.estimate.shape import ModelShape
+from services.estimate.model_shape import ModelShape
 
 PROMPT = 256
 """Tokens that a prompt is taken to have: the config does not say."""

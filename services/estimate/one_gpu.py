@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from services.contracts.config import RLConfig
 from services.contracts.devices import LearnerDevices
 from services.estimate.answer import ProcessNeed
-from services.estimate.host import asleep_bytes, moved_bytes
+from services.estimate.host_memory import asleep_bytes, moved_bytes
 from services.estimate.inputs import Model, Worker, gigabytes
-from services.estimate.learner import TIGHT, learner_budget, learner_need, pass_of
-from services.estimate.rollout import ALONE, ASLEEP, SHARED, rollout_need, vllm_share
-from services.estimate.training import RUNTIME
+from services.estimate.learner_memory import TIGHT, learner_budget, learner_need, pass_of
+from services.estimate.rank_bytes import RUNTIME
+from services.estimate.rollout_memory import ALONE, ASLEEP, SHARED, rollout_need, vllm_share
 
 SHARE = "rollout.vllm.gpu_memory_utilization"
 PERCENT = range(int(ALONE * 100), 0, -1)

@@ -23,12 +23,12 @@ from services.gateway.openai.errors import BELOW as SESSIONS
 from services.gateway.openai.errors import POLICY, OpenAIErrors
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.previews import Previews
-from services.gateway.references import ReferenceChecks
+from services.gateway.reference_checks import ReferenceChecks
 from services.gateway.reports import Reports
-from services.gateway.retention import Sizes, keep_pruning
 from services.gateway.run_deletion import remove_deleted
+from services.gateway.run_file_retention import Sizes, keep_pruning
 from services.gateway.sessions.dataset_rows import DatasetRows
-from services.gateway.sessions.turns import Turns
+from services.gateway.sessions.turn_requests import Turns
 from services.gateway.settings import GatewaySettings
 from services.http import (
     Bandwidth,

@@ -38,7 +38,6 @@ NOT_OURS = (
     "knows"
 )
 SESSION_SECONDS = 7 * 24 * 3600
-LOGIN_SECONDS = 3600
 
 log = get_logger(__name__)
 
@@ -80,12 +79,6 @@ class Keyring:
             shown = linked
         token = secrets.token_urlsafe(32)
         await self._store.page_sessions.begin("session", digest(token), shown, SESSION_SECONDS)
-        return token
-
-    async def login_token(self, key: str) -> str:
-        """Return a token that begins one session for `key`, within LOGIN_SECONDS."""
-        token = secrets.token_urlsafe(32)
-        await self._store.page_sessions.begin("login", digest(token), digest(key), LOGIN_SECONDS)
         return token
 
     async def end_session(self, token: str) -> None:

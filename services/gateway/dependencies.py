@@ -17,11 +17,11 @@ from services.gateway.authentication import Keyring
 from services.gateway.event_followers import Followers
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.previews import Previews
-from services.gateway.references import ReferenceChecks
+from services.gateway.reference_checks import ReferenceChecks
 from services.gateway.reports import Reports
-from services.gateway.retention import Sizes
+from services.gateway.run_file_retention import Sizes
 from services.gateway.sessions.dataset_rows import DatasetRows
-from services.gateway.sessions.turns import Turns
+from services.gateway.sessions.turn_requests import Turns
 from services.gateway.settings import GatewaySettings
 from services.http import Bandwidth, Problem
 from services.payloads import Payloads

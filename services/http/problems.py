@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from services.contracts.config.parsing.errors import place_in_config
-from services.contracts.config.parsing.tags import fields_of, models_of
+from services.contracts.config.parsing.type_tags import fields_of, models_of
 from services.contracts.nearest import nearest
 from services.contracts.wrong_values import wrong_value
 from services.runtime.logs import get_logger

@@ -17,8 +17,8 @@ from services.contracts.wording import counted
 from services.launch.control import Say
 from services.launch.options import LaunchError, UpOptions
 from services.launch.part import Part
+from services.launch.parts_supervisor import Supervisor
 from services.launch.plan import Plan
-from services.launch.supervisor import Supervisor
 from services.runtime.host_load import free_memory, memory_of
 from services.runtime.logs import get_logger
 from services.store import Store

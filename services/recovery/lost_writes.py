@@ -10,8 +10,8 @@ import anyio.to_thread
 
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
 from services.contracts.wording import counted
-from services.recovery.copies import Commit, kept_datasets, kept_runs, newest_commit
 from services.recovery.key_copies import KeyCopy, lost_keys
+from services.recovery.record_copies import Commit, kept_datasets, kept_runs, newest_commit
 from services.runtime.commands import program
 from services.runtime.terminal import one_line
 from services.settings import redacted

@@ -19,7 +19,9 @@ import anyio.to_thread
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.contracts.rows.task import TaskPosition
 from services.contracts.wording import counted
-from services.recovery.copies import (
+from services.recovery.key_copies import align_keys, revoke_again
+from services.recovery.lost_writes import Losses, late
+from services.recovery.record_copies import (
     Commit,
     commits,
     cut_commits,
@@ -28,8 +30,6 @@ from services.recovery.copies import (
     kept_datasets,
     kept_runs,
 )
-from services.recovery.key_copies import align_keys, revoke_again
-from services.recovery.lost_writes import Losses, late
 from services.store import Gone, Store
 from services.store.runs.pools import LOCK_SECONDS
 from services.volume.checkpoint import damage

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, get_origin
 from pydantic import BaseModel, ValidationError
 from redis.exceptions import ResponseError
 
-from services.contracts.config.parsing.tags import models_of
+from services.contracts.config.parsing.type_tags import models_of
 from services.contracts.records import DatasetRecord, RunRecord, RunState, RunSummary
 from services.contracts.schema import SchemaMismatch
 from services.contracts.strict_json import NotJSON, decode
@@ -29,7 +29,7 @@ JSON_FIELDS = frozenset(
     for name, field in RunRecord.model_fields.items()
     if get_origin(field.annotation) in (dict, list) or models_of(field.annotation)
 )
-"""Fields of a run that Redis keeps as JSON, as `text_of` (runs/submission.py) writes them."""
+"""Fields of a run that Redis keeps as JSON, as `text_of` (runs/new_run.py) writes them."""
 MISFITS = ("WRONGTYPE", "user_script", "not an integer", "not a valid float", "Invalid stream ID")
 """Parts of Redis' errors about a value of another type than a call or a script expects."""
 STATES = ("OOM", "READONLY", "MISCONF", "CLUSTERDOWN", "non local key", "LOADING")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from learner.model.canary import CanaryPass
 from learner.model.loading.lora import add_adapters
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.publishing.model_folder import export_description

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.loading.saving import as_in_a_folder, on_host, save_description, weight_tensors
 from learner.model.loading.scratch import make_model, train_merges
 from services.contracts.config.model import BPETokenizer

@@ -40,7 +40,7 @@ async def sleep_and_patch(folder: Path) -> None:
     from rollout.vllm.process.server import VLLMServer
     from rollout.vllm.weights.staging import Staging
     from services.contracts.config.vllm import VLLM
-    from services.estimate.rollout import ASLEEP
+    from services.estimate.rollout_memory import ASLEEP
     from tests.served import is_sleeping
     from tests.unit.weights.files import save_delta, save_full
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from reward.sandbox.host import Sandbox, SandboxOptions
 from reward.sandbox.probe import probe
-from reward.sandbox.running import SandboxError
+from reward.sandbox.running_program import SandboxError
+from reward.sandbox.sandbox_host import Sandbox, SandboxOptions
 from tests.integration.gateway.servers import GatewayProcess, RedisServer
 
 

@@ -15,8 +15,8 @@ from redis.asyncio import Redis
 
 from services.launch.damaged_redis import increments
 from services.launch.redis import Listening, bundled_server, write_config
-from services.recovery.copies import LEDGER, Commit, keep_dataset, keep_run
 from services.recovery.lost_writes import compare
+from services.recovery.record_copies import LEDGER, Commit, keep_dataset, keep_run
 from services.recovery.recover import cut_ledgers, recover
 from services.runtime.process import die_with
 from services.store import Store

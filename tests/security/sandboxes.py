@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from reward.sandbox.host import ProgramTask, Sandbox
 from reward.sandbox.limits import Limits
-from reward.sandbox.running import ProgramEnding
+from reward.sandbox.running_program import ProgramEnding
+from reward.sandbox.sandbox_host import ProgramTask, Sandbox
 from tests.integration.reward.conftest import alive
 
 MEMORY = 192 << 20

@@ -14,7 +14,7 @@ from services.contracts.events import Event
 from services.contracts.records import WorkerRecord
 from services.contracts.why import ClockJump, Situation, seconds_since
 from services.datasets.segments import UNPUBLISHED
-from services.gateway.retention import remove_unfinished
+from services.gateway.run_file_retention import remove_unfinished
 from services.settings import Settings
 from services.store import Store
 from services.store.insight import ClockJumps, lock_token

@@ -19,7 +19,7 @@ from services.launch import DataFolder
 from services.launch.damaged_redis import increments, use_copy
 from services.launch.data_folder import AGREED, COPY, REDIS
 from services.launch.redis import bundled_server
-from services.recovery.copies import LEDGER, commits
+from services.recovery.record_copies import LEDGER, commits
 from tests.integration.store.scene import RUN
 from tests.security.redis_losses import begun, commit, recover_losses, server, trained
 

@@ -13,9 +13,9 @@ from pydantic import SecretStr
 
 from services.contracts.records import ApiKeyRecord, RunRecord
 from services.contracts.rows.task import TaskPosition
-from services.recovery.copies import Commit, commits, keep_run, kept_datasets, newest_commit
 from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked, revoke_again
 from services.recovery.lost_writes import compare, lost_commit, require_complete
+from services.recovery.record_copies import Commit, commits, keep_run, kept_datasets, newest_commit
 from services.recovery.recover import align, still_open
 from services.settings import Settings
 from services.store import LostWrites

@@ -12,11 +12,11 @@ from reward.verifiers.math.math_text import is_expression
 from reward.verifiers.math.plain_number import read_decimal_comma, read_number
 from reward.verifiers.programs.code_tests import read_tests
 from reward.verifiers.programs.program_text import find_program
+from reward.verifiers.text.answer_tags import FormatVerifier, XmlFormatVerifier
 from reward.verifiers.text.choice import ChoiceVerifier
-from reward.verifiers.text.comparison import ContainsVerifier, ExactVerifier
-from reward.verifiers.text.shape import LanguageVerifier, LengthVerifier
+from reward.verifiers.text.length_and_language import LanguageVerifier, LengthVerifier
 from reward.verifiers.text.structured import JsonSchemaVerifier
-from reward.verifiers.text.tags import FormatVerifier, XmlFormatVerifier
+from reward.verifiers.text.text_comparison import ContainsVerifier, ExactVerifier
 
 LENGTH = 60_000
 SECONDS = 4.0

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from services.launch.damaged_redis import increments
-from services.recovery.copies import newest_commit
+from services.recovery.record_copies import newest_commit
 from tests.integration.installation.conftest import RUN, SCRIPTED
 from tests.integration.installation.test_reboot import Box, box
 from tests.integration.launch.conditions import eventually

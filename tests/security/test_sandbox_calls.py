@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from reward.sandbox.host import Sandbox, SandboxOptions
+from reward.sandbox.sandbox_host import Sandbox, SandboxOptions
 from tests.security.sandboxes import run
 
 

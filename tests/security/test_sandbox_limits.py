@@ -16,8 +16,8 @@ import httpx
 import pytest
 
 from reward.sandbox import cgroup
-from reward.sandbox.host import ROOT, ProgramTask, Sandbox, SandboxOptions
 from reward.sandbox.limits import WITH_CGROUP, WITHOUT_CGROUP, Limits
+from reward.sandbox.sandbox_host import ROOT, ProgramTask, Sandbox, SandboxOptions
 from tests.integration.reward.conftest import Service
 from tests.security.sandboxes import HIDE_LIBSECCOMP, MEMORY, Peak, below, run
 
@@ -184,7 +184,7 @@ print("done")
 """
 STARVED = f"""
 import os, subprocess, sys
-from reward.sandbox.host import Sandbox, SandboxOptions
+from reward.sandbox.sandbox_host import Sandbox, SandboxOptions
 from tests.security.sandboxes import run
 os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
 os.setpriority(os.PRIO_PROCESS, 0, 1)
@@ -288,7 +288,7 @@ async def test_correct_programs_stay_correct_while_a_hostile_one_runs(
 
 def test_without_libseccomp_the_measured_limits_hold(sandbox: Sandbox) -> None:
     source = f"""
-from reward.sandbox.host import Sandbox, SandboxOptions
+from reward.sandbox.sandbox_host import Sandbox, SandboxOptions
 from tests.security.sandboxes import run
 sandbox = Sandbox(SandboxOptions())
 print(sandbox.filtered)

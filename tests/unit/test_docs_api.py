@@ -12,7 +12,7 @@ from reward.scoring import Service
 from reward.teachers import Teachers
 from reward.verifiers.registry import build_registry
 from reward.workers.pool import Pool
-from reward.workers.processes import WorkerOptions
+from reward.workers.worker_processes import WorkerOptions
 from services.gateway.app import create_app as create_gateway
 from services.gateway.settings import GatewaySettings
 

@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from deploy.config_reference import reference
 from services.contracts.config import RLConfig, SFTConfig
-from services.contracts.config.parsing.tags import fields_of, models_of
+from services.contracts.config.parsing.type_tags import fields_of, models_of
 
 FILE = Path(__file__).resolve().parents[2] / "docs" / "config.md"
 

@@ -15,7 +15,7 @@ from reward.remote_pool import Calls
 from reward.scoring import Service
 from reward.teachers import Teachers
 from reward.workers.pool import Pool
-from reward.workers.processes import WorkerOptions
+from reward.workers.worker_processes import WorkerOptions
 from services.gateway.app import create_app
 from services.gateway.authentication import Keyring
 from services.gateway.settings import GatewaySettings

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from learner.model.attention.context import RowPart, attend_together
+from learner.model.attention.context_parallel import RowPart, attend_together
 from learner.model.attention.kernels import attend
 from learner.model.attention.row_layout import PackedLayout, packed_layout
 

@@ -15,7 +15,7 @@ from learner.distributed import Ranks
 from learner.errors import UnusableModel
 from learner.model.loading.kept_files import DESCRIPTIONS
 from services.contracts.config.model import ScratchModel
-from services.estimate.shape import scratch_shape
+from services.estimate.model_shape import scratch_shape
 from services.models import ModelFolder, UnusableFolder
 from services.models.errors import printable
 from services.models.path import check_base, check_model

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from learner.distributed import Ranks
 from learner.errors import RunCannotGoOn, UnusableModel
 from learner.model.loading.folders import find_source
-from learner.model.loading.models import LoadedModel, load_model
+from learner.model.loading.model_loader import LoadedModel, load_model
 from learner.model.loading.saving import as_in_a_folder, on_host, weight_tensors
 from learner.model.passes.logprobs import PackedRow, TokenLogprobs
 from learner.slices import WHOLE, RankPart, rows_of

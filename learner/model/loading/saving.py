@@ -14,7 +14,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from learner.errors import UnusableModel
 from learner.model.loading.kept_files import beside_adapter, is_tokenizer, tokenizer_state
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.loading.spellings import (
     Object,
     changed_config,

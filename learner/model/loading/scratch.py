@@ -19,9 +19,9 @@ from transformers import (
 )
 
 from learner.model.loading.folders import check_size, scratch_numbers
-from learner.model.loading.models import LoadedModel, pass_dtype, ready
+from learner.model.loading.model_loader import LoadedModel, pass_dtype, ready
 from services.contracts.config.model import BPETokenizer, CharacterTokenizer, ScratchModel
-from services.estimate.shape import vocabulary_of
+from services.estimate.model_shape import vocabulary_of
 
 PAD, BOS, EOS, UNKNOWN = "<pad>", "<bos>", "<eos>", "<unk>"
 TURN, END = "<|im_start|>", "<|im_end|>"

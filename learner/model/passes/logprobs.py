@@ -13,7 +13,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from learner.batch.prefixes import segments, token_places
-from learner.model.attention.context import RowPart, row_part
+from learner.model.attention.context_parallel import RowPart, row_part
 from learner.model.attention.packed import NAME
 from learner.model.attention.row_calls import sent
 from learner.model.attention.row_layout import PackedLayout, packed_layout

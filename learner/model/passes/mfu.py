@@ -16,7 +16,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from learner.batch.cost import TOKENS, SequenceCost
 from services.contracts.experts import expert_count
 from services.estimate.devices import peak_flops
-from services.estimate.shape import ModelShape, shape_of
+from services.estimate.model_shape import ModelShape, shape_of
 
 if TYPE_CHECKING:  # bench.learner.one_pass also runs with only torch and transformers
     from learner.distributed import Ranks

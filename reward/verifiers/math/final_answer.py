@@ -12,9 +12,9 @@ its last number or expression.
 import re
 from typing import NamedTuple
 
-from reward.verifiers.math.answer_value import takes_back
 from reward.verifiers.math.contrasts import correction, correction_within, is_negated
 from reward.verifiers.math.math_text import is_expression, is_words
+from reward.verifiers.math.value_in_answer import takes_back
 
 # Characters. An answer is short. Longer answers are not read: parsing time grows faster than the
 # length.

@@ -9,15 +9,6 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from reward.verifiers.base import VerifierParams
-from reward.verifiers.math.answer_value import (
-    beginnings,
-    endings,
-    has_remark,
-    is_bound,
-    is_compound,
-    is_sum,
-    other_readings,
-)
 from reward.verifiers.math.final_answer import MAX_CHARS, FinalAnswer, last_line, too_deep
 from reward.verifiers.math.math_reference import Kind, Reference
 from reward.verifiers.math.math_text import (
@@ -37,6 +28,15 @@ from reward.verifiers.math.plain_number import (
     same_number,
 )
 from reward.verifiers.math.units import read_units, unit_ratio
+from reward.verifiers.math.value_in_answer import (
+    beginnings,
+    endings,
+    has_remark,
+    is_bound,
+    is_compound,
+    is_sum,
+    other_readings,
+)
 from services.contracts.scores import ScoreStatus
 
 
@@ -142,7 +142,7 @@ def _pieces(answer: FinalAnswer) -> Iterator[str]:
 
 def _compare_piece(gold: Reference, piece: str, params: MathParams) -> ScoreStatus:
     """Compare `piece` as a whole. Return UNPARSABLE if it has no reading."""
-    from reward.verifiers.math.math_expressions import read_expressions
+    from reward.verifiers.math.sympy_expressions import read_expressions
 
     if not piece or len(piece) > MAX_CHARS:
         return ScoreStatus.UNPARSABLE
@@ -200,7 +200,7 @@ def _said_twice(piece: str, params: MathParams) -> PlainNumber | None:
 
 
 def same_expression(gold: Reference, given: list[Any], params: MathParams) -> bool:
-    from reward.verifiers.math.math_expressions import equal, read_expressions
+    from reward.verifiers.math.sympy_expressions import equal, read_expressions
 
     return equal(
         read_expressions(gold.text),

@@ -8,7 +8,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from reward.verifiers.base import BadReferenceError, shown
-from reward.verifiers.math.answer_value import COMMAND, beginnings, is_bound, is_compound
 from reward.verifiers.math.contrasts import plain_joints
 from reward.verifiers.math.final_answer import find_answer
 from reward.verifiers.math.math_text import (
@@ -21,6 +20,7 @@ from reward.verifiers.math.math_text import (
 from reward.verifiers.math.plain_number import PlainNumber, read_number, unwrapped
 from reward.verifiers.math.signs import plain_signs
 from reward.verifiers.math.units import read_units
+from reward.verifiers.math.value_in_answer import COMMAND, beginnings, is_bound, is_compound
 from services.contracts.thoughts import answer_of
 
 # These are answers to "which sign?".
@@ -56,7 +56,7 @@ class Reference(NamedTuple):
 def read_reference(text: str) -> Reference:
     """Return the final answer of a reference: a plain value, or a worked solution that ends in one.
     Raises BadReferenceError, naming the value, if there is nothing to compare with."""
-    from reward.verifiers.math.math_expressions import read_expressions
+    from reward.verifiers.math.sympy_expressions import read_expressions
 
     text = plain_joints(plain_signs(answer_of(text) or ""))
     final = find_answer(text)

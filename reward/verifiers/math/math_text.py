@@ -8,10 +8,10 @@ import re
 import unicodedata
 from fractions import Fraction
 
-from reward.verifiers.math.answer_value import COMMAND, FUNCTIONS, MOST, PROSE, is_compound
 from reward.verifiers.math.number_words import words_as_digits
 from reward.verifiers.math.plain_number import PUNCTUATION, unwrapped
 from reward.verifiers.math.signs import plain_signs
+from reward.verifiers.math.value_in_answer import COMMAND, FUNCTIONS, MOST, PROSE, is_compound
 
 _LONGEST_WORDS = 200
 _MOST_WORDS = 8

@@ -2,8 +2,8 @@
 
 Programs run in `reward.sandbox`, each test in a fresh sandbox. The expected results stay outside
 the program's sandbox. Printed output is compared here. The code of a test runs in a second sandbox,
-from which it calls the program's functions (`reward.sandbox.peers`). The verdict has a part for
-each test, for dense rewards.
+from which it calls the program's functions (`reward.sandbox.peer_protocol`). The verdict has a part
+for each test, for dense rewards.
 """
 
 import json
@@ -13,10 +13,10 @@ from typing import Literal, NamedTuple
 
 from pydantic import Field
 
-from reward.sandbox.host import ProgramTask, Sandbox, SandboxOptions
 from reward.sandbox.limits import Limits
 from reward.sandbox.probe import probe
-from reward.sandbox.running import ProgramEnding, SandboxError
+from reward.sandbox.running_program import ProgramEnding, SandboxError
+from reward.sandbox.sandbox_host import ProgramTask, Sandbox, SandboxOptions
 from reward.verifiers.base import (
     BadReferenceError,
     Item,

@@ -21,7 +21,6 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.math.answer_value import takes_back
 from reward.verifiers.math.contrasts import FOREIGN_NOT, plain_contrasts
 from reward.verifiers.math.final_answer import (
     CUT_OFF,
@@ -32,6 +31,7 @@ from reward.verifiers.math.final_answer import (
 from reward.verifiers.math.math_text import without_styles
 from reward.verifiers.math.plain_number import unwrapped
 from reward.verifiers.math.signs import plain_signs
+from reward.verifiers.math.value_in_answer import takes_back
 from services.contracts.scores import ScoreStatus
 
 _NAMES = (

@@ -117,7 +117,7 @@ def _annotations(parts: list[str]) -> list[Any]:
     from pydantic import BaseModel
 
     from services.contracts.config import RLConfig, SFTConfig
-    from services.contracts.config.parsing.tags import fields_of
+    from services.contracts.config.parsing.type_tags import fields_of
 
     annotations: list[Any] = [RLConfig, SFTConfig]
     for part in parts:

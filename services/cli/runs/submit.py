@@ -109,7 +109,7 @@ def _check_keys(name: str, file: dict[str, Any]) -> None:
     """Raise CliError, with the intended key, if the file `name` is neither a submission nor a
     config."""
     from services.contracts.config import RLConfig, SFTConfig
-    from services.contracts.config.parsing.tags import fields_of
+    from services.contracts.config.parsing.type_tags import fields_of
 
     of_config = {*fields_of(RLConfig), *fields_of(SFTConfig)}
     is_submission = bool(file.keys() & {*SUBMITTED}) or not file.keys() & of_config

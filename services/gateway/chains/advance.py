@@ -24,7 +24,7 @@ from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config_keys import text_at
 from services.contracts.records import RunRecord, RunState
 from services.gateway.dependencies import Dependencies
-from services.gateway.references import ReferenceCheck
+from services.gateway.reference_checks import ReferenceCheck
 from services.gateway.submission.fitting import refusals
 from services.gateway.submission.resuming import changed_by_resume
 from services.gateway.submission.run_submission import RunSubmission, accept, keep_record, refusal

@@ -8,7 +8,7 @@ from services.contracts.policy_calls import Piece, PolicyCall
 from services.contracts.records import RunRecord
 from services.gateway.openai.errors import SessionProblem
 from services.gateway.policy.limits import OpenCalls
-from services.gateway.policy.models import worker_for
+from services.gateway.policy.served_models import worker_for
 from services.store import Store
 from services.store.agents.policy_calls import KEEP_SECONDS
 

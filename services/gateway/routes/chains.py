@@ -20,13 +20,13 @@ from services.contracts.chains import (
 from services.contracts.config import ConfigError
 from services.contracts.wording import predicate
 from services.gateway.chains.advance import advance, run_of
-from services.gateway.chains.deletion import delete_chain
-from services.gateway.chains.submission import (
+from services.gateway.chains.chain_submission import (
     ChainDryRun,
     ChainSubmission,
     accept_chain,
     dry_run_of,
 )
+from services.gateway.chains.deletion import delete_chain
 from services.gateway.dependencies import CHAIN_PROBLEMS, ChainDep, Dependencies, Deps
 from services.gateway.routes.runs.runs import UNCHANGED
 from services.gateway.submission.run_submission import refusal

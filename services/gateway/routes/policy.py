@@ -25,8 +25,8 @@ from services.gateway.openai.bodies import (
 from services.gateway.openai.errors import SessionProblem, no_responses, openai_errors
 from services.gateway.openai.requests import with_usage
 from services.gateway.policy.asking import Asking
-from services.gateway.policy.models import Asked, names_of, not_found, parse_model
 from services.gateway.policy.options import policy_call
+from services.gateway.policy.served_models import Asked, names_of, not_found, parse_model
 from services.gateway.routes.runs.events import EventStream
 from services.http import CLIENT_GONE, Problem
 from services.runtime.api_key import bearer, digest

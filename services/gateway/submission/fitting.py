@@ -14,8 +14,8 @@ from services.contracts.preview import Rendering
 from services.estimate.answer import WORDS, Estimate, ProcessNeed
 from services.estimate.fit import cannot_fit, estimate_run
 from services.estimate.inputs import Model, gigabytes, known_workers, of_half
+from services.estimate.model_shape import scratch_shape, shape_of
 from services.estimate.one_gpu import division, with_share
-from services.estimate.shape import scratch_shape, shape_of
 from services.gateway.dependencies import Dependencies
 from services.gateway.submission.mixture_shares import DatasetShare
 from services.gateway.submission.model_check import Models, Problems

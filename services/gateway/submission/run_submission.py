@@ -19,7 +19,7 @@ from services.contracts.records import DatasetRecord, RunRecord, RunState
 from services.estimate.answer import Estimate
 from services.gateway.dependencies import Dependencies
 from services.gateway.previews import Shown
-from services.gateway.references import ReferenceCheck
+from services.gateway.reference_checks import ReferenceCheck
 from services.gateway.submission.answer_check import answer_warnings
 from services.gateway.submission.dataset_check import (
     Datasets,
@@ -46,7 +46,7 @@ from services.gateway.submission.model_check import (
     positions_of,
 )
 from services.gateway.submission.resuming import begins_anew, changed_by_resume, resumable
-from services.gateway.submission.row_counts import count_problems, rows_to_count
+from services.gateway.submission.row_problems import count_problems, rows_to_count
 from services.gateway.submission.row_sample import read_rows
 from services.gateway.submission.run_length import repeated_rows, run_length, trained_already
 from services.gateway.submission.template_check import template_use, template_warnings
@@ -55,7 +55,7 @@ from services.gateway.submission.worker_check import check_episodes, check_gpus
 from services.http import Problem
 from services.http.problems import MAX_LISTED
 from services.models import ModelFolder
-from services.recovery.copies import forget_run, keep_copy, keep_run
+from services.recovery.record_copies import forget_run, keep_copy, keep_run
 
 RUN_REFUSED = "the run was not queued: its config has "
 

@@ -14,7 +14,7 @@ from services.contracts.config_keys import keys_of
 from services.contracts.records import DatasetRecord
 from services.contracts.scores import CheckRequest, CheckResponse, Use
 from services.gateway.dependencies import Dependencies
-from services.gateway.references import (
+from services.gateway.reference_checks import (
     CHECK_SECONDS,
     SHOWN,
     NotChecked,

@@ -100,7 +100,7 @@ class AgentCalls(StorePart):
         """Release calls without an answer."""
         await self._scripts.run("session_release", [worker, *calls], run=run)
 
-    async def answer(
+    async def record_turn(
         self,
         run: str,
         worker: str,
@@ -117,24 +117,24 @@ class AgentCalls(StorePart):
         lineage, version = oldest
         blob = msgspec.msgpack.encode(turn)
         recorded = [blob, history, turn.parent, length or "", version, lineage]
-        done, *number = await self._answer(run, worker, claimed, recorded, b"")
+        done, *number = await self._end(run, worker, claimed, recorded, b"")
         return (number[0] if number else -1) if done else None
 
     async def fail(self, run: str, worker: str, claimed: Claimed, error: dict[str, Any]) -> bool:
         """Answer a call with an error. The session stays as it is. Returns False if it came too
         late."""
         failure = msgspec.json.encode(error)
-        done = await self._answer(run, worker, claimed, [b"", "", "", "", 0, ""], failure)
+        done = await self._end(run, worker, claimed, [b"", "", "", "", 0, ""], failure)
         return bool(done[0])
 
-    async def _answer(
+    async def _end(
         self, run: str, worker: str, claimed: Claimed, recorded: list[Any], failure: bytes
     ) -> list[int]:
         of = [claimed.attempt, claimed.index, claimed.digest, worker]
         arguments = [*of, *recorded, claimed.id, failure]
         attempt = claimed.attempt
         reply: list[int] = await self._scripts.run(
-            "session_answer", arguments, run=run, attempt=attempt, deadlines=held_in(attempt)
+            "session_record_turn", arguments, run=run, attempt=attempt, deadlines=held_in(attempt)
         )
         return reply
 

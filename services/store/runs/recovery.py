@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from services.contracts.rows.task import TaskPosition
 from services.store.keys import EMPTIED_PARTS, IN_FLIGHT_PARTS, RUN_PARTS, run_key
-from services.store.runs.submission import ORDER
+from services.store.runs.new_run import ORDER
 from services.store.scripts import StorePart
 
 

@@ -21,8 +21,7 @@ from services.store.keys import (
     run_key,
 )
 from services.store.runs.ledger import Ledger
-from services.store.runs.records import RunRecords
-from services.store.runs.submission import (
+from services.store.runs.new_run import (
     ORDER,
     EndedRun,
     RowNotes,
@@ -32,6 +31,7 @@ from services.store.runs.submission import (
     submission,
     text_of,
 )
+from services.store.runs.records import RunRecords
 from services.store.scripts import Scripts
 from services.store.unreadable import as_text, reading, report
 

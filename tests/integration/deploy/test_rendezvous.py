@@ -21,7 +21,7 @@ PASSWORD = "s3cr3t"
 HOST = """
 import sys
 from learner.settings import LearnerSettings
-from learner.supervise.supervisor import supervise
+from learner.supervise.rank_supervisor import supervise
 module = ["tests.integration.deploy.meeting_rank", sys.argv.pop()]
 sys.exit(supervise(LearnerSettings(), module))
 """

@@ -11,7 +11,7 @@ import pytest
 
 from services.contracts.chains import ChainRecord, ChainStep
 from services.contracts.records import RunRecord, RunState, RunSummary, WorkerRecord
-from services.gateway.retention import prune, prune_finished, unneeded
+from services.gateway.run_file_retention import prune, prune_finished, unneeded
 from services.gateway.settings import GatewaySettings
 from services.store import Store
 from tests.integration.gateway.servers import GatewayProcess, InStore, RedisServer

@@ -46,7 +46,7 @@ signal.pause()
 TWO_RANKS = """
 import sys
 from learner.settings import LearnerSettings
-from learner.supervise.supervisor import supervise
+from learner.supervise.rank_supervisor import supervise
 sys.exit(supervise(LearnerSettings(ranks=2), ["tests.integration.launch.rank"]))
 """
 

@@ -24,10 +24,10 @@ from learner.checkpoints.checkpoint_writer import (
     write_part,
 )
 from learner.distributed import Ranks, start_ranks, stop_ranks
-from learner.model.loading.models import LoadedModel, load_critic, load_model
+from learner.model.loading.model_loader import LoadedModel, load_critic, load_model
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.placement.parallel import shard
-from learner.model.references import Copies, Following, PolicyCopy
+from learner.model.reference_policies import Copies, Following, PolicyCopy
 from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.value_loss import Moments
 from learner.optim.optimizers import Optimizers

@@ -28,7 +28,7 @@ from learner.model.loading.lora import (
     add_adapters,
     save_adapter_config,
 )
-from learner.model.loading.models import LoadedModel, load_critic, load_model, unfit
+from learner.model.loading.model_loader import LoadedModel, load_critic, load_model, unfit
 from learner.model.loading.saving import as_in_a_folder, on_host, save_description, weight_tensors
 from learner.model.moe.routing import Routing
 from learner.model.passes import families
@@ -36,7 +36,7 @@ from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.model.passes.microbatches import MicroBatches, check_sharing
 from learner.model.placement.offload import Offload
 from learner.model.placement.parallel import gathered, replicate, shard
-from learner.model.references import Copies, Following, PolicyCopy
+from learner.model.reference_policies import Copies, Following, PolicyCopy
 from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments

@@ -1,8 +1,8 @@
 """Programs that these tests run in a sandbox."""
 
-from reward.sandbox.host import ProgramTask, Sandbox
 from reward.sandbox.limits import Limits
-from reward.sandbox.running import ProgramEnding
+from reward.sandbox.running_program import ProgramEnding
+from reward.sandbox.sandbox_host import ProgramTask, Sandbox
 
 MEMORY = 128 << 20
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reward.sandbox.host import ROOT, Sandbox, SandboxOptions
+from reward.sandbox.sandbox_host import ROOT, Sandbox, SandboxOptions
 from tests.integration.reward.conftest import alive
 from tests.integration.reward.sandboxes import run, zygote
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from reward.sandbox.host import ROOT, Sandbox, SandboxOptions
 from reward.sandbox.jail import HOME
 from reward.sandbox.probe import probe
-from reward.sandbox.running import ProgramEnding, SandboxError
+from reward.sandbox.running_program import ProgramEnding, SandboxError
+from reward.sandbox.sandbox_host import ROOT, Sandbox, SandboxOptions
 from tests.integration.reward.conftest import alive, until
 from tests.integration.reward.sandboxes import MEMORY, run, zygote
 
@@ -194,7 +194,7 @@ def test_programs_end_with_the_worker_that_started_them(tmp_path: Path) -> None:
     """A worker is killed at any moment, so nothing may depend on its last words."""
     code = f"""
 import sys
-from reward.sandbox.host import *
+from reward.sandbox.sandbox_host import *
 sandbox = Sandbox(SandboxOptions())
 open({str(tmp_path / "zygote")!r}, "w").write(str(sandbox._zygote.pid))
 source = "import os, time; os.fork(); os.setpgid(0, 0); time.sleep(1000)"
@@ -225,7 +225,7 @@ def test_without_namespaces_the_sandbox_refuses(tmp_path: Path) -> None:
     """As in a container whose seccomp profile forbids namespaces: unshare(2) is refused."""
     code = """
 from reward.sandbox.seccomp import Filter
-from reward.sandbox.host import SandboxOptions
+from reward.sandbox.sandbox_host import SandboxOptions
 from reward.sandbox.probe import probe
 none = Filter()
 none.refuse("unshare")

@@ -1,4 +1,4 @@
-"""Events of `reward.workers.processes` for dying workers. Real fork server, real workers."""
+"""Events of `reward.workers.worker_processes` for dying workers. Real fork server, real workers."""
 
 import asyncio
 import errno
@@ -17,8 +17,8 @@ from reward.metrics import Metrics
 from reward.verifiers.base import Item, ItemWork, Verifier
 from reward.verifiers.registry import build_registry, usable
 from reward.workers.pool import Pool
-from reward.workers.processes import Children, WorkerOptions
 from reward.workers.protocol import Answer, Request, WorkerJob, pack_item, request_for
+from reward.workers.worker_processes import Children, WorkerOptions
 from tests.integration.reward.conftest import alive, until
 
 

@@ -15,7 +15,7 @@ import msgspec
 from safetensors.torch import save_file
 
 from learner.model.canary import CanaryPass
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.loading.saving import weight_tensors
 from learner.model.loading.scratch import make_model, train_merges
 from learner.model.passes.logprobs import TokenLogprobs

@@ -51,7 +51,7 @@ async def answer(scene: Scene, claimed: Claimed, text: str = "hi", worker: str =
     after = f"after {claimed.digest}"
     made = turn(text, claimed.call.path[-1] if claimed.call.path else -1)
     place = (RUN, worker, claimed, made, after, None, ("aaa", 0))
-    return await scene.store.agent_calls.answer(*place) is not None
+    return await scene.store.agent_calls.record_turn(*place) is not None
 
 
 async def last_turns(
@@ -182,9 +182,9 @@ async def test_only_the_worker_that_recorded_a_turn_learns_its_number(scene: Sce
         await ask(scene, lease, digest)
         (claimed,) = await claim(scene)
         place = (RUN, "w", claimed, turn(digest), f"after {digest}", None, ("aaa", 0))
-        assert await scene.store.agent_calls.answer(*place) == number
+        assert await scene.store.agent_calls.record_turn(*place) == number
         # The turn may differ from the one that another worker has recorded.
-        assert await scene.store.agent_calls.answer(*place) == -1
+        assert await scene.store.agent_calls.record_turn(*place) == -1
 
 
 async def test_each_length_of_a_text_is_listed_once(scene: Scene) -> None:
@@ -194,7 +194,7 @@ async def test_each_length_of_a_text_is_listed_once(scene: Scene) -> None:
         await ask(scene, lease, digest)
         (claimed,) = await claim(scene)
         place = (RUN, "w", claimed, turn("hi"), digest, length)
-        assert await scene.store.agent_calls.answer(*place, ("aaa", 0)) is not None
+        assert await scene.store.agent_calls.record_turn(*place, ("aaa", 0)) is not None
     assert await sessions.lengths(RUN, lease.attempt, 0) == [7, 12]
 
 

@@ -40,7 +40,10 @@ async def play(scene: Scene, id: str) -> None:
 
 async def record_turn(scene: Scene, claimed: Claimed) -> bool:
     calls = scene.store.agent_calls
-    return await calls.answer(RUN, "w", claimed, turn("hi"), "after", None, ("aaa", 0)) is not None
+    return (
+        await calls.record_turn(RUN, "w", claimed, turn("hi"), "after", None, ("aaa", 0))
+        is not None
+    )
 
 
 async def played(scene: Scene, *ids: str, reward: Reward | None = None) -> None:

@@ -8,7 +8,7 @@ from obstore.store import MemoryStore
 from xxhash import xxh3_64_hexdigest
 
 from services.contracts.groups.payload import Damaged, Owner, payload_name
-from services.gateway.retention import sweep_payloads
+from services.gateway.run_file_retention import sweep_payloads
 from services.payloads import PayloadPlace, Payloads
 from services.payloads.objects import Objects
 from services.payloads.places import Files

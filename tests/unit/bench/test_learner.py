@@ -115,7 +115,8 @@ def test_shared_prompts_compute_the_same_as_separate_ones() -> None:
 OTHERS = ("pydantic", "structlog", "msgspec", "redis", "anyio", "rich", "fastapi", "aiohttp")
 USED = (
     *("batch", "batch.cost", "batch.packing", "batch.prefixes", "errors", "model"),
-    *("model.attention", "model.attention.context", "model.attention.kernels"),
+    *("model.attention", "model.attention.context_parallel"),
+    "model.attention.kernels",
     *("model.attention.packed", "model.attention.row_calls", "model.attention.row_layout"),
     "model.compiling",
     *("model.head", "model.head.logit_scale", "model.head.output_head"),
@@ -145,7 +146,7 @@ def test_torch_and_transformers_are_all_it_needs() -> None:
             "services.contracts.experts",
             "services.estimate",
             "services.estimate.devices",
-            "services.estimate.shape",
+            "services.estimate.model_shape",
             "services.runtime",
             "services.runtime.quiet",
         ),

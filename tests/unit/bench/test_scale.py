@@ -8,8 +8,8 @@ import pytest
 
 from bench.learner.scale import GB, SPARE, least_ranks, markdown, of_a_rank, shape
 from bench.learner.sizes import MODELS
-from services.estimate.shape import shape_of
-from services.estimate.training import RUNTIME, Pass
+from services.estimate.model_shape import shape_of
+from services.estimate.rank_bytes import RUNTIME, Pass
 
 ROOT = Path(__file__).parents[3]
 

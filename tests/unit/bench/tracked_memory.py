@@ -17,7 +17,7 @@ from learner.model.compiling import make_trainable
 from learner.model.head import output_head
 from learner.model.passes.logprobs import PackedRow, TokenLogprobs
 from learner.model.placement.parallel import shard
-from services.estimate.training import FLOAT32
+from services.estimate.rank_bytes import FLOAT32
 
 
 class _Flash(torch.autograd.Function):

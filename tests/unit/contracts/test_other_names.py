@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from services.contracts.config import RLConfig, SFTConfig, parse_config
-from services.contracts.config.parsing.other_names import ROWS, OtherNames
-from services.contracts.config.parsing.other_values import OTHER_VALUES, Values
-from services.contracts.config.parsing.tags import key_paths
+from services.contracts.config.parsing.other_systems.table import ROWS, OtherNames
+from services.contracts.config.parsing.other_systems.values import OTHER_VALUES, Values
+from services.contracts.config.parsing.type_tags import key_paths
 from tests.unit.contracts.configs import RL, SFT, refusal
 from tests.unit.contracts.test_ways_out import changed
 

@@ -1,7 +1,7 @@
 """A run's record is read from Redis as it was written."""
 
 from services.contracts.records import RunRecord
-from services.store.runs.submission import text_of
+from services.store.runs.new_run import text_of
 from services.store.unreadable import read_run
 
 

@@ -9,7 +9,7 @@ from services.contracts.devices import LearnerDevices, LearnerHost
 from services.estimate.answer import Estimate
 from services.estimate.fit import cannot_fit, estimate_run
 from services.estimate.inputs import Model, Worker
-from services.estimate.shape import shape_of
+from services.estimate.model_shape import shape_of
 from tests.unit.estimate.estimating import (
     GB,
     L4,

@@ -7,9 +7,9 @@ import pytest
 from services.contracts.records import WorkerRecord
 from services.estimate.fit import estimate_run
 from services.estimate.inputs import Model, Worker, known_workers
+from services.estimate.model_shape import shape_of
 from services.estimate.one_gpu import Division, division, with_share
-from services.estimate.rollout import SHARED
-from services.estimate.shape import shape_of
+from services.estimate.rollout_memory import SHARED
 from tests.unit.estimate.estimating import (
     GB,
     THRIFTY,

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from services.contracts.config import parse_config
-from services.gateway.chains.submission import lacks
+from services.gateway.chains.chain_submission import lacks
 
 RL: dict[str, Any] = {
     "model": {"path": "m"},

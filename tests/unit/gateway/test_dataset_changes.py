@@ -14,7 +14,7 @@ from services.datasets import append_rows
 from services.gateway.routes.datasets import datasets as routes
 from services.gateway.routes.datasets import prompts
 from services.http import Problem
-from services.recovery.copies import keep_copy, kept_datasets
+from services.recovery.record_copies import keep_copy, kept_datasets
 from services.volume import Volume
 
 LINES = b'{"prompt": "1+1", "answer": "2"}\n'

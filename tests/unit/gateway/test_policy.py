@@ -7,8 +7,8 @@ import pytest
 from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.gateway.openai.errors import SessionProblem
 from services.gateway.policy.limits import OpenCalls
-from services.gateway.policy.models import Asked, names_of, parse_model, worker_for
 from services.gateway.policy.options import policy_call
+from services.gateway.policy.served_models import Asked, names_of, parse_model, worker_for
 from services.gateway.settings import GatewaySettings
 
 ASKED = [{"role": "user", "content": "2+2"}]

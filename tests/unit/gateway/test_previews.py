@@ -19,7 +19,7 @@ from services.gateway import previews
 from services.gateway.previews import Previews, Shown
 from services.gateway.submission import row_sample
 from services.gateway.submission.model_check import check_stop_tokens
-from services.gateway.submission.row_counts import count_problems, rows_to_count
+from services.gateway.submission.row_problems import count_problems, rows_to_count
 from services.gateway.submission.row_sample import DatasetOptions, RowSample, read_rows
 from services.gateway.submission.template_check import template_use, template_warnings
 from services.models import ModelFolder

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from services.contracts.records import RunState, RunSummary
-from services.gateway import retention
+from services.gateway import run_file_retention
 from services.gateway.settings import GatewaySettings
 from services.runtime.tasks import end
 from services.store import Unreadable
@@ -34,10 +34,10 @@ async def test_what_cannot_be_read_ends_no_pruning(
         return call
 
     for name in rounds:
-        monkeypatch.setattr(retention, name, counted(name))
+        monkeypatch.setattr(run_file_retention, name, counted(name))
     settings: Any = SimpleNamespace(keep_finished_seconds=0.001, data=None)
     nothing: Any = None
-    pruning = asyncio.create_task(retention.keep_pruning(nothing, settings, nothing))
+    pruning = asyncio.create_task(run_file_retention.keep_pruning(nothing, settings, nothing))
     try:
         async with asyncio.timeout(60):
             await later.wait()
@@ -68,7 +68,7 @@ async def test_a_run_whose_records_cannot_be_read_keeps_only_its_own_payloads(
         dumps=SimpleNamespace(restoring=restoring), runs=SimpleNamespace(summaries=summaries)
     )
     payloads: Any = SimpleNamespace(runs=runs, sweep=sweep)
-    await retention.sweep_payloads(store, tmp_path, payloads)
+    await run_file_retention.sweep_payloads(store, tmp_path, payloads)
     assert swept == ["whole"]
 
 
@@ -123,7 +123,7 @@ async def test_a_run_with_damaged_metrics_keeps_its_files_and_the_others_lose_th
     )
     settings = GatewaySettings(data=tmp_path, keep_finished_seconds=1, keep_finished_checkpoints=1)
 
-    await retention.prune_finished(store, settings)
+    await run_file_retention.prune_finished(store, settings)
 
     def steps(run: str) -> list[str]:
         return sorted(path.name for path in (tmp_path / "runs" / run / "checkpoints").iterdir())
@@ -140,7 +140,7 @@ def test_what_an_upload_left_whose_gateway_died_is_deleted_after_a_day(tmp_path:
     for name in names:
         (folder / name).write_text("")
     for name in (names[0], names[2]):
-        os.utime(folder / name, (1.0, time.time() - 2 * retention.UNFINISHED_SECONDS))
-    retention.remove_unfinished(tmp_path)
+        os.utime(folder / name, (1.0, time.time() - 2 * run_file_retention.UNFINISHED_SECONDS))
+    run_file_retention.remove_unfinished(tmp_path)
     assert sorted(path.name for path in folder.iterdir()) == sorted(names[1:])
-    retention.remove_unfinished(tmp_path / "nothing here")
+    run_file_retention.remove_unfinished(tmp_path / "nothing here")

@@ -15,7 +15,7 @@ from recipes import (
     read_recipe,
 )
 from services.contracts.config import ConfigError, parse_config
-from services.gateway.chains.submission import ChainSubmission
+from services.gateway.chains.chain_submission import ChainSubmission
 
 
 @pytest.mark.parametrize("recipe", list_recipes(), ids=lambda recipe: recipe.name)

@@ -8,7 +8,7 @@ import pytest
 
 from services.contracts.records import RunRecord, RunState
 from services.gateway.submission.run_submission import keep_record
-from services.recovery.copies import kept_runs
+from services.recovery.record_copies import kept_runs
 from services.volume import Volume
 
 RUN = RunRecord(

@@ -21,7 +21,7 @@ from services.gateway.openai.requests import chat_call, completions_call
 from services.gateway.policy.options import policy_call
 from services.gateway.sessions.histories import is_side_call, request_digest
 from services.gateway.sessions.rewards import reward_of
-from services.gateway.sessions.turns import piece_of
+from services.gateway.sessions.turn_requests import piece_of
 from tests.unit.gateway.session_calls import ASKED, SAMPLING, TOOL, chat
 
 LATEST_DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from services.gateway.chains.submission import ChainSubmission
+from services.gateway.chains.chain_submission import ChainSubmission
 from services.gateway.submission.run_submission import RunSubmission
 from services.http import install
 

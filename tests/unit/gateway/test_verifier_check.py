@@ -17,7 +17,7 @@ from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
 from services.gateway.dependencies import Dependencies
-from services.gateway.references import ReferenceChecks
+from services.gateway.reference_checks import ReferenceChecks
 from services.gateway.submission import verifier_check
 from services.gateway.submission.verifier_check import (
     VerifierCheck,

@@ -10,10 +10,10 @@ from transformers import LlamaConfig, LlamaForSequenceClassification
 
 from learner.batch.samples import TrainingSample
 from learner.model.attention.packed import use_packed_attention
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs
-from learner.model.references import Copies
+from learner.model.reference_policies import Copies
 from learner.model.value_model import TrainedCritic
 from learner.objective.losses import Tokens
 from learner.optim.optimizers import Optimizers

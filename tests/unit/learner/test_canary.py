@@ -7,7 +7,7 @@ import torch
 from learner.distributed import Ranks
 from learner.model.canary import CanaryPass
 from learner.model.loading.lora import add_adapters
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.placement.parallel import replicate
 from services.contracts.canary import Canary, sequences, unpacked

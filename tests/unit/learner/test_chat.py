@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import save_file
 
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.loading.saving import save_description, weight_tensors
 from learner.tools import chat
 from services.contracts.config.data import Data

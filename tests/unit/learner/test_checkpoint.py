@@ -16,10 +16,10 @@ from learner.checkpoints.checkpoint_reader import (
     load_random_state,
     verify,
 )
+from learner.checkpoints.checkpoint_retention import clear, retain
 from learner.checkpoints.checkpoint_writer import CRITIC, CRITIC_OPTIMIZER, write_checkpoint
-from learner.checkpoints.retention import clear, retain
 from learner.distributed import Ranks
-from learner.model.loading.models import LoadedModel, load_critic, load_model
+from learner.model.loading.model_loader import LoadedModel, load_critic, load_model
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
 from learner.model.value_model import TokenValues, TrainedCritic, train_critic

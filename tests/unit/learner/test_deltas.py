@@ -10,7 +10,7 @@ import torch
 
 from learner.distributed import Ranks
 from learner.model.loading.lora import add_adapters
-from learner.model.loading.models import LoadedModel
+from learner.model.loading.model_loader import LoadedModel
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.optim.optimizers import Optimizers

@@ -12,10 +12,10 @@ from learner.batch.staleness import Ancestry
 from learner.batch.token_advantages import known, set_returns
 from learner.errors import UnusableModel
 from learner.metrics.reward_metrics import outcome_metrics, outcome_sums
-from learner.model.loading.models import load_model
+from learner.model.loading.model_loader import load_model
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
-from learner.model.references import CopiedPolicy, Copies, PolicyCopy, Scorers, load_copies
+from learner.model.reference_policies import CopiedPolicy, Copies, PolicyCopy, Scorers, load_copies
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Scale
 from learner.optim.optimizers import Optimizers

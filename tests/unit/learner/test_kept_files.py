@@ -11,7 +11,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Qwen2Config, Qwen2ForCausa
 
 from learner.errors import UnusableModel
 from learner.model.loading.kept_files import CHANGED, marked_as_changed
-from learner.model.loading.models import LoadedModel, load_model
+from learner.model.loading.model_loader import LoadedModel, load_model
 from learner.model.loading.saving import (
     save_beside_adapter,
     save_description,

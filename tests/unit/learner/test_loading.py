@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from learner.errors import UnusableModel
-from learner.model.loading.models import (
+from learner.model.loading.model_loader import (
     end_tokens,
     endless,
     load_critic,

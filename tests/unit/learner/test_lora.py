@@ -27,7 +27,7 @@ from learner.model.loading.lora import (
     load_policy,
     trained_on_host,
 )
-from learner.model.loading.models import LoadedModel, load_critic, load_model
+from learner.model.loading.model_loader import LoadedModel, load_critic, load_model
 from learner.model.loading.saving import save_description
 from learner.model.passes.logprobs import PackedRow, TokenLogprobs, packed_row
 from learner.optim.optimizers import Optimizers

@@ -14,7 +14,7 @@ from learner.distributed import Ranks
 from learner.model.head.output_head import CPU_VOCABULARY, head_logprobs
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
-from learner.model.references import Copies, PolicyCopy
+from learner.model.reference_policies import Copies, PolicyCopy
 from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments

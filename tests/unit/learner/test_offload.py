@@ -15,7 +15,7 @@ from learner.errors import RunCannotGoOn
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
 from learner.model.placement.offload import Offload, UnusableDevice, offloads, place, present
-from learner.model.references import Copies, Following, PolicyCopy
+from learner.model.reference_policies import Copies, Following, PolicyCopy
 from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments

@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from learner.errors import UnusableModel
-from learner.model.loading import models
-from learner.model.loading.models import load_critic, load_model
+from learner.model.loading import model_loader
+from learner.model.loading.model_loader import load_critic, load_model
 from learner.model.passes.packing_check import mixes_sequences
 from services.contracts.config.model import PretrainedModel
 from tests.unit.learner.policies import tiny_model
@@ -127,7 +127,9 @@ def test_the_attention_that_trains_is_the_one_that_is_checked(
     assert "mixes the sequences" in (mixes_sequences(model, torch.bfloat16) or "")
 
     asked: list[torch.dtype | None] = []
-    monkeypatch.setattr(models, "mixes_sequences", lambda _, autocast=None: asked.append(autocast))
+    monkeypatch.setattr(
+        model_loader, "mixes_sequences", lambda _, autocast=None: asked.append(autocast)
+    )
     path = in_folder(tmp_path, GPTNeoXConfig(**SHAPE | {"num_key_value_heads": None}))
     load_model(path, PretrainedModel(path=path, dtype="bfloat16"))
     assert asked == [torch.bfloat16]

@@ -15,7 +15,7 @@ from services.contracts.config.model import PretrainedModel
 from services.contracts.devices import GPUDevice, LearnerDevices
 from services.estimate.fit import estimate_run
 from services.estimate.inputs import Model, Worker
-from services.estimate.shape import shape_of
+from services.estimate.model_shape import shape_of
 from tests.unit.estimate.known import QWEN3_8B
 
 GB = 10**9

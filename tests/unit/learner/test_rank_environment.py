@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from learner.supervise.one_node import RankStart
-from learner.supervise.processes import RankProcesses
+from learner.supervise.rank_processes import RankProcesses
 
 TELLS = """
 import os

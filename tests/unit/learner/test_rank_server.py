@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from learner.supervise.one_node import OneNode, RankStart
-from learner.supervise.processes import RankProcesses
+from learner.supervise.rank_processes import RankProcesses
 from learner.supervise.requests import MAX_BYTES, RankEnded, Ready, Report, SpawnRank, Terminate
 from services.runtime.process import die_with
 from tests.integration.launch.conditions import eventually

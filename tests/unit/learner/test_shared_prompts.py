@@ -25,7 +25,7 @@ from learner.model.passes import families
 from learner.model.passes.families import sharing_of
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
-from learner.model.references import Copies, PolicyCopy
+from learner.model.reference_policies import Copies, PolicyCopy
 from learner.model.value_model import TokenValues, TrainedCritic
 from learner.objective.compose import Objective
 from learner.objective.value_loss import Moments

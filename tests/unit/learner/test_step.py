@@ -10,7 +10,7 @@ from learner.distributed import Ranks
 from learner.metrics.loss_metrics import Tally
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
-from learner.model.references import Copies, PolicyCopy
+from learner.model.reference_policies import Copies, PolicyCopy
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
 from learner.step import accumulate_gradients, set_logprobs, train_batch

@@ -12,7 +12,7 @@ from learner.model.head.output_head import head_logprobs
 from learner.model.head.topk_logprobs import padded, topk_logprobs
 from learner.model.passes.logprobs import TokenLogprobs, packed_row
 from learner.model.passes.microbatches import MicroBatches
-from learner.model.references import Copies, PolicyCopy
+from learner.model.reference_policies import Copies, PolicyCopy
 from learner.objective.compose import Objective
 from learner.optim.optimizers import Optimizers
 from learner.step import train_batch

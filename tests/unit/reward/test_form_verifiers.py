@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from reward.verifiers.base import Item
+from reward.verifiers.text.answer_tags import has_form
 from reward.verifiers.text.parts import Part, part_of
-from reward.verifiers.text.tags import has_form
 from tests.unit.reward.scoring import score
 
 GOOD = "<think>\n2 + 2\n</think>\n<answer>\n4\n</answer>"

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 
 from reward.verifiers.base import BadReferenceError, Item, Verdict
 from reward.verifiers.math.math_comparison import MathParams
-from reward.verifiers.math.mathematics import MathVerifier
+from reward.verifiers.math.math_verifier import MathVerifier
 
 VERIFIER = MathVerifier()
 

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from reward.verifiers.base import Item, Message
-from reward.verifiers.remote.model import ModelParams, ModelVerifier
+from reward.verifiers.remote.reward_model import ModelParams, ModelVerifier
 from services.contracts.scores import ScoreStatus
 
 ITEM = Item("model", "1+1?", "2", None, {})

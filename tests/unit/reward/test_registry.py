@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from reward.remote_endpoints import Endpoint
 from reward.validation import checked_uses
 from reward.verifiers.base import Item, RemoteParams, RemoteVerifier, Verdict, Verifier, correct
-from reward.verifiers.math.mathematics import MathVerifier
+from reward.verifiers.math.math_verifier import MathVerifier
 from reward.verifiers.registry import (
     UnusableError,
     build_registry,
@@ -102,13 +102,13 @@ def test_a_verifier_in_a_file_is_found_whatever_else_has_its_name(tmp_path: Path
     [
         ("no.such.module:Verifier", "cannot be loaded: ModuleNotFoundError"),
         ("/no/such/file.py:Verifier", "cannot be loaded: FileNotFoundError"),
-        ("reward.verifiers.math.mathematics:Missing", "cannot be loaded: AttributeError"),
-        ("reward.verifiers.math.mathematics", "has no known form"),
+        ("reward.verifiers.math.math_verifier:Missing", "cannot be loaded: AttributeError"),
+        ("reward.verifiers.math.math_verifier", "has no known form"),
         ("haiku=my.module:Mine", "has no known form"),
         ('["haiku:Haiku"', "has no known form"),
         ("reward.verifiers.base:Item", "is not a class derived from"),
         ("reward.verifiers.base:Verifier", "cannot be loaded: TypeError"),
-        ("reward.verifiers.math.mathematics:MathVerifier", "exists already"),
+        ("reward.verifiers.math.math_verifier:MathVerifier", "exists already"),
     ],
 )
 def test_a_bad_verifier_disables_itself_and_says_why(path: str, reason: str) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from reward.verifiers.base import BadReferenceError
-from reward.verifiers.text.comparison import RegexParams
+from reward.verifiers.text.text_comparison import RegexParams
 from tests.unit.reward.scoring import score
 
 

@@ -4,8 +4,8 @@ from random import Random
 
 from rollout.rewards.combine import earned_score
 from rollout.sessions.session_completions import completion, shared_prompt
-from rollout.work.assembly import Origin, assemble
 from rollout.work.group import Sampled
+from rollout.work.group_assembly import Origin, assemble
 from services.contracts.groups.trajectory import TrajectoryGroup, decode, encode
 from services.contracts.sessions import Reward, Turn, packed, tokens_of
 from services.store.agents.sessions import PlayedSession

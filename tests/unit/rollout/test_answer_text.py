@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerFast
 from rollout.episodes import Completion
 from rollout.text.answer_text import prefill, text_of
 from rollout.vllm.model_files import TokenizerLike
-from rollout.work.context import RunContext
 from rollout.work.group import SampleRequest, sample_and_score
+from rollout.work.run_context import RunContext
 from services.contracts.config import parse_config
 from services.contracts.rows.dataset import Row
 from services.contracts.scores import ScoreItem, ScoreResult, ScoreStatus

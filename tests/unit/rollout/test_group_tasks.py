@@ -10,7 +10,7 @@ from redis.exceptions import RedisError
 from rollout.run_worker import RunWorker
 from rollout.vllm.process.server import VLLMFailed
 from rollout.work import group_tasks
-from rollout.work.evaluation import Evaluator
+from rollout.work.evaluator import Evaluator
 from rollout.work.failure_limit import FailureLimit
 from rollout.work.group_tasks import GroupTasks, WorkStatus
 from rollout.work.task_rows import RowsAway

@@ -13,7 +13,7 @@ from rollout.episodes import Completion, Reward, UnusableEpisode, load_episode
 from rollout.episodes.own_episode import checked
 from rollout.rewards.combine import AnswerText
 from rollout.vllm.client.response import Span
-from rollout.work.context import RunContext
+from rollout.work.run_context import RunContext
 from rollout.work.scoring import scores_of
 from services.contracts.config import parse_config
 from services.contracts.config.episodes import OwnEpisode, own_episodes

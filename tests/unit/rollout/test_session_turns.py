@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rollout.sessions.session_completions import completion, shared_prompt
-from rollout.sessions.turn_player import Refused, TurnPlayer
+from rollout.sessions.turn_sampler import Refused, TurnSampler
 from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm.client.response import Sample, Span
 from services.contracts.config import parse_config
@@ -95,9 +95,9 @@ class Context:
 class Client:
     """An agent, the gateway's matching of turns, and the store's turns."""
 
-    def __init__(self, player: TurnPlayer, chance: random.Random) -> None:
+    def __init__(self, sampler: TurnSampler, chance: random.Random) -> None:
         self.turns: list[Turn] = []
-        self._player, self._chance = player, chance
+        self._player, self._chance = sampler, chance
         self._asked: dict[str, int] = {}
         self._last: dict[str, int] = {}
         self._states: list[list[dict[str, Any]]] = []
@@ -132,7 +132,7 @@ class Client:
             last = [self._last.get(one) for _, one in histories]
             asked = continued(asked, histories, last, parents)
             before = [self.turns[number] for number in asked.path]
-            turn, history, _, _ = await self._player.play(asked, before, None)
+            turn, history, _, _ = await self._player.sample(asked, before, None)
             self._asked[digest] = len(self.turns)
             self._last[history] = len(self.turns)
             self.turns.append(turn)
@@ -150,8 +150,8 @@ async def test_the_training_data_is_what_vllm_got_and_sampled(template: str, his
     branches = rewritten = 0
     for _ in range(CONVERSATIONS):
         engine = Engine(tokenizer, chance)
-        player = TurnPlayer(Context(tokenizer, engine, history))  # type: ignore[arg-type]
-        client = Client(player, chance)
+        sampler = TurnSampler(Context(tokenizer, engine, history))  # type: ignore[arg-type]
+        client = Client(sampler, chance)
         for _ in range(chance.randint(1, 6)):
             await client.step()
         prompt = shared_prompt([PlayedSession(client.turns)])
@@ -187,10 +187,10 @@ class Judge(Engine):
 
 async def test_vllms_error_about_a_schema_reaches_the_client() -> None:
     tokenizer, schema = tokenizer_of(CHATML), {"json": {"type": "nosuch"}}
-    player = TurnPlayer(Context(tokenizer, Judge(tokenizer, random.Random(0)), "exact"))  # type: ignore[arg-type]
+    sampler = TurnSampler(Context(tokenizer, Judge(tokenizer, random.Random(0)), "exact"))  # type: ignore[arg-type]
     asked = [{"role": "user", "content": "2+2"}]
     with pytest.raises(Refused, match="nosuch") as refused:
-        await player.play(Call(kind="chat", messages=asked, structured=schema), [], None)
+        await sampler.sample(Call(kind="chat", messages=asked, structured=schema), [], None)
     assert refused.value.param == "response_format"
 
 
@@ -204,9 +204,9 @@ class Unreadable(Engine):
 async def test_an_answer_that_the_parser_refuses_is_recorded_as_text() -> None:
     tokenizer = tokenizer_of(CHATML)
     engine = Unreadable(tokenizer, random.Random(1))
-    player = TurnPlayer(Context(tokenizer, engine, "exact"))  # type: ignore[arg-type]
+    sampler = TurnSampler(Context(tokenizer, engine, "exact"))  # type: ignore[arg-type]
     asked = [{"role": "user", "content": "2+2"}]
-    turn, *_ = await player.play(Call(kind="chat", messages=asked, tools=TOOLS), [], None)
+    turn, *_ = await sampler.sample(Call(kind="chat", messages=asked, tools=TOOLS), [], None)
     (_, ids) = engine.seen[0]
     assert turn.sampled.tolist() == ids
     text = tokenizer.decode(ids, skip_special_tokens=True)
@@ -227,14 +227,14 @@ async def test_a_client_without_parallel_calls_gets_the_first_call(
 ) -> None:
     tokenizer = tokenizer_of(CHATML)
     engine = Eager(tokenizer, random.Random(1))
-    player = TurnPlayer(Context(tokenizer, engine, "exact"))  # type: ignore[arg-type]
+    sampler = TurnSampler(Context(tokenizer, engine, "exact"))  # type: ignore[arg-type]
     asked = Call(
         kind="chat",
         messages=[{"role": "user", "content": "2+2"}],
         tools=TOOLS,
         parallel_tool_calls=parallel,
     )
-    turn, *_ = await player.play(asked, [], None)
+    turn, *_ = await sampler.sample(asked, [], None)
     assert [one["id"] for one in turn.message["tool_calls"]] == given
     # All sampled tokens are trained.
     assert turn.sampled.tolist() == engine.seen[0][1]
@@ -247,15 +247,15 @@ async def test_a_conversation_that_has_used_up_its_tokens_ends_with_length_and_i
     tokenizer = tokenizer_of(CHATML)
     engine = Engine(tokenizer, random.Random(1))
     context = Context(tokenizer, engine, history)
-    player = TurnPlayer(context)  # type: ignore[arg-type]
+    sampler = TurnSampler(context)  # type: ignore[arg-type]
     messages: list[dict[str, Any]] = [{"role": "user", "content": "2+2"}]
-    first, *_ = await player.play(Call(kind="chat", messages=messages), [], None)
+    first, *_ = await sampler.sample(Call(kind="chat", messages=messages), [], None)
 
     # The tool's result fills the rest of the context.
     context.context = first.prompt_tokens + len(first.sampled) + 100
     messages += [first.message, {"role": "user", "content": "x" * 1000}]
     asked = Call(kind="chat", messages=messages, new=2, path=[0])
-    spent, _, _, oldest = await player.play(asked, [first], None)
+    spent, _, _, oldest = await sampler.sample(asked, [first], None)
     assert (spent.finish_reason, spent.message) == (
         "length",
         {"role": "assistant", "content": ""},
@@ -266,7 +266,7 @@ async def test_a_conversation_that_has_used_up_its_tokens_ends_with_length_and_i
     # No turn has the long message, so the next call is refused as well.
     messages += [spent.message, {"role": "user", "content": "y"}]
     after = Call(kind="chat", messages=messages, new=4, path=[0, 1])
-    last, *_ = await player.play(after, [first, spent], None)
+    last, *_ = await sampler.sample(after, [first, spent], None)
     assert (last.finish_reason, len(engine.seen)) == ("length", 1)
 
     whole = completion(PlayedSession([first, spent, last]), first.prompt, masks=False)
@@ -277,4 +277,4 @@ async def test_a_conversation_that_has_used_up_its_tokens_ends_with_length_and_i
     # A first prompt that is too long leaves nothing to train.
     context.context = 4
     with pytest.raises(Refused, match="the prompt is too long"):
-        await player.play(Call(kind="chat", messages=messages[:1]), [], None)
+        await sampler.sample(Call(kind="chat", messages=messages[:1]), [], None)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from rollout.work.context import RunContext
+from rollout.work.run_context import RunContext
 from rollout.work.task_rows import DatasetWork, Rows, RowsAway, TaskRow, TaskRows
 from services.contracts.config.data import Data
 from services.contracts.records import DatasetRecord

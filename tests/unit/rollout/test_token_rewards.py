@@ -11,13 +11,13 @@ from transformers import PreTrainedTokenizerFast
 
 from rollout.rewards.combine import combine
 from rollout.rewards.token_rewards import LONGEST_CHARACTER, earned, text_ends, token_rewards
-from rollout.work.assembly import assemble
 from rollout.work.group import Sampled
+from rollout.work.group_assembly import assemble
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config.rewards import RewardComponent, named
 from services.contracts.groups.trajectory import decode, encode
 from services.contracts.scores import PartScore, ScoreResult, ScoreStatus
-from tests.unit.rollout.test_assembly import ORIGIN, completion
+from tests.unit.rollout.test_group_assembly import ORIGIN, completion
 
 
 def rewards(**options: Any) -> dict[str, RewardComponent]:

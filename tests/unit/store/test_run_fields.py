@@ -4,7 +4,7 @@ import json
 
 from services.contracts.preview import RenderedRow, Rendering
 from services.contracts.records import RunRecord, RunState
-from services.store.runs.submission import submission
+from services.store.runs.new_run import submission
 from services.store.unreadable import read_run
 
 

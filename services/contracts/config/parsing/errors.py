@@ -6,8 +6,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from services.contracts.config.parsing.other_values import OTHER_VALUES, meant_by
-from services.contracts.config.parsing.tags import (
+from services.contracts.config.parsing.other_systems.values import OTHER_VALUES, meant_by
+from services.contracts.config.parsing.type_tags import (
     Models,
     fields_of,
     models_of,
@@ -15,7 +15,7 @@ from services.contracts.config.parsing.tags import (
     tags_of,
     with_default_tags,
 )
-from services.contracts.config.parsing.unknown_keys import Problem, same_name, unknown_key
+from services.contracts.config.parsing.unknown_key_hints import Problem, same_name, unknown_key
 from services.contracts.config.run import RLConfig, RunConfig
 from services.contracts.config.sft import SFTConfig, with_default_optimizer
 from services.contracts.nearest import did_you_mean

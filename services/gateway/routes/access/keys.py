@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from services.contracts.records import ApiKeyRecord
 from services.gateway.dependencies import Deps
 from services.http import Problem, responses
-from services.recovery.copies import keep_copy
 from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked
+from services.recovery.record_copies import keep_copy
 from services.runtime.api_key import digest, new_key
 from services.runtime.logs import get_logger
 

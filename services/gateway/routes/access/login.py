@@ -1,24 +1,23 @@
 """`/v1/login`: links that log a browser in; `/v1/session`: the page's cookie."""
 
+import secrets
 from http import HTTPStatus
 
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
-from services.gateway.authentication import (
-    LOGIN_SECONDS,
-    SESSION_SECONDS,
-    cookie_name,
-    session_token,
-)
+from services.gateway.authentication import SESSION_SECONDS, cookie_name, session_token
 from services.gateway.dependencies import Deps
 from services.http import Problem, host_of
-from services.runtime.api_key import bearer
+from services.runtime.api_key import bearer, digest
 from services.runtime.logs import get_logger
 
 router = APIRouter(tags=["keys"])
 
 log = get_logger(__name__)
+
+LOGIN_SECONDS = 3600
+"""Seconds for which a login token works, once."""
 
 
 class Session(BaseModel):
@@ -81,4 +80,6 @@ async def login(deps: Deps, request: Request) -> Login:
         raise Problem(
             HTTPStatus.FORBIDDEN, "a login link is made with a key, not with the page's session"
         )
-    return Login(token=await deps.keyring.login_token(key), seconds=LOGIN_SECONDS)
+    token = secrets.token_urlsafe(32)
+    await deps.store.page_sessions.begin("login", digest(token), digest(key), LOGIN_SECONDS)
+    return Login(token=token, seconds=LOGIN_SECONDS)

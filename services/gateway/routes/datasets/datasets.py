@@ -31,7 +31,7 @@ from services.gateway.dependencies import (
 from services.gateway.mappings import read_mapping
 from services.gateway.submission.verifier_check import check_named, check_upload
 from services.http import CLIENT_GONE, Problem, responses, while_connected
-from services.recovery.copies import forget_dataset, keep_copy, keep_dataset
+from services.recovery.record_copies import forget_dataset, keep_copy, keep_dataset
 from services.runtime.logs import get_logger
 
 router = APIRouter(prefix="/v1/datasets", tags=["datasets"])

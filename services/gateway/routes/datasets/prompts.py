@@ -11,7 +11,7 @@ from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
 from services.gateway.dependencies import DATASET_PROBLEMS, Deps, find_dataset
 from services.http import Problem, responses
-from services.recovery.copies import keep_copy, keep_dataset
+from services.recovery.record_copies import keep_copy, keep_dataset
 from services.runtime.logs import get_logger
 
 router = APIRouter(prefix="/v1/prompts", tags=["datasets"])

@@ -5,8 +5,8 @@ from fastapi import APIRouter
 
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.http import responses
-from services.recovery.copies import newest_commit
 from services.recovery.lost_writes import lost_commit
+from services.recovery.record_copies import newest_commit
 from services.store import Audit
 
 router = APIRouter(prefix="/v1/runs", tags=["runs"])

@@ -18,8 +18,8 @@ from transformers import (
 
 from services.contracts.config.model import ScratchModel
 from services.contracts.config.optimizer import AdamW, AdamW8bit, MuonAdamW
-from services.estimate.shape import ModelShape, scratch_shape, shape_of
-from services.estimate.training import (
+from services.estimate.model_shape import ModelShape, scratch_shape, shape_of
+from services.estimate.rank_bytes import (
     Memory,
     Parallel,
     Pass,

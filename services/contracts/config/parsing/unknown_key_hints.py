@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from services.contracts.config.parsing.other_names import OTHER_NAMES, OtherNames
-from services.contracts.config.parsing.other_values import meant_by, value_name
-from services.contracts.config.parsing.tags import TAGS, Models, fields_of, key_paths, tags_of
+from services.contracts.config.parsing.other_systems.table import OTHER_NAMES, OtherNames
+from services.contracts.config.parsing.other_systems.values import meant_by, value_name
+from services.contracts.config.parsing.type_tags import TAGS, Models, fields_of, key_paths, tags_of
 from services.contracts.nearest import nearest
 
 Problem = tuple[str, str]

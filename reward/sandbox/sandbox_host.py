@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 from reward.sandbox import cgroup
 from reward.sandbox.jail import HOME
 from reward.sandbox.limits import Limits
-from reward.sandbox.running import ProgramEnding, RunningProgram, SandboxError, Watch
+from reward.sandbox.running_program import ProgramEnding, RunningProgram, SandboxError
+from reward.sandbox.time_limit import Watch
 
 ROOT = Path(__file__).resolve().parents[2]
 _BOOT = (

@@ -18,7 +18,7 @@ from learner.distributed import Ranks
 from learner.errors import UnusableModel
 from learner.model.compiling import Backend, compile_blocks
 from learner.model.loading.lora import BaseLogprobs
-from learner.model.loading.models import load_model
+from learner.model.loading.model_loader import load_model
 from learner.model.moe.routing import Routing
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.placement.offload import Offload, offloads, place, present

@@ -7,7 +7,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from learner.distributed import Context, Ranks
 from learner.errors import RunCannotGoOn, UnusableModel
-from learner.model.attention.context import key_heads
+from learner.model.attention.context_parallel import key_heads
 from learner.model.attention.packed import use_packed_attention
 from learner.model.passes.logprobs import packed_row
 from learner.model.passes.microbatches import check_sharing

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, Protocol, cast
 import msgspec
 
 from reward.frames import Unpacker, pack
-from reward.sandbox.host import SandboxOptions
+from reward.sandbox.sandbox_host import SandboxOptions
 from reward.workers.protocol import (
     MAX_CONTROL,
     Answer,

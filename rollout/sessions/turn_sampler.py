@@ -1,4 +1,4 @@
-"""Plays one turn of a session: from a call to the answer that is recorded.
+"""Samples one turn of a session: from a call to the turn that `call_source` records.
 
 Earlier turns are read from Redis, so any worker can play the next one. The prompt is what was
 sampled and added so far, followed by what the new messages add. With `history: template` it is what
@@ -13,9 +13,9 @@ from rollout.text.answer_text import text_of
 from rollout.text.chat_rendering import added, opening, text_tokens, tokens
 from rollout.vllm.client.policy_client import RequestRefused
 from rollout.vllm.client.response import Sample, sampling_params
-from rollout.work.assembly import oldest_tag
-from rollout.work.context import RunContext
+from rollout.work.group_assembly import oldest_tag
 from rollout.work.prompt_sampler import assistant_message, without_end
+from rollout.work.run_context import RunContext
 from services.contracts.config.episodes import Sessions
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.sessions import (
@@ -43,7 +43,7 @@ class Refused(ValueError):
         self.code, self.param = code, param
 
 
-class TurnPlayer:
+class TurnSampler:
     def __init__(self, context: RunContext) -> None:
         self._context = context
         served = context.config.served
@@ -53,7 +53,7 @@ class TurnPlayer:
         template = isinstance(episode, Sessions) and episode.history == "template"
         self._renders = template and bool(context.tokenizer.chat_template)
 
-    async def play(
+    async def sample(
         self, call: Call, earlier: Sequence[Turn], seed: int | None
     ) -> tuple[Turn, str, int | None, tuple[str, int]]:
         """Sample the turn of `call`, which continues the conversation of the turns `earlier`.
@@ -188,7 +188,7 @@ def is_spent(turn: Turn) -> bool:
 def _spent(
     call: Call, earlier: Sequence[Turn], begins: int, prompt: int
 ) -> tuple[Turn, str, int | None, tuple[str, int]]:
-    """Return an empty answer that ends with `length`, in the form of `TurnPlayer.play`.
+    """Return an empty answer that ends with `length`, in the form of `TurnSampler.sample`.
 
     OpenAI's API ends an answer like this if its tokens are used up. The turn adds no token to the
     training data: the session keeps its length, and counts as truncated. A call that continues the

@@ -30,7 +30,7 @@ from reward.verifiers.math.math_reference import Kind, read_reference
 from reward.verifiers.math.math_text import single_backslashes
 from reward.verifiers.math.plain_number import read_number, unwrapped
 from reward.verifiers.math.signs import plain_signs
-from reward.verifiers.references import references
+from reward.verifiers.reference_texts import references
 from services.contracts.scores import ScoreStatus
 
 
@@ -59,7 +59,7 @@ class MathVerifier(Verifier[MathParams]):
         """Implements `Verifier.check_reference`. It also compares each expression with a number:
         SymPy reads some expressions (`\\sum_{k=1}^{10^7} \\sqrt k`), and never ends computing
         them."""
-        from reward.verifiers.math.math_expressions import read_expressions
+        from reward.verifiers.math.sympy_expressions import read_expressions
 
         if params.strictness == "math_verify":
             _math_verify(msgspec.structs.replace(item, completion="1"), params)
@@ -107,7 +107,7 @@ def _find(completion: str, params: MathParams) -> FinalAnswer | None:
 
 def _math_verify(item: Item, params: MathParams) -> Verdict:
     """Return the verdict of `strictness: math_verify`. Raises BadReferenceError."""
-    from reward.verifiers.math.math_expressions import math_verify_equals, math_verify_reads
+    from reward.verifiers.math.sympy_expressions import math_verify_equals, math_verify_reads
 
     readings = math_verify_reads(item.completion)
     for text in references(item.answer):

@@ -11,12 +11,12 @@ from services.contracts.config.objective.supervised import DPO
 from services.contracts.config.objective.terms import NoKL
 from services.contracts.config.training import Offloaded
 from services.contracts.devices import GPUDevice, LearnerDevices
-from services.estimate import training
+from services.estimate import rank_bytes
 from services.estimate.answer import ProcessNeed
 from services.estimate.inputs import PROMPT, Config, Model, Worker, smallest
-from services.estimate.rollout import ASLEEP, vllm_share
-from services.estimate.shape import ModelShape
-from services.estimate.training import BFLOAT16, FLOAT32, Memory, Pass
+from services.estimate.model_shape import ModelShape
+from services.estimate.rank_bytes import BFLOAT16, FLOAT32, Memory, Pass
+from services.estimate.rollout_memory import ASLEEP, vllm_share
 
 TIGHT = 0.9
 """Estimates are within a tenth."""
@@ -66,7 +66,7 @@ def pass_of(
     memory = None if on_cpu else budget
     # DDP's buckets are there between two passes, too.
     needed = held(config, model, plain).total + FLOAT32 * trained_weights(config, model.shape)
-    parallel = training.parallel_on(config.training.parallel, needed, memory, ranks)
+    parallel = rank_bytes.parallel_on(config.training.parallel, needed, memory, ranks)
     how, recomputes = replace(plain, parallel=parallel), config.training.activation_checkpointing
     if recomputes == "auto":
         # If all else and the activations exceed the memory, by an estimate that may be off by 10 %.
@@ -83,11 +83,11 @@ def _longest(config: Config) -> int:
 
 
 def rank_memory(config: Config, model: Model, how: Pass) -> Memory:
-    memory = training.added(
+    memory = rank_bytes.added(
         held(config, model, how),
-        training.in_a_pass(model.shape, trained_weights(config, model.shape), how),
+        rank_bytes.in_a_pass(model.shape, trained_weights(config, model.shape), how),
     )
-    return replace(memory, runtime=training.RUNTIME)
+    return replace(memory, runtime=rank_bytes.RUNTIME)
 
 
 def held(config: Config, model: Model, how: Pass) -> Memory:
@@ -95,7 +95,7 @@ def held(config: Config, model: Model, how: Pass) -> Memory:
     trained, offload = trained_weights(config, model.shape), config.training.offload
     pass_number = BFLOAT16 if how.half else FLOAT32
     frozen = pass_number if lora_of(config.model) else FLOAT32
-    memory = training.resident(model.shape, config.optimizer, trained, how, frozen)
+    memory = rank_bytes.resident(model.shape, config.optimizer, trained, how, frozen)
     if "optimizer" in offload:
         memory = replace(memory, optimizer=0)
     copies = 0
@@ -110,7 +110,7 @@ def held(config: Config, model: Model, how: Pass) -> Memory:
     critic = config.algorithm.critic
     if critic and "critic" not in offload and _is_here(config, "critic"):
         shape = model.critic or model.shape
-        of_critic = training.resident(shape, critic.optimizer, shape.parameters, how)
+        of_critic = rank_bytes.resident(shape, critic.optimizer, shape.parameters, how)
         memory = replace(memory, gradients=memory.gradients + of_critic.gradients)
         copies += of_critic.weights + (0 if "optimizer" in offload else of_critic.optimizer)
     if config.algorithm.loads_teacher and "teacher" not in offload and _is_here(config, "teacher"):
@@ -123,7 +123,7 @@ def held(config: Config, model: Model, how: Pass) -> Memory:
 
 def _frozen(shape: ModelShape, how: Pass, number: int) -> int:
     """Bytes of a frozen model with `number` bytes for each weight."""
-    return training.resident(shape, None, 0, how, number).total
+    return rank_bytes.resident(shape, None, 0, how, number).total
 
 
 def _is_here(config: Config, name: Offloaded) -> bool:

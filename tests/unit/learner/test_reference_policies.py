@@ -16,11 +16,11 @@ from learner.checkpoints.checkpoint_reader import (
 )
 from learner.checkpoints.checkpoint_writer import write_checkpoint
 from learner.errors import UnusableModel
-from learner.model.loading.models import LoadedModel, load_model
+from learner.model.loading.model_loader import LoadedModel, load_model
 from learner.model.loading.scratch import make_model
 from learner.model.passes.logprobs import TokenLogprobs
 from learner.model.passes.microbatches import MicroBatches
-from learner.model.references import (
+from learner.model.reference_policies import (
     CopiedPolicy,
     Copies,
     Following,

@@ -12,8 +12,8 @@ import numpy as np
 from rollout.rewards.token_rewards import Decode, token_rewards
 from rollout.text.answer_text import text_of
 from rollout.vllm.client.expert_routing import gathered
-from rollout.work.context import RunContext
 from rollout.work.group import Sampled
+from rollout.work.run_context import RunContext
 from services.contracts.groups.sampling_mask import SamplingMask
 from services.contracts.groups.trajectory import GroupHeader, TrajectoryGroup
 from services.contracts.weights import parse_version_tag

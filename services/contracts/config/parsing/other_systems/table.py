@@ -6,8 +6,8 @@ for some names, how a value is converted, and what single values mean.
 
 from typing import NamedTuple
 
-from services.contracts.config.parsing.name_table import TABLE
-from services.contracts.config.parsing.other_values import (
+from services.contracts.config.parsing.other_systems.table_text import TABLE
+from services.contracts.config.parsing.other_systems.values import (
     ADVANTAGES,
     AGGREGATIONS,
     CORRECTIONS,

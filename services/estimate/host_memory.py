@@ -13,10 +13,10 @@ from services.contracts.config.model import lora_of
 from services.contracts.config.objective.copies import FrozenReference
 from services.contracts.config.objective.terms import NoKL
 from services.contracts.devices import LearnerDevices
-from services.estimate import training
+from services.estimate import rank_bytes
 from services.estimate.answer import HostNeed, ProcessNeed
 from services.estimate.inputs import Config, Model, Worker, available, gigabytes
-from services.estimate.learner import (
+from services.estimate.learner_memory import (
     copied,
     held,
     pass_of,
@@ -24,9 +24,9 @@ from services.estimate.learner import (
     shared_in_words,
     trained_weights,
 )
-from services.estimate.rollout import served_number, served_weights
-from services.estimate.shape import ModelShape
-from services.estimate.training import BFLOAT16, FLOAT32, Pass
+from services.estimate.model_shape import ModelShape
+from services.estimate.rank_bytes import BFLOAT16, FLOAT32, Pass
+from services.estimate.rollout_memory import served_number, served_weights
 
 CPU_RUNTIME = 1 << 30
 """Bytes that a rank on CPUs takes besides: Python's, torch's, and what its allocator keeps."""
@@ -120,13 +120,13 @@ def asleep_bytes(config: Config, model: Model) -> int:
 def checkpoint_bytes(config: Config, model: Model) -> int:
     """Bytes of a checkpoint. The host holds a copy until the checkpoint is written."""
     shape, trained = model.shape, trained_weights(config, model.shape)
-    checkpoint = FLOAT32 * trained + training.state_bytes(config.optimizer, shape, trained)
+    checkpoint = FLOAT32 * trained + rank_bytes.state_bytes(config.optimizer, shape, trained)
     if not isinstance(config, RLConfig):
         return checkpoint
     if critic := config.algorithm.critic:
         other = model.critic or shape
         checkpoint += FLOAT32 * other.parameters
-        checkpoint += training.state_bytes(critic.optimizer, other, other.parameters)
+        checkpoint += rank_bytes.state_bytes(critic.optimizer, other, other.parameters)
     kl = config.algorithm.kl
     moving = int("lagged" in copied(config))
     moving += not isinstance(kl, NoKL) and not isinstance(kl.reference, FrozenReference)

@@ -40,7 +40,7 @@ MOST_RUNS = 256
 
 
 class Turns:
-    """Plays the turns of all sessions that send requests to this process."""
+    """Answers requests for turns: of all sessions whose requests reach this process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

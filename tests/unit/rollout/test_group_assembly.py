@@ -6,8 +6,8 @@ import pytest
 from rollout.episodes import Completion
 from rollout.rewards.combine import SampleScore
 from rollout.vllm.client.response import Span
-from rollout.work.assembly import Origin, assemble, oldest_tag
 from rollout.work.group import Sampled
+from rollout.work.group_assembly import Origin, assemble, oldest_tag
 from services.contracts.groups.trajectory import decode, encode
 
 ORIGIN = Origin("run1", 17, "attempt", "w1", 4, "aa", 1.0)

@@ -21,7 +21,7 @@ from reward.verifiers.base import (
     failed,
     shown,
 )
-from reward.verifiers.references import references
+from reward.verifiers.reference_texts import references
 from services.contracts.scores import ScoreStatus
 from services.contracts.thoughts import answer_of
 

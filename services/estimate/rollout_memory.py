@@ -8,7 +8,7 @@ from services.contracts.config import RLConfig
 from services.contracts.devices import LearnerDevices
 from services.estimate.answer import ProcessNeed
 from services.estimate.inputs import PROMPT, Model, Worker, available, smallest
-from services.estimate.shape import ModelShape
+from services.estimate.model_shape import ModelShape
 
 ALONE, SHARED = 0.9, 0.4
 """vLLM's share of a GPU if the config names none: alone, and with the learner on the same GPU."""

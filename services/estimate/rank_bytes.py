@@ -1,7 +1,7 @@
 """Memory of one rank of the learner, in bytes.
 
 Widths of what autograd keeps were counted on transformers' Llama and Qwen3 blocks with packed
-attention (tests/unit/estimate/test_training.py counts them again); what FSDP holds follows
+attention (tests/unit/estimate/test_rank_bytes.py counts them again); what FSDP holds follows
 `torch.distributed.fsdp.fully_shard`, and tests/unit/bench/test_scale.py compares the sum with a
 tracker.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from services.contracts.config.optimizer import AdamW8bit, MuonAdamW, Optimizer
-from services.estimate.shape import ModelShape
+from services.estimate.model_shape import ModelShape
 
 FLOAT32, BFLOAT16 = 4, 2
 SHARE = 0.5

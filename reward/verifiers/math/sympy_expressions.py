@@ -43,8 +43,8 @@ from sympy.core.relational import Relational
 from sympy.logic.boolalg import Boolean
 
 from reward.verifiers.math.final_answer import too_deep
-from reward.verifiers.math.formula import has_both_cases, has_degrees, readings
 from reward.verifiers.math.formula_size import is_endless
+from reward.verifiers.math.formula_to_latex import has_both_cases, has_degrees, readings
 from reward.verifiers.math.plain_number import close
 
 # The library warns once per process that its timeouts are off, and logs what it could not parse.

@@ -25,7 +25,7 @@ from services.contracts.chains import (
 from services.contracts.config import SFTConfig
 from services.contracts.config.model import ScratchModel
 from services.contracts.config_keys import value_at, with_value
-from services.estimate.shape import scratch_config
+from services.estimate.model_shape import scratch_config
 from services.gateway.dependencies import Dependencies
 from services.gateway.submission.fitting import DryRun, refusals
 from services.gateway.submission.model_check import Problems

@@ -14,7 +14,7 @@ from typing import Any
 
 from learner.settings import EXIT_CRASH, EXIT_POOL_TAKEN, LearnerSettings
 from learner.supervise.one_node import Nodes, OneNode, RankStart
-from learner.supervise.processes import RankProcesses
+from learner.supervise.rank_processes import RankProcesses
 from services.runtime.logs import get_logger
 from services.settings import EXIT_SETTINGS
 

@@ -1,0 +1,1 @@
+"""The names and values of other training systems, and the keys that they stand for here."""
