@@ -6,6 +6,8 @@ Fenced once another learner has the run.
 """
 
 import secrets
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -29,6 +31,8 @@ log = get_logger(__name__)
 
 WEIGHTS_LISTED = 64
 """Manifests kept in the run's stream. Workers only want the newest."""
+PACE_STEPS = 10
+"""Newest reports of steps that tell how long a step takes."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -53,6 +57,8 @@ class RunStore:
         self._paused: dict[str, str] = {}
         """Reasons of the current pauses, by what is full: the disk, or Redis."""
         self._computation: dict[str, str] = {}
+        self._reported: deque[tuple[float, int]] = deque(maxlen=PACE_STEPS + 1)
+        """When the newest steps were reported, by the monotonic clock, and their numbers."""
         thread.when_full = partial(self.pause, by="Redis")
         thread.when_not_full = partial(self.go_on, by="Redis")
 
@@ -225,9 +231,22 @@ class RunStore:
         """Report a step's metrics as an event and as the run's newest values. Raises Fenced."""
         row = finite(row)
         metrics = {name: v for name, v in row.items() if isinstance(v, float) and name != "time"}
-        self.fenced(self.runs.update, {"step": step, "metrics": metrics})
+        newest = {
+            "reward": metrics.get("reward/mean"),
+            "loss": metrics.get("train/loss") if kind == "progress" else None,
+            "step_seconds": self._pace(step),
+        }
+        fields = {name: value for name, value in newest.items() if value is not None}
+        self.fenced(self.runs.update, {"step": step, "metrics": metrics, **fields})
         done = {} if total is None else {"done": step, "total": total, "unit": "steps"}
         self.event(kind, done | row)
+
+    def _pace(self, step: int) -> float | None:
+        """Return the seconds of a step, over the newest PACE_STEPS reports. Return None for the
+        first report: what came before it was not all a step."""
+        self._reported.append((time.monotonic(), step))
+        (began, first), (now, last) = self._reported[0], self._reported[-1]
+        return (now - began) / (last - first) if last > first else None
 
     # --- the pool and its inputs ----------------------------------------------------------------
 

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 
 from services.contracts.config.rewards import RewardComponent
+from services.contracts.config_keys import POLICY, dataset_names, text_at
 from services.contracts.devices import GPUDevice
 from services.contracts.preview import Rendering
 
@@ -41,9 +42,30 @@ class RunSummary(BaseModel):
     name: str = Field(description="For people; several runs may share one.")
     pool: str = Field(description="The pool whose learner and workers work on it.")
     kind: str = Field(description="`rl` or `sft`.")
+    model: str = Field(
+        "",
+        description="`model.path` of its config. Empty: a run from before summaries had it.",
+        examples=["Qwen/Qwen3-0.6B"],
+    )
+    recipe: str | None = Field(
+        None, description="The recipe that its config began with.", examples=["grpo"]
+    )
+    datasets: list[str] = Field(
+        default_factory=list,
+        description="The names of its datasets: to train on, to evaluate and to validate with.",
+        examples=[["gsm8k"]],
+    )
     state: RunState = Field(description="Its state.")
+    phase: str = Field(
+        "",
+        description="What it does now, in words.",
+        examples=["vLLM starts, 40 of about 110 s", "trains step 12 of 200"],
+    )
     reason: str = Field("", description="Why it is in this state, in words.")
     priority: int = Field(0, description="Higher goes first in its pool's queue.")
+    queue_position: int | None = Field(
+        None, description="Its place in its pool's queue, from 1; null: it is not queued."
+    )
     resume_from: str | None = Field(
         None, description="The run whose checkpoint this one continues."
     )
@@ -56,6 +78,22 @@ class RunSummary(BaseModel):
     finished: float | None = Field(None, description="When it was over, in Unix seconds.")
     step: int = Field(0, description="Batches trained.")
     max_steps: int | None = Field(None, description="Batches to train.")
+    reward: float | None = Field(
+        None, description="`reward/mean` of its newest step; null: it has none."
+    )
+    loss: float | None = Field(
+        None, description="`train/loss` of the newest step of a supervised run; else null."
+    )
+    step_seconds: float | None = Field(
+        None,
+        description="Seconds from step to step, over the newest ten reports, with evaluations and "
+        "checkpoints between them; null: too few steps.",
+    )
+    eta_seconds: float | None = Field(
+        None,
+        description="Seconds that the remaining steps take at `step_seconds`; null: not known, or "
+        "the run does not train now.",
+    )
     version: int = Field(0, description="Newest published policy version.")
     lineage: str = Field("", description="Lineage of the versions that its learner publishes now.")
     committed_step: int = Field(0, description="Step of the current checkpoint.")
@@ -76,7 +114,6 @@ class RunRecord(RunSummary):
     """One run as the store knows it."""
 
     config: dict[str, Any] = Field(description="The validated run config, defaults filled in.")
-    recipe: str | None = Field(None, description="The recipe that its config began with.")
     warnings: list[str] = Field(
         default_factory=list,
         description="Settings that are allowed but probably a mistake, and what was not checked, "
@@ -111,6 +148,15 @@ class RunRecord(RunSummary):
         "`shared_prompts`, `activations`, `compile`, `parallel`.",
     )
 
+    @model_validator(mode="after")
+    def _named(self) -> "RunRecord":
+        """Take the names of model and datasets from the config."""
+        self.model = self.model or text_at(self.config, POLICY) or ""
+        if not self.datasets:
+            named = dataset_names(self.config) | self.dataset_names
+            self.datasets = list(dict.fromkeys(named.values()))
+        return self
+
 
 @dataclass(frozen=True)
 class Queue:
@@ -118,8 +164,10 @@ class Queue:
     them."""
 
     active: RunSummary | None
-    waiting: list[str]
-    """Ids in the order in which they start."""
+    first: list[str]
+    """Ids of the first waiting runs, in the order in which they start."""
+    positions: dict[str, int]
+    """Places of the waiting runs that were asked about, from 0."""
     learner: bool
     """Whether a learner serves the pool."""
 
@@ -256,6 +304,14 @@ class WorkerRecord(BaseModel):
     )
     peer_url: str | None = Field(
         None, description="Where other hosts' workers fetch these files; null: it serves nobody."
+    )
+    starting_seconds: float | None = Field(
+        None, description="How long its vLLM has been starting; null: it does not start."
+    )
+    usual_start_seconds: float | None = Field(
+        None,
+        description="How long the last start of this model's vLLM took on this host; null: it has "
+        "not been started here with this model and these options.",
     )
     groups_in_flight: int = Field(0, description="Leases it holds.")
     scoring: int = Field(0, description="Of these, groups that the reward service works on.")

@@ -6,21 +6,21 @@ from services.diagnosis.verdict import Verdict
 
 
 def queued(now: Situation) -> Verdict:
-    waiting = [*now.ahead, now.run.id] if now.queued else now.ahead
-    return queued_verdict(now.run, Queue(now.active, waiting, now.learner is not None))
+    positions = {now.run.id: len(now.ahead)} if now.queued else {}
+    return queued_verdict(now.run, Queue(now.active, now.ahead, positions, now.learner is not None))
 
 
 def queued_verdict(run: RunSummary, queue: Queue) -> Verdict:
     """Return why a queued run has not started."""
-    active, queued = queue.active, run.id in queue.waiting
-    ahead = queue.waiting[: queue.waiting.index(run.id)] if queued else []
+    active, queued = queue.active, run.id in queue.positions
+    ahead = queue.positions.get(run.id, 0)
     is_active = active is not None and active.id == run.id
     if not queued and not is_active:
         return "queued", (
             "it stands in no queue: the gateway died while it was submitted. Cancel it and "
             "submit it again"
         )
-    others = f", and {len(ahead)} more in the queue" if ahead and active else ""
+    others = f", and {ahead} more in the queue" if ahead and active else ""
     if not queue.learner:
         first = "" if active is None or is_active else f"{active.name} ({active.id})"
         behind = f"; {first} would go first{others}" if first else ""
@@ -32,5 +32,8 @@ def queued_verdict(run: RunSummary, queue: Queue) -> Verdict:
             f"it waits for {active.name} ({active.id}), which is {active.state}{at}{others}"
         )
     if ahead:
-        return "queued", f"it waits for {', '.join(ahead[:3])}, first in the queue"
+        return (
+            "queued",
+            f"it waits for {', '.join(queue.first[: min(ahead, 3)])}, first in the queue",
+        )
     return "queued", "it is next: the learner takes it up within a second"

@@ -19,6 +19,7 @@ from services.gateway.authentication import Authentication, Keyring
 from services.gateway.chains.advance import keep_advancing
 from services.gateway.dependencies import Dependencies
 from services.gateway.event_followers import Followers
+from services.gateway.live_stream import LiveStream
 from services.gateway.openai.errors import BELOW as SESSIONS
 from services.gateway.openai.errors import POLICY, OpenAIErrors
 from services.gateway.policy.limits import OpenCalls
@@ -26,7 +27,9 @@ from services.gateway.previews import Previews
 from services.gateway.reference_checks import ReferenceChecks
 from services.gateway.reports import Reports
 from services.gateway.run_deletion import remove_deleted
+from services.gateway.run_details import RunDetails
 from services.gateway.run_file_retention import Sizes, keep_pruning
+from services.gateway.run_index import RunIndex
 from services.gateway.sessions.dataset_rows import DatasetRows
 from services.gateway.sessions.turn_requests import Turns
 from services.gateway.settings import GatewaySettings
@@ -99,6 +102,8 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         store = Store.from_url(settings.redis_url.get_secret_value())
         volume = Volume(settings.data)
+        sizes, index = Sizes(settings.data), RunIndex(store)
+        details = RunDetails(store, sizes)
         async with httpx.AsyncClient() as http:
             deps = app.state.deps = Dependencies(
                 settings,
@@ -106,8 +111,11 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 volume,
                 http,
                 Keyring(first_key, store),
-                Sizes(settings.data),
+                sizes,
+                index,
+                details,
                 Followers(store),
+                LiveStream(store, index, details.of),
                 Bandwidth(settings.file_bandwidth_mbit),
                 Reports(store, volume),
                 Turns(store),
@@ -121,6 +129,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
             tasks = [
                 asyncio.create_task(keep_pruning(store, settings, deps.payloads)),
                 asyncio.create_task(keep_advancing(deps)),
+                asyncio.create_task(index.keep_rereading()),
             ]
             if settings.reports:
                 tasks.append(asyncio.create_task(deps.reports.keep_writing()))
@@ -128,7 +137,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 yield
             finally:
                 await end(tasks)
-                for part in (deps.references, deps.turns, deps.followers, store):
+                for part in (deps.references, deps.turns, deps.followers, deps.stream, store):
                     await part.close()
 
     app = FastAPIOffline(

@@ -15,11 +15,14 @@ from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
 from services.gateway.authentication import Keyring
 from services.gateway.event_followers import Followers
+from services.gateway.live_stream import LiveStream
 from services.gateway.policy.limits import OpenCalls
 from services.gateway.previews import Previews
 from services.gateway.reference_checks import ReferenceChecks
 from services.gateway.reports import Reports
+from services.gateway.run_details import RunDetails
 from services.gateway.run_file_retention import Sizes
+from services.gateway.run_index import RunIndex
 from services.gateway.sessions.dataset_rows import DatasetRows
 from services.gateway.sessions.turn_requests import Turns
 from services.gateway.settings import GatewaySettings
@@ -45,7 +48,10 @@ class Dependencies:
     http: httpx.AsyncClient
     keyring: Keyring
     sizes: Sizes
+    index: RunIndex
+    details: RunDetails
     followers: Followers
+    stream: LiveStream
     bandwidth: Bandwidth
     reports: Reports
     turns: Turns

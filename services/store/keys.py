@@ -2,6 +2,7 @@
 
 SCHEMA = "headrace:schema"
 RUNS = "headrace:runs"
+CHANGES = "headrace:changes"
 DATASETS = "headrace:{datasets}:records"
 DATASET_NAMES = "headrace:{datasets}:names"
 POOLS = "headrace:pools"
@@ -39,6 +40,7 @@ PATTERNS = {
     "deadlines": "headrace:{{{run}}}:{deadlines}",
     "sessions": "headrace:{{{run}}}:sessions:{attempt}",
     "sessions_named": "headrace:{{{run}}}:sessions:named:{group}",
+    "changes": CHANGES,
     "chains": "headrace:{{chains}}:records",
     "open_chains": "headrace:{{chains}}:open",
     "datasets": "headrace:{{datasets}}:records",

@@ -18,7 +18,7 @@ from redis.exceptions import ResponseError
 
 from services.store.errors import Fenced, Unreadable
 from services.store.keys import PATTERNS
-from services.store.unreadable import is_damage
+from services.store.unreadable import is_damage, report
 
 FOLDER = files("services.store") / "lua"
 COMMON = ("basics", "tasks", "lapsed_leases", "groups", "calls", "sessions", "evaluations")
@@ -120,6 +120,14 @@ class StorePart:
     def __init__(self, redis: Any, scripts: Scripts) -> None:
         self._redis = redis  # redis-py types replies as str or bytes; ours are bytes
         self._scripts = scripts
+
+    async def _announce(self, run: str) -> None:
+        """Tell the readers of `runs/changes.py` that a run has changed. Call it after the
+        change."""
+        try:
+            await self._scripts.run("announce", [run])
+        except Unreadable as error:
+            report("the stream of changed runs", str(error))
 
     async def _run_fenced(self, name: str, run: str, arguments: Sequence[Any]) -> Any:
         """Run the script `name` of a learner. Raises Fenced if it replies -1."""

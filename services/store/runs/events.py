@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from services.contracts.events import Event, EventKind
@@ -31,6 +32,22 @@ class Events(StorePart):
             await self._redis.xread({key: after}, count=1, block=block)
         entries: Any = await self._redis.xrange(key, min=f"({after}", count=count)
         return [parsed_event(entry, fields) for entry, fields in entries]
+
+    async def read_several(self, places: Mapping[str, str], count: int) -> dict[str, list[Event]]:
+        """Return up to `count` events of each run after the run's id in `places`. One round
+        trip."""
+        pipe = self._redis.pipeline(transaction=False)
+        for run, after in places.items():
+            pipe.xrange(run_key(run, "events"), min=f"({after}", count=count)
+        replies: list[Any] = await pipe.execute() if places else []
+        return {
+            run: [parsed_event(entry, fields) for entry, fields in entries]
+            for run, entries in zip(places, replies, strict=True)
+        }
+
+    async def has(self, run: str, id: str) -> bool:
+        """Whether the event `id` is still kept."""
+        return bool(await self._redis.xrange(run_key(run, "events"), min=id, max=id))
 
     async def before_newest(self, run: str, count: int) -> str:
         """Return the id after which `read` begins with the newest `count` events."""

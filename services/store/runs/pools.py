@@ -1,5 +1,6 @@
 """Pools: their learner's lock, and what their queued runs wait for."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from services.contracts.devices import LearnerDevices
@@ -9,6 +10,8 @@ from services.store.runs.runs import Runs
 from services.store.scripts import Scripts, StorePart
 from services.store.unreadable import as_text, read_json
 
+QUEUE_SHOWN = 3
+"""Runs at the head of a queue that the reason of a queued run may name."""
 LOCK_SECONDS = 10.0
 """How long a pool's learner keeps its lock without prolonging it."""
 
@@ -20,15 +23,18 @@ class Pools(StorePart):
         super().__init__(redis, scripts)
         self._runs = runs
 
-    async def queue(self, pool: str) -> Queue:
-        """Return what the queued runs of a pool wait for."""
+    async def queue(self, pool: str, runs: Sequence[str]) -> Queue:
+        """Return what these queued runs of a pool wait for."""
         async with self._redis.pipeline(transaction=True) as pipe:
             pipe.get(pool_key(pool, "active"))
-            pipe.zrange(pool_key(pool, "queue"), 0, -1)
             pipe.exists(pool_key(pool, "learner"))
-            active, waiting, learner = await pipe.execute()
+            pipe.zrange(pool_key(pool, "queue"), 0, QUEUE_SHOWN - 1)
+            for id in runs:
+                pipe.zrank(pool_key(pool, "queue"), id)
+            active, learner, first, *ranks = await pipe.execute()
         (run,) = await self._runs.summaries([as_text(active)]) if active else [None]
-        return Queue(run, [as_text(id) for id in waiting], bool(learner))
+        positions = {id: rank for id, rank in zip(runs, ranks, strict=True) if rank is not None}
+        return Queue(run, [as_text(id) for id in first], positions, bool(learner))
 
     async def lock(self, pool: str, token: str, seconds: float) -> str:
         """Become a pool's learner. Returns '', or the token of the present learner."""

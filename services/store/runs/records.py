@@ -77,6 +77,15 @@ class RunRecords(StorePart):
             if len(listed) < PAGE:
                 return runs, None
 
+    async def listed(self) -> dict[str, float]:
+        """Return the ids of all runs, with the times of their submission."""
+        listed = await self._redis.zrange(RUNS, 0, -1, withscores=True)
+        return {as_text(id): at for id, at in listed}
+
+    async def count(self) -> int:
+        """Return how many runs are listed."""
+        return int(await self._redis.zcard(RUNS))
+
     async def summaries(self, ids: Sequence[str]) -> Sequence[RunSummary | None]:
         """Return the runs with these ids; None for a run that is gone."""
         names = list(RunSummary.model_fields)

@@ -50,4 +50,6 @@ class Recovery(StorePart):
         flat = [[text for pair in fields.items() for text in pair] for fields in rows]
         state = [flat, order, list(tasks), list(lineages)]
         arguments = [step, checkpoint, note, *map(json.dumps, state)]
-        return bool(await self._scripts.run("recover", arguments, more=emptied, run=run))
+        recovered = bool(await self._scripts.run("recover", arguments, more=emptied, run=run))
+        await self._announce(run)
+        return recovered

@@ -114,6 +114,7 @@ class Runs(RunRecords):
     async def _list(self, record: RunSummary) -> None:
         await self._redis.sadd(POOLS, record.pool)
         await self._redis.zadd(RUNS, {record.id: record.created})
+        await self._announce(record.id)
 
     async def _queue(self, record: RunSummary) -> None:
         # Add rows that came before the run was listed.
@@ -202,7 +203,10 @@ class Runs(RunRecords):
         final = int(RunState(state).final)
         conditions = [leaving or "", final, "" if fencing_token is None else fencing_token]
         arguments = [str(RunState(state)), reason, time.time(), *conditions]
-        return bool(await self._run_fenced("set_state", run, arguments))
+        changed = bool(await self._run_fenced("set_state", run, arguments))
+        # Also if it has not: a repeated call may have changed the state at first.
+        await self._announce(run)
+        return changed
 
     async def fail(self, run: str, reason: str) -> bool:
         """End a run as failed. Its learner notices and goes on to the next run."""
@@ -228,6 +232,7 @@ class Runs(RunRecords):
         if not await self._scripts.run("delete_run", [], more=others, run=run):
             raise StillRunning(run, "not over")
         await self._redis.zrem(RUNS, run)
+        await self._announce(run)
 
     # --- the learner --------------------------------------------------------------------------
 
@@ -251,6 +256,7 @@ class Runs(RunRecords):
         tasks = await self._ledger.trained_after(run, step)
         arguments = [fencing_token, lineage, step, checkpoint, json.dumps(tasks)]
         await self._run_fenced("go_back", run, arguments)
+        await self._announce(run)
 
     async def acquire(self, run: str, lineage: str) -> int:
         """Take over a run under a new lineage. Returns the fencing token that shuts out all other
@@ -258,6 +264,7 @@ class Runs(RunRecords):
         fencing_token = int(await self._scripts.run("acquire", [lineage], run=run))
         if fencing_token == 0:
             raise KeyError(f"there is no run {run}")
+        await self._announce(run)
         return fencing_token
 
     async def lineages(self, run: str) -> Sequence[tuple[str, int]]:
@@ -271,6 +278,8 @@ class Runs(RunRecords):
         """Set fields of the record. Raises Fenced."""
         arguments = [part for name, value in fields.items() for part in (name, text_of(value))]
         await self._run_fenced("update_run", run, [fencing_token, *arguments])
+        if fields:
+            await self._announce(run)
 
     async def finish(
         self, run: str, pool: str, state: str, reason: str, *, fencing_token: int | None = None

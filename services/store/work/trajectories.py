@@ -170,4 +170,5 @@ class Trajectories(StorePart):
         acknowledged = int(await self._run_fenced("commit", run, arguments))
         if acknowledged < -1:
             raise Unplanned(run, -1 - acknowledged)
+        await self._announce(run)
         return acknowledged

@@ -22,6 +22,7 @@ class Weights(StorePart):
         text = encode_manifest(manifest)
         arguments = [fencing_token, manifest.version, manifest.lineage, text, keep]
         await self._run_fenced("publish", manifest.run, arguments)
+        await self._announce(manifest.run)
 
     async def newest(self, run: str) -> WeightManifest | None:
         newest = await self._newest(run)

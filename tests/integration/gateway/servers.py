@@ -47,6 +47,11 @@ class RedisServer:
         with retry:
             retry.ping()
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether `stop` was called after the last `start`."""
+        return self._process is None
+
     def freeze(self) -> None:
         """Have it answer nothing while its connections stay, as a host that is gone does."""
         if self._process is not None:

@@ -10,6 +10,7 @@ import pytest
 from services.store import Store
 from services.store.keys import (
     CHAINS,
+    CHANGES,
     DATASET_NAMES,
     DATASETS,
     OPEN_CHAINS,
@@ -137,7 +138,7 @@ def test_scripts_and_other_calls_use_the_same_keys() -> None:
     expected = {part: run_key("r1", part) for part in RUN_PARTS}
     expected |= {part: pool_key("p", part) for part in POOL_PARTS}
     expected |= {"sessions": sessions_key("r1", "a"), "sessions_named": named_key("r1", "g")}
-    expected |= {"chains": CHAINS, "open_chains": OPEN_CHAINS}
+    expected |= {"changes": CHANGES, "chains": CHAINS, "open_chains": OPEN_CHAINS}
     expected |= {"datasets": DATASETS, "dataset_names": DATASET_NAMES}
     expected |= {"dataset_change": f"{DATASETS}:c", "deadlines": "headrace:{r1}:d"}
     assert keys == expected

@@ -240,7 +240,7 @@ def _checked(record: RunRecord) -> RunRecord:
 
 
 async def _view(deps: Dependencies, record: RunRecord) -> ModelEvaluation:
-    await detailed(deps, [record])
+    (record,) = await detailed(deps, [record])
     listed = (await evaluations(deps, record)).evaluations
     return ModelEvaluation(
         run=record,

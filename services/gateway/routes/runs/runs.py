@@ -10,7 +10,6 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from services.contracts.records import RunRecord, RunState, RunSummary
-from services.diagnosis.queue import queued_verdict
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
 from services.gateway.run_deletion import delete_run
 from services.gateway.submission.fitting import DryRun, refusals
@@ -148,15 +147,8 @@ async def list_all(deps: Deps, request: Request, wanted: Annotated[RunFilter, Qu
 
 
 async def detailed(deps: Dependencies, runs: list[R]) -> list[R]:
-    """Return the runs with the sizes of their files, and queued runs with what they wait for."""
-    sizes = await deps.sizes.of([run.id for run in runs])
-    pools = {run.pool for run in runs if run.state is RunState.QUEUED}
-    queues = {pool: await deps.store.pools.queue(pool) for pool in pools}
-    for run in runs:
-        run.disk_bytes = sizes[run.id]
-        if run.pool in queues and run.state is RunState.QUEUED and not run.damage:
-            _, run.reason = queued_verdict(run, queues[run.pool])
-    return runs
+    """Return the runs with what their records do not say (`services/gateway/run_details.py`)."""
+    return await deps.details.of(runs)
 
 
 @router.get(

@@ -1,0 +1,63 @@
+"""Says in a few words what a run does now, for lists. Pure.
+
+`diagnose` says why; the phase says what, from a run's summary and the workers of its pool alone.
+"""
+
+from collections.abc import Sequence
+
+from services.contracts.records import NOT_SERVING, SILENT, RunState, RunSummary, WorkerRecord
+from services.contracts.wording import counted
+
+
+def phase(run: RunSummary, workers: Sequence[WorkerRecord]) -> str:
+    """Return what a run that is not queued does now. `workers`: those of its pool."""
+    if run.state.final:
+        return _ended(run)
+    if run.state is RunState.QUEUED:
+        return "waits in its queue" if run.queue_position is None else place(run.queue_position)
+    if run.state is RunState.PAUSED:
+        return f"paused at {_step(run)}"
+    if run.state is RunState.CANCELLING:
+        return "ends after its present step"
+    starts = vllm_start(workers) if run.kind == "rl" else None
+    if run.state is RunState.STARTING:
+        return "the learner loads the model" + (f"; {starts}" if starts else "")
+    if starts:
+        return starts
+    if run.kind == "rl" and not any(worker.state not in NOT_SERVING for worker in workers):
+        return "waits for a worker"
+    if run.max_steps is not None and run.step >= run.max_steps:
+        return "evaluates" if run.max_steps == 0 else "ends: last evaluation and checkpoint"
+    return f"trains step {run.step + 1}{'' if run.max_steps is None else f' of {run.max_steps}'}"
+
+
+def place(position: int) -> str:
+    """Return a place in a queue, from 1, in words."""
+    return "next in its queue" if position == 1 else f"waits, number {position} in its queue"
+
+
+def vllm_start(workers: Sequence[WorkerRecord]) -> str | None:
+    """Return how far the start of vLLM is, if all living workers of a pool start theirs. Return
+    None otherwise. The worker that will be ready first counts."""
+    alive = [worker for worker in workers if worker.state != SILENT]
+    if not alive or any(worker.state != "starting" for worker in alive):
+        return None
+    first = max(alive, key=lambda worker: worker.starting_seconds or 0.0)
+    if first.starting_seconds is None:
+        return "vLLM waits for its turn to start"
+    usual = first.usual_start_seconds
+    about = "" if usual is None else f" of about {usual:.0f}"
+    so_far = "" if usual is not None else " so far"
+    return f"vLLM starts, {first.starting_seconds:.0f}{about} s{so_far}"
+
+
+def _ended(run: RunSummary) -> str:
+    if run.max_steps == 0:
+        return str(run.state)
+    if run.state is RunState.SUCCEEDED:
+        return f"{run.state} after {counted(run.step, 'step')}"
+    return f"{run.state} at {_step(run)}" if run.step else f"{run.state} before its first step"
+
+
+def _step(run: RunSummary) -> str:
+    return f"step {run.step}{'' if run.max_steps is None else f' of {run.max_steps}'}"
