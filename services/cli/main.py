@@ -24,6 +24,7 @@ from services.cli.output import INTERRUPTED, CliError, err, escape, show_error
 from services.cli.recipes import recipes
 from services.cli.runs.audit import audit
 from services.cli.runs.chains import chains
+from services.cli.runs.metrics import metrics
 from services.cli.runs.preview import preview
 from services.cli.runs.report import report
 from services.cli.runs.runs import cancel, rm, runs, watch
@@ -62,6 +63,7 @@ COMMANDS: list[Callable[..., None]] = [
         resume,
         rm,
         compare,
+        metrics,
         samples,
         evaluations,
         report,

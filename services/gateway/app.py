@@ -47,6 +47,7 @@ from services.http import (
 from services.http.problems import described
 from services.payloads import Payloads, place_of
 from services.runtime.tasks import end
+from services.series import RunSeries
 from services.store import Store
 from services.volume import Volume
 
@@ -124,6 +125,7 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
                 DatasetRows(volume),
                 ReferenceChecks(settings, http, store),
                 Previews(volume),
+                RunSeries(settings.data),
             )
             await anyio.to_thread.run_sync(remove_deleted, settings.data)
             tasks = [

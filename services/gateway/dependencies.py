@@ -28,6 +28,7 @@ from services.gateway.sessions.turn_requests import Turns
 from services.gateway.settings import GatewaySettings
 from services.http import Bandwidth, Problem
 from services.payloads import Payloads
+from services.series import RunSeries
 from services.store import Store
 from services.volume import Volume
 
@@ -60,6 +61,7 @@ class Dependencies:
     rows: DatasetRows
     references: ReferenceChecks
     previews: Previews
+    series: RunSeries
 
 
 # Without `async`, FastAPI would ask a thread for it, at each request.

@@ -1,5 +1,7 @@
 """Answers with an ETag, which a client downloads again only after a change."""
 
+from collections.abc import Callable
+
 import xxhash
 from fastapi import Request
 from fastapi.responses import Response
@@ -10,8 +12,14 @@ def unless_unchanged(request: Request, answer: BaseModel) -> Response:
     """Return `answer` as JSON with an `ETag`, or 304 without a body if the client has it
     already."""
     body = answer.model_dump_json().encode()
-    tag = f'"{xxhash.xxh3_64_hexdigest(body)}"'
+    return unless_tagged(request, body, lambda: body)
+
+
+def unless_tagged(request: Request, state: bytes, body: Callable[[], bytes]) -> Response:
+    """Return the JSON of `body`, which changes only with `state`, with an `ETag`; or 304 if the
+    client has it already, without a call of `body`."""
+    tag = f'"{xxhash.xxh3_64_hexdigest(state)}"'
     headers = {"ETag": tag, "Cache-Control": "no-cache"}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
-    return Response(body, media_type="application/json", headers=headers)
+    return Response(body(), media_type="application/json", headers=headers)

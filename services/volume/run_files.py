@@ -20,7 +20,7 @@ log = get_logger(__name__)
 _reported: set[Path] = set()
 
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
-PLACE = {"step", "evaluation/step", "time"}
+PLACE = {"step", "evaluation/step", "evaluation/name", "time"}
 """Fields that place a row of metrics."""
 BLOCK = 1 << 18
 """Bytes that are read at a time."""
@@ -45,7 +45,7 @@ def read_metrics(
                 # A line without an end is being written.
                 if not line.endswith(b"\n"):
                     break
-                if (row := _row(line, path, strict)) is None:
+                if (row := parsed_row(line, path, strict)) is None:
                     continue
                 if row.get("step", row.get("evaluation/step", 0)) <= after:
                     continue
@@ -113,7 +113,7 @@ def first_samples(path: Path, limit: int) -> list[SampledAnswer]:
     return samples
 
 
-def _row(line: bytes, path: Path, strict: bool = False) -> dict[str, Any] | None:
+def parsed_row(line: bytes, path: Path, strict: bool = False) -> dict[str, Any] | None:
     """Parse the object in a line. A damaged line is logged and becomes None, or raises ValueError
     if `strict`."""
     try:
@@ -132,7 +132,7 @@ def _row(line: bytes, path: Path, strict: bool = False) -> dict[str, Any] | None
 
 
 def _sample(line: bytes, path: Path) -> SampledAnswer | None:
-    row = _row(line, path)
+    row = parsed_row(line, path)
     try:
         return None if row is None else SampledAnswer.model_validate(row)
     except ValidationError as error:

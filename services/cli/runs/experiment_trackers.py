@@ -6,7 +6,6 @@ come after later steps.
 
 import importlib
 import math
-import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from typing import Any, Protocol
 
 from services.cli.client import PATIENCE, Away, Gateway
 from services.cli.output import CliError
+from services.contracts.metric_rows import by_set, is_step, place_of
 from services.contracts.records import RunState
 
 EVERY = 5.0
@@ -24,24 +24,6 @@ LATE = 200
 """Rows of an evaluation come after those of steps that were trained meanwhile: so far back is
 looked again each time, and at the end from the beginning."""
 Row = dict[str, Any]
-
-STEP = re.compile(r"step|evaluation/(.+/)?step")
-"""The metrics that say which step a row is of: `step` is in a row of training."""
-
-
-def place_of(row: dict[str, Any]) -> tuple[str, int]:
-    """Return the identity of a row: its kind (step or evaluation) and its step."""
-    name = next(name for name in row if STEP.fullmatch(name))
-    return name, int(row[name])
-
-
-def by_set(row: Row) -> Row:
-    """Return `row`. The names in a row of an evaluation get its held-out set:
-    `evaluation/NAME/accuracy`."""
-    held_out = row.get("evaluation/name")
-    if held_out is None:
-        return row
-    return {name.replace("evaluation/", f"evaluation/{held_out}/", 1): v for name, v in row.items()}
 
 
 class Tracker(Protocol):
@@ -82,7 +64,7 @@ class TensorBoard:
         _, step = place_of(row)
         with self._writable():
             for name, value in row.items():
-                if name != "time" and not STEP.fullmatch(name) and _number(value):
+                if name != "time" and not is_step(name) and _number(value):
                     self._writer.add_scalar(name, value, step=step, wall_time=row.get("time"))
             self._writer.flush()
 

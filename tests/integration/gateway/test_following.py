@@ -8,7 +8,7 @@ import pytest
 
 from services.contracts.records import RunState
 from services.store import Store
-from tests.integration.gateway.servers import GatewayProcess, InStore, events_of
+from tests.integration.gateway.servers import GatewayProcess, Headrace, InStore, events_of
 
 pytestmark = pytest.mark.usefixtures("sums")
 
@@ -110,3 +110,89 @@ def test_events_of_an_unknown_run_or_after_nonsense_are_refused(
     for id in ("x", "1-", "9" * 5000):
         nonsense = api.get(f"/v1/runs/{run}/events", headers={"Last-Event-ID": id})
         assert nonsense.status_code == 422
+
+
+def test_series_of_several_runs_are_cut_into_buckets_and_sent_once(
+    api: httpx.Client, submit: Any, gateway: GatewayProcess
+) -> None:
+    runs = [submit(name=name).json()["id"] for name in ("one", "two")]
+    for run, steps in zip(runs, (40, 3), strict=True):
+        folder = gateway.data / "runs" / run
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = [{"step": n, "a": n / 7, "time": 1e9 + n} for n in range(1, steps + 1)]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    wanted: dict[str, Any] = {"runs": [runs[0], "two"], "names": ["a", "missing"], "points": 5}
+
+    answer = api.get("/v1/series", params=wanted)
+    again = api.get("/v1/series", params=wanted, headers={"If-None-Match": answer.headers["etag"]})
+    zoomed = api.get("/v1/series", params={**wanted, "from": 38, "to": 39}).json()["series"]
+
+    long, short = answer.json()["series"]
+    assert long["run"] == runs[0]
+    assert long["x"] == [10, 20, 30, 40]
+    assert long["mean"] == [0.78571, 2.2143, 3.6429, 5.0714]
+    assert (long["min"][0], long["max"][0], long["count"]) == (0.14286, 1.4286, [10] * 4)
+    values = {"x": [1, 2, 3], "mean": [0.14286, 0.28571, 0.42857]}
+    assert short == {"run": runs[1], "name": "a", "min": None, "max": None, "count": None, **values}
+    assert [(part["x"], part["mean"]) for part in zoomed] == [([38, 39], [5.4286, 5.5714])]
+    assert (again.status_code, again.content) == (304, b"")
+    with (gateway.data / "runs" / runs[1] / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 4, "a": 1, "b": null}\n')
+    changed = api.get(
+        "/v1/series", params=wanted, headers={"If-None-Match": answer.headers["etag"]}
+    )
+    assert changed.json()["series"][1]["mean"][3:] == [1]
+    newest = api.get(f"/v1/runs/{runs[1]}/series/names").json()
+    assert newest == {
+        "run": runs[1],
+        "names": [
+            {"name": "a", "step": 4, "value": 1, "count": 4},
+            {"name": "b", "step": 4, "value": None, "count": 0},
+        ],
+    }
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "word"),
+    [
+        ("runs=nowhere&names=a", 404, "'nowhere'"),
+        ("names=a", 422, "runs"),
+        ("runs=one&names=a&x=epoch", 422, "epoch"),
+        ("runs=one&names=a&points=0", 422, "points"),
+        ("runs=one&names=a&from=nan", 422, "from"),
+    ],
+)
+def test_series_that_cannot_be_drawn_are_refused_by_name(
+    api: httpx.Client, submit: Any, query: str, status: int, word: str
+) -> None:
+    answer = api.get(f"/v1/series?{query}")
+    assert answer.status_code == status
+    assert word in answer.json()["detail"]
+
+
+def test_headrace_metrics_prints_exact_values_by_step(
+    api: httpx.Client, submit: Any, gateway: GatewayProcess, headrace: Headrace
+) -> None:
+    run = submit().json()["id"]
+    folder = gateway.data / "runs" / run
+    folder.mkdir(parents=True, exist_ok=True)
+    of_set = {"evaluation/step": 1, "evaluation/name": "gsm8k", "evaluation/accuracy": 0.25}
+    rows = [{"step": 1, "time": 5.0, "a/b": 0.1234567891}, {"step": 2, "a/b": None, "c": 1}]
+    text = "".join(json.dumps(row) + "\n" for row in [*rows, of_set])
+    (folder / "metrics.jsonl").write_text(text)
+
+    listed = json.loads(headrace("metrics", run, "--json").stdout)
+    values = headrace("metrics", run, "evaluation/*/accuracy", "a/b", "--json")
+    wrong = headrace("metrics", run, "a/c")
+
+    assert [(m["name"], m["value"]) for m in listed] == [
+        ("a/b", None),
+        ("c", 1),
+        ("evaluation/gsm8k/accuracy", 0.25),
+    ]
+    accuracy = "evaluation/gsm8k/accuracy"
+    assert json.loads(values.stdout) == [
+        {"step": 1, "time": 5.0, accuracy: 0.25, "a/b": 0.1234567891},
+        {"step": 2, "time": None, accuracy: None, "a/b": None},
+    ]
+    assert "no metric 'a/c' (did you mean 'a/b'?)" in wrong.stderr
