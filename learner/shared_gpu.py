@@ -127,7 +127,7 @@ class TrainingGPU:
             self._handover.close()
 
     def _free(self) -> None:
-        """Return the allocator's cached memory to the device."""
+        """Give the allocator's cached memory back to the device."""
         if self._moves:
             gc.collect()
             torch.cuda.empty_cache()

@@ -55,7 +55,9 @@ def _merged(
 
 
 def _laid(there: Any, value: Any, fields: "list[FieldInfo]", kinds: "Models", path: str) -> Any:
-    """`value` over `there`, which stands in one of `fields` and is one of `kinds`."""
+    """Return `value` merged over `there`, the present value at `path`. A section that gets another
+    `type` is replaced, not merged. `fields`: the fields that may hold it; `kinds`: the models that
+    it may be."""
     if isinstance(there, list) and isinstance(value, dict) and any(map(_is_number, value)):
         places = list(there)
         for key, inner in value.items():

@@ -170,13 +170,17 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         references. Nothing is scored."""
         uses = checked_uses(request.uses, service.registry)
         verdicts = await verdicts_of(service, [check.request for check in uses.checks])
-        unreadable = [
-            UseProblem(use=check.use, row=check.row, path=check.path, message=verdict.detail)
-            for check, verdict in zip(uses.checks, verdicts, strict=True)
-            if verdict.status is ScoreStatus.ERROR
-        ]
+        unreadable: list[UseProblem] = []
+        remarks: list[UseProblem] = []
+        for check, verdict in zip(uses.checks, verdicts, strict=True):
+            if verdict.status is ScoreStatus.ERROR or verdict.detail:
+                problem = UseProblem(
+                    use=check.use, row=check.row, path=check.path, message=verdict.detail
+                )
+                (unreadable if verdict.status is ScoreStatus.ERROR else remarks).append(problem)
         return CheckResponse(
             problems=sorted([*uses.problems, *unreadable], key=lambda problem: problem.use),
+            remarks=remarks,
             takes_any=uses.takes_any,
             own_verifier_uses=uses.own_verifier_uses,
             teacher=teacher_problem(service.teachers, request.teacher),

@@ -30,10 +30,11 @@ def group_advantages(
 
     A sample without a reward gets 0 and leaves the statistics. A group of one gets 0 too, because
     it has nothing to compare with. `running_mean` instead compares each sample with `baseline`, the
-    mean of its prompt key. The standard deviation is the unbiased one. For `global_whiten` the
-    result is the rewards that `discounted_returns` takes, minus their mean with the option
-    `baseline`. For `gae` and `sequence_value`, which compare with a critic, and for `reverse_kl`,
-    which ignores rewards, the result is the rewards.
+    mean of its prompt key. The standard deviation is the unbiased one.
+
+    Some estimators compute their advantages later, and here the result is the rewards themselves:
+    `gae` and `sequence_value` (which compare with a critic), `reverse_kl` (which ignores rewards),
+    and `global_whiten` (which subtracts the group's mean with the option `baseline`).
 
     Sources: GRPO (Shao et al. 2024), Dr. GRPO (Liu et al. 2025), RLOO (Ahmadian et al. 2024),
     REINFORCE++ (Hu 2025), SPO (Xu and Ding 2025).

@@ -284,8 +284,9 @@ def _remote(bases: list[type]) -> bool:
 
 
 def hiding(name: str) -> property:
-    """Return a plain field under a method's name, for a subclass of a plain type that has such a
-    field."""
+    """Return a property for the stand-in of a subclass of `int`, `list` and the like, whose objects
+    have a field of the name of a method. The property is the field if its value is plain, and
+    otherwise the method."""
 
     def hiding(self: Any) -> Any:
         link = link_of(self)

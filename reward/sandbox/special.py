@@ -74,8 +74,8 @@ def _zero(text: str) -> bool:
 
 
 def _counted(value: Any, name: str, length: Any) -> bool:
-    """Make `__len__`: check that the object has that many items. `list` asks for a length too, and
-    takes the items."""
+    """Whether `length`, which the program's `__len__` returned, is the number of the object's
+    items. `list` asks for a length too, and takes the items."""
     known = name == "__len__" and isinstance(value, Iterable)
     return known and length == ask(value, "count", length + 1)
 
@@ -213,7 +213,7 @@ def _call(self: Any, *arguments: Any, **keywords: Any) -> Any:
 
 
 def _exit(self: Any, kind: Any, error: Any, trace: Any) -> bool:
-    """Make `__exit__`. The program may not swallow the exception that makes a test fail."""
+    """`__exit__` of stand-ins. The program may not swallow the exception that makes a test fail."""
     if error is not None and not isinstance(error, Exception):
         return False
     swallowed = ask(self, "exit", error) is True

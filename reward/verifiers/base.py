@@ -148,15 +148,17 @@ class Verifier(ABC, Generic[P]):
     def warm(self) -> None:
         """Import and build everything for scoring, once, before worker processes are forked."""
 
-    def check_reference(self, item: Item, params: P) -> None:
+    def check_reference(self, item: Item, params: P) -> str | None:
         """Raise BadReferenceError unless `item.answer` (or `item.columns`) can serve as a
-        reference.
+        reference. Return a remark if the reference may still be from the wrong column; a submission
+        quotes it if more than half of the rows get one.
 
         The check does not look at the prompt and the completion. The default accepts any reference.
         An upload and a submission run the check on all rows, so it should take less than a
         millisecond. After an item has failed to finish twice, a fresh worker runs the check alone.
         If the check hangs too, the reference or `params` are to blame.
         """
+        return None
 
     def output(self, item: Item, params: P) -> str:
         """Return what the program in `item.completion` prints, and how it failed if it did."""

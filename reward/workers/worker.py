@@ -55,8 +55,8 @@ def verdict_on(verifier: Verifier[Any], item: Item, step: ItemWork) -> Verdict:
     try:
         params = parse_params(verifier, item.params)
         if step is ItemWork.REFERENCE:
-            verifier.check_reference(item, params)
-            return Verdict(ScoreStatus.SCORED, 0.0)
+            remark = verifier.check_reference(item, params)
+            return Verdict(ScoreStatus.SCORED, 0.0, remark if isinstance(remark, str) else "")
         if step is ItemWork.RUN:
             return Verdict(ScoreStatus.SCORED, 0.0, verifier.output(item, params))
         return checked(verifier.name, verifier.score(item, params))

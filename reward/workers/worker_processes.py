@@ -204,7 +204,7 @@ class Children:
             await loop.run_in_executor(None, fork_server.wait)
 
     def on_frame(self, link: _WorkerSocket, body: bytes) -> None:
-        """A worker is up, or has a verdict."""
+        """Handle a worker's message: it is up, or has a verdict."""
         if self._links.get(link.number) is not link:
             return
         if body == READY:

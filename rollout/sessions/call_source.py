@@ -178,7 +178,7 @@ class CallSource:
         return None if seed is None else mixed(seed, claimed.index, int(claimed.digest[:15], 16))
 
     def describe(self, record: WorkerRecord) -> None:
-        """The groups in flight include the calls that are being answered."""
+        """Set the worker's groups in flight, which include the calls that are being answered."""
         record.groups_in_flight = len(self._calls) + len(self._leases)
         sampled = sum(held.generating for held in self._calls.values())
         record.scoring = record.groups_in_flight - sampled

@@ -115,7 +115,7 @@ def _cell_width(cell: str) -> int:
 
 
 def _plain_table(rows: list[list[str]]) -> None:
-    """A table for grep and narrow terminals: a row is one line, with nothing behind its last
+    """Print a table for grep and narrow terminals: a row is one line, with nothing behind its last
     cell."""
     texts = [[Text.from_markup(cell).plain for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]

@@ -205,6 +205,11 @@ class CheckResponse(BaseModel):
     """The problems of the uses; empty if all uses are valid."""
 
     problems: list[UseProblem] = Field(description="In the order of the uses.")
+    remarks: list[UseProblem] = Field(
+        default_factory=list,
+        description="References that can be read, and yet may be from the wrong column: each "
+        "`message` follows the words `12 of 80 references of sums`.",
+    )
     takes_any: list[int] = Field(
         default_factory=list,
         description="Indices of the uses that read no reference of a row: their verifier has none, "

@@ -35,7 +35,7 @@ MAX_NAME = 200
 """Characters of a column's name that is counted."""
 MOST_ROLES = 5
 FEW = 3
-"""Rows from which on it is worth a word that all answers are equal."""
+"""Fewer rows may have equal answers by chance."""
 
 
 class Findings:
@@ -47,11 +47,9 @@ class Findings:
         self._texts: dict[str, int] = {}
         self._roles: dict[str, int] = {}
         self._prompts, self._pairs = array("Q"), array("Q")
-        self._answer: Any = None
+        self._same = SameAnswer()
         self._float = ""
-        self._same = self._empty = self._shown = self._written = self._whole = self._floats = (
-            self._chats
-        ) = 0
+        self._empty = self._shown = self._written = self._whole = self._floats = self._chats = 0
         self.equal_pairs = 0
         """Rows that were left out, as their chosen answer equals the rejected one."""
 
@@ -107,8 +105,8 @@ class Findings:
             return warnings
         if self._empty:
             warnings.append(f"{self._empty:,} of {rows:,} rows have an empty answer")
-        if self._same == rows >= FEW and not self._empty:
-            warnings.append(f"all rows have the same answer, {short_json(self._answer)}")
+        if not self._empty and (same := self._same.sentence("rows")):
+            warnings.append(same)
         if self._shown * 2 > rows:
             warnings.append(
                 f"the prompts of {self._shown:,} of {rows:,} rows end with their answers: the "
@@ -129,9 +127,7 @@ class Findings:
         return used or (len(self._columns) < MAX_COLUMNS and len(name) <= MAX_NAME)
 
     def _count_answer(self, row: Row) -> None:
-        if not self._same:
-            self._answer = row.answer
-        self._same += row.answer == self._answer
+        self._same.add(row.answer)
         self._empty += row.answer in (None, "", [], {}) or (
             isinstance(row.answer, str) and not row.answer.strip()
         )
@@ -193,6 +189,28 @@ class Findings:
                 f"chat templates leave out; known are {', '.join(KNOWN)}"
             )
         return warnings
+
+
+class SameAnswer:
+    """Finds out whether all rows have the same answer, which then is probably from the wrong
+    column."""
+
+    def __init__(self) -> None:
+        self._rows = self._same = 0
+        self._first: Any = None
+
+    def add(self, answer: Any) -> None:
+        if not self._rows:
+            self._first = answer
+        self._rows += 1
+        self._same += answer == self._first
+
+    def sentence(self, rows: str) -> str:
+        """Return the warning, which calls the rows `rows`. Return '' if the answers differ, are
+        missing, or are so few that they may be equal by chance."""
+        if self._same < self._rows or self._rows < FEW or self._first in (None, ""):
+            return ""
+        return f"all {rows} have the same answer, {short_json(self._first)}"
 
 
 def _distinct(hashes: "array[int]") -> int:

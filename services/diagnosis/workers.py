@@ -47,8 +47,8 @@ def nothing_sampled(workers: list[WorkerRecord]) -> Verdict:
 
 
 def more_workers(alive: list[WorkerRecord]) -> str:
-    """Return whether another worker would help, and on which host. Only the operator knows of
-    further GPUs."""
+    """Return a sentence that says whether another worker would help, and on which host. Only the
+    operator knows of further GPUs."""
     full = []
     for worker in alive:
         if (load := worker.host_load) is None:

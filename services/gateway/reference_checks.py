@@ -26,9 +26,9 @@ from services.contracts.scores import (
     CheckResponse,
     ReferenceRow,
     Use,
-    UseProblem,
 )
 from services.datasets import DatasetError, DatasetReader
+from services.datasets.findings import FEW
 from services.runtime.api_key import authorization, key_for_rewards
 from services.runtime.logs import get_logger
 from services.runtime.tasks import end
@@ -53,6 +53,7 @@ SHOWN = 3
 """Unreadable references that a report names."""
 FOLDER = "references"
 """Below the dataset's folder."""
+COLUMN = "check that they come from the right column (`headrace datasets add FILE --answer COLUMN`)"
 
 
 class NotChecked(Exception):
@@ -70,6 +71,10 @@ class ReferenceReport(msgspec.Struct):
     unreadable: int = 0
     first: list[tuple[int, str]] = []
     """The first unreadable ones: the row, and why."""
+    remarked: int = 0
+    """References that can be read, and that the verifier has a remark about."""
+    remark: str = ""
+    """The first remark."""
     segments: list[str] = []
     """Checksums of the rows that were read."""
 
@@ -78,19 +83,31 @@ class ReferenceReport(msgspec.Struct):
         """Whether no reference that was read can be used."""
         return self.unreadable == self.checked > 0
 
+    def doubt(self) -> str:
+        """Quote the verifier's remark if it is about more than half of the references that were
+        read. Return '' otherwise."""
+        if self.checked < FEW or self.remarked * 2 <= self.checked:
+            return ""
+        return (
+            f"{self.remarked:,} of {self._of} references of {self.dataset} {self.remark}: {COLUMN}"
+        )
+
     def sentence(self) -> str:
         """Say how many references cannot be read, with the first of them."""
-        of = f"{self.rows:,}"
-        if self.checked < self.rows:
-            of = f"the {self.checked:,} that were read of {self.rows:,}"
         # The way out stands behind the first semicolon, and once is enough.
         short = [(row, reason.partition(";")[0]) for row, reason in self.first[1:]]
         named = "; ".join(f"row {row}: {reason}" for row, reason in [*self.first[:1], *short])
         more = "; …" if self.unreadable > len(self.first) else ""
         return (
-            f"verifier {self.verifier!r} cannot read {self.unreadable:,} of {of} references of "
-            f"{self.dataset} ({named}{more})"
+            f"verifier {self.verifier!r} cannot read {self.unreadable:,} of {self._of} references "
+            f"of {self.dataset} ({named}{more})"
         )
+
+    @property
+    def _of(self) -> str:
+        if self.checked == self.rows:
+            return f"{self.rows:,}"
+        return f"the {self.checked:,} that were read of {self.rows:,}"
 
 
 @dataclass(frozen=True)
@@ -170,7 +187,8 @@ class ReferenceChecks:
 
     async def _tell(self, run: str, check: ReferenceCheck) -> None:
         await asyncio.wait([check.task])
-        if (message := finding(check)) and not check.task.cancelled():
+        sentences = [finding(check), check.report.doubt()]
+        if (message := "; ".join(filter(None, sentences))) and not check.task.cancelled():
             await self._store.events.add(run, "warning", {"message": message})
 
     async def _read(
@@ -184,9 +202,12 @@ class ReferenceChecks:
                 except (OSError, DatasetError) as error:
                     raise NotChecked(f"its rows cannot be read: {error}") from None
                 began = time.monotonic()
-                problems = await self._problems(use, rows)
+                response = await self._checked(use, rows)
                 seconds = time.monotonic() - began
-            for problem in problems:
+            report.remarked += len(response.remarks)
+            if response.remarks and not report.remark:
+                report.remark = response.remarks[0].message[:300]
+            for problem in response.problems:
                 if problem.row is None:
                     raise NotChecked(problem.message)
                 report.unreadable += 1
@@ -198,14 +219,13 @@ class ReferenceChecks:
         if path and not report.none_readable:
             await anyio.to_thread.run_sync(_keep, path, report)
 
-    async def _problems(self, use: Use, rows: list[ReferenceRow]) -> list[UseProblem]:
+    async def _checked(self, use: Use, rows: list[ReferenceRow]) -> CheckResponse:
         """Raises NotChecked."""
         asked = CheckRequest(uses=[use.model_copy(update={"rows": rows})], teacher=None)
         deadline = time.monotonic() + BATCH_SECONDS
         while True:
             try:
-                response = await ask_check(self._settings, self._http, asked, BATCH_SECONDS)
-                return response.problems
+                return await ask_check(self._settings, self._http, asked, BATCH_SECONDS)
             except httpx.HTTPStatusError as error:
                 busy = error.response.status_code in (429, 503)
                 if not busy or time.monotonic() > deadline:

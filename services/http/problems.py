@@ -135,7 +135,8 @@ def responses(described: Mapping[int | str, str]) -> dict[int | str, dict[str, A
 
 
 def described(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return an OpenAPI document with the media type of problems; FastAPI knows only its own."""
+    """Give the problems in the OpenAPI document `schema` their media type, since FastAPI writes
+    its own there. Changes and returns `schema`."""
     reference = {"$ref": f"#/components/schemas/{ProblemDocument.__name__}"}
     for operations in schema["paths"].values():
         for operation in operations.values():

@@ -24,7 +24,7 @@ class JobRun(msgspec.Struct):
 
 
 class Job(msgspec.Struct):
-    """One report."""
+    """What to write a report of, and where."""
 
     folder: str
     """The folder of the report. Its parent exists."""

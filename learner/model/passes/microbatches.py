@@ -78,9 +78,9 @@ class MicroBatches:
     def forward(
         self, model: nn.Module, samples: Sequence[S]
     ) -> Iterator[tuple[list[S], PackedRow]]:
-        """Yield micro-batches of `samples` and their rows, for forward passes of `model`. Without
-        samples there are no micro-batches, except for a sharded `model`: then every rank gets
-        equally many, some of them without samples."""
+        """Yield micro-batches of `samples` and their rows, for forward passes of `model`. If the
+        model is sharded, every rank gets equally many micro-batches, some of them without samples.
+        Otherwise a rank without samples gets none."""
         budget, count = self._row_budget(model), None
         families = _families(model, samples, budget)
         if is_sharded(model):

@@ -199,8 +199,9 @@ def _sentence(text: str) -> str:
 
 
 def _boxed(text: str) -> tuple[str, int] | None:
-    """Return the content of the last complete box, and its end, which is 0 if "not" stands before
-    each box. Boxes that commas or "and" join count as one box."""
+    """Return the content of the last complete box that no "not" stands before, and the place of
+    its end. If "not" stands before each box, return the last box and 0. Boxes that commas or "and"
+    join count as one box."""
     spans: list[tuple[int, int, int]] = []
     stack: list[tuple[bool, int, int]] = []
     for token in _BRACES.finditer(text):

@@ -33,6 +33,8 @@ from reward.verifiers.math.signs import plain_signs
 from reward.verifiers.reference_texts import references
 from services.contracts.scores import ScoreStatus
 
+ONLY_WORDS = "are words, which verifier 'math' compares as text (exact is a verifier for text)"
+
 
 class MathVerifier(Verifier[MathParams]):
     """Compares final answers. Rewards 1 and 0."""
@@ -55,19 +57,20 @@ class MathVerifier(Verifier[MathParams]):
         ):
             self.score(Item(self.name, "", completion, answer, {}), params)
 
-    def check_reference(self, item: Item, params: MathParams) -> None:
+    def check_reference(self, item: Item, params: MathParams) -> str | None:
         """Implements `Verifier.check_reference`. It also compares each expression with a number:
         SymPy reads some expressions (`\\sum_{k=1}^{10^7} \\sqrt k`), and never ends computing
-        them."""
+        them. The remark is about words."""
         from reward.verifiers.math.sympy_expressions import read_expressions
 
         if params.strictness == "math_verify":
             _math_verify(msgspec.structs.replace(item, completion="1"), params)
-            return
-        for text in references(item.answer):
-            gold = read_reference(text)
+            return None
+        golds = [read_reference(text) for text in references(item.answer)]
+        for gold in golds:
             if gold.kind is Kind.EXPRESSION:
                 same_expression(gold, read_expressions("1"), params)
+        return ONLY_WORDS if all(gold.kind is Kind.WORDS for gold in golds) else None
 
     def score(self, item: Item, params: MathParams) -> Verdict:
         if params.strictness == "math_verify":

@@ -119,7 +119,7 @@ def math_verify_reads(text: str) -> list[Any]:
 def math_verify_equals(
     gold: list[Any], given: list[Any], *, places: int, precision: int, strict: bool
 ) -> bool:
-    """Return the library's own verdict on two results of `math_verify_reads`."""
+    """Whether two results of `math_verify_reads` are equal by the library's own verdict."""
     return bool(
         verify(
             gold,

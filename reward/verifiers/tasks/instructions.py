@@ -68,7 +68,8 @@ def sentences(text: str) -> int:
 
 
 def _paragraphs(text: str, arguments: Arguments) -> bool:
-    """Return the paragraphs. `***` divides them; only the first and the last may be empty."""
+    """Whether the text has that many paragraphs. `***` divides them; only the first and the last
+    may be empty, and then do not count."""
     first, *between = re.split(r"\s?\*\*\*\s?", text)
     last = [between.pop()] if between else []
     if not all(paragraph.strip() for paragraph in between):

@@ -43,7 +43,7 @@ class RunView:
 
     @classmethod
     def of(cls, record: dict[str, Any]) -> "RunView":
-        """Begin with the run's record in the API."""
+        """Return the view of a run whose record in the API is `record`, before any event."""
         known = ("name", "id", "kind", "state", "reason", "max_steps", "step")
         view = cls(**{key: record[key] for key in known})
         view.name, view.reason = one_line(view.name), one_line(view.reason or "")

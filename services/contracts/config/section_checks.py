@@ -222,7 +222,7 @@ def check_unrewarded(
 
 
 def check_limits(algorithm: Algorithm, rollout: Rollout, training: Training) -> None:
-    """A group fits vLLM, and the critic's warm-up the run."""
+    """Check that a group fits vLLM, and that the critic's warm-up fits the run."""
     samples, most = algorithm.samples_generated, rollout.vllm.max_num_seqs
     key = "best_of.generation_size" if algorithm.best_of else "samples_per_prompt"
     refuse_if(
@@ -245,7 +245,7 @@ def check_limits(algorithm: Algorithm, rollout: Rollout, training: Training) -> 
 
 
 def check_steps(training: Training, evaluation: Evaluation | None) -> None:
-    """The run does something."""
+    """Check that the run does something."""
     refuse_if(
         training.max_steps == 0 and evaluation is None,
         "training.max_steps 0 trains nothing, and there is no evaluation: name its dataset "
@@ -254,7 +254,7 @@ def check_steps(training: Training, evaluation: Evaluation | None) -> None:
 
 
 def check_correction(algorithm: Algorithm, rollout: Rollout) -> None:
-    """The correction of stale samples can do something."""
+    """Check that the correction of stale samples can do something."""
     refuse_if(
         isinstance(algorithm.proximal, LoglinearProximal)
         and isinstance(algorithm.correction, TruncateCorrection | MaskCorrection)
@@ -267,7 +267,8 @@ def check_correction(algorithm: Algorithm, rollout: Rollout) -> None:
 
 
 def check_evaluation(evaluation: Evaluation | None, rollout: Rollout) -> None:
-    """Whether vLLM can answer the held-out sets, and their rewards depend on earlier ones alone."""
+    """Check that vLLM can answer the held-out sets, and that their rewards depend only on earlier
+    ones."""
     longest, most = rollout.vllm.max_model_len, rollout.vllm.max_num_seqs
     for key, held_out in (evaluation.by_key if evaluation else {}).items():
         refuse_if(
@@ -292,7 +293,7 @@ def check_evaluation(evaluation: Evaluation | None, rollout: Rollout) -> None:
 
 
 def check_placement(placement: Placement, algorithm: Algorithm, training: Training) -> None:
-    """Only models that the run loads have a device, or are moved off it."""
+    """Check that only models which the run loads have a device, or are moved off it."""
     lagged = isinstance(algorithm.proximal, LaggedProximal)
     for name, loaded, way in (
         ("reference", not isinstance(algorithm.kl, NoKL), "algorithm.kl.type to k2"),

@@ -29,10 +29,11 @@ class TemplateTooGreedy(ValueError):
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Renders chat templates within the limits. Raises TemplateTooGreedy.
+    """Limit the time and memory of a chat template that is rendered in this block. Raises
+    TemplateTooGreedy.
 
-    Only in the main thread, where alarms arrive, between bytecodes and within long multiplications;
-    in other threads nothing is limited.
+    It limits only the main thread, since alarms arrive only there: between bytecodes, and within
+    long multiplications.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

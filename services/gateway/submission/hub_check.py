@@ -35,8 +35,8 @@ class HubVerdict(NamedTuple):
 async def asked_of_hub(
     http: httpx.AsyncClient, name: str, environment: Mapping[str, str] = os.environ
 ) -> HubVerdict:
-    """Whether a run can load the hub's model `name` (org/name). `environment`: the variables of
-    the hub's own library."""
+    """Ask the hub whether a run can load its model `name` (org/name). `environment`: the variables
+    of the hub's own library."""
     if any(hub_cache_entry(name, environment).glob("snapshots/*/config.json")):
         return HubVerdict()
     if environment.get("HF_HUB_OFFLINE", "").lower() in TRUE:

@@ -164,8 +164,8 @@ class FoundModel(NamedTuple):
 async def _model_of(
     deps: Dependencies, path: str, steps: Steps | None, checkpointed: Checkpointed | None
 ) -> FoundModel:
-    """Find the model of `path`. `checkpointed`: the model that is trained on, whatever became of
-    its path."""
+    """Find the model of `path`. `checkpointed`: the model of the run that is resumed; its
+    checkpoint has the weights if its path leads nowhere any more."""
     try:
         if (step := referred(path)) is not None:
             made = _made_by(step[0], path, steps)

@@ -7,6 +7,8 @@ from typing import NamedTuple
 from services.contracts.config import RLConfig, SFTConfig
 from services.contracts.config.episodes import OwnEpisode, Tools
 from services.contracts.preview import AskedRow, CountedRows, RowCounts
+from services.datasets.findings import SameAnswer
+from services.gateway.reference_checks import COLUMN
 from services.gateway.submission.model_check import Problems
 from services.gateway.submission.row_sample import DatasetOptions, RowSample
 
@@ -32,6 +34,19 @@ class RowLimits(NamedTuple):
     """Longest prompt that leaves an answer `sampling.max_tokens`."""
     words: str
     """The key or the model that sets the limit."""
+
+
+def same_answers(samples: Mapping[str, RowSample]) -> list[str]:
+    """Warn for each dataset whose rows all have the same answer. `samples`: by the sections that
+    name their datasets."""
+    warnings = []
+    for section, sample in samples.items():
+        same = SameAnswer()
+        for row in sample.rows.values():
+            same.add(row.answer)
+        if sentence := same.sentence(sample.words):
+            warnings.append(f"{section}.dataset: {sentence}: {COLUMN}")
+    return warnings
 
 
 def rows_to_count(

@@ -9,9 +9,10 @@ from services.gateway.submission.model_check import Problems
 
 
 def run_length(config: RLConfig | SFTConfig, rows: int, problems: Problems) -> int | None:
-    """Steps the run will have: ⌊epochs · N / B⌋ unless the config says, with N `rows` of an epoch.
-    None if applications bring the prompts (no `rows`). A supervised run knows when it has its rows
-    in tokens."""
+    """Return the number of the run's steps: `training.max_steps`, else ⌊epochs · `rows` / prompts
+    of a step⌋. Return None if nobody knows it yet: applications bring the prompts (no `rows`), or
+    the learner of a supervised run first has to tokenise its rows. A run without a step is added to
+    `problems`."""
     if isinstance(config, SFTConfig) or config.training.max_steps is not None or not rows:
         return config.training.max_steps
     epochs = config.training.epochs or 1

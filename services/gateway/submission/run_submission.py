@@ -20,7 +20,6 @@ from services.estimate.answer import Estimate
 from services.gateway.dependencies import Dependencies
 from services.gateway.previews import Shown
 from services.gateway.reference_checks import ReferenceCheck
-from services.gateway.submission.answer_check import answer_warnings
 from services.gateway.submission.dataset_check import (
     Datasets,
     check_categories,
@@ -46,7 +45,7 @@ from services.gateway.submission.model_check import (
     positions_of,
 )
 from services.gateway.submission.resuming import begins_anew, changed_by_resume, resumable
-from services.gateway.submission.row_problems import count_problems, rows_to_count
+from services.gateway.submission.row_problems import count_problems, rows_to_count, same_answers
 from services.gateway.submission.row_sample import read_rows
 from services.gateway.submission.run_length import repeated_rows, run_length, trained_already
 from services.gateway.submission.template_check import template_use, template_warnings
@@ -280,7 +279,7 @@ async def _rendered(
     rendering = await deps.previews.of(config, first, models.tokenizer, shown, asked)
     problems, warnings = count_problems(config, samples, rendering.counts, positions)
     warnings += template_warnings(rendering, config) + template_use(config, samples)
-    warnings += answer_warnings(config, samples)
+    warnings += same_answers(samples)
     return rendering, problems, warnings
 
 

@@ -58,6 +58,8 @@ class _Scored(NamedTuple):
     sample: list[SampleRow]
     problems: list[tuple[int, str]]
     """Rows of the sample whose reference cannot be read, and why."""
+    remarks: list[str]
+    """Remarks about the sample's other references."""
     has_own_verifier: bool
     """Whether the verifier does not come with Headrace."""
 
@@ -164,7 +166,9 @@ def _scored(
             numbers = [i for i, row in enumerate(sampled[path]) if row.key == key]
             sample = [sampled[path][i] for i in numbers]
             bad = [(sampled[path][i].index, wrong[i]) for i in numbers if i in wrong]
-            yield _Scored(key, record, use, sample, bad, number in response.own_verifier_uses)
+            remarks = [p.message for p in response.remarks if p.use == number and p.row in numbers]
+            is_own = number in response.own_verifier_uses
+            yield _Scored(key, record, use, sample, bad, remarks, is_own)
 
 
 async def _read(
@@ -196,14 +200,23 @@ async def _read(
                 f"{use.key}: {check.report.checked:,} of {report.rows:,} references have been read "
                 f"by verifier {use.use.verifier!r}, and the others are read now: {later}"
             )
+        if not report.none_readable and (doubt := report.doubt()):
+            warnings.append(f"{use.key}: {doubt}")
     return VerifierCheck(warnings, [check for check in checks.values() if not check.task.done()])
 
 
 def _of_sample(scored: _Scored) -> ReferenceReport:
     """A report on the sample alone."""
-    rows, bad = len(scored.sample), scored.problems
+    rows, bad, remarks = len(scored.sample), scored.problems, scored.remarks
     return ReferenceReport(
-        scored.record.name, scored.use.verifier, scored.record.rows, rows, len(bad), bad[:SHOWN]
+        scored.record.name,
+        scored.use.verifier,
+        scored.record.rows,
+        rows,
+        len(bad),
+        bad[:SHOWN],
+        len(remarks),
+        remarks[0] if remarks else "",
     )
 
 

@@ -97,7 +97,7 @@ class AgentCalls(StorePart):
         return [id.decode() for id in lost]
 
     async def release(self, run: str, worker: str, calls: list[str]) -> None:
-        """Release calls without an answer."""
+        """Give calls back without an answer, so that any worker may claim them."""
         await self._scripts.run("session_release", [worker, *calls], run=run)
 
     async def record_turn(

@@ -97,7 +97,7 @@ class StoredEvaluations(StorePart):
         return bool(await self._scripts.run("evaluation_complete", arguments, run=run))
 
     async def release(self, run: str, attempts: Sequence[str], leaves: str = "") -> None:
-        """Return rows without answers. `leaves` is the worker whose seat is removed."""
+        """Give rows back without answers. `leaves` is the worker whose seat is removed."""
         await self._scripts.run("evaluation_release", [leaves, *attempts], run=run)
 
     async def fail(self, run: str, id: str, worker: str, reason: str) -> bool:

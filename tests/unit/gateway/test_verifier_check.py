@@ -17,7 +17,7 @@ from services.contracts.records import DatasetRecord
 from services.contracts.rows.dataset import Row
 from services.datasets import append_rows
 from services.gateway.dependencies import Dependencies
-from services.gateway.reference_checks import ReferenceChecks
+from services.gateway.reference_checks import COLUMN, ReferenceChecks
 from services.gateway.submission import verifier_check
 from services.gateway.submission.verifier_check import (
     VerifierCheck,
@@ -93,6 +93,8 @@ class RewardService:
         self.away_after = 1 << 30
         self.readable: list[str] = []
         """Readable texts besides numbers."""
+        self.words: list[str] = []
+        """Readable texts with a remark."""
         self.takes_any: list[int] = []
         self.own: list[int] = []
 
@@ -107,9 +109,20 @@ class RewardService:
             {"use": number, "path": f"rows.{at}", "row": at, "message": f"{row['answer']} is none"}
             for number, use in enumerate(uses)
             for at, row in enumerate(use["rows"])
-            if row["answer"] not in self.readable and not row["answer"].isdigit()
+            if row["answer"] not in self.readable + self.words and not row["answer"].isdigit()
         ]
-        reply = {"problems": problems, "takes_any": self.takes_any, "own_verifier_uses": self.own}
+        remarks = [
+            {"use": number, "path": f"rows.{at}", "row": at, "message": "are words"}
+            for number, use in enumerate(uses)
+            for at, row in enumerate(use["rows"])
+            if row["answer"] in self.words
+        ]
+        reply = {
+            "problems": problems,
+            "remarks": remarks,
+            "takes_any": self.takes_any,
+            "own_verifier_uses": self.own,
+        }
         return httpx.Response(200, json=reply)
 
 
@@ -174,6 +187,20 @@ async def test_unreadable_references_of_all_rows_are_counted_once_for_a_dataset(
     assert asked == 5 + 300
     # Only the samples are read again.
     assert sum(gateway.service.rows) == asked + 5 + 5
+
+
+@pytest.mark.parametrize("rows", [3, 80])
+async def test_a_remark_about_most_references_is_a_warning(gateway: Gateway, rows: int) -> None:
+    gateway.service.words = ["easy"]
+    few = gateway.dataset(["easy"] * (rows // 2) + ["7"] * (rows - rows // 2))
+    none = (await gateway.submitted(few))[0].warnings
+    most = gateway.dataset(["7"] + ["easy"] * (rows - 1))
+    found, problems = await gateway.submitted(most)
+
+    assert (none, problems) == ([], [])
+    assert found.warnings == [
+        f"data.dataset: {rows - 1} of {rows} references of sums are words: {COLUMN}"
+    ]
 
 
 async def test_references_are_read_again_by_a_users_own_verifier_that_may_have_changed(

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 from reward.metrics import Metrics
 from reward.scoring import Service, verdicts_of
 from reward.verifiers.base import Item, ItemWork, Verdict, Verifier, VerifierParams
+from reward.verifiers.math.math_verifier import ONLY_WORDS
 from reward.workers import worker
 from reward.workers.protocol import Request, request_for
 from reward.workers.worker import verdict_on
@@ -77,3 +78,19 @@ async def test_an_exception_of_a_built_in_verifier_is_counted_and_logged_once() 
     ]
     counted = 'headrace_reward_unjudged_total{error="RecursionError",verifier="nested"} 2.0'
     assert counted in service.metrics.render().decode()
+
+
+@pytest.mark.parametrize(
+    "answer", ["easy", "北京", r"\text{even}", "twelve", ["hard", "very hard"]]
+)
+def test_math_remarks_on_a_reference_of_words_which_it_compares_as_text(answer: Any) -> None:
+    item = Item("math", "", "", answer, {})
+    assert verdict_on(VERIFIERS["math"], item, ItemWork.REFERENCE).detail == ONLY_WORDS
+
+
+@pytest.mark.parametrize(
+    "answer", ["x", "12", "Level 5", "2 apples", "x+ab", "pi", "sin x", ["hard", "3"]]
+)
+def test_math_has_no_remark_on_values_and_formulas(answer: Any) -> None:
+    item = Item("math", "", "", answer, {})
+    assert verdict_on(VERIFIERS["math"], item, ItemWork.REFERENCE).detail == ""
