@@ -99,14 +99,14 @@ class Installation:
         self.api.post(f"/v1/runs/{run}/cancel")
         self._until(run, lambda record: record["state"] == "cancelled")
         began = time.monotonic()
-        while any(w["state"] != "idle" for w in self.api.get("/v1/workers")["workers"]):
+        while any(w["state"] != "idle" for w in self.api.pages("/v1/workers", "workers")):
             self.check()
             if time.monotonic() - began > STANDSTILL_SECONDS:
                 raise BenchFailed(f"a worker is not idle {STANDSTILL_SECONDS:.0f} s after its run")
             time.sleep(POLL_SECONDS)
 
     def metrics(self, run: str) -> list[dict[str, Any]]:
-        rows = self.api.pages(f"/v1/runs/{run}/metrics", "metrics", "start")
+        rows = self.api.pages(f"/v1/runs/{run}/metrics", "metrics")
         return [row for row in rows if "time/step" in row]
 
     def _until(self, run: str, ready: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:

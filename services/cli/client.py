@@ -87,15 +87,14 @@ class Gateway:
         """Return the answer of GET `path` as text."""
         return self._answer("GET", path).text
 
-    def pages(self, path: str, items: str, cursor: str = "before", **params: Any) -> Iterator[Any]:
-        """Yield the entries that GET `path` lists under `items`, page after page. `cursor` names
-        the parameter that takes the `next` of the previous page."""
+    def pages(self, path: str, items: str, **params: Any) -> Iterator[Any]:
+        """Yield the entries that GET `path` lists under `items`, page after page."""
         while True:
             page = self.get(path, **params)
             yield from page[items]
             if page["next"] is None:
                 return
-            params[cursor] = page["next"]
+            params["cursor"] = page["next"]
 
     def post(self, path: str, **request: Any) -> Any:
         """POST `path`; `request` goes to httpx (json=, files=, data=)."""

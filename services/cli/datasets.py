@@ -253,7 +253,7 @@ def _left_over(record: dict[str, Any]) -> list[str]:
 @commands.command("list")
 def list_(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     """All datasets."""
-    records = connect(gateway).get("/v1/datasets")["datasets"]
+    records = list(connect(gateway).pages("/v1/datasets", "datasets"))
     if as_json:
         print_json(records)
         return
@@ -284,7 +284,7 @@ def show(
     """A dataset and its first rows."""
     api = connect(gateway)
     record = api.get(f"/v1/datasets/{dataset}")
-    preview = api.get(f"/v1/datasets/{dataset}/preview", rows=rows)["rows"]
+    preview = api.get(f"/v1/datasets/{dataset}/preview", limit=rows)["rows"]
     if as_json:
         print_json({**record, "preview": preview})
         return

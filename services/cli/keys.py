@@ -33,7 +33,7 @@ def link(gateway: GatewayURL = None) -> None:
 @commands.command("list")
 def list_all(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     """All keys but the first, oldest first."""
-    keys = connect(gateway).get("/v1/keys")["keys"]
+    keys = list(connect(gateway).pages("/v1/keys", "keys"))
     if as_json:
         print_json(keys)
         return

@@ -6,7 +6,7 @@ from services.cli.output import ago, escape, print_json, table, worker_state
 
 def workers(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
     """Rollout workers and what they do."""
-    records = connect(gateway).get("/v1/workers")["workers"]
+    records = list(connect(gateway).pages("/v1/workers", "workers"))
     if as_json:
         print_json(records)
         return

@@ -11,8 +11,8 @@ from services.evaluations.answers import (
     Verdict,
     copy_parts,
     measured,
-    page,
     part_path,
+    read_page,
     write_part,
 )
 from services.evaluations.outcome import outcome

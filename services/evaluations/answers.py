@@ -92,6 +92,8 @@ class Page:
     rows: list[AnsweredRow]
     total: int
     """Number of rows that match."""
+    more: bool
+    """Whether matching rows come after these."""
 
 
 def part_path(folder: Path, number: int) -> Path:
@@ -142,26 +144,26 @@ def measured(folder: Path, parts: int | None = None) -> list[Measured]:
     return [row for _, _, row in _index(folder, parts)]
 
 
-def page(
+def read_page(
     folder: Path,
     *,
-    offset: int,
+    after: int = -1,
     limit: int,
     verdict: Verdict | None = None,
     category: str | None = None,
     row: int | None = None,
     parts: int | None = None,
 ) -> Page:
-    """Return a page of up to `limit` matching rows, starting at the matching row number
-    `offset`."""
+    """Return a page of up to `limit` matching rows with higher numbers than `after`."""
     rows = [
-        (path, at)
+        (path, at, match.row)
         for path, at, match in _index(folder, parts)
         if (verdict is None or match.verdict == verdict)
         and (category is None or match.category == category)
         and (row is None or match.row == row)
     ]
-    wanted = rows[offset : offset + limit]
+    following = [(path, at) for path, at, number in rows if number > after]
+    wanted = following[:limit]
     tables: dict[tuple[Path, int], list[dict[str, Any]]] = {}
     for path, at in wanted:
         group = at // ROW_GROUP
@@ -169,7 +171,7 @@ def page(
             with _decoding(path):
                 tables[path, group] = pq.ParquetFile(path).read_row_group(group).to_pylist()
     shown = [_row_of(tables[path, at // ROW_GROUP][at % ROW_GROUP]) for path, at in wanted]
-    return Page(shown, len(rows))
+    return Page(shown, len(rows), len(following) > limit)
 
 
 def _index(folder: Path, parts: int | None) -> list[tuple[Path, int, Measured]]:

@@ -36,7 +36,7 @@ class Agent:
     def work(self) -> None:
         """Play groups until the run has ended."""
         with ThreadPoolExecutor(2) as sessions:
-            while (leased := self._post(f"/v1/runs/{self._run}/groups:lease")).status_code != 409:
+            while (leased := self._post(f"/v1/runs/{self._run}/groups/lease")).status_code != 409:
                 if leased.status_code == 429:
                     threading.Event().wait(PAUSE)
                     continue

@@ -17,8 +17,8 @@ from services.evaluations import (
     Measured,
     measured,
     outcome,
-    page,
     part_path,
+    read_page,
     read_result,
     results,
     write_part,
@@ -153,12 +153,12 @@ def test_pages_of_answers_have_each_row_once_in_order(tmp_path: Path) -> None:
 
     assert [one.row for one in measured(tmp_path)] == list(range(200))
     assert [one.row for one in measured(tmp_path, parts=2)] == [*range(10), *range(150, 200)]
-    found = page(tmp_path, offset=8, limit=4)
+    found = read_page(tmp_path, after=rows[7].row, limit=4)
     assert (found.rows, found.total) == (rows[8:12], 200)
-    wrong = page(tmp_path, offset=0, limit=100, verdict="wrong", category="1")
+    wrong = read_page(tmp_path, limit=100, verdict="wrong", category="1")
     assert [one.row for one in wrong.rows] == [i for i in range(200) if i % 3 == 0 and i % 2]
-    assert page(tmp_path, offset=0, limit=9, row=77).rows == [rows[77]]
-    assert page(tmp_path, offset=500, limit=9).rows == []
+    assert read_page(tmp_path, limit=9, row=77).rows == [rows[77]]
+    assert read_page(tmp_path, after=500, limit=9).rows == []
     # A learner that died before Redis had counted the part writes it again.
     write_part(part_path(tmp_path, 2), rows[:10])
     assert len(measured(tmp_path)) == 200
@@ -170,18 +170,18 @@ def test_pages_of_answers_have_each_row_once_in_order(tmp_path: Path) -> None:
 def test_a_row_that_could_not_be_answered_keeps_the_reason(tmp_path: Path) -> None:
     failed = AnsweredRow(row=0, prompt="", samples=[], error="too long")
     write_part(part_path(tmp_path, 1), [failed])
-    assert page(tmp_path, offset=0, limit=1, verdict="unscored").rows == [failed]
+    assert read_page(tmp_path, limit=1, verdict="unscored").rows == [failed]
 
 
 def test_answers_of_before_verifiers_gave_reasons_are_read(tmp_path: Path) -> None:
     path = part_path(tmp_path, 1)
     write_part(path, [answered(0, "correct", "wrong")])
-    assert [one.reasons for one in page(tmp_path, offset=0, limit=1).rows[0].samples] == [
+    assert [one.reasons for one in read_page(tmp_path, limit=1).rows[0].samples] == [
         {"exact": "compared with 0"}
     ] * 2
 
     pq.write_table(pq.read_table(path).drop_columns("reasons"), path, write_page_checksum=True)
-    assert [one.reasons for one in page(tmp_path, offset=0, limit=1).rows[0].samples] == [{}, {}]
+    assert [one.reasons for one in read_page(tmp_path, limit=1).rows[0].samples] == [{}, {}]
 
 
 def test_a_record_that_cannot_be_read_stops_only_itself(tmp_path: Path) -> None:

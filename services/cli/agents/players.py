@@ -78,7 +78,7 @@ class Players:
         for attempt in list(self._held):
             # The command ends for another reason.
             with contextlib.suppress(CliError):
-                self._api.post(f"/v1/runs/{self._run}/groups/{attempt}:release")
+                self._api.post(f"/v1/runs/{self._run}/groups/{attempt}/release")
 
     def _look(self, done: set[Future[None]]) -> None:
         for future in done:
@@ -88,7 +88,7 @@ class Players:
         """Return the next group, or None if the run has ended."""
         from services.cli.client import Later
 
-        path = f"/v1/runs/{self._run}/groups:lease"
+        path = f"/v1/runs/{self._run}/groups/lease"
         began = time.monotonic()
         while True:
             try:

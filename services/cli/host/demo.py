@@ -180,7 +180,7 @@ def _learn(
     api.text(f"/v1/chains/{ended['id']}/report")
     seconds = time.monotonic() - started
 
-    steps = list(api.pages(f"/v1/runs/{record['id']}/metrics", "metrics", "start"))
+    steps = list(api.pages(f"/v1/runs/{record['id']}/metrics", "metrics"))
     trained = [step for step in steps if "time/step" in step]
     samples = sum(s["throughput/samples_per_second"] * s["time/step"] for s in trained)
     spent = sum(step["time/step"] for step in trained)

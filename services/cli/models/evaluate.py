@@ -138,7 +138,7 @@ def compare(
     api = connect(gateway)
     run, _, id = evaluation.partition("/")
     if not id:
-        ended = (record for record in api.get(f"/v1/runs/{run}/evaluations")["evaluations"])
+        ended = api.pages(f"/v1/runs/{run}/evaluations", "evaluations")
         id = next((record["id"] for record in ended if record["state"] == "done"), "")
     if not id:
         raise CliError(f"run {run} has no evaluation that is done")

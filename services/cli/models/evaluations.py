@@ -40,14 +40,16 @@ def evaluations(
     ] = None,
     category: Annotated[str | None, typer.Option(help="Only rows of this category.")] = None,
     row: Annotated[int | None, typer.Option(min=0, help="Only this row of the dataset.")] = None,
-    offset: Annotated[int, typer.Option(min=0, help="Matching rows to leave out.")] = 0,
     limit: Annotated[int, typer.Option(min=1, max=200, help="At most so many rows.")] = 20,
+    cursor: Annotated[
+        str | None, typer.Option(help="The rows behind these: the end of each page names it.")
+    ] = None,
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
     """List the evaluations of RUN, or show the answers of one of them."""
     api = connect(gateway)
-    listed = api.get(f"/v1/runs/{run}/evaluations")["evaluations"]
+    listed = list(api.pages(f"/v1/runs/{run}/evaluations", "evaluations"))
     if evaluation is None:
         if as_json:
             print_json(listed)
@@ -65,17 +67,17 @@ def evaluations(
         verdict=verdict.value if verdict else None,
         category=category,
         row=row,
-        offset=offset,
         limit=limit,
+        cursor=cursor,
     )
     if as_json:
         print_json(answers)
         return
     for answered in answers["rows"]:
         _show(answered)
-    last = offset + len(answers["rows"])
-    shown = f"rows {offset + 1} to {last} of {answers['total']}" if answers["rows"] else "no rows"
-    out.print(Text(f"{described(answers['evaluation'])}: {shown}"), soft_wrap=True)
+    shown = f"{len(answers['rows'])} of {counted(answers['total'], 'row')}"
+    more = f"; the next ones: --cursor {answers['next']}" if answers["next"] else ""
+    out.print(Text(f"{described(answers['evaluation'])}: {shown}{more}"), soft_wrap=True)
 
 
 def described(evaluation: dict[str, Any]) -> str:

@@ -154,7 +154,7 @@ def carry(api: Gateway, run: str, trackers: Sequence[Tracker]) -> tuple[int, Run
             state = RunState(api.get(f"/v1/runs/{run}")["state"])
             after = -1 if state.final else newest - LATE
             path = f"/v1/runs/{run}/metrics"
-            for row in api.pages(path, "metrics", "start", after=max(after, -1)):
+            for row in api.pages(path, "metrics", after_step=max(after, -1)):
                 row = by_set(row)
                 if (place := place_of(row)) not in seen:
                     seen.add(place)

@@ -100,12 +100,12 @@ def gathered(api: "Gateway", run: str) -> "Facts":
     names = {name: dataset["name"] for name, dataset in datasets.items() if dataset}
     return Facts(
         record=with_names(record, names),
-        metrics=list(api.pages(f"/v1/runs/{id}/metrics", "metrics", "start")),
+        metrics=list(api.pages(f"/v1/runs/{id}/metrics", "metrics")),
         first=api.get(f"/v1/runs/{id}/samples", step=1, limit=SHOWN)["samples"],
         last=[row for row in newest if 1 < row["step"] == newest[0]["step"]],
         audit=api.get(f"/v1/runs/{id}/audit"),
         dataset=datasets.get(str(config.get("data", {}).get("dataset"))),
-        workers=api.get("/v1/workers", pool=record["pool"])["workers"],
+        workers=list(api.pages("/v1/workers", "workers", pool=record["pool"])),
         recipe=(_or_none(api, "/v1/recipes", recipe) or {}).get("config"),
         version=version("headrace"),
         made=time.time(),

@@ -40,7 +40,7 @@ NO_RESPONSES = (
     "LangChain: use_responses_api=False"
 )
 WAY_OUT = (
-    "; lease another group with POST /v1/runs/RUN/groups:lease, or open another session with POST "
+    "; lease another group with POST /v1/runs/RUN/groups/lease, or open another session with POST "
     "/v1/runs/RUN/sessions"
 )
 

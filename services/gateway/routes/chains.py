@@ -28,6 +28,7 @@ from services.gateway.chains.chain_submission import (
 )
 from services.gateway.chains.deletion import delete_chain
 from services.gateway.dependencies import CHAIN_PROBLEMS, ChainDep, Dependencies, Deps
+from services.gateway.paging import Cursor, Limit, Next, page_of
 from services.gateway.routes.runs.runs import UNCHANGED
 from services.gateway.submission.run_submission import refusal
 from services.http import Problem, responses, unless_unchanged
@@ -42,9 +43,7 @@ class ChainList(BaseModel):
     """A page of chains, newest first."""
 
     chains: list[ChainView] = Field(description="With the states of their steps.")
-    next: str | None = Field(
-        description="Where older ones begin: `before` of the next request. Null: there are none."
-    )
+    next: Next
 
 
 class Resumption(BaseModel):
@@ -63,6 +62,7 @@ class Resumption(BaseModel):
 @router.post(
     "",
     status_code=HTTPStatus.CREATED,
+    operation_id="chains_create",
     summary="Submit a chain",
     responses=responses(
         {422: "A step cannot be used; `problems` lists everything, by step and key"}
@@ -97,30 +97,29 @@ async def submit(
     return view.model_copy(update=checked)
 
 
-@router.get("", summary="List chains", response_model=ChainList, responses=UNCHANGED)
+@router.get(
+    "",
+    operation_id="chains_list",
+    summary="List chains",
+    response_model=ChainList,
+    responses=UNCHANGED,
+)
 async def list_all(
     deps: Deps,
     request: Request,
-    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 50,
-    before: Annotated[
-        str | None,
-        Query(
-            pattern=r"^[0-9]+(\.[0-9]+)?-.+$",
-            description="Only older ones: `next` of the answer before.",
-        ),
-    ] = None,
+    limit: Limit = 50,
+    cursor: Cursor = None,
 ) -> Response:
     """Chains with their steps, newest first, page by page. The answer has an `ETag`, as the list of
     runs has."""
-    chains = await deps.store.chains.all()
-    if before is not None:
-        # The chain that `before` names may be deleted by now.
-        created, _, last = before.partition("-")
-        chains = [chain for chain in chains if (chain.created, chain.id) < (float(created), last)]
-    page = chains[:limit]
+    chains = sorted(await deps.store.chains.all(), key=_newest_first)
+    page, following = page_of(chains, _newest_first, limit, cursor)
     views = [await shown(deps, chain) for chain in page]
-    following = f"{page[-1].created!r}-{page[-1].id}" if len(chains) > limit else None
     return unless_unchanged(request, ChainList(chains=views, next=following))
+
+
+def _newest_first(chain: ChainRecord) -> tuple[float, str]:
+    return -chain.created, chain.id
 
 
 async def shown(deps: Dependencies, chain: ChainRecord) -> ChainView:
@@ -129,7 +128,12 @@ async def shown(deps: Dependencies, chain: ChainRecord) -> ChainView:
     return viewed(chain, {run.id: run for run in summaries if run is not None})
 
 
-@router.get("/{chain}", summary="Show a chain", responses=responses(CHAIN_PROBLEMS))
+@router.get(
+    "/{chain}",
+    operation_id="chains_get",
+    summary="Show a chain",
+    responses=responses(CHAIN_PROBLEMS),
+)
 async def show(deps: Deps, chain: ChainDep) -> ChainView:
     """One chain: its state, the reason for it, and the runs of its steps."""
     return await shown(deps, chain)
@@ -138,6 +142,7 @@ async def show(deps: Deps, chain: ChainDep) -> ChainView:
 @router.post(
     "/{chain}/cancel",
     status_code=HTTPStatus.ACCEPTED,
+    operation_id="chains_cancel",
     summary="Cancel a chain",
     responses=responses(CHAIN_PROBLEMS | {409: "It has succeeded or failed already"}),
 )
@@ -165,6 +170,7 @@ async def cancel(
 @router.post(
     "/{chain}/resume",
     status_code=HTTPStatus.CREATED,
+    operation_id="chains_resume",
     summary="Resume a chain",
     responses=responses(
         CHAIN_PROBLEMS
@@ -204,6 +210,7 @@ async def resume(deps: Deps, chain: ChainDep, resumption: Resumption) -> ChainVi
 @router.delete(
     "/{chain}",
     status_code=HTTPStatus.NO_CONTENT,
+    operation_id="chains_delete",
     summary="Delete a chain",
     responses=responses(CHAIN_PROBLEMS | {409: "It is not over, or another run needs its runs"}),
 )

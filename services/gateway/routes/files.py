@@ -25,6 +25,7 @@ BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "bi
 @router.head("/{path:path}", include_in_schema=False)
 @router.get(
     "/{path:path}",
+    operation_id="files_get",
     summary="Fetch a file of the data volume",
     response_class=FileResponse,
     responses={
@@ -44,6 +45,7 @@ async def fetch(
 @router.put(
     "/{path:path}",
     status_code=HTTPStatus.NO_CONTENT,
+    operation_id="files_put",
     summary="Store the payload of a group",
     openapi_extra={
         "requestBody": {"required": True, "content": BYTES},

@@ -81,7 +81,7 @@ async def responses() -> Response:
     raise no_responses()
 
 
-@router.get("/v1/models", summary="Policies that can be asked")
+@router.get("/v1/models", operation_id="models_list", summary="Policies that can be asked")
 async def models(deps: Deps) -> OpenAIModels:
     """The runs whose policy a worker serves now, and the versions of each that can be asked for."""
     live = [run for run in await deps.store.runs.live() if run.kind == "rl"]
@@ -92,6 +92,7 @@ async def models(deps: Deps) -> OpenAIModels:
 
 @router.post(
     "/v1/chat/completions",
+    operation_id="chat_completions_create",
     summary="Ask a run's policy",
     responses=ANSWERED,
     response_model=None,
@@ -106,6 +107,7 @@ async def chat(deps: Deps, http: Request, request: PolicyChatRequest) -> Respons
 
 @router.post(
     "/v1/completions",
+    operation_id="completions_create",
     summary="Have a run's policy continue a text",
     responses=ANSWERED,
     response_model=None,

@@ -7,6 +7,7 @@ from fastapi import APIRouter, Path
 from pydantic import BaseModel, Field
 
 from recipes import Recipe, UnknownRecipe, find_recipe, list_recipes
+from services.gateway.paging import Cursor, Limit, Next, page_of
 from services.http import Problem, responses
 
 router = APIRouter(prefix="/v1/recipes", tags=["recipes"])
@@ -27,19 +28,23 @@ class RecipeModel(BaseModel):
 
 
 class RecipeList(BaseModel):
-    """All recipes."""
+    """A page of recipes."""
 
     recipes: list[RecipeModel] = Field(description="By name.")
+    next: Next
 
 
-@router.get("", summary="List recipes")
-async def list_all() -> RecipeList:
-    """All recipes, each with when to use it."""
-    return RecipeList(recipes=[RecipeModel.of(recipe) for recipe in list_recipes()])
+@router.get("", operation_id="recipes_list", summary="List recipes")
+async def list_all(limit: Limit = 200, cursor: Cursor = None) -> RecipeList:
+    """All recipes, each with when to use it, page by page."""
+    recipes = sorted(list_recipes(), key=lambda recipe: recipe.name)
+    page, following = page_of(recipes, lambda recipe: (recipe.name,), limit, cursor)
+    return RecipeList(recipes=[RecipeModel.of(recipe) for recipe in page], next=following)
 
 
 @router.get(
     "/{name}",
+    operation_id="recipes_get",
     summary="Show a recipe",
     responses=responses({404: "There is no such recipe; `detail` names the nearest"}),
 )

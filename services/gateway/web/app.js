@@ -196,7 +196,7 @@ onClick("chain-delete", async () => {
   await refresh();
 });
 onClick("older", async () => {
-  older.push(await get(`${LIST}&before=${encodeURIComponent((older.at(-1) ?? listed).next)}`));
+  older.push(await get(`${LIST}&cursor=${encodeURIComponent((older.at(-1) ?? listed).next)}`));
   showRuns();
 });
 addEventListener("hashchange", () => {

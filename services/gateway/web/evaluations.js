@@ -11,6 +11,7 @@ let run = null;
 let known = ""; // what the table shows
 let chosen = null; // the evaluation whose answers are shown
 let shown = 0; // how many of its matching rows
+let next = null; // the cursor of the next page of them
 
 // Called again and again; only what has changed is drawn. `of`: the run's record, or null.
 export async function refreshEvaluations(of) {
@@ -76,9 +77,8 @@ async function choose(id) {
 async function load(more = false) {
   const id = chosen;
   if (id === null) return;
-  const offset = more ? shown : 0;
   const verdict = $("evaluation-verdict").value;
-  const wanted = `?limit=${ROWS}&offset=${offset}${verdict ? `&verdict=${verdict}` : ""}`;
+  const wanted = `?limit=${ROWS}${more ? `&cursor=${next}` : ""}${verdict ? `&verdict=${verdict}` : ""}`;
   const problem = $("evaluation-problem");
   problem.textContent = "";
   let page;
@@ -90,12 +90,13 @@ async function load(more = false) {
     return;
   }
   if (chosen !== id || $("evaluation-verdict").value !== verdict) return;
-  shown = offset + page.rows.length;
+  shown = (more ? shown : 0) + page.rows.length;
+  next = page.next;
   if (!more) $("evaluation-rows").replaceChildren();
   $("evaluation-rows").append(...page.rows.map(answered));
   $("evaluation-title").textContent = `Answers of ${id}`;
   $("evaluation-count").textContent = `${shown} of ${page.total} rows`;
-  $("evaluation-more").hidden = shown >= page.total;
+  $("evaluation-more").hidden = next === null;
   $("evaluation-answers").hidden = false;
 }
 

@@ -1,6 +1,7 @@
 """Reads run records: one, all, or page by page, newest first."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 from redis.exceptions import ResponseError
@@ -10,6 +11,7 @@ from services.store.keys import RUNS, pool_key, run_key
 from services.store.scripts import StorePart
 from services.store.unreadable import as_text, is_damage, read_run, reading
 
+CURSOR = re.compile(r"[0-9]+(\.[0-9]+)?-[^-]+", re.ASCII)
 PAGE = 200
 """Runs read in one round trip."""
 
@@ -48,17 +50,17 @@ class RunRecords(StorePart):
     async def page(
         self,
         limit: int | None,
-        before: str | None = None,
+        cursor: str | None = None,
         wanted: Callable[[RunSummary], bool] = lambda run: True,
         since: float = -math.inf,
     ) -> tuple[list[RunSummary], str | None]:
         """Return up to `limit` runs for which `wanted` is true, submitted at `since` or later,
-        newest first, and the `before` of the next page (None on the last page). Raises ValueError
-        for a `before` that no page has returned. O(runs read). Runs that come or go meanwhile do
+        newest first, and the cursor of the next page (None on the last page). Raises ValueError
+        for a cursor that no page has returned. O(runs read). Runs that come or go meanwhile do
         not shift a page."""
-        created, last = _parsed_cursor(before)
+        created, last = _parsed_cursor(cursor)
         runs: list[RunSummary] = []
-        offset, cursor = 0, ""
+        offset, following = 0, ""
         while True:
             listed = await self._redis.zrevrangebyscore(
                 RUNS, created, since, start=offset, num=PAGE, withscores=True
@@ -71,9 +73,9 @@ class RunRecords(StorePart):
                 if run is None or not wanted(run):
                     continue
                 if len(runs) == limit:
-                    return runs, cursor
+                    return runs, following
                 runs.append(run)
-                cursor = f"{at!r}-{id}"
+                following = f"{at!r}-{id}"
             if len(listed) < PAGE:
                 return runs, None
 
@@ -115,9 +117,11 @@ class RunRecords(StorePart):
         return await self.get(as_text(run)) if run else None
 
 
-def _parsed_cursor(before: str | None) -> tuple[float, str]:
-    """Parse (created, id) of the run after which a page begins."""
-    if before is None:
+def _parsed_cursor(cursor: str | None) -> tuple[float, str]:
+    """Parse (created, id) of the run after which a page begins. Raises ValueError."""
+    if cursor is None:
         return math.inf, ""
-    created, _, id = before.rpartition("-")
+    if CURSOR.fullmatch(cursor) is None:
+        raise ValueError(f"{cursor!r} is no cursor")
+    created, _, id = cursor.partition("-")
     return float(created), id

@@ -204,9 +204,9 @@ def test_pages_go_on_where_the_last_chain_of_a_page_was_deleted(
     assert [one["id"] for one in first["chains"]] == [newest, deleted]
     api.post(f"/v1/chains/{deleted}/cancel")
     eventually(lambda: api.delete(f"/v1/chains/{deleted}").status_code == 204)
-    second = api.get("/v1/chains", params={"limit": 1, "before": first["next"]}).json()
+    second = api.get("/v1/chains", params={"limit": 1, "cursor": first["next"]}).json()
     assert [one["id"] for one in second["chains"]] == [oldest]
-    assert api.get("/v1/chains", params={"before": "no cursor"}).status_code == 422
+    assert api.get("/v1/chains", params={"cursor": "no cursor"}).status_code == 422
 
 
 def test_a_cancelled_chain_begins_no_further_step(

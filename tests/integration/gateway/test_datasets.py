@@ -37,7 +37,7 @@ def test_jsonl_csv_and_parquet_files_become_rows(
     response = upload(api, name, content, filename=filename)
 
     assert response.status_code == 201, response.text
-    row = api.get(f"/v1/datasets/{name}/preview", params={"rows": 1}).json()["rows"][0]
+    row = api.get(f"/v1/datasets/{name}/preview", params={"limit": 1}).json()["rows"][0]
     assert (row["prompt"], row["answer"]) == ("1+1", answer)
 
 
@@ -225,7 +225,7 @@ def test_prompts_are_appended_and_found_behind_the_old_rows(api: httpx.Client) -
         "first": 2,
         "rows": 4,
     }
-    rows = api.get("/v1/datasets/growing/preview", params={"start": 1}).json()["rows"]
+    rows = api.get("/v1/datasets/growing/preview", params={"row": 1}).json()["rows"]
     assert [row["prompt"] for row in rows] == ["2+2", "3+3", [{"role": "user", "content": "4+4"}]]
 
 

@@ -25,9 +25,9 @@ def test_metrics_are_what_the_learner_wrote_after_a_step(
     (folder / "metrics.jsonl").write_text(text + '{"step": 4, "rew')
 
     assert api.get(f"/v1/runs/{run}/metrics").json()["metrics"] == rows
-    assert api.get(f"/v1/runs/{run}/metrics?after=2").json()["metrics"] == rows[2:]
+    assert api.get(f"/v1/runs/{run}/metrics?after_step=2").json()["metrics"] == rows[2:]
     first = api.get(f"/v1/runs/{run}/metrics?limit=2").json()
-    rest = api.get(f"/v1/runs/{run}/metrics?start={first['next']}").json()
+    rest = api.get(f"/v1/runs/{run}/metrics?cursor={first['next']}").json()
     assert (first["metrics"], rest["metrics"], rest["next"]) == (rows[:2], rows[2:], None)
     assert api.get(f"/v1/runs/{run}/metrics?limit=100000").status_code == 422
 

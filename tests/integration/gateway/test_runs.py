@@ -42,16 +42,16 @@ def test_a_list_comes_in_pages_without_configs(api: httpx.Client, submit: Any) -
     ids = [submit(name="paged").json()["id"] for _ in range(3)]
 
     first = api.get("/v1/runs?name=paged&limit=2").json()
-    second = api.get("/v1/runs", params={"name": "paged", "before": first["next"]}).json()
+    second = api.get("/v1/runs", params={"name": "paged", "cursor": first["next"]}).json()
 
     assert [run["id"] for run in first["runs"] + second["runs"]] == ids[::-1]
     assert second["next"] is None
     assert first["runs"][0].keys().isdisjoint({"config", "warnings", "metrics"})
     assert all(len(json.dumps(run)) < 800 for run in first["runs"])
     for wrong in ("nonsense", "1.2.3-x", "1.5-x-y", "1e+5e-x", "-x"):
-        refused = api.get("/v1/runs", params={"before": wrong})
+        refused = api.get("/v1/runs", params={"cursor": wrong})
         assert refused.status_code == 422, wrong
-        assert "query.before" in refused.text, wrong
+        assert "query.cursor" in refused.text, wrong
     assert api.get("/v1/runs?limit=0").status_code == 422
 
 

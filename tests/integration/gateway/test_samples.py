@@ -62,13 +62,13 @@ def test_the_newest_answers_come_first_and_older_ones_page_by_page(
     assert api.get(path).json() == {"run": run, "samples": rows[::-1], "judged": [], "next": None}
     assert api.get(f"{path}?step=2").json()["samples"] == [rows[3], rows[2]]
     assert api.get(f"{path}?step=9").json()["samples"] == []
-    pages, before = [], ""
+    pages, cursor = [], ""
     while True:
-        page = api.get(f"{path}?limit=4{before}").json()
+        page = api.get(f"{path}?limit=4{cursor}").json()
         pages.append(page["samples"])
         if page["next"] is None:
             break
-        before = f"&before={page['next']}"
+        cursor = f"&cursor={page['next']}"
     assert pages == [rows[:1:-1], rows[1::-1]]
 
 
@@ -109,7 +109,7 @@ def test_a_run_that_there_is_not_and_limits_out_of_bounds_are_refused(
     api: httpx.Client, run: str
 ) -> None:
     assert api.get("/v1/runs/nobody/samples").status_code == 404
-    for wrong in ("limit=0", "limit=1001", "step=0", "step=x", "before=-1"):
+    for wrong in ("limit=0", "limit=1001", "step=0", "step=x", "cursor=-1"):
         refused = api.get(f"/v1/runs/{run}/samples?{wrong}")
         assert refused.status_code == 422
         assert list(problems(refused)) == [f"query.{wrong.partition('=')[0]}"]
@@ -189,17 +189,18 @@ def test_answers_of_an_evaluation_are_browsed_by_page_verdict_and_category(
 ) -> None:
     path = f"/v1/runs/{run}/evaluations"
     told = evaluated.model_dump(mode="json")
-    assert api.get(path).json() == {"run": run, "evaluations": [told]}
+    assert api.get(path).json() == {"run": run, "evaluations": [told], "next": None}
     assert api.get(f"{path}/000002-test").json() == told
     page = api.get(f"{path}/000002-test/answers?limit=2").json()
     assert (page["evaluation"], page["total"]) == (told, 3)
     assert [row["row"] for row in page["rows"]] == [0, 1]
+    rest = api.get(f"{path}/000002-test/answers?cursor={page['next']}").json()
+    assert ([row["row"] for row in rest["rows"]], rest["next"]) == ([2], None)
     assert page["rows"][1]["samples"][1] | {"components": {}} == {
         "text": "correct 1", "tokens": 11, "truncated": False, "reward": 1.0, "status": "correct",
         "components": {}, "reasons": {"exact": "compared with 1"},
     }  # fmt: skip
     for query, rows in (
-        ("offset=2", [2]),
         ("verdict=mixed", [1]),
         ("verdict=unscored", [2]),
         ("category=easy", [0]),

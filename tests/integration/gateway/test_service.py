@@ -83,7 +83,7 @@ def test_a_link_out_of_the_volume_is_not_followed(
         ("GET", "/v2/runs", 404, "there is nothing at /v2/runs"),
         ("PUT", "/v1/runs", 405, "it takes GET, POST"),
         ("GET", "/v1/recipes/grop", 404, "did you mean 'grpo'?"),
-        ("GET", "/v1/datasets/x/preview?rows=0", 404, "there is no dataset 'x'"),
+        ("GET", "/v1/datasets/x/preview?limit=0", 404, "there is no dataset 'x'"),
         ("GET", "/v1/files/runs/r9/weights/none", 404, "there is no file"),
     ],
 )

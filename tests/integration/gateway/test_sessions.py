@@ -58,7 +58,7 @@ async def test_a_client_that_leaves_frees_its_part_of_the_budget_and_its_turn_st
         httpx.AsyncClient(base_url=gateway.url, headers=gateway.headers, timeout=120) as http,
         asyncio.timeout(100),
     ):
-        early = await http.post(f"/v1/runs/{run}/groups:lease")
+        early = await http.post(f"/v1/runs/{run}/groups/lease")
         assert (early.status_code, "the run is queued" in early.text) == (429, True)
         for unknown in ("x", f"{run}-l0123456789abcdef-1"):
             assert (await http.post(f"/v1/sessions/{unknown}/end")).status_code == 404
@@ -116,10 +116,10 @@ async def test_no_group_is_leased_where_workers_only_evaluate(
         asyncio.timeout(60),
     ):
         await store.workers.heartbeat(worker)
-        refused = await http.post(f"/v1/runs/{run}/groups:lease")
+        refused = await http.post(f"/v1/runs/{run}/groups/lease")
         worker.evaluation_only = False
         await store.workers.heartbeat(worker)
-        leased = await http.post(f"/v1/runs/{run}/groups:lease")
+        leased = await http.post(f"/v1/runs/{run}/groups/lease")
     await store.close()
     assert (refused.status_code, "no worker serves" in refused.text) == (429, True)
     assert leased.status_code == 201, leased.text

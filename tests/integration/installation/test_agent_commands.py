@@ -79,9 +79,9 @@ def test_agents_that_are_stopped_release_their_groups(
     playing.send_signal(number)
 
     assert playing.wait(timeout=60) == 130
-    tasks = [installation.api.post(f"/v1/runs/{run}/groups:lease")["task"] for _ in range(held)]
+    tasks = [installation.api.post(f"/v1/runs/{run}/groups/lease")["task"] for _ in range(held)]
     assert tasks == list(range(held))
-    unknown = f"/v1/runs/{run}/groups/unknown:release"
+    unknown = f"/v1/runs/{run}/groups/unknown/release"
     with pytest.raises(CliError, match=f"run {run} has no group 'unknown'"):
         installation.api.post(unknown)
     installation.api.post(f"/v1/runs/{run}/cancel")

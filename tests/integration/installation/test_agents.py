@@ -43,7 +43,7 @@ CONFIG: dict[str, Any] = {
 
 def lease(http: httpx.Client, run: str, own: dict[str, Any] | None = None) -> dict[str, Any]:
     """A group, for the `own` prompt if there is one, once there is a worker."""
-    call = "groups:lease" if own is None else "groups"
+    call = "groups/lease" if own is None else "groups"
     found: dict[str, Any] = {}
 
     def leased() -> bool:

@@ -125,7 +125,7 @@ def test_a_run_without_a_dataset_learns_from_sessions_of_applications(
         first = opened(http, run, prompt_key="sums", name="first")
         for wrong in ({"name": "x" * 201}, {"prompt": "1"}, {"prompt_key": 3}):
             assert http.post(f"/v1/runs/{run}/sessions", json=wrong).status_code == 422
-        refused = http.post(f"/v1/runs/{run}/groups:lease")
+        refused = http.post(f"/v1/runs/{run}/groups/lease")
         assert (refused.status_code, "POST /v1/runs/RUN/sessions" in refused.text) == (409, True)
         # The answer to the first request was lost: the same session, with a new key.
         again = opened(http, run, prompt_key="sums", name="first")

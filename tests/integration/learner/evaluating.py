@@ -12,7 +12,7 @@ from learner.persist.jsonl import MetricsFile
 from services.contracts.config import RLConfig, parse_config
 from services.contracts.evaluation import EvaluationRecord
 from services.contracts.weights import WeightFile, WeightManifest, parse_version_tag
-from services.evaluations import folder_of, page, results
+from services.evaluations import folder_of, read_page, results
 from tests.evaluating import answered
 from tests.integration.learner.test_coordinator import Scene
 from tests.integration.learner.test_runs import rl
@@ -72,7 +72,7 @@ class Evaluated:
     def rows(self, id: str) -> list[int]:
         """Return the answered rows in the files of an evaluation."""
         folder = folder_of(self.scene.data, "r", id)
-        return [one.row for one in page(folder, offset=0, limit=99).rows]
+        return [one.row for one in read_page(folder, limit=99).rows]
 
 
 def evaluations_of(scene: Scene, **fields: Any) -> EvaluationSchedule:

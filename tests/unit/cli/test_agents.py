@@ -142,7 +142,7 @@ class Api:
         return {"state": "succeeded"}
 
     def post(self, path: str, json: Any = None) -> Any:
-        if path.endswith(":lease"):
+        if path.endswith("/lease"):
             if group := self.groups.pop(0):
                 return group
             raise CliError("the run has ended")

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from services.contracts.records import ApiKeyRecord
 from services.gateway.dependencies import Deps
+from services.gateway.paging import Cursor, Limit, Next, page_of
 from services.http import Problem, responses
 from services.recovery.key_copies import KeyCopy, keep_key, mark_revoked
 from services.recovery.record_copies import keep_copy
@@ -38,12 +39,18 @@ class MadeKey(ApiKeyRecord):
 
 
 class KeyList(BaseModel):
-    """Keys that are accepted besides the first, oldest first."""
+    """A page of the keys that are accepted besides the first, oldest first."""
 
     keys: list[ApiKeyRecord] = Field(description="Their names; never the keys.")
+    next: Next
 
 
-@router.post("/v1/keys", status_code=HTTPStatus.CREATED, summary="Make an API key")
+@router.post(
+    "/v1/keys",
+    status_code=HTTPStatus.CREATED,
+    operation_id="keys_create",
+    summary="Make an API key",
+)
 async def make(deps: Deps, new: NewKey) -> MadeKey:
     """A key for one person or machine, which can be revoked alone. Any key may do everything,
     making keys included."""
@@ -55,15 +62,18 @@ async def make(deps: Deps, new: NewKey) -> MadeKey:
     return MadeKey(**record.model_dump(), key=key)
 
 
-@router.get("/v1/keys", summary="List API keys")
-async def list_all(deps: Deps) -> KeyList:
+@router.get("/v1/keys", operation_id="keys_list", summary="List API keys")
+async def list_all(deps: Deps, limit: Limit = 200, cursor: Cursor = None) -> KeyList:
     """Their names and ids, without the first key, which is in the data folder."""
-    return KeyList(keys=await deps.store.api_keys.list())
+    records = await deps.store.api_keys.list()
+    page, following = page_of(records, lambda key: (key.created, key.id), limit, cursor)
+    return KeyList(keys=page, next=following)
 
 
 @router.delete(
     "/v1/keys/{id}",
     status_code=HTTPStatus.NO_CONTENT,
+    operation_id="keys_delete",
     summary="Revoke an API key",
     responses=responses({404: "There is no such key"}),
 )

@@ -71,7 +71,7 @@ async def leave(deps: Deps, request: Request, response: Response) -> None:
         )
 
 
-@router.post("/v1/login", summary="Make a login link")
+@router.post("/v1/login", operation_id="logins_create", summary="Make a login link")
 async def login(deps: Deps, request: Request) -> Login:
     """A token that begins one session of the page, within an hour: open `/#login=TOKEN` in a
     browser. The request must carry the key itself."""

@@ -29,6 +29,7 @@ from services.gateway.dependencies import (
     users_of,
 )
 from services.gateway.mappings import read_mapping
+from services.gateway.paging import Cursor, Limit, Next, cursor_at, number_in, page_of
 from services.gateway.submission.verifier_check import check_named, check_upload
 from services.http import CLIENT_GONE, Problem, responses, while_connected
 from services.recovery.record_copies import forget_dataset, keep_copy, keep_dataset
@@ -45,9 +46,10 @@ log = get_logger(__name__)
 
 
 class DatasetList(BaseModel):
-    """All datasets, by name."""
+    """A page of datasets, by name."""
 
-    datasets: list[DatasetRecord] = Field(description="All there are.")
+    datasets: list[DatasetRecord] = Field(description="Each with its segments.")
+    next: Next
 
 
 class PreviewRow(BaseModel):
@@ -62,8 +64,9 @@ class PreviewRow(BaseModel):
 class DatasetPreview(BaseModel):
     """Some rows."""
 
-    rows: list[PreviewRow] = Field(description="Those that were asked for and exist.")
+    rows: list[PreviewRow] = Field(description="In their order.")
     total: int = Field(description="Rows of the dataset.")
+    next: Next
 
 
 class Uploaded(DatasetRecord):
@@ -84,6 +87,7 @@ class Uploaded(DatasetRecord):
 @router.post(
     "",
     status_code=HTTPStatus.CREATED,
+    operation_id="datasets_create",
     summary="Upload a dataset",
     response_model=Uploaded,
     responses={
@@ -224,15 +228,24 @@ async def _added(deps: Deps, record: DatasetRecord) -> DatasetRecord | None:
         return kept
 
 
-@router.get("", summary="List datasets")
-async def list_all(deps: Deps) -> DatasetList:
-    """All datasets, by name."""
-    return DatasetList(
-        datasets=sorted(await deps.store.datasets.list(), key=lambda record: record.name)
-    )
+@router.get("", operation_id="datasets_list", summary="List datasets")
+async def list_all(deps: Deps, limit: Limit = 200, cursor: Cursor = None) -> DatasetList:
+    """All datasets, by name, page by page."""
+    records = sorted(await deps.store.datasets.list(), key=_by_name)
+    page, following = page_of(records, _by_name, limit, cursor)
+    return DatasetList(datasets=page, next=following)
 
 
-@router.get("/{dataset}", summary="Show a dataset", responses=responses(DATASET_PROBLEMS))
+def _by_name(record: DatasetRecord) -> tuple[str, str]:
+    return record.name, record.id
+
+
+@router.get(
+    "/{dataset}",
+    operation_id="datasets_get",
+    summary="Show a dataset",
+    responses=responses(DATASET_PROBLEMS),
+)
 async def show(record: DatasetDep) -> DatasetRecord:
     """One dataset and its segments."""
     return record
@@ -240,6 +253,7 @@ async def show(record: DatasetDep) -> DatasetRecord:
 
 @router.get(
     "/{dataset}/preview",
+    operation_id="datasets_preview",
     summary="Look at rows",
     response_model=DatasetPreview,
     responses=responses(DATASET_PROBLEMS),
@@ -247,11 +261,14 @@ async def show(record: DatasetDep) -> DatasetRecord:
 async def preview(
     deps: Deps,
     record: DatasetDep,
-    start: Annotated[int, Query(ge=0, description="First row.")] = 0,
-    rows: Annotated[int, Query(ge=1, le=100, description="How many.")] = 5,
+    row: Annotated[int, Query(ge=0, description="The first row of the first page.")] = 0,
+    limit: Annotated[int, Query(ge=1, le=100, description="Rows of a page, at most.")] = 5,
+    cursor: Cursor = None,
 ) -> Response:
-    """Rows by index, as rollout workers see them."""
-    indices = range(start, min(start + rows, record.rows))
+    """Rows by index, as rollout workers see them, page by page."""
+    start = number_in(cursor, row)
+    end = min(start + limit, record.rows)
+    indices = range(start, end)
     read = await anyio.to_thread.run_sync(DatasetReader(deps.volume, record).rows, indices)
     shown = DatasetPreview(
         rows=[
@@ -259,6 +276,7 @@ async def preview(
             for index, row in zip(indices, read, strict=True)
         ],
         total=record.rows,
+        next=cursor_at((end,)) if end < record.rows else None,
     )
     try:
         return Response(shown.model_dump_json(), media_type="application/json")
@@ -272,6 +290,7 @@ async def preview(
 @router.delete(
     "/{dataset}",
     status_code=HTTPStatus.NO_CONTENT,
+    operation_id="datasets_delete",
     summary="Delete a dataset",
     responses=responses(DATASET_PROBLEMS | {409: "A run that is not over uses it"}),
 )

@@ -59,6 +59,7 @@ class PromptsAdded(BaseModel):
 @router.post(
     "",
     status_code=HTTPStatus.CREATED,
+    operation_id="datasets_append",
     summary="Add prompts to a dataset",
     responses=responses(
         DATASET_PROBLEMS

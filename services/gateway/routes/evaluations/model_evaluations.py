@@ -25,8 +25,9 @@ from services.gateway.dependencies import (
     find_dataset,
     find_run,
 )
-from services.gateway.routes.evaluations.run_evaluations import EvaluationDep, evaluations
-from services.gateway.routes.runs.runs import detailed, queue
+from services.gateway.paging import Cursor, Next
+from services.gateway.routes.evaluations.run_evaluations import EvaluationDep, evaluations_of
+from services.gateway.routes.runs.runs import detailed, page_of_runs, queue
 from services.gateway.submission.evaluation_submission import (
     EvaluationSubmission,
     differing,
@@ -52,9 +53,10 @@ class ModelEvaluation(BaseModel):
 
 
 class ModelEvaluations(BaseModel):
-    """Evaluations of models, newest first."""
+    """A page of evaluations of models, newest first."""
 
-    evaluations: list[ModelEvaluation] = Field(description="At most `limit`.")
+    evaluations: list[ModelEvaluation] = Field(description="Each with its progress or figures.")
+    next: Next
 
 
 class EvaluationComparison(BaseModel):
@@ -77,6 +79,7 @@ class EvaluationComparison(BaseModel):
 @router.post(
     "/v1/evaluations",
     status_code=HTTPStatus.CREATED,
+    operation_id="evaluations_create",
     summary="Evaluate a model",
     responses=responses(
         DATASET_PROBLEMS
@@ -97,18 +100,24 @@ async def evaluate(deps: Deps, asked: EvaluationSubmission) -> ModelEvaluation:
     return ModelEvaluation(run=record, model=record.config["model"]["path"], evaluation=None)
 
 
-@router.get("/v1/evaluations", summary="List evaluations of models")
+@router.get(
+    "/v1/evaluations", operation_id="evaluations_list", summary="List evaluations of models"
+)
 async def list_all(
-    deps: Deps, limit: Annotated[int, Query(ge=1, le=200, description="At most so many.")] = 50
+    deps: Deps,
+    limit: Annotated[int, Query(ge=1, le=200, description="Entries of a page, at most.")] = 50,
+    cursor: Cursor = None,
 ) -> ModelEvaluations:
-    """List the evaluations that `POST /v1/evaluations` started, newest first."""
-    runs, _ = await deps.store.runs.page(limit, None, is_evaluation)
+    """List the evaluations that `POST /v1/evaluations` started, newest first, page by page."""
+    runs, following = await page_of_runs(deps, limit, cursor, is_evaluation)
     records = [await deps.store.runs.get(run.id) for run in runs]
-    return ModelEvaluations(evaluations=[await _view(deps, run) for run in records if run])
+    views = [await _view(deps, run) for run in records if run]
+    return ModelEvaluations(evaluations=views, next=following)
 
 
 @router.get(
     "/v1/evaluations/{run}",
+    operation_id="evaluations_get",
     summary="Show an evaluation of a model",
     responses=responses(RUN_PROBLEMS),
 )
@@ -120,6 +129,7 @@ async def show(deps: Deps, record: RunDep) -> ModelEvaluation:
 
 @router.get(
     "/v1/runs/{run}/evaluations/{evaluation}/comparison",
+    operation_id="run_evaluations_compare",
     summary="Compare two evaluations",
     responses=responses(
         RUN_PROBLEMS
@@ -199,7 +209,7 @@ async def _other(
         same = [candidate for candidate in named if _of_same_rows(candidate, evaluation)]
         matching = same or named
     if not matching:
-        known = (await evaluations(deps, run)).evaluations
+        known = await evaluations_of(deps, run)
         listed = ", ".join(f"{candidate.id} ({candidate.state})" for candidate in known) or "none"
         what = repr(id) if id else f"on dataset {evaluation.dataset} that is over"
         raise Problem(
@@ -241,7 +251,7 @@ def _checked(record: RunRecord) -> RunRecord:
 
 async def _view(deps: Dependencies, record: RunRecord) -> ModelEvaluation:
     (record,) = await detailed(deps, [record])
-    listed = (await evaluations(deps, record)).evaluations
+    listed = await evaluations_of(deps, record)
     return ModelEvaluation(
         run=record,
         model=(record.config.get("model") or {}).get("path", ""),

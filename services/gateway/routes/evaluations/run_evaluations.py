@@ -9,8 +9,10 @@ from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, Field
 
 from services.contracts.evaluation import AnsweredRow, EvaluationRecord, EvaluationState, record_of
-from services.evaluations import DamagedAnswers, Verdict, folder_of, page, read_result, results
-from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
+from services.contracts.records import RunRecord
+from services.evaluations import DamagedAnswers, Verdict, folder_of, read_page, read_result, results
+from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
+from services.gateway.paging import Cursor, Limit, Next, cursor_at, number_in, page_of
 from services.http import Problem, responses
 from services.store.unreadable import reading
 
@@ -20,19 +22,20 @@ PROBLEMS: dict[int | str, str] = {**RUN_PROBLEMS, 404: "There is no such run, or
 
 
 class RunEvaluations(BaseModel):
-    """Evaluations of a run."""
+    """A page of the evaluations of a run."""
 
     run: str = Field(description="The run's id.")
     evaluations: list[EvaluationRecord] = Field(
         description="The newest step first; of one step in the order in which they were due."
     )
+    next: Next
 
 
 class AnswerFilter(BaseModel):
     """The answered rows of an evaluation that a request asks for."""
 
-    offset: int = Field(0, ge=0, description="Matching rows to leave out.")
-    limit: int = Field(20, ge=1, le=200, description="At most so many rows.")
+    limit: int = Field(20, ge=1, le=200, description="Rows of a page, at most.")
+    cursor: Cursor = None
     verdict: Verdict | None = Field(
         None,
         description="Only rows whose answers are all `correct`, none of them (`wrong`), or some "
@@ -43,27 +46,45 @@ class AnswerFilter(BaseModel):
 
 
 class Answers(BaseModel):
-    """Answered rows of an evaluation, in the dataset's order."""
+    """A page of the answered rows of an evaluation, in the dataset's order."""
 
     evaluation: EvaluationRecord = Field(description="Which evaluation.")
-    rows: list[AnsweredRow] = Field(description="The rows from `offset` on.")
+    rows: list[AnsweredRow] = Field(description="Each with its answers.")
     total: int = Field(
         description="Rows that match. While the evaluation is open: of those that are stored, "
         "which is a few seconds later than answered."
     )
+    next: Next
 
 
-@router.get("/{run}/evaluations", summary="Evaluations", responses=responses(RUN_PROBLEMS))
-async def evaluations(deps: Deps, record: RunDep) -> RunEvaluations:
-    """All evaluations of a run: those that have ended with their figures, the open one with its
-    progress, and those that wait."""
+@router.get(
+    "/{run}/evaluations",
+    operation_id="run_evaluations_list",
+    summary="Evaluations",
+    responses=responses(RUN_PROBLEMS),
+)
+async def evaluations(
+    deps: Deps, record: RunDep, limit: Limit = 200, cursor: Cursor = None
+) -> RunEvaluations:
+    """All evaluations of a run, page by page: those that have ended with their figures, the open
+    one with its progress, and those that wait."""
+    listed = await evaluations_of(deps, record)
+    page, following = page_of(listed, _newest_step_first, limit, cursor)
+    return RunEvaluations(run=record.id, evaluations=page, next=following)
+
+
+def _newest_step_first(evaluation: EvaluationRecord) -> tuple[int, float, str]:
+    return -evaluation.step, evaluation.asked, evaluation.id
+
+
+async def evaluations_of(deps: Dependencies, record: RunRecord) -> list[EvaluationRecord]:
+    """Return all evaluations of a run, the newest step first."""
     # Redis first: an evaluation that ends meanwhile has its result before it leaves Redis.
     unfinished = await _unfinished(deps, record.id)
     ended = await anyio.to_thread.run_sync(lambda: list(results(deps.volume.root, record.id)))
     known = {result.id for result in ended}
     listed = [*ended, *(waiting for waiting in unfinished if waiting.id not in known)]
-    listed.sort(key=lambda result: (-result.step, result.asked))
-    return RunEvaluations(run=record.id, evaluations=listed)
+    return sorted(listed, key=_newest_step_first)
 
 
 async def _evaluation(
@@ -80,7 +101,7 @@ async def _evaluation(
     result = await _result(deps, record.id, evaluation)
     if result is not None:
         return result
-    listed = (await evaluations(deps, record)).evaluations
+    listed = await evaluations_of(deps, record)
     for candidate in listed:
         if candidate.id == evaluation:
             return candidate
@@ -94,7 +115,10 @@ EvaluationDep = Annotated[EvaluationRecord, Depends(_evaluation)]
 
 
 @router.get(
-    "/{run}/evaluations/{evaluation}", summary="One evaluation", responses=responses(PROBLEMS)
+    "/{run}/evaluations/{evaluation}",
+    operation_id="run_evaluations_get",
+    summary="One evaluation",
+    responses=responses(PROBLEMS),
 )
 async def one_evaluation(evaluation: EvaluationDep) -> EvaluationRecord:
     """One evaluation with its figures, or its progress."""
@@ -103,6 +127,7 @@ async def one_evaluation(evaluation: EvaluationDep) -> EvaluationRecord:
 
 @router.get(
     "/{run}/evaluations/{evaluation}/answers",
+    operation_id="evaluation_answers_list",
     summary="Answers of an evaluation",
     responses=responses(
         PROBLEMS | {409: "The beginning of an id that several runs have, or a file is damaged"}
@@ -123,7 +148,9 @@ async def answers(
         if parts is None and await _result(deps, record.id, evaluation.id) is None:
             parts = 0
     folder = folder_of(deps.volume.root, record.id, evaluation.id)
-    read = partial(page, folder, parts=parts, **dict(wanted))
+    chosen = wanted.model_dump(exclude={"cursor"})
+    after = number_in(wanted.cursor, -1)
+    read = partial(read_page, folder, parts=parts, after=after, **chosen)
     try:
         shown = await anyio.to_thread.run_sync(read)
     except DamagedAnswers as error:
@@ -131,7 +158,8 @@ async def answers(
             HTTPStatus.CONFLICT,
             f"the answers of evaluation {evaluation.id} of run {record.id} cannot be read: {error}",
         ) from None
-    return Answers(evaluation=evaluation, rows=shown.rows, total=shown.total)
+    following = cursor_at((shown.rows[-1].row,)) if shown.more else None
+    return Answers(evaluation=evaluation, rows=shown.rows, total=shown.total, next=following)
 
 
 async def _result(deps: Deps, run: str, evaluation: str) -> EvaluationRecord | None:

@@ -27,13 +27,18 @@ class Health(BaseModel):
     status: Literal["ok"] = Field("ok", description="Always this: else the answer is an error.")
 
 
-@router.get("/healthz", summary="Alive")
+@router.get("/healthz", operation_id="health_get", summary="Alive")
 async def healthz() -> Health:
     """The process answers. Says nothing about what it depends on."""
     return Health()
 
 
-@router.get("/readyz", summary="Ready", responses=responses({503: "Not ready; `detail` says why"}))
+@router.get(
+    "/readyz",
+    operation_id="readiness_get",
+    summary="Ready",
+    responses=responses({503: "Not ready; `detail` says why"}),
+)
 async def readyz(deps: Deps) -> Health:
     """Redis answers and keeps what it acknowledges, and the data volume can be written; else 503
     with the reason."""

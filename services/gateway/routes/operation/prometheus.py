@@ -131,6 +131,7 @@ def _family(
 
 @router.get(
     "/metrics",
+    operation_id="prometheus_get",
     summary="Prometheus metrics",
     response_class=Response,
     responses={200: {"description": "Prometheus' text format", "content": {"text/plain": {}}}},

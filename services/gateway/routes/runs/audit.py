@@ -12,7 +12,12 @@ from services.store import Audit
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 
-@router.get("/{run}/audit", summary="Audit a run", responses=responses(RUN_PROBLEMS))
+@router.get(
+    "/{run}/audit",
+    operation_id="runs_audit",
+    summary="Audit a run",
+    responses=responses(RUN_PROBLEMS),
+)
 async def audit(deps: Deps, record: RunDep) -> Audit:
     """Account for every task of a run, and of the runs that it continues, from the ledger and the
     stores, not from counters. `lost` and `duplicated` are always 0; `unknown` counts tasks whose

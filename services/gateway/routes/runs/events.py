@@ -19,6 +19,7 @@ class EventStream(StreamingResponse):
 
 @router.get(
     "/{run}/events",
+    operation_id="run_events_follow",
     summary="Follow a run",
     response_class=EventStream,
     responses=responses(RUN_PROBLEMS),

@@ -46,6 +46,7 @@ class RunPreview(Rendering):
 
 @router.post(
     "/v1/preview",
+    operation_id="runs_preview",
     summary="Show rows as a run's model will read them",
     responses=responses(
         {

@@ -36,6 +36,7 @@ NOTHING: dict[int | str, str] = {
 
 @router.get(
     "/runs/{run}/report",
+    operation_id="run_reports_get",
     summary="Report of a run",
     response_class=FileResponse,
     responses=PAGE | responses(RUN_PROBLEMS | NOTHING),
@@ -48,6 +49,7 @@ async def of_run(deps: Deps, record: RunDep) -> FileResponse:
 
 @router.get(
     "/chains/{chain}/report",
+    operation_id="chain_reports_get",
     summary="Report of a chain",
     response_class=FileResponse,
     responses=PAGE | responses(CHAIN_PROBLEMS | NOTHING),

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
+from services.gateway.paging import Cursor, Limit, Next, unknown_cursor
 from services.gateway.run_deletion import delete_run
 from services.gateway.submission.fitting import DryRun, refusals
 from services.gateway.submission.run_submission import (
@@ -45,12 +47,8 @@ class RunFilter(BaseModel):
     state: list[RunState] | None = Field(None, description="Only these states.")
     pool: str | None = Field(None, description="Only this pool's.")
     name: str | None = Field(None, description="Only those of this name.")
-    limit: int = Field(50, ge=1, le=1000, description="At most so many.")
-    before: str | None = Field(
-        None,
-        pattern=r"^[0-9]+(\.[0-9]+)?-[^-]+$",
-        description="Only older ones: `next` of the answer before.",
-    )
+    limit: Limit = 50
+    cursor: Cursor = None
 
     def has(self, run: RunSummary) -> bool:
         """Whether the list has `run`."""
@@ -65,9 +63,7 @@ class RunList(BaseModel):
     """A page of runs, newest first."""
 
     runs: list[RunSummary] = Field(description="Without their configs; `GET /v1/runs/RUN` has one.")
-    next: str | None = Field(
-        description="Where older ones begin: `before` of the next request. Null: there are none."
-    )
+    next: Next
 
 
 class CancelledRun(RunRecord):
@@ -82,6 +78,7 @@ class CancelledRun(RunRecord):
 @router.post(
     "",
     status_code=HTTPStatus.CREATED,
+    operation_id="runs_create",
     summary="Submit a run",
     responses=responses(
         {
@@ -135,6 +132,7 @@ async def _queued(deps: Dependencies, accepted: Accepted) -> RunRecord:
 
 @router.get(
     "",
+    operation_id="runs_list",
     summary="List runs",
     response_model=RunList,
     responses=UNCHANGED,
@@ -142,8 +140,19 @@ async def _queued(deps: Dependencies, accepted: Accepted) -> RunRecord:
 async def list_all(deps: Deps, request: Request, wanted: Annotated[RunFilter, Query()]) -> Response:
     """Runs without their configs, newest first, page by page. The answer has an `ETag`: asked again
     with `If-None-Match`, an unchanged page is a 304 without a body."""
-    runs, following = await deps.store.runs.page(wanted.limit, wanted.before, wanted.has)
+    runs, following = await page_of_runs(deps, wanted.limit, wanted.cursor, wanted.has)
     return unless_unchanged(request, RunList(runs=await detailed(deps, runs), next=following))
+
+
+async def page_of_runs(
+    deps: Dependencies, limit: int, cursor: str | None, wanted: Callable[[RunSummary], bool]
+) -> tuple[list[RunSummary], str | None]:
+    """Return a page of the runs for which `wanted` is true, newest first, and the cursor of the
+    next page. Raises Problem 422 for a cursor of another list."""
+    try:
+        return await deps.store.runs.page(limit, cursor, wanted)
+    except ValueError:
+        raise unknown_cursor(str(cursor)) from None
 
 
 async def detailed(deps: Dependencies, runs: list[R]) -> list[R]:
@@ -153,6 +162,7 @@ async def detailed(deps: Dependencies, runs: list[R]) -> list[R]:
 
 @router.get(
     "/{run}",
+    operation_id="runs_get",
     summary="Show a run",
     response_model=RunRecord,
     responses={**responses(RUN_PROBLEMS), **UNCHANGED},
@@ -165,6 +175,7 @@ async def show(deps: Deps, request: Request, record: RunDep) -> Response:
 @router.post(
     "/{run}/cancel",
     status_code=HTTPStatus.ACCEPTED,
+    operation_id="runs_cancel",
     summary="Cancel a run",
     responses=responses(RUN_PROBLEMS | {409: "It has succeeded or failed already"}),
 )
@@ -210,6 +221,7 @@ async def _is_released(deps: Dependencies, run: RunSummary, seconds: float) -> b
 @router.delete(
     "/{run}",
     status_code=HTTPStatus.NO_CONTENT,
+    operation_id="runs_delete",
     summary="Delete a run",
     responses=responses(
         RUN_PROBLEMS | {409: "It is not over, another run needs it, or several have the name"}

@@ -9,6 +9,7 @@ from pydantic import BaseModel, Field
 from services.contracts.groups.sampled_answer import SampledAnswer
 from services.contracts.records import RunState
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
+from services.gateway.paging import Cursor, Limit, Next, cursor_at, number_in
 from services.http import responses
 from services.volume.run_files import SAMPLES, read_samples
 
@@ -24,26 +25,29 @@ class RunSamples(BaseModel):
         description="The newest answers that were judged, trained or not, of a run that has failed "
         "or has no trained ones yet."
     )
-    next: int | None = Field(
-        description="Where older ones begin: `before` of the next request. Null: there are none."
-    )
+    next: Next
 
 
-@router.get("/{run}/samples", summary="Sampled answers", responses=responses(RUN_PROBLEMS))
+@router.get(
+    "/{run}/samples",
+    operation_id="run_samples_list",
+    summary="Sampled answers",
+    responses=responses(RUN_PROBLEMS),
+)
 async def samples(
     deps: Deps,
     record: RunDep,
     step: Annotated[int | None, Query(ge=1, description="Only of this step.")] = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="At most so many.")] = 20,
-    before: Annotated[
-        int | None, Query(ge=0, description="Only older ones: `next` of the answer before.")
-    ] = None,
+    limit: Limit = 20,
+    cursor: Cursor = None,
 ) -> RunSamples:
     """Some completions of each trained batch with their rewards, newest first: the best and the
     worst of one prompt, and others. They come from the learner's first rank."""
     path = deps.volume.path(f"runs/{record.id}/{SAMPLES}")
-    rows, following = await anyio.to_thread.run_sync(read_samples, path, step, limit, before)
+    before = None if cursor is None else number_in(cursor, 0)
+    rows, at = await anyio.to_thread.run_sync(read_samples, path, step, limit, before)
     judged: list[SampledAnswer] = []
     if before is None and step is None and (not rows or record.state is RunState.FAILED):
         judged = (await deps.store.judged.newest(record.id))[:limit]
+    following = None if at is None else cursor_at((at,))
     return RunSamples(run=record.id, samples=rows, judged=judged, next=following)

@@ -11,7 +11,12 @@ from services.store.unreadable import reading
 router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 
-@router.get("/{run}/why", summary="Why a run is slow or stuck", responses=responses(RUN_PROBLEMS))
+@router.get(
+    "/{run}/why",
+    operation_id="runs_diagnose",
+    summary="Why a run is slow or stuck",
+    responses=responses(RUN_PROBLEMS),
+)
 async def why(deps: Deps, record: RunDep) -> Why:
     """The named bottleneck and its reason in words, the task that has been in flight longest,
     the pool's workers and learner, and the newest warnings and errors."""

@@ -58,6 +58,7 @@ class OpenedSession(LeasedSession):
 @router.post(
     "/v1/runs/{run}/sessions",
     status_code=HTTPStatus.CREATED,
+    operation_id="sessions_create",
     summary="Open a session of live traffic",
     responses=responses(
         {
@@ -78,7 +79,7 @@ async def open_session(deps: Deps, run: RunDep, request: Request, new: NewSessio
     if not isinstance(config, RLConfig) or not config.data.live:
         raise Problem(
             HTTPStatus.CONFLICT,
-            f"run {run.id} trains on a dataset: lease a group with POST /v1/runs/RUN/groups:lease, "
+            f"run {run.id} trains on a dataset: lease a group with POST /v1/runs/RUN/groups/lease, "
             "or submit a run with data.source: sessions",
         )
     episode = config.rollout.episode

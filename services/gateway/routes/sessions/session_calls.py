@@ -68,7 +68,9 @@ async def _named(
 Session = Annotated[SessionName, Depends(_named)]
 
 
-@router.get("/v1/models", summary="The policy, as an OpenAI model")
+@router.get(
+    "/v1/models", operation_id="session_models_list", summary="The policy, as an OpenAI model"
+)
 async def models(deps: Deps, session: Session) -> OpenAIModels:
     """One model: the run's policy, in its newest version."""
     if reason := await deps.store.agent_sessions.over(*session):
@@ -78,6 +80,7 @@ async def models(deps: Deps, session: Session) -> OpenAIModels:
 
 @router.post(
     "/v1/chat/completions",
+    operation_id="session_chat_completions_create",
     summary="A turn of the session",
     responses=ANSWERED,
     response_model=None,
@@ -90,6 +93,7 @@ async def chat(deps: Deps, session: Session, request: ChatRequest, http: Request
 
 @router.post(
     "/v1/completions",
+    operation_id="session_completions_create",
     summary="A turn of the session, as plain text",
     responses=ANSWERED,
     response_model=None,
@@ -102,7 +106,7 @@ async def completions(
     return await deps.turns.answer(session, request.given(), "completions", http.is_disconnected)
 
 
-@router.post("/reward", summary="What a session has earned")
+@router.post("/reward", operation_id="sessions_reward", summary="What a session has earned")
 async def reward(deps: Deps, session: Session, request: RewardRequest) -> RewardAnswer:
     """`{"reward": 0.5}`, or `{"components": {"format": 0.2, "right": 1}}`, whose sum is the reward,
     or `{"reward": null, "error": "the tool broke"}`: the session is then not trained. The first one
@@ -118,7 +122,7 @@ async def reward(deps: Deps, session: Session, request: RewardRequest) -> Reward
     return RewardAnswer(**msgspec.structs.asdict(counts))
 
 
-@router.post("/end", summary="End a session")
+@router.post("/end", operation_id="sessions_end", summary="End a session")
 async def end(deps: Deps, session: Session) -> EndAnswer:
     """The session takes no calls any more. With the last one of its group, the group is scored and
     completed. Ending it again changes nothing."""

@@ -98,8 +98,9 @@ class OwnPrompt(BaseModel):
 
 
 @router.post(
-    "/v1/runs/{run}/groups:lease",
+    "/v1/runs/{run}/groups/lease",
     status_code=HTTPStatus.CREATED,
+    operation_id="groups_lease",
     summary="Lease a group of sessions for an agent",
     responses=responses(
         {
@@ -119,6 +120,7 @@ async def lease(deps: Deps, run: RunDep, request: Request) -> LeasedGroup:
 @router.post(
     "/v1/runs/{run}/groups",
     status_code=HTTPStatus.CREATED,
+    operation_id="groups_create",
     summary="Lease a group of sessions for a prompt of the client's own",
     responses=responses(
         {
@@ -145,8 +147,9 @@ async def bring(deps: Deps, run: RunDep, request: Request, brought: OwnPrompt) -
 
 
 @router.post(
-    "/v1/runs/{run}/groups/{attempt}:release",
+    "/v1/runs/{run}/groups/{attempt}/release",
     status_code=HTTPStatus.NO_CONTENT,
+    operation_id="groups_release",
     summary="Release a leased group",
     responses=responses({404: "There is no such run, or no such group in it"}),
 )
