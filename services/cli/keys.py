@@ -1,5 +1,6 @@
 """`headrace keys …`: API keys besides the installation's first, and links to log in with."""
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,14 +11,29 @@ from services.cli.output import ago, escape, out, print_json, table
 commands = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
 
 
+class Role(StrEnum):
+    """What a key may do."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    ADMIN = "admin"
+
+
 @commands.command()
 def add(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Who or what will use it.")],
+    role: Annotated[
+        Role,
+        typer.Option(
+            help="read: sees everything. submit: also submits, changes and deletes. admin: also "
+            "manages keys, and serves workers."
+        ),
+    ] = Role.ADMIN,
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
     """Make a key. It is printed this once."""
-    made = connect(gateway).post("/v1/keys", json={"name": name})
+    made = connect(gateway).post("/v1/keys", json={"name": name, "role": role.value})
     if as_json:
         print_json(made)
         return
@@ -38,8 +54,8 @@ def list_all(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
         print_json(keys)
         return
     table(
-        ("ID", "NAME", "MADE"),
-        [(key["id"], escape(key["name"]), ago(key["created"])) for key in keys],
+        ("ID", "NAME", "ROLE", "MADE"),
+        [(key["id"], escape(key["name"]), key["role"], ago(key["created"])) for key in keys],
         "no keys but the first",
     )
 

@@ -63,6 +63,8 @@ class ChainRecord(BaseModel):
     name: str = Field(description="For people; several chains may share one.")
     note: str = Field("", description="What its reader should know; it stands in the report.")
     pool: str = Field(description="The pool that works on its runs.")
+    tags: list[str] = Field(default_factory=list, description="Those of its runs.")
+    submitter: str = Field("", description="That of its runs.")
     priority: int = Field(0, description="That of its runs.")
     state: ChainState = Field(ChainState.RUNNING, description="Its state.")
     reason: str = Field("", description="Why it is in this state, in words.")

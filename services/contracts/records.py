@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
@@ -10,6 +10,12 @@ from services.contracts.config.rewards import RewardComponent
 from services.contracts.config_keys import POLICY, dataset_names, text_at
 from services.contracts.devices import GPUDevice
 from services.contracts.preview import Rendering
+
+Tag = Annotated[str, Field(pattern=r"^[^\s,](?:[^\x00-\x1f,]{0,48}[^\s,])?$")]
+"""A word or two to find things by: up to 50 characters, without commas."""
+Tags = Annotated[list[Tag], Field(max_length=20)]
+Notes = Annotated[str, Field(max_length=10_000)]
+Role = Literal["read", "submit", "admin"]
 
 
 class RunState(StrEnum):
@@ -62,6 +68,11 @@ class RunSummary(BaseModel):
         examples=["vLLM starts, 40 of about 110 s", "trains step 12 of 200"],
     )
     reason: str = Field("", description="Why it is in this state, in words.")
+    tags: list[str] = Field(default_factory=list, description="Words to find it by.")
+    notes: str = Field("", description="What people should know of it.")
+    submitter: str = Field(
+        "", description="Name of the key that submitted it. Empty: older than submitters."
+    )
     priority: int = Field(0, description="Higher goes first in its pool's queue.")
     queue_position: int | None = Field(
         None, description="Its place in its pool's queue, from 1; null: it is not queued."
@@ -222,6 +233,11 @@ class ApiKeyRecord(BaseModel):
 
     id: str = Field(description="8 hex digits.")
     name: str = Field(description="For people: who or what uses it.")
+    role: Role = Field(
+        "admin",
+        description="`read` sees everything and changes nothing. `submit` also uploads, submits, "
+        "changes, cancels and deletes. `admin` also manages keys, and is what workers need.",
+    )
     created: float = Field(description="Unix time.")
 
 

@@ -9,6 +9,7 @@ gateway's own page. A session ends by logout, by time, or when its key is revoke
 import hmac
 import secrets
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
@@ -17,9 +18,11 @@ from starlette.datastructures import Headers
 from starlette.requests import cookie_parser
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from services.contracts.records import Role
 from services.contracts.sessions import parse_session_id
 from services.gateway.openai.errors import BELOW as SESSIONS
 from services.gateway.problems import RETRY_AFTER, redis_away
+from services.gateway.roles import may, needed_role
 from services.http import Problem, discard, foreign, host_of, host_problem, trust
 from services.runtime.api_key import bearer, digest
 from services.runtime.logs import get_logger
@@ -37,9 +40,28 @@ NOT_OURS = (
     "opened again with new keys, or the key is another session's) nor an API key that this gateway "
     "knows"
 )
+FIRST_KEY = "first key"
+"""The name of the key in the data folder, as records of runs have it."""
+AGENT = "agent"
 SESSION_SECONDS = 7 * 24 * 3600
 
 log = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Caller:
+    """The key that a request comes with, or whose session it comes with."""
+
+    name: str
+    """As `GET /v1/keys` lists it."""
+    role: Role
+    digest: str
+
+    @classmethod
+    def of(cls, scope: Scope) -> "Caller":
+        """Return the caller of an authenticated request."""
+        caller: Caller = scope["state"]["caller"]
+        return caller
 
 
 class Keyring:
@@ -50,9 +72,10 @@ class Keyring:
         self._first = digest(first)
         self._store = store
 
-    async def accepts(self, key: str) -> bool:
-        """Whether this is the first key or one that was made later."""
-        return await self._knows(digest(key))
+    async def caller(self, key: str) -> Caller | None:
+        """Return who has this key, or None if it is neither the first key nor one that was made
+        later."""
+        return await self._known(digest(key))
 
     async def opens_session(self, path: str, key: str) -> bool:
         """Whether `key` is the key of the agent's session with this `path`."""
@@ -63,18 +86,18 @@ class Keyring:
         expected = await self._store.agent_sessions.key_of(run, attempt, index)
         return expected is not None and hmac.compare_digest(expected, digest(key))
 
-    async def has_session(self, token: str) -> bool:
-        """Whether a session has this token, and its key is still accepted."""
+    async def session_caller(self, token: str) -> Caller | None:
+        """Return whose session has this token, or None if none has, or its key was revoked."""
         key = await self._store.page_sessions.key_of(digest(token))
-        return key is not None and await self._knows(key)
+        return None if key is None else await self._known(key)
 
     async def begin_session(self, key: str) -> str | None:
         """Begin a session for a key, or for the token of a login link. Return the session's token,
         or None if `key` is neither."""
         shown = digest(key)
-        if not await self._knows(shown):
+        if await self._known(shown) is None:
             linked = await self._store.page_sessions.use_login(shown)
-            if linked is None or not await self._knows(linked):
+            if linked is None or await self._known(linked) is None:
                 return None
             shown = linked
         token = secrets.token_urlsafe(32)
@@ -85,10 +108,11 @@ class Keyring:
         """End the session of `token`."""
         await self._store.page_sessions.end(digest(token))
 
-    async def _knows(self, shown: str) -> bool:
+    async def _known(self, shown: str) -> Caller | None:
         if hmac.compare_digest(shown, self._first):
-            return True
-        return await self._store.api_keys.find(shown) is not None
+            return Caller(FIRST_KEY, "admin", shown)
+        record = await self._store.api_keys.find(shown)
+        return None if record is None else Caller(record.name, record.role, shown)
 
 
 class Authentication:
@@ -125,11 +149,12 @@ class Authentication:
         try:
             if key is not None and not is_open:
                 keyring = self.keyring_of()
-                ours = path.startswith(SESSIONS) and await keyring.opens_session(path, key)
-                if not ours and not await keyring.accepts(key):
+                if path.startswith(SESSIONS) and await keyring.opens_session(path, key):
+                    return self._admit(scope, Caller(AGENT, "submit", digest(key)))
+                caller = await keyring.caller(key)
+                if caller is None:
                     return unauthorized(NOT_OURS if path.startswith(SESSIONS) else UNKNOWN)
-                trust(scope)
-                return None
+                return self._admit(scope, caller)
             if problem := host_problem(host, self.hosts):
                 return problem
             token = session_token(headers, port, scope["scheme"])
@@ -140,16 +165,34 @@ class Authentication:
                 return None
             if token is None:
                 return unauthorized("this gateway asks for an API key, and the request has none")
-            if not await self.keyring_of().has_session(token):
+            caller = await self.keyring_of().session_caller(token)
+            if caller is None:
                 return unauthorized("the page's session has ended: log in again")
-            trust(scope)
+            return self._admit(scope, caller)
         except RedisError:
             return Problem(
                 HTTPStatus.SERVICE_UNAVAILABLE,
                 redis_away(self.data),
                 headers={"Retry-After": str(RETRY_AFTER), "Connection": "close"},
             )
+
+    def _admit(self, scope: Scope, caller: Caller) -> Problem | None:
+        """Note the caller of a request, or return a 403 if the role of its key is too low."""
+        trust(scope)
+        scope.setdefault("state", {})["caller"] = caller
+        return refusal_of(caller, scope["method"], scope["path"])
+
+
+def refusal_of(caller: Caller, method: str, path: str) -> Problem | None:
+    """Return a 403 that names the needed role, or None if the caller has it."""
+    needed = needed_role(method, path)
+    if may(caller.role, needed):
         return None
+    return Problem(
+        HTTPStatus.FORBIDDEN,
+        f"{method} {path} needs a key with the role {needed}; the key {caller.name!r} has the role "
+        f"{caller.role}. An admin makes one: `headrace keys add NAME --role {needed}`",
+    )
 
 
 def cookie_name(port: str, secure: bool) -> str:

@@ -13,7 +13,7 @@ from services.contracts.chains import ChainRecord
 from services.contracts.config_keys import dataset_names
 from services.contracts.nearest import nearest
 from services.contracts.records import DatasetRecord, RunRecord, RunSummary
-from services.gateway.authentication import Keyring
+from services.gateway.authentication import Caller, Keyring
 from services.gateway.event_followers import Followers
 from services.gateway.live_stream import LiveStream
 from services.gateway.policy.limits import OpenCalls
@@ -71,6 +71,13 @@ async def _dependencies(request: Request) -> Dependencies:
 
 
 Deps = Annotated[Dependencies, Depends(_dependencies)]
+
+
+async def _caller(request: Request) -> Caller:
+    return Caller.of(request.scope)
+
+
+CallerDep = Annotated[Caller, Depends(_caller)]
 
 
 async def find_run(deps: Dependencies, reference: str) -> RunRecord:

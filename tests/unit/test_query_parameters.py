@@ -59,13 +59,13 @@ async def answer(app: FastAPI, method: str, path: str, body: Any = None) -> http
             "GET /v1/runs?stat=failed",
             None,
             "query.stat: unknown query parameter 'stat' (did you mean 'state'?); "
-            "known here: before, limit, name, pool, state",
+            "known here: cursor, limit, name, pool, state",
         ),
         (
             "GET /v1/runs/x/samples?limt=1&step=2",
             None,
             "query.limt: unknown query parameter 'limt' (did you mean 'limit'?); "
-            "known here: before, limit, step",
+            "known here: cursor, limit, step",
         ),
         ("GET /v1/runs?limit=1&limit=2", None, "query.limit: is given 2 times and takes one value"),
         (

@@ -27,8 +27,12 @@ DryRun = Annotated[
         "it would be refused.",
     ),
 ]
-SUBMITTED = ("recipe", "config", "name")
+SUBMITTED = ("recipe", "config", "name", "tags", "notes")
 """The keys of a file that is not a config alone."""
+Tag = Annotated[
+    list[str] | None,
+    typer.Option("--tag", help="A word to find it by. May be repeated.", show_default=False),
+]
 Watch = Annotated[bool, typer.Option("--watch", help="Follow it until it ends.")]
 
 
@@ -58,6 +62,10 @@ def submit(
         ),
     ] = None,
     priority: Annotated[int, typer.Option(min=-1000, max=1000, help="Higher goes first.")] = 0,
+    tag: Tag = None,
+    notes: Annotated[
+        str | None, typer.Option(help="What people should know of it.", show_default=False)
+    ] = None,
     dry_run: DryRun = False,
     follow: Watch = False,
     as_json: AsJson = False,
@@ -71,12 +79,17 @@ def submit(
     if file is not None and is_chain:
         if resume_from is not None:
             raise CliError(f"{recipe} is a chain: it does not take --resume-from")
-        known = {"pool": pool, "priority": priority or None, "name": name}
+        if notes is not None:
+            raise CliError(f"{recipe} is a chain: write its `note:` into the file")
+        known = {"pool": pool, "priority": priority or None, "name": name, "tags": tag or None}
         file = {"name": Path(recipe).stem, **file}
         _submit_chain(file, overrides, known, follow, as_json, gateway, dry_run)
         return
-    request = {"priority": priority, "resume_from": resume_from}
+    request: dict[str, Any] = {"priority": priority, "resume_from": resume_from}
     request |= _request(recipe, file, overrides, name)
+    # Options win over the file.
+    labels: dict[str, Any] = {"tags": tag or None, "notes": notes}
+    request |= {key: value for key, value in labels.items() if value is not None}
     if pool is None and resume_from is None:
         from services.settings import Settings
 
@@ -120,7 +133,7 @@ def _check_keys(name: str, file: dict[str, Any]) -> None:
     if key in of_config:
         way_out = f"move it into config, beside {_listed(file.keys() & {*SUBMITTED})}"
     else:
-        way_out = "a file has recipe, config and name, or steps, or the keys of a config"
+        way_out = "a file has recipe, config, name, tags, notes, or steps, or a config's keys"
     hint = did_you_mean(key, (*SUBMITTED, "steps", *of_config)) if key not in of_config else ""
     raise CliError(f"{name}: {key!r} is not known at the top{hint}: {way_out}")
 

@@ -154,12 +154,14 @@ async def run_of(deps: Dependencies, chain: ChainRecord) -> tuple[RunRecord, lis
         name=f"{chain.name}-{step.name}",
         pool=chain.pool,
         priority=chain.priority,
+        tags=chain.tags,
         resume_from=previous.id if previous else None,
     )
     accepted = await accept(deps, submission)
     if too_large := refusals(accepted.estimate):
         raise refusal(too_large)
     named = {"id": step.run, "chain": chain.id, "recipe": step.recipe}
+    named["submitter"] = chain.submitter
     if accepted.record.max_steps == 0:
         named["resume_from"] = await _answered(deps, chain, accepted.config)
     return accepted.record.model_copy(update=named), accepted.unfinished

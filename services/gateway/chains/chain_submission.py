@@ -25,6 +25,7 @@ from services.contracts.chains import (
 from services.contracts.config import SFTConfig
 from services.contracts.config.model import ScratchModel
 from services.contracts.config_keys import value_at, with_value
+from services.contracts.records import Tags
 from services.estimate.model_shape import scratch_config
 from services.gateway.dependencies import Dependencies
 from services.gateway.submission.fitting import DryRun, refusals
@@ -94,6 +95,7 @@ class ChainSubmission(BaseModel):
         "default", description="The learner and the workers that are to work on its runs."
     )
     priority: int = Field(0, ge=-1000, le=1000, description="Higher goes first.")
+    tags: Tags = Field(default_factory=list, description="Words to find its runs by.")
     steps: list[StepSubmission] = Field(
         min_length=1, max_length=MOST_STEPS, description="Runs, one after the other."
     )
@@ -184,6 +186,7 @@ async def accept_chain(
         note=submission.note,
         pool=submission.pool,
         priority=submission.priority,
+        tags=list(dict.fromkeys(submission.tags)),
         created=time.time(),
         steps=steps,
     )

@@ -27,7 +27,7 @@ from services.gateway.chains.chain_submission import (
     dry_run_of,
 )
 from services.gateway.chains.deletion import delete_chain
-from services.gateway.dependencies import CHAIN_PROBLEMS, ChainDep, Dependencies, Deps
+from services.gateway.dependencies import CHAIN_PROBLEMS, CallerDep, ChainDep, Dependencies, Deps
 from services.gateway.paging import Cursor, Limit, Next, page_of
 from services.gateway.routes.runs.runs import UNCHANGED
 from services.gateway.submission.run_submission import refusal
@@ -73,6 +73,7 @@ async def submit(
     deps: Deps,
     submission: ChainSubmission,
     answer: Response,
+    caller: CallerDep,
     dry_run: Annotated[
         bool, Query(description="Queue nothing: say what each step would be, and what it needs.")
     ] = False,
@@ -84,6 +85,7 @@ async def submit(
         answer.status_code = HTTPStatus.OK
         return await dry_run_of(deps, submission)
     record, warnings, accepted = await accept_chain(deps, submission)
+    record = record.model_copy(update={"submitter": caller.name})
     await deps.store.chains.add(record)
     log.info("chain queued", chain=record.id, name=record.name, pool=record.pool)
     await advance(deps, record.id)

@@ -54,7 +54,7 @@ DATA = {"responses": {"200": {"content": {"text/event-stream": {"schema": {"type
 @router.get(
     "/v1/stream",
     summary="Follow everything",
-    operation_id="stream",
+    operation_id="changes_follow",
     response_class=EventStream,
     responses={**responses(RUN_PROBLEMS), **STREAM},
     openapi_extra=DATA,

@@ -15,7 +15,7 @@ from recipes import UnknownRecipe, find_recipe, merged
 from services.contracts.config import ConfigError, RLConfig, SFTConfig, parse_config
 from services.contracts.config.model import lora_of
 from services.contracts.preview import Rendering
-from services.contracts.records import DatasetRecord, RunRecord, RunState
+from services.contracts.records import DatasetRecord, Notes, RunRecord, RunState, Tags
 from services.estimate.answer import Estimate
 from services.gateway.dependencies import Dependencies
 from services.gateway.previews import Shown
@@ -88,6 +88,13 @@ class RunSubmission(BaseModel):
         "that is resumed, else the pool `default`.",
     )
     priority: int = Field(0, ge=-1000, le=1000, description="Higher goes first.")
+    tags: Tags | None = Field(
+        None, description="Words to find it by. Default: those of the run that is resumed."
+    )
+    notes: Notes | None = Field(
+        None,
+        description="What people should know of it. Default: those of the run that is resumed.",
+    )
     resume_from: str | None = Field(
         None,
         description="A run (id, beginning of the id, or name) whose checkpoint and open tasks this "
@@ -205,6 +212,8 @@ async def accept(
         pool=pool,
         kind=config.type,
         state=RunState.QUEUED,
+        tags=_labels(submission.tags, source.tags if source else []),
+        notes=(source.notes if source else "") if submission.notes is None else submission.notes,
         priority=submission.priority,
         config=config.model_dump(mode="json"),
         recipe=submission.recipe or (source.recipe if source else None),
@@ -223,6 +232,11 @@ async def accept(
         record = record.model_copy(update={name: getattr(resumed.record, name) for name in at})
     policy = draft.models.policy
     return Accepted(record, estimate, config, policy, mixture.shares, checked.unfinished, rendering)
+
+
+def _labels(submitted: list[str] | None, inherited: list[str]) -> list[str]:
+    """Return the tags of a run, each once."""
+    return list(dict.fromkeys(inherited if submitted is None else submitted))
 
 
 async def _draft(

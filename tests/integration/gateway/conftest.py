@@ -81,10 +81,14 @@ def submit(api: httpx.Client, model: Path, sums: None) -> Iterator[Any]:
     """Submits the grpo recipe with overrides. All its runs are cancelled afterwards."""
     ids: list[str] = []
 
-    def send(config: dict[str, Any] | None = None, **request: Any) -> httpx.Response:
+    def send(
+        config: dict[str, Any] | None = None, headers: dict[str, str] | None = None, **request: Any
+    ) -> httpx.Response:
         base: dict[str, Any] = {"model": {"path": str(model)}, "data": {"dataset": "sums"}}
         response = api.post(
-            "/v1/runs", json={"recipe": "grpo", "config": base | (config or {}), **request}
+            "/v1/runs",
+            json={"recipe": "grpo", "config": base | (config or {}), **request},
+            headers=headers,
         )
         if response.status_code == 201:
             ids.append(response.json()["id"])

@@ -4,6 +4,7 @@ import json
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -102,6 +103,43 @@ def test_a_key_is_made_used_and_revoked(guarded: GatewayProcess, client: httpx.C
     assert refused.status_code == 401
     assert "revoked" in refused.json()["detail"]
     assert client.delete(f"/v1/keys/{made['id']}").status_code == 404
+
+
+def test_a_role_limits_what_a_key_may_do(guarded: GatewayProcess, client: httpx.Client) -> None:
+    there = {"HEADRACE_GATEWAY_URL": guarded.url, "HEADRACE_DATA": str(guarded.data)}
+    keys = {role: headrace("keys", "add", role, "--role", role, **there).strip()
+            for role in ("read", "submit")}  # fmt: skip
+    file = {"file": ("of-roles.jsonl", b'{"question": "1", "answer": "2"}\n')}
+
+    def asked(role: str, method: str, path: str, **request: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {keys[role]}"}
+        return httpx.request(method, guarded.url + path, headers=headers, **request)
+
+    assert asked("read", "GET", "/v1/runs").status_code == 200
+    refused = asked("read", "POST", "/v1/datasets", files=file)
+    assert refused.status_code == 403
+    assert refused.json()["detail"] == (
+        "POST /v1/datasets needs a key with the role submit; the key 'read' has the role read. An "
+        "admin makes one: `headrace keys add NAME --role submit`"
+    )
+    assert client.get("/v1/datasets/of-roles").status_code == 404
+    assert asked("submit", "POST", "/v1/datasets", files=file).status_code == 201
+    for method, path in (("GET", "/v1/keys"), ("POST", "/v1/keys"), ("DELETE", "/v1/keys/x"),
+                         ("PUT", "/v1/files/runs/x/payloads/x")):  # fmt: skip
+        refused = asked("submit", method, path)
+        assert (refused.status_code, "role admin" in refused.text) == (403, True), path
+    # The page's session has the role of its key.
+    token = asked("read", "POST", "/v1/login").json()["token"]
+    with httpx.Client(base_url=guarded.url) as browser:
+        browser.post("/v1/session", json={"key": token}, headers={"Origin": guarded.url})
+        assert browser.get("/v1/runs").status_code == 200
+        refused = browser.delete("/v1/datasets/of-roles", headers={"Origin": guarded.url})
+        assert (refused.status_code, "role submit" in refused.text) == (403, True)
+    assert client.delete("/v1/datasets/of-roles").status_code == 204
+    roles = [line.split()[2] for line in headrace("keys", "list", **there).splitlines()[1:]]
+    assert {"read", "submit"} <= {*roles}
+    for key in client.get("/v1/keys").json()["keys"]:
+        client.delete(f"/v1/keys/{key['id']}")
 
 
 def test_the_command_line_finds_the_key_or_takes_it(

@@ -55,6 +55,28 @@ def test_a_list_comes_in_pages_without_configs(api: httpx.Client, submit: Any) -
     assert api.get("/v1/runs?limit=0").status_code == 422
 
 
+def test_a_run_has_the_tags_notes_and_submitter_of_its_submission(
+    api: httpx.Client, submit: Any
+) -> None:
+    key = api.post("/v1/keys", json={"name": "alice", "role": "submit"}).json()
+    alice = {"Authorization": f"Bearer {key['key']}"}
+    made = submit(tags=["night shift", "b", "b"], notes="the third try", headers=alice).json()
+    plain = submit().json()
+
+    listed = {run["id"]: run for run in api.get("/v1/runs").json()["runs"]}
+    assert (made["tags"], made["notes"], made["submitter"]) == (
+        ["night shift", "b"], "the third try", "alice",
+    )  # fmt: skip
+    for run, record in ((made["id"], made), (plain["id"], plain)):
+        assert {**listed[run], "disk_bytes": None} == {
+            key: value for key, value in record.items() if key in listed[run]
+        } | {"disk_bytes": None}
+    assert (plain["tags"], plain["notes"], plain["submitter"]) == ([], "", "first key")
+    for tags in ([""], ["a,b"], ["x" * 51], ["t"] * 21, [" a"], ["a\n"]):
+        assert submit(tags=tags).status_code == 422, tags
+    api.delete(f"/v1/keys/{key['id']}")
+
+
 def test_a_list_that_is_the_same_is_not_sent_again(api: httpx.Client, submit: Any) -> None:
     run = submit(name="seen").json()["id"]
     path = "/v1/runs?name=seen"

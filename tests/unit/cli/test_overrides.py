@@ -122,7 +122,10 @@ def test_a_value_comes_from_a_file(tmp_path: Path) -> None:
     [
         ("recipe: grpo\nconfg: {}", r"'confg' is not known at the top \(did you mean 'config'\?\)"),
         ("reciepe: grpo\nconfig: {}", r"'reciepe' .* \(did you mean 'recipe'\?\)"),
-        ("step: []", r"'step' .* \(did you mean 'steps'\?\): a file has recipe, config and name"),
+        (
+            "step: []",
+            r"'step' .* \(did you mean 'steps'\?\): a file has recipe, config",
+        ),
         ("recipe: grpo\nmodel: {path: m}", "'model' .*: move it into config, beside"),
     ],
 )

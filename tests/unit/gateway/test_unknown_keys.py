@@ -32,7 +32,7 @@ async def problems(path: str, body: dict[str, Any]) -> list[dict[str, str]]:
 
 async def test_a_key_of_the_config_that_stands_beside_it_is_named_with_its_place() -> None:
     misplaced = {"recipe": "grpo", "dataset": "sums", "model": "m", "type": "rl"}
-    known = "config, name, pool, priority, recipe, resume_from"
+    known = "config, name, notes, pool, priority, recipe, resume_from, tags"
     assert await problems("/run", misplaced) == [
         {"path": "dataset", "message": "unknown key; did you mean 'config.data.dataset'?"},
         {"path": "model", "message": "unknown key; did you mean 'config.model'?"},
@@ -53,6 +53,6 @@ async def test_a_typo_in_a_body_is_answered_with_the_key_that_is_meant() -> None
         {"path": "steps.0.recpe", "message": "unknown key; did you mean 'recipe'?"},
         {
             "path": "title",
-            "message": "unknown key; known here: name, note, pool, priority, steps",
+            "message": "unknown key; known here: name, note, pool, priority, steps, tags",
         },
     ]

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.contracts.records import ApiKeyRecord
+from services.contracts.records import ApiKeyRecord, Role
 from services.gateway.dependencies import Deps
 from services.gateway.paging import Cursor, Limit, Next, page_of
 from services.http import Problem, responses
@@ -23,12 +23,19 @@ log = get_logger(__name__)
 
 
 class NewKey(BaseModel):
-    """The name of a new key."""
+    """The name and the role of a new key."""
 
-    model_config = ConfigDict(json_schema_extra={"example": {"name": "alice"}})
+    model_config = ConfigDict(
+        extra="forbid", json_schema_extra={"example": {"name": "alice", "role": "submit"}}
+    )
 
     name: str = Field(
         min_length=1, max_length=100, description="For people: who or what will use it."
+    )
+    role: Role = Field(
+        "admin",
+        description="`read`: sees everything, changes nothing. `submit`: also uploads, submits, "
+        "changes and deletes. `admin`: also manages keys, and serves workers.",
     )
 
 
@@ -52,13 +59,15 @@ class KeyList(BaseModel):
     summary="Make an API key",
 )
 async def make(deps: Deps, new: NewKey) -> MadeKey:
-    """A key for one person or machine, which can be revoked alone. Any key may do everything,
-    making keys included."""
+    """A key for one person or machine, which can be revoked alone. Its role limits what it may
+    do. A request that needs another role is refused (403), and the refusal names that role."""
     key = new_key()
-    record = ApiKeyRecord(id=secrets.token_hex(4), name=new.name, created=time.time())
+    record = ApiKeyRecord(
+        id=secrets.token_hex(4), name=new.name, role=new.role, created=time.time()
+    )
     await deps.store.api_keys.add(digest(key), record)
     await keep_copy(keep_key, deps.volume.root, KeyCopy(digest=digest(key), record=record))
-    log.info("API key made", id=record.id, name=record.name)
+    log.info("API key made", id=record.id, name=record.name, role=record.role)
     return MadeKey(**record.model_dump(), key=key)
 
 

@@ -11,7 +11,8 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from services.contracts.records import RunRecord, RunState, RunSummary
-from services.gateway.dependencies import RUN_PROBLEMS, Dependencies, Deps, RunDep
+from services.gateway.authentication import Caller
+from services.gateway.dependencies import RUN_PROBLEMS, CallerDep, Dependencies, Deps, RunDep
 from services.gateway.paging import Cursor, Limit, Next, unknown_cursor
 from services.gateway.run_deletion import delete_run
 from services.gateway.submission.fitting import DryRun, refusals
@@ -94,6 +95,7 @@ async def submit(
     deps: Deps,
     submission: RunSubmission,
     answer: Response,
+    caller: CallerDep,
     dry_run: Annotated[
         bool, Query(description="Queue nothing: say what the run would be, and what it needs.")
     ] = False,
@@ -106,16 +108,16 @@ async def submit(
     if dry_run:
         answer.status_code = HTTPStatus.OK
         return described_run(accepted)
-    return await _queued(deps, accepted)
+    return await _queued(deps, accepted, caller)
 
 
-async def queue(deps: Dependencies, submission: RunSubmission) -> RunRecord:
+async def queue(deps: Dependencies, submission: RunSubmission, caller: Caller) -> RunRecord:
     """Check a submission that another route has made, and queue it. Raises Problem as `accept`."""
-    return await _queued(deps, await accept(deps, submission))
+    return await _queued(deps, await accept(deps, submission), caller)
 
 
-async def _queued(deps: Dependencies, accepted: Accepted) -> RunRecord:
-    record = accepted.record
+async def _queued(deps: Dependencies, accepted: Accepted, caller: Caller) -> RunRecord:
+    record = accepted.record.model_copy(update={"submitter": caller.name})
     if too_large := refusals(accepted.estimate):
         raise refusal(too_large)
     try:

@@ -92,6 +92,7 @@ class SeriesNames(BaseModel):
 
 @router.get(
     "/series",
+    operation_id="series_get",
     summary="Metrics for charts",
     response_model=SeriesAnswer,
     responses={**responses(RUN_PROBLEMS), **UNCHANGED},
@@ -107,6 +108,7 @@ async def several(deps: Deps, request: Request, query: Annotated[SeriesQuery, Qu
 
 @router.get(
     "/runs/{run}/series/names",
+    operation_id="series_names_get",
     summary="Names and newest values of a run's metrics",
     responses=responses(RUN_PROBLEMS),
 )
