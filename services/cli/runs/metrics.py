@@ -75,9 +75,7 @@ def by_step(api: "Gateway", run: str, names: list[str]) -> list[dict[str, Any]]:
     # In the rows, metrics of evaluations do not have the held-out set in their names.
     stored = [f"evaluation/{name.rpartition('/')[2]}" for name in names if "evaluation/" in name]
     rows: dict[int, dict[str, Any]] = {}
-    pages = api.pages(
-        f"/v1/runs/{run}/metrics", "metrics", "start", name=[*names, *stored], limit=10_000
-    )
+    pages = api.pages(f"/v1/runs/{run}/metrics", "metrics", name=[*names, *stored], limit=10_000)
     for row in map(by_set, pages):
         if values := {name: row[name] for name in names if name in row}:
             _, step = place_of(row)

@@ -31,7 +31,7 @@ def test_each_dataset_of_a_mixture_has_its_share_its_reward_and_its_metrics(
     run = record["id"]
     audit = installation.api.get(f"/v1/runs/{run}/audit")
     assert (audit["trained"], audit["lost"], audit["duplicated"]) == (STEPS * PROMPTS, 0, 0)
-    rows = list(installation.api.pages(f"/v1/runs/{run}/metrics", "metrics", "start"))
+    rows = list(installation.api.pages(f"/v1/runs/{run}/metrics", "metrics"))
     steps = [row for row in rows if "step" in row]
     shares = [(row["dataset/share/near"], row["dataset/share/far"]) for row in steps]
     assert [sum(both) for both in shares] == [1.0] * STEPS
