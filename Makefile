@@ -31,6 +31,10 @@ demo-agent: setup ## an agent that learns to use its tool, over the OpenAI API, 
 up: setup ## all processes on this machine: headrace up
 	@$(BIN)/headrace up
 
+.PHONY: guide
+guide: setup ## the guide of http://127.0.0.1:8000/guide again, from docs/: seconds
+	@$(BIN)/python -m deploy.guide
+
 .PHONY: lint
 lint: setup ## ruff, mypy, the chart, the Dockerfile, Compose files
 	$(BIN)/ruff check .

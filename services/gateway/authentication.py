@@ -29,11 +29,11 @@ from services.runtime.logs import get_logger
 from services.store import Store
 
 HEALTH = frozenset({"/healthz", "/readyz"})
-OPEN = frozenset({"/", "/docs", "/openapi.json", "/v1/session"})
-"""Answered without a key: the page, which then brings a key to `/v1/session`, and the description
-of the API. Neither these nor health checks show anything of the installation's data."""
-OPEN_BELOW = ("/web/", "/static-offline-docs/")
-"""The files of the page and of `/docs`."""
+OPEN = frozenset({"/", "/docs", "/guide", "/openapi.json", "/v1/session"})
+"""Answered without a key: the page, which then brings a key to `/v1/session`, the description of
+the API, and the guide. Neither these nor health checks show any of the installation's data."""
+OPEN_BELOW = ("/web/", "/static-offline-docs/", "/guide/")
+"""The files of the page, of `/docs` and of the guide."""
 UNKNOWN = "this gateway does not know this API key: it may have been revoked"
 NOT_OURS = (
     "this is neither the key of this session (it has ended more than an hour ago, its group was "

@@ -127,7 +127,7 @@ def test_every_direct_dependency_has_a_reason_and_nothing_else_has_one() -> None
     assert [name for name, reason in named.items() if not reason.strip()] == []
 
 
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PACKAGES = "services|rollout|reward|learner|recipes|deploy|tests|docs|bench"
 
 
