@@ -159,7 +159,7 @@ class CallSource:
             self._work.status.error = str(error)
             await self._fail(claimed, 500, f"the turn could not be sampled: {error}"[:500])
             return
-        recorded = partial(calls.record_turn, run, worker, claimed, *sampled)
+        recorded = partial(calls.record_turn, run, worker, claimed, sampled)
         if await retry("a turn", recorded) is None:
             log.info("a turn came too late and is discarded")
 

@@ -1,6 +1,6 @@
 """Samples one turn of a session: from a call to the turn that `call_source` records.
 
-Earlier turns are read from Redis, so any worker can play the next one. The prompt is what was
+Earlier turns are read from Redis, so any worker can sample the next one. The prompt is what was
 sampled and added so far, followed by what the new messages add. With `history: template` it is what
 the chat template makes of all messages.
 """
@@ -20,6 +20,7 @@ from services.contracts.config.episodes import Sessions
 from services.contracts.config.vllm import TOOL_PARSER_OPTIONS
 from services.contracts.sessions import (
     Call,
+    SampledTurn,
     Turn,
     chat_histories,
     packed,
@@ -53,15 +54,10 @@ class TurnSampler:
         template = isinstance(episode, Sessions) and episode.history == "template"
         self._renders = template and bool(context.tokenizer.chat_template)
 
-    async def sample(
-        self, call: Call, earlier: Sequence[Turn], seed: int | None
-    ) -> tuple[Turn, str, int | None, tuple[str, int]]:
+    async def sample(self, call: Call, earlier: Sequence[Turn], seed: int | None) -> SampledTurn:
         """Sample the turn of `call`, which continues the conversation of the turns `earlier`.
-
-        Returns the turn, the digest of the conversation with it, the conversation's length for
-        /completions, and (lineage, version) of the turn's oldest token. `seed` is the call's seed,
-        if the run has one. Raises Refused, VLLMUnavailable, MalformedAnswer.
-        """
+        `seed` is the call's seed, if the run has one. Raises Refused, VLLMUnavailable,
+        MalformedAnswer."""
         begins = tokens_of(earlier)
         try:
             kept, new = await self._prompt(call, earlier, begins)
@@ -102,7 +98,7 @@ class TurnSampler:
             side=call.side,
         )
         history = _history(call, message, sample.token_ids.tolist())
-        return turn, *history, parse_version_tag(oldest)
+        return SampledTurn(turn, *history, parse_version_tag(oldest))
 
     async def _prompt(
         self, call: Call, earlier: Sequence[Turn], begins: list[int]
@@ -185,10 +181,8 @@ def is_spent(turn: Turn) -> bool:
     return turn.finish_reason == "length" and len(turn.sampled) == 0
 
 
-def _spent(
-    call: Call, earlier: Sequence[Turn], begins: int, prompt: int
-) -> tuple[Turn, str, int | None, tuple[str, int]]:
-    """Return an empty answer that ends with `length`, in the form of `TurnSampler.sample`.
+def _spent(call: Call, earlier: Sequence[Turn], begins: int, prompt: int) -> SampledTurn:
+    """Return an empty answer that ends with `length`.
 
     OpenAI's API ends an answer like this if its tokens are used up. The turn adds no token to the
     training data: the session keeps its length, and counts as truncated. A call that continues the
@@ -210,7 +204,7 @@ def _spent(
         side=call.side,
     )
     newest = next(turn.versions[-1][0] for turn in reversed(earlier) if turn.versions)
-    return turn, *_history(call, message, []), parse_version_tag(newest)
+    return SampledTurn(turn, *_history(call, message, []), parse_version_tag(newest))
 
 
 def _before(text: str, stops: Sequence[str]) -> str:

@@ -63,6 +63,18 @@ class Turn(msgspec.Struct, kw_only=True):
         return ids(self.token_ids)
 
 
+class SampledTurn(NamedTuple):
+    """A turn that a worker has sampled, with what its session needs to know."""
+
+    turn: Turn
+    history: str
+    """The digest of the conversation with this turn."""
+    length: int | None
+    """The length of the conversation's text. None for chats."""
+    oldest: tuple[str, int]
+    """(lineage, version) of the turn's oldest token."""
+
+
 class Call(msgspec.Struct, kw_only=True):
     """A request to a worker: the next turn of a session, or the end of its group."""
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from services.contracts.sessions import Call, Turn, is_live
+from services.contracts.sessions import Call, SampledTurn, is_live
 from services.store.errors import Unreadable
 from services.store.keys import run_key
 from services.store.scripts import StorePart
@@ -105,16 +105,11 @@ class AgentCalls(StorePart):
         run: str,
         worker: str,
         claimed: Claimed,
-        turn: Turn,
-        history: str,
-        length: int | None,
-        oldest: tuple[str, int],
+        sampled: SampledTurn,
     ) -> int | None:
-        """Record a turn. `history` is the digest of the conversation with this turn, `length` the
-        length of its text (/completions only), `oldest` the (lineage, version) of the turn's oldest
-        token. Returns the turn's number, −1 if the call was answered before, or None if it came too
-        late."""
-        lineage, version = oldest
+        """Record a turn. Returns the turn's number, −1 if the call was answered before, or None if
+        it came too late."""
+        turn, history, length, (lineage, version) = sampled
         blob = msgspec.msgpack.encode(turn)
         recorded = [blob, history, turn.parent, length or "", version, lineage]
         done, *number = await self._end(run, worker, claimed, recorded, b"")

@@ -3,7 +3,7 @@
 import time
 
 from services.contracts.rows.dataset import Row
-from services.contracts.sessions import Call, Reward, Turn, call_id, packed
+from services.contracts.sessions import Call, Reward, SampledTurn, Turn, call_id, packed
 from services.store.agents.calls import Claimed
 from services.store.agents.sessions import AT_ONCE, Opened
 from services.store.keys import sessions_key
@@ -50,8 +50,9 @@ async def claim(scene: Scene, worker: str = "w", held: int = 0) -> list[Claimed]
 async def answer(scene: Scene, claimed: Claimed, text: str = "hi", worker: str = "w") -> bool:
     after = f"after {claimed.digest}"
     made = turn(text, claimed.call.path[-1] if claimed.call.path else -1)
-    place = (RUN, worker, claimed, made, after, None, ("aaa", 0))
-    return await scene.store.agent_calls.record_turn(*place) is not None
+    sampled = SampledTurn(made, after, None, ("aaa", 0))
+    recorded = await scene.store.agent_calls.record_turn(RUN, worker, claimed, sampled)
+    return recorded is not None
 
 
 async def last_turns(
@@ -181,7 +182,8 @@ async def test_only_the_worker_that_recorded_a_turn_learns_its_number(scene: Sce
     for number, digest in enumerate(("one", "two")):
         await ask(scene, lease, digest)
         (claimed,) = await claim(scene)
-        place = (RUN, "w", claimed, turn(digest), f"after {digest}", None, ("aaa", 0))
+        sampled = SampledTurn(turn(digest), f"after {digest}", None, ("aaa", 0))
+        place = (RUN, "w", claimed, sampled)
         assert await scene.store.agent_calls.record_turn(*place) == number
         # The turn may differ from the one that another worker has recorded.
         assert await scene.store.agent_calls.record_turn(*place) == -1
@@ -193,8 +195,8 @@ async def test_each_length_of_a_text_is_listed_once(scene: Scene) -> None:
     for digest, length in (("one", 12), ("two", 7), ("three", 12)):
         await ask(scene, lease, digest)
         (claimed,) = await claim(scene)
-        place = (RUN, "w", claimed, turn("hi"), digest, length)
-        assert await scene.store.agent_calls.record_turn(*place, ("aaa", 0)) is not None
+        place = (RUN, "w", claimed, SampledTurn(turn("hi"), digest, length, ("aaa", 0)))
+        assert await scene.store.agent_calls.record_turn(*place) is not None
     assert await sessions.lengths(RUN, lease.attempt, 0) == [7, 12]
 
 

@@ -3,7 +3,7 @@
 import time
 
 from services.contracts.groups.payload import Owner, owner_of, payload_name
-from services.contracts.sessions import Call, Reward, live_id, session_of
+from services.contracts.sessions import Call, Reward, SampledTurn, live_id, session_of
 from services.store.agents.calls import Claimed
 from services.store.agents.live import LiveCounts, LiveSession
 from services.store.keys import run_key, sessions_key
@@ -40,10 +40,8 @@ async def play(scene: Scene, id: str) -> None:
 
 async def record_turn(scene: Scene, claimed: Claimed) -> bool:
     calls = scene.store.agent_calls
-    return (
-        await calls.record_turn(RUN, "w", claimed, turn("hi"), "after", None, ("aaa", 0))
-        is not None
-    )
+    sampled = SampledTurn(turn("hi"), "after", None, ("aaa", 0))
+    return await calls.record_turn(RUN, "w", claimed, sampled) is not None
 
 
 async def played(scene: Scene, *ids: str, reward: Reward | None = None) -> None:
