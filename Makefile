@@ -9,7 +9,7 @@ BIN := .venv/bin
 CODE := $(wildcard services rollout reward learner recipes bench deploy tests)
 # Four files at a time on two cores, because tests mostly wait for processes to start and to end. The
 # longest files (whole installations) come first, so none runs alone at the end.
-TIERS := --durations 15 -n 4 --dist loadfile --no-loadscope-reorder tests/e2e tests/chaos tests/integration tests/security tests/unit
+TIERS := --durations 15 -n 4 --dist loadfile --no-loadscope-reorder tests/e2e tests/chaos tests/browser tests/integration tests/security tests/unit
 
 .PHONY: help
 help: ## this list
@@ -114,6 +114,11 @@ bench-push: setup ## how long a version takes to all hosts, on simulated links: 
 .PHONY: bench-learner
 bench-learner: setup ## the learner's speed and memory against plain transformers: five minutes
 	@$(BIN)/python -m bench.learner
+
+.PHONY: page
+page: setup ## the page's script and style, services/gateway/page/dist/, from its sources; needs Node 20
+	$(BIN)/python -m deploy.openapi_document > services/gateway/page/openapi.json
+	cd services/gateway/page && npm ci --no-audit --no-fund && npm run types && npm run check && npm run build
 
 .PHONY: lock
 lock: ## resolve the dependencies again into deploy/locks/

@@ -34,11 +34,11 @@ settings.register_profile("headrace", deadline=None)
 settings.load_profile("headrace")
 
 SHARED = (
-    *("tests/chaos/", "tests/integration/installation/", "tests/e2e/"),
+    *("tests/chaos/", "tests/integration/installation/", "tests/e2e/", "tests/browser/"),
     "tests/integration/reward/remote/",
 )
-"""Folders whose tests share one installation or service, or a real vLLM, which has half of the
-cores."""
+"""Folders whose tests share one installation, service or browser, or a real vLLM, which has half of
+the cores."""
 
 
 @pytest.hookimpl(wrapper=True)

@@ -29,10 +29,13 @@ from services.runtime.logs import get_logger
 from services.store import Store
 
 HEALTH = frozenset({"/healthz", "/readyz"})
-OPEN = frozenset({"/", "/docs", "/guide", "/openapi.json", "/v1/session"})
+VIEWS = frozenset({"/", "/compare", "/datasets", "/submit", "/try", "/workers"})
+VIEWS_BELOW = ("/datasets/", "/runs/")
+"""Addresses of the page's views, all of them one document without data."""
+OPEN = VIEWS | {"/docs", "/guide", "/openapi.json", "/v1/session"}
 """Answered without a key: the page, which then brings a key to `/v1/session`, the description of
 the API, and the guide. Neither these nor health checks show any of the installation's data."""
-OPEN_BELOW = ("/web/", "/static-offline-docs/", "/guide/")
+OPEN_BELOW = (*VIEWS_BELOW, "/page/", "/static-offline-docs/", "/guide/")
 """The files of the page, of `/docs` and of the guide."""
 UNKNOWN = "this gateway does not know this API key: it may have been revoked"
 NOT_OURS = (

@@ -24,7 +24,7 @@ class JobRun(msgspec.Struct):
 
 
 class Job(msgspec.Struct):
-    """The order of one report: its runs or its chain, and its folder."""
+    """What to write a report of, and where."""
 
     folder: str
     """The folder of the report. Its parent exists."""

@@ -209,7 +209,7 @@ def test_an_invalid_host_is_a_bad_request(owner: httpx.Client, host: str) -> Non
         assert owner.get(path, headers={"Host": host}).status_code == 400
 
 
-@pytest.mark.parametrize("path", ["/", "/docs", "/web/app.js", "/v1/runs", "/healthz", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/docs", "/page/app.js", "/v1/runs", "/healthz", "/nothing"])
 def test_every_answer_tells_browsers_what_not_to_do(owner: httpx.Client, path: str) -> None:
     headers = owner.get(path).headers
     assert headers["x-content-type-options"] == "nosniff"

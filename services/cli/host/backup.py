@@ -31,13 +31,9 @@ def backup(
     redis_url: RedisURL = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the whole installation to FILE.
+    """Write everything to FILE: runs, datasets, checkpoints, and unfinished work.
 
-    The file holds runs, datasets, checkpoints and unfinished work. Runs may go on meanwhile. It
-    holds all prompts and answers, and no API key that works.
-
-    Example:
-    headrace backup /backups/headrace.tar
+    Runs may go on meanwhile. The file holds all prompts and answers, and no API key that works.
     """
     from services.backup.archive import back_up
 
@@ -61,9 +57,6 @@ def restore(
     """Put a backup into an empty data folder and an empty Redis.
 
     At the next `headrace up` the runs that were running go on.
-
-    Example:
-    headrace restore /backups/headrace.tar --data headrace-data
     """
     from services.backup.archive import restore as put_back
     from services.runtime.process import keep_files_private

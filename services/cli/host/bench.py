@@ -25,12 +25,10 @@ def bench(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure training and generation on this machine.
+    """Measure training and generation on this machine; docs/benchmarks.md says how, and how long
+    it takes.
 
-    docs/benchmarks.md says how, and how long it takes. Exit code 1 if a part could not be measured.
-
-    Example:
-    headrace bench --quick
+    Exit code 1 if a part could not be measured.
     """
     from bench import runner
     from bench.training import PARTS, run

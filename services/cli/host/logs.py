@@ -23,13 +23,7 @@ def logs(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show the end of a process' log.
-
-    Without PROCESS, list the logs that there are.
-
-    Example:
-    headrace logs learner --follow
-    """
+    """The end of a process' log; without PROCESS, which logs there are."""
     folder = data_folder(data) / "logs"
     files = sorted(folder.glob("*.log"))
     if not files:

@@ -15,13 +15,9 @@ def scale(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change the number of rollout workers, while runs go on.
+    """Change the number of rollout workers, while runs go on; returns once it is done.
 
-    It returns once that is done. A worker that leaves hands its leases back; one that joins has the
-    newest weights.
-
-    Example:
-    headrace scale rollout=2
+    A worker that leaves hands its leases back; one that joins has the newest weights.
     """
     from services.launch import LaunchError
     from services.launch.control import ask

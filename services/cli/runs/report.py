@@ -33,12 +33,11 @@ def report(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Write a report of RUN, or a chain, as HTML and Markdown.
+    """Write a report of RUN, or a chain: report.html, which needs no other file, and report.md with
+    its plots.
 
-    report.html needs no other file; report.md has its plots beside it.
-
-    Example:
-    headrace report RUN --against OTHER
+    Also while it works. The gateway writes one at the end of every run, too. Prompts and answers of
+    the run are in it.
     """
     api = connect(gateway)
     named = find(api, run)

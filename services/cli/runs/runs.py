@@ -1,7 +1,6 @@
 """`headrace runs`, `watch`, `cancel` and `rm`."""
 
 import sys
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -27,55 +26,16 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 """Runs asked for at once."""
-FEW = 50
-"""Runs that are listed unless --limit says otherwise."""
 
 
-def runs(
-    state_: Annotated[
-        list[str] | None,
-        typer.Option("--state", "-s", metavar="STATE", help="Only these, e.g. running. Repeat."),
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="Only runs of this name.")] = None,
-    tag: Annotated[
-        list[str] | None, typer.Option(metavar="TAG", help="Only runs with these tags. Repeat.")
-    ] = None,
-    search: Annotated[
-        str | None,
-        typer.Option(
-            "--search", "-q", metavar="TEXT", help="In name, id, tags, notes, model, dataset."
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="0: all.")] = FEW,
-    as_json: AsJson = False,
-    gateway: GatewayURL = None,
-) -> None:
-    """List runs, newest first.
-
-    Example:
-    headrace runs --state running --state queued
-    headrace runs --search gsm8k --limit 10 -o csv
-    """
-    asked: dict[str, Any] = {"state": state_ or None, "name": name, "tag": tag or None, "q": search}
-    # One more than is shown tells whether there are more.
-    page = min(limit + 1, PAGE) if limit else PAGE
-    pages = connect(gateway).pages("/v1/runs", "runs", limit=page, **asked)
-    records = list(islice(pages, limit + 1 if limit else None))
-    has_more = bool(limit) and len(records) > limit
-    records = records[: limit or None]
+def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """All runs, newest first."""
+    records = list(connect(gateway).pages("/v1/runs", "runs", limit=PAGE))
     if as_json:
         print_json(records)
-    else:
-        _print_runs(records, any(asked.values()))
-    if has_more:
-        err.print(f"[dim]there are more: --limit 0 lists all, --limit {2 * limit} twice as many[/]")
-
-
-def _print_runs(records: list[dict[str, Any]], is_filtered: bool) -> None:
-    columns = ("ID", "NAME", "KIND", "STATE", "STEP", "CREATED", "SIZE", "REASON")
-    empty = "no runs: submit one with `headrace submit RECIPE` (see `headrace recipes`)"
+        return
     table(
-        columns,
+        ("ID", "NAME", "KIND", "STATE", "STEP", "CREATED", "SIZE", "REASON"),
         [
             (
                 record["id"],
@@ -84,23 +44,20 @@ def _print_runs(records: list[dict[str, Any]], is_filtered: bool) -> None:
                 state(record["state"]),
                 steps_done(record),
                 ago(record["created"]),
-                "" if record["disk_bytes"] is None else size(record["disk_bytes"]),
+                size(record["disk_bytes"]),
                 escape(record["reason"]),
             )
             for record in records
         ],
-        "no run is like this: `headrace runs` lists all" if is_filtered else empty,
+        "no runs: submit one with `headrace submit RECIPE` (see `headrace recipes`)",
     )
 
 
 def watch(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Follow RUN, or a chain, until it ends.
+    """Follow RUN, or a chain, until it ends: exit code 0 succeeded, 1 not. Ctrl-C leaves it
+    running.
 
-    Exit code 0: it succeeded, 1: it did not. Ctrl-C leaves it running. With --json each event is
-    one line of JSON.
-
-    Example:
-    headrace watch RUN
+    With --json each event is one line of JSON.
     """
     api = connect(gateway)
     named = find(api, run)
@@ -128,13 +85,7 @@ def cancel(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Cancel RUN, or a chain.
-
-    `headrace resume RUN` continues it later from its checkpoint.
-
-    Example:
-    headrace cancel RUN
-    """
+    """Cancel RUN, or a chain; `headrace resume RUN` continues it later from its checkpoint."""
     api = connect(gateway)
     named = find(api, run)
     before = named.record
@@ -187,13 +138,11 @@ def rm(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Delete runs that are over, or a chain with its runs.
+    """Delete runs that are over, with their checkpoints, metrics and answers; a chain with all of
+    its runs. Datasets stay.
 
-    Their checkpoints, metrics and answers are deleted; datasets stay. A run is kept while another
-    run continues it, or starts from what it made. A name that several runs have is refused.
-
-    Example:
-    headrace rm RUN --yes
+    Refused while another run continues one of them, or one that is not over starts from what it
+    made; and for a name that several runs have.
     """
     api = connect(gateway)
     named = {target.record["id"]: target for target in (find(api, run) for run in runs)}

@@ -31,13 +31,10 @@ def track(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Carry RUN's metrics to TensorBoard or Weights & Biases.
+    """Carry RUN's metrics to TensorBoard or Weights & Biases until it ends, from its first step on;
+    a run that is over at once.
 
-    It begins at the first step and goes on until RUN ends. Ctrl-C leaves the run running; the same
-    command goes on.
-
-    Example:
-    headrace track RUN --wandb my-project
+    Ctrl-C leaves the run running; the same command goes on.
     """
     from services.cli.runs.experiment_trackers import TensorBoard, Tracker, WeightsAndBiases, carry
 

@@ -1,42 +1,87 @@
-"""`/`: the page, static files that load nothing from other hosts."""
+"""The page: one document for all views, and its files, which load nothing from other hosts."""
 
-import re
+import functools
 from http import HTTPStatus
 from pathlib import Path
+from typing import NamedTuple
 
-from fastapi import APIRouter
+import xxhash
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from services.gateway.authentication import VIEWS, VIEWS_BELOW
 from services.http import Problem
 
 router = APIRouter(include_in_schema=False)
 
-WEB = Path(__file__).parent.parent / "web"
-
-# uPlot is kept in the tree, with its licence, so that the page works without the internet.
-NAME = re.compile(r"(vendor/)?[\w.]+\.(css|js)")
-TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
-HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; object-src 'none'; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'",
-    "Cache-Control": "no-cache",
+BUILT = Path(__file__).parent.parent / "page/dist"
+"""Made by `make page`, with a compressed copy of each file. Names hold a hash of the content."""
+INDEX = "index.html"
+TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".txt": "text/plain; charset=utf-8",
 }
+POLICY = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; "
+    "frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
+IMMUTABLE = "public, max-age=31536000, immutable"
 
 
-@router.get("/")
-async def index() -> Response:
-    """The page."""
-    return _file("index.html")
+class PageFile(NamedTuple):
+    """A file of the page."""
+
+    content: bytes
+    compressed: bytes
+    etag: str
 
 
-@router.get("/web/{name:path}")
-async def asset(name: str) -> Response:
-    """Its style and its script."""
-    if not NAME.fullmatch(name) or not (WEB / name).is_file():
+@functools.cache
+def _files() -> dict[str, PageFile]:
+    names = sorted(path.name for path in BUILT.iterdir() if path.suffix in TYPES)
+    contents = {name: (BUILT / name).read_bytes() for name in names}
+    return {
+        name: PageFile(
+            content,
+            (BUILT / f"{name}.gz").read_bytes(),
+            f'"{xxhash.xxh3_64_hexdigest(content)}"',
+        )
+        for name, content in contents.items()
+    }
+
+
+async def view(request: Request) -> Response:
+    """A view of the page. Its script reads the address, and the query is for the script alone."""
+    return _answer(request, INDEX)
+
+
+for _path in (*sorted(VIEWS), *(f"{beginning}{{rest:path}}" for beginning in VIEWS_BELOW)):
+    # A route of FastAPI would refuse a query that it does not declare.
+    router.add_route(_path, view)
+
+
+@router.get("/page/{name}")
+async def asset(request: Request, name: str) -> Response:
+    """Its script and its style."""
+    if name not in _files():
         raise Problem(HTTPStatus.NOT_FOUND, f"the page has no file {name!r}")
-    return _file(name)
+    return _answer(request, name)
 
 
-def _file(name: str) -> Response:
-    kind = TYPES[name.rpartition(".")[2]]
-    return Response((WEB / name).read_bytes(), media_type=f"{kind}; charset=utf-8", headers=HEADERS)
+def _answer(request: Request, name: str) -> Response:
+    file = _files()[name]
+    headers = {
+        "Content-Security-Policy": POLICY,
+        # A name with a hash in it never gets another content.
+        "Cache-Control": "no-cache" if name == INDEX else IMMUTABLE,
+        "ETag": file.etag,
+        "Vary": "Accept-Encoding",
+    }
+    if file.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    content = file.content
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"], content = "gzip", file.compressed
+    return Response(content, media_type=TYPES[Path(name).suffix], headers=headers)

@@ -131,23 +131,6 @@ def test_a_pool_says_how_much_its_workers_have_to_do(api: httpx.Client, submit: 
     assert api.get("/v1/load", params={"pool": "No Name"}).status_code == 422
 
 
-def test_the_page_brings_all_it_needs(api: httpx.Client) -> None:
-    page = api.get("/")
-
-    assert page.headers["content-type"].startswith("text/html")
-    assert "default-src 'self'" in page.headers["content-security-policy"]
-    assert "http" not in page.text.replace("http-equiv", "")
-    asked = re.findall(r'(?:src|href)="(web/[^"]+)"', page.text)
-    for name in asked:
-        file = api.get(f"/{name}")
-        assert file.status_code == 200, name
-        imported = re.findall(r'from "./(.+)"', file.text) if name.endswith("s") else []
-        asked += [f"web/{script}" for script in imported if f"web/{script}" not in asked]
-    scripts = {"answers", "api", "app", "chains", "chart", "dom", "evaluations", "run"}
-    assert {f"web/{name}.js" for name in scripts} < {*asked}
-    assert api.get("/web/../settings.py").status_code == 404
-
-
 def test_the_description_names_problem_documents(api: httpx.Client) -> None:
     operation = api.get("/openapi.json").json()["paths"]["/v1/runs"]["post"]
 

@@ -1,0 +1,70 @@
+"""A real gateway, a real Redis, a seeded data folder, and Chromium in front of them."""
+
+import shutil
+from collections.abc import Awaitable, Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tests.browser.seeds import Seeds
+from tests.integration.gateway.servers import GatewayProcess, RedisServer
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
+Act = Callable[[Callable[[Seeds], Awaitable[None]]], None]
+
+
+@pytest.fixture(scope="package")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    server = RedisServer(tmp_path_factory.mktemp("redis"))
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture(scope="package")
+def gateway(
+    tmp_path_factory: pytest.TempPathFactory, redis_server: RedisServer
+) -> Iterator[GatewayProcess]:
+    process = GatewayProcess(tmp_path_factory.mktemp("gateway") / "data", redis_server.url)
+    yield process
+    process.stop()
+
+
+@pytest.fixture(scope="package")
+def act(gateway: GatewayProcess, redis_server: RedisServer) -> Act:
+    """Do something as a run's learner. The runs of `Seeds.everything` are there."""
+    seeds = Seeds(gateway.data)
+    seeds.act(redis_server.url, Seeds.everything)
+    return lambda action: seeds.act(redis_server.url, action)
+
+
+@pytest.fixture(scope="package")
+def chromium() -> Iterator[Browser]:
+    # Root may not use Chromium's own sandbox.
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def context(chromium: Browser, gateway: GatewayProcess, act: Act) -> Iterator[BrowserContext]:
+    """A browser that is logged in. A script that raises fails the test."""
+    made = chromium.new_context(base_url=gateway.url, viewport={"width": 1360, "height": 900})
+    made.set_default_timeout(10_000)
+    raised: list[str] = []
+    made.on("weberror", lambda error: raised.append(str(error.error)))
+    entered = made.request.post(
+        "/v1/session", data={"key": gateway.key}, headers={"Origin": gateway.url}
+    )
+    assert entered.status == 204
+    yield made
+    made.close()
+    assert raised == []
+
+
+@pytest.fixture
+def page(context: BrowserContext) -> Page:
+    return context.new_page()

@@ -1,0 +1,116 @@
+"""Every view: nothing serious for axe, in light, dark and on a phone; files; hostile texts."""
+
+import gzip
+import re
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, BrowserContext, Page, expect
+
+from services.contracts.events import EventKind
+from services.contracts.records import RunState, WorkerRecord
+from tests.browser.conftest import Act
+from tests.browser.seeds import Seeds, answer, write
+from tests.integration.gateway.servers import GatewayProcess
+from tests.integration.store.scene import record
+
+VIEWS = (
+    *("/", "/runs/11ve11ve", "/runs/11ve11ve/rollouts", "/runs/11ve11ve/config"),
+    *("/runs/11ve11ve/events", "/runs/11ve11ve/workers", "/runs/fa11ed00", "/workers"),
+    "/compare?runs=5eed0000&runs=5eed0001",
+)
+EVIL = "<img src=x onerror=\"document.title='taken'\">'\"><script>document.title='taken'</script>"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_any_view(context: BrowserContext, scheme: str) -> None:
+    page = context.new_page()
+    page.emulate_media(color_scheme=scheme)
+    for view in VIEWS:
+        page.goto(view)
+        expect(page.get_by_role("heading", level=1)).to_be_visible()
+        expect(page.get_by_text("Loading…")).to_have_count(0)
+        found = Axe().run(page).response["violations"]
+        serious = [
+            (each["id"], each["nodes"][0]["html"])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+        ]
+        assert serious == [], view
+
+
+def test_no_view_is_wider_than_a_phone(context: BrowserContext) -> None:
+    page = context.new_page()
+    page.set_viewport_size({"width": 390, "height": 844})
+    for view in VIEWS:
+        page.goto(view)
+        expect(page.get_by_text("Loading…")).to_have_count(0)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390, view
+
+
+def test_files_are_compressed_kept_for_ever_and_small(gateway: GatewayProcess) -> None:
+    with httpx.Client(base_url=gateway.url, headers={"Accept-Encoding": "gzip"}) as http:
+        index = http.get("/runs/any?tab=x")
+        assert index.headers["cache-control"] == "no-cache"
+        assert "default-src 'self'" in index.headers["content-security-policy"]
+        names = re.findall(r'"(/page/[^"]+)"', index.text)
+        sizes = {}
+        for name in names:
+            with http.stream("GET", name) as file:
+                sizes[name] = len(b"".join(file.iter_raw()))
+                assert file.headers["content-encoding"] == "gzip"
+                assert "immutable" in file.headers["cache-control"]
+            tag = {"If-None-Match": file.headers["etag"]}
+            assert http.get(name, headers=tag).status_code == 304
+        plain = http.get(names[0], headers={"Accept-Encoding": "identity"})
+        assert "content-encoding" not in plain.headers
+        assert len(gzip.compress(plain.content)) < 2 * sizes[names[0]]
+        assert http.get("/page/app.py").status_code == 404
+    assert sum(size for name, size in sizes.items() if name.endswith(".js")) <= 90_000
+    assert sum(sizes.values()) + len(index.content) <= 150_000
+
+
+def test_a_used_login_link_says_so(chromium: Browser, gateway: GatewayProcess) -> None:
+    with gateway.client() as api:
+        link = f"{gateway.url}/#login={api.post('/v1/login').json()['token']}"
+    first = chromium.new_page()
+    first.goto(link)
+    expect(first.get_by_role("heading", name="Runs")).to_be_visible()
+    assert "login" not in first.url
+    second = chromium.new_context().new_page()
+    second.goto(link)
+    expect(second.get_by_role("alert")).to_contain_text("This login link was used already")
+    second.get_by_label("Key").fill(gateway.key)
+    second.get_by_role("button", name="Log in").click()
+    expect(second.get_by_role("heading", name="Runs")).to_be_visible()
+    first.close()
+    second.context.close()
+
+
+async def hostile_run(seeds: Seeds) -> None:
+    """A run and a worker that say the same in all their texts."""
+    store = seeds.store
+    await store.runs.submit(record("evil", name=EVIL, state=RunState.QUEUED, reason=EVIL))
+    worker = WorkerRecord(id=EVIL, pool="default", host=EVIL, pid=1, state="unhealthy", run=EVIL)
+    await store.workers.heartbeat(worker.model_copy(update={"error": EVIL}))
+    kinds: tuple[EventKind, ...] = ("warning", "worker", "state", "checkpoint", "evaluation")
+    for kind in kinds:
+        told = dict.fromkeys(("message", "worker", "state", "detail", "reason", "directory"), EVIL)
+        await store.events.add("evil", kind, {**told, "name": EVIL, "step": 1})
+    await store.runs.fail("evil", EVIL)
+    texts = dict.fromkeys(("prompt", "reference", "status", "dataset", "own"), EVIL)
+    hostile = answer(1, 1.0, EVIL, **texts, components={EVIL: 1.0, "a": 0.0}, reasons={EVIL: EVIL})
+    write(seeds.data, "evil", [{"step": 1, EVIL: 1.0, f"dataset/share/{EVIL}": 1.0}], [hostile])
+
+
+def test_names_events_metrics_and_answers_are_shown_as_they_are_written(
+    page: Page, act: Act
+) -> None:
+    act(hostile_run)
+    tabs = [f"/runs/evil/{tab}" for tab in ("charts", "rollouts", "events")]
+    for view in ("/", "/workers", *tabs):
+        page.goto(view)
+        expect(page.get_by_text("<img src=x").first).to_be_visible()
+        assert page.locator("img").count() == 0
+        assert page.title() != "taken"

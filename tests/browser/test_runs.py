@@ -1,0 +1,195 @@
+"""The list of runs and a run's view, while things change."""
+
+import re
+
+from playwright.sync_api import BrowserContext, Dialog, Page, Route, expect
+
+from services.contracts.evaluation import EvaluationRecord
+from services.evaluations import folder_of, part_path, write_part, write_result
+from tests.browser.conftest import Act
+from tests.browser.seeds import NOW, Seeds, run, step
+from tests.evaluating import answered
+from tests.integration.gateway.servers import GatewayProcess
+
+LIVE = "11ve11ve"
+
+
+def trained(seeds: Seeds, number: int) -> dict[str, object]:
+    """A row of a step that the live run has just trained."""
+    return step(number, seeds.random)
+
+
+def test_eight_tabs_on_a_live_run_all_follow_it(context: BrowserContext, act: Act) -> None:
+    tabs = [context.new_page() for _ in range(8)]
+    for tab in tabs:
+        tab.goto(f"/runs/{LIVE}")
+    for tab in tabs:
+        expect(tab.get_by_role("heading", level=1)).to_have_text("gsm8k-live")
+
+    async def train(seeds: Seeds) -> None:
+        await seeds.train(LIVE, [trained(seeds, 121)])
+
+    act(train)
+
+    for tab in tabs:
+        expect(tab.get_by_label("Status")).to_contain_text("step 121 of 200")
+    tabs[0].close()  # the tab that reads the stream
+    act(lambda seeds: seeds.train(LIVE, [trained(seeds, 122)]))
+    expect(tabs[7].get_by_label("Status")).to_contain_text("step 122 of 200")
+
+
+def test_a_step_keeps_zoom_focus_selected_text_and_scroll(page: Page, act: Act) -> None:
+    page.goto(f"/runs/{LIVE}?from=20&to=60")
+    expect(page.locator(".uplot").first).to_be_visible()
+    page.get_by_role("link", name="config").focus()
+    act(lambda seeds: seeds.train(LIVE, [trained(seeds, 130)]))
+    expect(page.get_by_label("Status")).to_contain_text("step 130 of 200")
+    assert "from=20&to=60" in page.url
+    assert page.evaluate("document.activeElement.textContent") == "config"
+
+    page.goto(f"/runs/{LIVE}/rollouts")
+    answer = page.locator(".answers pre:not(.quiet)").nth(3)
+    answer.select_text()
+    text, scrolled = answer.text_content(), page.evaluate("scrollTo(0, 200), scrollY")
+    act(lambda seeds: seeds.train(LIVE, [trained(seeds, 131)]))
+    expect(page.get_by_label("Status")).to_contain_text("step 131 of 200")
+    assert page.evaluate("getSelection().toString()") == text
+    assert page.evaluate("scrollY") == scrolled
+
+
+def test_back_returns_titles_change_and_a_new_run_does_not_take_the_page(
+    page: Page, act: Act
+) -> None:
+    page.goto("/")
+    assert page.title() == "Runs · Headrace"
+    page.get_by_role("link", name="gsm8k-sft").click()
+    expect(page).to_have_title("gsm8k-sft · running · Headrace")
+    page.get_by_role("link", name="config").click()
+    expect(page).to_have_url(re.compile(r"/runs/5f75f75f/config$"))
+
+    act(lambda seeds: seeds.begin(run("ne3e5700", "newest-of-all", 0, pool="new")))
+
+    page.go_back()
+    expect(page).to_have_url(re.compile(r"/runs/5f75f75f$"))
+    page.go_back()
+    expect(page.get_by_role("link", name="newest-of-all")).to_be_visible()
+    assert page.title() == "Runs · Headrace"
+    page.go_forward()
+    expect(page.get_by_role("heading", level=1)).to_have_text("gsm8k-sft")
+
+
+def evaluated(gateway: GatewayProcess, run: str, name: str) -> None:
+    """A finished evaluation of a run."""
+    record = EvaluationRecord(
+        id=f"000002-{name}",
+        run=run,
+        name=name,
+        dataset=name,
+        step=2,
+        version="a:2",
+        samples=1,
+        rows=1,
+        answered=1,
+        state="done",
+        reason="",
+        asked=NOW,
+        metrics={"accuracy": 0.5, "reward": 0.5},
+    )
+    write_part(part_path(folder_of(gateway.data, run, record.id), 1), [answered(0, "correct")])
+    write_result(gateway.data, record)
+
+
+def test_a_run_never_shows_the_evaluations_of_the_run_before(
+    page: Page, gateway: GatewayProcess
+) -> None:
+    evaluated(gateway, "5eed0000", "set-of-the-first")
+    evaluated(gateway, "5eed0001", "set-of-the-second")
+    page.goto("/runs/5eed0000/evaluations")
+    expect(page.get_by_role("cell", name="set-of-the-first")).to_be_visible()
+    held: list[Route] = []
+    page.route("**/5eed0001/evaluations", lambda route: held.append(route))
+
+    page.evaluate("history.pushState(null, '', '/runs/5eed0001/evaluations')")
+    page.evaluate("dispatchEvent(new PopStateEvent('popstate'))")
+
+    expect(page.get_by_role("heading", level=1)).to_contain_text("3e-6")
+    expect(page.get_by_role("cell", name="set-of-the-first")).to_have_count(0)
+    held[0].continue_()
+    expect(page.get_by_role("cell", name="set-of-the-second")).to_be_visible()
+
+
+def test_a_live_supervised_run_shows_its_loss_first(page: Page) -> None:
+    page.goto("/runs/5f75f75f")
+    expect(page.locator("figure.chart .title").first).to_have_text("train/loss")
+    expect(page.locator("section.group h2").first).to_contain_text("Loss")
+
+
+def test_a_long_run_is_drawn_from_series_and_not_from_its_metrics(page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    with page.expect_response("**/v1/series?**") as answer:
+        page.goto("/runs/1a9a9a9a")
+    expect(page.locator(".uplot").first).to_be_visible()
+    assert len(answer.value.body()) < 1_000_000
+    assert not [url for url in asked if "/metrics" in url]
+
+
+def test_resume_and_delete_promise_only_what_the_run_has(page: Page) -> None:
+    page.goto("/runs/fa11ed00")
+    expect(page.get_by_role("button", name="Delete")).to_be_visible()
+    expect(page.get_by_role("button", name="Resume")).to_have_count(0)
+    asked: list[str] = []
+
+    def read(dialog: Dialog) -> None:
+        asked.append(dialog.message)
+        dialog.dismiss()
+
+    page.on("dialog", read)
+    page.get_by_role("button", name="Delete").click()
+    assert "no checkpoint" in asked[0]
+
+
+def test_a_failed_run_has_its_reason_its_answers_its_config_and_a_way_to_try_again(
+    page: Page,
+) -> None:
+    page.goto("/runs/fa11ed00")
+    expect(page.get_by_label("Status")).to_contain_text("all rewards were 0")
+    expect(page.locator(".answers")).to_contain_text("I do not know")
+    page.get_by_role("link", name="config").click()
+    expect(page.locator("table.config")).to_contain_text("optimizer.lr")
+    again = page.get_by_role("link", name="Run again with a change")
+    assert again.get_attribute("href") == "/submit?from=fa11ed00"
+
+
+def test_names_of_a_sweep_differ_in_what_is_shown(page: Page) -> None:
+    page.goto("/?state=succeeded")
+    expect(page.locator("tbody tr")).to_have_count(4)
+    sweep = page.locator("tbody td.main").filter(has_text="sweep")
+    tails = sweep.locator(".tail")
+    expect(tails).to_have_text(["lr-1e-5", "lr-3e-6", "lr-1e-6"], timeout=5000)
+    for i in range(3):
+        box = tails.nth(i).bounding_box()
+        cell = sweep.nth(i).bounding_box()
+        assert box is not None
+        assert cell is not None
+        assert box["x"] + box["width"] <= cell["x"] + cell["width"]
+
+
+def test_a_keyboard_alone_finds_a_run_and_reads_its_config(page: Page) -> None:
+    page.goto("/")
+    expect(page.get_by_role("link", name="gsm8k-live")).to_be_visible()
+    page.get_by_label("State").focus()
+    page.keyboard.type("running")
+    expect(page.get_by_role("link", name="gsm8k-next")).to_have_count(0)
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "gsm8k-live":
+            break
+    page.keyboard.press("Enter")
+    expect(page).to_have_title("gsm8k-live · running · Headrace")
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "config":
+            break
+    page.keyboard.press("Enter")
+    expect(page.locator("table.config")).to_be_visible()
