@@ -7,8 +7,7 @@ those that decide. Prints; never writes a file. A unit test compares the file wi
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, get_origin
 
 from pydantic import BaseModel, SecretStr
 from pydantic.fields import FieldInfo
@@ -17,6 +16,7 @@ from learner.settings import LearnerSettings
 from reward.settings import RewardSettings
 from rollout.settings import RolloutSettings
 from services.contracts.config import RLConfig, SFTConfig
+from services.contracts.config.parsing.described import kind_of, limits_of
 from services.contracts.config.parsing.type_tags import (
     TAGS,
     fields_of,
@@ -62,15 +62,6 @@ a `HEADRACE_…` variable that nothing reads, with the nearest name.
 The gateway and the reward service have settings of the same name (`HEADRACE_HOST`, `HEADRACE_PORT`,
 `HEADRACE_BODY_LIMIT`): if they share an environment, use flags for these.
 """
-WORDS = {int: "integer", float: "number", str: "text", bool: "true or false", Any: "anything"}
-LIMITS = {
-    "gt": "> {}",
-    "ge": "≥ {}",
-    "lt": "< {}",
-    "le": "≤ {}",
-    "min_length": "at least {} long",
-    "pattern": "matches `{}`",
-}
 PROCESSES = (
     (Settings, "Every process"),
     (GatewaySettings, "The gateway (`python -m services.gateway`)"),
@@ -118,7 +109,7 @@ def _inner(path: str, field: FieldInfo, depth: int) -> Iterator[str]:
     yield f"\n{'#' * depth} `{path}`\n\n{_described(path, field)}"
     yield " Required." if field.is_required() else ""
     yield " Left out by default." if field.default is None else ""
-    limits = _limits(field)
+    limits = limits_of(field)
     yield f" A list{f', {limits},' if limits else ''} of:\n" if listed else "\n"
     members = models_of(field.annotation)
     if len(members) == 1:
@@ -134,8 +125,7 @@ def _inner(path: str, field: FieldInfo, depth: int) -> Iterator[str]:
 
 
 def _facts(path: str, field: FieldInfo) -> tuple[str, str, str]:
-    limits = _limits(field)
-    kind = _type(field.annotation) + (f", {limits}" if limits else "")
+    kind = kind_of(field)
     if field.is_required():
         shown = "*required*"
     else:
@@ -159,35 +149,6 @@ def _sentence(text: str | None) -> str:
     if not text:
         raise ValueError("a section or a rule has no docstring: give it one")
     return " ".join(text.split()).replace("|", "\\|")
-
-
-def _type(annotation: Any) -> str:
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if annotation in WORDS:
-        return WORDS[annotation]
-    if annotation in (Path, SecretStr):
-        return "path" if annotation is Path else "text, secret"
-    if origin is Literal:
-        return " or ".join(f"`{value}`" for value in inner)
-    if origin is Annotated:
-        return _type(inner[0])
-    if origin in (Union, UnionType):
-        kinds = [_type(member) for member in inner if member is not NoneType]
-        return " or ".join([*dict.fromkeys(kinds), *(["null"] if NoneType in inner else [])])
-    if origin is tuple:
-        return f"list of {len(inner)} {_type(inner[0])}s"
-    return f"list of {_type(inner[0])}s" if origin is list else "mapping"
-
-
-def _limits(field: FieldInfo) -> str:
-    """Describe the bounds of the field's value."""
-    limits = [
-        text.format(value)
-        for limit in field.metadata
-        for name, text in LIMITS.items()
-        if (value := getattr(limit, name, None)) is not None
-    ]
-    return ", ".join(limits).replace("at least 1 long", "not empty")
 
 
 def _shown(value: Any) -> str:

@@ -40,10 +40,13 @@ class Gateway:
         key: str | None = None,
         variables: Mapping[str, str] | None = None,
         data: Path | None = None,
+        answer: float | None = None,
     ) -> None:
         """`still_there` is called while waiting, and raises if waiting has become useless. `key`:
         the API key, by default the key of the settings and the data folder. `variables`: variables
-        that lead commands in other terminals to this gateway, if the settings do not."""
+        that lead commands in other terminals to this gateway, if the settings do not. `answer`:
+        seconds to wait for the answer of a GET."""
+        self._answer_seconds = answer or ANSWER
         self._still_there = still_there
         self._variables = variables
         settings = Settings() if data is None else Settings(data=data)
@@ -184,8 +187,8 @@ class Gateway:
 
     def _answer(self, method: str, path: str, **request: Any) -> httpx.Response:
         self._still_there()
-        read = ANSWER if method == "GET" else WORK
-        timeout = httpx.Timeout(CONNECT, read=read, write=WORK)
+        read = self._answer_seconds if method == "GET" else WORK
+        timeout = httpx.Timeout(min(CONNECT, read), read=read, write=WORK)
         with self._reachable(read):
             response = self._client.request(method, path, timeout=timeout, **request)
         if response.is_error:

@@ -12,15 +12,15 @@ from typing import Annotated, Any, BinaryIO
 import typer
 from rich import markup
 
-from services.cli.options import AsJson, GatewayURL, connect
+from services.cli.command import Commands
+from services.cli.options import AsJson, Dataset, GatewayURL, connect
 from services.cli.output import CliError, ago, escape, out, print_json, size, table
 from services.cli.runs.overrides import set_value
 from services.contracts.wording import counted
 
-commands = typer.Typer(help="Upload, list, show and remove datasets.", no_args_is_help=True)
+commands = Commands(help="Upload, list, show and remove datasets.", no_args_is_help=True)
 
 FILES = "a .jsonl, .json, .csv, .parquet or .tar file"
-Name = Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")]
 
 
 @commands.command()
@@ -74,7 +74,12 @@ def add(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Upload FILE, or several files, as a dataset."""
+    """Upload FILE, or several files, as a dataset.
+
+    Example:
+    headrace datasets add train.jsonl --prompt question --answer answer
+    headrace datasets add 'train-*.parquet' --name train
+    """
     paths = [path for file in files for path in _paths(file)]
     form: dict[str, str] = {}
     columns = {"prompt": _one_or_all(prompt), "answer": _one_or_all(answer), "keep": keep}
@@ -141,7 +146,11 @@ def gym(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Make the rows of a reasoning-gym task, and upload them with their own verifier."""
+    """Upload the rows of a reasoning-gym task, with its verifier.
+
+    Example:
+    headrace datasets gym chain_sum --size 500 --seed 0
+    """
     from services.datasets.generated import MAPPING, gym_rows, gym_version
     from services.datasets.row_checks import DatasetError
 
@@ -181,7 +190,13 @@ def verifiers(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Upload the tasks of a verifiers environment, for `headrace agents RUN --verifiers NAME`."""
+    """Upload the tasks of an environment of the library verifiers.
+
+    `headrace agents RUN --verifiers NAME` plays them.
+
+    Example:
+    headrace datasets verifiers gsm8k --size 100
+    """
     from services.environments.playing import NoEnvironment
     from services.environments.verifiers_taskset import rows_of
 
@@ -252,7 +267,11 @@ def _left_over(record: dict[str, Any]) -> list[str]:
 
 @commands.command("list")
 def list_(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """All datasets."""
+    """List all datasets.
+
+    Example:
+    headrace datasets list
+    """
     records = list(connect(gateway).pages("/v1/datasets", "datasets"))
     if as_json:
         print_json(records)
@@ -276,12 +295,16 @@ def list_(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
 
 @commands.command()
 def show(
-    dataset: Name,
+    dataset: Dataset,
     rows: Annotated[int, typer.Option(help="Rows to show.", min=1, max=100)] = 3,
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """A dataset and its first rows."""
+    """Show a dataset and its first rows.
+
+    Example:
+    headrace datasets show train --rows 5
+    """
     api = connect(gateway)
     record = api.get(f"/v1/datasets/{dataset}")
     preview = api.get(f"/v1/datasets/{dataset}/preview", limit=rows)["rows"]
@@ -304,8 +327,14 @@ def show(
 
 
 @commands.command()
-def rm(dataset: Name, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Delete a dataset. Refused while a run uses it."""
+def rm(dataset: Dataset, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
+    """Delete a dataset.
+
+    Refused while a run uses it.
+
+    Example:
+    headrace datasets rm train
+    """
     connect(gateway).delete(f"/v1/datasets/{dataset}")
     if as_json:
         print_json({"deleted": dataset})

@@ -5,10 +5,11 @@ from typing import Annotated
 
 import typer
 
+from services.cli.command import Commands
 from services.cli.options import AsJson, GatewayURL, connect
 from services.cli.output import ago, escape, out, print_json, table
 
-commands = typer.Typer(help="Make, list and revoke API keys.", no_args_is_help=True)
+commands = Commands(help="Make, list and revoke API keys.", no_args_is_help=True)
 
 
 class Role(StrEnum):
@@ -32,7 +33,11 @@ def add(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Make a key. It is printed this once."""
+    """Make a key, and print it this once.
+
+    Example:
+    headrace keys add alice --role read
+    """
     made = connect(gateway).post("/v1/keys", json={"name": name, "role": role.value})
     if as_json:
         print_json(made)
@@ -42,13 +47,23 @@ def add(
 
 @commands.command()
 def link(gateway: GatewayURL = None) -> None:
-    """Print a link that opens the page, logged in. It works once, for an hour."""
+    """Print a link that opens the page, logged in.
+
+    It works once, for an hour.
+
+    Example:
+    headrace keys link
+    """
     out.print(connect(gateway).login_link(), markup=False, soft_wrap=True)
 
 
 @commands.command("list")
 def list_all(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """All keys but the first, oldest first."""
+    """List all keys but the first, oldest first.
+
+    Example:
+    headrace keys list
+    """
     keys = list(connect(gateway).pages("/v1/keys", "keys"))
     if as_json:
         print_json(keys)
@@ -65,6 +80,10 @@ def revoke(
     id: Annotated[str, typer.Argument(metavar="ID", help="As `headrace keys list` shows it.")],
     gateway: GatewayURL = None,
 ) -> None:
-    """Refuse a key from now on."""
+    """Refuse a key from now on.
+
+    Example:
+    headrace keys revoke ID
+    """
     connect(gateway).delete(f"/v1/keys/{id}")
     out.print(f"revoked {escape(id)}")

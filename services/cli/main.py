@@ -10,6 +10,10 @@ import typer
 
 from services.cli import datasets, keys
 from services.cli.agents.agents import agents
+from services.cli.command import CliCommand, Commands
+from services.cli.command_group import CommandGroup, RootGroup
+from services.cli.config import schema
+from services.cli.config.explain import explain
 from services.cli.host.backup import backup, restore
 from services.cli.host.bench import bench
 from services.cli.host.logs import logs
@@ -20,7 +24,14 @@ from services.cli.models.chat import chat
 from services.cli.models.evaluate import compare, evaluate
 from services.cli.models.evaluations import evaluations
 from services.cli.models.export import export
-from services.cli.output import INTERRUPTED, CliError, err, escape, show_error
+from services.cli.output import (
+    INTERRUPTED,
+    CliError,
+    err,
+    escape,
+    is_for_programs,
+    show_error,
+)
 from services.cli.recipes import recipes
 from services.cli.runs.audit import audit
 from services.cli.runs.chains import chains
@@ -29,17 +40,18 @@ from services.cli.runs.preview import preview
 from services.cli.runs.report import report
 from services.cli.runs.runs import cancel, rm, runs, watch
 from services.cli.runs.samples import samples
+from services.cli.runs.show import show
 from services.cli.runs.submit import resume, submit
 from services.cli.runs.track import track
 from services.cli.runs.why import why
 from services.cli.workers import workers
-from services.cli.wrong_options import CommandGroup, ConfigCommand
+from services.cli.wrong_options import ConfigCommand
 from services.runtime.terminal import escape_output
 from services.variables import places, unread
 
-root = typer.Typer(
+root = Commands(
     name="headrace",
-    cls=CommandGroup,
+    cls=RootGroup,
     help="Reinforcement learning of language models: submit a run, watch it, use what it made.",
     no_args_is_help=True,
     add_completion=True,
@@ -47,38 +59,38 @@ root = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 # In the order of `--help`.
-COMMANDS: list[Callable[..., None]] = [
-    *(
-        up,
-        demo,
-        logs,
-        chat,
-        preview,
-        submit,
-        runs,
-        chains,
-        watch,
-        agents,
-        cancel,
-        resume,
-        rm,
-        compare,
+GROUPS: dict[str, list[Callable[..., None]]] = {
+    "Begin": [demo, up],
+    "Data and config": [recipes, explain, preview],
+    "Train": [submit, runs, show, chains, watch, why, agents, cancel, resume, rm],
+    "Results": [
         metrics,
         samples,
+        evaluate,
         evaluations,
+        compare,
         report,
         track,
+        chat,
         export,
-    ),
-    *(audit, why, scale, backup, restore, recover, workers, recipes, bench),
-]
+        audit,
+    ],
+    "Operate": [workers, scale, logs, backup, restore, recover, bench],
+}
+FAMILIES: dict[str, dict[str, typer.Typer]] = {
+    "Data and config": {"datasets": datasets.commands, "config": schema.commands},
+    "Operate": {"keys": keys.commands},
+}
+"""Commands that have commands of their own."""
 WITH_CONFIG = (preview, submit, resume)
-for command in COMMANDS:
-    root.command(cls=ConfigCommand if command in WITH_CONFIG else None)(command)
-# Not named after the function, which would hide Python's own.
-root.command("eval")(evaluate)
-root.add_typer(datasets.commands, name="datasets", cls=CommandGroup)
-root.add_typer(keys.commands, name="keys", cls=CommandGroup)
+NAMES = {evaluate: "eval"}
+"""Commands that have another name than their function, which would hide Python's own."""
+for group, commands in GROUPS.items():
+    for command in commands:
+        kind = ConfigCommand if command in WITH_CONFIG else CliCommand
+        root.command(NAMES.get(command), cls=kind, rich_help_panel=group)(command)
+    for name, family in FAMILIES.get(group, {}).items():
+        root.add_typer(family, name=name, cls=CommandGroup, rich_help_panel=group)
 
 
 def main() -> None:
@@ -89,7 +101,7 @@ def main() -> None:
     try:
         root()
     except CliError as error:
-        show_error(error, "--json" in sys.argv)
+        show_error(error, is_for_programs())
         sys.exit(error.code)
     except ValueError as error:
         _refuse_settings(error)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from services.cli import completion
+
 if TYPE_CHECKING:
     from services.cli.client import Gateway
 
@@ -21,7 +23,16 @@ GatewayURL = Annotated[
     ),
 ]
 Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="Its id, the beginning of its id, or its name.")
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="Its id, the beginning of its id, or its name.",
+        autocompletion=completion.runs,
+    ),
+]
+Dataset = Annotated[
+    str,
+    typer.Argument(metavar="DATASET", help="Name or id.", autocompletion=completion.datasets),
 ]
 
 

@@ -1,9 +1,11 @@
 """Printing for all commands, and the error type that becomes a sentence."""
 
+import csv
 import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
+from enum import StrEnum
 from typing import Any
 
 import typer
@@ -38,6 +40,29 @@ STATE_STYLES = {
     "cancelling": "magenta",
     "cancelled": "magenta",
 }
+
+
+class Format(StrEnum):
+    """How a command prints its answer."""
+
+    table = "table"
+    json = "json"
+    yaml = "yaml"
+    csv = "csv"
+
+
+_chosen = Format.table
+
+
+def show_as(format: Format) -> None:
+    """Choose the format of what this command prints."""
+    global _chosen
+    _chosen = format
+
+
+def is_for_programs() -> bool:
+    """Whether the command's output is one document, which has its error too."""
+    return _chosen in (Format.json, Format.yaml)
 
 
 class CliError(Exception):
@@ -82,15 +107,45 @@ def _names_problems(error: CliError) -> bool:
 
 
 def print_json(value: Any) -> None:
-    """Print `value` as indented JSON, without style or line breaks for the terminal."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print `value` as indented JSON, or as the YAML or CSV that `--output` asks for."""
+    if _chosen is Format.yaml:
+        import yaml
+
+        text = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, width=1000)
+        typer.echo(text, nl=False)
+    elif _chosen is Format.csv:
+        _print_csv(value if isinstance(value, list) else [value])
+    else:
+        typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _print_csv(records: list[Any]) -> None:
+    """Print a row for each record, under the keys of all of them. A nested value is JSON."""
+    objects = [record if isinstance(record, dict) else {"value": record} for record in records]
+    names = list(dict.fromkeys(key for row in objects for key in row))
+    rows = csv.DictWriter(sys.stdout, names, lineterminator="\n")
+    if objects:
+        rows.writeheader()
+    for row in objects:
+        rows.writerow({key: _csv_cell(value) for key, value in row.items()})
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, dict | list | bool):
+        return json.dumps(value, ensure_ascii=False)
+    return value
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], empty: str) -> None:
-    """Print a plain table whose cells are rich markup, or `empty` if there are no rows."""
+    """Print a plain table whose cells are rich markup, or `empty` if there are no rows. Without a
+    terminal a row is one line with tabs between its cells."""
     cells = [list(row) for row in rows]
+    if cells and not out.is_terminal:
+        for row in [list(columns), *cells]:
+            typer.echo("\t".join(map(_plain, row)))
+        return
     # A terminal that is too narrow would cut ids and names.
-    if cells and (not out.is_terminal or _least_width([columns, *cells]) > out.width):
+    if cells and _least_width([columns, *cells]) > out.width:
         _plain_table([list(columns), *cells])
         return
     grid = Table(box=None, pad_edge=False, header_style="bold dim")
@@ -115,13 +170,17 @@ def _cell_width(cell: str) -> int:
 
 
 def _plain_table(rows: list[list[str]]) -> None:
-    """Print a table for grep and narrow terminals: a row is one line, with nothing behind its last
-    cell."""
-    texts = [[Text.from_markup(cell).plain for cell in row] for row in rows]
+    """A table for narrow terminals: a row is one line, with nothing behind its last cell."""
+    texts = [[_plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     for row in texts:
         line = "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
         out.print(line.rstrip(), soft_wrap=True, markup=False)
+
+
+def _plain(cell: str) -> str:
+    """Return the text of a cell, which is rich markup."""
+    return Text.from_markup(cell).plain
 
 
 def print_below(text: str) -> None:

@@ -4,17 +4,27 @@ from typing import Annotated
 
 import typer
 
+from services.cli import completion
 from services.cli.options import AsJson
 from services.cli.output import CliError, escape, out, print_json, table
 
 
 def recipes(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="Print this one's YAML.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="Print this one's YAML.", autocompletion=completion.recipes
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Recipes and chains, and when to use each; with NAME, its text to copy and change."""
+    """List recipes and chains, and when to use each.
+
+    With NAME, print its text, to copy and change.
+
+    Example:
+    headrace recipes grpo > my.yaml
+    """
     from recipes import UnknownRecipe, find_chain, find_recipe, list_chains, list_recipes
 
     if name is not None:

@@ -5,7 +5,11 @@ from services.cli.output import ago, escape, print_json, table, worker_state
 
 
 def workers(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Rollout workers and what they do."""
+    """List rollout workers and what they do.
+
+    Example:
+    headrace workers -o json
+    """
     records = list(connect(gateway).pages("/v1/workers", "workers"))
     if as_json:
         print_json(records)

@@ -1,16 +1,15 @@
-"""The way out for an option that a command does not have: `--set` for a config's key, and the place
-behind the command for a command's own option."""
+"""The way out for an option that a command does not have: `--set` for a config's key."""
 
 import shlex
 from typing import Any
 
-from typer.core import TyperCommand, TyperGroup
+from services.cli.command import CliCommand
 
 USUAL = {"model": "model.path", "dataset": "data.dataset", "data": "data.dataset"}
 """The keys that a section's name, or a key of several sections, stands for."""
 
 
-class ConfigCommand(TyperCommand):
+class ConfigCommand(CliCommand):
     """A command whose `--set` overrides keys of a config."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -21,29 +20,6 @@ class ConfigCommand(TyperCommand):
         except Exception as error:
             if (option := unknown_option(error)) and (hint := set_form(option, before)):
                 ctx.fail(f"No such option: {option}. {hint}")
-            raise
-
-
-class CommandGroup(TyperGroup):
-    """A group of commands."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments up to the command. Name the place of a command's option."""
-        before = list(args)
-        try:
-            return super().parse_args(ctx, args)
-        except Exception as error:
-            option = unknown_option(error)
-            named = next((word for word in before if word in self.commands), None)
-            commands = self.commands.values() if named is None else [self.commands[named]]
-            if option and any(
-                option in names.opts for command in commands for names in command.params
-            ):
-                example = f"{ctx.command_path} {named or 'COMMAND'} {option}"
-                ctx.fail(
-                    f"No such option: {option}. It belongs to a command, and goes behind it: "
-                    f"{example} …"
-                )
             raise
 
 

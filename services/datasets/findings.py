@@ -206,8 +206,8 @@ class SameAnswer:
         self._same += answer == self._first
 
     def sentence(self, rows: str) -> str:
-        """Return the warning, which calls the rows `rows`. Return '' if the answers differ, are
-        missing, or are so few that they may be equal by chance."""
+        """Return the warning, which calls the rows `rows`. Return '' if the answers differ or are
+        missing, or if fewer than FEW rows have them."""
         if self._same < self._rows or self._rows < FEW or self._first in (None, ""):
             return ""
         return f"all {rows} have the same answer, {short_json(self._first)}"

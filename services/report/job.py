@@ -24,7 +24,7 @@ class JobRun(msgspec.Struct):
 
 
 class Job(msgspec.Struct):
-    """What to write a report of, and where."""
+    """The order of one report: its runs or its chain, and its folder."""
 
     folder: str
     """The folder of the report. Its parent exists."""

@@ -62,12 +62,17 @@ def agents(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Play the sessions of RUN, with a COMMAND for each or with an environment, until RUN ends.
+    """Play the sessions of RUN, until RUN ends.
 
-    COMMAND finds OPENAI_BASE_URL and OPENAI_API_KEY in its environment, which the OpenAI client
-    reads, and in HEADRACE_ROW the dataset's row as JSON. A session whose COMMAND fails or takes too
-    long has no reward and is skipped by training. An environment computes the reward itself
-    (docs/environments.md). DATA/agents/RUN holds the output of each session.
+    A COMMAND plays each, or an environment. COMMAND finds OPENAI_BASE_URL and OPENAI_API_KEY in its
+    environment, which the OpenAI client reads, and in HEADRACE_ROW the dataset's row as JSON. A
+    session whose COMMAND fails or takes too long has no reward and is skipped by training. An
+    environment computes the reward itself (docs/environments.md). DATA/agents/RUN holds the output
+    of each session.
+
+    Example:
+    headrace agents RUN -- python my_agent.py
+    headrace agents RUN --verifiers NAME
     """
     given = [bool(command), environment is not None, openenv is not None, verifiers is not None]
     if sum(given) != 1:

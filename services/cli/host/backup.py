@@ -31,9 +31,13 @@ def backup(
     redis_url: RedisURL = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write everything to FILE: runs, datasets, checkpoints, and unfinished work.
+    """Write the whole installation to FILE.
 
-    Runs may go on meanwhile. The file holds all prompts and answers, and no API key that works.
+    The file holds runs, datasets, checkpoints and unfinished work. Runs may go on meanwhile. It
+    holds all prompts and answers, and no API key that works.
+
+    Example:
+    headrace backup /backups/headrace.tar
     """
     from services.backup.archive import back_up
 
@@ -57,6 +61,9 @@ def restore(
     """Put a backup into an empty data folder and an empty Redis.
 
     At the next `headrace up` the runs that were running go on.
+
+    Example:
+    headrace restore /backups/headrace.tar --data headrace-data
     """
     from services.backup.archive import restore as put_back
     from services.runtime.process import keep_files_private

@@ -25,10 +25,12 @@ def bench(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure training and generation on this machine; docs/benchmarks.md says how, and how long
-    it takes.
+    """Measure training and generation on this machine.
 
-    Exit code 1 if a part could not be measured.
+    docs/benchmarks.md says how, and how long it takes. Exit code 1 if a part could not be measured.
+
+    Example:
+    headrace bench --quick
     """
     from bench import runner
     from bench.training import PARTS, run

@@ -23,7 +23,13 @@ def logs(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """The end of a process' log; without PROCESS, which logs there are."""
+    """Show the end of a process' log.
+
+    Without PROCESS, list the logs that there are.
+
+    Example:
+    headrace logs learner --follow
+    """
     folder = data_folder(data) / "logs"
     files = sorted(folder.glob("*.log"))
     if not files:

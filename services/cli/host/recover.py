@@ -19,10 +19,13 @@ def recover(
     yes: Annotated[bool, typer.Option("--yes", help="Accept the loss without a question.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Go on from the newest checkpoints after Redis has lost acknowledged writes.
+    """Go on from the newest checkpoints after Redis lost writes.
 
     Stop everything first. Says what is lost, and asks; with --json it changes nothing without
     --yes. A backup (`headrace restore`) loses less.
+
+    Example:
+    headrace recover --data headrace-data
     """
     from redis.exceptions import RedisError
 

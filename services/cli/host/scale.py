@@ -15,9 +15,13 @@ def scale(
     data: Data = None,
     as_json: AsJson = False,
 ) -> None:
-    """Change the number of rollout workers, while runs go on; returns once it is done.
+    """Change the number of rollout workers, while runs go on.
 
-    A worker that leaves hands its leases back; one that joins has the newest weights.
+    It returns once that is done. A worker that leaves hands its leases back; one that joins has the
+    newest weights.
+
+    Example:
+    headrace scale rollout=2
     """
     from services.launch import LaunchError
     from services.launch.control import ask

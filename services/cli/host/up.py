@@ -69,6 +69,10 @@ def up(
     """Start everything on this machine; Ctrl-C ends it.
 
     The parts are redis, gateway, reward, rollout and learner.
+
+    Example:
+    headrace up
+    headrace up --data headrace-data --rollouts 2
     """
     from services.gateway.settings import GatewaySettings
     from services.launch import (
@@ -132,9 +136,12 @@ def demo(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """See a policy learn, from nothing, in a few minutes on two cores.
+    """See a policy learn, from nothing, in minutes on two cores.
 
     The last line on stdout is one JSON object.
+
+    Example:
+    headrace demo --quick
     """
     from services.cli.host.demo import run as run_demo
 

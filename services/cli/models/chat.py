@@ -52,6 +52,9 @@ def chat(
 
     While the run trains, its workers answer; afterwards its newest checkpoint is loaded here. A
     run's prompts go into its data.template, with its data.system, as in training.
+
+    Example:
+    headrace chat RUN 'What is 27 + 35?'
     """
     if as_json and prompt is None:
         raise CliError("chat --json answers one prompt: give it one")

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import typer
 
-from services.cli.options import AsJson, GatewayURL, connect
+from services.cli.options import AsJson, Dataset, GatewayURL, connect
 from services.cli.output import (
     FINAL,
     INTERRUPTED,
@@ -45,7 +45,7 @@ def evaluate(
             help="A run, RUN@STEP for its checkpoint of a step, a folder, a hub name (org/name).",
         ),
     ],
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")],
+    dataset: Dataset,
     samples: Annotated[
         int | None, typer.Option(min=1, max=1024, help="Answers of each row. Default: 1.")
     ] = None,
@@ -75,8 +75,13 @@ def evaluate(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Evaluate MODEL on DATASET by the pool's workers, when its turn in the pool's queue has come.
-    Exit code 1 if it fails or is cancelled."""
+    """Evaluate MODEL on DATASET by the pool's workers.
+
+    It waits for its turn in the pool's queue. Exit code 1 if it fails or is cancelled.
+
+    Example:
+    headrace eval RUN test --samples 8
+    """
     from services.settings import Settings
 
     api = connect(gateway)
@@ -134,7 +139,11 @@ def compare(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Compare two evaluations row by row, with a paired test."""
+    """Compare two evaluations row by row, with a paired test.
+
+    Example:
+    headrace compare RUN OTHER
+    """
     api = connect(gateway)
     run, _, id = evaluation.partition("/")
     if not id:

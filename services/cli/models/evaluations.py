@@ -47,7 +47,12 @@ def evaluations(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """List the evaluations of RUN, or show the answers of one of them."""
+    """List the evaluations of RUN, or show the answers of one.
+
+    Example:
+    headrace evaluations RUN
+    headrace evaluations RUN test --verdict wrong
+    """
     api = connect(gateway)
     listed = list(api.pages(f"/v1/runs/{run}/evaluations", "evaluations"))
     if evaluation is None:

@@ -49,8 +49,14 @@ def export(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Copy the newest checkpoint of RUN, or that of a step, to FOLDER, for transformers and vLLM;
-    of a LoRA run the adapter, for peft, or with --merged the whole model."""
+    """Copy a checkpoint of RUN to FOLDER, for transformers and vLLM.
+
+    RUN is its newest checkpoint, RUN@STEP that of a step. A LoRA run gives the adapter, for peft,
+    or with --merged the whole model.
+
+    Example:
+    headrace export RUN my-model
+    """
     api = connect(gateway, data)
     reference, step = run_and_step(run)
     record = run_with_step(api, api.get(f"/v1/runs/{reference}"), step)

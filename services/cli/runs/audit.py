@@ -15,10 +15,12 @@ BAD = ("lost", "duplicated", "too_stale")
 
 
 def audit(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Account for every task of RUN, and of the runs that it continues, from the ledger. For a
-    chain, audit each step's run.
+    """Account for every task of RUN, from the ledger.
 
-    Exit code 1 if a task was lost, was recorded twice, or was trained when it was too stale.
+    Runs that it continues count too. For a chain, audit each step's run.
+
+    Example:
+    headrace audit RUN
     """
     api = connect(gateway)
     named = find(api, run)

@@ -84,7 +84,11 @@ def last_runs(chain: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def chains(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """All chains, newest first, with their steps."""
+    """List chains, newest first, with their steps.
+
+    Example:
+    headrace chains
+    """
     records = list(connect(gateway).pages("/v1/chains", "chains", limit=1000))
     if as_json:
         print_json(records)

@@ -25,8 +25,9 @@ def metrics(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """List the metrics of RUN with their newest values, or show metrics by step. Values are exact;
-    an evaluation stands at its step.
+    """List the metrics of RUN, or show some by step.
+
+    Without a NAME each has its newest value. Values are exact; an evaluation stands at its step.
 
     Example:
     headrace metrics my-run

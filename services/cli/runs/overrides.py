@@ -5,19 +5,34 @@ take `####` for a comment and `Q: {prompt}` for a mapping. All other values are 
 """
 
 import re
+import shlex
 from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+)
 
 import typer
 
+from services.cli.completion import settings
 from services.cli.output import CliError, err, escape
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
 
 Set = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="KEY=VALUE",
+        autocompletion=settings,
         help="Override a config key, e.g. optimizer.lr=1e-6 or rewards.0.weight=2. Repeat. Text is "
         r"taken as typed, but \n is a new line (\\n is a backslash and an n, and a LaTeX command "
         r"such as \neq stays); other values are "
@@ -27,6 +42,8 @@ Set = Annotated[
 NEW_LINE = re.compile(
     r"\\(\\n|n(?!(?:abla|atural|eq?|earrow|eg|exists|i|mid|onumber|ot|otin|u|warrow)(?![A-Za-z])))"
 )
+EXPLAINED = "sampling.top_k"
+"""A key whose wrong values the gateway explains better than by its type."""
 MOST_BYTES = 1 << 20
 """The largest file that may hold a value. The gateway takes no larger config."""
 
@@ -79,9 +96,12 @@ def _typed(key: str, parts: list[str], text: str) -> Any:
         text = file_text(key, text[1:])
     else:
         text, read = text.removeprefix("@") if read else text, False
-    annotations = _annotations(parts)
+    slots = _slots(parts)
+    annotations = [slot.annotation for slot in slots]
     if not (annotations and all(map(_is_text, annotations))):
-        return set_value(key, text)
+        value = set_value(key, text)
+        _check(key, parts, value, slots)
+        return value
     if text == "null" and any(type(None) in _members(annotation) for annotation in annotations):
         return None
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
@@ -111,25 +131,67 @@ def _with_new_lines(text: str) -> str:
     return NEW_LINE.sub(lambda match: "\n" if match[1] == "n" else "\\n", text)
 
 
-def _annotations(parts: list[str]) -> list[Any]:
-    """List the types that the key may have: in an RL run, in a supervised run, in each member of a
+class _Slot(NamedTuple):
+    """A place for a value in the config's models."""
+
+    annotation: Any
+    """Its type."""
+    field: "FieldInfo | None"
+    """Its field, unless it is an item of a list."""
+
+
+def _slots(parts: list[str]) -> list[_Slot]:
+    """List the places that the key may mean: in an RL run, in a supervised run, in each member of a
     union. Return an empty list for a key that no model has, and for a key inside a free mapping."""
     from pydantic import BaseModel
 
     from services.contracts.config import RLConfig, SFTConfig
     from services.contracts.config.parsing.type_tags import fields_of
 
-    annotations: list[Any] = [RLConfig, SFTConfig]
+    slots = [_Slot(RLConfig, None), _Slot(SFTConfig, None)]
     for part in parts:
-        inside: list[Any] = []
-        for annotated in (member for annotation in annotations for member in _members(annotation)):
+        inside: list[_Slot] = []
+        for annotated in (member for slot in slots for member in _members(slot.annotation)):
             if isinstance(annotated, type) and issubclass(annotated, BaseModel):
                 if part in (fields := fields_of(annotated)):
-                    inside.append(fields[part].annotation)
+                    inside.append(_Slot(fields[part].annotation, fields[part]))
             elif get_origin(annotated) is list and part.isdecimal():
-                inside += get_args(annotated)
-        annotations = inside
-    return annotations
+                inside += [_Slot(item, None) for item in get_args(annotated)]
+        slots = inside
+    return slots
+
+
+def _check(key: str, parts: list[str], value: Any, slots: list[_Slot]) -> None:
+    """Raise CliError if no place for the key takes `value`. A section, and a mapping, is left to
+    the gateway: it is merged with the recipe first."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from services.contracts.config.parsing.described import as_setting, kind_of, value_for
+    from services.contracts.config.parsing.other_systems.values import OTHER_VALUES
+    from services.contracts.config.parsing.type_tags import models_of
+    from services.contracts.wrong_values import quoted
+
+    fields = [slot.field for slot in slots if slot.field is not None]
+    name = ".".join(parts)
+    if isinstance(value, dict) or name in OTHER_VALUES or name == EXPLAINED:
+        return
+    is_item = not fields or len(fields) < len(slots)
+    if is_item or any(models_of(field.annotation) for field in fields):
+        return
+    for field in fields:
+        try:
+            # pydantic takes what it does not know in an annotation for a remark.
+            kind: Any = Annotated[(field.annotation, "", *field.metadata)]
+            TypeAdapter(kind).validate_python(value)
+        except ValidationError:
+            continue
+        return
+    kinds = " or ".join(dict.fromkeys(map(kind_of, fields)))
+    example = shlex.quote(as_setting(key, value_for(fields[0])))
+    raise CliError(
+        f"--set {key}: {quoted(value)} does not fit; the key takes {kinds}. For example: "
+        f"--set {example} (see `headrace explain {name}`)"
+    )
 
 
 def _members(annotation: Any) -> list[Any]:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from services.cli.options import AsJson, GatewayURL, connect
+from services.cli.options import AsJson, Dataset, GatewayURL, connect
 from services.cli.output import escape, out, print_json
 from services.cli.runs.overrides import Set
 from services.cli.runs.printed_rows import show_checked, show_rendering
@@ -13,7 +13,7 @@ from services.contracts.wording import counted
 
 
 def preview(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET", help="Name or id.")],
+    dataset: Dataset,
     model: Annotated[
         str | None,
         typer.Option(help="A folder, a hub name, or run:RUN. Default: the recipe's."),
@@ -27,10 +27,14 @@ def preview(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Show rows of DATASET as a model will read them: the whole prompt with its special tokens, the
-    parts that supervised training learns, and what the verifier makes of the reference itself.
+    """Show rows of DATASET as a model will read them.
 
-    ⏎ stands for a new line, · for a blank at the end of a line, → for a tab.
+    That is the whole prompt with its special tokens, the parts that supervised training learns, and
+    what the verifier makes of the reference itself. ⏎ stands for a new line, · for a blank at the
+    end of a line, → for a tab.
+
+    Example:
+    headrace preview train --model /models/mine --rows 5
     """
     settings = [f"data.dataset={dataset}", *(set_ or [])]
     if model is not None:

@@ -33,11 +33,12 @@ def report(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Write a report of RUN, or a chain: report.html, which needs no other file, and report.md with
-    its plots.
+    """Write a report of RUN, or a chain, as HTML and Markdown.
 
-    Also while it works. The gateway writes one at the end of every run, too. Prompts and answers of
-    the run are in it.
+    report.html needs no other file; report.md has its plots beside it.
+
+    Example:
+    headrace report RUN --against OTHER
     """
     api = connect(gateway)
     named = find(api, run)

@@ -1,6 +1,7 @@
 """`headrace runs`, `watch`, `cancel` and `rm`."""
 
 import sys
+from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -26,16 +27,55 @@ if TYPE_CHECKING:
 
 PAGE = 1000
 """Runs asked for at once."""
+FEW = 50
+"""Runs that are listed unless --limit says otherwise."""
 
 
-def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """All runs, newest first."""
-    records = list(connect(gateway).pages("/v1/runs", "runs", limit=PAGE))
+def runs(
+    state_: Annotated[
+        list[str] | None,
+        typer.Option("--state", "-s", metavar="STATE", help="Only these, e.g. running. Repeat."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Only runs of this name.")] = None,
+    tag: Annotated[
+        list[str] | None, typer.Option(metavar="TAG", help="Only runs with these tags. Repeat.")
+    ] = None,
+    search: Annotated[
+        str | None,
+        typer.Option(
+            "--search", "-q", metavar="TEXT", help="In name, id, tags, notes, model, dataset."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="0: all.")] = FEW,
+    as_json: AsJson = False,
+    gateway: GatewayURL = None,
+) -> None:
+    """List runs, newest first.
+
+    Example:
+    headrace runs --state running --state queued
+    headrace runs --search gsm8k --limit 10 -o csv
+    """
+    asked: dict[str, Any] = {"state": state_ or None, "name": name, "tag": tag or None, "q": search}
+    # One more than is shown tells whether there are more.
+    page = min(limit + 1, PAGE) if limit else PAGE
+    pages = connect(gateway).pages("/v1/runs", "runs", limit=page, **asked)
+    records = list(islice(pages, limit + 1 if limit else None))
+    has_more = bool(limit) and len(records) > limit
+    records = records[: limit or None]
     if as_json:
         print_json(records)
-        return
+    else:
+        _print_runs(records, any(asked.values()))
+    if has_more:
+        err.print(f"[dim]there are more: --limit 0 lists all, --limit {2 * limit} twice as many[/]")
+
+
+def _print_runs(records: list[dict[str, Any]], is_filtered: bool) -> None:
+    columns = ("ID", "NAME", "KIND", "STATE", "STEP", "CREATED", "SIZE", "REASON")
+    empty = "no runs: submit one with `headrace submit RECIPE` (see `headrace recipes`)"
     table(
-        ("ID", "NAME", "KIND", "STATE", "STEP", "CREATED", "SIZE", "REASON"),
+        columns,
         [
             (
                 record["id"],
@@ -44,20 +84,23 @@ def runs(as_json: AsJson = False, gateway: GatewayURL = None) -> None:
                 state(record["state"]),
                 steps_done(record),
                 ago(record["created"]),
-                size(record["disk_bytes"]),
+                "" if record["disk_bytes"] is None else size(record["disk_bytes"]),
                 escape(record["reason"]),
             )
             for record in records
         ],
-        "no runs: submit one with `headrace submit RECIPE` (see `headrace recipes`)",
+        "no run is like this: `headrace runs` lists all" if is_filtered else empty,
     )
 
 
 def watch(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Follow RUN, or a chain, until it ends: exit code 0 succeeded, 1 not. Ctrl-C leaves it
-    running.
+    """Follow RUN, or a chain, until it ends.
 
-    With --json each event is one line of JSON.
+    Exit code 0: it succeeded, 1: it did not. Ctrl-C leaves it running. With --json each event is
+    one line of JSON.
+
+    Example:
+    headrace watch RUN
     """
     api = connect(gateway)
     named = find(api, run)
@@ -85,7 +128,13 @@ def cancel(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Cancel RUN, or a chain; `headrace resume RUN` continues it later from its checkpoint."""
+    """Cancel RUN, or a chain.
+
+    `headrace resume RUN` continues it later from its checkpoint.
+
+    Example:
+    headrace cancel RUN
+    """
     api = connect(gateway)
     named = find(api, run)
     before = named.record
@@ -138,11 +187,13 @@ def rm(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Delete runs that are over, with their checkpoints, metrics and answers; a chain with all of
-    its runs. Datasets stay.
+    """Delete runs that are over, or a chain with its runs.
 
-    Refused while another run continues one of them, or one that is not over starts from what it
-    made; and for a name that several runs have.
+    Their checkpoints, metrics and answers are deleted; datasets stay. A run is kept while another
+    run continues it, or starts from what it made. A name that several runs have is refused.
+
+    Example:
+    headrace rm RUN --yes
     """
     api = connect(gateway)
     named = {target.record["id"]: target for target in (find(api, run) for run in runs)}

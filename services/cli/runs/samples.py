@@ -19,10 +19,15 @@ def samples(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Show some of the answers RUN was trained on, with their rewards and the verifiers' reasons:
-    the newest ones, the last step at the end (with --json first). For a run that has failed, or
-    has not trained yet, also show the newest judged answers. For a chain, show those of the
-    present run."""
+    """Show answers of RUN, with rewards and verifiers' reasons.
+
+    These are some of the newest answers that it was trained on, the last step at the end (with
+    --json first). For a run that has failed, or has not trained yet, also the newest judged
+    answers. For a chain, those of the present run.
+
+    Example:
+    headrace samples RUN --step 10 --limit 5
+    """
     api = connect(gateway)
     named = find(api, run)
     record = named.record

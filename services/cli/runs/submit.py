@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from services.cli import completion
 from services.cli.options import AsJson, GatewayURL, Run, connect, run_and_step
 from services.cli.output import CliError, escape, out, print_json
 from services.cli.runs.chains import find, follow_chain, show_chain
@@ -41,6 +42,7 @@ def submit(
         str,
         typer.Argument(
             metavar="RECIPE",
+            autocompletion=completion.recipes,
             help="A recipe's name (see `headrace recipes`) or a YAML file: a run's config, a "
             "`recipe` with the `config` that changes it, or a chain's `steps`.",
         ),
@@ -71,8 +73,16 @@ def submit(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Queue a run of RECIPE, some of its keys overridden; or a chain, whose keys begin with a
-    step's name (`--set rl.training.max_steps=20`)."""
+    """Queue a run of RECIPE.
+
+    --set overrides keys of its config. Keys of a chain begin with a step's name (`--set
+    rl.training.max_steps=20`).
+
+    Example:
+    headrace submit grpo --set model.path=/models/mine --set data.dataset=train
+    headrace submit my.yaml --watch
+    headrace submit grpo --set optimizer.lr=2e-6 --dry-run
+    """
     file = _named_file(recipe)
     is_chain = file is not None and "steps" in file
     overrides = overrides_from(set_ or [], is_chain)
@@ -205,10 +215,16 @@ def resume(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Queue a new run that continues RUN from its last checkpoint, or RUN@STEP from that of an
-    earlier step, in the same pool, with its config and what --set changes. A run without a
-    checkpoint begins from the first step. An evaluation of a model goes on with the rows that are
-    not answered, and a chain with the step that failed."""
+    """Queue a new run that continues RUN from its newest checkpoint.
+
+    RUN@STEP continues from the checkpoint of an earlier step. The new run is in the same pool, and
+    has the same config with what --set changes. A run without a checkpoint begins from the first
+    step. An evaluation of a model goes on with the rows that are not answered, and a chain with the
+    step that failed.
+
+    Example:
+    headrace resume RUN --set optimizer.lr=5e-7
+    """
     overrides = overrides_from(set_ or [])
     api = connect(gateway)
     reference, step = run_and_step(run)

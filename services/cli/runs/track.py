@@ -31,10 +31,13 @@ def track(
     as_json: AsJson = False,
     gateway: GatewayURL = None,
 ) -> None:
-    """Carry RUN's metrics to TensorBoard or Weights & Biases until it ends, from its first step on;
-    a run that is over at once.
+    """Carry RUN's metrics to TensorBoard or Weights & Biases.
 
-    Ctrl-C leaves the run running; the same command goes on.
+    It begins at the first step and goes on until RUN ends. Ctrl-C leaves the run running; the same
+    command goes on.
+
+    Example:
+    headrace track RUN --wandb my-project
     """
     from services.cli.runs.experiment_trackers import TensorBoard, Tracker, WeightsAndBiases, carry
 

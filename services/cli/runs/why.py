@@ -11,8 +11,14 @@ FINE = ("none", "over")
 
 
 def why(run: Run, as_json: AsJson = False, gateway: GatewayURL = None) -> None:
-    """Say why RUN is slow or stuck: the bottleneck, the oldest prompt in flight, the workers. For
-    a chain, show its steps and the present run."""
+    """Say why RUN is slow or stuck.
+
+    It names the bottleneck, the oldest prompt in flight, and the workers. For a chain it shows the
+    steps and the present run.
+
+    Example:
+    headrace why RUN
+    """
     api = connect(gateway)
     named = find(api, run)
     record = named.record

@@ -24,7 +24,7 @@ def test_a_refused_run_lists_its_problems(headrace: Headrace, rows: Path) -> Non
     ("setting", "said"),
     [
         ("rewards=[{verifier: math, clip: [.nan, 0]}]", "rewards.0.clip.0: nan is not a number"),
-        ("training.max_steps=1e400", "training.max_steps: inf is not a number"),
+        ("training.max_steps=1e400", "--set training.max_steps: inf does not fit"),
         (
             "rollout.vllm.extra.seed=2024-01-31",
             "rollout.vllm.extra.seed: 2024-01-31 is a date to YAML; quote it",

@@ -124,4 +124,4 @@ def test_a_table_for_other_programs_has_whole_lines_without_padding(
 ) -> None:
     reason = "why " * 100 + "[not markup]"
     table(("ID", "REASON"), [("[bold]a1[/]", escape(reason)), ("b", "")], "none")
-    assert capsys.readouterr().out == f"ID  REASON\na1  {reason}\nb\n"
+    assert capsys.readouterr().out == f"ID\tREASON\na1\t{reason}\nb\t\n"

@@ -1,0 +1,43 @@
+"""`headrace config schema`: the run config as JSON Schema."""
+
+from typing import Annotated, Any
+
+import typer
+
+from services.cli.command import Commands
+from services.cli.options import AsJson
+from services.cli.output import CliError, print_json
+
+commands = Commands(help="The run config as a document for editors and programs.")
+KINDS = ("rl", "sft")
+
+
+@commands.command()
+def schema(
+    kind: Annotated[
+        str | None,
+        typer.Option("--type", metavar="TYPE", help="rl or sft alone. Default: both."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the JSON Schema of the run config.
+
+    An editor with it completes the keys of a YAML file and shows their descriptions.
+
+    Example:
+    headrace config schema > headrace.schema.json
+    """
+    if kind is not None and kind not in KINDS:
+        raise CliError(f"there is no type {kind!r}: it is rl or sft")
+    print_json(config_schema(kind))
+
+
+def config_schema(kind: str | None = None) -> dict[str, Any]:
+    """Return the JSON Schema of configs of this type, by default of both."""
+    from pydantic import TypeAdapter
+
+    from services.contracts.config import RLConfig, RunConfig, SFTConfig
+
+    model: Any = {"rl": RLConfig, "sft": SFTConfig, None: RunConfig}[kind]
+    described = TypeAdapter(model).json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **described}

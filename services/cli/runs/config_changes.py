@@ -1,0 +1,52 @@
+"""How a run's config differs from its recipe. Pure."""
+
+from typing import Any, NamedTuple
+
+from services.contracts.config_keys import POLICY, value_at, with_value
+
+NAMED = (POLICY, "data.dataset", "data.prompts_per_epoch")
+"""Keys that each run gives, so that they say nothing about the recipe."""
+
+
+class Change(NamedTuple):
+    """A key with another value than the recipe's."""
+
+    key: str
+    recipe: Any
+    run: Any
+
+
+def changes(config: dict[str, Any], recipe: str | None) -> list[Change] | None:
+    """Return the keys of a run's `config` that differ from its recipe, or from the defaults if it
+    has no recipe. Return None if that cannot be told: there is no such recipe here."""
+    from recipes import UnknownRecipe, find_recipe, merged
+    from services.contracts.config import ConfigError, parse_config
+
+    usual: dict[str, Any] = {"type": config["type"]}
+    for key in NAMED:
+        if (value := value_at(config, key)) is not None:
+            usual = with_value(usual, key, value)
+    if value_at(config, POLICY) is None:
+        usual["model"] = config["model"]
+    try:
+        base = find_recipe(recipe).config if recipe else {"rewards": config.get("rewards")}
+        expected = parse_config(merged({k: v for k, v in base.items() if v is not None}, usual))
+    except (UnknownRecipe, ConfigError):
+        return None
+    before, after = _leaves(expected.model_dump(mode="json")), _leaves(config)
+    return [
+        Change(key, before.get(key), after.get(key))
+        for key in dict.fromkeys([*before, *after])
+        if before.get(key) != after.get(key)
+    ]
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, Any]:
+    """Return the values of a document by their key paths. A list is one value."""
+    if not isinstance(value, dict) or not value:
+        return {path: value}
+    return {
+        key: leaf
+        for name, inner in value.items()
+        for key, leaf in _leaves(inner, f"{path}.{name}".lstrip(".")).items()
+    }
