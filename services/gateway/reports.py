@@ -24,7 +24,6 @@ from services.contracts.chains import ChainRecord, viewed
 from services.contracts.config_keys import dataset_names
 from services.contracts.records import RunRecord, RunSummary
 from services.report.job import Job, JobRun
-from services.report.rendering import PAGE
 from services.runtime.children import signal_child
 from services.runtime.logs import get_logger
 from services.store import Store
@@ -43,7 +42,7 @@ CLOCK_DIFFERENCE = 3600.0
 """Seconds by which the clock of another gateway may be behind."""
 FRESH_SECONDS = 10.0
 """Seconds for which the report of an unfinished run is kept."""
-FOLDER = "report"
+FOLDER, PAGE = "report", "report.html"
 
 
 class ReportFailed(RuntimeError):
@@ -114,25 +113,31 @@ class Reports:
                     if not is_damage(wrong):
                         raise
 
-    async def page_of(self, record: RunRecord | ChainRecord) -> Path | None:
+    async def page_of(
+        self, record: RunRecord | ChainRecord, against: RunRecord | None = None
+    ) -> Path | None:
         """Return the page of the report of a run or a chain. Write it if it is missing or old.
-        Return None if nothing has been trained. Raise ReportFailed."""
+        Return None if there is nothing to report. Raise ReportFailed."""
         kind = "chains" if isinstance(record, ChainRecord) else "runs"
         folder = self._volume.path(f"{kind}/{record.id}")
         if not await self._runs_of(record):
             return None
+        page = folder / FOLDER / (f"against-{against.id}.html" if against else PAGE)
+        ends = [run.finished for run in (record, against) if run is not None]
         async with self._writing:
-            page = folder / FOLDER / PAGE
-            if not _stands(page, record.finished):
-                await self._write(record, folder)
+            if not _stands(page, ends):
+                await self._write(record, page, against)
             return page
 
-    async def _write(self, record: RunRecord | ChainRecord, folder: Path) -> None:
+    async def _write(
+        self, record: RunRecord | ChainRecord, page: Path, against: RunRecord | None
+    ) -> None:
         """Write a report. Write it again if `record` ended meanwhile, since the page would be newer
         than the end. Remove it if `record` was deleted."""
+        folder = page.parents[1]
         while True:
             folder.mkdir(parents=True, exist_ok=True)
-            await _draw(await self._job(record, folder / FOLDER))
+            await _draw(await self._job(record, page, against))
             now = await self._now(record)
             if now is None:
                 await anyio.to_thread.run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
@@ -146,21 +151,24 @@ class Reports:
         of_chain = isinstance(ended, ChainRecord)
         return await (store.chains.get(ended.id) if of_chain else store.runs.get(ended.id))
 
-    async def _job(self, record: RunRecord | ChainRecord, folder: Path) -> Job:
+    async def _job(
+        self, record: RunRecord | ChainRecord, page: Path, against: RunRecord | None
+    ) -> Job:
         runs, chain = await self._runs_of(record), None
         if isinstance(record, ChainRecord):
             view = viewed(record, {run.id: run for run in runs.values()})
             chain = view.model_dump(mode="json")
         jobs = [await self._run(run, step) for step, run in runs.items()]
-        return Job(str(folder), jobs, version("headrace"), time.time(), chain)
+        jobs += [await self._run(against, "")] if against else []
+        return Job(str(page), jobs, version("headrace"), time.time(), chain)
 
     async def _runs_of(self, record: RunRecord | ChainRecord) -> dict[str, RunRecord]:
         """Return the readable runs of a chain by the names of its steps, or the run itself if it
-        has metrics."""
+        has metrics or has failed."""
         runs: list[tuple[str, RunRecord | None]] = []
         if isinstance(record, ChainRecord):
             runs = [(step.name, await self._store.runs.get(step.run)) for step in record.steps]
-        elif self._volume.path(f"runs/{record.id}/{METRICS}").is_file():
+        elif record.state == "failed" or self._volume.path(f"runs/{record.id}/{METRICS}").is_file():
             runs = [("", record)]
         return {name: run for name, run in runs if run is not None and not run.damage}
 
@@ -173,7 +181,6 @@ class Reports:
         return JobRun(
             files=str(self._volume.path(f"runs/{record.id}")),
             record=record.model_dump(mode="json"),
-            audit=(await store.ledger.audit(record.id)).model_dump(mode="json"),
             dataset=dataset.model_dump(mode="json") if dataset else None,
             workers=[worker.model_dump(mode="json") for worker in workers],
             recipe=_recipe(record.recipe or record.name),
@@ -189,14 +196,15 @@ def _recipe(name: str) -> dict[str, Any] | None:
         return None
 
 
-def _stands(page: Path, finished: float | None) -> bool:
-    """Whether the page exists and is newer than the end of its run. The page of an unfinished run
+def _stands(page: Path, ends: list[float | None]) -> bool:
+    """Whether the page exists and is newer than the ends of its runs. The page of an unfinished run
     may be FRESH_SECONDS old."""
     try:
         written = page.stat().st_mtime
     except OSError:
         return False
-    return written >= (finished if finished is not None else time.time() - FRESH_SECONDS)
+    fresh = time.time() - FRESH_SECONDS
+    return all(written >= (fresh if end is None else end) for end in ends)
 
 
 async def _draw(job: Job) -> None:

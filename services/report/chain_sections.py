@@ -2,28 +2,26 @@
 the chain."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import yaml
 
 from services.contracts.chains import with_paths
 from services.report.facts import Facts, Row
-from services.report.parts import Code, Paragraph, Part, Picture, ReportSection, Table
+from services.report.parts import Code, Paragraph, Part, ReportSection, Table
 from services.report.run_sections import REPEAT, duration, headline, sections
 
 
 def chain_sections(chain: Row, steps: Sequence[tuple[str, Facts]]) -> list[ReportSection]:
     """Make the sections of a chain. `steps`: the facts of each step that has a run."""
-    made = [ReportSection("Result", _result(chain, dict(steps)))]
+    made = [ReportSection("", _result(chain, dict(steps)))]
     # The config of a step is in its run. Without all runs the chain's config is incomplete.
     whole = len(steps) == len(chain["steps"])
     for name, facts in steps:
-        for section in sections(facts):
-            if whole and section.title == REPEAT:
-                continue
-            parts = [_named(part, name) for part in section.parts]
-            made.append(ReportSection(f"{name}: {section.title}", parts))
+        title = f"Step {name}: {facts.title}"
+        summary, *others = sections(facts)
+        made.append(ReportSection(title, summary.parts, "step"))
+        made += [section for section in others if not (whole and section.title == REPEAT)]
     return [*made, ReportSection(REPEAT, _repeat(chain, dict(steps)))] if whole else made
 
 
@@ -35,7 +33,10 @@ def _repeat(chain: Row, facts: dict[str, Facts]) -> list[Part]:
     head = {key: chain[key] for key in ("name", "note") if chain.get(key)}
     return [
         Paragraph("Save this as chain.yaml and submit it with `headrace submit ./chain.yaml`."),
-        Code(yaml.safe_dump({**head, "steps": steps}, sort_keys=False, allow_unicode=True)),
+        Code(
+            yaml.safe_dump({**head, "steps": steps}, sort_keys=False, allow_unicode=True),
+            "chain.yaml",
+        ),
     ]
 
 
@@ -52,12 +53,7 @@ def _result(chain: Row, facts: dict[str, Facts]) -> list[Part]:
         of_run = facts.get(step["name"])
         lasted = duration(of_run.seconds) if of_run and of_run.seconds else "–"
         about = [step["name"], step["run"] or "–", step["kind"], step["state"], trained, lasted]
-        rows.append([*about, headline(of_run) if of_run else "–"])
+        rows.append([*about, " ".join(headline(of_run)[:2]) if of_run else "–"])
     header = ["step", "run", "kind", "state", "trained", "time", "result: first → last"]
     parts.append(Table(header, rows))
     return parts
-
-
-def _named(part: Part, step: str) -> Part:
-    """Prefix the name of a picture with the step's name."""
-    return replace(part, name=f"{step}-{part.name}") if isinstance(part, Picture) else part

@@ -1,11 +1,13 @@
 """The facts of a report: a run, its metrics and its answers, as the API returns them."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from services.contracts.config import ConfigError, parse_config
 from services.contracts.config_keys import dataset_names, with_value
+from services.evaluations.comparison import Comparison
 
 Row = Mapping[str, Any]
 
@@ -19,7 +21,7 @@ def with_names(record: Row, names: Mapping[str, str]) -> Row:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts of one run. `record`, `audit`, `dataset` and `workers` are bodies of the API."""
+    """The facts of one run. `record`, `dataset` and `workers` are bodies of the API."""
 
     record: Row
     metrics: Sequence[Row] = ()
@@ -28,12 +30,14 @@ class Facts:
     """Some answers of its first step."""
     last: Sequence[Row] = ()
     """Some answers of its last step."""
-    audit: Row | None = None
     dataset: Row | None = None
     workers: Sequence[Row] = ()
     """The workers of its pool, now."""
     recipe: Row | None = None
     """The config of its recipe."""
+    paired: Sequence[tuple[str, int, int, Comparison]] = ()
+    """For each held-out set its name, the steps of its first and last evaluation, and the last
+    against the first on the same rows."""
     version: str = ""
     """The version of Headrace."""
     made: float = 0.0
@@ -52,6 +56,18 @@ class Facts:
         """Seconds from its start to its end, or until now. 0 if it has not started."""
         started = self.record["started"]
         return (self.record["finished"] or self.made) - started if started else 0.0
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """The GPUs of the workers: their names by UUID. A GPU that several share counts once."""
+        return {gpu["uuid"]: gpu["name"] for w in self.workers for gpu in w.get("devices") or ()}
+
+    @property
+    def gpus(self) -> tuple[int, int, bool]:
+        """GPUs of the learner, GPUs of the workers, and whether these are the same, in turns."""
+        how = self.record.get("computation") or {}
+        learner = re.match(r"(\d+) × (?!rank)", how.get("device", ""))
+        return int(learner[1]) if learner else 0, len(self.devices), "gpu" in how
 
     def by_set(self) -> "Facts":
         """Rename the metrics of all held-out sets but the first: `evaluation/accuracy (NAME)`."""

@@ -13,7 +13,6 @@ class JobRun(msgspec.Struct):
     files: str
     """The run's folder."""
     record: dict[str, Any]
-    audit: dict[str, Any] | None
     dataset: dict[str, Any] | None
     workers: list[dict[str, Any]]
     recipe: dict[str, Any] | None
@@ -26,9 +25,10 @@ class JobRun(msgspec.Struct):
 class Job(msgspec.Struct):
     """The order of one report: its runs or its chain, and its folder."""
 
-    folder: str
-    """The folder of the report. Its parent exists."""
+    page: str
+    """The file to write. The folder above its folder exists."""
     runs: list[JobRun]
+    """The runs of a chain, or the run and perhaps the run that it is compared with."""
     version: str
     made: float
     chain: dict[str, Any] | None = None

@@ -1,9 +1,9 @@
-"""The sections of a run's report, from its facts. Pure."""
+"""The sections of a run's report, from its facts: what a colleague asks first comes first. Pure."""
 
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import yaml
@@ -11,17 +11,19 @@ import yaml
 from services.contracts.pass_at import in_short
 from services.contracts.records import RunState
 from services.contracts.wording import counted
-from services.report.facts import (
-    Difference,
-    Facts,
-    Row,
-    differences,
-    time_spent,
-    whole_recipe,
-)
+from services.report.charts import Curve
+from services.report.facts import Difference, Facts, Row, differences, time_spent, whole_recipe
 from services.report.learning import nothing_learned
-from services.report.parts import Code, Paragraph, Part, Picture, ReportSection, Table
-from services.report.plots import Curve, draw
+from services.report.parts import (
+    Chart,
+    Charts,
+    Code,
+    Figures,
+    Paragraph,
+    Part,
+    ReportSection,
+    Table,
+)
 from services.runtime.terminal import one_line
 
 PLOTS = (
@@ -55,16 +57,23 @@ PLOTS = (
     ("gradient", "Norm of the gradient", "norm", ("train/grad_norm",), ()),
     ("throughput", "Throughput", "tokens per second", ("throughput/tokens_per_second",), ()),
 )  # fmt: skip
-"""File, title, unit, names of metrics, and prefixes of names (docs/metrics.md)."""
+"""Name, title, unit, names of metrics, and prefixes of names (docs/metrics.md)."""
 COMPARED = (
-    "reward/mean", "evaluation/accuracy", "evaluation/reward", "validation/loss",
-    "validation/bits_per_byte", "train/loss", "train/entropy", "train/kl", "response/tokens_mean",
-    "throughput/tokens_per_second", "time/step",
+    "evaluation/accuracy", "evaluation/reward", "reward/mean", "validation/loss",
+    "validation/accuracy", "validation/bits_per_byte", "train/loss", "train/accuracy",
+    "train/entropy", "train/kl", "response/tokens_mean", "throughput/tokens_per_second",
+    "time/step",
 )  # fmt: skip
-HEADLINES = (
-    "evaluation/accuracy", "evaluation/reward", "reward/mean", "validation/loss", "train/loss",
-)  # fmt: skip
-"""The table of a chain shows the first metric that a run has."""
+HEADLINES = {
+    "evaluation/accuracy": "held-out accuracy", "evaluation/reward": "held-out reward",
+    "validation/accuracy": "preferred on held-out pairs", "validation/loss": "held-out loss",
+    "reward/mean": "reward", "train/loss": "loss",
+}  # fmt: skip
+"""The first metric that a run has is its result."""
+SPEED = ("throughput/", "time/")
+"""The first step waits for vLLM, and compiles: it says nothing of the speed."""
+TYPICAL = 10
+"""Steps whose median stands for the beginning of a run, or for its end."""
 LONGEST = 1500
 """Characters of an answer. The report drops the rest."""
 REPEAT = "How to repeat it"
@@ -74,67 +83,110 @@ def sections(facts: Facts, other: Facts | None = None) -> list[ReportSection]:
     """Make the sections of a run, compared with the run `other` if there is one."""
     facts, other = facts.by_set(), other.by_set() if other else None
     drawn = [
-        ReportSection("Result", list(_result(facts, other))),
-        ReportSection("Evaluations", list(_evaluations(facts))),
-        ReportSection("Data and model", list(_data(facts))),
-        ReportSection("Configuration", list(_configuration(facts, other))),
+        ReportSection("", list(_summary(facts))),
+        ReportSection("Results", list(_results(facts, other))),
         ReportSection("Curves", list(_curves(facts, other))),
-        ReportSection("Where the time went", list(_time(facts))),
         ReportSection("Answers before and after", list(_answers(facts))),
-        ReportSection("What became of every task", list(_tasks(facts))),
-        ReportSection("Machines and versions", list(_machines(facts))),
+        ReportSection("Configuration", list(_configuration(facts, other))),
+        ReportSection("Data and model", list(_data(facts)), "small"),
+        ReportSection("Where the time went", list(_time(facts)), "small"),
+        ReportSection("Machines and versions", list(_machines(facts)), "small"),
         ReportSection(REPEAT, list(_repeat(facts))),
     ]
     return [section for section in drawn if section.parts]
 
 
-def _result(facts: Facts, other: Facts | None) -> Iterator[Part]:
-    record = facts.record
-    reason = f": {record['reason']}" if record["reason"] else ""
-    of = f" of {record['max_steps']:,}" if record["max_steps"] else ""
-    yield Paragraph(f"State: {record['state']}{reason}.")
-    before = _steps_before(facts)
-    if before:
-        yield Paragraph(f"It continues run {record['resume_from']} from step {before:,}.")
-    trained = f"{record['step']:,}{of} steps" if of else counted(record["step"], "step")
-    if before:
-        trained = f"{counted(record['step'] - before, 'step')}, to step {record['step']:,}{of}"
-    yield Paragraph(f"It trained {trained}{_lasted(facts)}.")
+def _summary(facts: Facts) -> Iterator[Part]:
+    record, config = facts.record, facts.record["config"]
+    is_failed, recipe = record["state"] == "failed", record.get("recipe") or ""
+    if is_failed:
+        yield Paragraph(f"It failed: {record['reason'] or 'no reason is known'}", is_alarm=True)
     if sentences := nothing_learned(facts):
-        yield Paragraph(" ".join(sentences))
+        yield Paragraph(" ".join(sentences), is_alarm=True)
+    label, result, interval = headline(facts)
+    model = str(config.get("model", {}).get("path") or config.get("model", {}).get("source"))
+    method = f"{record['kind']}{recipe and f', recipe {recipe}'}"
+    tokens = facts.series("throughput/tokens_per_second")[1]
+    speed = f"{ends('throughput/', tokens)[1]:,.0f} tokens per second" if tokens else ""
+    ended = "" if is_failed or not record["reason"] else record["reason"]
+    yield Figures(
+        [
+            ("result", result, f"{label}{interval}"),
+            ("model", model.rstrip("/").rsplit("/", 1)[-1], method),
+            ("data", *_dataset(facts)),
+            ("trained", _trained(facts), f"{record['state']}{ended and ': '}{ended}"),
+            ("time", duration(facts.seconds) if facts.seconds else "–", speed),
+            ("cost", *_cost(facts)),
+        ]
+    )
+    if before := _steps_before(facts):
+        yield Paragraph(f"It continues run {record['resume_from']} from step {before:,}.")
     if not RunState(record["state"]).final:
         yield Paragraph("It is not over: this is how it stands now.")
-    rows = []
-    for name in COMPARED:
-        values = facts.series(name)[1]
-        theirs = other.series(name)[1] if other else []
-        if values or theirs:
-            rows.append([name, _ends(values), *([_ends(theirs)] if other else [])])
-    if rows:
-        header = ["metric: first → last", facts.title, *([other.title] if other else [])]
-        yield Table(header, rows)
 
 
-def headline(facts: Facts) -> str:
-    """The first of HEADLINES that the run has, from its first value to its last."""
+def headline(facts: Facts) -> tuple[str, str, str]:
+    """Return what the result of a run is, its first and last value, and the interval of the last
+    one at 95 %."""
     facts = facts.by_set()
-    for name in HEADLINES:
-        values = facts.series(name)[1]
-        if len(values) > 1:
-            return f"{name}: {_ends(values)}"
-        if values:
-            return f"{name}: {values[0]:.4g}"
-    return "–"
+    for name, words in HEADLINES.items():
+        if not (values := facts.series(name)[1]):
+            continue
+        low, high = (facts.series(f"{name}_{end}")[1][-1:] for end in ("low", "high"))
+        interval = f", 95 % [{low[0]:.3f}, {high[0]:.3f}]" if low and high else ""
+        return words, _change(name, values), interval
+    return "no step was trained", "–", ""
+
+
+def _change(name: str, values: Sequence[float]) -> str:
+    """Return the first and the last value of a metric. For the noisy metrics of steps they are
+    medians of up to TYPICAL steps."""
+    first, last = ends(name, values)
+    return f"{last:.4g}" if len(values) == 1 else f"{first:.4g} → {last:.4g}"
+
+
+def ends(name: str, values: Sequence[float]) -> tuple[float, float]:
+    if name.startswith(("evaluation/", "validation/")):
+        return values[0], values[-1]
+    if name.startswith(SPEED) and len(values) > 1:
+        values = values[1:]
+    steps = max(1, min(TYPICAL, len(values) // 2))
+    return median(values[:steps]), median(values[-steps:])
+
+
+def _dataset(facts: Facts) -> tuple[str, str]:
+    data = facts.record["config"].get("data", {})
+    if data.get("source") == "sessions":
+        return "live sessions", ""
+    name = facts.dataset["name"] if facts.dataset else str(data.get("dataset"))
+    more = len(data.get("mix") or ())
+    rows = counted(facts.dataset["rows"], "row") if facts.dataset else ""
+    return f"{name} and {more} more" if more else name, rows
+
+
+def _trained(facts: Facts) -> str:
+    step, most, before = facts.record["step"], facts.record["max_steps"], _steps_before(facts)
+    if most == 0:
+        return "nothing: it evaluates"
+    if before:
+        return f"{counted(step - before, 'step')}, to {step:,}" + (f" of {most:,}" if most else "")
+    return f"{step:,} of {most:,} steps" if most else counted(step, "step")
+
+
+def _cost(facts: Facts) -> tuple[str, str]:
+    learner, workers, in_turns = facts.gpus
+    if not facts.seconds or not learner + workers:
+        return ("no GPU", "it computed on CPUs") if facts.seconds else ("–", "")
+    total = max(learner, workers) if in_turns else learner + workers
+    users = [f"{n} of {who}" for n, who in ((learner, "the learner"), (workers, "workers")) if n]
+    remark = "learner and vLLM in turns" if in_turns else ", ".join(users)
+    return f"{total * facts.seconds / 3600:.2f} GPU-hours", f"{counted(total, 'GPU')}: {remark}"
 
 
 def _steps_before(facts: Facts) -> int:
     """The number of steps before this run, in the run whose checkpoint it began with."""
     steps = [row["step"] for row in facts.metrics if "step" in row]
     return max(0, int(min(steps)) - 1) if steps and facts.record.get("resume_from") else 0
-
-
-def _lasted(facts: Facts) -> str:
-    return f" in {duration(seconds)}" if (seconds := facts.seconds) else ""
 
 
 def duration(seconds: float) -> str:
@@ -147,8 +199,26 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
 
 
+def _results(facts: Facts, other: Facts | None) -> Iterator[Part]:
+    rows = []
+    for name in COMPARED:
+        columns = [run.series(name)[1] for run in (facts, other) if run is not None]
+        if any(columns):
+            cells = [_change(name, values) if values else "–" for values in columns]
+            rows.append([name, *cells])
+    if rows:
+        yield Table(["metric", facts.title, *([other.title] if other else [])], rows)
+        yield Paragraph(
+            f"Evaluations and validations: first → last. Others: the median of the first {TYPICAL} "
+            f"steps → that of the last {TYPICAL}, or of the halves of a shorter run. Speed counts "
+            "from step 2 on: step 1 waits until vLLM has started."
+        )
+    yield from _evaluations(facts)
+
+
 def _evaluations(facts: Facts) -> Iterator[Part]:
-    """A table of the newest evaluation of each held-out set, and one of the categories."""
+    """Tables of the newest evaluation of each held-out set, of its first and last evaluation on
+    the same rows, and of the categories."""
     newest = {row["evaluation/name"]: row for row in facts.metrics if "evaluation/name" in row}
     rows, categories = [], []
     for name, row in newest.items():
@@ -162,6 +232,21 @@ def _evaluations(facts: Facts) -> Iterator[Part]:
     figures_of = ["rows", "accuracy or reward, 95 %", "pass@k", "tokens, p95", "truncated"]
     if rows:
         yield Table(["held-out set", "step", *figures_of], rows)
+    if facts.paired:
+        yield Table(
+            ["the same rows", "steps", "first → last", "difference, 95 %", "better, worse", "p"],
+            [
+                [
+                    name,
+                    f"{first:,} → {last:,}",
+                    f"{pair.other:.3f} → {pair.value:.3f} {pair.metric}",
+                    f"{pair.difference:+.3f} [{pair.low:+.3f}, {pair.high:+.3f}]",
+                    f"{pair.better:,}, {pair.worse:,} of {counted(pair.rows, 'row')}",
+                    f"{pair.p:.2g}",
+                ]
+                for name, first, last, pair in facts.paired
+            ],
+        )
     if categories:
         yield Table(["held-out set", "category", *figures_of], categories)
 
@@ -186,49 +271,31 @@ def _measured(figures: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _ends(values: Sequence[float]) -> str:
-    return f"{values[0]:.4g} → {values[-1]:.4g}" if values else "–"
-
-
 def _data(facts: Facts) -> Iterator[Part]:
     config = facts.record["config"]
     model, data = config.get("model", {}), config.get("data", {})
-    rows = [["kind of run", facts.record["kind"]]]
-    rows += [["model", str(model.get("path") or model.get("source"))]]
-    if data.get("source") == "sessions":
-        rows += [["data", "live traffic: sessions that applications open"]]
-    else:
-        rows += [["dataset", _about(facts.dataset) if facts.dataset else str(data["dataset"])]]
+    rows = [["model", str(model.get("path") or model.get("source"))]]
+    rows.append(["dataset", _about(facts.dataset) if facts.dataset else _dataset(facts)[0]])
     used = facts.record.get("dataset_rows") or ()
     for i, component in enumerate([data, *data["mix"]] if data.get("mix") else ()):
         # Only the learner knows the rows that a supervised run takes from each dataset.
-        taken = [f"{counted(used[i], 'row')}"] if used else []
+        taken = [counted(used[i], "row")] if used else []
         taken += [
             f"{key} {component[key]:g}" for key in ("repeats", "weight") if component.get(key)
         ]
         name = component.get("name") or component["dataset"]
         rows.append([f"of the mixture, {name}", ", ".join(taken) or "each row once"])
-    rows += [["reward", _reward(reward)] for reward in config.get("rewards") or ()]
-    for component in data.get("mix") or ():
-        rows += [
-            [f"reward of {component.get('name')}", _reward(r)]
-            for r in component.get("rewards") or ()
-        ]
+    rewards = [config, *(data.get("mix") or ())]
+    rows += [["reward", _reward(r)] for of in rewards for r in of.get("rewards") or ()]
     if held_out := config.get("evaluation"):
         sets = [held_out, *(held_out.get("more") or ())]
         rows += [["held-out dataset", str(dataset.get("dataset"))] for dataset in sets]
     if validation := config.get("validation"):
+        named = [d["dataset"] if isinstance(d, dict) else d for d in validation["datasets"]]
         share = f"{validation['share']:.3g} of each dataset's rows"
-        sets = [
-            dataset["dataset"] if isinstance(dataset, dict) else dataset
-            for dataset in validation["datasets"]
-        ]
-        rows += [["validated on", dataset] for dataset in sets or [share]]
+        rows += [["validated on", dataset] for dataset in named or [share]]
     if skipped := facts.series("data/skipped_rows")[1]:
         rows.append(["rows skipped, too long", f"{sum(skipped):,.0f}"])
-    for name, label in (("cropped", "tokens cropped"), ("padded", "room padded")):
-        if shares := facts.series(f"data/{name}")[1]:
-            rows.append([f"{label}, mean of the steps", f"{sum(shares) / len(shares):.2%}"])
     yield Table(["", ""], rows)
 
 
@@ -263,7 +330,7 @@ def _configuration(facts: Facts, other: Facts | None) -> Iterator[Part]:
         if differing:
             yield _differing(differing, facts.title, other.title)
     for warning in facts.record.get("warnings") or ():
-        yield Paragraph(f"Warning: {warning}")
+        yield Paragraph(f"Warning: {warning}", is_alarm=True)
 
 
 def _differing(differences: Sequence[Difference], ours: str, theirs: str) -> Table:
@@ -279,21 +346,22 @@ def _curves(facts: Facts, other: Facts | None) -> Iterator[Part]:
     if facts.record["max_steps"] == 0:
         # An evaluation has one point, and the tables have its figures.
         return
-    for file, title, unit, names, beginnings in PLOTS:
-        runs = [(facts, "", False), *([(other, f", {other.title}", True)] if other else [])]
+    charts = []
+    runs = [(facts, "", False), *([(other, f", {other.title}", True)] if other else [])]
+    for name, title, unit, metrics, beginnings in PLOTS:
         curves = [
-            Curve(one_line(f"{name}{suffix}"), *run.series(name), dashed)
+            Curve(one_line(f"{metric}{suffix}"), *run.series(metric), dashed)
             for run, suffix, dashed in runs
-            for name in [
-                *names,
+            for metric in [
+                *metrics,
                 *in_short(n for n in run.names if n.startswith(beginnings or "\0")),
             ]
-            if run.series(name)[0]
+            if run.series(metric)[0]
         ]
         if curves:
-            yield Picture(
-                file, f"{title}: {', '.join(c.label for c in curves)}", draw(title, unit, curves)
-            )
+            charts.append(Chart(name, title, unit, curves))
+    if charts:
+        yield Charts(charts)
 
 
 def _time(facts: Facts) -> Iterator[Part]:
@@ -333,20 +401,8 @@ def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n… ({len(text):,} characters)"
 
 
-def _tasks(facts: Facts) -> Iterator[Part]:
-    if (audit := facts.audit) is None or not audit["tasks"]:
-        return
-    rows = [["tasks", audit["tasks"]], ["trained", audit["trained"]]]
-    rows += [[f"dropped: {reason}", count] for reason, count in audit["dropped"].items()]
-    rows += [[name.replace("_", " "), audit[name]] for name in ("in_flight", "lost", "duplicated")]
-    rows += [["staleness seen, at most", audit["max_staleness_seen"]]]
-    yield Table(["", "number"], [[name, f"{count:,}"] for name, count in rows])
-
-
 def _machines(facts: Facts) -> Iterator[Part]:
-    # A GPU that several workers share counts once.
-    devices = {gpu["uuid"]: gpu["name"] for w in facts.workers for gpu in w.get("devices") or ()}
-    gpus = [f"{count} × {name}" for name, count in sorted(Counter(devices.values()).items())]
+    gpus = [f"{count} × {name}" for name, count in sorted(Counter(facts.devices.values()).items())]
     rows = [["Headrace", facts.version]]
     if facts.workers:
         hosts = sorted({str(worker["host"]) for worker in facts.workers})
@@ -354,14 +410,7 @@ def _machines(facts: Facts) -> Iterator[Part]:
         rows.append(["their GPUs", ", ".join(gpus) or "none: they compute on CPUs"])
     if versions := {v for worker in facts.workers if (v := worker.get("vllm_version"))}:
         rows.append(["their vLLM", ", ".join(sorted(versions))])
-    if devices and facts.seconds:
-        hours = facts.seconds / 3600 * len(devices)
-        rows.append(["GPU-hours of the workers", f"{hours:.2f}"])
     how = facts.record.get("computation") or {}
-    found_gpus = re.match(r"(\d+) × (?!rank)", how.get("device", ""))
-    if found_gpus and facts.seconds:
-        hours = facts.seconds / 3600 * int(found_gpus[1])
-        rows.append(["GPU-hours of the learner", f"{hours:.2f}"])
     rows += [[f"learner: {part}", text] for part, text in how.items()]
     if peaks := facts.series("memory/peak_bytes")[1]:
         rows.append(["most memory of the learner's first rank", f"{max(peaks) / 2**30:.2f} GiB"])
@@ -377,7 +426,8 @@ def _repeat(facts: Facts) -> Iterator[Part]:
         f"Save this as config.yaml and submit it with `headrace submit ./config.yaml{option}`. "
         + order_of(facts.record)
     )
-    yield Code(yaml.safe_dump(dict(facts.record["config"]), sort_keys=False, allow_unicode=True))
+    config = yaml.safe_dump(dict(facts.record["config"]), sort_keys=False, allow_unicode=True)
+    yield Code(config, "config.yaml")
 
 
 def order_of(record: Row) -> str:

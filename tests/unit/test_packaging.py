@@ -20,7 +20,6 @@ NEEDED = (
     "fastapi",
     "httpx",
     "math_verify",
-    "matplotlib.pyplot",
     "msgspec",
     "pyarrow.parquet",
     "pydantic_settings",

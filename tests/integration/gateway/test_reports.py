@@ -69,12 +69,16 @@ def test_a_run_that_ended_has_a_report_once_and_a_failed_report_is_a_warning_of_
 
     assert "<h2>Curves</h2>" in page.read_text()
     assert times[0] == times[1]
-    assert (page.parent / "plots" / "reward.png").read_bytes().startswith(b"\x89PNG")
+    assert 'aria-label="Reward: reward/mean"' in page.read_text()
     assert not data.path(f"runs/{going}/report").exists()
     events = api.get(f"/v1/runs/{broken}/events").text
     assert "the report was not written" in events
     shown = api.get(f"/v1/runs/{reported}/report")
     assert shown.text == page.read_text()
+    compared = api.get(f"/v1/runs/{reported}/report?against={going}").text
+    assert f"({going})" in compared
+    assert f"({going})" not in page.read_text()
+    assert api.get(f"/v1/runs/{reported}/report?against=nowhere").status_code == 404
     assert "sandbox" in shown.headers["content-security-policy"]
     assert api.get(f"/v1/runs/{broken}/report").status_code == 409
     nothing = api.get(f"/v1/runs/{empty}/report")

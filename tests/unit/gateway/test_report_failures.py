@@ -12,7 +12,6 @@ from services.contracts.records import RunRecord, RunState, RunSummary
 from services.gateway import reports as module
 from services.gateway.reports import ReportFailed, Reports
 from services.report.job import Job
-from services.report.rendering import PAGE
 from services.volume import Volume
 from services.volume.run_files import METRICS
 
@@ -76,7 +75,7 @@ async def test_a_report_is_drawn_again_if_the_run_ended_while_it_was_drawn(
         told.append(str((job.chain or job.runs[0].record)["state"]))
         run = record(RunState.SUCCEEDED, 2.0)
         chain = chain_record(ChainState.SUCCEEDED, 2.0)
-        page = Path(job.folder) / PAGE
+        page = Path(job.page)
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(told[-1])
 

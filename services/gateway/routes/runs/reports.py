@@ -1,9 +1,9 @@
 """`/v1/runs/{run}/report` and `/v1/chains/{chain}/report`: a report as a page."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from fastapi.responses import FileResponse
 
 from services.contracts.chains import ChainRecord
@@ -14,6 +14,7 @@ from services.gateway.dependencies import (
     ChainDep,
     Deps,
     RunDep,
+    find_run,
 )
 from services.gateway.reports import ReportFailed
 from services.http import Problem, responses
@@ -21,7 +22,7 @@ from services.http import Problem, responses
 router = APIRouter(prefix="/v1", tags=["runs"])
 
 HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; img-src data:; style-src 'unsafe-inline'; "
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; "
     "frame-ancestors 'none'; sandbox",
     "Cache-Control": "no-cache",
 }
@@ -41,10 +42,16 @@ NOTHING: dict[int | str, str] = {
     response_class=FileResponse,
     responses=PAGE | responses(RUN_PROBLEMS | NOTHING),
 )
-async def of_run(deps: Deps, record: RunDep) -> FileResponse:
-    """A page that needs no other file: results, curves, where the time went, answers, and how to
-    repeat the run. An unfinished run has a report of its state now."""
-    return await _page(deps, record)
+async def of_run(
+    deps: Deps,
+    record: RunDep,
+    against: Annotated[
+        str | None, Query(description="Id or name of a run to compare it with.")
+    ] = None,
+) -> FileResponse:
+    """A page that needs no other file: results, curves, answers, what the config changes, where the
+    time went, and how to repeat the run. An unfinished run has a report of its state now."""
+    return await _page(deps, record, await find_run(deps, against) if against else None)
 
 
 @router.get(
@@ -59,9 +66,11 @@ async def of_chain(deps: Deps, chain: ChainDep) -> FileResponse:
     return await _page(deps, chain)
 
 
-async def _page(deps: Deps, record: RunRecord | ChainRecord) -> FileResponse:
+async def _page(
+    deps: Deps, record: RunRecord | ChainRecord, against: RunRecord | None = None
+) -> FileResponse:
     try:
-        page = await deps.reports.page_of(record)
+        page = await deps.reports.page_of(record, against)
     except (ReportFailed, OSError) as error:
         raise Problem(HTTPStatus.CONFLICT, f"the report was not written: {error}") from None
     if page is None:
