@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
 SITE = ROOT / "services" / "gateway" / "guide"
-LINK = re.compile(r"\[([^\]\n]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
 
 def build(site: Path = SITE) -> None:
@@ -63,4 +63,7 @@ def moved(text: str, file: Path) -> str:
 
 
 if __name__ == "__main__":
-    build()
+    try:
+        build()
+    except subprocess.CalledProcessError:
+        sys.exit("the guide was not built: its problems are above")

@@ -58,9 +58,9 @@ def test_the_site_loads_nothing_from_other_hosts(site: Path) -> None:
 
 
 def test_a_link_to_a_file_outside_of_the_documents_becomes_its_text() -> None:
-    text = "[sums.py](../recipes/agents/sums.py), [up](guide/index.md#a), [m](metrics.md)"
+    text = "[sums.py](../recipes/agents/sums.py), [the\nguide](guide/index.md#a), [m](metrics.md)"
     assert guide.moved(text, guide.DOCS / "agents.md") == (
-        "sums.py, [up](../index.md#a), [m](metrics.md)"
+        "sums.py, [the\nguide](../index.md#a), [m](metrics.md)"
     )
 
 

@@ -1,0 +1,122 @@
+"""What the guide says is so: its tables, configs, names, commands and scores."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from deploy.guide_tables import with_tables
+from recipes import find_recipe, list_recipes, merged
+from reward.verifiers.base import Item
+from services.cli.main import root
+from services.contracts.config import RLConfig, SFTConfig, parse_config
+from services.contracts.config.parsing.type_tags import key_paths
+from tests.unit.reward.scoring import VERIFIERS, score
+from tests.unit.test_docs import METRIC, ROOT, documented
+
+PAGES = sorted((ROOT / "docs" / "guide").glob("*.md"))
+KEYS = {*key_paths(RLConfig), *key_paths(SFTConfig)}
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+def own_words(page: Path) -> str:
+    """The text of a page without its generated tables and its blocks."""
+    text = re.sub(r"<!-- (names|recipes).*?<!-- end -->", "", page.read_text(), flags=re.DOTALL)
+    return re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def blocks(text: str, language: str) -> list[str]:
+    """The blocks of code of a language; '' for those that name none."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+
+
+@each_page
+def test_its_tables_are_those_that_the_code_makes(page: Path) -> None:
+    assert page.read_text() == with_tables(page.read_text()), (
+        "a recipe or a name of another system has changed; run: "
+        ".venv/bin/python -m deploy.guide_tables"
+    )
+
+
+def test_each_recipe_has_its_row_on_the_page_about_recipes() -> None:
+    text = (ROOT / "docs/guide/which-recipe.md").read_text()
+    listed = re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)
+    assert sorted(listed) == [recipe.name for recipe in list_recipes()]
+
+
+@each_page
+def test_the_configs_that_it_shows_are_accepted(page: Path) -> None:
+    for block in blocks(page.read_text(), "yaml"):
+        shown = yaml.safe_load(block)
+        if "recipe" in shown:
+            parse_config(merged(find_recipe(shown["recipe"]).config, shown["config"]))
+        elif "steps" in shown:
+            for step in shown["steps"]:
+                config = {"model": {"path": "step:before"}} | step["config"]
+                parse_config(merged(find_recipe(step["recipe"]).config, config))
+        elif "rewards" in shown:
+            config = {"model": {"path": "m"}, "data": {"dataset": "d"}} | shown
+            parse_config(merged(find_recipe("grpo").config, config))
+
+
+@each_page
+def test_the_metrics_and_keys_that_it_names_exist(page: Path) -> None:
+    names = re.findall(r"`([a-z][\w./*]+)`", own_words(page))
+    groups = {metric.partition("/")[0] for metric in documented()}
+    known = [re.compile(metric.replace("*", r"\w+")) for metric in documented()]
+    metrics = {n for n in names if n.partition("/")[0] in groups and METRIC.match(n)}
+    sections = {key.partition(".")[0] for key in KEYS}
+    keys = {n for n in names if n.partition(".")[0] in sections and "." in n and "/" not in n}
+
+    assert {m for m in metrics if not any(form.fullmatch(m) for form in known)} == set()
+    assert {k for k in keys if re.sub(r"\.\d+", "", k) not in KEYS | {"data.jsonl"}} == set()
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The calls of `headrace` in blocks of code, as words."""
+    # Every other piece stands between two fences.
+    for block in re.split(r"^```.*$", text, flags=re.MULTILINE)[1::2]:
+        for line in block.replace("\\\n", " ").splitlines():
+            if call := re.match(r"(?:\$ )?(?:\w+=\S+ )*headrace (.*)", line):
+                words = shlex.split(call[1], comments=True)
+                yield words[: words.index("--")] if "--" in words else words
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.stem)
+def test_the_commands_that_it_shows_are_understood(page: Path) -> None:
+    for words in commands(page.read_text()):
+        command: Any = get_command(root)
+        context = command.make_context("headrace", list(words))
+        while hasattr(command, "commands"):
+            name, command, words = command.resolve_command(context, words)
+            # It parses, and does not run.
+            context = command.make_context(name, list(words), parent=context)
+
+
+SCORED = re.compile(r"^score '(.*?)'\n```\n\n```json\n(.*?)\n```", re.MULTILINE | re.DOTALL)
+
+
+def test_the_scores_of_the_cookbook_are_those_of_the_verifiers() -> None:
+    text = (ROOT / "docs/guide/rewards-cookbook.md").read_text()
+    (code,) = blocks(text, "python")
+    module: dict[str, Any] = {}
+    exec(code, module)
+    own = module["Short"]()
+    tried = SCORED.findall(text)
+    assert len(tried) > 8
+    for sent, answered in tried:
+        item, expected = json.loads(sent), json.loads(answered)
+        params = item.get("params", {})
+        if item["verifier"] in VERIFIERS:
+            verdict = score(item["verifier"], item["completion"], item.get("answer"), **params)
+        else:
+            given = Item("0", "", item["completion"], None, params)
+            verdict = own.score(given, own.Params(**params))
+        shown = (str(verdict.status), verdict.reward, verdict.detail)
+        assert shown == (expected["status"], expected["reward"], expected["detail"]), item
