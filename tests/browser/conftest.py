@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.browser.seeds import Seeds
-from tests.integration.gateway.servers import GatewayProcess, RedisServer
+from tests.browser.seeds import ROWS, Seeds
+from tests.integration.gateway.servers import GatewayProcess, RedisServer, upload
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "google-chrome"))), None)
 Act = Callable[[Callable[[Seeds], Awaitable[None]]], None]
@@ -34,6 +34,8 @@ def gateway(
 def act(gateway: GatewayProcess, redis_server: RedisServer) -> Act:
     """Do something as a run's learner. The runs of `Seeds.everything` are there."""
     seeds = Seeds(gateway.data)
+    with gateway.client() as api:
+        assert upload(api, "gsm8k", ROWS.encode()).is_success
     seeds.act(redis_server.url, Seeds.everything)
     return lambda action: seeds.act(redis_server.url, action)
 

@@ -14,8 +14,6 @@ from recipes import find_recipe, merged
 from services.contracts.config import parse_config
 from services.contracts.groups.sampled_answer import SampledAnswer
 from services.contracts.records import (
-    DatasetRecord,
-    DatasetSegment,
     RunRecord,
     RunState,
     WorkerRecord,
@@ -23,21 +21,20 @@ from services.contracts.records import (
 from services.store import Store
 
 NOW = time.time()
-MODEL = "/models/smollm2-135m-instruct"
 LONG = 20_000
 """Steps of the longest run."""
 
 
-def config(recipe: str, **overrides: Any) -> dict[str, Any]:
+def config(recipe: str, model: str, **overrides: Any) -> dict[str, Any]:
     """A whole config of a recipe on the dataset `gsm8k`."""
-    base = {"model": {"path": MODEL}, "data": {"dataset": "gsm8k"}}
+    base = {"model": {"path": model}, "data": {"dataset": "gsm8k"}}
     whole = merged(merged(find_recipe(recipe).config, base), overrides)
     return parse_config(whole).model_dump(mode="json")
 
 
 def run(id: str, name: str, age: float, recipe: str = "grpo", **fields: Any) -> RunRecord:
     """A queued run of `age` seconds. `overrides`: keys of its config."""
-    overrides = fields.pop("overrides", {})
+    overrides, model = fields.pop("overrides", {}), fields.pop("model", "/models/smollm2")
     given: dict[str, Any] = {
         "id": id,
         "name": name,
@@ -45,7 +42,7 @@ def run(id: str, name: str, age: float, recipe: str = "grpo", **fields: Any) -> 
         "kind": "sft" if recipe == "sft" else "rl",
         "state": RunState.QUEUED,
         "recipe": recipe,
-        "config": config(recipe, **overrides),
+        "config": config(recipe, model, **overrides),
         "dataset_names": {"data.dataset": "gsm8k"},
         "created": NOW - age,
         "max_steps": 200,
@@ -134,6 +131,13 @@ def answer(step: int, reward: float, text: str, **more: Any) -> SampledAnswer:
     return SampledAnswer(**given | more)
 
 
+ROWS = "".join(
+    json.dumps({"question": f"A robe takes {n} bolts and half as many?", "answer": f"{n}"}) + "\n"
+    for n in range(2, 402)
+)
+"""The rows of the dataset `gsm8k`."""
+
+
 def write(data: Path, run: str, rows: list[dict[str, Any]], answers: list[SampledAnswer]) -> None:
     """Write a run's metrics and answers."""
     folder = data / "runs" / run
@@ -195,19 +199,21 @@ class Seeds:
             await self.store.events.add(run, "step", row)
 
     async def everything(self) -> None:
-        """A dataset, a live run, a live supervised run, a failed one, an ended one, a sweep, and a
-        worker."""
+        """A live run, a live supervised run, a failed one, an ended one, a sweep, and a worker. The
+        dataset `gsm8k` is there."""
         store = self.store
-        segment = DatasetSegment(file="datasets/gsm8k/0.arrow", rows=7473, bytes=1, xxh3="0")
-        await store.datasets.add(
-            DatasetRecord(
-                id="gsm8k", name="gsm8k", rows=7473, created=NOW - 9e5, segments=[segment]
-            )
-        )
+        model = self.data.parent / "smollm2-135m-instruct"
+        model.mkdir()
+        (model / "config.json").write_text("{}")
+        (model / "tokenizer_config.json").write_text("{}")
         for i, rate in enumerate(("1e-6", "3e-6", "1e-5")):
             name = f"gsm8k-smollm2-135m-grpo-baseline-sweep-lr-{rate}"
             record = run(
-                f"5eed000{i}", name, 90_000 - i, overrides={"optimizer": {"lr": float(rate)}}
+                f"5eed000{i}",
+                name,
+                90_000 - i,
+                overrides={"optimizer": {"lr": float(rate)}},
+                model=str(model),
             )
             await self.begin(record)
             await self.train(record.id, [step(n, self.random) for n in range(1, 201)])

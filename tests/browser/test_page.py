@@ -18,7 +18,8 @@ from tests.integration.store.scene import record
 VIEWS = (
     *("/", "/runs/11ve11ve", "/runs/11ve11ve/rollouts", "/runs/11ve11ve/config"),
     *("/runs/11ve11ve/events", "/runs/11ve11ve/workers", "/runs/fa11ed00", "/workers"),
-    "/compare?runs=5eed0000&runs=5eed0001",
+    *("/compare?runs=5eed0000&runs=5eed0001", "/compare?runs=5eed0000&runs=5eed0001&tab=config"),
+    *("/submit?set=optimizer.lr=3e-6", "/submit?from=5eed0001"),
 )
 EVIL = "<img src=x onerror=\"document.title='taken'\">'\"><script>document.title='taken'</script>"
 

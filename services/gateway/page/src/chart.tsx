@@ -65,7 +65,7 @@ function options(box: HTMLElement, props: () => Props, say: (index: number | nul
   return {
     width: box.clientWidth || 300,
     height: HEIGHT,
-    padding: [8, 8, 0, 0],
+    padding: [8, 14, 0, 0],
     legend: { show: false },
     cursor: {
       sync: { key: "charts" },
@@ -75,7 +75,7 @@ function options(box: HTMLElement, props: () => Props, say: (index: number | nul
     },
     scales: {
       x: { time: false, range: (_, min, max) => [props().look.from ?? min, props().look.to ?? (max > min ? max : min + 1)] },
-      y: { distr: look.isLog ? 3 : 1 },
+      y: look.isLog ? { distr: 3 } : { range: heights },
     },
     axes: [
       { ...axis, grid: { show: false }, size: 26, space: 60, values: (_, ticks) => ticks.map((tick) => (look.axis === "time" ? duration(tick) : short(tick))) },
@@ -95,6 +95,13 @@ function options(box: HTMLElement, props: () => Props, say: (index: number | nul
       drawClear: [(plot) => drawMarks(plot, props().look.marks ?? [])],
     },
   };
+}
+
+/** The heights that a chart shows. One value alone stands in their middle, and zero at their foot. */
+function heights(_: uPlot, low: number | null, high: number | null): uPlot.Range.MinMax {
+  if (low === null || high === null) return [0, 1];
+  if (low === high) return low === 0 ? [0, 1] : [low - Math.abs(low) / 10, low + Math.abs(low) / 10];
+  return uPlot.rangeNum(low, high, 0.1, true);
 }
 
 /** Thin lines where the run kept a checkpoint. */

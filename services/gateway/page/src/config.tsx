@@ -23,7 +23,7 @@ export function changes(config: unknown, recipe: unknown): [key: string, before:
 }
 
 /** Whether two values mean the same. Objects in a list may have more keys in the validated config, which has defaults. */
-function same(full: unknown, value: unknown): boolean {
+export function same(full: unknown, value: unknown): boolean {
   if (typeof full === "number" && typeof value === "string") return full === Number(value);
   if (Array.isArray(full) && Array.isArray(value)) return full.length === value.length && value.every((each, i) => same(full[i], each));
   if (full && value && typeof full === "object" && typeof value === "object")

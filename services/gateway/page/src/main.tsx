@@ -11,6 +11,7 @@ import { followLinks, go, parts, runPath } from "./router";
 import { RunView } from "./run";
 import { Runs } from "./runs";
 import { KeyForm, leave, useLoginLink } from "./session";
+import { Submit } from "./submit";
 import { Workers } from "./workers";
 
 interface View {
@@ -21,10 +22,11 @@ interface View {
 const VIEWS: Record<string, View> = {
   "": { title: "Runs", show: Runs },
   runs: { title: "Run", show: RunView },
+  submit: { title: "Submit", show: Submit },
   compare: { title: "Compare", show: Compare },
   workers: { title: "Workers", show: Workers },
 };
-const LINKS: [string, string][] = [["/", "Runs"], ["/compare", "Compare"], ["/workers", "Workers"]];
+const LINKS: [string, string][] = [["/", "Runs"], ["/compare", "Compare"], ["/submit", "Submit"], ["/workers", "Workers"]];
 
 function Page() {
   const name = parts.value[0] ?? "";

@@ -1,0 +1,316 @@
+// Submit a run: a form over the run config, from a recipe or an earlier run, that is checked while one types.
+
+import { useSignal } from "@preact/signals";
+import { useEffect, useMemo, useRef } from "preact/hooks";
+import { type Run, type RunRecord, type Schemas, Refusal, get, post, words } from "./api";
+import { flat, written } from "./config";
+import { bytes } from "./format";
+import { Problem, useLoaded } from "./parts";
+import { ask, go, query, runPath } from "./router";
+import { type Key, keysOf, minimal, parsed, withKey, yaml } from "./schema";
+
+type DryRun = Schemas["DryRun"];
+type Recipe = Schemas["RecipeModel"];
+type Config = Record<string, unknown>;
+const PAUSE = 500; // ms without typing before a check
+const ALWAYS = ["model.path", "data.dataset"];
+
+/** What the address asks for: values by key. */
+const asked = () => new Map(query.value.getAll("set").map((pair) => [pair.slice(0, pair.indexOf("=")), pair.slice(pair.indexOf("=") + 1)]));
+
+function change(key: string, text: string | null): void {
+  const next = new URLSearchParams(location.search);
+  const values = asked();
+  if (text === null) values.delete(key);
+  else values.set(key, text);
+  next.delete("set");
+  for (const [name, value] of values) next.append("set", `${name}=${value}`);
+  go(`/submit?${next}`, { replace: true });
+}
+
+export function Submit() {
+  const from = query.value.get("from");
+  const { data, error } = useLoaded(
+    async (signal) => {
+      const [{ recipes }, schema, { datasets }, run] = await Promise.all([
+        get("/v1/recipes", { signal }),
+        get("/v1/schema", { signal }),
+        get("/v1/datasets", { signal }),
+        from ? (get("/v1/runs/{run}", { path: { run: from }, signal }) as Promise<RunRecord>) : null,
+      ]);
+      return { recipes, schema, datasets: datasets.map(({ name }) => name), run };
+    },
+    from ?? "",
+  );
+  return (
+    <main id="main" class="submit">
+      <header class="bar"><h1 tabIndex={-1}>{from ? "Run again with a change" : "Submit a run"}</h1></header>
+      <Problem error={error} />
+      {data ? <Form {...data} /> : !error && <p class="quiet empty">Loading…</p>}
+    </main>
+  );
+}
+
+interface Loaded {
+  recipes: Recipe[];
+  schema: unknown;
+  datasets: string[];
+  run: RunRecord | null;
+}
+
+function Form({ recipes, schema, datasets, run }: Loaded) {
+  const name = query.value.get("recipe") ?? run?.recipe ?? "grpo";
+  const recipe = recipes.find((each) => each.name === name);
+  const base = run ? named(run) : ((recipe?.config ?? {}) as Config);
+  const kind = String(base["type"] ?? "rl");
+  const all = useMemo(() => keysOf(schema, kind), [schema, kind]);
+  const keys = all.leaves;
+  const values = asked();
+  const start = useMemo(() => (run ? minimal(base, recipe?.config, all) : {}), [run, recipe, all]);
+  const config = [...values].reduce((config, [key, text]) => withKey(config, key, parsed(text, keys.get(key))), start);
+  const runName = query.value.get("name") ?? "";
+  const pool = query.value.get("pool") ?? run?.pool ?? "";
+  const body = {
+    ...(recipe ? { recipe: name } : {}),
+    config,
+    ...(runName ? { name: runName } : {}),
+    ...(pool ? { pool } : {}),
+    priority: Number(query.value.get("priority") ?? 0),
+  };
+  const check = useCheck(body);
+  const flatBase = flat(base);
+  const own = [...flat(recipe?.config ?? {}).keys()].filter((key) => key !== "type");
+  const shown = [...new Set([...ALWAYS, ...own, ...values.keys()])].filter((key) => keys.has(key) || values.has(key) || flatBase.has(key));
+  return (
+    <div class="columns">
+      <form onSubmit={(event) => event.preventDefault()}>
+        <fieldset>
+          <legend>Start from</legend>
+          {run && <p>Run <a href={runPath(run.id)}>{run.name}</a>: its whole config, and your changes over it. <a href="/submit">From a recipe instead</a></p>}
+          {!run && (
+            <>
+              <select id="recipe" aria-label="Recipe" value={name} onChange={(event) => ask({ recipe: event.currentTarget.value })}>
+                {recipes.map((each) => <option key={each.name} value={each.name} selected={each.name === name}>{each.name}</option>)}
+              </select>
+              <p class="quiet">{recipe?.when ?? `There is no recipe ${name}.`}</p>
+            </>
+          )}
+          <div class="pair">
+            <label>Name <input value={runName} placeholder={run?.name ?? name} onInput={(event) => ask({ name: event.currentTarget.value || null })} /></label>
+            <label>Pool <input value={pool} placeholder="default" onInput={(event) => ask({ pool: event.currentTarget.value || null })} /></label>
+            <label>Priority <input type="number" value={query.value.get("priority") ?? ""} placeholder="0" onInput={(event) => ask({ priority: event.currentTarget.value || null })} /></label>
+          </div>
+        </fieldset>
+        <fieldset>
+          <legend>Config</legend>
+          {shown.map((key) => (
+            <Field
+              key={key}
+              name={key}
+              about={keys.get(key)}
+              before={flatBase.get(key)}
+              text={values.get(key)}
+              problem={check.problems.find(({ path }) => path === key)?.message}
+              suggestions={key.endsWith("dataset") ? datasets : []}
+            />
+          ))}
+          <AddKey keys={keys} shown={shown} />
+        </fieldset>
+      </form>
+      <aside>
+        <Checked check={check} shown={shown} submit={() => post("/v1/runs", { body }).then((made) => go(runPath((made as Run).id)))} />
+        <SameAs body={body} />
+      </aside>
+    </div>
+  );
+}
+
+/** A run's config with the names of its datasets instead of their ids. */
+function named({ config, dataset_names }: RunRecord): Config {
+  const names = Object.entries(dataset_names ?? {}).filter(([key]) => !key.includes("["));
+  return names.reduce((config, [key, name]) => withKey(config, key, name), config as Config);
+}
+
+interface FieldProps {
+  name: string;
+  about: Key | undefined;
+  before: unknown;
+  text: string | undefined;
+  problem: string | undefined;
+  suggestions: string[];
+}
+
+function Field({ name, about, before, text, problem, suggestions }: FieldProps) {
+  const fallback = before === undefined ? about?.fallback : before;
+  const placeholder = fallback === undefined ? "" : written(fallback);
+  const id = `key-${name}`;
+  const common = { id, "aria-describedby": `${id}-about`, "aria-invalid": problem !== undefined };
+  const set = (value: string) => change(name, value === "" || value === placeholder ? null : value);
+  const choices = about?.type === "boolean" ? ["true", "false"] : (about?.choices ?? []);
+  return (
+    <div class={text === undefined ? "field" : "field changed"}>
+      <label for={id}><code>{name}</code></label>
+      {(about?.type === "boolean" || about?.type === "choice") && choices.length > 1 ? (
+        <select {...common} value={text ?? placeholder} onChange={(event) => set(event.currentTarget.value)}>
+          {[...new Set([placeholder, ...choices, ...(about.isNullable ? ["null"] : [])])].map((each) => <option key={each} value={each} selected={each === (text ?? placeholder)}>{each}</option>)}
+        </select>
+      ) : (
+        <input {...common} list={suggestions.length ? `${id}-list` : undefined} inputMode={about?.type === "number" ? "decimal" : "text"} autocomplete="off" spellcheck={false} value={text ?? ""} placeholder={placeholder} onInput={(event) => set(event.currentTarget.value)} />
+      )}
+      {suggestions.length > 0 && <datalist id={`${id}-list`}>{suggestions.map((each) => <option key={each} value={each} />)}</datalist>}
+      {text !== undefined && <button type="button" class="icon" aria-label={`Take back ${name}`} onClick={() => change(name, null)}>×</button>}
+      <p id={`${id}-about`} class={problem ? "problem" : "quiet"} title={about?.description}>{problem ?? <Marked text={about?.description ?? ""} />}</p>
+    </div>
+  );
+}
+
+/** A description, whose names of keys stand between backticks. */
+function Marked({ text }: { text: string }) {
+  return <>{text.split("`").map((part, i) => (i % 2 ? <code key={i}>{part}</code> : part))}</>;
+}
+
+function AddKey({ keys, shown }: { keys: Map<string, Key>; shown: string[] }) {
+  const field = useRef<HTMLInputElement>(null);
+  const text = useSignal("");
+  const wanted = text.value.toLowerCase().trim();
+  const hits = wanted ? [...keys.values()].filter(({ key, description }) => !shown.includes(key) && `${key} ${description}`.toLowerCase().includes(wanted)).sort((a, b) => Number(!a.key.includes(wanted)) - Number(!b.key.includes(wanted))).slice(0, 8) : [];
+  const add = ({ key, fallback }: Key) => {
+    change(key, fallback === undefined ? "" : written(fallback));
+    text.value = "";
+    field.current?.focus();
+  };
+  return (
+    <div class="addkey">
+      <input ref={field} type="search" aria-label="Add a key" placeholder={`Add one of ${keys.size} keys: search names and descriptions`} value={text.value} onInput={(event) => (text.value = event.currentTarget.value)} />
+      <ul>
+        {hits.map((key) => (
+          <li key={key.key}>
+            <button type="button" onClick={() => add(key)}><code>{key.key}</code> <span class="quiet">{key.description.split("\n")[0]}</span></button>
+          </li>
+        ))}
+      </ul>
+    </div>
+  );
+}
+
+interface Check {
+  isChecking: boolean;
+  answer: DryRun | null;
+  error: unknown;
+  problems: { path: string; message: string }[];
+}
+
+/** Ask the gateway what a submission would be, after each pause in typing. */
+function useCheck(body: object): Check {
+  const state = useSignal<Check>({ isChecking: true, answer: null, error: null, problems: [] });
+  const key = JSON.stringify(body);
+  useEffect(() => {
+    const controller = new AbortController();
+    state.value = { ...state.peek(), isChecking: true };
+    const timer = setTimeout(() => {
+      post("/v1/runs", { query: { dry_run: true }, body: JSON.parse(key) as Schemas["RunSubmission"], signal: controller.signal }).then(
+        (answer) => (state.value = { isChecking: false, answer: answer as DryRun, error: null, problems: [] }),
+        (error: unknown) => {
+          if (controller.signal.aborted) return;
+          state.value = { isChecking: false, answer: null, error, problems: error instanceof Refusal ? error.problems : [] };
+        },
+      );
+    }, PAUSE);
+    return () => {
+      clearTimeout(timer);
+      controller.abort();
+    };
+  }, [key]);
+  return state.value;
+}
+
+function Checked({ check, shown, submit }: { check: Check; shown: string[]; submit: () => Promise<unknown> }) {
+  const failure = useSignal<unknown>(null);
+  const { answer, error, problems, isChecking } = check;
+  const elsewhere = problems.filter(({ path }) => !shown.includes(path));
+  const isReady = answer !== null && !answer.refusals.length && !isChecking;
+  const needs = answer?.estimate ? ([["Learner", answer.estimate.learner], ["Worker", answer.estimate.rollout], ["Host", answer.estimate.host], ["Disk", answer.estimate.disk]] as const) : [];
+  return (
+    <section class="card" aria-label="Dry run" aria-busy={isChecking}>
+      <div class="line">
+        <h2>Dry run</h2>
+        <span class="quiet" role="status">{isChecking ? "checking…" : isReady ? "it would be queued" : "it would be refused"}</span>
+        <button class="primary" disabled={!isReady} onClick={() => submit().catch((error: unknown) => (failure.value = error))}>Submit</button>
+      </div>
+      <Problem error={failure.value} />
+      {error && !problems.length ? <p class="problem">{words(error)}</p> : null}
+      {problems.length > elsewhere.length && <p class="problem">{problems.length - elsewhere.length} of the keys cannot be used; see there.</p>}
+      <ul class="problem">{elsewhere.map(({ path, message }) => <li key={path}><code>{path}</code> {message}</li>)}</ul>
+      <ul class="problem">{answer?.refusals.map((each) => <li key={each}>{each}</li>)}</ul>
+      {answer && (
+        <>
+          <p>{answer.max_steps === null ? "It trains until its data ends." : `It trains ${answer.max_steps} steps.`}</p>
+          {needs.length > 0 && (
+            <table class="needs">
+              <thead><tr><th>Needs</th><th class="n">Memory</th><th class="n">of</th><th>For</th></tr></thead>
+              <tbody>
+                {needs.map(([label, need]) => need && (
+                  <tr key={label}>
+                    <td>{label}</td><td class="n strong">{bytes(need.needed)}</td><td class="n">{bytes(need.memory)}</td>
+                    <td class={need.fits === false ? "problem" : "quiet"}>{need.fits === false ? need.advice?.join("; ") : largest(need.parts)}</td>
+                  </tr>
+                ))}
+              </tbody>
+            </table>
+          )}
+          {!answer.estimate && <p class="quiet">The gateway cannot tell what it needs: the model's folder is not here.</p>}
+          <ul class="warned">{answer.warnings.map((each) => <li key={each}>{each}</li>)}</ul>
+          {answer.preview?.rows?.[0] && (
+            <details>
+              <summary>The first row as the model reads it</summary>
+              <pre>{answer.preview.rows[0].pieces?.map((piece, i) => (piece.trained ? <mark key={i}>{piece.text}</mark> : <span key={i}>{piece.text}</span>))}</pre>
+            </details>
+          )}
+        </>
+      )}
+    </section>
+  );
+}
+
+const largest = (parts: Record<string, number>) =>
+  Object.entries(parts).sort(([, a], [, b]) => b - a).slice(0, 2).map(([name, size]) => `${name} ${bytes(size)}`).join(", ");
+
+const FORMS = ["Command line", "YAML", "curl", "Python"] as const;
+
+/** The same submission for a terminal or a program. */
+function SameAs({ body }: { body: { recipe?: string; config: Config; name?: string; pool?: string; priority: number } }) {
+  const form = useSignal<(typeof FORMS)[number]>("Command line");
+  const sent = { ...body, ...(body.priority ? {} : { priority: undefined }) };
+  const texts = {
+    "Command line": commandLine(body),
+    YAML: yaml(body.config).trimStart(),
+    curl: `curl -H "Authorization: Bearer KEY" ${location.origin}/v1/runs \\\n  -H 'content-type: application/json' \\\n  -d ${quoted(JSON.stringify(sent, null, 1))}`,
+    Python: python(sent),
+  };
+  return (
+    <section class="card" aria-label="The same elsewhere">
+      <div class="tabs" role="group" aria-label="Form">
+        {FORMS.map((name) => <button key={name} class="link" aria-pressed={name === form.value} onClick={() => (form.value = name)}>{name}</button>)}
+      </div>
+      <pre tabIndex={0}>{texts[form.value]}</pre>
+      <button onClick={() => void navigator.clipboard?.writeText(texts[form.value])}>Copy</button>
+    </section>
+  );
+}
+
+const quoted = (text: string) => `'${text.replace(/'/g, `'\\''`)}'`;
+
+function commandLine({ recipe, config, name, pool, priority }: { recipe?: string; config: Config; name?: string; pool?: string; priority: number }): string {
+  const options = [
+    ...(name ? [`--name ${quoted(name)}`] : []),
+    ...(pool ? [`--pool ${pool}`] : []),
+    ...(priority ? [`--priority ${priority}`] : []),
+    ...[...flat(config)].map(([key, value]) => `--set ${/^[\w./@:+-]*$/.test(written(value)) ? `${key}=${written(value)}` : quoted(`${key}=${written(value)}`)}`),
+  ];
+  return [`headrace submit ${recipe ?? ""}`.trim(), ...options].join(" \\\n    ");
+}
+
+function python(body: object): string {
+  const text = JSON.stringify(body, null, 4).replace(/\btrue\b/g, "True").replace(/\bfalse\b/g, "False").replace(/\bnull\b/g, "None");
+  return `import httpx\n\nrun = httpx.post(\n    "${location.origin}/v1/runs",\n    headers={"Authorization": "Bearer KEY"},\n    json=${text.replace(/\n/g, "\n    ")},\n).raise_for_status().json()\nprint(run["id"])`;
+}

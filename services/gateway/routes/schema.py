@@ -1,0 +1,36 @@
+"""`/v1/schema`: the run config as JSON Schema."""
+
+import functools
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+from pydantic import RootModel, TypeAdapter
+
+from services.contracts.config import RunConfig
+from services.http import unless_unchanged
+
+router = APIRouter(tags=["recipes"])
+
+
+class JsonSchema(RootModel[dict[str, Any]]):
+    """A JSON Schema (draft 2020-12)."""
+
+
+@functools.cache
+def _schema() -> JsonSchema:
+    schema = TypeAdapter(RunConfig).json_schema()
+    return JsonSchema({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema})
+
+
+@router.get(
+    "/v1/schema",
+    operation_id="schema_get",
+    summary="Show the run config as JSON Schema",
+    response_model=JsonSchema,
+    responses={304: {"description": "The same as the answer whose `ETag` is sent"}},
+)
+async def show(request: Request) -> Response:
+    """Every key of a run's config with its type, its default and what it does; for forms and
+    editors. `rl` and `sft` are its two forms."""
+    return unless_unchanged(request, _schema())

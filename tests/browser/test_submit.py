@@ -1,0 +1,60 @@
+"""Submitting from a form, and runs side by side."""
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from services.contracts.config import parse_config
+from tests.integration.gateway.servers import GatewayProcess
+
+FROM = "5eed0001"
+
+
+def test_a_run_is_submitted_again_with_one_key_changed(page: Page, gateway: GatewayProcess) -> None:
+    with page.expect_response("**/v1/runs?dry_run=true") as checked:
+        page.goto(f"/submit?from={FROM}")
+    with gateway.client() as api:
+        before = api.get(f"/v1/runs/{FROM}").json()["config"]
+    sent = checked.value.request.post_data_json["config"]
+    # What the form sends is short, and means the whole config of that run.
+    assert set(sent) == {"model", "data", "optimizer"}
+    before["data"]["dataset"] = checked.value.json()["config"]["data"]["dataset"]  # now its id
+    assert checked.value.json()["config"] == before
+
+    page.get_by_label("Add a key").fill("weight_decay")
+    page.get_by_role("button", name=re.compile("^optimizer.weight_decay")).click()
+    page.get_by_label("optimizer.weight_decay", exact=True).fill("0.1")
+    dry_run = page.get_by_label("Dry run")
+    expect(dry_run).to_contain_text("it would be queued", timeout=15_000)
+    assert "set=optimizer.weight_decay%3D0.1" in page.url
+    expect(page.get_by_label("The same elsewhere")).to_contain_text(
+        "--set optimizer.weight_decay=0.1"
+    )
+    page.get_by_role("button", name="Submit").click()
+
+    expect(page).to_have_url(re.compile(r"/runs/[0-9a-f]{8}$"))
+    with gateway.client() as api:
+        made = api.get(f"/v1/runs/{page.url[-8:]}").json()
+        api.post(f"/v1/runs/{made['id']}/cancel")
+    before["optimizer"]["weight_decay"] = 0.1
+    assert parse_config(made["config"]) == parse_config(before)
+    assert made["recipe"] == "grpo"
+
+
+def test_a_wrong_value_is_named_at_its_key(page: Page) -> None:
+    page.goto("/submit?recipe=grpo&set=data.dataset=gsm8k&set=model.path=/none&set=optimizer.lr=-1")
+    problem = page.locator(".field", has_text="optimizer.lr").locator("p.problem")
+    expect(problem).to_contain_text("must be more than 0", timeout=15_000)
+    expect(page.get_by_role("button", name="Submit")).to_be_disabled()
+
+
+def test_compared_runs_share_charts_and_show_where_their_configs_differ(page: Page) -> None:
+    page.goto("/?state=succeeded")
+    for rate in ("1e-6", "1e-5"):
+        page.get_by_label(re.compile(f"^Compare .*{rate}$")).check()
+    page.get_by_role("link", name="Compare", exact=True).last.click()
+    expect(page.locator(".legend li")).to_have_count(2)
+    expect(page.locator(".uplot").first).to_be_visible()
+    page.get_by_role("link", name="config").click()
+    expect(page.locator("table.config tbody tr")).to_have_count(1)
+    expect(page.locator("table.config tbody tr")).to_contain_text("optimizer.lr")
