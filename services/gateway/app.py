@@ -19,6 +19,8 @@ from services.gateway.authentication import Authentication, Keyring
 from services.gateway.chains.advance import keep_advancing
 from services.gateway.dependencies import Dependencies
 from services.gateway.event_followers import Followers
+from services.gateway.idempotency import Idempotency
+from services.gateway.idempotency import described as with_idempotency
 from services.gateway.live_stream import LiveStream
 from services.gateway.openai.errors import BELOW as SESSIONS
 from services.gateway.openai.errors import POLICY, OpenAIErrors
@@ -153,10 +155,11 @@ def create_app(settings: GatewaySettings, first_key: str) -> FastAPI:
         redoc_url=None,
     )
     problems.install(app)
-    app.openapi = lambda: with_key(described(FastAPI.openapi(app)))  # type: ignore[method-assign]
+    app.openapi = lambda: with_key(with_idempotency(described(FastAPI.openapi(app))))  # type: ignore[method-assign]
 
     # The innermost: a body that is refused for its size, or for want of a key, is not read for it.
     app.add_middleware(StrictBodies)
+    app.add_middleware(Idempotency, store_of=lambda: app.state.deps.store, data=settings.data)
     app.add_middleware(BodyLimit, limit_of=_limits(settings))
     app.add_middleware(
         Authentication,

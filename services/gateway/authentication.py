@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.contracts.records import Role
 from services.contracts.sessions import parse_session_id
 from services.gateway.openai.errors import BELOW as SESSIONS
-from services.gateway.problems import RETRY_AFTER, redis_away
+from services.gateway.problems import away
 from services.gateway.roles import may, needed_role
 from services.http import Problem, discard, foreign, host_of, host_problem, trust
 from services.runtime.api_key import bearer, digest
@@ -173,11 +173,7 @@ class Authentication:
                 return unauthorized("the page's session has ended: log in again")
             return self._admit(scope, caller)
         except RedisError:
-            return Problem(
-                HTTPStatus.SERVICE_UNAVAILABLE,
-                redis_away(self.data),
-                headers={"Retry-After": str(RETRY_AFTER), "Connection": "close"},
-            )
+            return away(self.data)
 
     def _admit(self, scope: Scope, caller: Caller) -> Problem | None:
         """Note the caller of a request, or return a 403 if the role of its key is too low."""

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from services.datasets import DatasetError, UnsupportedFormat
-from services.http import answer, unexpected
+from services.http import Problem, answer, unexpected
 from services.http import install as install_shared
 from services.runtime.logs import get_logger
 from services.store import RedisFull, Unreadable
@@ -65,6 +65,12 @@ async def _redis(request: Request, error: Exception) -> Response:
         detail,
         headers={"Retry-After": str(RETRY_AFTER)},
     )
+
+
+def away(root: Path) -> Problem:
+    """Return the 503 of a middleware that needs Redis. `root` is the data volume."""
+    headers = {"Retry-After": str(RETRY_AFTER), "Connection": "close"}
+    return Problem(HTTPStatus.SERVICE_UNAVAILABLE, redis_away(root), headers=headers)
 
 
 def redis_away(root: Path) -> str:

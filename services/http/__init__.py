@@ -24,4 +24,4 @@ from services.http.problems import (
 from services.http.query_parameters import refuse_unused_parameters
 from services.http.sendfile import Bandwidth, OpenFile, byte_range
 from services.http.single_headers import SingleHeaders
-from services.http.strict_bodies import StrictBodies
+from services.http.strict_bodies import StrictBodies, read_body, replayed_body

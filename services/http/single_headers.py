@@ -11,8 +11,9 @@ from services.http.problems import Problem
 ONCE = frozenset(
     {
         b"authorization", b"content-encoding", b"content-length", b"content-type", b"cookie",
-        b"expect", b"host", b"if-none-match", b"if-range", b"last-event-id", b"origin", b"range",
-        b"sec-fetch-site", b"transfer-encoding", b"x-forwarded-proto",
+        b"expect", b"host", b"idempotency-key", b"if-none-match", b"if-range",
+        b"last-event-id", b"origin", b"range", b"sec-fetch-site", b"transfer-encoding",
+        b"x-forwarded-proto",
     }
 )  # fmt: skip
 """Headers that a service reads, or the server below it. Each is read with starlette's Headers."""

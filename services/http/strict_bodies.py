@@ -29,11 +29,11 @@ class StrictBodies:
                 await problem.response(scope["path"])(scope, receive, send)
                 return
         elif kind.get_content_subtype().endswith("json"):
-            body, gone = await _read(receive)
+            body, gone = await read_body(receive)
             if problem := None if gone else _json_problem(body):
                 await problem.response(scope["path"])(scope, receive, send)
                 return
-            receive = _again(body, gone, receive)
+            receive = replayed_body(body, gone, receive)
         await self.app(scope, receive, send)
 
 
@@ -65,7 +65,7 @@ def _json_problem(body: bytes) -> Problem | None:
     return None
 
 
-async def _read(receive: Receive) -> tuple[bytes, bool]:
+async def read_body(receive: Receive) -> tuple[bytes, bool]:
     """Return the whole body, and whether the client disconnected before its end."""
     parts: list[bytes] = []
     while True:
@@ -77,7 +77,7 @@ async def _read(receive: Receive) -> tuple[bytes, bool]:
             return b"".join(parts), False
 
 
-def _again(body: bytes, gone: bool, receive: Receive) -> Receive:
+def replayed_body(body: bytes, gone: bool, receive: Receive) -> Receive:
     """Return a `receive` that yields the body again."""
     messages: list[Message] = [{"type": "http.request", "body": body, "more_body": gone}]
     if gone:

@@ -8,6 +8,7 @@ from redis.exceptions import ResponseError
 from services.contracts.redis.redis_version import lua_flaw
 from services.contracts.schema import require_schema
 from services.store.access.api_keys import ApiKeys
+from services.store.access.idempotency_keys import IdempotencyKeys
 from services.store.access.page_sessions import PageSessions
 from services.store.agents.calls import AgentCalls
 from services.store.agents.live import LiveSessions
@@ -56,6 +57,7 @@ class Store:
         self.events = Events(redis, scripts)
         self.evaluations = StoredEvaluations(redis, scripts)
         self.live_sessions = LiveSessions(redis, scripts)
+        self.idempotency_keys = IdempotencyKeys(redis, scripts)
         self.judged = JudgedAnswers(redis, scripts)
         self.ledger = Ledger(redis, scripts)
         self.run_changes = RunChanges(redis, scripts)

@@ -8,6 +8,9 @@ from services.store.keys import DATASET_NAMES, DATASETS, RUNS, run_key
 from services.store.scripts import StorePart
 from services.store.unreadable import as_text, read_dataset, reading, report
 
+CHANGE_MS = 24 * 3600 * 1000
+"""How long a change may be repeated."""
+
 
 class Datasets(StorePart):
     """Calls about datasets. Redis has only their records: the rows are on the data volume."""
@@ -45,9 +48,13 @@ class Datasets(StorePart):
             name = read_dataset(id, text).name
             await self._scripts.run("delete_dataset", [id, name])
 
-    async def append(self, id: str, segment: DatasetSegment) -> DatasetRecord:
-        """Append a durable segment to a dataset. Its runs use the new rows from their next epoch
-        on. Raises KeyError for an unknown dataset, and Unreadable if its record is damaged."""
+    async def append(
+        self, id: str, segment: DatasetSegment, change: str | None = None
+    ) -> tuple[DatasetRecord, int]:
+        """Append a durable segment to a dataset: for 24 hours once for each `change`. Its runs use
+        the new rows from their next epoch on. Return the record, and the rows that it had after the
+        change. Raises KeyError for an unknown dataset, and Unreadable if its record is damaged."""
+        change = change or secrets.token_hex(8)
         while True:
             text = await self._redis.hget(DATASETS, id)
             if text is None:
@@ -56,12 +63,12 @@ class Datasets(StorePart):
                 old = DatasetRecord.model_validate_json(text)
             segments = [*old.segments, segment]
             grown = old.model_copy(update={"rows": old.rows + segment.rows, "segments": segments})
-            arguments = [id, text, grown.model_dump_json()]
-            change = secrets.token_hex(8)
-            if await self._scripts.run("change_dataset", arguments, change=change):
+            arguments = [id, text, grown.model_dump_json(), grown.rows, CHANGE_MS]
+            if rows := int(await self._scripts.run("change_dataset", arguments, change=change)):
                 break
-        await self._grow_runs(grown)
-        return grown
+        record = grown if rows == grown.rows else old
+        await self._grow_runs(record)
+        return record, rows
 
     async def _grow_runs(self, record: DatasetRecord) -> None:
         for run in await self._redis.zrange(RUNS, 0, -1):

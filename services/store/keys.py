@@ -46,10 +46,12 @@ PATTERNS = {
     "datasets": "headrace:{{datasets}}:records",
     "dataset_names": "headrace:{{datasets}}:names",
     "dataset_change": "headrace:{{datasets}}:records:{change}",
+    "idempotency": "headrace:idempotency:{digest}",
 }
 """The keys that a Lua script may name in its `-- KEYS` line. `str.format` fills in the rest:
 `deadlines` is the part of a run with the deadlines of attempts, of live sessions, or of seats;
-`group` is the digest of a group's name; `change` is a token of one call."""
+`group` is the digest of a group's name; `change` is a token of one call; `digest` is that of a
+caller and its Idempotency-Key."""
 
 
 def token_key(kind: str, digest: str) -> str:

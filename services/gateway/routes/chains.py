@@ -9,11 +9,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from recipes import merged
 from services.contracts.chains import (
+    CHAIN,
     ChainRecord,
     ChainState,
     ChainView,
     cancelling,
-    new_run_id,
     resumed,
     viewed,
 )
@@ -27,7 +27,14 @@ from services.gateway.chains.chain_submission import (
     dry_run_of,
 )
 from services.gateway.chains.deletion import delete_chain
-from services.gateway.dependencies import CHAIN_PROBLEMS, CallerDep, ChainDep, Dependencies, Deps
+from services.gateway.dependencies import (
+    CHAIN_PROBLEMS,
+    AttemptDep,
+    CallerDep,
+    ChainDep,
+    Dependencies,
+    Deps,
+)
 from services.gateway.paging import Cursor, Limit, Next, page_of
 from services.gateway.routes.runs.runs import UNCHANGED
 from services.gateway.submission.run_submission import refusal
@@ -74,6 +81,7 @@ async def submit(
     submission: ChainSubmission,
     answer: Response,
     caller: CallerDep,
+    attempt: AttemptDep,
     dry_run: Annotated[
         bool, Query(description="Queue nothing: say what each step would be, and what it needs.")
     ] = False,
@@ -84,8 +92,12 @@ async def submit(
     if dry_run:
         answer.status_code = HTTPStatus.OK
         return await dry_run_of(deps, submission)
+    id = f"{CHAIN}{attempt.id}"
+    if attempt.is_repeated and (written := await deps.store.chains.get(id)):
+        await advance(deps, id)
+        return await shown(deps, await deps.store.chains.get(id) or written)
     record, warnings, accepted = await accept_chain(deps, submission)
-    record = record.model_copy(update={"submitter": caller.name})
+    record = record.model_copy(update={"submitter": caller.name, "id": id})
     await deps.store.chains.add(record)
     log.info("chain queued", chain=record.id, name=record.name, pool=record.pool)
     await advance(deps, record.id)
@@ -182,10 +194,15 @@ async def cancel(
         }
     ),
 )
-async def resume(deps: Deps, chain: ChainDep, resumption: Resumption) -> ChainView:
+async def resume(
+    deps: Deps, chain: ChainDep, resumption: Resumption, attempt: AttemptDep
+) -> ChainView:
     """Resume the step that failed or was cancelled: a new run continues it from its last
     checkpoint, or begins it anew if it has no checkpoint."""
-    step, run = chain.step, new_run_id()
+    step, run = chain.step, attempt.id
+    if attempt.is_repeated and step.run == run:
+        await advance(deps, chain.id)
+        return await shown(deps, await deps.store.chains.get(chain.id) or chain)
     try:
         config = merged(step.config, resumption.config)
     except ConfigError as error:

@@ -309,7 +309,7 @@ async def test_every_live_run_learns_of_new_rows_and_none_forgets_them(scene: Sc
     await scene.start(rows=10)
     await scene.store.runs.submit(record("over"))
     await scene.store.runs.fail("over", "")
-    grown = await scene.store.datasets.append("d", segment(5))
+    grown, _ = await scene.store.datasets.append("d", segment(5))
     assert grown.rows == 15
     before = grown.model_copy(update={"rows": 10})
     await scene.store.datasets.grow_run(RUN, before)

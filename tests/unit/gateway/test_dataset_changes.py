@@ -11,6 +11,7 @@ from fastapi import Response, UploadFile
 
 from services.contracts.records import DatasetRecord, DatasetSegment
 from services.datasets import append_rows
+from services.gateway.idempotency import Attempt
 from services.gateway.routes.datasets import datasets as routes
 from services.gateway.routes.datasets import prompts
 from services.http import Problem
@@ -34,11 +35,13 @@ class Datasets:
     async def find(self, id: str) -> DatasetRecord | None:
         return self.records.get(id)
 
-    async def append(self, id: str, segment: DatasetSegment) -> DatasetRecord:
+    async def append(
+        self, id: str, segment: DatasetSegment, change: str
+    ) -> tuple[DatasetRecord, int]:
         old = self.records[id]
         changed = {"rows": old.rows + segment.rows, "segments": [*old.segments, segment]}
         self.records[id] = old.model_copy(update=changed)
-        return self.records[id]
+        return self.records[id], self.records[id].rows
 
     async def delete(self, id: str) -> None:
         del self.records[id]
@@ -116,7 +119,9 @@ async def test_a_dataset_deleted_before_its_copy_is_written_leaves_no_copy(
         await upload(deps)
     else:
         row = prompts.Prompt(prompt="2+2", answer="4")
-        await prompts.add(deps, prompts.PromptAddition(dataset=record.id, prompts=[row]))
+        await prompts.add(
+            deps, prompts.PromptAddition(dataset=record.id, prompts=[row]), Attempt("s")
+        )
     await deletions[0]
     assert not deps.store.datasets.records
     assert not list(kept_datasets(deps.volume.root))
@@ -135,5 +140,7 @@ async def test_rows_of_a_dataset_that_was_deleted_and_uploaded_meanwhile_are_ref
     monkeypatch.setattr(prompts, "append_rows", slowly)
     row = prompts.Prompt(prompt="2+2", answer="4")
     with pytest.raises(Problem, match="was deleted meanwhile"):
-        await prompts.add(deps, prompts.PromptAddition(dataset=record.id, prompts=[row]))
+        await prompts.add(
+            deps, prompts.PromptAddition(dataset=record.id, prompts=[row]), Attempt("s")
+        )
     assert deps.store.datasets.records[record.id].rows == 1

@@ -12,12 +12,19 @@ from pydantic import BaseModel, Field
 
 from services.contracts.records import RunRecord, RunState, RunSummary
 from services.gateway.authentication import Caller
-from services.gateway.dependencies import RUN_PROBLEMS, CallerDep, Dependencies, Deps, RunDep
+from services.gateway.dependencies import (
+    RUN_PROBLEMS,
+    AttemptDep,
+    CallerDep,
+    Dependencies,
+    Deps,
+    RunDep,
+)
+from services.gateway.idempotency import Attempt
 from services.gateway.paging import Cursor, Limit, Next, unknown_cursor
 from services.gateway.run_deletion import delete_run
 from services.gateway.submission.fitting import DryRun, refusals
 from services.gateway.submission.run_submission import (
-    Accepted,
     RunSubmission,
     accept,
     described_run,
@@ -96,6 +103,7 @@ async def submit(
     submission: RunSubmission,
     answer: Response,
     caller: CallerDep,
+    attempt: AttemptDep,
     dry_run: Annotated[
         bool, Query(description="Queue nothing: say what the run would be, and what it needs.")
     ] = False,
@@ -104,32 +112,40 @@ async def submit(
     may be that the run cannot fit on the GPUs of its pool. With `dry_run` nothing is queued, and
     the answer (200) is the whole config and what the run needs: memory of each GPU, disk and time,
     and what to change if it does not fit."""
-    accepted = await accept(deps, submission)
     if dry_run:
         answer.status_code = HTTPStatus.OK
-        return described_run(accepted)
-    return await _queued(deps, accepted, caller)
+        return described_run(await accept(deps, submission))
+    return await queue(deps, submission, caller, attempt)
 
 
-async def queue(deps: Dependencies, submission: RunSubmission, caller: Caller) -> RunRecord:
-    """Check a submission that another route has made, and queue it. Raises Problem as `accept`."""
-    return await _queued(deps, await accept(deps, submission), caller)
-
-
-async def _queued(deps: Dependencies, accepted: Accepted, caller: Caller) -> RunRecord:
-    record = accepted.record.model_copy(update={"submitter": caller.name})
+async def queue(
+    deps: Dependencies, submission: RunSubmission, caller: Caller, attempt: Attempt
+) -> RunRecord:
+    """Check a submission and queue it. Raises Problem as `accept`."""
+    # An attempt that broke off may have written the run, and not queued it.
+    if attempt.is_repeated and (written := await deps.store.runs.get(attempt.id)):
+        if written.state is RunState.QUEUED:
+            await deps.store.runs.queue_again(written)
+        return await _submitted(deps, written)
+    accepted = await accept(deps, submission)
+    record = accepted.record.model_copy(update={"submitter": caller.name, "id": attempt.id})
     if too_large := refusals(accepted.estimate):
         raise refusal(too_large)
     try:
         await deps.store.runs.submit(record, needed_runs(record))
     except Gone as error:
         raise Problem(HTTPStatus.CONFLICT, f"the run was not queued: {error}") from None
-    await keep_record(deps, record.id)
+    queued = await _submitted(deps, record)
     deps.references.tell(record.id, accepted.unfinished)
     log.info("run queued", run=record.id, name=record.name, kind=record.kind, pool=record.pool)
+    return queued
+
+
+async def _submitted(deps: Dependencies, record: RunRecord) -> RunRecord:
+    """Keep a copy of a queued run, and return the run as the store has it."""
+    await keep_record(deps, record.id)
     # The store has added the checkpoint and the step of a run that is resumed.
-    queued = await deps.store.runs.get(record.id) or record
-    return (await detailed(deps, [queued]))[0]
+    return (await detailed(deps, [await deps.store.runs.get(record.id) or record]))[0]
 
 
 @router.get(

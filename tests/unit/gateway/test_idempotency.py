@@ -1,0 +1,32 @@
+"""Which requests take an Idempotency-Key."""
+
+from pathlib import Path
+
+import pytest
+
+from services.gateway.app import create_app
+from services.gateway.idempotency import HEADER, is_covered
+from services.gateway.settings import GatewaySettings
+
+OTHERWISE = {
+    *("datasets_create", "runs_preview", "logins_create", "sessions_create"),
+    *("groups_create", "groups_lease", "groups_release", "sessions_end", "sessions_reward"),
+    *("chat_completions_create", "completions_create"),
+    *("session_chat_completions_create", "session_completions_create"),
+}
+
+
+def test_every_write_takes_an_idempotency_key_but_those_that_repeat_by_other_means() -> None:
+    lines = (Path(__file__).parent / "operations.txt").read_text().splitlines()
+    document = create_app(GatewaySettings(), "hr-key").openapi()
+    for id, method, path in (line.split() for line in lines):
+        writes = method in ("POST", "PATCH", "DELETE") and id not in OTHERWISE
+        assert is_covered(method, path) == writes, id
+        operation = document["paths"][path][method.lower()]
+        named = [parameter["name"] for parameter in operation.get("parameters", [])]
+        assert (HEADER in named) == writes, id
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/session", "/v1/datasets/", "/v1/runs/x/groups/y"])
+def test_other_paths_take_none(path: str) -> None:
+    assert not is_covered("POST", path)
