@@ -9,6 +9,7 @@ from redis.exceptions import RedisError
 
 from rollout.run_worker import RunWorker
 from rollout.settings import RolloutSettings
+from rollout.vllm.process.serving import Serving
 from services.contracts.records import HostLoad, WorkerRecord
 from services.runtime.gpus import installed_device
 from services.runtime.host_load import IdleCores, free_memory, memory_of, total_memory, vllm_cores
@@ -26,8 +27,11 @@ HOST_LOAD_EVERY = 10
 class Heartbeat:
     """Sends the heartbeats of one rollout process."""
 
-    def __init__(self, settings: RolloutSettings, store: Store, record: WorkerRecord) -> None:
+    def __init__(
+        self, settings: RolloutSettings, store: Store, record: WorkerRecord, serving: Serving
+    ) -> None:
         self._settings, self._store, self._record = settings, store, record
+        self._serving = serving
         self.worker: RunWorker | None = None
         """The work on the present run."""
 
@@ -61,6 +65,7 @@ class Heartbeat:
         """Send a heartbeat. Raises RedisError."""
         record = self._record
         record.heartbeat = time.time()
+        self._serving.describe(record)
         if self.worker is not None:
             self.worker.describe(record)
         else:

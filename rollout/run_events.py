@@ -38,9 +38,12 @@ class RunEvents:
             so_far = f" ({count:,} so far)" if count > 1 else ""
             await self.once(f"{kind} {count}", message + so_far)
 
-    async def state(self, state: str, detail: str) -> None:
-        """Add a `worker` event. Do nothing if the worker was in this state before."""
-        data = {"worker": self._worker, "state": state, "detail": detail}
+    async def state(self, state: str, detail: str, usual_seconds: float | None = None) -> None:
+        """Add a `worker` event. Do nothing if the worker was in this state before.
+        `usual_seconds`: how long the state lasts, if that is known."""
+        data: dict[str, Any] = {"worker": self._worker, "state": state, "detail": detail}
+        if usual_seconds is not None:
+            data["usual_seconds"] = usual_seconds
         await self._add(f"state {state}", "worker", data)
 
     async def judged(self, answers: list[SampledAnswer]) -> None:

@@ -103,7 +103,7 @@ class WorkerSupervisor:
             restarts=int(os.environ.get(RESTARTS, "0")),
         )
         self._serving = Serving(settings, self.record, store)
-        self._heartbeat = Heartbeat(settings, store, self.record)
+        self._heartbeat = Heartbeat(settings, store, self.record, self._serving)
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set. Then release all leases, stop vLLM and remove the worker's

@@ -8,7 +8,8 @@ Kinds and their data:
   says what is correct
 - `progress`: {"done", "total", "unit", ...}: supervised runs and other long stretches
 - `worker`: {"worker", "state", "detail"}: a rollout worker has `joined` the run, is `starting` its
-  vLLM, is `ready`, or has `left` on request; each at most once a run
+  vLLM, is `ready`, or has `left` on request; each at most once a run. `starting` has
+  "usual_seconds" if such a start was measured on its host
 - `warning`: {"message"}
 - `checkpoint`: {"step", "directory"}
 """

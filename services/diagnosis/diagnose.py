@@ -12,6 +12,7 @@ from services.contracts.events import Event
 from services.contracts.records import RunState
 from services.contracts.why import ALL_ZERO, Remark, Situation, Why
 from services.diagnosis.groups import missing_groups, traffic_words
+from services.diagnosis.phase import pool_starts
 from services.diagnosis.queue import queued
 from services.diagnosis.verdict import Verdict, so_long
 from services.diagnosis.workers import more_workers, unable
@@ -70,7 +71,11 @@ def _verdict(now: Situation) -> Verdict:
         return "paused", f"it is paused: {run.reason or 'nobody said why'}"
     if run.state is RunState.STARTING:
         age = so_long(now.age(now.last("state")))
-        return "starting", f"the learner loads the model and publishes the first weights{age}"
+        starts = pool_starts(now.alive) if run.kind == "rl" else None
+        meanwhile = f"; meanwhile {starts}" if starts else ""
+        return "starting", (
+            f"the learner loads the model and publishes the first weights{age}{meanwhile}"
+        )
     return _running(now) if run.kind == "rl" else _supervised(now)
 
 

@@ -19,7 +19,7 @@ def phase(run: RunSummary, workers: Sequence[WorkerRecord]) -> str:
         return f"paused at {_step(run)}"
     if run.state is RunState.CANCELLING:
         return "ends after its present step"
-    starts = vllm_start(workers) if run.kind == "rl" else None
+    starts = pool_starts(workers) if run.kind == "rl" else None
     if run.state is RunState.STARTING:
         return "the learner loads the model" + (f"; {starts}" if starts else "")
     if starts:
@@ -36,19 +36,23 @@ def place(position: int) -> str:
     return "next in its queue" if position == 1 else f"waits, number {position} in its queue"
 
 
-def vllm_start(workers: Sequence[WorkerRecord]) -> str | None:
+def pool_starts(workers: Sequence[WorkerRecord]) -> str | None:
     """Return how far the start of vLLM is, if all living workers of a pool start theirs. Return
-    None otherwise. The worker that will be ready first counts."""
+    None otherwise. The worker that began first counts."""
     alive = [worker for worker in workers if worker.state != SILENT]
     if not alive or any(worker.state != "starting" for worker in alive):
         return None
     first = max(alive, key=lambda worker: worker.starting_seconds or 0.0)
-    if first.starting_seconds is None:
-        return "vLLM waits for its turn to start"
-    usual = first.usual_start_seconds
-    about = "" if usual is None else f" of about {usual:.0f}"
-    so_far = "" if usual is not None else " so far"
-    return f"vLLM starts, {first.starting_seconds:.0f}{about} s{so_far}"
+    return vllm_start(first) or "vLLM is about to start"
+
+
+def vllm_start(worker: WorkerRecord) -> str | None:
+    """Return how far the start of a worker's vLLM is; None if it does not start."""
+    if worker.starting_seconds is None:
+        return None
+    if worker.usual_start_seconds is None:
+        return f"vLLM starts, {worker.starting_seconds:.0f} s so far"
+    return f"vLLM starts, {worker.starting_seconds:.0f} of about {worker.usual_start_seconds:.0f} s"
 
 
 def _ended(run: RunSummary) -> str:

@@ -2,6 +2,7 @@
 
 from services.contracts.records import WorkerRecord
 from services.contracts.why import Situation
+from services.diagnosis.phase import vllm_start
 from services.diagnosis.verdict import Verdict
 
 GIB = 1 << 30
@@ -23,7 +24,8 @@ def unable(now: Situation) -> Verdict | None:
 
 def not_ready(now: Situation) -> Verdict:
     """Describe the state of each worker, when no vLLM is ready."""
-    names = [f"{worker.id} is {worker.state}" for worker in now.alive]
+    starts = [(worker, vllm_start(worker)) for worker in now.alive]
+    names = [f"{w.id}: {words}" if words else f"{w.id} is {w.state}" for w, words in starts]
     return "vllm", f"no worker has its vLLM ready yet ({', '.join(names + _silent(now))})"
 
 

@@ -16,6 +16,7 @@ from rollout.vllm.process.logs import delete_old_logs, log_of
 from rollout.vllm.process.options import ServerConfig, fingerprint, with_memory
 from rollout.vllm.process.server import VLLMFailed, VLLMServer
 from rollout.vllm.process.sleeping import Sleeper
+from rollout.vllm.process.start_times import StartTimes, start_key
 from services.contracts.config import RLConfig
 from services.contracts.config.vllm import VLLM
 from services.contracts.records import RunRecord, WorkerRecord
@@ -59,6 +60,8 @@ class Serving:
         self._settings = settings
         self._record = record
         self._store = store
+        self._began: float | None = None
+        """When the present start of vLLM began, by the monotonic clock."""
         self._running: Served | None = None
         self._fingerprint = ""
         self._share: float | None = None
@@ -108,7 +111,10 @@ class Serving:
         when = " once no other starts on its GPU" if device == "cuda" else ""
         if options.sleeps:
             when = " once the learner has left their GPU"
-        await run_events.state("starting", f"vLLM starts{when}; at most {limit}")
+        times, key = StartTimes(self._settings.data), start_key(model, options, device)
+        usual = self._record.usual_start_seconds = times.usual(key)
+        about = "" if usual is None else f"about {usual:.0f} s, "
+        await run_events.state("starting", f"vLLM starts{when}; {about}at most {limit}", usual)
         logs = self._settings.data / "logs"
         living = {worker.id for worker in await self._store.workers.list()} | {self._record.id}
         await asyncio.to_thread(delete_old_logs, logs, living)
@@ -128,15 +134,20 @@ class Serving:
                 # memory.
                 if not await self._goes_on(run_events.run):
                     return None
-                began = time.monotonic()
-                policy = await server.start()
+                self._began = began = time.monotonic()
+                try:
+                    policy = await server.start()
+                finally:
+                    self._began = None
+                seconds = time.monotonic() - began
+                times.add(key, seconds)
             held.pop_all()
         policy.weights.bytes += weights
         self._running, self._fingerprint = (policy, server), needed
         if handover is not None:
             self._sleeper = Sleeper(policy, server, handover)
         self._share = config.rollout.vllm.gpu_memory_utilization
-        await run_events.state("ready", f"vLLM serves after {time.monotonic() - began:.0f} s")
+        await run_events.state("ready", f"vLLM serves after {seconds:.0f} s")
         return self._running
 
     async def _goes_on(self, run: str) -> bool:
@@ -164,6 +175,11 @@ class Serving:
             handover.close()
             raise
         return handover
+
+    def describe(self, record: WorkerRecord) -> None:
+        """Tell in the record how long vLLM has been starting."""
+        began = self._began
+        record.starting_seconds = None if began is None else round(time.monotonic() - began, 1)
 
     def check(self) -> None:
         if self._sleeper is not None and self._sleeper.problem:

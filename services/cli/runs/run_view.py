@@ -39,6 +39,9 @@ class RunView:
     """(step, accuracy), or (step, mean reward) where the verifiers only rate answers."""
     step_times: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=20))
     """(Unix seconds, step) of the newest steps, for the time that is left."""
+    vllm_start: tuple[float, float | None] | None = None
+    """When the first vLLM began to start (Unix seconds), and how long that usually takes, until one
+    is ready."""
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=6))
 
     @classmethod
@@ -68,11 +71,23 @@ class RunView:
                 self.step_times.append((event.time, self.step))
         elif event.kind == "evaluation":
             self.evaluations.append((int(data["step"]), _measured(data)[1]))
+        elif event.kind == "worker" and data["state"] == "ready":
+            self.vllm_start = None
+        elif event.kind == "worker" and data["state"] == "starting" and self.vllm_start is None:
+            self.vllm_start = event.time, data.get("usual_seconds")
         line = one_line(line_of(event, self.max_steps))
         # Steps and the state have a place of their own.
         if event.kind not in ("step", "progress", "state"):
             self.lines.append(line)
         return line
+
+    def phase(self, now: float) -> str:
+        """Return how far the start of vLLM is at `now` (Unix seconds); "" if none starts."""
+        if self.vllm_start is None or self.state not in ("starting", "running"):
+            return ""
+        began, usual = self.vllm_start
+        of = " s so far" if usual is None else f" of about {usual:.0f} s"
+        return f"vLLM starts, {max(0.0, now - began):.0f}{of}"
 
     @property
     def seconds_left(self) -> float | None:

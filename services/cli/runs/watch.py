@@ -1,6 +1,7 @@
 """Following a run on a terminal: a live display, or plain lines without a terminal."""
 
 import os
+import time
 
 import typer
 from rich.console import Group, RenderableType
@@ -78,12 +79,13 @@ def _plain(api: Gateway, view: RunView) -> None:
 
 
 def _live(api: Gateway, view: RunView) -> None:
-    with Live(_display(view, ""), console=out, refresh_per_second=8) as live:
+    remark = ""
+    # Called at each refresh, as the start of vLLM is counted in seconds.
+    with Live(get_renderable=lambda: _display(view, remark), console=out, refresh_per_second=4):
         for event in api.events(view.id):
             remark = "" if isinstance(event, Event) else event
             if isinstance(event, Event):
                 view.apply(event)
-            live.update(_display(view, remark))
 
 
 def _display(view: RunView, remark: str) -> RenderableType:
@@ -93,6 +95,8 @@ def _display(view: RunView, remark: str) -> RenderableType:
     )
     width = max(10, min(out.width - 24, 80))
     parts: list[RenderableType] = [head, _progress(view)]
+    if phase := view.phase(time.time()):
+        parts.append(Text(phase, "cyan"))
     if shown := figures(view.metrics):
         parts.append(Text("  ·  ".join(shown), overflow="ellipsis"))
     if view.rewards:
@@ -107,7 +111,7 @@ def _display(view: RunView, remark: str) -> RenderableType:
     if view.evaluations:
         accuracies = [f"{accuracy:.3f} at step {step}" for step, accuracy in view.evaluations[-4:]]
         parts.append(Text.assemble(("held-out ", "dim"), " → ".join(accuracies)))
-    parts += [Text(line, "dim", overflow="ellipsis", no_wrap=True) for line in view.lines]
+    parts += [Text(line, "dim", overflow="ellipsis", no_wrap=True) for line in list(view.lines)]
     if remark:
         parts.append(Text(remark, "yellow"))
     title = f"[dim]{view.kind} run {view.id}[/]"

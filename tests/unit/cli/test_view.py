@@ -125,3 +125,17 @@ def test_a_table_for_other_programs_has_whole_lines_without_padding(
     reason = "why " * 100 + "[not markup]"
     table(("ID", "REASON"), [("[bold]a1[/]", escape(reason)), ("b", "")], "none")
     assert capsys.readouterr().out == f"ID\tREASON\na1\t{reason}\nb\t\n"
+
+
+def test_a_watcher_sees_how_far_the_start_of_vllm_is(view: RunView) -> None:
+    assert view.phase(100.0) == ""
+    view.apply(event("state", state="running", reason=""))
+    start = {"state": "starting", "detail": "vLLM starts", "usual_seconds": 109.6}
+    view.apply(event("worker", time=60.0, worker="w", **start))
+    view.apply(event("worker", time=70.0, worker="x", **start))
+    assert view.phase(100.0) == "vLLM starts, 40 of about 110 s"
+
+    view.apply(event("worker", worker="x", state="ready", detail=""))
+    assert view.phase(100.0) == ""
+    view.apply(event("worker", time=120.0, worker="w", state="starting", detail="vLLM starts"))
+    assert view.phase(132.0) == "vLLM starts, 12 s so far"
