@@ -80,7 +80,7 @@ def test_the_time_left_is_that_of_the_remaining_steps_of_a_run_that_trains(
 
 
 def test_why_says_how_far_the_start_of_vllm_is() -> None:
-    starts = {"starting_seconds": 40.2, "usual_start_seconds": 109.8}
+    starts: dict[str, Any] = {"starting_seconds": 40.2, "usual_start_seconds": 109.8}
     starting = worker(state="starting", run="r1", **starts)
     _, words = said(workers=[starting], events=[])
     assert words.endswith("no worker has its vLLM ready yet (w: vLLM starts, 40 of about 110 s)")
