@@ -90,7 +90,7 @@ async def find_run(deps: Dependencies, reference: str) -> RunRecord:
     """Return the run with this id, or the only run with this name, or the only run whose id begins
     so. A run that a run of the same name continues does not count. Raises Problem 404, or 409 with
     the ids of several runs."""
-    return await _meant("run", reference, deps.store.runs.get, deps.store.runs.all)
+    return await _meant("run", reference, deps.store.runs.get, deps.index.all)
 
 
 async def find_chain(deps: Dependencies, reference: str) -> ChainRecord:

@@ -8,7 +8,7 @@ nobody announced.
 
 import asyncio
 from bisect import bisect_left, insort
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from redis.exceptions import RedisError
@@ -130,11 +130,31 @@ class RunIndex:
         indexed = self._runs.get(id)
         return indexed.summary if indexed else None
 
-    def newest_first(self, before: tuple[float, str] | None = None) -> Iterator[IndexedRun]:
-        """Yield all runs that stand before a place in the order of submission."""
+    async def all(self) -> list[RunSummary]:
+        """Return all runs, newest first. Raises as `catch_up`."""
+        await self.catch_up()
+        return [self._runs[id].summary for _, id in reversed(self._places)]
+
+    async def page(
+        self,
+        limit: int,
+        before: tuple[float, str] | None,
+        wanted: Callable[[RunSummary, str], bool],
+    ) -> tuple[list[RunSummary], tuple[float, str] | None]:
+        """Return up to `limit` runs for which `wanted` is true of the summary and the text that a
+        search looks at, newest first, and the `before` of the next page (None on the last one).
+        Runs that come or go meanwhile do not shift a page. Raises as `catch_up`."""
+        await self.catch_up()
         end = len(self._places) if before is None else bisect_left(self._places, before)
+        page: list[IndexedRun] = []
         for i in range(end - 1, -1, -1):
-            yield self._runs[self._places[i][1]]
+            run = self._runs[self._places[i][1]]
+            if not wanted(run.summary, run.text):
+                continue
+            if len(page) == limit:
+                return [run.summary for run in page], page[-1].place
+            page.append(run)
+        return [run.summary for run in page], None
 
     def drain(self) -> tuple[list[RunSummary], list[str]]:
         """Return the runs that have changed since the last call, and the ids of the deleted
@@ -168,5 +188,5 @@ class RunIndex:
 
 def searched_text(run: RunSummary) -> str:
     """Return all that a search looks at, in lower case."""
-    parts = [run.name, run.id, run.model, run.recipe or "", *run.datasets]
+    parts = [run.name, run.id, *run.tags, run.notes, run.model, run.recipe or "", *run.datasets]
     return "\n".join(parts).casefold()

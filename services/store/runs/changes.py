@@ -6,12 +6,14 @@ announcement leaves the change unannounced, so a reader also rereads runs now an
 
 from typing import Any
 
+from services.store.errors import Unreadable
 from services.store.keys import CHANGES
 from services.store.scripts import StorePart
-from services.store.unreadable import as_text, reading
+from services.store.unreadable import as_text, reading, report
 
 START = "0-0"
 """The place before the first entry."""
+STREAM = "the stream of changed runs"
 PIECE = 1000
 """Entries read in one round trip."""
 
@@ -21,25 +23,35 @@ class RunChanges(StorePart):
 
     async def newest(self) -> str:
         """Return the place after the newest entry."""
-        with reading("the stream of changed runs"):
-            entries: Any = await self._redis.xrevrange(CHANGES, count=1)
-            return as_text(entries[0][0]) if entries else START
+        try:
+            with reading(STREAM):
+                entries: Any = await self._redis.xrevrange(CHANGES, count=1)
+                return as_text(entries[0][0]) if entries else START
+        except Unreadable as error:
+            report(STREAM, str(error))
+            return START
 
     async def after(self, place: str) -> tuple[set[str], str] | None:
-        """Return the runs that changed after `place`, and the place after them. Return None if
-        Redis has no entry of that place any more: any run may have changed."""
+        """Return the runs that changed after `place`, and the place after them. Return None if any
+        run may have changed: Redis has no entry of that place any more, or the stream cannot be
+        read."""
+        try:
+            with reading(STREAM):
+                return await self._after(place)
+        except Unreadable as error:
+            report(STREAM, str(error))
+            return None
+
+    async def _after(self, place: str) -> tuple[set[str], str] | None:
         runs: set[str] = set()
-        with reading("the stream of changed runs"):
-            while True:
-                # The entry of `place` itself comes first, unless it is trimmed or lost.
-                entries: Any = await self._redis.xrange(CHANGES, min=place, count=PIECE)
-                if place != START:
-                    if not entries or as_text(entries[0][0]) != place:
-                        return None
-                    entries = entries[1:]
-                if not entries:
-                    return runs, place
-                runs |= {as_text(fields[b"run"]) for _, fields in entries}
-                place = as_text(entries[-1][0])
-                if len(entries) < PIECE - 1:
-                    return runs, place
+        while True:
+            # The entry of `place` itself comes first, unless it is trimmed or lost.
+            entries: Any = await self._redis.xrange(CHANGES, min=place, count=PIECE)
+            if place != START:
+                if not entries or as_text(entries[0][0]) != place:
+                    return None
+                entries = entries[1:]
+            runs |= {as_text(fields[b"run"]) for _, fields in entries}
+            place = as_text(entries[-1][0]) if entries else place
+            if len(entries) < PIECE - 1:
+                return runs, place

@@ -1,8 +1,7 @@
-"""Reads run records: one, all, or page by page, newest first."""
+"""Reads run records: one, some, or all, newest first."""
 
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from redis.exceptions import ResponseError
 
@@ -11,8 +10,7 @@ from services.store.keys import RUNS, pool_key, run_key
 from services.store.scripts import StorePart
 from services.store.unreadable import as_text, is_damage, read_run, reading
 
-CURSOR = re.compile(r"[0-9]+(\.[0-9]+)?-[^-]+", re.ASCII)
-PAGE = 200
+PIECE = 200
 """Runs read in one round trip."""
 
 
@@ -45,39 +43,9 @@ class RunRecords(StorePart):
     async def all(self, since: float = -math.inf) -> list[RunSummary]:
         """Return all runs that were submitted at this time or later, newest first. O(runs
         returned)."""
-        return (await self.page(None, since=since))[0]
-
-    async def page(
-        self,
-        limit: int | None,
-        cursor: str | None = None,
-        wanted: Callable[[RunSummary], bool] = lambda run: True,
-        since: float = -math.inf,
-    ) -> tuple[list[RunSummary], str | None]:
-        """Return up to `limit` runs for which `wanted` is true, submitted at `since` or later,
-        newest first, and the cursor of the next page (None on the last page). Raises ValueError
-        for a cursor that no page has returned. O(runs read). Runs that come or go meanwhile do
-        not shift a page."""
-        created, last = _parsed_cursor(cursor)
-        runs: list[RunSummary] = []
-        offset, following = 0, ""
-        while True:
-            listed = await self._redis.zrevrangebyscore(
-                RUNS, created, since, start=offset, num=PAGE, withscores=True
-            )
-            offset += len(listed)
-            # Runs of one moment are listed by descending id.
-            ids = [(as_text(id), at) for id, at in listed if at != created or as_text(id) < last]
-            summaries = await self.summaries([id for id, _ in ids])
-            for (id, at), run in zip(ids, summaries, strict=True):
-                if run is None or not wanted(run):
-                    continue
-                if len(runs) == limit:
-                    return runs, following
-                runs.append(run)
-                following = f"{at!r}-{id}"
-            if len(listed) < PAGE:
-                return runs, None
+        ids = [as_text(id) for id in await self._redis.zrevrangebyscore(RUNS, math.inf, since)]
+        pieces = [await self.summaries(ids[i : i + PIECE]) for i in range(0, len(ids), PIECE)]
+        return [run for piece in pieces for run in piece if run is not None]
 
     async def listed(self) -> dict[str, float]:
         """Return the ids of all runs, with the times of their submission."""
@@ -115,13 +83,3 @@ class RunRecords(StorePart):
         """Return the run that a pool works on, or None."""
         run = await self._redis.get(pool_key(pool, "active"))
         return await self.get(as_text(run)) if run else None
-
-
-def _parsed_cursor(cursor: str | None) -> tuple[float, str]:
-    """Parse (created, id) of the run after which a page begins. Raises ValueError."""
-    if cursor is None:
-        return math.inf, ""
-    if CURSOR.fullmatch(cursor) is None:
-        raise ValueError(f"{cursor!r} is no cursor")
-    created, _, id = cursor.partition("-")
-    return float(created), id

@@ -13,6 +13,7 @@ from redis.asyncio import Redis
 from services.contracts.records import RunRecord, RunState, WorkerRecord
 from services.gateway import live_stream
 from services.gateway.live_stream import LiveStream
+from services.gateway.routes.runs.runs import RunFilter
 from services.gateway.run_details import RunDetails
 from services.gateway.run_file_retention import Sizes
 from services.gateway.run_index import RunIndex
@@ -25,9 +26,14 @@ Sent = tuple[str, str, Any]
 
 
 def a_run(id: str, created: float = 1.0, **fields: Any) -> RunRecord:
-    config = {"model": {"path": "m/tiny"}, "data": {"dataset": "sums"}}
-    record = {"name": f"n-{id}", "pool": "p", "kind": "sft", "state": RunState.QUEUED}
-    return RunRecord(id=id, created=created, config=config, **record | fields)
+    record: dict[str, Any] = {
+        "name": f"n-{id}",
+        "pool": "p",
+        "kind": "sft",
+        "state": RunState.QUEUED,
+        "config": {"model": {"path": "m/tiny"}, "data": {"dataset": "sums"}},
+    }
+    return RunRecord(id=id, created=created, **record | fields)
 
 
 @pytest.fixture
@@ -48,8 +54,7 @@ class Gateway:
         self.stream = LiveStream(self.store, self.index, details.of)
 
     async def names(self) -> list[str]:
-        await self.index.catch_up()
-        return [run.summary.name for run in self.index.newest_first()]
+        return [run.name for run in await self.index.all()]
 
     async def close(self) -> None:
         await self.stream.close()
@@ -123,6 +128,65 @@ async def test_two_gateways_list_what_either_has_changed_at_once(
     assert await first.names() == ["n-c", "n-a"]
 
 
+async def test_pages_list_every_run_once_while_runs_come_and_go(
+    gateways: Sequence[Gateway],
+) -> None:
+    gateway, other = gateways
+    # Three of one moment, between an older and a newer one.
+    for id, created in (("old", 1.0), ("a", 2.0), ("b", 2.0), ("c", 2.0), ("new", 3.0)):
+        await other.store.runs.submit(a_run(id, created))
+    first, after = await gateway.index.page(2, None, lambda run, text: True)
+    await other.store.runs.submit(a_run("newest", 4.0))
+    await other.store.runs.cancel("c")
+    await other.store.runs.delete("c")
+    second, then = await gateway.index.page(2, after, lambda run, text: True)
+    third, end = await gateway.index.page(2, then, lambda run, text: True)
+    assert [[run.id for run in page] for page in (first, second, third)] == [
+        ["new", "c"],
+        ["b", "a"],
+        ["old"],
+    ]
+    assert end is None
+    some, end = await gateway.index.page(2, None, lambda run, text: run.created == 2.0)
+    assert ([run.id for run in some], end) == (["b", "a"], None)
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({"q": "GSM8K"}, "ba"),
+        ({"q": "lr Baseline"}, "b"),
+        ({"q": "lr nothing"}, ""),
+        ({"q": "grpo"}, "cb"),
+        ({"q": "qwen3"}, "a"),
+        ({"state": ["cancelled"]}, "c"),
+        ({"tag": ["lr"]}, "cb"),
+        ({"tag": ["lr", "short"]}, "c"),
+        ({"recipe": "grpo", "state": ["queued"]}, "b"),
+        ({"model": "Qwen3-0.6B"}, "a"),
+        ({"model": "Qwen/Qwen3-0.6B"}, "a"),
+        ({"dataset": "gsm8k", "name": "n-a"}, "a"),
+        ({"pool": "other"}, ""),
+    ],
+)
+async def test_a_list_has_the_runs_that_every_parameter_names(
+    gateways: Sequence[Gateway], asked: dict[str, Any], found: str
+) -> None:
+    gateway, _ = gateways
+    datasets = {"data.dataset": "gsm8k"}
+    qwen = {"model": {"path": "Qwen/Qwen3-0.6B"}, "data": {"dataset": "x"}}
+    runs = [
+        a_run("a", 1.0, dataset_names=datasets, config=qwen),
+        a_run("b", 2.0, dataset_names=datasets, recipe="grpo", tags=["lr"], notes="a baseline"),
+        a_run("c", 3.0, recipe="grpo", tags=["lr", "short"]),
+    ]
+    for run in runs:
+        await gateway.store.runs.submit(run)
+    await gateway.store.runs.cancel("c")
+    page, _ = await gateway.index.page(9, None, RunFilter.model_validate(asked).matching())
+    assert "".join(run.id for run in page) == found
+
+
 async def test_an_index_reads_all_runs_again_after_redis_has_lost_its_newest_change(
     gateways: Sequence[Gateway], redis: Redis
 ) -> None:
@@ -137,6 +201,13 @@ async def test_an_index_reads_all_runs_again_after_redis_has_lost_its_newest_cha
     assert await gateway.names() == ["n-a"]
     await other.store.runs.submit(a_run("c", 9.0))
     assert await gateway.names() == ["n-c", "n-a"]
+    # A key of another type costs a reading of all runs, until the next change replaces it.
+    await redis.set(CHANGES, "nonsense")
+    await redis.zrem(RUNS, "a")
+    assert await gateway.names() == ["n-c"]
+    await other.store.runs.submit(a_run("d", 10.0))
+    assert await gateway.names() == ["n-d", "n-c"]
+    assert await redis.type(CHANGES) == b"stream"
 
 
 async def test_a_change_that_nobody_announced_is_found(

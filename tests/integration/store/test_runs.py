@@ -79,40 +79,6 @@ async def test_a_run_is_written_once(scene: Scene) -> None:
     assert await scene.raw.zcard(RUNS) == 1
 
 
-async def test_pages_list_every_run_once_while_runs_come_and_go(scene: Scene) -> None:
-    runs = scene.store.runs
-    await scene.dataset(10)
-    # Three of one moment, between an older and a newer one.
-    for run, created in (("old", 1.0), ("a", 2.0), ("b", 2.0), ("c", 2.0), ("new", 3.0)):
-        await runs.submit(record(run, created=created))
-    first, after = await runs.page(2)
-    await runs.submit(record("newest", created=4.0))
-    await runs.cancel("c")
-    await runs.delete("c")
-    second, then = await runs.page(2, after)
-    third, end = await runs.page(2, then)
-
-    assert [[run.id for run in page] for page in (first, second, third)] == [
-        ["new", "c"],
-        ["b", "a"],
-        ["old"],
-    ]
-    assert end is None
-
-
-async def test_a_page_of_some_runs_ends_with_the_last_of_them(scene: Scene) -> None:
-    runs = scene.store.runs
-    await scene.dataset(10)
-    for number in range(6):
-        await runs.submit(record(f"r{number}", name=f"n{number % 2}", created=float(number)))
-
-    even, after = await runs.page(2, None, lambda run: run.name == "n0")
-    rest, end = await runs.page(2, after, lambda run: run.name == "n0")
-
-    assert [run.id for run in [*even, *rest]] == ["r4", "r2", "r0"]
-    assert end is None
-
-
 # --- states -------------------------------------------------------------------------------------
 
 

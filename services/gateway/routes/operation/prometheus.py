@@ -65,6 +65,7 @@ class Scrape(Collector):
     reachable: bool
     runs: Sequence[RunSummary]
     live: list[RunRecord]
+    """Runs that are not over. Queued ones may be missing: they have no metrics."""
     workers: list[WorkerRecord]
     pools: list[PoolLoad]
 
@@ -139,11 +140,15 @@ def _family(
 async def metrics(deps: Deps) -> Response:
     """Runs by state, the newest metrics of live runs, workers; in Prometheus' text format."""
     try:
-        runs, live = await deps.store.runs.all(), await deps.store.runs.live()
+        runs = await deps.index.all()
+        live = [run for run in runs if not run.state.final]
+        # A queued run has no metrics.
+        began = [run.id for run in live if run.state is not RunState.QUEUED]
+        records = [run for id in began if (run := await deps.store.runs.get(id)) is not None]
         workers = await deps.store.workers.list()
         names = {run.pool for run in live} | {worker.pool for worker in workers}
         pools = [await deps.store.insight.load(name) for name in sorted(names)]
-        scrape = Scrape(True, runs, live, workers, pools)
+        scrape = Scrape(True, runs, records, workers, pools)
     except RedisError:
         scrape = Scrape(False, [], [], [], [])
     registry = CollectorRegistry(auto_describe=False)

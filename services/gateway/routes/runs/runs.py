@@ -21,7 +21,7 @@ from services.gateway.dependencies import (
     RunDep,
 )
 from services.gateway.idempotency import Attempt
-from services.gateway.paging import Cursor, Limit, Next, unknown_cursor
+from services.gateway.paging import Cursor, Limit, Next, cursor_at, place_in, unknown_cursor
 from services.gateway.run_deletion import delete_run
 from services.gateway.submission.fitting import DryRun, refusals
 from services.gateway.submission.run_submission import (
@@ -50,21 +50,46 @@ log = get_logger(__name__)
 
 
 class RunFilter(BaseModel):
-    """The runs that a list has."""
+    """The runs that a list has: those that every given parameter names."""
 
+    q: str = Field(
+        "",
+        max_length=1000,
+        description="Only runs with each of these words somewhere in their name, id, tags, notes, "
+        "model, recipe or datasets. Upper and lower case are alike.",
+        examples=["gsm8k lr"],
+    )
     state: list[RunState] | None = Field(None, description="Only these states.")
     pool: str | None = Field(None, description="Only this pool's.")
     name: str | None = Field(None, description="Only those of this name.")
+    tag: list[str] | None = Field(None, description="Only runs with all of these tags.")
+    recipe: str | None = Field(None, description="Only runs that began with this recipe.")
+    model: str | None = Field(
+        None,
+        description="Only runs of this model: `model.path` of their configs, or its last part.",
+        examples=["Qwen3-0.6B"],
+    )
+    dataset: str | None = Field(None, description="Only runs that use a dataset of this name.")
     limit: Limit = 50
     cursor: Cursor = None
 
-    def has(self, run: RunSummary) -> bool:
-        """Whether the list has `run`."""
-        return (
-            (not self.state or run.state in self.state)
-            and self.pool in (None, run.pool)
-            and self.name in (None, run.name)
-        )
+    def matching(self) -> Callable[[RunSummary, str], bool]:
+        """Return whether the list has a run, given its summary and the text that `q` searches."""
+        words, tags = self.q.casefold().split(), set(self.tag or ())
+
+        def has(run: RunSummary, text: str) -> bool:
+            return (
+                (not self.state or run.state in self.state)
+                and self.pool in (None, run.pool)
+                and self.name in (None, run.name)
+                and tags.issubset(run.tags)
+                and self.recipe in (None, run.recipe)
+                and self.model in (None, run.model, run.model.rpartition("/")[2])
+                and (self.dataset is None or self.dataset in run.datasets)
+                and all(word in text for word in words)
+            )
+
+        return has
 
 
 class RunList(BaseModel):
@@ -158,19 +183,24 @@ async def _submitted(deps: Dependencies, record: RunRecord) -> RunRecord:
 async def list_all(deps: Deps, request: Request, wanted: Annotated[RunFilter, Query()]) -> Response:
     """Runs without their configs, newest first, page by page. The answer has an `ETag`: asked again
     with `If-None-Match`, an unchanged page is a 304 without a body."""
-    runs, following = await page_of_runs(deps, wanted.limit, wanted.cursor, wanted.has)
+    runs, following = await page_of_runs(deps, wanted.limit, wanted.cursor, wanted.matching())
     return unless_unchanged(request, RunList(runs=await detailed(deps, runs), next=following))
 
 
 async def page_of_runs(
-    deps: Dependencies, limit: int, cursor: str | None, wanted: Callable[[RunSummary], bool]
+    deps: Dependencies, limit: int, cursor: str | None, wanted: Callable[[RunSummary, str], bool]
 ) -> tuple[list[RunSummary], str | None]:
     """Return a page of the runs for which `wanted` is true, newest first, and the cursor of the
     next page. Raises Problem 422 for a cursor of another list."""
-    try:
-        return await deps.store.runs.page(limit, cursor, wanted)
-    except ValueError:
-        raise unknown_cursor(str(cursor)) from None
+    before = None
+    if cursor is not None:
+        match place_in(cursor):
+            case (float(created), str(id)):
+                before = created, id
+            case _:
+                raise unknown_cursor(cursor)
+    runs, following = await deps.index.page(limit, before, wanted)
+    return runs, following and cursor_at(following)
 
 
 async def detailed(deps: Dependencies, runs: list[R]) -> list[R]:
