@@ -59,7 +59,7 @@ async def answer(app: FastAPI, method: str, path: str, body: Any = None) -> http
             "GET /v1/runs?stat=failed",
             None,
             "query.stat: unknown query parameter 'stat' (did you mean 'state'?); "
-            "known here: cursor, limit, name, pool, state",
+            "known here: cursor, dataset, limit, model, name, pool, q, recipe, state, tag",
         ),
         (
             "GET /v1/runs/x/samples?limt=1&step=2",
