@@ -15,7 +15,7 @@ WORDS = {
     "asleep": "weights of a vLLM that sleeps",
     "checkpoint": "a checkpoint while it is written",
     "newest": "the newest version",
-    "runtime": "CUDA and vLLM themselves",
+    "runtime": "driver and libraries",
     "process": "the processes themselves",
     "workers": "the workers on its host",
     "cache": "keys and values",

@@ -93,7 +93,7 @@ async def test_a_query_parameter_that_the_gateway_would_ignore_is_refused(
 
 async def test_a_list_parameter_takes_several_values() -> None:
     # Without Redis a request that is let through fails later.
-    with pytest.raises(AttributeError, match="store"):
+    with pytest.raises(AttributeError, match="index"):
         await answer(gateway(), "GET", "/v1/runs?state=queued&state=failed&limit=1")
 
 

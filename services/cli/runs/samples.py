@@ -6,7 +6,7 @@ import typer
 from rich.text import Text
 
 from services.cli.options import AsJson, GatewayURL, Run, connect
-from services.cli.output import out, print_below, print_json
+from services.cli.output import escape, out, print_below, print_json
 from services.cli.runs.chains import find, present_run
 from services.contracts.wording import counted
 from services.runtime.terminal import one_line
@@ -40,12 +40,7 @@ def samples(
     for answer in reversed([*answers["judged"], *answers["samples"]]):
         show(answer)
     if not answers["samples"] and not answers["judged"]:
-        of = f" of step {step}" if step else ""
-        message = f"no answers{of}: they are kept when they are judged"
-        if record["kind"] == "sft":
-            message = "a supervised run samples no answers: `headrace watch` and `headrace report` "
-            message += "show its validation, and `headrace eval` samples some"
-        out.print(f"[dim]{message}[/]", soft_wrap=True)
+        out.print(f"[dim]{escape(answers['none_because'])}[/]", soft_wrap=True)
 
 
 def show(sample: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from services.contracts.evaluation import AnsweredRow, EvaluationRecord
 from services.contracts.groups.sampled_answer import SampledAnswer
+from services.contracts.records import RunRecord, RunState
 from services.evaluations import folder_of, part_path, write_part, write_result
 from services.store import Store
 from services.store.keys import run_key
@@ -59,7 +60,8 @@ def test_the_newest_answers_come_first_and_older_ones_page_by_page(
     written(gateway, run, rows, torn='{"step": 4, "dr')
     path = f"/v1/runs/{run}/samples"
 
-    assert api.get(path).json() == {"run": run, "samples": rows[::-1], "judged": [], "next": None}
+    none = {"judged": [], "none_because": None, "next": None}
+    assert api.get(path).json() == {"run": run, "samples": rows[::-1], **none}
     assert api.get(f"{path}?step=2").json()["samples"] == [rows[3], rows[2]]
     assert api.get(f"{path}?step=9").json()["samples"] == []
     pages, cursor = [], ""
@@ -76,7 +78,9 @@ def test_a_run_that_has_trained_nothing_shows_answers_that_were_judged(
     api: httpx.Client, run: str, gateway: GatewayProcess, in_store: InStore, headrace: Headrace
 ) -> None:
     path = f"/v1/runs/{run}/samples"
-    assert api.get(path).json() == {"run": run, "samples": [], "judged": [], "next": None}
+    why = "no answers: they are kept when they are judged"
+    none = {"samples": [], "judged": [], "none_because": why, "next": None}
+    assert api.get(path).json() == {"run": run, **none}
 
     best, worst = (answer(0, reward, advantage=None) for reward in (1.0, 0.0))
     in_store(lambda store: store.judged.add(run, [SampledAnswer(**best), SampledAnswer(**worst)]))
@@ -237,3 +241,20 @@ def test_a_terminal_shows_evaluations_and_their_answers(
     assert "easy" in listed.stdout
     unknown = headrace("evaluations", run, "other")
     assert (unknown.returncode, "has no evaluation 'other'" in unknown.stderr) == (1, True)
+
+
+def test_a_supervised_run_says_why_it_has_no_answers(
+    api: httpx.Client, in_store: InStore, headrace: Headrace
+) -> None:
+    config = {"model": {"path": "m"}, "data": {"dataset": "sums"}}
+    run = RunRecord(
+        id="c0ffee01", name="tuned", pool="default", kind="sft", state=RunState.QUEUED,
+        created=1.0, config=config,
+    )  # fmt: skip
+    in_store(lambda store: store.runs.submit(run))
+    try:
+        why = api.get(f"/v1/runs/{run.id}/samples").json()["none_because"]
+        assert why.startswith("a supervised run samples no answers: ")
+        assert " ".join(headrace("samples", run.id).stdout.split()) == why
+    finally:
+        api.post(f"/v1/runs/{run.id}/cancel")

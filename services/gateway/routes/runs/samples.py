@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query
 from pydantic import BaseModel, Field
 
 from services.contracts.groups.sampled_answer import SampledAnswer
-from services.contracts.records import RunState
+from services.contracts.records import RunRecord, RunState
 from services.gateway.dependencies import RUN_PROBLEMS, Deps, RunDep
 from services.gateway.paging import Cursor, Limit, Next, cursor_at, number_in
 from services.http import responses
@@ -24,6 +24,10 @@ class RunSamples(BaseModel):
     judged: list[SampledAnswer] = Field(
         description="The newest answers that were judged, trained or not, of a run that has failed "
         "or has no trained ones yet."
+    )
+    none_because: str | None = Field(
+        description="Why there are no answers; null if there are some.",
+        examples=["a run of kind sft samples no answers"],
     )
     next: Next
 
@@ -50,4 +54,15 @@ async def samples(
     if before is None and step is None and (not rows or record.state is RunState.FAILED):
         judged = (await deps.store.judged.newest(record.id))[:limit]
     following = None if at is None else cursor_at((at,))
-    return RunSamples(run=record.id, samples=rows, judged=judged, next=following)
+    why = None if rows or judged else _none_because(record, step)
+    return RunSamples(run=record.id, samples=rows, judged=judged, none_because=why, next=following)
+
+
+def _none_because(record: RunRecord, step: int | None) -> str:
+    if record.kind == "sft":
+        return (
+            "a supervised run samples no answers: `headrace watch` and `headrace report` show its "
+            "validation, and `headrace eval` samples some"
+        )
+    of = f" of step {step}" if step else ""
+    return f"no answers{of}: they are kept when they are judged"
