@@ -60,7 +60,7 @@ def test_the_newest_answers_come_first_and_older_ones_page_by_page(
     written(gateway, run, rows, torn='{"step": 4, "dr')
     path = f"/v1/runs/{run}/samples"
 
-    none = {"judged": [], "none_because": None, "next": None}
+    none: dict[str, Any] = {"judged": [], "none_because": None, "next": None}
     assert api.get(path).json() == {"run": run, "samples": rows[::-1], **none}
     assert api.get(f"{path}?step=2").json()["samples"] == [rows[3], rows[2]]
     assert api.get(f"{path}?step=9").json()["samples"] == []
@@ -79,7 +79,7 @@ def test_a_run_that_has_trained_nothing_shows_answers_that_were_judged(
 ) -> None:
     path = f"/v1/runs/{run}/samples"
     why = "no answers: they are kept when they are judged"
-    none = {"samples": [], "judged": [], "none_because": why, "next": None}
+    none: dict[str, Any] = {"samples": [], "judged": [], "none_because": why, "next": None}
     assert api.get(path).json() == {"run": run, **none}
 
     best, worst = (answer(0, reward, advantage=None) for reward in (1.0, 0.0))
