@@ -1,6 +1,6 @@
 """Validates requests, and turns their items into work for the pool and for remote verifiers.
 
-It scores nothing and reads no reference, pattern or schema: only worker processes do that.
+Only worker processes score, and read references, patterns and schemas.
 """
 
 from collections import Counter

@@ -57,7 +57,7 @@ def checked(folder: Path, part: RankPart) -> tuple[TrainingProgress | None, str]
 
 def go_back(damaged: Path, problem: str, store: RunStore, volume: Volume) -> str:
     """Have the run resume from the newest whole checkpoint before `damaged`. Returns its name.
-    Raises UnusableCheckpoint if there is none, Fenced, OSError."""
+    Raises UnusableCheckpoint without a checkpoint, Fenced, OSError."""
     for step, folder in earlier(damaged):
         if damage(folder) is None:
             store.go_back(step, str(folder.relative_to(volume.root)), volume.root)

@@ -1,7 +1,7 @@
 """The files of the newest version: an anchor, which is a whole version, then deltas until they are
 too large.
 
-A worker that has no version yet reads all of these files, so they must not be much larger than a
+A worker that has no version yet reads all files, so they must not be much larger than a
 whole version. The anchor is a version of this learner's lineage: an earlier learner's last version
 may be later than the checkpoint at which this learner starts.
 """

@@ -4,8 +4,8 @@
 
 A rank runs `MODULE.main()`, as `python -m MODULE ARGUMENT …` would. Importing torch and
 transformers takes seconds of a core. The server imports them once, when the supervisor starts, so
-the ranks need not at each of their starts. The server trains nothing and starts no threads. Threads
-that numpy and pyarrow start on import survive a fork (pthread_atfork(3)).
+the ranks need not at each of their starts. The server only imports and forks. It starts no threads.
+Threads that numpy and pyarrow start on import survive a fork (pthread_atfork(3)).
 
 With a GPU build of torch, a rank is a new Python process and the server imports nothing: a process
 that was forked after an import called CUDA's driver cannot use a GPU.

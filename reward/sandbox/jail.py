@@ -18,7 +18,7 @@ _BELOW_HOME = "/below-home"
 """Where the root has the files that lie below HOME outside."""
 _SYSTEM = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache")
 _DEVICES = ("null", "full", "random", "urandom")
-"""`zero` is missing: a shared mapping of it is memory that belongs to no process."""
+"""`zero` is missing: a shared mapping of `zero` is memory that belongs to no process."""
 
 
 def enter_namespaces() -> bool:

@@ -125,7 +125,7 @@ class Pool:
     async def score(self, items: Sequence[Request]) -> list[Verdict]:
         """Return the verdicts on `items`, in their order. Raises QueueFullError, PoolClosedError.
 
-        A cancelled call removes its items from the queue. A worker finishes the item that it has.
+        A cancelled call removes its items from the queue. A worker finishes its item.
         """
         if not items:
             return []

@@ -113,7 +113,7 @@ class SafetensorsEngine(WeightTransferEngine[InitInfo, UpdateInfo]):
         """Do nothing: the model is whole when `receive_weights` returns."""
 
     def shutdown(self) -> None:
-        """Do nothing: there is no open resource."""
+        """Do nothing, since no resource is open."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
         """See the base class, which synchronizes an accelerator even on a CPU."""

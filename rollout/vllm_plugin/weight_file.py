@@ -16,7 +16,7 @@ WEIGHTS_MIXED = "weights mixed"
 (the model must not sample). vLLM passes on only the text."""
 
 BASE, TAG = "base", "tag"
-"""Metadata of a staged patch: the version that it changes, and the version that it makes."""
+"""Metadata of a staged patch: its base version, and its result."""
 POSITIONS, VALUES = "positions", "values"
 """Arrays of a staged patch: `values/NUMBER/TENSOR` and their positions in the flat tensor. Lower
 numbers come first."""

@@ -97,7 +97,7 @@ class Parsed(msgspec.Struct):
 
 class Capacity(msgspec.Struct):
     sequences: int
-    """The most sequences that it runs."""
+    """The most sequences that vLLM runs at once."""
     cache_tokens: int | None = None
     """The tokens whose keys and values its cache holds; None for a model without such a cache."""
 

@@ -21,7 +21,7 @@ class PolicyCall(msgspec.Struct, kw_only=True):
 
 
 class Failure(msgspec.Struct, kw_only=True):
-    """The reason why a call fails before its answer or in the middle of it."""
+    """The reason why a call fails before its answer or within the answer."""
 
     status: int
     message: str

@@ -235,7 +235,7 @@ def text_of(message: dict[str, Any]) -> str:
 
 def chat_histories(tools: list[dict[str, Any]], messages: list[dict[str, Any]]) -> list[str]:
     """A digest of `tools` and the first message, of `tools` and the first two, and so on. Two
-    conversations with the same beginning have the same digests of it."""
+    conversations with the same beginning have the same digests of that beginning."""
     digests = [digest_of(tools)]
     for message in messages:
         digests.append(digest_of([digests[-1], normalized(message)]))

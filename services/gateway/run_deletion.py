@@ -83,7 +83,7 @@ async def _wait_until_unneeded(deps: Dependencies, record: RunRecord, named: str
 
 
 def _set_aside(folder: Path) -> None:
-    # A run that never started has no folder.
+    # Only runs that started have a folder.
     with contextlib.suppress(FileNotFoundError):
         folder.rename(folder.with_name(_DELETED + folder.name))
 

@@ -210,7 +210,7 @@ async def _validation(request: Request, error: Exception) -> Response:
         if item["type"] == "extra_forbidden" and (names := _known_beside(request, where)):
             near = nearest(where[-1], names)
             if near is None and "config" in names:
-                # A key of a run's config that stands beside the config.
+                # A key of a run's config that the request has outside its `config`.
                 near = place_in_config(where[-1])
             meant = f"did you mean {near!r}?" if near else f"known here: {', '.join(names)}"
             message = f"unknown key; {meant}"

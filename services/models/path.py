@@ -71,7 +71,7 @@ def _model_paths(config: dict[str, Any], goes_on: bool = False) -> list[str]:
 
 
 def begins_after(run: RunSummary, before: RunSummary) -> int:
-    """The last step that `run` has from `before`, the run that it resumes."""
+    """The last step that `run` has from `before`, the resumed run."""
     return before.committed_step if run.resume_step is None else run.resume_step
 
 

@@ -1,4 +1,4 @@
-"""A file during its download: its bytes so far, and which parts of it are right.
+"""A file during its download: its bytes so far, and which parts are right.
 
 It is in the same folder as the final file. So a later process of the host continues the download of
 a killed one, and other hosts get its parts while the rest still comes (`rollout.file_server`). Only

@@ -7,7 +7,7 @@ and on average a host sends as much as it receives. All hosts compute the same t
 list of hosts, without other agreement. Different lists and hosts that are away only cost time: the
 next source of a part is the host one further up, and then the gateway.
 
-Pure: no network, no clock.
+Pure: it uses neither network nor clock.
 """
 
 from collections import Counter, defaultdict, deque

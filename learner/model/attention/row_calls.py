@@ -87,7 +87,7 @@ class Side:
 
     @cached_property
     def padding(self) -> torch.Tensor | None:
-        """[n, longest] bool mask of padding. None: there is no padding."""
+        """[n, longest] bool mask of padding. None without padding."""
         if self.real is None:
             return None
         mask = torch.ones(self.shape[0] * self.shape[1], dtype=torch.bool, device=self.real.device)

@@ -2,7 +2,7 @@
 
 A segment is a stretch of tokens that attends causally to itself and fully to all its ancestors. A
 sequence that shares nothing is one segment. Segments are in depth-first order, so all descendants
-of a segment directly follow it. This module never reads values and builds no mask.
+of a segment directly follow it. This module reads only lengths. It builds no mask.
 """
 
 from collections.abc import Sequence
@@ -187,8 +187,8 @@ def packed_layout(
     device: torch.device | str = "cpu",
     parents: Sequence[int] | None = None,
 ) -> PackedLayout:
-    """Return the layout of segments of these lengths, in this order. Without `parents` all segments
-    are roots.
+    """Return the layout of segments that are `lengths` long, in order. Without `parents`
+    all segments are roots.
 
     Raises ValueError if the order is not depth-first.
     """

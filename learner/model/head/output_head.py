@@ -100,7 +100,7 @@ class _HeadLogprobs(torch.autograd.Function):
             entropy[r : r + rows] = normaliser[r : r + rows] - weighted / mass
         ctx.save_for_backward(hidden, weight, bias, targets, normaliser, entropy)
         ctx.options = types, chunk
-        # An output that no loss uses has gradient None, and costs nothing.
+        # An unused output has gradient None, and costs nothing.
         ctx.set_materialize_grads(False)
         return chosen - normaliser, entropy
 

@@ -1,6 +1,6 @@
 """Log-probabilities over the tokens that `top_k` and `top_p` left to the sampler, token by token.
 
-Only the logits of those tokens are computed, in chunks of rows, forward and backward. The result
+Only their logits are computed, in chunks of rows, forward and backward. The result
 must agree up to rounding with `log_softmax` of all logits / temperature after the other logits were
 set to −∞.
 """
@@ -70,7 +70,7 @@ class _TopKLogprobs(torch.autograd.Function):
             entropy[part] = -(every.exp() * every.masked_fill(sampling_mask[part] < 0, 0)).sum(1)
         ctx.save_for_backward(hidden, weight, bias, targets, sampling_mask, entropy)
         ctx.options = types, rows
-        # An output that no loss uses has gradient None, and costs nothing.
+        # An unused output has gradient None, and costs nothing.
         ctx.set_materialize_grads(False)
         return logprobs, entropy
 

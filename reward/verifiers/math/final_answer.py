@@ -199,7 +199,7 @@ def _sentence(text: str) -> str:
 
 
 def _boxed(text: str) -> tuple[str, int] | None:
-    """Return the content of the last complete box that no "not" stands before, and the place of
+    """Return the content of the last complete box without a "not" before it, and the place of
     its end. If "not" stands before each box, return the last box and 0. Boxes that commas or "and"
     join count as one box."""
     spans: list[tuple[int, int, int]] = []

@@ -35,7 +35,7 @@ _CONSEQUENCE = re.compile(
 )
 _USAGE = re.compile(
     r"^\S+: error: |^Fatal Python error: |^Segmentation fault|^Illegal instruction|^Bus error"
-    # What C++ writes before it aborts a process.
+    # The text that C++ writes before it aborts a process.
     r"|^terminate called after |^(?:free|malloc)\(\): |^double free "
 )
 _SECRET = re.compile(

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from services.contracts.config.base import Section
 
 Decay = Annotated[float, Field(ge=0, lt=1)]
-"""The decay of an average: the share of it that is left after an update."""
+"""The decay of an average: the share of the old average that an update leaves."""
 
 
 MOST_FOR_TRAINED = 2e-3

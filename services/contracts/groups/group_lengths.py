@@ -9,7 +9,7 @@ class GroupLengths(NamedTuple):
 
     prompt: int
     completions: tuple[int, ...]
-    """The completion length of each sample, or 0 if the loss has none of its tokens."""
+    """The completion length of each sample, or 0 for a sample outside the loss."""
 
     @classmethod
     def parse(cls, text: str) -> "GroupLengths":

@@ -1,1 +1,1 @@
-"""How Redis is named in one URL, and which versions of it are safe."""
+"""How Redis is named in one URL, and which versions of Redis are safe."""

@@ -126,8 +126,8 @@ class Trajectories(StorePart):
             return parsed_plans(await self._redis.hgetall(run_key(run, "plans")))
 
     async def payloads(self, run: str, positions: list[int]) -> list[bytes | None]:
-        """Return the payloads of these tasks as Redis keeps them (`services.payloads` reads them);
-        None for a group that is gone."""
+        """Return the payloads of the tasks `positions` as Redis keeps them (`services.payloads`
+        reads them), and None for a group that is gone."""
         if not positions:
             return []
         return list(await self._redis.hmget(run_key(run, "blobs"), [str(p) for p in positions]))
